@@ -1,0 +1,191 @@
+# shoal: one hand-written Makefile.
+#
+#   make            programs and libraries under build/
+#   make demo       set up, build, and train a model on two nodes of this machine
+#   make check      set up, build, and run every test
+#   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own
+#   make lint       include floors, format, static analysis
+#   make install    PREFIX=/usr/local, DESTDIR=
+
+CC ?= gcc
+PREFIX ?= /usr/local
+DESTDIR ?=
+BUILD ?= build
+SANITIZE ?=
+
+VERSION_MAJOR := 0
+VERSION := 0.1.0
+
+SERVER_PACKAGES := libfabric libevent libevent_pthreads jansson hwloc libsodium
+WORKER_PACKAGES := jansson
+TEST_PACKAGES := check
+
+# Recursive (=) so that they are asked for when a recipe runs, after `make deps`.
+PACKAGE_CFLAGS = $(shell pkg-config --cflags $(SERVER_PACKAGES))
+SERVER_LIBS = $(shell pkg-config --libs $(SERVER_PACKAGES))
+WORKER_LIBS = $(shell pkg-config --libs $(WORKER_PACKAGES))
+TEST_CFLAGS = $(shell pkg-config --cflags $(TEST_PACKAGES))
+TEST_LIBS = $(shell pkg-config --libs $(TEST_PACKAGES))
+
+WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
+            -Wpointer-arith -Wwrite-strings -Wundef -Wvla -Wformat=2
+CFLAGS ?= -O2 -g
+# Floating point must give the same bits everywhere: no contraction, no reassociation.
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -I. -fPIC -pthread -fvisibility=hidden -ffp-contract=off \
+             -fno-fast-math -fstack-protector-strong $(WARNINGS) \
+             -DSHOAL_VERSION='"$(VERSION)"' $(CFLAGS)
+ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
+ifneq ($(SANITIZE),)
+ALL_CFLAGS += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -DSHOAL_SANITIZED=1
+ALL_LDFLAGS += -fsanitize=$(SANITIZE)
+endif
+
+# What has a main() of its own.
+SERVER_PROGRAMS := shoald shoalctl
+WORKER_PROGRAMS := shoalrun shoalperf
+
+COMMON_SRC := $(wildcard common/*.c)
+SERVER_SRC := $(filter-out $(SERVER_PROGRAMS:%=server/%.c),$(wildcard server/*.c))
+WORKER_SRC := $(filter-out $(WORKER_PROGRAMS:%=worker/%.c),$(wildcard worker/*.c))
+DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
+TEST_LIB_SRC := $(wildcard tests/lib/*.c)
+TEST_SRC := $(wildcard tests/common/test_*.c tests/server/test_*.c tests/worker/test_*.c \
+              tests/cluster/test_*.c tests/e2e/test_*.c)
+
+object = $(1:%.c=$(BUILD)/obj/%.o)
+COMMON_OBJ := $(call object,$(COMMON_SRC))
+SERVER_OBJ := $(call object,$(SERVER_SRC))
+WORKER_OBJ := $(call object,$(WORKER_SRC))
+DIGITS_OBJ := $(call object,$(DIGITS_SRC))
+TEST_LIB_OBJ := $(call object,$(TEST_LIB_SRC))
+
+LIBCOMMON := $(BUILD)/lib/libcommon.a
+LIBSERVER := $(BUILD)/lib/libserver.a
+LIBWORKER := $(BUILD)/lib/libworker.a
+LIBSHOAL := $(BUILD)/lib/libshoal.so
+SONAME := libshoal.so.$(VERSION_MAJOR)
+
+# Programs and tests whose source is there; a tree being written still builds.
+PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUILD)/bin/$(p))) \
+            $(foreach p,$(WORKER_PROGRAMS),$(if $(wildcard worker/$(p).c),$(BUILD)/bin/$(p))) \
+            $(if $(DIGITS_SRC),$(BUILD)/bin/shoal-digits)
+TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
+
+.DEFAULT_GOAL := all
+.PHONY: all deps tests demo demo-built check check-built check-asan check-tsan lint format \
+        install uninstall clean
+
+all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
+
+deps:
+	@scripts/install-deps.sh
+
+$(BUILD)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(PACKAGE_CFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/obj/tests/%.o: tests/%.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(PACKAGE_CFLAGS) $(TEST_CFLAGS) -Wno-missing-prototypes \
+	    -DTEST_BUILD_DIR='"$(abspath $(BUILD))"' -DTEST_SOURCE_DIR='"$(CURDIR)"' \
+	    -MMD -MP -c $< -o $@
+
+# One object per instruction set, chosen at run time.
+$(BUILD)/obj/common/reduce_avx2.o: ALL_CFLAGS += -mavx2 -mf16c
+$(BUILD)/obj/common/reduce_avx512.o: ALL_CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c
+
+$(LIBCOMMON): $(COMMON_OBJ)
+$(LIBSERVER): $(SERVER_OBJ)
+$(LIBWORKER): $(WORKER_OBJ)
+%.a:
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(LIBSHOAL): $(WORKER_OBJ) $(LIBCOMMON) worker/shoal.map
+	@mkdir -p $(@D)
+	$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(SONAME) -Wl,--version-script=worker/shoal.map \
+	    -o $(BUILD)/lib/libshoal.so.$(VERSION) $(WORKER_OBJ) $(LIBCOMMON) $(WORKER_LIBS) -lm
+	ln -sf libshoal.so.$(VERSION) $(BUILD)/lib/$(SONAME)
+	ln -sf $(SONAME) $@
+
+$(BUILD)/lib/pkgconfig/shoal.pc: worker/shoal.pc.in Makefile
+	@mkdir -p $(@D)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+
+$(SERVER_PROGRAMS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: $(BUILD)/obj/server/%.o $(LIBSERVER) $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) -lm
+
+# The worker's programs use the library as anybody would.
+$(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/shoalrun.o $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) -lm
+
+$(BUILD)/bin/shoalperf: $(BUILD)/obj/worker/shoalperf.o $(LIBCOMMON) $(LIBSHOAL)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out $(LIBSHOAL),$^) -L$(BUILD)/lib -lshoal \
+	    -Wl,-rpath,'$$ORIGIN/../lib' $(WORKER_LIBS) -lm
+
+$(BUILD)/bin/shoal-digits: $(DIGITS_OBJ) $(LIBSHOAL)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(DIGITS_OBJ) -L$(BUILD)/lib -lshoal \
+	    -Wl,-rpath,'$$ORIGIN/../lib' -lm
+
+$(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_LIB_OBJ) $(LIBSERVER) $(LIBWORKER) $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) $(TEST_LIBS) -lm
+
+tests: all $(TESTS)
+
+demo: deps
+	@$(MAKE) --no-print-directory demo-built
+
+demo-built: all
+	@scripts/demo.sh $(BUILD)
+
+check: deps
+	@$(MAKE) --no-print-directory check-built
+
+check-built: tests
+	@scripts/check-floors.sh
+	@scripts/run-tests.sh $(BUILD) $(TESTS)
+
+check-asan: deps
+	@$(MAKE) --no-print-directory BUILD=build/asan SANITIZE=address,undefined CFLAGS="-O1 -g" check-built
+
+check-tsan: deps
+	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
+
+lint: deps
+	@scripts/lint.sh
+
+format:
+	clang-format -i $(shell git ls-files '*.c' '*.h')
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/shoal \
+	    $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 755 $(filter-out %/shoal-digits,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(BUILD)/lib/libshoal.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib
+	ln -sf libshoal.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libshoal.so
+	install -m 644 worker/shoal.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(BUILD)/lib/pkgconfig/shoal.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/shoal
+	sed -e 's|@PREFIX@|$(PREFIX)|g' config/shoald.service.in \
+	    > $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
+
+uninstall:
+	rm -f $(SERVER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) $(WORKER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) \
+	    $(DESTDIR)$(PREFIX)/lib/libshoal.so* $(DESTDIR)$(PREFIX)/include/shoal.h \
+	    $(DESTDIR)$(PREFIX)/lib/pkgconfig/shoal.pc \
+	    $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
+	rm -rf $(DESTDIR)$(PREFIX)/share/shoal
+
+clean:
+	rm -rf build
+
+-include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) \
+         $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d)

@@ -1,0 +1,55 @@
+/* Chunk buffers: fixed-size, aligned, from slabs, with a limit that all users of a pool share.
+ * One thread uses a pool. */
+#ifndef COMMON_BUFFER_H
+#define COMMON_BUFFER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/error.h"
+
+struct buffer_pool;
+
+/* `data` has room for a wire header and a chunk: WIRE_HEADER_BYTES + chunk_bytes. It is aligned to
+ * 64 bytes, so the payload behind the header is too. */
+struct buffer {
+    uint8_t *data;
+    uint32_t capacity; /* bytes at data */
+    uint32_t references;
+    void *registration; /* the slab's fabric registration, or NULL; see buffer_pool_io */
+    struct buffer_pool *pool;
+    struct buffer *next;
+    uint32_t peer; /* free for the user: the node that it was received from */
+};
+
+/* What registers a slab's memory with a fabric; both may be NULL. */
+struct buffer_pool_io {
+    void *context;
+    int (*register_slab)(void *context, void *address, size_t bytes, void **registration,
+                         struct error *error);
+    void (*unregister_slab)(void *context, void *registration);
+};
+
+/* buffer_bytes is rounded up to 64. limit_bytes bounds all slabs together. */
+int buffer_pool_create(struct buffer_pool **pool, uint32_t buffer_bytes, uint64_t limit_bytes,
+                       const struct buffer_pool_io *io, struct error *error);
+/* All buffers must be back. */
+void buffer_pool_destroy(struct buffer_pool *pool);
+
+/* Promise `count` buffers to a user (a group): later buffer_get calls up to that many cannot fail
+ * for the limit. ERR_MEMORY with asked, in use and limit. */
+int buffer_pool_reserve(struct buffer_pool *pool, uint64_t count, struct error *error);
+void buffer_pool_unreserve(struct buffer_pool *pool, uint64_t count);
+
+/* One reference, or NULL when out of memory. */
+struct buffer *buffer_get(struct buffer_pool *pool);
+void buffer_hold(struct buffer *buffer);
+/* Drop a reference; the last one returns it to its pool. */
+void buffer_release(struct buffer *buffer);
+
+uint64_t buffer_pool_limit_bytes(const struct buffer_pool *pool);
+uint64_t buffer_pool_allocated_bytes(const struct buffer_pool *pool); /* slabs */
+uint64_t buffer_pool_used_bytes(const struct buffer_pool *pool);      /* handed out */
+uint64_t buffer_pool_reserved_bytes(const struct buffer_pool *pool);
+
+#endif

@@ -1,0 +1,216 @@
+/* shoal: gradient reduction by daemons on the CPUs.
+ *
+ * A training process opens a job, gets its rank, and runs collectives over groups of ranks. The
+ * arithmetic and the network are in the daemon (shoald) of the node; this library moves the data
+ * into and out of shared memory. All calls are thread-safe; on one group, all ranks must start the
+ * same collectives in the same order.
+ *
+ * Every call returns SHOAL_OK or a negative SHOAL_E... code; shoal_error_text() of the calling
+ * thread then names the culprit. No call waits for ever: where no timeout is given, the job's is
+ * used.
+ */
+#ifndef SHOAL_H
+#define SHOAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SHOAL_API __attribute__((visibility("default")))
+#else
+#define SHOAL_API
+#endif
+
+#define SHOAL_VERSION_MAJOR 0
+#define SHOAL_VERSION_MINOR 1
+#define SHOAL_VERSION_PATCH 0
+
+enum shoal_result {
+    SHOAL_OK = 0,
+    SHOAL_EINVALID = -1,      /* an argument that is not allowed */
+    SHOAL_EMEMORY = -2,       /* out of memory, or a configured limit reached */
+    SHOAL_ETIMEOUT = -3,      /* the time allowed has passed; the request goes on */
+    SHOAL_EDISCONNECTED = -4, /* no daemon, or the daemon went away */
+    SHOAL_ELOST = -5,         /* a rank, or the node that it is on, is gone */
+    SHOAL_EMISMATCH = -6,     /* the ranks of a collective disagree on what it is */
+    SHOAL_EPROTOCOL = -7,     /* the daemon speaks another version, or nonsense */
+    SHOAL_EREFUSED = -8,      /* the daemon says no: draining, limits, a rank given twice */
+    SHOAL_ESYSTEM = -9,       /* a system call failed */
+    SHOAL_ESTATE = -10,       /* not possible now: closed, or not yet */
+    SHOAL_EUNSUPPORTED = -11, /* not in this build or on this machine */
+    SHOAL_EAGAIN = -12,       /* not done yet (shoal_test) */
+};
+
+enum shoal_dtype {
+    SHOAL_F32 = 0,
+    SHOAL_F64 = 1,
+    SHOAL_F16 = 2,
+    SHOAL_BF16 = 3,
+    SHOAL_I8 = 4,
+    SHOAL_U8 = 5,
+    SHOAL_I32 = 6,
+    SHOAL_I64 = 7
+};
+
+enum shoal_op {
+    SHOAL_SUM = 0,
+    SHOAL_AVG = 1, /* sum divided by the ranks of the group; integers: wrapped sum, towards zero */
+    SHOAL_PROD = 2,
+    SHOAL_MIN = 3,
+    SHOAL_MAX = 4,
+    SHOAL_BAND = 5, /* bitwise: integer types only */
+    SHOAL_BOR = 6,
+    SHOAL_BXOR = 7
+};
+
+typedef struct shoal_job shoal_job;
+typedef struct shoal_group shoal_group;
+typedef struct shoal_request shoal_request;
+typedef struct shoal_fusion shoal_fusion;
+
+/* How to open a job. Zero the structure, set what is known; what is left is read from the
+ * environment variable named, then takes the default. */
+struct shoal_options {
+    size_t struct_size;      /* sizeof(struct shoal_options), for later versions */
+    const char *job;         /* SHOAL_JOB, "default": the job's name, at most 63 bytes */
+    const char *socket_path; /* SHOAL_SOCKET, /run/shoal/shoald.sock: the daemon of this node */
+    int rank_plus_1;         /* RANK: rank + 1, or 0 when unknown: the daemons then assign one */
+    int local_rank_plus_1;   /* LOCAL_RANK: likewise */
+    int world_size;          /* WORLD_SIZE: ranks of the job; must be known */
+    int timeout_ms;          /* SHOAL_TIMEOUT_MS, 300000: of calls and waits without one */
+    uint64_t arena_bytes;    /* SHOAL_ARENA_BYTES, 256 MiB: shared memory for staging and shoal_alloc.
+                              * Only what is touched takes memory. */
+};
+
+/* Join the job; returns when all its ranks have come. options may be NULL. On success *job is the
+ * caller's (shoal_close). SHOAL_EINVALID, SHOAL_EDISCONNECTED, SHOAL_ETIMEOUT (names the missing
+ * ranks), SHOAL_EREFUSED, SHOAL_EMEMORY, SHOAL_ESYSTEM. */
+SHOAL_API int shoal_open(const struct shoal_options *options, shoal_job **job);
+/* Leave the job and free everything of it: requests, groups, arena memory, fusion buffers. Requests
+ * not yet complete fail with SHOAL_ESTATE first. NULL is allowed. */
+SHOAL_API int shoal_close(shoal_job *job);
+
+SHOAL_API int shoal_rank(const shoal_job *job);
+SHOAL_API int shoal_world_size(const shoal_job *job);
+SHOAL_API int shoal_local_rank(const shoal_job *job);  /* place among the ranks of this node */
+SHOAL_API int shoal_local_size(const shoal_job *job);  /* ranks of this job on this node */
+SHOAL_API int shoal_node_count(const shoal_job *job);  /* nodes with ranks of this job */
+
+/* The group of all ranks; belongs to the job. */
+SHOAL_API shoal_group *shoal_world(shoal_job *job);
+/* Open a group of `count` distinct ranks of the job, in this order; every member calls it with the
+ * same list (only members). Returns when all have. timeout_ms -1: the job's. */
+SHOAL_API int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
+                               shoal_group **group);
+SHOAL_API int shoal_group_close(shoal_group *group);
+SHOAL_API int shoal_group_rank(const shoal_group *group); /* this process's place in the list */
+SHOAL_API int shoal_group_size(const shoal_group *group);
+
+/* Memory in the arena, aligned to 64 bytes: collectives on it need no copy. NULL when the arena is
+ * full (error text has asked, free and arena size). shoal_free(job, NULL) is allowed. */
+SHOAL_API void *shoal_alloc(shoal_job *job, size_t bytes);
+SHOAL_API void shoal_free(shoal_job *job, void *memory);
+
+/* Start a collective of `count` elements. send and recv may be the same address (in place); they
+ * must stay untouched until the request is complete. *request is the caller's (shoal_wait with
+ * success or failure other than SHOAL_ETIMEOUT frees it; else shoal_request_free). With
+ * request NULL the call waits for completion, with the job's timeout.
+ * root is a rank of the group. reduce: recv is used on the root alone (NULL elsewhere allowed).
+ * broadcast: data is sent from the root's buffer into everybody's. */
+SHOAL_API int shoal_all_reduce(shoal_group *group, const void *send, void *recv, size_t count,
+                               enum shoal_dtype dtype, enum shoal_op op, shoal_request **request);
+SHOAL_API int shoal_reduce(shoal_group *group, const void *send, void *recv, size_t count,
+                           enum shoal_dtype dtype, enum shoal_op op, int root,
+                           shoal_request **request);
+SHOAL_API int shoal_broadcast(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
+                              int root, shoal_request **request);
+SHOAL_API int shoal_barrier(shoal_group *group, shoal_request **request);
+
+/* Progress among requests in flight: smaller priorities go first. For the next collectives that
+ * this thread starts on the group; 0 at first. All ranks should use the same. */
+SHOAL_API int shoal_group_set_priority(shoal_group *group, uint32_t priority);
+
+/* SHOAL_OK when complete, SHOAL_EAGAIN when not, else the error. Does not free. */
+SHOAL_API int shoal_test(shoal_request *request);
+/* Wait for completion and free the request. timeout_ms -1: the job's; on SHOAL_ETIMEOUT the request
+ * lives on and can be waited for again. */
+SHOAL_API int shoal_wait(shoal_request *request, int timeout_ms);
+/* Forget a request; its buffers must still stay untouched until it completes or the job closes. */
+SHOAL_API void shoal_request_free(shoal_request *request);
+/* Call `callback(argument, result)` once, from the library's thread (or at once, from this one, when
+ * already complete). It must not block and must not wait for requests. */
+SHOAL_API int shoal_request_on_complete(shoal_request *request,
+                                        void (*callback)(void *argument, int result),
+                                        void *argument);
+/* A descriptor for event loops: readable while requests have completed since the last
+ * shoal_completions_clear. Belongs to the job. */
+SHOAL_API int shoal_completions_descriptor(shoal_job *job);
+SHOAL_API int shoal_completions_clear(shoal_job *job);
+
+/* --- balanced fusion buffers ---------------------------------------------------------------
+ *
+ * Gradients are gathered until a threshold is passed and all-reduced as one, while the backward pass
+ * goes on. Register the parameters once, in the order of the forward pass; say ready as each
+ * gradient appears (any order, any thread); wait at the end of the step. The buffers are laid out in
+ * the order in which gradients became ready in the first step, which rank 0 tells the others; data
+ * types are never mixed in one buffer. The result is written back to the gradients. */
+
+struct shoal_parameter {
+    void *gradient;         /* memory of the gradient; NULL: the library allocates it in the arena,
+                             * inside its fusion buffer, so that nothing is copied
+                             * (shoal_fusion_gradient gives the address) */
+    size_t count;           /* elements */
+    enum shoal_dtype dtype;
+};
+
+struct shoal_fusion_options {
+    size_t struct_size;
+    size_t threshold_bytes;    /* 0: 25 MiB */
+    size_t first_buffer_bytes; /* 0: 1 MiB; the first buffer is sent early */
+    enum shoal_op op;          /* SHOAL_SUM or SHOAL_AVG */
+};
+
+SHOAL_API int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parameters,
+                                  size_t parameter_count,
+                                  const struct shoal_fusion_options *options,
+                                  shoal_fusion **fusion);
+SHOAL_API void shoal_fusion_free(shoal_fusion *fusion);
+/* Where the gradient of a parameter lies now; it may move once, at the end of the first step, when
+ * the library allocated it. NULL for an unknown index. */
+SHOAL_API void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index);
+/* The gradient is complete; it must stay untouched until shoal_fusion_wait. */
+SHOAL_API int shoal_fusion_ready(shoal_fusion *fusion, size_t index);
+/* Reduce what is not yet under way (parameters without a gradient this step count as zero), wait for
+ * all buffers. timeout_ms -1: the job's. */
+SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
+
+/* Of the last finished step, for measuring overlap. */
+struct shoal_fusion_statistics {
+    size_t struct_size;
+    uint64_t buffers;         /* fusion buffers sent */
+    uint64_t bytes;
+    uint64_t communication_ns; /* time during which at least one buffer was under way */
+    uint64_t exposed_ns;       /* the part of it spent inside shoal_fusion_wait */
+};
+SHOAL_API int shoal_fusion_statistics(const shoal_fusion *fusion,
+                                      struct shoal_fusion_statistics *statistics);
+
+/* --- words ---------------------------------------------------------------------------------- */
+
+/* What went wrong in the last failed call of this thread; "" when none failed. Valid until the
+ * thread's next call. */
+SHOAL_API const char *shoal_error_text(void);
+/* A constant name of a code: "rank lost". */
+SHOAL_API const char *shoal_result_name(int result);
+SHOAL_API const char *shoal_version(void); /* "0.1.0" */
+SHOAL_API size_t shoal_dtype_bytes(enum shoal_dtype dtype);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
