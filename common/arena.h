@@ -8,12 +8,12 @@
  * A side that is about to sleep sets its `sleeping` word; the other side then rings its doorbell
  * (an eventfd) and clears the word, so that a busy side costs no system call.
  *
- * A *staged* request hands its chunks over one by one, in chunk order, with ARENA_CHUNK entries that
- * name where in the arena each lies; the result chunk is written to the same place and reported
- * with ARENA_CHUNK_DONE. A request that is not staged has all its data at in_offset and its result
- * at out_offset (which may be equal) from the start, and reports only ARENA_REQUEST_DONE. A staged
- * request reports ARENA_REQUEST_DONE too, after its last chunk. Errors do not travel here but over
- * the Unix socket, with their text.
+ * A *staged* request hands its chunks over one by one, in chunk order, with ARENA_CHUNK entries
+ * that name where in the arena each lies; the result chunk is written to the same place and
+ * reported with ARENA_CHUNK_DONE. A request that is not staged has all its data at in_offset and
+ * its result at out_offset (which may be equal) from the start, and reports only
+ * ARENA_REQUEST_DONE. A staged request reports ARENA_REQUEST_DONE too, after its last chunk. Errors
+ * do not travel here but over the Unix socket, with their text.
  */
 #ifndef COMMON_ARENA_H
 #define COMMON_ARENA_H
@@ -33,7 +33,7 @@
 
 enum arena_submission_type {
     ARENA_SUBMIT = 1, /* a collective: all fields */
-    ARENA_CHUNK = 2,  /* one chunk of a staged request: group, request, sequence, chunk, in_offset */
+    ARENA_CHUNK = 2, /* one chunk of a staged request: group, request, sequence, chunk, in_offset */
 };
 
 #define ARENA_FLAG_STAGED 1u
@@ -69,7 +69,8 @@ struct arena_completion {
 _Static_assert(sizeof(struct arena_submission) == 64, "arena_submission is 64 bytes");
 _Static_assert(sizeof(struct arena_completion) == 32, "arena_completion is 32 bytes");
 
-/* At offset 0 of the shared memory. Everything is set by the worker before it hands the arena over. */
+/* At offset 0 of the shared memory. Everything is set by the worker before it hands the arena over.
+ */
 struct arena_header {
     uint64_t magic;
     uint32_t version;

@@ -6,11 +6,11 @@
 const char *error_name(int code)
 {
     static const char *const names[] = {
-        "success",          "invalid argument",  "out of memory or limit reached",
-        "timed out",        "daemon gone",       "rank lost",
-        "ranks disagree",   "protocol error",    "refused",
-        "system error",     "wrong state",       "not supported",
-        "try again",        "configuration error",
+        "success",        "invalid argument",    "out of memory or limit reached",
+        "timed out",      "daemon gone",         "rank lost",
+        "ranks disagree", "protocol error",      "refused",
+        "system error",   "wrong state",         "not supported",
+        "try again",      "configuration error",
     };
     if (code > 0 || -code >= (int)(sizeof(names) / sizeof(names[0])))
         return "unknown error";

@@ -20,10 +20,10 @@
 
 /* Equal for all collectives of one group; made once when the group is opened. */
 struct layout_rule {
-    uint32_t servers;            /* 1..LAYOUT_MAX_SERVERS; those with weight > 0 only */
-    const uint32_t *weights;     /* [servers], each 1..LAYOUT_MAX_WEIGHT; owned by the caller */
-    uint32_t chunk_bytes;        /* most bytes of a chunk, a multiple of 64 */
-    uint32_t least_shard_bytes;  /* fewest bytes worth a server of their own */
+    uint32_t servers;           /* 1..LAYOUT_MAX_SERVERS; those with weight > 0 only */
+    const uint32_t *weights;    /* [servers], each 1..LAYOUT_MAX_WEIGHT; owned by the caller */
+    uint32_t chunk_bytes;       /* most bytes of a chunk, a multiple of 64 */
+    uint32_t least_shard_bytes; /* fewest bytes worth a server of their own */
 };
 
 /* The cut of one buffer. */

@@ -30,7 +30,8 @@ bool reduce_isa_supported(enum reduce_isa isa);
 const char *reduce_isa_name(enum reduce_isa isa); /* "scalar", "avx2", "avx512" */
 int reduce_isa_parse(const char *text, enum reduce_isa *isa);
 
-/* Kernels of one instruction set; static storage, never NULL for a supported set, NULL otherwise. */
+/* Kernels of one instruction set; static storage, never NULL for a supported set, NULL otherwise.
+ */
 const struct reduce_kernels *reduce_select(enum reduce_isa isa);
 
 /* Combine `inputs` (1..REDUCE_MAX_INPUTS) arrays of `count` elements into each of `outputs`

@@ -82,8 +82,8 @@ struct shoal_options {
     int local_rank_plus_1;   /* LOCAL_RANK: likewise */
     int world_size;          /* WORLD_SIZE: ranks of the job; must be known */
     int timeout_ms;          /* SHOAL_TIMEOUT_MS, 300000: of calls and waits without one */
-    uint64_t arena_bytes;    /* SHOAL_ARENA_BYTES, 256 MiB: shared memory for staging and shoal_alloc.
-                              * Only what is touched takes memory. */
+    uint64_t arena_bytes; /* SHOAL_ARENA_BYTES, 256 MiB: shared memory for staging and shoal_alloc.
+                           * Only what is touched takes memory. */
 };
 
 /* Join the job; returns when all its ranks have come. options may be NULL. On success *job is the
@@ -96,9 +96,9 @@ SHOAL_API int shoal_close(shoal_job *job);
 
 SHOAL_API int shoal_rank(const shoal_job *job);
 SHOAL_API int shoal_world_size(const shoal_job *job);
-SHOAL_API int shoal_local_rank(const shoal_job *job);  /* place among the ranks of this node */
-SHOAL_API int shoal_local_size(const shoal_job *job);  /* ranks of this job on this node */
-SHOAL_API int shoal_node_count(const shoal_job *job);  /* nodes with ranks of this job */
+SHOAL_API int shoal_local_rank(const shoal_job *job); /* place among the ranks of this node */
+SHOAL_API int shoal_local_size(const shoal_job *job); /* ranks of this job on this node */
+SHOAL_API int shoal_node_count(const shoal_job *job); /* nodes with ranks of this job */
 
 /* The group of all ranks; belongs to the job. */
 SHOAL_API shoal_group *shoal_world(shoal_job *job);
@@ -141,8 +141,8 @@ SHOAL_API int shoal_test(shoal_request *request);
 SHOAL_API int shoal_wait(shoal_request *request, int timeout_ms);
 /* Forget a request; its buffers must still stay untouched until it completes or the job closes. */
 SHOAL_API void shoal_request_free(shoal_request *request);
-/* Call `callback(argument, result)` once, from the library's thread (or at once, from this one, when
- * already complete). It must not block and must not wait for requests. */
+/* Call `callback(argument, result)` once, from the library's thread (or at once, from this one,
+ * when already complete). It must not block and must not wait for requests. */
 SHOAL_API int shoal_request_on_complete(shoal_request *request,
                                         void (*callback)(void *argument, int result),
                                         void *argument);
@@ -153,17 +153,17 @@ SHOAL_API int shoal_completions_clear(shoal_job *job);
 
 /* --- balanced fusion buffers ---------------------------------------------------------------
  *
- * Gradients are gathered until a threshold is passed and all-reduced as one, while the backward pass
- * goes on. Register the parameters once, in the order of the forward pass; say ready as each
- * gradient appears (any order, any thread); wait at the end of the step. The buffers are laid out in
- * the order in which gradients became ready in the first step, which rank 0 tells the others; data
- * types are never mixed in one buffer. The result is written back to the gradients. */
+ * Gradients are gathered until a threshold is passed and all-reduced as one, while the backward
+ * pass goes on. Register the parameters once, in the order of the forward pass; say ready as each
+ * gradient appears (any order, any thread); wait at the end of the step. The buffers are laid out
+ * in the order in which gradients became ready in the first step, which rank 0 tells the others;
+ * data types are never mixed in one buffer. The result is written back to the gradients. */
 
 struct shoal_parameter {
-    void *gradient;         /* memory of the gradient; NULL: the library allocates it in the arena,
-                             * inside its fusion buffer, so that nothing is copied
-                             * (shoal_fusion_gradient gives the address) */
-    size_t count;           /* elements */
+    void *gradient; /* memory of the gradient; NULL: the library allocates it in the arena,
+                     * inside its fusion buffer, so that nothing is copied
+                     * (shoal_fusion_gradient gives the address) */
+    size_t count;   /* elements */
     enum shoal_dtype dtype;
 };
 
@@ -184,14 +184,14 @@ SHOAL_API void shoal_fusion_free(shoal_fusion *fusion);
 SHOAL_API void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index);
 /* The gradient is complete; it must stay untouched until shoal_fusion_wait. */
 SHOAL_API int shoal_fusion_ready(shoal_fusion *fusion, size_t index);
-/* Reduce what is not yet under way (parameters without a gradient this step count as zero), wait for
- * all buffers. timeout_ms -1: the job's. */
+/* Reduce what is not yet under way (parameters without a gradient this step count as zero), wait
+ * for all buffers. timeout_ms -1: the job's. */
 SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
 
 /* Of the last finished step, for measuring overlap. */
 struct shoal_fusion_statistics {
     size_t struct_size;
-    uint64_t buffers;         /* fusion buffers sent */
+    uint64_t buffers; /* fusion buffers sent */
     uint64_t bytes;
     uint64_t communication_ns; /* time during which at least one buffer was under way */
     uint64_t exposed_ns;       /* the part of it spent inside shoal_fusion_wait */
