@@ -1,0 +1,172 @@
+/* The data path's thread: one transport, the arenas of this node's workers, the reduce threads, and
+ * the exchange (server/exchange.h), which decides everything and does no I/O.
+ *
+ * The control thread gives commands and takes events; both are queues, so no call blocks, and what
+ * a command leads to is an event. Commands are carried out in order.
+ */
+#ifndef SERVER_ENGINE_H
+#define SERVER_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "common/config.h"
+#include "common/error.h"
+#include "common/log.h"
+#include "common/transport.h"
+
+struct engine;
+
+enum engine_event_type {
+    ENGINE_PEER_UP = 1,     /* node: the fabric reaches it */
+    ENGINE_PEER_DOWN,       /* node, text: the fabric lost it */
+    ENGINE_JOB_OPENED,      /* job, code, text: answer to engine_job_open */
+    ENGINE_GROUP_OPENED,    /* job, group, code, text: answer to engine_group_open */
+    ENGINE_GROUP_FAILED,    /* job, group, code, text: a collective failed (ranks disagree); every
+                               worker of the group on this node is to be told; the group is closed to
+                               further collectives */
+    ENGINE_WORKER_FAILED,   /* job, rank, text: nonsense in its arena; it is to be disconnected */
+    ENGINE_WORKER_DETACHED, /* job, rank: its arena is unmapped. positions: how far it got in every
+                               group that it is in */
+    ENGINE_LATE,            /* job, group, sequence: ranks[] of this node have not reached it while
+                               others have; nodes[]: other nodes that have sent nothing yet */
+    ENGINE_IDLE,            /* answer to engine_drain: no collective is in progress */
+};
+
+struct engine_position {
+    uint32_t group;
+    uint64_t sequences; /* how many collectives of it the rank has submitted */
+};
+
+/* Freed with engine_event_free. */
+struct engine_event {
+    enum engine_event_type type;
+    uint32_t node;
+    uint64_t job;
+    uint32_t group;
+    uint64_t sequence;
+    uint32_t rank; /* of the job */
+    int code;
+    char text[ERROR_TEXT_BYTES];
+    struct engine_position *positions;
+    uint32_t position_count;
+    uint32_t *ranks; /* job ranks */
+    uint32_t rank_count;
+    uint32_t *nodes;
+    uint32_t node_count;
+    struct engine_event *next;
+};
+
+/* Opens the transport by config (provider, fabric.address, message size, peers) and starts the
+ * threads. The config and log must outlive the engine. */
+int engine_start(struct engine **engine, const struct config *config, const struct log *log,
+                 struct error *error);
+/* Stop the threads and free everything; jobs still open are dropped. */
+void engine_stop(struct engine *engine);
+
+/* For the control thread's event loop: readable while engine_next_event has something. */
+int engine_event_descriptor(const struct engine *engine);
+/* NULL when there is none (and then the descriptor is clear). */
+struct engine_event *engine_next_event(struct engine *engine);
+void engine_event_free(struct engine_event *event);
+
+const struct transport_info *engine_transport_info(const struct engine *engine);
+/* This node's fabric address for the hello between daemons. Constant after engine_start. */
+void engine_fabric_address(const struct engine *engine, uint8_t address[TRANSPORT_ADDRESS_BYTES],
+                           uint32_t *bytes);
+
+/* Peers. receive_token: what this daemon gave the peer over the control connection, carried in
+ * every message (first 8 bytes, little-endian) and in the connection request from it; send_token:
+ * what the peer gave to us. */
+void engine_peer_connect(struct engine *engine, uint32_t node, bool active, const uint8_t *address,
+                         uint32_t address_bytes, const uint8_t receive_token[TRANSPORT_TOKEN_BYTES],
+                         const uint8_t send_token[TRANSPORT_TOKEN_BYTES]);
+void engine_peer_disconnect(struct engine *engine, uint32_t node);
+
+/* A job's roster. Every daemon that has ranks of it or owns shards of it opens it, group 0 (all
+ * ranks) with it. Arrays are copied. ENGINE_JOB_OPENED follows. */
+struct engine_job {
+    uint64_t job;
+    char name[CONFIG_NAME_BYTES];
+    uint32_t world_size;
+    const uint32_t *rank_nodes; /* [world_size]: node number of each rank */
+    uint32_t server_count;
+    const uint32_t *server_nodes;   /* [server_count]: node numbers, ascending */
+    const uint32_t *server_weights; /* [server_count], each at least 1 */
+};
+void engine_job_open(struct engine *engine, const struct engine_job *job);
+/* Drop everything of the job: slots, sends, groups, attached workers (their arenas are unmapped
+ * once nothing touches them any more; no ENGINE_WORKER_DETACHED). Unknown jobs are ignored. */
+void engine_job_close(struct engine *engine, uint64_t job);
+/* Stop the job's collectives for good, keep its workers attached (they are told by the control
+ * thread, and detach or close). */
+void engine_job_fail(struct engine *engine, uint64_t job);
+
+/* ranks: job ranks in group order. ENGINE_GROUP_OPENED follows. */
+void engine_group_open(struct engine *engine, uint64_t job, uint32_t group, const uint32_t *ranks,
+                       uint32_t rank_count);
+void engine_group_close(struct engine *engine, uint64_t job, uint32_t group);
+/* A rank has left properly, having submitted `sequences` collectives of the group: later ones fail
+ * with ERR_LOST on the others (ENGINE_GROUP_FAILED). */
+void engine_rank_left(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
+                      uint64_t sequences);
+
+/* A worker's arena. Takes the mapping (engine unmaps) and both eventfds. The job must be open.
+ * submission_doorbell: worker rings, engine reads; completion_doorbell: engine rings. */
+void engine_worker_attach(struct engine *engine, uint64_t job, uint32_t rank,
+                          const struct arena *arena, int submission_doorbell,
+                          int completion_doorbell);
+/* Read what is in its ring, then let go of it. ENGINE_WORKER_DETACHED follows. */
+void engine_worker_detach(struct engine *engine, uint64_t job, uint32_t rank);
+
+/* Which ranks of this node have not submitted the sequence yet? ENGINE_LATE with nodes empty
+ * follows (also when there are none). */
+void engine_late_query(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence);
+
+/* Ask to be told (ENGINE_IDLE) at the first moment when no collective is in progress here. */
+void engine_drain(struct engine *engine);
+
+/* What the status shows. Taken under a lock that the engine holds for a copy only. */
+struct engine_group_status {
+    uint64_t job;
+    uint32_t group;
+    uint32_t size;             /* ranks */
+    uint64_t sequences;        /* completed on this node */
+    uint64_t in_progress;      /* collectives */
+    uint64_t waiting_since_ns; /* 0, or since when the oldest collective waits for a rank here */
+};
+struct engine_job_status {
+    uint64_t job;
+    uint64_t bytes_submitted; /* by local workers */
+    uint64_t collectives;     /* completed on this node */
+    uint64_t slots;           /* chunks in progress */
+    uint32_t groups;
+    uint32_t slowest_rank;  /* local rank that was last to arrive most often; UINT32_MAX: none */
+    uint64_t slowest_times; /* how often it was last */
+    bool failed;
+};
+struct engine_peer_status {
+    uint32_t node;
+    bool up;
+    uint64_t bytes_in, bytes_out;
+    uint64_t messages_in, messages_out;
+};
+struct engine_status {
+    uint64_t now_ns;
+    uint64_t bytes_in, bytes_out; /* over the fabric */
+    uint64_t bytes_reduced;       /* input bytes of reductions */
+    uint64_t collectives;         /* completed */
+    uint64_t dropped_messages;    /* of unknown jobs or groups */
+    uint64_t buffer_bytes_used, buffer_bytes_allocated, buffer_bytes_reserved, buffer_bytes_limit;
+    uint64_t slots;
+    uint32_t workers;
+    struct engine_job_status *jobs;
+    uint32_t job_count;
+    struct engine_peer_status *peers; /* [roster size]; own entry zero */
+    uint32_t peer_count;
+};
+int engine_status(struct engine *engine, struct engine_status *status);
+void engine_status_clear(struct engine_status *status);
+
+#endif
