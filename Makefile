@@ -148,6 +148,8 @@ check: deps
 	@$(MAKE) --no-print-directory check-built
 
 check-built: tests
+	@scripts/check-floors.sh --self-test
+	@scripts/run-tests.sh --self-test
 	@scripts/check-floors.sh
 	@scripts/run-tests.sh $(BUILD) $(TESTS)
 
@@ -157,8 +159,9 @@ check-asan: deps
 check-tsan: deps
 	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
 
-lint: deps
-	@scripts/lint.sh
+lint:
+	@scripts/install-deps.sh --lint
+	@scripts/lint.sh $(PACKAGE_CFLAGS)
 
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h')
