@@ -50,7 +50,7 @@ WORKER_SRC := $(filter-out $(WORKER_PROGRAMS:%=worker/%.c),$(wildcard worker/*.c
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
 TEST_LIB_SRC := $(wildcard tests/lib/*.c)
 TEST_SRC := $(wildcard tests/common/test_*.c tests/server/test_*.c tests/worker/test_*.c \
-              tests/cluster/test_*.c tests/e2e/test_*.c)
+              tests/config/test_*.c tests/cluster/test_*.c tests/e2e/test_*.c)
 
 object = $(1:%.c=$(BUILD)/obj/%.o)
 COMMON_OBJ := $(call object,$(COMMON_SRC))
