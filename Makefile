@@ -72,7 +72,7 @@ PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUIL
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 
 .DEFAULT_GOAL := all
-.PHONY: all deps tests demo demo-built check check-built check-asan check-tsan lint format \
+.PHONY: all deps deps-lint tests demo demo-built check check-built check-asan check-tsan lint format \
         install uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
@@ -159,8 +159,10 @@ check-asan: deps
 check-tsan: deps
 	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
 
-lint:
+deps-lint:
 	@scripts/install-deps.sh --lint
+
+lint: deps-lint
 	@scripts/lint.sh $(PACKAGE_CFLAGS)
 
 format:
