@@ -46,8 +46,8 @@ void reduce_run(const struct reduce_kernels *kernels, enum dtype dtype, enum red
                 const void *const *in, unsigned inputs, void *const *out, unsigned outputs,
                 size_t count, uint32_t divisor);
 
-/* One element's conversions, used by tests and examples; no F16C needed. Narrowing rounds to nearest
- * even, and a NaN becomes the canonical one. */
+/* One element's conversions, used by tests and examples; no F16C needed. Narrowing rounds to
+ * nearest even, and a NaN becomes the canonical one. */
 float f16_to_f32(uint16_t half);
 uint16_t f32_to_f16(float value);
 float bf16_to_f32(uint16_t value);
