@@ -68,7 +68,8 @@ static json_t *parse_json(struct config_report *report, const char *text, size_t
         root = json_loadb(text, length, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &error);
     if (root)
         return root;
-    if (json_error_code(&error) == json_error_out_of_memory)
+    /* Some of jansson's allocations fail without a word. */
+    if (json_error_code(&error) == json_error_out_of_memory || !error.text[0])
         report->exhausted = true;
     else
         config_report_at(report, error.line, syntax_column(&error, text, length), "%s", error.text);

@@ -210,12 +210,12 @@ static void check_sizes(const struct config *config, uint32_t owners, struct con
     if (config->memory_bytes < least && !config_report_is_wrong(report, "/limits/memory_bytes") &&
         !config_report_is_wrong(report, "/servers")) {
         snprintf(got, sizeof(got), "%" PRIu64, config->memory_bytes);
-        config_report_text(report, "/limits/memory_bytes", got,
-                           "at least %" PRIu64 " bytes, the window of one group: %" PRIu32
-                           " owners of shards times /data/window_chunks (%" PRIu32
-                           ") times a chunk and its header (%" PRIu32 " + %d bytes)",
-                           least, owners, config->window_chunks, config->chunk_bytes,
-                           WIRE_HEADER_BYTES);
+        config_report_text(
+            report, "/limits/memory_bytes", got,
+            "at least %" PRIu64 " bytes, the window of one group: servers with a weight "
+            "above 0 (%" PRIu32 ") times /data/window_chunks (%" PRIu32
+            ") times a chunk and its header (%" PRIu32 " + %d bytes)",
+            least, owners, config->window_chunks, config->chunk_bytes, WIRE_HEADER_BYTES);
     }
 }
 

@@ -26,33 +26,34 @@ static void print_cell(FILE *out, const char *text)
     }
 }
 
-static void print_default(FILE *out, const struct config_key *key)
+/* 0 or ERR_MEMORY. */
+static int print_default(FILE *out, const struct config_key *key)
 {
-    if (key->required) {
-        fputs("required", out);
-        return;
-    }
-    if (key->default_note) {
-        print_cell(out, key->default_note);
-        return;
+    if (key->required || key->default_note) {
+        print_cell(out, key->required ? "required" : key->default_note);
+        return 0;
     }
     json_t *value = config_key_default(key);
     char *text = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
     if (text)
         fprintf(out, "`%s`", text);
-    free(text);
     json_decref(value);
+    if (!text)
+        return ERR_MEMORY;
+    free(text);
+    return 0;
 }
 
-static void print_section(FILE *out, const struct config_section *section, const char *title)
+static int print_section(FILE *out, const struct config_section *section, const char *title)
 {
     char allowed[CONFIG_ALLOWED_BYTES];
+    int failure = 0;
     fprintf(out, "\n## %s\n\n%s\n\n", title, section->text);
     fputs("| key | unit | default | allowed | what it is |\n|---|---|---|---|---|\n", out);
     for (size_t i = 0; i < section->key_count; i++) {
         const struct config_key *key = &section->keys[i];
         fprintf(out, "| `%s` | %s | ", key->name, key->unit ? key->unit : "");
-        print_default(out, key);
+        failure |= print_default(out, key);
         config_key_allowed(key, allowed);
         fputs(" | ", out);
         print_cell(out, allowed);
@@ -60,6 +61,7 @@ static void print_section(FILE *out, const struct config_section *section, const
         print_cell(out, key->text);
         fputs(" |\n", out);
     }
+    return failure;
 }
 
 char *config_reference(void)
@@ -71,15 +73,15 @@ char *config_reference(void)
     if (!out)
         return NULL;
     fputs(introduction, out);
-    print_section(out, &config_sections[0], "Top level");
+    int failure = print_section(out, &config_sections[0], "Top level");
     snprintf(title, sizeof(title), "`%s` (array of objects)", config_server_section.name);
-    print_section(out, &config_server_section, title);
+    failure |= print_section(out, &config_server_section, title);
     for (size_t i = 1; i < config_section_count; i++) {
         snprintf(title, sizeof(title), "`%s`", config_sections[i].name);
-        print_section(out, &config_sections[i], title);
+        failure |= print_section(out, &config_sections[i], title);
     }
-    int failed = ferror(out);
-    if (fclose(out) || failed) {
+    failure |= ferror(out);
+    if (fclose(out) || failure) {
         free(text);
         return NULL;
     }

@@ -157,6 +157,20 @@ void config_report_text(struct config_report *report, const char *pointer, const
     free(must_be);
 }
 
+/* A value as the file would have it; the caller frees it. NULL: out of memory. */
+static char *value_text(const json_t *value)
+{
+    if (!json_is_real(value))
+        return json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    /* The shortest that means the same number: "0.1", not "0.10000000000000001". */
+    for (int digits = 1;; digits++) {
+        char *text = text_print("%.*g", digits, json_real_value(value));
+        if (!text || digits == 17 || strtod(text, NULL) == json_real_value(value))
+            return text;
+        free(text);
+    }
+}
+
 void config_report_value(struct config_report *report, const char *pointer, const json_t *got,
                          const char *must_be)
 {
@@ -164,7 +178,7 @@ void config_report_value(struct config_report *report, const char *pointer, cons
         config_report_text(report, pointer, "nothing", "%s", must_be);
         return;
     }
-    char *text = json_dumps(got, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+    char *text = value_text(got);
     if (!text) {
         report->exhausted = true;
         return;

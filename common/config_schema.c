@@ -91,14 +91,25 @@ static json_t *schema_servers(void)
                      "contains", "not", "properties", "weight", "const", 0, "required", "weight");
 }
 
-/* A roster of several servers does not say which of them is this node. */
-static int schema_node_required(json_t *schema)
-{
-    return put(schema, "if",
-               json_pack("{s:{s:{s:s, s:i}}, s:[s]}", "properties", config_server_section.name,
-                         "type", "array", "minItems", 2, "required", config_server_section.name)) |
-           put(schema, "then", json_pack("{s:[s]}", "required", "node"));
-}
+/* What several keys say together and a schema can still express: a roster of several servers does
+ * not say which of them is this node; beyond loopback a secret is needed; metrics need both an
+ * address and a port. config_check.c has the same rules, and those that a schema cannot express. */
+#define LOOPBACK                                                                                   \
+    "{\"properties\": {\"address\": {\"pattern\": \"^(127\\\\.[0-9.]+|[Ll][Oo][Cc][Aa][Ll]"        \
+    "[Hh][Oo][Ss][Tt]|[0:]*:(0*1|0\\\\.0\\\\.0\\\\.1))$\"}}}"
+
+static const char rules[] =
+    "[{\"if\": {\"required\": [\"servers\"], \"properties\": {\"servers\":"
+    "   {\"type\": \"array\", \"minItems\": 2}}},"
+    "  \"then\": {\"required\": [\"node\"]}},"
+    " {\"if\": {\"properties\": {\"listen\": " LOOPBACK ", \"fabric\": " LOOPBACK "}},"
+    "  \"else\": {\"required\": [\"secret_file\"],"
+    "   \"properties\": {\"secret_file\": {\"minLength\": 1}}}},"
+    " {\"properties\": {\"metrics\": {"
+    "   \"if\": {\"required\": [\"port\"], \"properties\": {\"port\": {\"not\": {\"const\": 0}}}},"
+    "   \"then\": {\"required\": [\"address\"],"
+    "    \"properties\": {\"address\": {\"minLength\": 1}}},"
+    "   \"else\": {\"properties\": {\"address\": {\"maxLength\": 0}}}}}}]";
 
 char *config_schema(void)
 {
@@ -117,7 +128,7 @@ char *config_schema(void)
     failure = put(properties, config_server_section.name, schema_servers());
     for (size_t i = 1; i < config_section_count; i++)
         failure |= put(properties, config_sections[i].name, schema_section(&config_sections[i]));
-    failure |= schema_node_required(schema);
+    failure |= put(schema, "allOf", json_loads(rules, 0, NULL));
     char *text = failure ? NULL : config_json_text(schema);
     json_decref(schema);
     return text;
