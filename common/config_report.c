@@ -101,6 +101,11 @@ static void report_line(struct config_report *report, char *line)
         report->exhausted = true;
         return;
     }
+    /* One problem stays one line, whatever the file, its name or jansson put into it. */
+    for (char *at = line; *at; at++) {
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
+            *at = ' ';
+    }
     problems->lines = lines;
     lines[problems->count++] = line;
 }

@@ -22,7 +22,8 @@ sources() {
     else
         find . -path ./build -prune -o -type f \( -name "${1#\*}" -o -name "${2:-${1#\*}}" \) -print |
             sed 's|^\./||'
-    fi | while read -r file; do [[ ! -e $file ]] || printf '%s\n' "$file"; done | LC_ALL=C sort -u
+    fi | while read -r file; do [[ ! -e $file ]] || printf '%s\n' "$file"; done |
+        { grep -v '^build/' || true; } | LC_ALL=C sort -u
 }
 
 failed=()
@@ -66,7 +67,7 @@ tidy_one() {
     local file=$1 isa stamp hash
     read -ra isa <<<"$(isa_flags "$file")"
     shift
-    stamp=$state/tidy/${file//\//-}
+    stamp=$state/tidy/${file//\//-}.clean
     # The text with its comments, since NOLINT is one.
     hash=$({ cat .clang-tidy "$file" && "${CC:-gcc}" -E -P "${isa[@]}" "$@" "$file"; } | sha256sum)
     [[ ! -e $stamp || $(<"$stamp") != "$hash" ]] || return 0
