@@ -140,7 +140,7 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_LIB_OBJ) $(LIBSERVER) 
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) $(TEST_LIBS) -lm
 
 # Added to what the rule above links.
-$(filter %/test_digits %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
+$(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
 
 tests: all $(TESTS)
 

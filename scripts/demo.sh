@@ -26,7 +26,7 @@ compare() {
 
 echo "demo: two daemons as two nodes, joined by libfabric tcp over loopback; four workers, two a node"
 train --save "$directory/first.{rank}" || exit $?
-compare "the files that the four ranks saved are equal" "$directory"/first.[1-3]
+compare "the files that the four ranks saved are equal" "$directory"/first.{1..3}
 
 echo "demo: the same as a second job, with fusion buffers of another size"
 if ! train --no-verify --threshold-bytes 300000 --first-buffer-bytes 100000 \
@@ -34,4 +34,4 @@ if ! train --no-verify --threshold-bytes 300000 --first-buffer-bytes 100000 \
     cat "$directory/log"
     exit 1
 fi
-compare "a second job with other fusion buffers saved the same bits" "$directory"/second.[0-3]
+compare "a second job with other fusion buffers saved the same bits" "$directory"/second.{0..3}

@@ -135,7 +135,7 @@ static bool show_check(bool passed, const char *text)
 static bool show_accuracy(const struct program *program, bool passed, size_t correct)
 {
     char text[160];
-    snprintf(text, sizeof text, "test accuracy %.4f (%zu of %zu held-out rows), %.2f wanted",
+    snprintf(text, sizeof text, "test accuracy %.4f (%zu of %zu held-out rows), %g wanted",
              (double)correct / (double)program->test_rows.row_count, correct,
              program->test_rows.row_count, program->options.accuracy_min);
     return show_check(passed, text);
