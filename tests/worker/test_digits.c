@@ -215,7 +215,7 @@ static void train_together(const struct training *training, int size, int ranks_
                            float *parameters)
 {
     struct world world = {.training = training, .size = size, .ranks_per_node = ranks_per_node};
-    struct rank ranks[WORLD_MAX];
+    struct rank ranks[WORLD_MAX] = {{0}};
     size_t count = network_parameter_count(training->network);
     ck_assert_int_eq(pthread_barrier_init(&world.barrier, NULL, (unsigned)size), 0);
     world.sum = allocate(count, sizeof(float));

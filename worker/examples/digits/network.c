@@ -121,8 +121,9 @@ static double softmax_row(const float *outputs, size_t count, unsigned char labe
     float greatest = outputs[0];
     for (size_t i = 1; i < count; i++)
         greatest = outputs[i] > greatest ? outputs[i] : greatest;
-    float sum = 0.0F;
-    for (size_t i = 0; i < count; i++) {
+    delta[0] = expf(outputs[0] - greatest);
+    float sum = delta[0]; /* the greatest gives 1, so the sum is at least that */
+    for (size_t i = 1; i < count; i++) {
         delta[i] = expf(outputs[i] - greatest);
         sum += delta[i];
     }
