@@ -58,6 +58,7 @@ void network_initialize(const struct network *network, uint64_t seed, float *par
 
 struct network_workspace *network_workspace_create(const struct network *network, size_t rows_max)
 {
+    assert(network->layer_count >= 1 && network->layer_count <= NETWORK_LAYERS_MAX);
     struct network_workspace *workspace = calloc(1, sizeof *workspace);
     if (!workspace)
         return NULL;
@@ -74,7 +75,7 @@ struct network_workspace *network_workspace_create(const struct network *network
     }
     workspace->delta = calloc(rows_max * width_max + 1, sizeof(float));
     workspace->delta_below = calloc(rows_max * width_max + 1, sizeof(float));
-    workspace->transposed = calloc(weights_max, sizeof(float));
+    workspace->transposed = calloc(weights_max + 1, sizeof(float));
     if (missing || !workspace->delta || !workspace->delta_below || !workspace->transposed) {
         network_workspace_free(workspace);
         return NULL;
