@@ -59,6 +59,9 @@ WORKER_OBJ := $(call object,$(WORKER_SRC))
 DIGITS_OBJ := $(call object,$(DIGITS_SRC))
 TEST_LIB_OBJ := $(call object,$(TEST_LIB_SRC))
 
+# The example without its main and its calls of the library: what its tests link.
+DIGITS_PURE_OBJ := $(filter-out %/shoal_digits.o %/distributed.o,$(DIGITS_OBJ))
+
 LIBCOMMON := $(BUILD)/lib/libcommon.a
 LIBSERVER := $(BUILD)/lib/libserver.a
 LIBWORKER := $(BUILD)/lib/libworker.a
@@ -135,6 +138,9 @@ $(BUILD)/bin/shoal-digits: $(DIGITS_OBJ) $(LIBSHOAL)
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_LIB_OBJ) $(LIBSERVER) $(LIBWORKER) $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) $(TEST_LIBS) -lm
+
+# Added to what the rule above links.
+$(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
 
 tests: all $(TESTS)
 
