@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,17 +62,21 @@ static int parse_size(const char *option, const char *text, uint64_t least, uint
     return 0;
 }
 
-static int parse_counts(char *text, struct perf_options *options, struct error *error)
+static int parse_counts(const char *text, struct perf_options *options, struct error *error)
 {
-    char *rest = NULL;
-    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+    options->count_count = 0;
+    for (const char *word = text; *word;) {
+        char number[32];
+        size_t length = strcspn(word, ",");
         if (options->count_count == PERF_COUNTS_MAX)
             return error_set(error, ERR_INVALID, "--count: at most %d counts", PERF_COUNTS_MAX);
-        int result = parse_number("--count", word, 1, 1ull << 38,
+        snprintf(number, sizeof(number), "%.*s", length < 31 ? (int)length : 31, word);
+        int result = parse_number("--count", number, 1, 1ull << 38,
                                   &options->counts[options->count_count], error);
         if (result)
             return result;
         options->count_count++;
+        word += length + (word[length] == ',');
     }
     if (options->count_count == 0)
         return error_set(error, ERR_INVALID, "--count: no count given");
