@@ -51,7 +51,7 @@ PROGRAM_SRC := $(filter-out $(WORKER_PROGRAMS:%=worker/programs/%.c),$(wildcard 
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
 TEST_LIB_SRC := $(wildcard tests/lib/*.c)
 TEST_SRC := $(wildcard tests/common/test_*.c tests/server/test_*.c tests/worker/test_*.c \
-              tests/cluster/test_*.c tests/e2e/test_*.c)
+              tests/config/test_*.c tests/cluster/test_*.c tests/e2e/test_*.c)
 
 object = $(1:%.c=$(BUILD)/obj/%.o)
 COMMON_OBJ := $(call object,$(COMMON_SRC))
@@ -77,7 +77,7 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
-.PHONY: all deps tests demo demo-built check check-built check-asan check-tsan lint format \
+.PHONY: all deps deps-lint tests demo demo-built check check-built check-asan check-tsan lint format \
         install uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
@@ -159,6 +159,8 @@ check: deps
 	@$(MAKE) --no-print-directory check-built
 
 check-built: tests
+	@scripts/check-floors.sh --self-test
+	@scripts/run-tests.sh --self-test
 	@scripts/check-floors.sh
 	@scripts/run-tests.sh $(BUILD) $(TESTS)
 
@@ -168,8 +170,11 @@ check-asan: deps
 check-tsan: deps
 	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
 
-lint: deps
-	@scripts/lint.sh
+deps-lint:
+	@scripts/install-deps.sh --lint
+
+lint: deps-lint
+	@scripts/lint.sh $(PACKAGE_CFLAGS)
 
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h')

@@ -79,10 +79,18 @@ extern const struct reduce_kernels reduce_kernels_avx512;
 #define REDUCE_PREFETCH_BYTES 1024
 #endif
 
-/* By number, since the address may lie past the end of the array. */
-static inline void reduce_prefetch(const char *p)
+/* Ask for the lines that the `bytes` at p + REDUCE_PREFETCH_BYTES span. By number, since the
+ * address may lie past the end of the array. */
+static inline __attribute__((always_inline)) void reduce_prefetch(const char *p, size_t bytes)
 {
-    __builtin_prefetch((const void *)((uintptr_t)p + REDUCE_PREFETCH_BYTES), 0, 3);
+    uintptr_t ahead = (uintptr_t)p + REDUCE_PREFETCH_BYTES;
+    __builtin_prefetch((const void *)ahead, 0, 3);
+    if (bytes > 64)
+        __builtin_prefetch((const void *)(ahead + 64), 0, 3);
+    if (bytes > 128)
+        __builtin_prefetch((const void *)(ahead + 128), 0, 3);
+    if (bytes > 192)
+        __builtin_prefetch((const void *)(ahead + 192), 0, 3);
 }
 
 /* Four vectors at a time through all the inputs, so that the accumulators stay in registers and
@@ -97,14 +105,14 @@ static inline void reduce_prefetch(const char *p)
         for (; end - at >= 4 * step_##T; at += 4 * step_##T) {                                     \
             const char *from = (const char *)in[0] + at;                                           \
             char *to = (char *)out + at;                                                           \
-            reduce_prefetch(from);                                                                 \
+            reduce_prefetch(from, 4 * step_##T);                                                   \
             vector_##V v0 = load_##T(from);                                                        \
             vector_##V v1 = load_##T(from + step_##T);                                             \
             vector_##V v2 = load_##T(from + 2 * step_##T);                                         \
             vector_##V v3 = load_##T(from + 3 * step_##T);                                         \
             for (unsigned i = 1; i < inputs; i++) {                                                \
                 from = (const char *)in[i] + at;                                                   \
-                reduce_prefetch(from);                                                             \
+                reduce_prefetch(from, 4 * step_##T);                                               \
                 v0 = combine##_##V(v0, load_##T(from));                                            \
                 v1 = combine##_##V(v1, load_##T(from + step_##T));                                 \
                 v2 = combine##_##V(v2, load_##T(from + 2 * step_##T));                             \
