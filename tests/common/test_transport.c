@@ -265,12 +265,13 @@ END_TEST
 
 START_TEST(provider_missing)
 {
-    static const char *const names[] = {"nonsense", "udp", "sockets", "net", "", "efa", "verbs"};
+    static const char *const names[] = {"nonsense", "udp", "sockets", "net",
+                                        "",         "efa", "verbs",   "tcp:rdm"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct end end;
         struct error error = {0};
         bool on_list = i >= 5;
-        if (on_list && transport_fabric_available(names[i], i == 6, "127.0.0.1")) {
+        if (on_list && transport_fabric_available(i == 7 ? "tcp" : names[i], i == 6, "127.0.0.1")) {
             suite_skip("provider_missing", "this machine has %s", names[i]);
             continue;
         }
@@ -301,6 +302,42 @@ START_TEST(address_missing)
     ck_assert_int_ne(transport_open(&transport, &options, &error), 0);
     ck_assert_ptr_null(transport);
     ck_assert_msg(strlen(error.text) > 0, "no text");
+}
+END_TEST
+
+/* Open on this address and close; what it called itself. */
+static void open_on(const char *interface_address, char local[TRANSPORT_NAME_BYTES])
+{
+    struct log log;
+    log_init(&log, "test", LOG_LEVEL_ERROR, -1, false);
+    struct transport_options options = {.provider = "tcp",
+                                        .interface_address = interface_address,
+                                        .message_bytes = 100,
+                                        .peers = 1,
+                                        .sends_per_peer = 5000, /* more than tcp queues */
+                                        .receives_per_peer = 1u << 20,
+                                        .log = &log};
+    struct transport *transport = NULL;
+    struct error error = {0};
+    int code = transport_open(&transport, &options, &error);
+    ck_assert_msg(code == 0, "%s", error.text);
+    snprintf(local, TRANSPORT_NAME_BYTES, "%s", transport_info(transport)->local);
+    transport_close(transport);
+}
+
+START_TEST(addresses)
+{
+    char local[TRANSPORT_NAME_BYTES];
+    open_on("127.0.0.1", local);
+    ck_assert_msg(strncmp(local, "127.0.0.1:", 10) == 0 && atoi(local + 10) > 0, "%s", local);
+    open_on(NULL, local);
+    ck_assert_msg(strchr(local, ':') && strncmp(local, "0.0.0.0", 7) != 0, "%s", local);
+    if (transport_fabric_available("tcp", true, "::1")) {
+        open_on("::1", local);
+        ck_assert_msg(strncmp(local, "[::1]:", 6) == 0, "%s", local);
+    } else {
+        suite_skip("addresses", "no IPv6 loopback");
+    }
 }
 END_TEST
 
@@ -428,6 +465,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, many_in_flight, 0, PROVIDERS);
     tcase_add_test(c, provider_missing);
     tcase_add_test(c, address_missing);
+    tcase_add_test(c, addresses);
     tcase_add_test(c, information);
     tcase_add_test(c, signals_stay_ours);
     tcase_add_test(c, environment_prepared);

@@ -527,6 +527,69 @@ START_TEST(datagram_peer_killed)
 }
 END_TEST
 
+/* A stopped peer looks healthy. Giving it up must not wait for it. */
+START_TEST(peer_stopped)
+{
+    const char *provider = providers[_i];
+    struct other other = other_start(provider);
+    if (!provider_there("peer_stopped", provider)) {
+        other_kill(&other);
+        return;
+    }
+    struct end a;
+    end_open(&a, provider);
+    ck_assert(other_connect(&other, &a));
+    size_t bytes = 1 << 20;
+    uint8_t *out = calloc(1, bytes), in[64];
+    struct iovec small = {out, 64}, large = {out, bytes};
+    ck_assert_int_eq(transport_send(a.transport, 0, &small, NULL, 1, out), 0);
+    other_received(&other, &a);
+    int posted = transport_post_receive(a.transport, 0, in, sizeof(in), NULL, in) == 0;
+    kill(other.process, SIGSTOP);
+    int sends = 1;
+    for (int round = 0; round < 200; round++) {
+        sends += transport_send(a.transport, 0, &large, NULL, 1, out) == 0;
+        end_poll(&a);
+    }
+    ck_assert_int_lt(end_count(&a, TRANSPORT_SENT), sends);
+    ck_assert_int_eq(end_count(&a, TRANSPORT_PEER_DOWN), 0);
+    transport_disconnect(a.transport, 0);
+    ends_wait(&a, TRANSPORT_SENT, sends, NULL, 0, 0);
+    if (transport_info(a.transport)->per_peer_receives)
+        ends_wait(&a, TRANSPORT_RETURNED, posted, NULL, 0, 0);
+    ck_assert_int_eq(end_poll(&a), 0);
+    end_close(&a);
+    free(out);
+    other_kill(&other);
+}
+END_TEST
+
+/* What was sent before the end arrives before the news of the end. */
+START_TEST(last_words)
+{
+    struct end a, b;
+    end_open(&a, "tcp");
+    end_open(&b, "tcp");
+    static uint8_t in[RECEIVES][4096], out[4096];
+    struct iovec part = {out, sizeof(out)};
+    for (int round = 1; round <= 5; round++) {
+        ends_connect(&a, 0, &b, 0);
+        for (int i = 0; i < RECEIVES; i++)
+            ck_assert_int_eq(
+                transport_post_receive(b.transport, 0, in[i], sizeof(in[i]), NULL, in[i]), 0);
+        for (int i = 0; i < 10; i++)
+            ck_assert_int_eq(transport_send(a.transport, 0, &part, NULL, 1, out), 0);
+        ends_wait(&a, TRANSPORT_SENT, 10 * round, NULL, 0, 0);
+        transport_disconnect(a.transport, 0);
+        ends_wait(&b, TRANSPORT_PEER_DOWN, round, NULL, 0, 0);
+        ck_assert_int_eq(end_count(&b, TRANSPORT_RECEIVED), 10 * round);
+        ck_assert_int_eq(end_count(&b, TRANSPORT_RETURNED), (RECEIVES - 10) * round);
+    }
+    end_close(&a);
+    end_close(&b);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("transport_peers");
@@ -542,7 +605,9 @@ static Suite *suite(void)
     tcase_add_loop_test(c, close_with_work, 0, PROVIDERS);
     tcase_add_loop_test(c, nothing_left_open, 0, PROVIDERS);
     tcase_add_test(c, message_too_long);
+    tcase_add_test(c, last_words);
     tcase_add_test(c, peer_killed);
+    tcase_add_loop_test(c, peer_stopped, 0, PROVIDERS);
     tcase_add_loop_test(c, datagram_peer_killed, 1, PROVIDERS);
     suite_add_tcase(s, c);
     return s;
