@@ -74,6 +74,14 @@ static void op_finish(struct connected *c, struct peer *peer, struct fabric_op *
     fabric_event_push(&c->fabric, op, status);
 }
 
+static void peer_up(struct connected *c, struct peer *peer)
+{
+    if (peer->state != PEER_CONNECTING && peer->state != PEER_ACCEPTING)
+        return;
+    peer->state = PEER_UP;
+    fabric_event_push(&c->fabric, &peer->up, 0);
+}
+
 static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, uint32_t bytes,
                      fi_addr_t source)
 {
@@ -89,6 +97,8 @@ static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, 
         peer_fail(c, peer, "connection lost (%s)", fi_strerror(fi_error));
     if (op->kind == FABRIC_RECEIVE)
         op->bytes = bytes;
+    if (!fi_error)
+        peer_up(c, peer); /* the two queues are not in step: a message may overtake the news */
     op_finish(c, peer, op, fi_error ? ERR_LOST : 0);
 }
 
@@ -392,10 +402,8 @@ static bool connection_progress(struct connected *c)
         fi_freeinfo(entry->info);
         break;
     case FI_CONNECTED:
-        if (peer && (peer->state == PEER_CONNECTING || peer->state == PEER_ACCEPTING)) {
-            peer->state = PEER_UP;
-            fabric_event_push(&c->fabric, &peer->up, 0);
-        }
+        if (peer)
+            peer_up(c, peer);
         break;
     case FI_SHUTDOWN:
         if (peer)
