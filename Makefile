@@ -46,33 +46,41 @@ WORKER_PROGRAMS := shoalrun shoalperf
 
 COMMON_SRC := $(wildcard common/*.c)
 SERVER_SRC := $(filter-out $(SERVER_PROGRAMS:%=server/%.c),$(wildcard server/*.c))
-WORKER_SRC := $(filter-out $(WORKER_PROGRAMS:%=worker/%.c),$(wildcard worker/*.c))
+WORKER_SRC := $(wildcard worker/*.c)
+PROGRAM_SRC := $(filter-out $(WORKER_PROGRAMS:%=worker/programs/%.c),$(wildcard worker/programs/*.c))
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
 TEST_LIB_SRC := $(wildcard tests/lib/*.c)
 TEST_SRC := $(wildcard tests/common/test_*.c tests/server/test_*.c tests/worker/test_*.c \
-              tests/cluster/test_*.c tests/e2e/test_*.c)
+              tests/config/test_*.c tests/cluster/test_*.c tests/e2e/test_*.c)
 
 object = $(1:%.c=$(BUILD)/obj/%.o)
 COMMON_OBJ := $(call object,$(COMMON_SRC))
 SERVER_OBJ := $(call object,$(SERVER_SRC))
 WORKER_OBJ := $(call object,$(WORKER_SRC))
+PROGRAM_OBJ := $(call object,$(PROGRAM_SRC))
 DIGITS_OBJ := $(call object,$(DIGITS_SRC))
 TEST_LIB_OBJ := $(call object,$(TEST_LIB_SRC))
+
+# The example without its main and its calls of the library: what its tests link.
+DIGITS_PURE_OBJ := $(filter-out %/shoal_digits.o %/distributed.o,$(DIGITS_OBJ))
 
 LIBCOMMON := $(BUILD)/lib/libcommon.a
 LIBSERVER := $(BUILD)/lib/libserver.a
 LIBWORKER := $(BUILD)/lib/libworker.a
+LIBPROGRAMS := $(BUILD)/lib/libprograms.a
 LIBSHOAL := $(BUILD)/lib/libshoal.so
 SONAME := libshoal.so.$(VERSION_MAJOR)
 
 # Programs and tests whose source is there; a tree being written still builds.
 PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUILD)/bin/$(p))) \
-            $(foreach p,$(WORKER_PROGRAMS),$(if $(wildcard worker/$(p).c),$(BUILD)/bin/$(p))) \
+            $(foreach p,$(WORKER_PROGRAMS),$(if $(wildcard worker/programs/$(p).c),$(BUILD)/bin/$(p))) \
             $(if $(DIGITS_SRC),$(BUILD)/bin/shoal-digits)
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
+# A worker that the end-to-end tests start, with the mistakes that they ask for.
+TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
-.PHONY: all deps tests demo demo-built check check-built check-asan check-tsan lint format \
+.PHONY: all deps deps-lint tests demo demo-built check check-built check-asan check-tsan lint format \
         install uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
@@ -97,6 +105,7 @@ $(BUILD)/obj/common/reduce_avx512.o: ALL_CFLAGS += -mavx512f -mavx512bw -mavx512
 $(LIBCOMMON): $(COMMON_OBJ)
 $(LIBSERVER): $(SERVER_OBJ)
 $(LIBWORKER): $(WORKER_OBJ)
+$(LIBPROGRAMS): $(PROGRAM_OBJ)
 %.a:
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -118,11 +127,11 @@ $(SERVER_PROGRAMS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: $(BUILD)/obj/server/%.o $(L
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) -lm
 
 # The worker's programs use the library as anybody would.
-$(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/shoalrun.o $(LIBCOMMON)
+$(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/programs/shoalrun.o $(LIBPROGRAMS) $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) -lm
 
-$(BUILD)/bin/shoalperf: $(BUILD)/obj/worker/shoalperf.o $(LIBCOMMON) $(LIBSHOAL)
+$(BUILD)/bin/shoalperf: $(BUILD)/obj/worker/programs/shoalperf.o $(LIBPROGRAMS) $(LIBCOMMON) $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out $(LIBSHOAL),$^) -L$(BUILD)/lib -lshoal \
 	    -Wl,-rpath,'$$ORIGIN/../lib' $(WORKER_LIBS) -lm
@@ -132,11 +141,19 @@ $(BUILD)/bin/shoal-digits: $(DIGITS_OBJ) $(LIBSHOAL)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(DIGITS_OBJ) -L$(BUILD)/lib -lshoal \
 	    -Wl,-rpath,'$$ORIGIN/../lib' -lm
 
-$(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_LIB_OBJ) $(LIBSERVER) $(LIBWORKER) $(LIBCOMMON)
+$(TEST_WORKER): $(BUILD)/obj/tests/e2e/helper_worker.o $(LIBSHOAL)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN/../lib' -lm
+
+$(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_LIB_OBJ) $(LIBSERVER) $(LIBPROGRAMS) \
+          $(LIBWORKER) $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) $(TEST_LIBS) -lm
 
-tests: all $(TESTS)
+# Added to what the rule above links.
+$(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
+
+tests: all $(TESTS) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built
@@ -148,6 +165,8 @@ check: deps
 	@$(MAKE) --no-print-directory check-built
 
 check-built: tests
+	@scripts/check-floors.sh --self-test
+	@scripts/run-tests.sh --self-test
 	@scripts/check-floors.sh
 	@scripts/run-tests.sh $(BUILD) $(TESTS)
 
@@ -157,8 +176,11 @@ check-asan: deps
 check-tsan: deps
 	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
 
-lint: deps
-	@scripts/lint.sh
+deps-lint:
+	@scripts/install-deps.sh --lint
+
+lint: deps-lint
+	@scripts/lint.sh $(PACKAGE_CFLAGS)
 
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h')
@@ -187,5 +209,7 @@ uninstall:
 clean:
 	rm -rf build
 
--include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) \
-         $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d)
+-include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
+         $(DIGITS_OBJ:.o=.d)          $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
+         $(SERVER_PROGRAMS:%=$(BUILD)/obj/server/%.d) $(WORKER_PROGRAMS:%=$(BUILD)/obj/worker/programs/%.d) \
+         $(BUILD)/obj/tests/e2e/helper_worker.d

@@ -133,7 +133,8 @@ bool arena_push_completion(struct arena *arena, const struct arena_completion *c
 /* Sleeping protocol, symmetric. prepare: announce sleep; true when there is something to read after
  * all (then the word is cleared again and the caller must not sleep). cancel: awake again.
  * needs_doorbell: to be asked after pushing; true when the other side sleeps (and clears the word,
- * so that one doorbell is enough). */
+ * so that one doorbell is enough). The name says who sleeps: the worker asks
+ * arena_daemon_needs_doorbell, the daemon arena_worker_needs_doorbell. */
 bool arena_daemon_prepare_sleep(struct arena *arena);
 void arena_daemon_cancel_sleep(struct arena *arena);
 bool arena_worker_prepare_sleep(struct arena *arena);

@@ -1,5 +1,5 @@
 /* The daemon's configuration: JSON, every key with unit, default and limits in one table
- * (common/config.c), from which the checks, --print-config and the reference are made. */
+ * (common/config_table.c), from which the checks, --print-config and the reference are made. */
 #ifndef COMMON_CONFIG_H
 #define COMMON_CONFIG_H
 
@@ -18,8 +18,8 @@
 struct config_server {
     char name[CONFIG_NAME_BYTES];    /* letters, digits, '-', '_', '.'; unique */
     char address[CONFIG_NAME_BYTES]; /* numeric IPv4/IPv6 or host name of the control port */
-    uint16_t port;                   /* control port, 1..65535 */
-    uint32_t weight;                 /* its share of every buffer; 0: owns no shards. Default 1 */
+    uint16_t port;   /* control port, 1..65535; in the file "address": "HOST:PORT" */
+    uint32_t weight; /* its share of every buffer; 0: owns no shards. Default 1 */
 };
 
 struct config {
@@ -36,7 +36,8 @@ struct config {
     char secret_file[CONFIG_PATH_BYTES];    /* "secret_file": default "" (loopback only) */
 
     char provider[CONFIG_NAME_BYTES];       /* "fabric.provider": default "auto" */
-    char fabric_address[CONFIG_NAME_BYTES]; /* "fabric.address": default = listen.address */
+    char fabric_address[CONFIG_NAME_BYTES]; /* "fabric.address": default = listen.address, or this
+                                               server's host where that is "0.0.0.0" or "::" */
 
     uint32_t chunk_bytes;       /* "data.chunk_bytes": 4 KiB..16 MiB, multiple of 64 */
     uint32_t least_shard_bytes; /* "data.least_shard_bytes" */
@@ -74,11 +75,15 @@ struct config_problems {
 
 /* Fill *config from the file. On ERR_CONFIG *problems has a line each: syntax as
  * "FILE:LINE:COLUMN: ...", values as "FILE: /json/pointer: got VALUE, must be ...", unknown keys
- * with the nearest known one. config and problems are the caller's to clear in every case. */
+ * with the nearest known one, doubled keys as "FILE:LINE:COLUMN: /json/pointer: ...". ERR_MEMORY:
+ * out of memory, *problems may be incomplete. config and problems are the caller's to clear in
+ * every case; after an error *config is empty. */
 int config_load(struct config *config, const char *path, struct config_problems *problems);
 /* The same from text; `name` stands for the file in messages. */
 int config_parse(struct config *config, const char *text, const char *name,
                  struct config_problems *problems);
+/* What an empty file gives: one server, "localhost" at 127.0.0.1:7070. Without memory for it
+ * server_count is 0. */
 void config_defaults(struct config *config);
 void config_clear(struct config *config);
 void config_problems_clear(struct config_problems *problems);

@@ -4,6 +4,7 @@
  * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
  * same number of chunks (so that all shards progress together), none larger than chunk_bytes.
  * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
+ * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.
  * A buffer smaller than shards * least_shard_bytes goes to fewer servers, the first being
  * (sequence % servers), so that small buffers take turns. Chunk 0 therefore always belongs to
  * server (sequence % servers), whatever the ranks asked for: disagreements meet there.
@@ -30,12 +31,13 @@ struct layout_rule {
 struct layout {
     const struct layout_rule *rule;
     uint64_t count;         /* elements */
-    uint64_t weight_sum;    /* of the servers used */
+    uint64_t weight_sum;    /* of the servers used (each counts 1 when all weights are equal) */
     uint32_t element_bytes; /* 1, 2, 4 or 8 */
     uint32_t first_server;  /* sequence % servers */
     uint32_t shards;        /* servers used, 1..rule->servers */
     uint32_t pieces;        /* chunks of each shard */
     uint32_t chunks;        /* shards * pieces; at least 1, even for an empty buffer */
+    bool equal_weights;     /* then layout_chunk takes constant time, else O(shards) */
 };
 
 /* Where one chunk lies. */

@@ -5,7 +5,10 @@
  * last input and before the rounding; integers divide the wrapped sum, towards zero. A result that
  * is a NaN is always the type's canonical quiet NaN (sign clear, only the top mantissa bit set),
  * and min/max give NaN when any input is one and order -0 before +0, so that every instruction set
- * gives the same bits. No fused multiply-add, no reassociation.
+ * gives the same bits. No fused multiply-add, no reassociation. Floats are truly divided, by the
+ * divisor rounded to f32 (exact in f64). One input alone is copied, NaN bits and all, unless
+ * REDUCE_AVG has a divisor above 1. The caller's floating-point environment must be the default:
+ * rounding to nearest, subnormals kept.
  */
 #ifndef COMMON_REDUCE_H
 #define COMMON_REDUCE_H
@@ -43,7 +46,8 @@ void reduce_run(const struct reduce_kernels *kernels, enum dtype dtype, enum red
                 const void *const *in, unsigned inputs, void *const *out, unsigned outputs,
                 size_t count, uint32_t divisor);
 
-/* One element's conversions, used by tests and examples. */
+/* One element's conversions, used by tests and examples; no F16C needed. Narrowing rounds to
+ * nearest even, and a NaN becomes the canonical one. */
 float f16_to_f32(uint16_t half);
 uint16_t f32_to_f16(float value);
 float bf16_to_f32(uint16_t value);

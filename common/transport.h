@@ -44,12 +44,14 @@ struct transport_event {
 
 #define TRANSPORT_NO_PEER UINT32_MAX
 
-/* What to open. provider: "tcp", "verbs", "efa", "tcp;ofi_rxm", "shm", ... or "auto" for the best
- * on the allow-list (efa, verbs, tcp) that is there. One that is asked for and not there is
- * ERR_UNSUPPORTED with the list of what is. */
+/* What to open. provider is one of the allow-list: connected "tcp", "verbs"; datagram "efa",
+ * "tcp;ofi_rxm", "verbs;ofi_rxm", "shm" (one machine), "tcp:rdm" (libfabric's tcp provider with
+ * FI_EP_RDM, from 1.18 on); or "auto" for the first of efa, verbs, tcp that is there. One that is
+ * asked for and not there is ERR_UNSUPPORTED with the list of what is. */
 struct transport_options {
     const char *provider;
-    const char *interface_address; /* numeric address to bind, e.g. "127.0.0.1"; NULL: any */
+    const char *interface_address; /* numeric address to bind, e.g. "127.0.0.1"; NULL: the one
+                                    * that libfabric prefers. efa and shm have none. */
     uint32_t message_bytes;        /* the largest message that will be sent or received */
     uint32_t peers;                /* how many peers at most; they are numbered 0..peers-1 */
     uint32_t sends_per_peer;       /* most operations in flight, for queue sizes */
@@ -67,6 +69,12 @@ struct transport_info {
 };
 
 struct transport;
+
+/* The first call of a main() that will open a transport, before threads and before signal handlers
+ * of its own: gives back the signals that libraries under libfabric took over when they were
+ * loaded (SIGINT, SIGTERM, SIGSEGV, SIGABRT, ... to their default), and sets in the environment
+ * what libfabric and its providers read from there and nowhere else (what is set already stays). */
+void transport_prepare_environment(void);
 
 /* Open by options->provider. On success *transport is the caller's (transport_close). */
 int transport_open(struct transport **transport, const struct transport_options *options,
@@ -91,7 +99,13 @@ int transport_connect(struct transport *transport, uint32_t peer, const uint8_t 
 int transport_expect(struct transport *transport, uint32_t peer, const uint8_t *address,
                      uint32_t address_bytes, const uint8_t token[TRANSPORT_TOKEN_BYTES],
                      struct error *error);
-/* End the pair; posted operations come back as SENT with an error and RETURNED; no PEER_DOWN. */
+/* End the pair; posted operations come back as SENT with an error and RETURNED; no PEER_DOWN.
+ * After it, and after PEER_DOWN was polled, the same number can be connected or expected again.
+ * Connected endpoints tell of a peer that died or closed by PEER_DOWN; of one that is stopped or
+ * cut off, and of any death on datagram endpoints, the provider says nothing: whoever watches the
+ * control connection calls this then. Datagram endpoints return the sends only: receives are
+ * shared, and a send that the provider cannot cancel may still read its memory (and deliver what it
+ * finds there to the peer that was given up) until the transport is closed. */
 void transport_disconnect(struct transport *transport, uint32_t peer);
 
 /* Send `parts` (1..2) pieces as one message; they stay untouched until SENT. registrations[i] is
@@ -101,7 +115,11 @@ void transport_disconnect(struct transport *transport, uint32_t peer);
 int transport_send(struct transport *transport, uint32_t peer, const struct iovec *parts,
                    void *const *registrations, unsigned part_count, void *context);
 /* Post one receive of `bytes` at `data`. peer is ignored where receives are shared. May be called
- * from before PEER_UP on (after connect/expect). */
+ * from before PEER_UP on (after connect/expect). ERR_AGAIN: receives_per_peer are posted (peers
+ * times that where they are shared); ERR_LOST: the peer is neither connected nor expected. A longer
+ * message than its receive ends the pair on connected endpoints; on datagram endpoints the receive
+ * comes back as RETURNED. A message without a receive waits in the provider, and on connected
+ * endpoints keeps the descriptor readable meanwhile. */
 int transport_post_receive(struct transport *transport, uint32_t peer, void *data, uint32_t bytes,
                            void *registration, void *context);
 
@@ -118,6 +136,10 @@ int transport_poll(struct transport *transport, struct transport_event *events, 
  * true. It may wake with nothing to read. */
 int transport_descriptor(const struct transport *transport);
 bool transport_can_sleep(struct transport *transport);
+
+/* Whether libfabric has this provider here, for FI_EP_MSG (connected) or FI_EP_RDM. */
+bool transport_fabric_available(const char *provider, bool connected,
+                                const char *interface_address);
 
 /* --- implementations: the table, and their openers; only transport.c and tests use these --- */
 

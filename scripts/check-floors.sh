@@ -1,2 +1,422 @@
 #!/usr/bin/env bash
-exit 0
+# Hold the rules of the house that a compiler does not: which floor may include which, where each
+# outside library lives, and what no file may do. Prints a line per violation.
+#
+#   scripts/check-floors.sh [ROOT]         check the tree (default: the one this script is in)
+#   scripts/check-floors.sh --self-test    show that each rule catches what it is there for
+set -euo pipefail
+
+LINES_MAX=700
+
+# The floor of every file, first match wins. `pure` files do no I/O, take no locks, ask no clock.
+floors() {
+    cat <<'TABLE'
+common/error.[ch]           0
+common/log.[ch]             0
+common/clock.[ch]           0
+common/env.[ch]             0
+common/bytes*.[ch]          0
+common/size_text.[ch]       0
+common/line_reader*.[ch]    0
+common/sd_notify.[ch]       0
+common/dtype*.[ch]          1
+common/reduce*.[ch]         1
+common/wire*.[ch]           1
+common/layout*.[ch]         1
+common/arena*.[ch]          1
+common/buffer*.[ch]         1
+common/config*.[ch]         1
+common/message*.[ch]        1
+common/auth*.[ch]           1
+common/topology*.[ch]       1
+common/mailbox*.[ch]        1
+common/metrics*.[ch]        1
+common/json_text*.[ch]      1
+common/slab*.[ch]           1
+common/pool*.[ch]           1
+common/ring*.[ch]           1
+common/transport*.[ch]      2
+server/exchange*.[ch]       3 pure
+server/slot*.[ch]           3 pure
+server/collective*.[ch]     3 pure
+server/group*.[ch]          3 pure
+server/job*.[ch]            3 pure
+server/membership*.[ch]     3 pure
+server/coordinator*.[ch]    3 pure
+server/shoald.[ch]          5
+server/shoalctl*.[ch]       5
+server/engine_event*.[ch]   3
+server/control*.[ch]        4
+server/admin*.[ch]          4
+server/engine*.[ch]         4
+server/reducer*.[ch]        4
+server/status*.[ch]         4
+server/peer*.[ch]           4
+worker/shoal.h              0
+worker/fusion*.[ch]         3 pure
+worker/request*.[ch]        3 pure
+worker/plan*.[ch]           3 pure
+worker/progress*.[ch]       4
+worker/client*.[ch]         4
+worker/staging*.[ch]        4
+worker/device*.[ch]         4
+worker/shoal*.[ch]          5
+worker/launcher*.[ch]       5
+worker/programs/*.[ch]      5
+worker/examples/*.[ch]      5
+TABLE
+}
+
+# Outside libraries: the headers, and the files that may include them.
+homes() {
+    cat <<'TABLE'
+rdma/*      common/transport_*.[ch]
+event2/*    server/control*.[ch] server/admin*.[ch] server/shoald.c
+jansson.h   common/config*.[ch] common/message*.[ch] server/status*.[ch]
+jansson.h   server/shoald.c server/shoalctl*.[ch] worker/shoal*.c worker/launcher*.[ch] worker/programs/*.[ch]
+hwloc.h     common/topology.c
+hwloc/*     common/topology.c
+sodium.h    common/auth.c
+sodium/*    common/auth.c
+cuda*.h     worker/device*.[ch]
+check.h     tests/*.[ch]
+TABLE
+}
+
+# What a pure file may not include.
+IMPURE='pthread.h threads.h time.h sys/time.h semaphore.h poll.h sys/*.h netinet/*.h linux/*.h'
+IMPURE+=' fcntl.h unistd.h signal.h netdb.h arpa/*.h common/transport_*.h common/mailbox*.h'
+
+# Functions that have one home, or none: name, where it may be called (folder globs), what to say.
+# File, line, then the words of every call are matched after comments and strings are gone.
+calls() {
+    cat <<'TABLE'
+getenv         common/env.c tests/*    only common/env.c reads the environment
+secure_getenv  common/env.c tests/*    only common/env.c reads the environment
+sleep          tests/*                 sleeping is no synchronisation: wait for the event
+usleep         tests/*                 sleeping is no synchronisation: wait for the event
+nanosleep      tests/*                 sleeping is no synchronisation: wait for the event
+clock_nanosleep tests/*                sleeping is no synchronisation: wait for the event
+thrd_sleep     tests/*                 sleeping is no synchronisation: wait for the event
+TABLE
+}
+
+# Mutable data at file scope that is allowed: object, symbol.
+data_allowed() {
+    cat <<'TABLE'
+TABLE
+}
+
+problems=0
+problem() {
+    printf '%s\n' "$1"
+    problems=$((problems + 1))
+}
+
+# matches TEXT GLOB... : whether one of the globs fits. A glob's * takes slashes too.
+matches() {
+    local text=$1 glob
+    shift
+    for glob in "$@"; do
+        # shellcheck disable=SC2053  # the right side is a glob on purpose
+        [[ $text == $glob ]] && return 0
+    done
+    return 1
+}
+
+declare -A floor_of pure_of
+
+read_floors() {
+    local files=$1 file glob floor word
+    local -a globs=() values=() words=()
+    while read -r glob floor word; do
+        globs+=("$glob") values+=("$floor") words+=("$word")
+    done < <(floors)
+    for file in $files; do
+        [[ $file == tests/* ]] && continue
+        local i found=
+        for i in "${!globs[@]}"; do
+            # shellcheck disable=SC2053
+            if [[ $file == ${globs[i]} ]]; then
+                floor_of[$file]=${values[i]}
+                pure_of[$file]=${words[i]}
+                found=1
+                break
+            fi
+        done
+        [[ $found ]] || problem "$file: no floor is known for it: add it to the table in scripts/check-floors.sh"
+    done
+}
+
+# Lines of "FILE LINE include NAME", "FILE LINE quoted NAME" and "FILE LINE call NAME".
+# $1: the called functions to look for, as an alternation.
+scan() {
+    local functions=$1
+    shift
+    awk -v functions="$functions" '
+        FNR == 1 { comment = 0 }
+        {
+            text = $0
+            if (!comment && match(text, /^[ \t]*#[ \t]*include[ \t]*[<"][^>"]*[>"]/)) {
+                name = substr(text, RSTART, RLENGTH)
+                kind = name ~ /"$/ ? "quoted" : "include"
+                gsub(/^[^<"]*[<"]|[>"]$/, "", name)
+                print FILENAME, FNR, kind, name
+                next
+            }
+            # Cut strings, characters and comments; what is left is code.
+            code = ""
+            while (text != "") {
+                if (comment) {
+                    end = index(text, "*/")
+                    if (!end) { text = ""; break }
+                    text = substr(text, end + 2)
+                    comment = 0
+                } else if (match(text, /"([^"\\]|\\.)*"|\047([^\047\\]|\\.)*\047|\/\/|\/\*/)) {
+                    code = code substr(text, 1, RSTART - 1) " "
+                    token = substr(text, RSTART, RLENGTH)
+                    text = substr(text, RSTART + RLENGTH)
+                    if (token == "//") text = ""
+                    if (token == "/*") comment = 1
+                } else {
+                    code = code text
+                    text = ""
+                }
+            }
+            while (match(code, /[A-Za-z_][A-Za-z_0-9]*[ \t]*\(/)) {
+                name = substr(code, RSTART, RLENGTH)
+                sub(/[ \t]*\($/, "", name)
+                if (name ~ "^(" functions ")$") print FILENAME, FNR, "call", name
+                code = substr(code, RSTART + RLENGTH)
+            }
+        }' "$@"
+}
+
+check_quoted() {
+    local file=$1 line=$2 name=$3
+    if [[ $name != */* || $name == ../* || $name == ./* ]]; then
+        problem "$file:$line: \"$name\" does not name its folder"
+        return
+    fi
+    if [[ ! -e $name ]]; then
+        problem "$file:$line: \"$name\" is not in the tree (an outside header goes in <>)"
+        return
+    fi
+    local from=${file%%/*} to=${name%%/*}
+    [[ $from == tests ]] && return
+    case $from:$to in
+    server:worker | worker:server | common:server | common:worker | *:tests)
+        problem "$file:$line: $from/ never includes $to/ (\"$name\")"
+        return
+        ;;
+    esac
+    if [[ $from == worker ]] && matches "$name" 'common/transport*'; then
+        problem "$file:$line: the library loads no fabric (\"$name\")"
+    fi
+    if ((${floor_of[$file]:-9} < ${floor_of[$name]:-0})); then
+        problem "$file:$line: floor ${floor_of[$file]} includes \"$name\" of floor ${floor_of[$name]}: includes point down"
+    fi
+}
+
+check_home() {
+    local file=$1 line=$2 name=$3 header home
+    local -a allowed=()
+    while read -r header home; do
+        # shellcheck disable=SC2053
+        if [[ $name == $header ]]; then
+            read -ra words <<<"$home"
+            allowed+=("${words[@]}")
+        fi
+    done < <(homes)
+    ((${#allowed[@]} == 0)) && return
+    matches "$file" "${allowed[@]}" 'tests/*' ||
+        problem "$file:$line: <$name> is at home in ${allowed[*]}"
+}
+
+check_pure() {
+    local file=$1 line=$2 name=$3
+    local -a impure
+    read -ra impure <<<"$IMPURE"
+    if [[ ${pure_of[$file]:-} == pure ]] && matches "$name" "${impure[@]}"; then
+        problem "$file:$line: a pure file includes $name"
+    fi
+}
+
+check_call() {
+    local file=$1 line=$2 name=$3 rest
+    if [[ $name == clock_now_ns ]]; then
+        [[ ${pure_of[$file]:-} != pure ]] ||
+            problem "$file:$line: a pure file asks the clock: hand it now_ns"
+        return
+    fi
+    rest=$(calls | awk -v name="$name" '$1 == name { $1 = ""; print }')
+    local -a words allowed=()
+    read -ra words <<<"$rest"
+    local i
+    for ((i = 0; i < ${#words[@]}; i++)); do
+        [[ ${words[i]} == */* ]] || break
+        allowed+=("${words[i]}")
+    done
+    matches "$file" "${allowed[@]}" || problem "$file:$line: $name(): ${words[*]:i}"
+}
+
+check_sources() {
+    local files=$1 functions file line kind name
+    functions=$(calls | awk '{ printf "%s|", $1 } END { printf "clock_now_ns" }')
+    # shellcheck disable=SC2086  # a list of file names without blanks
+    while read -r file line kind name; do
+        case $kind in
+        quoted) check_quoted "$file" "$line" "$name" ;;
+        include) check_home "$file" "$line" "$name" ;;
+        call) check_call "$file" "$line" "$name" ;;
+        esac
+        [[ $kind == call ]] || check_pure "$file" "$line" "$name"
+    done < <(scan "$functions" $files)
+}
+
+check_lengths() {
+    local count file
+    while read -r count file; do
+        ((count <= LINES_MAX)) ||
+            problem "$file: $count lines, $LINES_MAX is the most: split it by noun"
+    done < <(find . -path ./build -prune -o -path ./.git -prune -o -type f \
+        \( -name '*.[ch]' -o -name '*.sh' -o -name '*.py' \) -exec wc -l {} + |
+        awk '$2 != "total" { sub(/^\.\//, "", $2); print }')
+}
+
+# Data that can be written, by section, so that constant tables of pointers (.data.rel.ro) pass.
+# Only objects newer than their source; a tree that has not been built is checked by the next build.
+check_data() {
+    command -v objdump >/dev/null || return 0
+    local object source symbol section
+    for object in build/obj/server/*.o build/obj/common/*.o build/obj/worker/*.o; do
+        source=${object#build/obj/}
+        source=${source%.o}.c
+        [[ -e $object && -e $source && $object -nt $source ]] || continue
+        while read -r section symbol; do
+            data_allowed | grep -qxF "$source ${symbol%%.*}" ||
+                problem "$source: ${symbol%%.*} is mutable and outlives its function ($section)"
+        done < <(objdump -t "$object" | awk '
+            NF > 3 && $NF !~ /^\./ && $(NF-2) ~ /^(\.data|\.bss|\.tdata|\.tbss|\*COM\*)/ &&
+            $(NF-2) !~ /^\.data\.rel\.ro/ { print $(NF-2), $NF }')
+    done
+}
+
+check_tree() {
+    cd "$1"
+    local files
+    files=$(find server worker common tests -name '*.[ch]' 2>/dev/null | LC_ALL=C sort || true)
+    if [[ -z $files ]]; then
+        problem "no sources under $1"
+    else
+        read_floors "$files"
+        check_sources "$files"
+    fi
+    check_lengths
+    check_data
+    if ((problems > 0)); then
+        printf 'check-floors: %d problem(s)\n' "$problems"
+        return 1
+    fi
+}
+
+# --- self-test: a small good tree, and each violation put into a copy of it ---
+
+self_test_tree() {
+    mkdir -p server worker/examples/digits common tests/common build/obj/common
+    printf '#include <stdio.h>\n' >common/error.h
+    printf '#include "common/error.h"\n/* getenv("X"); sleep(1) */\n' >common/log.c
+    printf 'const char *s = "sleep(1) getenv(2)"; // usleep()\n' >common/clock.c
+    printf '#include <rdma/fabric.h>\n' >common/transport_libfabric.c
+    printf '#include "common/error.h"\n' >common/transport.h
+    printf 'int memory;\n' >common/transport_memory.h
+    printf '#include <stdlib.h>\nchar *f(void) { return getenv("A"); }\n' >common/env.c
+    printf '#include "common/error.h"\nint thread_sleep(int a);\n' >server/slot.h
+    printf '#include "server/slot.h"\n#include <event2/event.h>\n' >server/control.c
+    printf 'int control;\n' >server/control.h
+    printf '#include "common/transport.h"\n#include <pthread.h>\n' >server/engine.c
+    printf 'int open;\n' >worker/shoal.h
+    printf '#include "worker/shoal.h"\n' >worker/examples/digits/main.c
+    printf '#include "server/slot.h"\n#include "worker/shoal.h"\n#include <check.h>\n' >tests/common/test_error.c
+}
+
+self_test_expect() {
+    local title=$1 expected=$2 file=$3 text=$4 copy output status=0
+    copy=$(mktemp -d "$scratch/XXXXXX")
+    (cd "$copy" && self_test_tree)
+    mkdir -p "$copy/$(dirname "$file")"
+    printf '%b\n' "$text" >>"$copy/$file"
+    if [[ $title == data* ]]; then
+        if ! command -v cc objdump >/dev/null; then
+            return
+        fi
+        mkdir -p "$copy/build/obj/$(dirname "$file")"
+        cc -fPIC -c "$copy/$file" -o "$copy/build/obj/${file%.c}.o"
+        touch -d '1 minute ago' "$copy/$file"
+    fi
+    output=$("$0" "$copy" 2>&1) || status=$?
+    tested=$((tested + 1))
+    if [[ -z $expected && $status == 0 && -z $output ]]; then
+        return
+    fi
+    if [[ -n $expected && $status == 1 && $output == *"$file"*"$expected"* ]] &&
+        [[ $(grep -c . <<<"$output") == 2 ]]; then
+        return
+    fi
+    printf 'check-floors self-test: %s: exit %d, expected "%s", got:\n%s\n' \
+        "$title" "$status" "$expected" "$output"
+    failed=$((failed + 1))
+}
+
+self_test() {
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    tested=0 failed=0
+    self_test_expect "good tree" "" common/log.c ''
+    self_test_expect "unknown file" "no floor is known" common/gadget.c 'int gadget;'
+    self_test_expect "upwards" "includes point down" common/log.h '#include "common/transport.h"'
+    self_test_expect "upwards in server" "includes point down" server/slot.c '#include "server/control.h"'
+    self_test_expect "no folder" "does not name its folder" common/log.c '#include "error.h"'
+    self_test_expect "parent folder" "does not name its folder" common/log.c '#include "../common/error.h"'
+    self_test_expect "missing" "is not in the tree" common/log.c '#include "common/nothing.h"'
+    self_test_expect "server to worker" "never includes worker/" server/engine.c '#include "worker/shoal.h"'
+    self_test_expect "worker to server" "never includes server/" worker/client.c '#include "server/slot.h"'
+    self_test_expect "common to server" "never includes server/" common/transport.h '#include "server/slot.h"'
+    self_test_expect "to tests" "never includes tests/" server/engine.c '#include "tests/common/test_error.c"'
+    self_test_expect "worker to transport" "loads no fabric" worker/client.c '#include "common/transport.h"'
+    self_test_expect "libfabric" "is at home in" server/engine.c '#include <rdma/fi_domain.h>'
+    self_test_expect "libfabric in the interface" "is at home in" common/transport.h '#include <rdma/fabric.h>'
+    self_test_expect "libevent" "is at home in" server/engine.c '  #  include <event2/event.h>'
+    self_test_expect "jansson" "is at home in" server/engine.c '#include <jansson.h>'
+    self_test_expect "hwloc" "is at home in" server/reducer.c '#include <hwloc.h>'
+    self_test_expect "libsodium" "is at home in" server/peer.c '#include <sodium.h>'
+    self_test_expect "CUDA" "is at home in" worker/staging.c '#include <cuda.h>'
+    self_test_expect "Check" "is at home in" worker/staging.c '#include <check.h>'
+    self_test_expect "thread in pure" "a pure file includes" server/slot.c '#include <pthread.h>'
+    self_test_expect "clock in pure" "a pure file includes" worker/fusion.c '#include <time.h>'
+    self_test_expect "transport in pure" "a pure file includes" server/job.c '#include "common/transport_memory.h"'
+    self_test_expect "now in pure" "asks the clock" server/job.c 'long f(void) { return clock_now_ns(); }'
+    self_test_expect "getenv" "only common/env.c" server/engine.c 'char *f(void) { return getenv ("A"); }'
+    self_test_expect "sleep" "no synchronisation" worker/client.c 'void f(void) { sleep(1); }'
+    self_test_expect "usleep" "no synchronisation" common/log.c 'void f(void) { /* x */ usleep(1); }'
+    self_test_expect "nanosleep" "no synchronisation" server/engine.c 'int i = nanosleep(0, 0);'
+    self_test_expect "long file" "lines, $LINES_MAX is the most" common/log.c "$(printf '\\n%.0s' $(seq $LINES_MAX))"
+    self_test_expect "long script" "lines, $LINES_MAX is the most" scripts/long.sh "$(printf '\\n%.0s' $(seq $LINES_MAX))"
+    self_test_expect "data, none" "" common/wire.c 'static const char *const names[] = {"a", "b"};\nconst char *f(int i) { return names[i]; }'
+    self_test_expect "data, global" "is mutable" common/wire.c 'int count = 3;'
+    self_test_expect "data, common" "is mutable" common/wire.c 'int count;'
+    self_test_expect "data, static" "is mutable" common/wire.c 'static int count;\nint f(void) { return count++; }'
+    self_test_expect "data, in a function" "is mutable" common/wire.c 'int f(void) { static int count = 4; return count++; }'
+    self_test_expect "data, of a thread" "is mutable" common/wire.c '_Thread_local int count;'
+    if ((failed > 0)); then
+        printf 'check-floors self-test: %d of %d failed\n' "$failed" "$tested"
+        return 1
+    fi
+    printf 'check-floors self-test: %d cases\n' "$tested"
+}
+
+if [[ ${1:-} == --self-test ]]; then
+    self_test
+else
+    check_tree "${1:-$(dirname "$0")/..}"
+fi

@@ -1,2 +1,94 @@
 #!/usr/bin/env bash
-exit 0
+# Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
+#
+#   scripts/install-deps.sh [--lint]    --lint: also what `make lint` needs
+#
+# Debian packages, with sudo only when not root. A machine without apt gets a list of what is
+# missing, and exit status 1 if the build cannot do without one of them.
+set -euo pipefail
+
+packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
+    uthash-dev check iproute2 python3-jsonschema)
+lint_packages=(clang-format clang-tidy cppcheck shellcheck)
+
+case ${1:-} in
+'') ;;
+--lint) packages+=("${lint_packages[@]}") ;;
+*)
+    printf 'usage: %s [--lint]\n' "$0" >&2
+    exit 2
+    ;;
+esac
+
+# The packages of the list that dpkg does not know as installed.
+packages_missing() {
+    local -A installed=()
+    local name status
+    while read -r name status; do
+        [[ $status == installed ]] && installed[$name]=1
+    done < <(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null || true)
+    for name in "$@"; do
+        [[ ${installed[$name]:-} ]] || printf '%s\n' "$name"
+    done
+}
+
+install_debian() {
+    local missing=() as_root=() apt
+    mapfile -t missing < <(packages_missing "${packages[@]}")
+    ((${#missing[@]} > 0)) || return 0
+    if ((EUID != 0)); then
+        if ! command -v sudo >/dev/null; then
+            printf 'missing packages, and no sudo to install them: %s\n' "${missing[*]}" >&2
+            return 1
+        fi
+        as_root=(sudo)
+    fi
+    printf 'installing %s\n' "${missing[*]}"
+    # env after sudo, which cleans the environment.
+    apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0
+        -o DPkg::Lock::Timeout=300)
+    # The package lists may be absent or too old: fetch them only when they do not serve.
+    if "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1; then
+        return 0
+    fi
+    "${apt[@]}" update
+    "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+}
+
+have_header() {
+    printf '#include <%s>\n' "$1" | "${CC:-gcc}" -E -x c - >/dev/null 2>&1
+}
+
+# For other systems: what to look for, by the names that every system has.
+list_other() {
+    local needed=() useful=() command module
+    for command in "${CC:-gcc}" make pkg-config; do
+        command -v "$command" >/dev/null || needed+=("the command $command")
+    done
+    for module in libfabric libevent libevent_pthreads jansson hwloc libsodium check; do
+        pkg-config --exists "$module" 2>/dev/null || needed+=("the pkg-config module $module")
+    done
+    have_header uthash.h || needed+=("the header uthash.h")
+    command -v ip >/dev/null || useful+=("ip of iproute2 (tests over network namespaces)")
+    python3 -c 'import jsonschema' 2>/dev/null ||
+        useful+=("Python 3 with jsonschema (tests of the configuration's schema)")
+    if [[ ${1:-} == --lint ]]; then
+        for command in clang-format clang-tidy cppcheck; do
+            command -v "$command" >/dev/null || needed+=("the command $command")
+        done
+        command -v shellcheck >/dev/null || useful+=("shellcheck (lint of the scripts)")
+    fi
+    if ((${#useful[@]} > 0)); then
+        printf 'missing, done without: %s\n' "${useful[@]}" >&2
+    fi
+    if ((${#needed[@]} > 0)); then
+        printf 'missing, needed: %s\n' "${needed[@]}" >&2
+        return 1
+    fi
+}
+
+if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+    install_debian
+else
+    list_other "${1:-}"
+fi

@@ -1,2 +1,228 @@
 #!/usr/bin/env bash
-exit 0
+# Run test programs and add up what they say.
+#
+#   scripts/run-tests.sh BUILD TEST...
+#   scripts/run-tests.sh --self-test    show that no kind of failure is counted as a success
+#
+# As many at once as there are processors; those under tests/e2e come last, one after another,
+# because each is a whole cluster. Output goes to BUILD/test-logs, one file a program, and a failing
+# program's is shown. A program that crashes, runs into its limit or says nothing counts as one
+# failed test. The last line is "N passed, N failed", with ", N skipped" when some were.
+#
+#   TEST_TIMEOUT_S   the limit of one program, default 300
+#   TEST_JOBS        how many at once, default: processors
+set -euo pipefail
+
+# A stand-in for each way in which a program can end, and what must be said of it.
+self_test() {
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    local tests=$scratch/tests output status expected name names=()
+    mkdir -p "$tests/common" "$tests/e2e"
+    program() {
+        printf '#!/bin/bash\n%s\n' "$2" >"$tests/$1"
+        chmod +x "$tests/$1"
+    }
+    program common/good 'echo "100%: Checks: 3, Failures: 0, Errors: 0"'
+    program common/some 'echo "50%: Checks: 6, Failures: 2, Errors: 1"; exit 1'
+    program common/crash 'echo "100%: Checks: 3, Failures: 0, Errors: 0"; kill -SEGV $$'
+    program common/silent 'exit 0'
+    program common/leak 'echo "100%: Checks: 3, Failures: 0, Errors: 0"; exit 97'
+    # shellcheck disable=SC2016
+    program common/hang 'sleep 60 & echo $! >"$0.pid"; wait'
+    program common/skip 'echo "SKIP one: no reason"; echo "100%: Checks: 3, Failures: 0, Errors: 0"'
+    program common/skipall 'echo "SKIP all: not here"'
+    program e2e/two 'echo "100%: Checks: 1, Failures: 0, Errors: 0"; echo "100%: Checks: 4, Failures: 0, Errors: 0"'
+    local bad=0 count=0
+    while read -r name status expected; do
+        count=$((count + 1))
+        local got=0
+        read -ra names <<<"${name//,/ }"
+        output=$(TEST_TIMEOUT_S=2 "$0" "$scratch" "${names[@]/#/$tests/}" 2>&1) || got=$?
+        [[ $got == "$status" && ${output##*$'\n'} == "$expected" ]] && continue
+        printf 'run-tests self-test: %s: status %d, expected %d "%s", got:\n%s\n' \
+            "$name" "$got" "$status" "$expected" "$output"
+        bad=$((bad + 1))
+    done <<'CASES'
+common/good 0 3 passed, 0 failed
+common/some 1 3 passed, 3 failed
+common/crash 1 3 passed, 1 failed
+common/silent 1 0 passed, 1 failed
+common/leak 1 3 passed, 1 failed
+common/hang 1 0 passed, 1 failed
+common/skip 0 2 passed, 0 failed, 1 skipped
+common/skipall,common/good 0 3 passed, 0 failed, 1 skipped
+common/absent 1 0 passed, 1 failed
+e2e/two,common/good,common/some 1 11 passed, 3 failed
+CASES
+    # Gone, or dead and not collected yet.
+    local stat=''
+    read -r stat 2>/dev/null <"/proc/$(cat "$tests/common/hang.pid")/stat" || true
+    if [[ $stat && $stat != *') Z '* ]]; then
+        printf 'run-tests self-test: the child of a program that hangs lives on\n'
+        bad=$((bad + 1))
+    fi
+    if ((bad > 0)); then
+        return 1
+    fi
+    printf 'run-tests self-test: %d cases\n' "$count"
+}
+
+if [[ ${1:-} == --self-test ]]; then
+    self_test
+    exit
+fi
+if (($# < 1)); then
+    printf 'usage: %s BUILD TEST...\n' "$0" >&2
+    exit 2
+fi
+build=$1
+shift
+root=$(cd "$(dirname "$0")/.." && pwd)
+logs=$build/test-logs
+timeout_s=${TEST_TIMEOUT_S:-300}
+jobs_max=${TEST_JOBS:-$(nproc)}
+
+# Options of the sanitizers: the first finding ends the program, with a status of its own.
+suppressions() {
+    [[ ! -e $root/tests/$1.supp ]] || printf ':suppressions=%s' "$root/tests/$1.supp"
+}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-halt_on_error=1:exitcode=99:detect_leaks=1:strict_string_checks=1$(suppressions asan)}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1:exitcode=98$(suppressions ubsan)}
+export LSAN_OPTIONS=${LSAN_OPTIONS:-exitcode=97:print_suppressions=0$(suppressions lsan)}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:exitcode=66:second_deadlock_stack=1$(suppressions tsan)}
+# Debian's libfabric loads a library that takes over signals unless it is told not to.
+export IPATH_NO_BACKTRACE=1 HFI_NO_BACKTRACE=1
+# Check's own limit of 4 s a test is meant for an idle machine.
+export CK_DEFAULT_TIMEOUT=${CK_DEFAULT_TIMEOUT:-60}
+
+prefix=()
+case $build in
+*asan* | *tsan*) export CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-3} ;;
+esac
+# The thread sanitizer of GCC 12 does not find its way where addresses are randomised too far.
+if [[ $build == *tsan* ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
+    prefix=(setarch "$(uname -m)" -R)
+fi
+
+declare -A program_of=() start_of=() # by process id
+passed=0 failed=0 skipped=0
+skip_lines=()
+
+name_of() {
+    local name=${1#"$build"/}
+    printf '%s' "${name#tests/}"
+}
+
+# timeout puts the program into a process group of its own and passes on what it is sent, so that
+# ending it ends the program's children too.
+start() {
+    local name log
+    name=$(name_of "$1")
+    log=$logs/${name//\//-}.log
+    env --default-signal=INT,QUIT timeout -k 10 "$timeout_s" "${prefix[@]}" "$1" \
+        </dev/null >"$log" 2>&1 &
+    program_of[$!]=$1
+    start_of[$!]=${EPOCHREALTIME/./}
+}
+
+# Sum of Check's lines "NN%: Checks: N, Failures: F, Errors: E", as "LINES CHECKS BAD".
+totals() {
+    awk '/^[0-9]+%: Checks: [0-9]+, Failures: [0-9]+, Errors: [0-9]+/ {
+            gsub(/[^0-9]+/, " "); lines++; checks += $2; bad += $3 + $4
+        }
+        END { print lines + 0, checks + 0, bad + 0 }' "$1"
+}
+
+finish() {
+    local pid=$1 status=$2 program name log lines checks bad skips ms what=ok
+    program=${program_of[$pid]}
+    ms=$(((${EPOCHREALTIME/./} - start_of[$pid]) / 1000))
+    unset "program_of[$pid]" "start_of[$pid]"
+    name=$(name_of "$program")
+    log=$logs/${name//\//-}.log
+
+    read -r lines checks bad < <(totals "$log")
+    mapfile -t skips < <(grep -aE '^SKIP [^:]+: ' "$log" | LC_ALL=C sort -u || true)
+    if ((status == 124 || status == 137)); then
+        what="no end after $timeout_s s"
+    elif ((status > 128)); then
+        what="ended by signal $((status - 128))"
+    elif ((bad > 0)); then
+        what=FAILED
+    elif ((status != 0)); then
+        what="exit status $status"
+    elif ((lines == 0 && ${#skips[@]} == 0)); then
+        what="no totals"
+    fi
+    # What went wrong outside of the tests that were counted is one more failure.
+    [[ $what == ok || $what == FAILED ]] || bad=$((bad + 1)) checks=$((checks + 1))
+    # A test that skips itself has passed for Check.
+    local good=$((checks - bad - ${#skips[@]}))
+    ((good >= 0)) || good=0
+    passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + ${#skips[@]}))
+    local skip
+    for skip in "${skips[@]}"; do
+        skip_lines+=("$name: ${skip#SKIP }")
+    done
+
+    printf '%-36s %4d passed %3d failed %3d skipped %5d.%01d s  %s\n' \
+        "$name" "$good" "$bad" "${#skips[@]}" $((ms / 1000)) $((ms % 1000 / 100)) "$what"
+    if [[ $what != ok ]]; then
+        printf -- '--- %s\n' "$log"
+        cat "$log"
+        printf -- '--- end of %s\n' "$log"
+    fi
+}
+
+wait_for_one() {
+    local pid='' status=0
+    wait -n -p pid "${!program_of[@]}" || status=$?
+    [[ ! $pid ]] || finish "$pid" "$status"
+}
+
+run() {
+    local at_once=$1 program
+    shift
+    for program in "$@"; do
+        while ((${#program_of[@]} >= at_once)); do
+            wait_for_one
+        done
+        start "$program"
+    done
+    while ((${#program_of[@]} > 0)); do
+        wait_for_one
+    done
+}
+
+end_children() {
+    local pid
+    for pid in "${!program_of[@]}"; do
+        kill -TERM "$pid" 2>/dev/null || true
+    done
+    for pid in "${!program_of[@]}"; do
+        wait "$pid" 2>/dev/null || true
+    done
+}
+trap 'trap - INT TERM HUP; end_children; exit 130' INT TERM HUP
+
+rm -rf "$logs"
+mkdir -p "$logs"
+light=() heavy=()
+for program in "$@"; do
+    case $program in
+    */tests/e2e/* | tests/e2e/*) heavy+=("$program") ;;
+    *) light+=("$program") ;;
+    esac
+done
+run "$jobs_max" "${light[@]}"
+run 1 "${heavy[@]}"
+
+if ((${#skip_lines[@]} > 0)); then
+    printf 'skipped:\n'
+    printf '  %s\n' "${skip_lines[@]}"
+fi
+printf '%d passed, %d failed' "$passed" "$failed"
+((skipped == 0)) || printf ', %d skipped' "$skipped"
+printf '\n'
+((failed == 0 && passed > 0))

@@ -15,48 +15,9 @@
 #include "common/error.h"
 #include "common/log.h"
 #include "common/transport.h"
+#include "server/engine_event.h"
 
 struct engine;
-
-enum engine_event_type {
-    ENGINE_PEER_UP = 1,     /* node: the fabric reaches it */
-    ENGINE_PEER_DOWN,       /* node, text: the fabric lost it */
-    ENGINE_JOB_OPENED,      /* job, code, text: answer to engine_job_open */
-    ENGINE_GROUP_OPENED,    /* job, group, code, text: answer to engine_group_open */
-    ENGINE_GROUP_FAILED,    /* job, group, code, text: a collective failed (ranks disagree); every
-                               worker of the group on this node is to be told; the group is closed to
-                               further collectives */
-    ENGINE_WORKER_FAILED,   /* job, rank, text: nonsense in its arena; it is to be disconnected */
-    ENGINE_WORKER_DETACHED, /* job, rank: its arena is unmapped. positions: how far it got in every
-                               group that it is in */
-    ENGINE_LATE,            /* job, group, sequence: ranks[] of this node have not reached it while
-                               others have; nodes[]: other nodes that have sent nothing yet */
-    ENGINE_IDLE,            /* answer to engine_drain: no collective is in progress */
-};
-
-struct engine_position {
-    uint32_t group;
-    uint64_t sequences; /* how many collectives of it the rank has submitted */
-};
-
-/* Freed with engine_event_free. */
-struct engine_event {
-    enum engine_event_type type;
-    uint32_t node;
-    uint64_t job;
-    uint32_t group;
-    uint64_t sequence;
-    uint32_t rank; /* of the job */
-    int code;
-    char text[ERROR_TEXT_BYTES];
-    struct engine_position *positions;
-    uint32_t position_count;
-    uint32_t *ranks; /* job ranks */
-    uint32_t rank_count;
-    uint32_t *nodes;
-    uint32_t node_count;
-    struct engine_event *next;
-};
 
 /* Opens the transport by config (provider, fabric.address, message size, peers) and starts the
  * threads. The config and log must outlive the engine. */
@@ -69,7 +30,6 @@ void engine_stop(struct engine *engine);
 int engine_event_descriptor(const struct engine *engine);
 /* NULL when there is none (and then the descriptor is clear). */
 struct engine_event *engine_next_event(struct engine *engine);
-void engine_event_free(struct engine_event *event);
 
 const struct transport_info *engine_transport_info(const struct engine *engine);
 /* This node's fabric address for the hello between daemons. Constant after engine_start. */
@@ -84,17 +44,7 @@ void engine_peer_connect(struct engine *engine, uint32_t node, bool active, cons
                          const uint8_t send_token[TRANSPORT_TOKEN_BYTES]);
 void engine_peer_disconnect(struct engine *engine, uint32_t node);
 
-/* A job's roster. Every daemon that has ranks of it or owns shards of it opens it, group 0 (all
- * ranks) with it. Arrays are copied. ENGINE_JOB_OPENED follows. */
-struct engine_job {
-    uint64_t job;
-    char name[CONFIG_NAME_BYTES];
-    uint32_t world_size;
-    const uint32_t *rank_nodes; /* [world_size]: node number of each rank */
-    uint32_t server_count;
-    const uint32_t *server_nodes;   /* [server_count]: node numbers, ascending */
-    const uint32_t *server_weights; /* [server_count], each at least 1 */
-};
+/* Copies the roster. ENGINE_JOB_OPENED follows. */
 void engine_job_open(struct engine *engine, const struct engine_job *job);
 /* Drop everything of the job: slots, sends, groups, attached workers (their arenas are unmapped
  * once nothing touches them any more; no ENGINE_WORKER_DETACHED). Unknown jobs are ignored. */

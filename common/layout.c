@@ -1,0 +1,142 @@
+#include "common/layout.h"
+
+#include "common/error.h"
+
+/* Borders lie on multiples of this many bytes, so that chunks of an aligned buffer are aligned. */
+#define UNIT_BYTES 64u
+#define MAX_BUFFER_BYTES (1ull << 62)
+#define MAX_CHUNKS (1ull << 31)
+
+bool layout_rule_valid(const struct layout_rule *rule)
+{
+    if (rule->servers < 1 || rule->servers > LAYOUT_MAX_SERVERS || !rule->weights)
+        return false;
+    if (rule->chunk_bytes < UNIT_BYTES || rule->chunk_bytes % UNIT_BYTES != 0)
+        return false;
+    for (uint32_t i = 0; i < rule->servers; i++)
+        if (rule->weights[i] < 1 || rule->weights[i] > LAYOUT_MAX_WEIGHT)
+            return false;
+    return true;
+}
+
+static uint32_t shard_server(const struct layout *layout, uint32_t shard)
+{
+    uint32_t server = layout->first_server + shard;
+    return server < layout->rule->servers ? server : server - layout->rule->servers;
+}
+
+static uint64_t unit_elements(const struct layout *layout)
+{
+    return UNIT_BYTES / layout->element_bytes;
+}
+
+static uint64_t buffer_units(const struct layout *layout)
+{
+    uint64_t elements = unit_elements(layout);
+    return layout->count / elements + (layout->count % elements != 0);
+}
+
+/* First unit of the shard before which weights of `weight_before` lie. */
+static uint64_t shard_border(const struct layout *layout, uint64_t weight_before)
+{
+    unsigned __int128 product = (unsigned __int128)buffer_units(layout) * weight_before;
+    return (uint64_t)(product / layout->weight_sum);
+}
+
+static uint64_t weight_before(const struct layout *layout, uint32_t shard)
+{
+    if (layout->equal_weights)
+        return shard;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < shard; i++)
+        sum += layout->rule->weights[shard_server(layout, i)];
+    return sum;
+}
+
+static uint64_t shard_weight(const struct layout *layout, uint32_t shard)
+{
+    return layout->equal_weights ? 1 : layout->rule->weights[shard_server(layout, shard)];
+}
+
+static uint64_t largest_shard_units(const struct layout *layout)
+{
+    uint64_t largest = 0, before = 0, border = 0;
+    for (uint32_t i = 0; i < layout->shards; i++) {
+        before += shard_weight(layout, i);
+        uint64_t next = shard_border(layout, before);
+        if (next - border > largest)
+            largest = next - border;
+        border = next;
+    }
+    return largest;
+}
+
+int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t sequence,
+                uint64_t count, uint32_t element_bytes)
+{
+    if (element_bytes != 1 && element_bytes != 2 && element_bytes != 4 && element_bytes != 8)
+        return ERR_INVALID;
+    if (count > MAX_BUFFER_BYTES / element_bytes)
+        return ERR_INVALID;
+    uint64_t least = rule->least_shard_bytes ? rule->least_shard_bytes : 1;
+    uint64_t shards = count * element_bytes / least;
+    if (shards > rule->servers)
+        shards = rule->servers;
+    if (shards < 1)
+        shards = 1;
+
+    struct layout made = {
+        .rule = rule,
+        .count = count,
+        .element_bytes = element_bytes,
+        .first_server = (uint32_t)(sequence % rule->servers),
+        .shards = (uint32_t)shards,
+        .equal_weights = true,
+    };
+    for (uint32_t i = 1; i < rule->servers; i++)
+        if (rule->weights[i] != rule->weights[0])
+            made.equal_weights = false;
+    made.weight_sum = weight_before(&made, made.shards);
+
+    uint64_t chunk_units = rule->chunk_bytes / UNIT_BYTES;
+    uint64_t largest = largest_shard_units(&made);
+    uint64_t pieces = largest / chunk_units + (largest % chunk_units != 0);
+    if (pieces < 1)
+        pieces = 1;
+    if (pieces > MAX_CHUNKS / shards)
+        return ERR_INVALID;
+    made.pieces = (uint32_t)pieces;
+    made.chunks = (uint32_t)(pieces * shards);
+    *layout = made;
+    return 0;
+}
+
+/* Units before piece `piece` when `units` are cut into `pieces` parts that differ by one at most.
+ */
+static uint64_t piece_border(uint64_t units, uint32_t pieces, uint32_t piece)
+{
+    uint64_t rest = units % pieces;
+    return units / pieces * piece + (piece < rest ? piece : rest);
+}
+
+static uint64_t first_element(const struct layout *layout, uint64_t unit)
+{
+    uint64_t element = unit * unit_elements(layout);
+    return element < layout->count ? element : layout->count;
+}
+
+struct layout_chunk layout_chunk(const struct layout *layout, uint32_t chunk)
+{
+    uint32_t shard = chunk % layout->shards;
+    uint32_t piece = chunk / layout->shards;
+    uint64_t before = weight_before(layout, shard);
+    uint64_t border = shard_border(layout, before);
+    uint64_t units = shard_border(layout, before + shard_weight(layout, shard)) - border;
+    uint64_t first = first_element(layout, border + piece_border(units, layout->pieces, piece));
+    uint64_t next = first_element(layout, border + piece_border(units, layout->pieces, piece + 1));
+    return (struct layout_chunk){
+        .server = shard_server(layout, shard),
+        .first = first,
+        .count = next - first,
+    };
+}

@@ -1,0 +1,181 @@
+#include "common/wire.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/dtype.h"
+
+/* Little-endian by construction, whatever the host's order. */
+static void put(uint8_t *bytes, uint64_t value, unsigned size)
+{
+    for (unsigned i = 0; i < size; i++)
+        bytes[i] = (uint8_t)(value >> (8 * i));
+}
+
+static uint64_t get(const uint8_t *bytes, unsigned size)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < size; i++)
+        value |= (uint64_t)bytes[i] << (8 * i);
+    return value;
+}
+
+/* The ask takes 20 bytes of both forms, beginning with the kind. */
+#define ASK_BYTES 20
+
+static void put_ask(uint8_t *bytes, const struct wire_ask *ask)
+{
+    bytes[0] = ask->kind;
+    bytes[1] = ask->dtype;
+    bytes[2] = ask->op;
+    bytes[3] = 0;
+    put(bytes + 4, ask->root, 4);
+    put(bytes + 8, 0, 4);
+    put(bytes + 12, ask->count, 8);
+}
+
+/* Returns whether the reserved bytes are zero. */
+static bool get_ask(const uint8_t *bytes, struct wire_ask *ask)
+{
+    *ask = (struct wire_ask){.kind = bytes[0],
+                             .dtype = bytes[1],
+                             .op = bytes[2],
+                             .root = (uint32_t)get(bytes + 4, 4),
+                             .count = get(bytes + 12, 8)};
+    return bytes[3] == 0 && get(bytes + 8, 4) == 0;
+}
+
+void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header)
+{
+    put(bytes, WIRE_MAGIC, 4);
+    bytes[4] = WIRE_VERSION;
+    bytes[5] = header->type;
+    put(bytes + 6, (uint16_t)header->status, 2);
+    put(bytes + 8, header->token, 8);
+    put(bytes + 16, header->job, 8);
+    put(bytes + 24, header->sequence, 8);
+    put(bytes + 32, header->group, 4);
+    put(bytes + 36, header->chunk, 4);
+    put(bytes + 40, header->payload_bytes, 4);
+    put_ask(bytes + 44, &header->ask);
+}
+
+int wire_decode_header(const uint8_t *message, size_t length, struct wire_header *header,
+                       struct error *error)
+{
+    if (length < WIRE_HEADER_BYTES)
+        return error_set(error, ERR_PROTOCOL, "a message of %zu bytes is shorter than its header",
+                         length);
+    if (get(message, 4) != WIRE_MAGIC)
+        return error_set(error, ERR_PROTOCOL,
+                         "a message begins with 0x%08" PRIx64 ", not the magic", get(message, 4));
+    if (message[4] != WIRE_VERSION)
+        return error_set(error, ERR_PROTOCOL, "a message has version %u, this daemon speaks %u",
+                         message[4], WIRE_VERSION);
+    struct wire_header decoded = {
+        .type = message[5],
+        .status = (int16_t)get(message + 6, 2),
+        .token = get(message + 8, 8),
+        .job = get(message + 16, 8),
+        .sequence = get(message + 24, 8),
+        .group = (uint32_t)get(message + 32, 4),
+        .chunk = (uint32_t)get(message + 36, 4),
+        .payload_bytes = (uint32_t)get(message + 40, 4),
+    };
+    if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_ERROR)
+        return error_set(error, ERR_PROTOCOL, "a message has the unknown type %u", decoded.type);
+    if (decoded.payload_bytes != length - WIRE_HEADER_BYTES)
+        return error_set(error, ERR_PROTOCOL,
+                         "a message announces a payload of %" PRIu32 " bytes and has %zu",
+                         decoded.payload_bytes, length - WIRE_HEADER_BYTES);
+    if (!get_ask(message + 44, &decoded.ask))
+        return error_set(error, ERR_PROTOCOL, "a message has reserved bytes that are not zero");
+    bool is_error = decoded.type == WIRE_ERROR;
+    if (is_error != (decoded.status < 0) || decoded.status > 0)
+        return error_set(error, ERR_PROTOCOL, "a message of type %u has status %d", decoded.type,
+                         decoded.status);
+    *header = decoded;
+    return 0;
+}
+
+_Static_assert(4 + ASK_BYTES == WIRE_RANK_ASK_BYTES, "a rank and its ask");
+
+void wire_encode_rank_ask(uint8_t *bytes, uint32_t rank, const struct wire_ask *ask)
+{
+    put(bytes, rank, 4);
+    put_ask(bytes + 4, ask);
+}
+
+int wire_decode_rank_ask(const uint8_t *bytes, size_t length, uint32_t *rank, struct wire_ask *ask)
+{
+    struct wire_ask decoded;
+    if (length < WIRE_RANK_ASK_BYTES || !get_ask(bytes + 4, &decoded))
+        return ERR_PROTOCOL;
+    *rank = (uint32_t)get(bytes, 4);
+    *ask = decoded;
+    return 0;
+}
+
+int wire_ask_equal(const struct wire_ask *a, const struct wire_ask *b)
+{
+    if (a->kind != b->kind)
+        return 0;
+    switch (a->kind) {
+    case COLLECTIVE_BARRIER:
+        return 1;
+    case COLLECTIVE_BROADCAST:
+        return a->dtype == b->dtype && a->count == b->count && a->root == b->root;
+    case COLLECTIVE_REDUCE:
+        return a->dtype == b->dtype && a->count == b->count && a->op == b->op && a->root == b->root;
+    default:
+        return a->dtype == b->dtype && a->count == b->count && a->op == b->op;
+    }
+}
+
+int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *error)
+{
+    if (ask->kind >= COLLECTIVE_KIND_COUNT)
+        return error_set(error, ERR_INVALID, "collective %u does not exist", ask->kind);
+    if (ask->kind == COLLECTIVE_BARRIER)
+        return ask->count == 0 ? 0
+                               : error_set(error, ERR_INVALID, "a barrier has %" PRIu64 " elements",
+                                           ask->count);
+    if (ask->dtype >= DTYPE_COUNT)
+        return error_set(error, ERR_INVALID, "data type %u does not exist", ask->dtype);
+    bool reduces = ask->kind == COLLECTIVE_ALL_REDUCE || ask->kind == COLLECTIVE_REDUCE;
+    if (reduces && !reduce_op_allows(ask->op, ask->dtype))
+        return error_set(error, ERR_INVALID, "operation %s (%u) is not defined for %s",
+                         reduce_op_name(ask->op), ask->op, dtype_name(ask->dtype));
+    bool rooted = ask->kind == COLLECTIVE_REDUCE || ask->kind == COLLECTIVE_BROADCAST;
+    if (rooted && ask->root >= ranks)
+        return error_set(error, ERR_INVALID, "root %" PRIu32 " in a group of %" PRIu32 " ranks",
+                         ask->root, ranks);
+    if (ask->count > (UINT64_C(1) << 62) / 8)
+        return error_set(error, ERR_INVALID, "%" PRIu64 " elements are too many", ask->count);
+    return 0;
+}
+
+void wire_ask_text(const struct wire_ask *ask, char *text, size_t bytes)
+{
+    const char *name = collective_name(ask->kind);
+    const char *dtype = dtype_name(ask->dtype);
+    const char *op = reduce_op_name(ask->op);
+    switch (ask->kind) {
+    case COLLECTIVE_BARRIER:
+        snprintf(text, bytes, "%s", name);
+        break;
+    case COLLECTIVE_BROADCAST:
+        snprintf(text, bytes, "%s %s count %" PRIu64 " root %" PRIu32, name, dtype, ask->count,
+                 ask->root);
+        break;
+    case COLLECTIVE_REDUCE:
+        snprintf(text, bytes, "%s %s %s count %" PRIu64 " root %" PRIu32, name, op, dtype,
+                 ask->count, ask->root);
+        break;
+    default:
+        snprintf(text, bytes, "%s %s %s count %" PRIu64, name, op, dtype, ask->count);
+        break;
+    }
+}

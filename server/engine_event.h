@@ -1,0 +1,67 @@
+/* What the data path tells the control thread, and a job's roster as the data path needs it. */
+#ifndef SERVER_ENGINE_EVENT_H
+#define SERVER_ENGINE_EVENT_H
+
+#include <stdint.h>
+
+#include "common/config.h"
+#include "common/error.h"
+
+enum engine_event_type {
+    ENGINE_PEER_UP = 1,   /* node: the fabric reaches it */
+    ENGINE_PEER_DOWN,     /* node, text: the fabric lost it */
+    ENGINE_JOB_OPENED,    /* job, code, text: answer to engine_job_open */
+    ENGINE_GROUP_OPENED,  /* job, group, code, text: answer to engine_group_open */
+    ENGINE_GROUP_FAILED,  /* job, group, code, text: a collective failed (ranks disagree, a rank had
+                           * left); every worker of the group on this node is to be told; the group
+                           * takes no further collectives */
+    ENGINE_WORKER_FAILED, /* job, rank, text: nonsense in its arena; it is to be disconnected */
+    ENGINE_WORKER_DETACHED, /* job, rank: its ring has been read to the end. positions: how far it
+                             * got in every group that it is in */
+    ENGINE_LATE,            /* job, group, sequence: ranks[] of this node have not reached it while
+                             * others have; nodes[]: other nodes that have sent nothing yet */
+    ENGINE_IDLE,            /* answer to engine_drain: no collective is in progress */
+};
+
+struct engine_position {
+    uint32_t group;
+    uint64_t sequences; /* how many collectives of it the rank has submitted */
+};
+
+/* Freed with engine_event_free, arrays and all. */
+struct engine_event {
+    enum engine_event_type type;
+    uint32_t node;
+    uint64_t job;
+    uint32_t group;
+    uint64_t sequence;
+    uint32_t rank; /* of the job */
+    int code;
+    char text[ERROR_TEXT_BYTES];
+    struct engine_position *positions;
+    uint32_t position_count;
+    uint32_t *ranks; /* job ranks */
+    uint32_t rank_count;
+    uint32_t *nodes;
+    uint32_t node_count;
+    struct engine_event *next;
+};
+
+/* A zeroed event. Aborts the process when there is no memory for it: a daemon that cannot say what
+ * happened cannot go on. */
+struct engine_event *engine_event_create(enum engine_event_type type);
+void engine_event_free(struct engine_event *event);
+
+/* A job's roster. Every daemon that has ranks of it or owns shards of it opens it, group 0 (all
+ * ranks) with it. */
+struct engine_job {
+    uint64_t job;
+    char name[CONFIG_NAME_BYTES];
+    uint32_t world_size;
+    const uint32_t *rank_nodes; /* [world_size]: node number of each rank */
+    uint32_t server_count;
+    const uint32_t *server_nodes;   /* [server_count]: node numbers, ascending */
+    const uint32_t *server_weights; /* [server_count], each at least 1 */
+};
+
+#endif

@@ -1,0 +1,171 @@
+/* The engine's thread: take what has come, let the exchange decide, sleep when there is nothing. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "common/clock.h"
+#include "server/engine_private.h"
+
+#define SUBMISSIONS_AT_ONCE 128
+#define TICK_NS (100 * NS_PER_MS)
+/* How often a fabric without wait objects is looked at: while collectives run, and otherwise. */
+#define POLL_BUSY_NS (50 * 1000ull)
+#define POLL_IDLE_NS (2 * NS_PER_MS)
+#define WAKE_EVENTS 32
+
+static bool engine_read_workers(struct engine *engine)
+{
+    bool any = false;
+    for (struct engine_worker *it = engine->workers; it; it = it->next)
+        any |= engine_read_worker(engine, it, SUBMISSIONS_AT_ONCE);
+    return any;
+}
+
+static bool engine_take_reduced(struct engine *engine)
+{
+    bool any = false;
+    struct reduce_task *task;
+    while ((task = reducer_take(engine->reducer)) != NULL) {
+        any = true;
+        exchange_reduced(engine->exchange, task);
+    }
+    return any;
+}
+
+void engine_update_status(struct engine *engine, uint64_t now_ns)
+{
+    struct exchange_totals totals;
+    exchange_totals(engine->exchange, &totals);
+    pthread_mutex_lock(&engine->status_lock);
+    struct engine_status *status = &engine->status;
+    status->now_ns = now_ns;
+    status->bytes_in = 0;
+    status->bytes_out = 0;
+    for (uint32_t i = 0; i < engine->node_count; i++) {
+        const struct engine_peer *peer = &engine->peers[i];
+        status->peers[i] = (struct engine_peer_status){.node = i,
+                                                       .up = peer->up,
+                                                       .bytes_in = peer->bytes_in,
+                                                       .bytes_out = peer->bytes_out,
+                                                       .messages_in = peer->messages_in,
+                                                       .messages_out = peer->messages_out};
+        status->bytes_in += peer->bytes_in;
+        status->bytes_out += peer->bytes_out;
+    }
+    status->bytes_reduced = totals.bytes_reduced;
+    status->collectives = totals.collectives;
+    status->dropped_messages = totals.dropped_messages;
+    status->slots = totals.slots;
+    status->workers = totals.workers;
+    status->buffer_bytes_used = buffer_pool_used_bytes(engine->pool);
+    status->buffer_bytes_allocated = buffer_pool_allocated_bytes(engine->pool);
+    status->buffer_bytes_reserved = buffer_pool_reserved_bytes(engine->pool);
+    status->buffer_bytes_limit = buffer_pool_limit_bytes(engine->pool);
+    struct exchange_job_totals *jobs =
+        calloc(totals.jobs ? totals.jobs : 1, sizeof(struct exchange_job_totals));
+    struct engine_job_status *shown =
+        realloc(status->jobs, (totals.jobs ? totals.jobs : 1) * sizeof(struct engine_job_status));
+    if (shown)
+        status->jobs = shown;
+    status->job_count = 0;
+    if (jobs && shown) {
+        status->job_count = exchange_job_totals(engine->exchange, jobs, totals.jobs);
+        for (uint32_t i = 0; i < status->job_count; i++) {
+            shown[i] = (struct engine_job_status){.job = jobs[i].job,
+                                                  .bytes_submitted = jobs[i].bytes_submitted,
+                                                  .collectives = jobs[i].collectives,
+                                                  .slots = jobs[i].slots,
+                                                  .groups = jobs[i].groups,
+                                                  .slowest_rank = jobs[i].slowest_rank,
+                                                  .slowest_times = jobs[i].slowest_times,
+                                                  .failed = jobs[i].failed};
+        }
+    }
+    pthread_mutex_unlock(&engine->status_lock);
+    free(jobs);
+}
+
+static void engine_tick(struct engine *engine, uint64_t now_ns)
+{
+    if (now_ns < engine->next_tick_ns)
+        return;
+    engine->next_tick_ns = now_ns + TICK_NS;
+    exchange_tick(engine->exchange, now_ns);
+    engine_update_status(engine, now_ns);
+}
+
+static void engine_check_drained(struct engine *engine)
+{
+    if (!engine->draining || !exchange_idle(engine->exchange))
+        return;
+    engine->draining = false;
+    engine_queue_put_event(&engine->events, engine_event_create(ENGINE_IDLE));
+}
+
+/* One round; whether anything had come. */
+static bool engine_round(struct engine *engine)
+{
+    uint64_t now_ns = clock_now_ns();
+    bool any = engine_take_commands(engine);
+    any |= engine_read_workers(engine);
+    any |= engine_poll_transport(engine, now_ns);
+    any |= engine_take_reduced(engine);
+    any |= engine_return_lost(engine);
+    exchange_run(engine->exchange);
+    engine_ring_workers(engine);
+    engine_tick(engine, now_ns);
+    engine_check_drained(engine);
+    return any;
+}
+
+/* Announce sleep everywhere; false when something came meanwhile, and then all is withdrawn. */
+static bool engine_prepare_sleep(struct engine *engine)
+{
+    struct engine_worker *it = engine->workers;
+    bool ready = engine->lost || reducer_prepare_sleep(engine->reducer);
+    if (ready)
+        return false;
+    for (; it && !ready; it = it->next)
+        ready = !it->stopped && arena_daemon_prepare_sleep(&it->exchange.arena);
+    if (!ready)
+        ready = !transport_can_sleep(engine->transport);
+    if (!ready)
+        return true;
+    reducer_cancel_sleep(engine->reducer);
+    for (struct engine_worker *back = engine->workers; back != it; back = back->next)
+        arena_daemon_cancel_sleep(&back->exchange.arena);
+    return false;
+}
+
+static uint64_t engine_sleep_ns(const struct engine *engine)
+{
+    uint64_t now_ns = clock_now_ns();
+    uint64_t ns = engine->next_tick_ns > now_ns ? engine->next_tick_ns - now_ns : 0;
+    if (transport_descriptor(engine->transport) >= 0)
+        return ns;
+    uint64_t poll_ns = exchange_idle(engine->exchange) ? POLL_IDLE_NS : POLL_BUSY_NS;
+    return poll_ns < ns ? poll_ns : ns;
+}
+
+static void engine_sleep(struct engine *engine)
+{
+    if (!engine_prepare_sleep(engine))
+        return;
+    struct epoll_event events[WAKE_EVENTS];
+    uint64_t ns = engine_sleep_ns(engine);
+    struct timespec timeout = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
+    epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL);
+    reducer_cancel_sleep(engine->reducer);
+    for (struct engine_worker *it = engine->workers; it; it = it->next)
+        arena_daemon_cancel_sleep(&it->exchange.arena);
+}
+
+void *engine_main(void *argument)
+{
+    struct engine *engine = argument;
+    while (!engine->stopping) {
+        if (!engine_round(engine))
+            engine_sleep(engine);
+    }
+    return NULL;
+}

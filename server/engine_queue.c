@@ -1,0 +1,113 @@
+#include "server/engine_queue.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+int engine_queue_init(struct engine_queue *queue, struct error *error)
+{
+    *queue = (struct engine_queue){.descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (queue->descriptor < 0)
+        return error_set_errno(error, errno, "cannot make an eventfd");
+    pthread_mutex_init(&queue->lock, NULL);
+    return 0;
+}
+
+void engine_queue_clear(struct engine_queue *queue)
+{
+    if (queue->descriptor < 0)
+        return;
+    pthread_mutex_destroy(&queue->lock);
+    close(queue->descriptor);
+    queue->descriptor = -1;
+}
+
+static void queue_ring(struct engine_queue *queue)
+{
+    uint64_t one = 1;
+    ssize_t written = write(queue->descriptor, &one, sizeof(one));
+    (void)written; /* a full counter means that it is ringing already */
+}
+
+static void queue_silence(struct engine_queue *queue)
+{
+    uint64_t count;
+    ssize_t got = read(queue->descriptor, &count, sizeof(count));
+    (void)got; /* nothing to read: it was silent */
+}
+
+void engine_queue_put_command(struct engine_queue *queue, struct engine_command *command)
+{
+    command->next = NULL;
+    pthread_mutex_lock(&queue->lock);
+    if (queue->last)
+        ((struct engine_command *)queue->last)->next = command;
+    else
+        queue->first = command;
+    queue->last = command;
+    queue_ring(queue);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+struct engine_command *engine_queue_take_command(struct engine_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    struct engine_command *command = queue->first;
+    if (command) {
+        queue->first = command->next;
+        if (!command->next)
+            queue->last = NULL;
+    } else {
+        queue_silence(queue);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return command;
+}
+
+void engine_queue_put_event(struct engine_queue *queue, struct engine_event *event)
+{
+    event->next = NULL;
+    pthread_mutex_lock(&queue->lock);
+    if (queue->last)
+        ((struct engine_event *)queue->last)->next = event;
+    else
+        queue->first = event;
+    queue->last = event;
+    queue_ring(queue);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+struct engine_event *engine_queue_take_event(struct engine_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    struct engine_event *event = queue->first;
+    if (event) {
+        queue->first = event->next;
+        if (!event->next)
+            queue->last = NULL;
+    } else {
+        queue_silence(queue);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return event;
+}
+
+struct engine_command *engine_command_create(enum engine_command_type type)
+{
+    struct engine_command *command = calloc(1, sizeof(*command));
+    if (!command)
+        abort();
+    command->type = type;
+    command->submission_doorbell = -1;
+    command->completion_doorbell = -1;
+    return command;
+}
+
+void engine_command_free(struct engine_command *command)
+{
+    if (!command)
+        return;
+    free(command->numbers);
+    free(command);
+}

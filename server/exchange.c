@@ -1,0 +1,444 @@
+/* Peers, messages and receives; the rest of the exchange is in exchange_job.c, collective.c and
+ * slot.c. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "common/transport.h"
+#include "server/exchange_private.h"
+
+int exchange_create(struct exchange **exchange, const struct exchange_options *options,
+                    struct error *error)
+{
+    struct exchange *made = calloc(1, sizeof(*made));
+    struct exchange_peer *peers = calloc(options->node_count, sizeof(*peers));
+    if (!made || !peers) {
+        free(made);
+        free(peers);
+        return error_set(error, ERR_MEMORY, "no memory for %" PRIu32 " peers", options->node_count);
+    }
+    made->options = *options;
+    made->peers = peers;
+    slab_init(&made->sends, sizeof(struct exchange_send));
+    *exchange = made;
+    return 0;
+}
+
+void exchange_destroy(struct exchange *exchange)
+{
+    if (!exchange)
+        return;
+    while (exchange->jobs) {
+        struct exchange_job *job = exchange->jobs;
+        exchange_job_close(exchange, job->id);
+        assert(exchange->jobs != job);
+    }
+    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
+        struct exchange_peer *peer = &exchange->peers[i];
+        assert(peer->posted == 0 && peer->held == 0);
+        buffer_pool_unreserve(exchange->options.pool, peer->reserved);
+    }
+    assert(exchange->sends.in_use == 0);
+    slab_clear(&exchange->sends);
+    free(exchange->peers);
+    free(exchange);
+}
+
+/* --- what an ask means for a node ------------------------------------------------------------ */
+
+bool ask_contributes(const struct exchange_group *group, const struct wire_ask *ask,
+                     uint32_t node_index)
+{
+    switch (ask->kind) {
+    case COLLECTIVE_ALL_REDUCE:
+    case COLLECTIVE_REDUCE:
+        return true;
+    case COLLECTIVE_BROADCAST:
+        return group_rank_node(group, ask->root) == group->nodes[node_index];
+    default:
+        return false;
+    }
+}
+
+bool ask_returns(const struct exchange_group *group, const struct wire_ask *ask,
+                 uint32_t node_index)
+{
+    switch (ask->kind) {
+    case COLLECTIVE_ALL_REDUCE:
+        return true;
+    case COLLECTIVE_REDUCE:
+        return group_rank_node(group, ask->root) == group->nodes[node_index];
+    case COLLECTIVE_BROADCAST:
+        return group_rank_node(group, ask->root) != group->nodes[node_index];
+    default:
+        return false;
+    }
+}
+
+uint32_t ask_element_bytes(const struct wire_ask *ask)
+{
+    return ask->kind == COLLECTIVE_BARRIER ? 1 : (uint32_t)dtype_bytes(ask->dtype);
+}
+
+/* --- receives --------------------------------------------------------------------------------- */
+
+static struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node)
+{
+    return &exchange->peers[exchange->options.shared_receives ? 0 : node];
+}
+
+/* Datagram endpoints share receives, so they are posted as soon as anybody may send. */
+static bool receive_possible(const struct exchange *exchange, uint32_t node)
+{
+    if (!exchange->options.shared_receives)
+        return exchange->peers[node].up;
+    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
+        if (exchange->peers[i].up)
+            return true;
+    }
+    return false;
+}
+
+static bool receive_post(struct exchange *exchange, uint32_t node, struct buffer *buffer)
+{
+    struct exchange_peer *account = receive_account(exchange, node);
+    buffer->peer = node;
+    if (exchange->options.io.post_receive(exchange->options.io.context, node, buffer) != 0)
+        return false;
+    account->posted++;
+    return true;
+}
+
+void receive_replenish(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_peer *account = receive_account(exchange, node);
+    if (!receive_possible(exchange, node))
+        return;
+    while (account->posted + account->held < account->allowed) {
+        struct buffer *buffer = buffer_get(exchange->options.pool);
+        if (!buffer)
+            return; /* tried again when the next message is released */
+        if (!receive_post(exchange, node, buffer)) {
+            buffer_release(buffer);
+            return;
+        }
+    }
+}
+
+void receive_release(struct exchange *exchange, struct buffer *buffer)
+{
+    if (!buffer)
+        return;
+    if (buffer->references > 1 || buffer->peer == NO_INDEX) {
+        buffer_release(buffer);
+        return;
+    }
+    uint32_t node = buffer->peer;
+    struct exchange_peer *account = receive_account(exchange, node);
+    assert(account->held > 0);
+    account->held--;
+    bool wanted = account->posted + account->held < account->allowed;
+    if (!wanted || !receive_possible(exchange, node) || !receive_post(exchange, node, buffer))
+        buffer_release(buffer);
+}
+
+void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct buffer *buffer)
+{
+    struct exchange_peer *account = receive_account(exchange, node);
+    assert(account->posted > 0);
+    account->posted--;
+    buffer_release(buffer);
+}
+
+void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive_token,
+                      uint64_t send_token)
+{
+    struct exchange_peer *peer = &exchange->peers[node];
+    peer->up = true;
+    peer->receive_token = receive_token;
+    peer->send_token = send_token;
+    receive_replenish(exchange, node);
+}
+
+void exchange_peer_down(struct exchange *exchange, uint32_t node)
+{
+    exchange->peers[node].up = false;
+}
+
+/* --- sends and tasks -------------------------------------------------------------------------- */
+
+struct exchange_send *send_create(struct exchange_group *group, uint32_t node, uint8_t type,
+                                  uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
+                                  const void *payload, uint32_t payload_bytes)
+{
+    struct exchange *exchange = group->job->exchange;
+    struct exchange_send *send = slab_get(&exchange->sends);
+    if (!send)
+        abort(); /* a few hundred bytes: nothing else would work either */
+    struct wire_header header = {
+        .type = type,
+        .status = type == WIRE_ERROR ? ERR_MISMATCH : 0,
+        .token = exchange->peers[node].send_token,
+        .job = group->job->id,
+        .sequence = sequence,
+        .group = group->id,
+        .chunk = chunk,
+        .payload_bytes = payload_bytes,
+        .ask = *ask,
+    };
+    send->node = node;
+    send->payload = payload;
+    send->payload_bytes = payload_bytes;
+    send->group = group;
+    wire_encode_header(send->header, &header);
+    return send;
+}
+
+void send_submit(struct exchange *exchange, struct exchange_send *send)
+{
+    send->group->pending++;
+    exchange->options.io.send(exchange->options.io.context, send);
+}
+
+void exchange_sent(struct exchange *exchange, struct exchange_send *send)
+{
+    struct exchange_group *group = send->group;
+    receive_release(exchange, send->buffer);
+    slab_put(&exchange->sends, send);
+    assert(group->pending > 0);
+    if (--group->pending == 0)
+        job_settle(group->job);
+}
+
+void task_submit(struct exchange_group *group, struct reduce_task *task)
+{
+    struct exchange *exchange = group->job->exchange;
+    task->group = group;
+    group->pending++;
+    exchange->bytes_reduced += task->count * dtype_bytes(task->dtype) * task->inputs;
+    exchange->options.io.reduce(exchange->options.io.context, task);
+}
+
+void exchange_reduced(struct exchange *exchange, struct reduce_task *task)
+{
+    (void)exchange;
+    struct exchange_group *group = task->group;
+    assert(group->pending > 0);
+    group->pending--;
+    if (!group->failed)
+        task->finish(task);
+    else if (group->pending == 0)
+        job_settle(group->job);
+}
+
+/* --- messages --------------------------------------------------------------------------------- */
+
+static int message_sender(const struct exchange *exchange, uint32_t node, uint64_t token,
+                          uint32_t *from)
+{
+    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
+        if (node != TRANSPORT_NO_PEER && node != i)
+            continue;
+        if (exchange->peers[i].up && exchange->peers[i].receive_token == token) {
+            *from = i;
+            return 0;
+        }
+    }
+    return ERR_PROTOCOL;
+}
+
+static int message_contribution(struct exchange_group *group, uint32_t from,
+                                const struct wire_header *header, struct buffer *buffer,
+                                struct error *error)
+{
+    uint32_t node_index = group_node_index(group, from);
+    if (node_index == NO_INDEX || group->self_server == NO_INDEX || group->single)
+        return error_set(error, ERR_PROTOCOL,
+                         "a contribution to group %" PRIu32
+                         ", in which it has no part or this node no shard",
+                         group->id);
+    return slot_contribute_remote(group, node_index, header, buffer, error);
+}
+
+static int message_error(struct exchange_group *group, uint32_t from,
+                         const struct wire_header *header, const struct buffer *buffer,
+                         struct error *error)
+{
+    if (group_server_index(group, from) == NO_INDEX)
+        return error_set(error, ERR_PROTOCOL,
+                         "an error for group %" PRIu32 ", in which it owns no shard", group->id);
+    char text[ERROR_TEXT_BYTES];
+    uint32_t bytes = header->payload_bytes < sizeof(text) - 1 ? header->payload_bytes
+                                                              : (uint32_t)sizeof(text) - 1;
+    for (uint32_t i = 0; i < bytes; i++)
+        text[i] = (char)buffer->data[WIRE_HEADER_BYTES + i];
+    text[bytes] = '\0';
+    group_fail(group, header->status, text);
+    return 0;
+}
+
+static int message_dispatch(struct exchange *exchange, uint32_t from,
+                            const struct wire_header *header, struct buffer *buffer,
+                            struct error *error)
+{
+    struct exchange_job *job = job_find(exchange, header->job);
+    struct exchange_group *group = job ? group_find(job, header->group) : NULL;
+    if (!group || group->failed) {
+        exchange->dropped_messages++;
+        return 0;
+    }
+    switch (header->type) {
+    case WIRE_CONTRIBUTION:
+    case WIRE_DISAGREE:
+        return message_contribution(group, from, header, buffer, error);
+    case WIRE_RESULT:
+        if (group_server_index(group, from) == NO_INDEX)
+            return error_set(error, ERR_PROTOCOL,
+                             "a result for group %" PRIu32 ", in which it owns no shard",
+                             group->id);
+        return collective_result(group, from, header, buffer, error);
+    default:
+        return message_error(group, from, header, buffer, error);
+    }
+}
+
+int exchange_receive(struct exchange *exchange, uint32_t node, struct buffer *buffer,
+                     uint32_t bytes, uint64_t now_ns, uint32_t *from, struct error *error)
+{
+    struct exchange_peer *account = receive_account(exchange, buffer->peer);
+    assert(account->posted > 0);
+    account->posted--;
+    account->held++;
+    exchange->now_ns = now_ns;
+    *from = node;
+    struct wire_header header;
+    int result = bytes > buffer->capacity
+                     ? error_set(error, ERR_PROTOCOL, "a message of %" PRIu32 " bytes", bytes)
+                     : wire_decode_header(buffer->data, bytes, &header, error);
+    if (result == 0 && message_sender(exchange, node, header.token, from) != 0)
+        result = error_set(error, ERR_PROTOCOL, "a message has a token that was not given out");
+    if (result == 0)
+        result = message_dispatch(exchange, *from, &header, buffer, error);
+    /* Whoever keeps the buffer holds it. */
+    receive_release(exchange, buffer);
+    return result;
+}
+
+/* --- running ---------------------------------------------------------------------------------- */
+
+void exchange_run(struct exchange *exchange)
+{
+    while (exchange->dirty) {
+        struct exchange_group *group = exchange->dirty;
+        exchange->dirty = group->next_dirty;
+        group->is_dirty = false;
+        group_pump(group);
+    }
+}
+
+void exchange_totals(const struct exchange *exchange, struct exchange_totals *totals)
+{
+    *totals = (struct exchange_totals){
+        .bytes_reduced = exchange->bytes_reduced,
+        .collectives = exchange->collectives,
+        .dropped_messages = exchange->dropped_messages,
+        .slots = exchange->slots,
+        .workers = exchange->workers,
+    };
+    for (const struct exchange_job *job = exchange->jobs; job; job = job->next)
+        totals->jobs++;
+}
+
+/* --- late ranks ------------------------------------------------------------------------------- */
+
+static void group_report_late(struct exchange_group *group, uint64_t sequence)
+{
+    struct exchange *exchange = group->job->exchange;
+    struct engine_event *event = engine_event_create(ENGINE_LATE);
+    event->job = group->job->id;
+    event->group = group->id;
+    event->sequence = sequence;
+    collective_missing_ranks(group, sequence, event);
+    slot_missing_nodes(group, sequence, event);
+    exchange->options.io.event(exchange->options.io.context, event);
+}
+
+static void group_tick(struct exchange_group *group, uint64_t now_ns)
+{
+    uint64_t late_ns = group->job->exchange->options.late_ns;
+    uint64_t sequence = 0;
+    uint64_t first_ns = 0;
+    bool waits = slot_oldest_waiting(group, &sequence, &first_ns);
+    const struct collective *oldest = group->oldest;
+    if (oldest && oldest->submitted < group->local_count &&
+        (!waits || oldest->sequence <= sequence)) {
+        waits = true;
+        sequence = oldest->sequence;
+        first_ns = oldest->first_ns;
+    }
+    if (!waits || now_ns < first_ns + late_ns || group->late_reported == sequence + 1)
+        return;
+    group->late_reported = sequence + 1;
+    group_report_late(group, sequence);
+}
+
+void exchange_tick(struct exchange *exchange, uint64_t now_ns)
+{
+    exchange->now_ns = now_ns;
+    for (struct exchange_job *job = exchange->jobs; job; job = job->next) {
+        for (struct exchange_group *group = job->groups; group; group = group->next) {
+            if (!group->failed)
+                group_tick(group, now_ns);
+        }
+    }
+}
+
+void exchange_late_query(struct exchange *exchange, uint64_t job_id, uint32_t id, uint64_t sequence)
+{
+    struct exchange_job *job = job_find(exchange, job_id);
+    struct exchange_group *group = job ? group_find(job, id) : NULL;
+    if (!group)
+        return;
+    struct engine_event *event = engine_event_create(ENGINE_LATE);
+    event->job = job_id;
+    event->group = id;
+    event->sequence = sequence;
+    collective_missing_ranks(group, sequence, event);
+    exchange->options.io.event(exchange->options.io.context, event);
+}
+
+bool exchange_idle(const struct exchange *exchange)
+{
+    for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
+        for (const struct exchange_group *group = job->groups; group; group = group->next) {
+            if (group->failed)
+                continue;
+            uint64_t sequence, first_ns;
+            if (group->oldest || group->pending || slot_oldest_waiting(group, &sequence, &first_ns))
+                return false;
+        }
+    }
+    return true;
+}
+
+void exchange_check(const struct exchange *exchange)
+{
+    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
+        const struct exchange_peer *account = &exchange->peers[i];
+        assert(account->allowed <= account->reserved);
+        if (account->up && !exchange->options.shared_receives)
+            assert(account->posted + account->held >= account->allowed);
+    }
+    for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
+        for (const struct exchange_group *group = job->groups; group; group = group->next) {
+            for (uint32_t i = 0; i < group->rule.servers; i++)
+                assert(group->in_flight[i] <= group->window);
+            for (uint32_t i = 0; i < group->node_count; i++)
+                assert(group->slots_of[i] <= group->window + 1);
+            for (const struct collective *it = group->oldest; it; it = it->next) {
+                assert(it->issued <= it->ready && it->delivered <= it->issued);
+                assert(!it->next || it->sequence < it->next->sequence);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+/* The data path of one daemon, without I/O: what arrives (submissions of local workers, messages of
+ * other daemons, finished reductions and sends) goes in as calls, what is to be done (sends,
+ * reductions, completions, events) comes out through a table. No clock, thread or fabric: the
+ * engine runs it on real ones, the cluster of the tests on virtual ones.
+ *
+ * Two roles meet here. As a node with ranks (server/collective.c) a daemon follows each chunk of a
+ * collective from its ranks' data over the sum on the node to the owner and back. As an owner
+ * (server/slot.c) it gathers one contribution a node for a chunk, sums them in node order and
+ * returns the result.
+ *
+ *   chunk on its node:  GATHERING -> SUMMING -> CONTRIBUTED -> DELIVERING -> gone
+ *   slot at its owner:  GATHERING -> SUMMING -> gone (result's sends hold the buffer)
+ *
+ * Invariants, which tests check after every step (exchange_check):
+ *   - a node has at most `window` chunks of a group between issue and delivery for one server, the
+ *     last place only ever taken by the oldest collective that is not complete;
+ *   - a chunk is issued once, and only when every local rank has handed its part over;
+ *   - for every peer, receives posted plus buffers held is at least what it may send.
+ */
+#ifndef SERVER_EXCHANGE_H
+#define SERVER_EXCHANGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/arena.h"
+#include "common/buffer.h"
+#include "common/dtype.h"
+#include "common/error.h"
+#include "common/wire.h"
+#include "server/engine_event.h"
+
+struct exchange;
+struct exchange_group;
+struct exchange_job;
+struct exchange_worker;
+
+/* A reduction or copy, done by whoever takes it from io->reduce; then exchange_reduced. The arrays
+ * and what they point to stay valid until then. */
+struct reduce_task {
+    struct reduce_task *next; /* free for whoever holds the task */
+    const void **in;
+    void **out;
+    unsigned inputs;
+    unsigned outputs;
+    enum dtype dtype;
+    enum reduce_op op;
+    uint32_t divisor;
+    size_t count;
+    struct exchange_group *group; /* the exchange's, like the two below */
+    void (*finish)(struct reduce_task *task);
+    void *owner;
+};
+
+/* A message on its way out; exchange_sent gives it back. */
+struct exchange_send {
+    struct exchange_send *next; /* free for whoever holds the send */
+    uint32_t node;
+    uint32_t payload_bytes;
+    const void *payload;
+    struct buffer *buffer;          /* that payload lies in, held; or NULL */
+    struct exchange_worker *worker; /* in whose arena payload lies; or NULL */
+    struct exchange_group *group;   /* the exchange's */
+    uint8_t header[WIRE_HEADER_BYTES];
+};
+
+/* One local rank. The engine owns the memory behind it; see exchange_attach. */
+struct exchange_worker {
+    struct exchange_worker *next; /* in its job */
+    struct exchange_job *job;
+    uint32_t rank; /* of the job */
+    struct arena arena;
+    void *registration; /* of the arena with the fabric, or NULL */
+    void *user;         /* the engine's */
+    bool detached;      /* takes no completions any more */
+};
+
+struct exchange_io {
+    void *context;
+    /* Takes the send; it always succeeds (the engine queues), exchange_sent follows later. */
+    void (*send)(void *context, struct exchange_send *send);
+    /* Takes the task; exchange_reduced follows, never inside this call. */
+    void (*reduce)(void *context, struct reduce_task *task);
+    /* Tell a worker. Its ring full is the engine's matter. */
+    void (*complete)(void *context, struct exchange_worker *worker,
+                     const struct arena_completion *completion);
+    /* Post one receive of the whole buffer for the peer. The engine gives it back through
+     * exchange_receive or exchange_receive_returned. 0 or negative: then it was not taken. */
+    int (*post_receive)(void *context, uint32_t node, struct buffer *buffer);
+    /* Takes the event. */
+    void (*event)(void *context, struct engine_event *event);
+    /* A worker that was attached is no longer needed: its job is gone. */
+    void (*release_worker)(void *context, struct exchange_worker *worker);
+};
+
+struct exchange_options {
+    uint32_t self;                 /* this node's number */
+    uint32_t node_count;           /* of the roster */
+    const char *const *node_names; /* [node_count]; owned by the caller */
+    uint32_t chunk_bytes;
+    uint32_t least_shard_bytes;
+    uint32_t window_chunks;
+    uint64_t late_ns;
+    bool shared_receives; /* receives are not per peer (datagram endpoints) */
+    struct buffer_pool *pool;
+    struct exchange_io io;
+};
+
+int exchange_create(struct exchange **exchange, const struct exchange_options *options,
+                    struct error *error);
+/* Every send, task and receive must have been given back. */
+void exchange_destroy(struct exchange *exchange);
+
+/* Peers. Tokens: see common/wire.h. up posts receives; after down nothing may be sent to it, and
+ * its receives come back through exchange_receive_returned. */
+void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive_token,
+                      uint64_t send_token);
+void exchange_peer_down(struct exchange *exchange, uint32_t node);
+
+/* Jobs and groups; texts as for the engine's calls of the same names. */
+int exchange_job_open(struct exchange *exchange, const struct engine_job *job, struct error *error);
+void exchange_job_fail(struct exchange *exchange, uint64_t job);
+void exchange_job_close(struct exchange *exchange, uint64_t job);
+int exchange_group_open(struct exchange *exchange, uint64_t job, uint32_t group,
+                        const uint32_t *ranks, uint32_t rank_count, struct error *error);
+void exchange_group_close(struct exchange *exchange, uint64_t job, uint32_t group);
+void exchange_rank_left(struct exchange *exchange, uint64_t job, uint32_t group, uint32_t rank,
+                        uint64_t sequences);
+/* Take the worker into its job (worker->rank, arena, user are set by the caller). It is given back
+ * with io->release_worker when the job is gone and nothing touches its arena. ERR_STATE: no such
+ * job, or rank not of this node, or attached already; the caller keeps it. */
+int exchange_attach(struct exchange *exchange, uint64_t job, struct exchange_worker *worker,
+                    struct error *error);
+/* No further submissions or completions; emits ENGINE_WORKER_DETACHED. */
+void exchange_detach(struct exchange *exchange, struct exchange_worker *worker);
+struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t job,
+                                             uint32_t rank);
+
+/* One entry of a worker's ring. Nonsense is ERR_PROTOCOL or ERR_INVALID with the reason; the caller
+ * then stops reading that ring. */
+int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
+                    const struct arena_submission *submission, uint64_t now_ns,
+                    struct error *error);
+/* A message of `bytes` in buffer->data. Takes the buffer. node may be TRANSPORT_NO_PEER: the token
+ * tells. *from is who sent it. ERR_PROTOCOL: the peer is to be disconnected, text says why. */
+int exchange_receive(struct exchange *exchange, uint32_t node, struct buffer *buffer,
+                     uint32_t bytes, uint64_t now_ns, uint32_t *from, struct error *error);
+void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct buffer *buffer);
+void exchange_sent(struct exchange *exchange, struct exchange_send *send);
+void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
+
+/* Issue what the calls above have made possible. To be called after each batch of them. */
+void exchange_run(struct exchange *exchange);
+/* Look for late ranks; call every late_ns / 4 or so. */
+void exchange_tick(struct exchange *exchange, uint64_t now_ns);
+/* Emits ENGINE_LATE with the ranks of this node that have not submitted the sequence. */
+void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t group,
+                         uint64_t sequence);
+
+/* Whether no collective is in progress. */
+bool exchange_idle(const struct exchange *exchange);
+
+/* Figures for the status. */
+struct exchange_totals {
+    uint64_t bytes_reduced;
+    uint64_t collectives;
+    uint64_t dropped_messages;
+    uint64_t slots; /* chunks in progress, both roles */
+    uint32_t workers;
+    uint32_t jobs;
+};
+struct exchange_job_totals {
+    uint64_t job;
+    uint64_t bytes_submitted;
+    uint64_t collectives;
+    uint64_t slots;
+    uint32_t groups;
+    uint32_t slowest_rank; /* UINT32_MAX: none */
+    uint64_t slowest_times;
+    bool failed;
+};
+void exchange_totals(const struct exchange *exchange, struct exchange_totals *totals);
+/* Up to `room`; returns how many jobs there are. */
+uint32_t exchange_job_totals(const struct exchange *exchange, struct exchange_job_totals *totals,
+                             uint32_t room);
+
+/* Assert the invariants above; for tests. */
+void exchange_check(const struct exchange *exchange);
+
+#endif

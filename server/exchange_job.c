@@ -1,0 +1,575 @@
+/* Jobs and groups of the exchange: opening, failing, closing, and when their memory may go. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/reduce.h"
+#include "server/exchange_private.h"
+
+/* Beyond this many nodes the window shrinks, so that an owner's buffers grow no further. */
+#define WINDOW_FULL_NODES 16u
+#define WINDOW_LEAST 2u
+
+/* --- finding ---------------------------------------------------------------------------------- */
+
+struct exchange_job *job_find(const struct exchange *exchange, uint64_t id)
+{
+    for (struct exchange_job *job = exchange->jobs; job; job = job->next) {
+        if (job->id == id && !job->closing)
+            return job;
+    }
+    return NULL;
+}
+
+struct exchange_group *group_find(const struct exchange_job *job, uint32_t id)
+{
+    for (struct exchange_group *group = job->groups; group; group = group->next) {
+        if (group->id == id && !group->closing)
+            return group;
+    }
+    return NULL;
+}
+
+uint32_t group_local_index(const struct exchange_group *group, uint32_t job_rank)
+{
+    for (uint32_t i = 0; i < group->local_count; i++) {
+        if (group->locals[i].job_rank == job_rank)
+            return i;
+    }
+    return NO_INDEX;
+}
+
+static uint32_t index_of(const uint32_t *numbers, uint32_t count, uint32_t number)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (numbers[i] == number)
+            return i;
+    }
+    return NO_INDEX;
+}
+
+uint32_t group_node_index(const struct exchange_group *group, uint32_t node)
+{
+    return index_of(group->nodes, group->node_count, node);
+}
+
+uint32_t group_server_index(const struct exchange_group *group, uint32_t node)
+{
+    return index_of(group->server_nodes, group->rule.servers, node);
+}
+
+uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank)
+{
+    return group->job->rank_nodes[group->ranks[group_rank]];
+}
+
+void group_mark_dirty(struct exchange_group *group)
+{
+    struct exchange *exchange = group->job->exchange;
+    if (group->is_dirty)
+        return;
+    group->is_dirty = true;
+    group->next_dirty = exchange->dirty;
+    exchange->dirty = group;
+}
+
+static void group_unmark_dirty(struct exchange_group *group)
+{
+    if (!group->is_dirty)
+        return;
+    struct exchange_group **link = &group->job->exchange->dirty;
+    while (*link != group)
+        link = &(*link)->next_dirty;
+    *link = group->next_dirty;
+    group->is_dirty = false;
+}
+
+/* --- groups ----------------------------------------------------------------------------------- */
+
+static int group_fill_nodes(struct exchange_group *group, const uint32_t *ranks,
+                            struct error *error)
+{
+    struct exchange_job *job = group->job;
+    struct exchange *exchange = job->exchange;
+    memcpy(group->ranks, ranks, group->size * sizeof(*ranks));
+    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
+        bool has_rank = false;
+        for (uint32_t i = 0; i < group->size; i++)
+            has_rank |= job->rank_nodes[ranks[i]] == node;
+        if (has_rank)
+            group->nodes[group->node_count++] = node;
+    }
+    for (uint32_t i = 0; i < group->size; i++) {
+        if (job->rank_nodes[ranks[i]] == exchange->options.self)
+            group->locals[group->local_count++] =
+                (struct local_rank){.group_rank = i, .job_rank = ranks[i]};
+    }
+    if (group->local_count > REDUCE_MAX_INPUTS || group->node_count > REDUCE_MAX_INPUTS)
+        return error_set(error, ERR_MEMORY, "more than %d ranks on a node or nodes in a group",
+                         REDUCE_MAX_INPUTS);
+    group->self_node = group_node_index(group, exchange->options.self);
+    group->single = group->node_count == 1;
+    return 0;
+}
+
+static void group_fill_servers(struct exchange_group *group)
+{
+    struct exchange_job *job = group->job;
+    const struct exchange_options *options = &job->exchange->options;
+    uint32_t count = group->single ? 1 : job->server_count;
+    for (uint32_t i = 0; i < count; i++) {
+        group->server_nodes[i] = group->single ? group->nodes[0] : job->server_nodes[i];
+        group->weights[i] = group->single ? 1 : job->server_weights[i];
+    }
+    group->rule = (struct layout_rule){.servers = count,
+                                       .weights = group->weights,
+                                       .chunk_bytes = options->chunk_bytes,
+                                       .least_shard_bytes = options->least_shard_bytes};
+    group->self_server = group_server_index(group, options->self);
+    /* The same on every daemon: it depends on the roster and the shared configuration only. */
+    group->window = options->window_chunks;
+    if (group->node_count > WINDOW_FULL_NODES) {
+        group->window = group->window * WINDOW_FULL_NODES / group->node_count;
+        if (group->window < WINDOW_LEAST)
+            group->window = WINDOW_LEAST;
+    }
+}
+
+/* How many messages of this group the node may have under way to this one. */
+static uint32_t group_receives_from(const struct exchange_group *group, uint32_t node)
+{
+    if (group->single || node == group->job->exchange->options.self)
+        return 0;
+    uint32_t receives = 0;
+    if (group->self_server != NO_INDEX && group_node_index(group, node) != NO_INDEX)
+        receives += group->window + 1; /* contributions, and one DISAGREE */
+    if (group->self_node != NO_INDEX && group_server_index(group, node) != NO_INDEX)
+        receives += group->window + 1; /* results, and the ERROR that answers a DISAGREE */
+    return receives;
+}
+
+static void group_disallow_receives(struct exchange_group *group, uint32_t nodes)
+{
+    struct exchange *exchange = group->job->exchange;
+    for (uint32_t node = 0; node < nodes; node++) {
+        uint32_t account = exchange->options.shared_receives ? 0 : node;
+        exchange->peers[account].allowed -= group_receives_from(group, node);
+    }
+}
+
+/* Promise and post the receives that the group's windows need. */
+static int group_allow_receives(struct exchange_group *group, struct error *error)
+{
+    struct exchange *exchange = group->job->exchange;
+    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
+        struct exchange_peer *account =
+            &exchange->peers[exchange->options.shared_receives ? 0 : node];
+        uint32_t allowed = account->allowed + group_receives_from(group, node);
+        if (allowed > account->reserved) {
+            int result =
+                buffer_pool_reserve(exchange->options.pool, allowed - account->reserved, error);
+            if (result != 0) {
+                group_disallow_receives(group, node);
+                return result;
+            }
+            account->reserved = allowed;
+        }
+        account->allowed = allowed;
+    }
+    for (uint32_t node = 0; node < exchange->options.node_count; node++)
+        receive_replenish(exchange, node);
+    return 0;
+}
+
+static int group_reserve(struct exchange_group *group, struct error *error)
+{
+    struct exchange *exchange = group->job->exchange;
+    if (!group->single && group->local_count > 1) {
+        group->reserved_sums = (uint64_t)group->window * group->rule.servers;
+        int result = buffer_pool_reserve(exchange->options.pool, group->reserved_sums, error);
+        if (result != 0) {
+            group->reserved_sums = 0;
+            return result;
+        }
+    }
+    int result = group_allow_receives(group, error);
+    if (result != 0) {
+        buffer_pool_unreserve(exchange->options.pool, group->reserved_sums);
+        group->reserved_sums = 0;
+    }
+    return result;
+}
+
+static void group_free_arrays(struct exchange_group *group)
+{
+    slab_clear(&group->chunk_slab);
+    slab_clear(&group->slot_slab);
+    free(group->ranks);
+    free(group->nodes);
+    free(group->locals);
+    free(group->server_nodes);
+    free(group->weights);
+    free(group->in_flight);
+    free(group->slots_of);
+    free(group);
+}
+
+static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t id, uint32_t size)
+{
+    struct exchange_group *group = calloc(1, sizeof(*group));
+    if (!group)
+        return NULL;
+    uint32_t nodes = job->exchange->options.node_count;
+    uint32_t servers = job->server_count > 0 ? job->server_count : 1;
+    *group = (struct exchange_group){
+        .job = job,
+        .id = id,
+        .size = size,
+        .ranks = calloc(size, sizeof(uint32_t)),
+        .nodes = calloc(nodes, sizeof(uint32_t)),
+        .locals = calloc(size, sizeof(struct local_rank)),
+        .server_nodes = calloc(servers, sizeof(uint32_t)),
+        .weights = calloc(servers, sizeof(uint32_t)),
+        .in_flight = calloc(servers, sizeof(uint32_t)),
+        .slots_of = calloc(nodes, sizeof(uint32_t)),
+        .least_left = UINT64_MAX,
+    };
+    if (!group->ranks || !group->nodes || !group->locals || !group->server_nodes ||
+        !group->weights || !group->in_flight || !group->slots_of) {
+        group_free_arrays(group);
+        return NULL;
+    }
+    return group;
+}
+
+static void group_init_slabs(struct exchange_group *group)
+{
+    size_t pointer = sizeof(void *);
+    slab_init(&group->chunk_slab, sizeof(struct chunk) + group->local_count * 2 * pointer +
+                                      group->local_count * sizeof(uint64_t));
+    slab_init(&group->slot_slab,
+              sizeof(struct slot) + ((size_t)group->node_count + group->local_count + 1) * pointer +
+                  group->node_count * sizeof(struct contribution));
+}
+
+int exchange_group_open(struct exchange *exchange, uint64_t job_id, uint32_t id,
+                        const uint32_t *ranks, uint32_t rank_count, struct error *error)
+{
+    struct exchange_job *job = job_find(exchange, job_id);
+    if (!job || job->failed)
+        return error_set(error, ERR_STATE, "job %016" PRIx64 " is not open", job_id);
+    if (group_find(job, id))
+        return error_set(error, ERR_STATE, "group %" PRIu32 " is open already", id);
+    for (uint32_t i = 0; i < rank_count; i++) {
+        if (ranks[i] >= job->world_size || index_of(ranks, i, ranks[i]) != NO_INDEX)
+            return error_set(error, ERR_INVALID, "rank %" PRIu32 " is not of the job, or twice",
+                             ranks[i]);
+    }
+    struct exchange_group *group = group_allocate(job, id, rank_count);
+    if (!group)
+        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, rank_count);
+    int result = group_fill_nodes(group, ranks, error);
+    if (result == 0) {
+        group_fill_servers(group);
+        group_init_slabs(group);
+        result = group_reserve(group, error);
+    }
+    if (result != 0) {
+        group_free_arrays(group);
+        return result;
+    }
+    group->next = job->groups;
+    job->groups = group;
+    return 0;
+}
+
+/* Free what is in progress; nothing of it is pending. */
+static void group_drop(struct exchange_group *group)
+{
+    assert(group->pending == 0);
+    collectives_drop(group);
+    slots_drop(group);
+    memset(group->in_flight, 0, group->rule.servers * sizeof(*group->in_flight));
+    memset(group->slots_of, 0, group->node_count * sizeof(*group->slots_of));
+}
+
+static void group_free(struct exchange_group *group)
+{
+    struct exchange *exchange = group->job->exchange;
+    group_unmark_dirty(group);
+    group_drop(group);
+    group_disallow_receives(group, exchange->options.node_count);
+    buffer_pool_unreserve(exchange->options.pool, group->reserved_sums);
+    assert(group->chunk_slab.in_use == 0 && group->slot_slab.in_use == 0);
+    group_free_arrays(group);
+}
+
+void group_fail(struct exchange_group *group, int code, const char *text)
+{
+    if (group->failed)
+        return;
+    group->failed = true;
+    group_mark_dirty(group); /* its memory goes from exchange_run, not from under our callers */
+    struct engine_event *event = engine_event_create(ENGINE_GROUP_FAILED);
+    event->job = group->job->id;
+    event->group = group->id;
+    event->code = code;
+    snprintf(event->text, sizeof(event->text), "%s", text);
+    struct exchange *exchange = group->job->exchange;
+    exchange->options.io.event(exchange->options.io.context, event);
+}
+
+void exchange_group_close(struct exchange *exchange, uint64_t job_id, uint32_t id)
+{
+    struct exchange_job *job = job_find(exchange, job_id);
+    struct exchange_group *group = job ? group_find(job, id) : NULL;
+    if (!group)
+        return;
+    group->failed = true;
+    group->closing = true;
+    job_settle(job);
+}
+
+void exchange_rank_left(struct exchange *exchange, uint64_t job_id, uint32_t id, uint32_t rank,
+                        uint64_t sequences)
+{
+    struct exchange_job *job = job_find(exchange, job_id);
+    struct exchange_group *group = job ? group_find(job, id) : NULL;
+    if (!group || group->failed || sequences >= group->least_left)
+        return;
+    group->least_left = sequences;
+    group->left_rank = rank;
+    group_mark_dirty(group); /* group_pump looks whether a collective needs that rank */
+}
+
+/* --- jobs ------------------------------------------------------------------------------------- */
+
+static void job_free_arrays(struct exchange_job *job)
+{
+    free(job->rank_nodes);
+    free(job->server_nodes);
+    free(job->server_weights);
+    free(job->by_rank);
+    free(job->last_to_arrive);
+    free(job);
+}
+
+static uint32_t *copy_numbers(const uint32_t *numbers, uint32_t count)
+{
+    uint32_t *copy = calloc(count ? count : 1, sizeof(*copy));
+    if (copy && count)
+        memcpy(copy, numbers, count * sizeof(*copy));
+    return copy;
+}
+
+static int job_check(const struct exchange *exchange, const struct engine_job *job,
+                     struct error *error)
+{
+    if (job_find(exchange, job->job))
+        return error_set(error, ERR_STATE, "job %016" PRIx64 " is open already", job->job);
+    for (uint32_t i = 0; i < job->world_size; i++) {
+        if (job->rank_nodes[i] >= exchange->options.node_count)
+            return error_set(error, ERR_INVALID, "rank %" PRIu32 " on unknown node %" PRIu32, i,
+                             job->rank_nodes[i]);
+    }
+    for (uint32_t i = 0; i < job->server_count; i++) {
+        if (job->server_nodes[i] >= exchange->options.node_count || job->server_weights[i] == 0 ||
+            job->server_weights[i] > LAYOUT_MAX_WEIGHT)
+            return error_set(error, ERR_INVALID, "server %" PRIu32 " of the job makes no sense", i);
+    }
+    if (job->world_size == 0 || job->server_count == 0 || job->server_count > LAYOUT_MAX_SERVERS)
+        return error_set(error, ERR_INVALID, "a job of %" PRIu32 " ranks and %" PRIu32 " servers",
+                         job->world_size, job->server_count);
+    return 0;
+}
+
+static struct exchange_job *job_allocate(struct exchange *exchange, const struct engine_job *from)
+{
+    struct exchange_job *job = calloc(1, sizeof(*job));
+    if (!job)
+        return NULL;
+    *job = (struct exchange_job){
+        .exchange = exchange,
+        .id = from->job,
+        .world_size = from->world_size,
+        .rank_nodes = copy_numbers(from->rank_nodes, from->world_size),
+        .server_count = from->server_count,
+        .server_nodes = copy_numbers(from->server_nodes, from->server_count),
+        .server_weights = copy_numbers(from->server_weights, from->server_count),
+        .by_rank = calloc(from->world_size, sizeof(*job->by_rank)),
+        .last_to_arrive = calloc(from->world_size, sizeof(*job->last_to_arrive)),
+    };
+    snprintf(job->name, sizeof(job->name), "%s", from->name);
+    if (!job->rank_nodes || !job->server_nodes || !job->server_weights || !job->by_rank ||
+        !job->last_to_arrive) {
+        job_free_arrays(job);
+        return NULL;
+    }
+    return job;
+}
+
+int exchange_job_open(struct exchange *exchange, const struct engine_job *from, struct error *error)
+{
+    int result = job_check(exchange, from, error);
+    if (result != 0)
+        return result;
+    struct exchange_job *job = job_allocate(exchange, from);
+    uint32_t *everyone = calloc(from->world_size, sizeof(*everyone));
+    if (!job || !everyone) {
+        if (job)
+            job_free_arrays(job);
+        free(everyone);
+        return error_set(error, ERR_MEMORY, "no memory for a job of %" PRIu32, from->world_size);
+    }
+    for (uint32_t i = 0; i < from->world_size; i++)
+        everyone[i] = i;
+    job->next = exchange->jobs;
+    exchange->jobs = job;
+    result = exchange_group_open(exchange, job->id, 0, everyone, from->world_size, error);
+    free(everyone);
+    if (result != 0) {
+        exchange->jobs = job->next;
+        job_free_arrays(job);
+    }
+    return result;
+}
+
+static void job_free(struct exchange_job *job)
+{
+    struct exchange *exchange = job->exchange;
+    struct exchange_job **link = &exchange->jobs;
+    while (*link != job)
+        link = &(*link)->next;
+    *link = job->next;
+    while (job->workers) {
+        struct exchange_worker *worker = job->workers;
+        job->workers = worker->next;
+        exchange->workers--;
+        exchange->options.io.release_worker(exchange->options.io.context, worker);
+    }
+    job_free_arrays(job);
+}
+
+void job_settle(struct exchange_job *job)
+{
+    struct exchange_group **link = &job->groups;
+    while (*link) {
+        struct exchange_group *group = *link;
+        bool quiet = group->pending == 0;
+        if (group->closing && quiet) {
+            *link = group->next;
+            group_free(group);
+            continue;
+        }
+        if (group->failed && quiet)
+            group_drop(group);
+        link = &group->next;
+    }
+    if (job->closing && !job->groups)
+        job_free(job);
+}
+
+void exchange_job_fail(struct exchange *exchange, uint64_t id)
+{
+    struct exchange_job *job = job_find(exchange, id);
+    if (!job || job->failed)
+        return;
+    job->failed = true;
+    for (struct exchange_group *group = job->groups; group; group = group->next)
+        group->failed = true;
+    job_settle(job);
+}
+
+void exchange_job_close(struct exchange *exchange, uint64_t id)
+{
+    struct exchange_job *job = job_find(exchange, id);
+    if (!job)
+        return;
+    job->failed = true;
+    job->closing = true;
+    for (struct exchange_group *group = job->groups; group; group = group->next) {
+        group->failed = true;
+        group->closing = true;
+    }
+    job_settle(job);
+}
+
+/* --- workers ---------------------------------------------------------------------------------- */
+
+int exchange_attach(struct exchange *exchange, uint64_t id, struct exchange_worker *worker,
+                    struct error *error)
+{
+    struct exchange_job *job = job_find(exchange, id);
+    if (!job)
+        return error_set(error, ERR_STATE, "job %016" PRIx64 " is not open", id);
+    if (worker->rank >= job->world_size ||
+        job->rank_nodes[worker->rank] != exchange->options.self || job->by_rank[worker->rank])
+        return error_set(error, ERR_STATE, "rank %" PRIu32 " is not of this node, or attached",
+                         worker->rank);
+    worker->job = job;
+    worker->detached = false;
+    worker->next = job->workers;
+    job->workers = worker;
+    job->by_rank[worker->rank] = worker;
+    exchange->workers++;
+    return 0;
+}
+
+void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
+{
+    struct exchange_job *job = worker->job;
+    if (worker->detached)
+        return;
+    worker->detached = true;
+    struct engine_event *event = engine_event_create(ENGINE_WORKER_DETACHED);
+    event->job = job->id;
+    event->rank = worker->rank;
+    uint32_t groups = 0;
+    for (struct exchange_group *group = job->groups; group; group = group->next)
+        groups++;
+    event->positions = calloc(groups ? groups : 1, sizeof(*event->positions));
+    if (!event->positions)
+        abort();
+    for (struct exchange_group *group = job->groups; group; group = group->next) {
+        uint32_t local = group_local_index(group, worker->rank);
+        if (local == NO_INDEX || group->closing)
+            continue;
+        event->positions[event->position_count++] = (struct engine_position){
+            .group = group->id, .sequences = group->locals[local].next_sequence};
+    }
+    exchange->options.io.event(exchange->options.io.context, event);
+}
+
+struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t id, uint32_t rank)
+{
+    struct exchange_job *job = job_find(exchange, id);
+    return job && rank < job->world_size ? job->by_rank[rank] : NULL;
+}
+
+uint32_t exchange_job_totals(const struct exchange *exchange, struct exchange_job_totals *totals,
+                             uint32_t room)
+{
+    uint32_t count = 0;
+    for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
+        struct exchange_job_totals one = {.job = job->id,
+                                          .bytes_submitted = job->bytes_submitted,
+                                          .collectives = job->collectives,
+                                          .slots = job->slots,
+                                          .slowest_rank = UINT32_MAX,
+                                          .failed = job->failed};
+        for (const struct exchange_group *group = job->groups; group; group = group->next)
+            one.groups++;
+        for (uint32_t rank = 0; rank < job->world_size; rank++) {
+            if (job->last_to_arrive[rank] > one.slowest_times) {
+                one.slowest_times = job->last_to_arrive[rank];
+                one.slowest_rank = rank;
+            }
+        }
+        if (count < room)
+            totals[count] = one;
+        count++;
+    }
+    return count;
+}

@@ -1,0 +1,255 @@
+/* What the files of the exchange share; nobody else includes it.
+ * exchange.c: peers and messages; exchange_job.c: jobs and groups; collective.c: chunks on their
+ * node; slot.c: chunks at their owner. */
+#ifndef SERVER_EXCHANGE_PRIVATE_H
+#define SERVER_EXCHANGE_PRIVATE_H
+
+#include "common/layout.h"
+#include "common/slab.h"
+#include "server/exchange.h"
+
+#define NO_INDEX UINT32_MAX
+#define SLOT_BUCKETS 64 /* a power of two */
+
+struct exchange_peer {
+    bool up;
+    uint64_t receive_token;
+    uint64_t send_token;
+    uint32_t allowed;  /* messages that the open groups let it have under way to us */
+    uint32_t reserved; /* buffers promised by the pool for that: the most it ever was */
+    uint32_t posted;   /* receives at the transport */
+    uint32_t held;     /* received buffers still in use */
+};
+
+struct exchange {
+    struct exchange_options options;
+    struct exchange_peer *peers; /* [node_count] */
+    struct exchange_job *jobs;
+    struct exchange_group *dirty; /* groups to pump in exchange_run */
+    struct slab sends;
+    uint64_t now_ns;
+    uint64_t bytes_reduced;
+    uint64_t collectives;
+    uint64_t dropped_messages;
+    uint64_t slots;
+    uint32_t workers;
+};
+
+struct exchange_job {
+    struct exchange_job *next;
+    struct exchange *exchange;
+    uint64_t id;
+    char name[CONFIG_NAME_BYTES];
+    uint32_t world_size;
+    uint32_t *rank_nodes; /* [world_size] */
+    uint32_t server_count;
+    uint32_t *server_nodes;
+    uint32_t *server_weights;
+    struct exchange_worker *workers;
+    struct exchange_worker **by_rank; /* [world_size]; NULL: not here */
+    struct exchange_group *groups;
+    uint64_t *last_to_arrive; /* [world_size]: how often a local rank was the last one */
+    uint64_t pending;         /* tasks and sends under way that touch its memory */
+    uint64_t bytes_submitted;
+    uint64_t collectives;
+    uint64_t slots;
+    bool failed;  /* nothing moves any more */
+    bool closing; /* free it when nothing is pending */
+};
+
+/* One rank of a group on this node. */
+struct local_rank {
+    uint32_t group_rank;
+    uint32_t job_rank;
+    uint64_t next_sequence; /* of its next submission */
+};
+
+struct exchange_group {
+    struct exchange_group *next;
+    struct exchange_group *next_dirty;
+    struct exchange_job *job;
+    uint32_t id;
+    uint32_t size;
+    uint32_t *ranks; /* [size]: job ranks in group order */
+
+    uint32_t node_count;
+    uint32_t *nodes;    /* [node_count]: those with ranks of the group, ascending */
+    uint32_t self_node; /* this node's place in nodes, or NO_INDEX */
+    uint32_t local_count;
+    struct local_rank *locals; /* [local_count], in group order */
+
+    bool single; /* all ranks are on this node: one hop, no owner */
+    struct layout_rule rule;
+    uint32_t *server_nodes; /* [rule.servers] */
+    uint32_t *weights;
+    uint32_t self_server; /* this node's place among the servers, or NO_INDEX */
+    uint32_t window;
+    uint32_t *in_flight;    /* [rule.servers]: chunks issued and not delivered */
+    uint32_t *slots_of;     /* [node_count]: open slots here that the node has contributed to */
+    uint64_t reserved_sums; /* buffers promised for sums on this node */
+
+    struct collective *oldest; /* in sequence order */
+    struct collective *newest;
+    uint64_t collectives; /* in the list */
+    struct slot *slot_table[SLOT_BUCKETS];
+    uint64_t pending; /* tasks and sends under way that touch its memory */
+    struct slab chunk_slab;
+    struct slab slot_slab;
+
+    uint64_t least_left; /* the first sequence that a rank which has left does not take part in */
+    uint32_t left_rank;
+    uint64_t late_reported; /* sequence + 1 of the last report */
+    bool is_dirty;
+    bool failed;
+    bool closing;
+};
+
+/* A rank's part of a collective. */
+struct part {
+    struct wire_ask ask;
+    uint64_t request;
+    uint64_t in_offset;
+    uint64_t out_offset;
+    uint32_t handed; /* chunks handed over so far; all, when not staged */
+    bool submitted;
+    bool staged;
+};
+
+/* A collective on this node. */
+struct collective {
+    struct collective *next;
+    struct collective *previous;
+    struct exchange_group *group;
+    uint64_t sequence;
+    uint64_t first_ns; /* when the first local rank submitted it */
+    struct wire_ask ask;
+    struct layout layout;
+    uint32_t element_bytes;
+    uint32_t priority;
+    uint32_t submitted;    /* local ranks */
+    uint32_t ready;        /* chunks [0, ready) have been handed over by all local ranks */
+    uint32_t issued;       /* chunks */
+    uint32_t delivered;    /* chunks */
+    uint32_t *next_piece;  /* [layout.shards]: next piece of each shard to issue */
+    struct chunk **chunks; /* [layout.chunks]: made when first handed over or issued */
+    bool disagree;         /* the local ranks do not agree */
+    bool told;             /* DISAGREE was sent */
+    struct part parts[];   /* [group->local_count] */
+};
+
+enum chunk_state { CHUNK_GATHERING, CHUNK_SUMMING, CHUNK_CONTRIBUTED, CHUNK_DELIVERING };
+
+/* A chunk in progress on its node. */
+struct chunk {
+    struct reduce_task task;
+    struct collective *collective;
+    struct layout_chunk place;
+    uint32_t index;
+    enum chunk_state state;
+    struct buffer *sum;     /* this node's sum, or NULL */
+    struct buffer *result;  /* the received result, or NULL */
+    uint64_t *offsets;      /* [local_count]: where staged ranks put it */
+    const void *pointers[]; /* task.in [local_count], task.out [local_count] */
+};
+
+enum slot_state { SLOT_GATHERING, SLOT_SUMMING };
+
+/* What one node gave to a slot. */
+struct contribution {
+    const void *data;      /* NULL: nothing to add */
+    struct buffer *buffer; /* that data lies in, held; NULL: data is local */
+    struct wire_ask ask;
+    bool heard;
+    uint32_t disagree_bytes;
+    bool disagrees; /* data is a list of asks */
+};
+
+/* A chunk in progress at its owner. */
+struct slot {
+    struct slot *next;
+    struct slot *previous;
+    struct exchange_group *group;
+    struct reduce_task task;
+    uint64_t sequence;
+    uint64_t first_ns;
+    uint32_t chunk;
+    uint32_t heard;
+    enum slot_state state;
+    struct wire_ask ask;
+    struct layout_chunk place;
+    struct buffer *result;
+    struct chunk *local;                /* this node's own chunk, once contributed */
+    struct contribution *contributions; /* [node_count], behind pointers */
+    const void *pointers[];             /* task.in [node_count], task.out [local_count + 1] */
+};
+
+/* exchange.c */
+struct exchange_send *send_create(struct exchange_group *group, uint32_t node, uint8_t type,
+                                  uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
+                                  const void *payload, uint32_t payload_bytes);
+void send_submit(struct exchange *exchange, struct exchange_send *send);
+void receive_release(struct exchange *exchange, struct buffer *buffer);
+void receive_replenish(struct exchange *exchange, uint32_t node);
+void task_submit(struct exchange_group *group, struct reduce_task *task);
+/* Which nodes' contributions carry data, and which results do (common/PROTOCOL.md). */
+bool ask_contributes(const struct exchange_group *group, const struct wire_ask *ask,
+                     uint32_t node_index);
+bool ask_returns(const struct exchange_group *group, const struct wire_ask *ask,
+                 uint32_t node_index);
+/* Bytes of one element; 1 for a barrier. */
+uint32_t ask_element_bytes(const struct wire_ask *ask);
+
+/* exchange_job.c */
+struct exchange_job *job_find(const struct exchange *exchange, uint64_t id);
+struct exchange_group *group_find(const struct exchange_job *job, uint32_t id);
+/* Fail the group: emit the event, drop what is in progress as soon as nothing is pending. */
+void group_fail(struct exchange_group *group, int code, const char *text);
+/* When nothing is pending any more: free what failed or is closing. Job may be gone afterwards. */
+void job_settle(struct exchange_job *job);
+void group_mark_dirty(struct exchange_group *group);
+uint32_t group_local_index(const struct exchange_group *group, uint32_t job_rank);
+uint32_t group_node_index(const struct exchange_group *group, uint32_t node);
+uint32_t group_server_index(const struct exchange_group *group, uint32_t node);
+uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank);
+
+/* collective.c */
+struct collective *collective_find(const struct exchange_group *group, uint64_t sequence);
+int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
+                      const struct arena_submission *submission, struct error *error);
+int collective_hand_over(struct exchange_group *group, uint32_t local,
+                         struct exchange_worker *worker, const struct arena_submission *submission,
+                         struct error *error);
+void group_pump(struct exchange_group *group);
+/* The owner's answer for a chunk of this node. result: held buffer with the payload behind the
+ * header, or NULL. */
+int collective_result(struct exchange_group *group, uint32_t from, const struct wire_header *header,
+                      struct buffer *result, struct error *error);
+/* The chunk's result is in its ranks' arenas. */
+void chunk_delivered(struct chunk *chunk);
+/* Where the chunk's result goes: pointers into the arenas of the local ranks that want it. */
+unsigned chunk_outputs(const struct chunk *chunk, void **out);
+void collectives_drop(struct exchange_group *group);
+/* Late ranks: fills the event's ranks with those that have not submitted the sequence. */
+void collective_missing_ranks(const struct exchange_group *group, uint64_t sequence,
+                              struct engine_event *event);
+
+/* slot.c */
+int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
+                           const struct wire_header *header, struct buffer *buffer,
+                           struct error *error);
+/* This node's own part; data may be NULL. */
+void slot_contribute_local(struct exchange_group *group, struct chunk *chunk, const void *data);
+/* The local ranks disagree and this node owns chunk 0. */
+void slot_disagree_local(struct collective *collective);
+void slots_drop(struct exchange_group *group);
+/* Slots of the group that wait: the oldest one's sequence, since when, and which nodes it lacks.
+ * Returns false when there is none. */
+bool slot_oldest_waiting(const struct exchange_group *group, uint64_t *sequence,
+                         uint64_t *first_ns);
+void slot_missing_nodes(const struct exchange_group *group, uint64_t sequence,
+                        struct engine_event *event);
+
+/* collective.c: encode what the local ranks asked for; the bytes written, at most room. */
+uint32_t collective_encode_asks(const struct collective *collective, uint8_t *bytes, uint32_t room);
+
+#endif

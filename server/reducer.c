@@ -1,0 +1,214 @@
+#include "server/reducer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/ring.h"
+
+#define REDUCER_RING_ENTRIES 1024
+/* Input bytes below which a task is done by the submitter: about the cost of waking a thread. */
+#define REDUCER_INLINE_BYTES 32768
+
+struct reduce_thread {
+    struct reducer *reducer;
+    struct ring todo;
+    struct ring done;
+    uint32_t index;
+    pthread_t thread;
+    bool started;
+};
+
+struct reducer {
+    const struct reduce_kernels *kernels;
+    const struct topology *topology;
+    int done_descriptor;
+    uint32_t thread_count;
+    struct reduce_thread *threads;
+    struct reduce_task *finished; /* done at once by the submitter */
+    struct reduce_task *backlog;  /* all rings full: oldest first */
+    struct reduce_task **backlog_end;
+    struct reduce_task stop;
+};
+
+static void task_run(const struct reducer *reducer, struct reduce_task *task)
+{
+    reduce_run(reducer->kernels, task->dtype, task->op, task->in, task->inputs, task->out,
+               task->outputs, task->count, task->divisor);
+}
+
+static void *reduce_thread_main(void *argument)
+{
+    struct reduce_thread *self = argument;
+    struct reducer *reducer = self->reducer;
+    if (reducer->topology)
+        topology_bind_thread(reducer->topology, self->index, NULL);
+    for (;;) {
+        struct reduce_task *task = ring_pop_wait(&self->todo);
+        if (task == &reducer->stop)
+            return NULL;
+        task_run(reducer, task);
+        /* Never full: it is as large as todo, and the taker empties it before it submits. */
+        while (!ring_push(&self->done, task))
+            abort();
+        if (ring_consumer_sleeps(&self->done)) {
+            uint64_t one = 1;
+            ssize_t written = write(reducer->done_descriptor, &one, sizeof(one));
+            (void)written; /* a full counter means that it is ringing already */
+        }
+    }
+}
+
+static int reduce_thread_start(struct reducer *reducer, uint32_t index)
+{
+    struct reduce_thread *thread = &reducer->threads[index];
+    thread->reducer = reducer;
+    thread->index = index;
+    if (ring_init(&thread->todo, REDUCER_RING_ENTRIES) != 0 ||
+        ring_init(&thread->done, 2 * REDUCER_RING_ENTRIES) != 0)
+        return ERR_MEMORY;
+    /* Signals are for the main thread. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&thread->thread, NULL, reduce_thread_main, thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        return ERR_SYSTEM;
+    thread->started = true;
+    return 0;
+}
+
+int reducer_start(struct reducer **reducer, const struct reduce_kernels *kernels, uint32_t threads,
+                  int done_descriptor, const struct topology *topology, struct error *error)
+{
+    struct reducer *made = calloc(1, sizeof(*made));
+    struct reduce_thread *array =
+        aligned_alloc(64, (threads ? threads : 1) * sizeof(struct reduce_thread));
+    if (!made || !array) {
+        free(made);
+        free(array);
+        return error_set(error, ERR_MEMORY, "no memory for %u reduce threads", threads);
+    }
+    memset(array, 0, (threads ? threads : 1) * sizeof(struct reduce_thread));
+    made->kernels = kernels;
+    made->topology = topology;
+    made->done_descriptor = done_descriptor;
+    made->threads = array;
+    made->backlog_end = &made->backlog;
+    for (uint32_t i = 0; i < threads; i++) {
+        made->thread_count = i + 1;
+        if (reduce_thread_start(made, i) != 0) {
+            reducer_stop(made);
+            return error_set(error, ERR_SYSTEM, "cannot start reduce thread %u of %u", i, threads);
+        }
+    }
+    *reducer = made;
+    return 0;
+}
+
+void reducer_stop(struct reducer *reducer)
+{
+    if (!reducer)
+        return;
+    for (uint32_t i = 0; i < reducer->thread_count; i++) {
+        struct reduce_thread *thread = &reducer->threads[i];
+        if (thread->started) {
+            ring_push(&thread->todo, &reducer->stop);
+            if (ring_consumer_sleeps(&thread->todo))
+                ring_wake(&thread->todo);
+            pthread_join(thread->thread, NULL);
+        }
+        ring_clear(&thread->todo);
+        ring_clear(&thread->done);
+    }
+    free(reducer->threads);
+    free(reducer);
+}
+
+static struct reduce_thread *reducer_least_busy(struct reducer *reducer)
+{
+    struct reduce_thread *best = &reducer->threads[0];
+    for (uint32_t i = 1; i < reducer->thread_count; i++) {
+        if (ring_count(&reducer->threads[i].todo) < ring_count(&best->todo))
+            best = &reducer->threads[i];
+    }
+    return best;
+}
+
+static bool reducer_hand_out(struct reducer *reducer, struct reduce_task *task)
+{
+    struct reduce_thread *thread = reducer_least_busy(reducer);
+    if (ring_count(&thread->todo) >= REDUCER_RING_ENTRIES - 1 || !ring_push(&thread->todo, task))
+        return false;
+    if (ring_consumer_sleeps(&thread->todo))
+        ring_wake(&thread->todo);
+    return true;
+}
+
+void reducer_submit(struct reducer *reducer, struct reduce_task *task)
+{
+    size_t bytes = task->count * dtype_bytes(task->dtype) * (task->inputs + task->outputs);
+    task->next = NULL;
+    if (reducer->thread_count == 0 || bytes <= REDUCER_INLINE_BYTES) {
+        task_run(reducer, task);
+        task->next = reducer->finished;
+        reducer->finished = task;
+        return;
+    }
+    if (!reducer->backlog && reducer_hand_out(reducer, task))
+        return;
+    *reducer->backlog_end = task;
+    reducer->backlog_end = &task->next;
+}
+
+static void reducer_flush_backlog(struct reducer *reducer)
+{
+    while (reducer->backlog) {
+        struct reduce_task *task = reducer->backlog;
+        struct reduce_task *next = task->next;
+        if (!reducer_hand_out(reducer, task))
+            return;
+        reducer->backlog = next;
+        if (!next)
+            reducer->backlog_end = &reducer->backlog;
+    }
+}
+
+struct reduce_task *reducer_take(struct reducer *reducer)
+{
+    struct reduce_task *task = reducer->finished;
+    if (task) {
+        reducer->finished = task->next;
+        return task;
+    }
+    for (uint32_t i = 0; i < reducer->thread_count; i++) {
+        task = ring_pop(&reducer->threads[i].done);
+        if (task) {
+            reducer_flush_backlog(reducer);
+            return task;
+        }
+    }
+    return NULL;
+}
+
+bool reducer_prepare_sleep(struct reducer *reducer)
+{
+    if (reducer->finished)
+        return true;
+    for (uint32_t i = 0; i < reducer->thread_count; i++) {
+        if (ring_prepare_sleep(&reducer->threads[i].done)) {
+            reducer_cancel_sleep(reducer);
+            return true;
+        }
+    }
+    return false;
+}
+
+void reducer_cancel_sleep(struct reducer *reducer)
+{
+    for (uint32_t i = 0; i < reducer->thread_count; i++)
+        ring_cancel_sleep(&reducer->threads[i].done);
+}

@@ -1,0 +1,32 @@
+/* The reduce threads. The engine gives tasks and takes them back done; small ones are done at once,
+ * since a thread's wake-up costs more. One ring to and one from each thread; no locks. */
+#ifndef SERVER_REDUCER_H
+#define SERVER_REDUCER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/error.h"
+#include "common/reduce.h"
+#include "common/topology.h"
+#include "server/exchange.h"
+
+struct reducer;
+
+/* threads may be 0: the caller of reducer_submit does all the work. done_descriptor: an eventfd
+ * that is rung when a task is done while the taker sleeps (reducer_prepare_sleep). topology: to
+ * bind the threads, or NULL. */
+int reducer_start(struct reducer **reducer, const struct reduce_kernels *kernels, uint32_t threads,
+                  int done_descriptor, const struct topology *topology, struct error *error);
+/* All tasks must have been taken back. */
+void reducer_stop(struct reducer *reducer);
+
+void reducer_submit(struct reducer *reducer, struct reduce_task *task);
+/* A finished task, or NULL. */
+struct reduce_task *reducer_take(struct reducer *reducer);
+
+/* As in common/ring.h, over all threads. */
+bool reducer_prepare_sleep(struct reducer *reducer);
+void reducer_cancel_sleep(struct reducer *reducer);
+
+#endif

@@ -1,0 +1,453 @@
+/* A chunk at its owner: one contribution a node, their sum in node order, and the result on its way
+ * back. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "server/disagreement.h"
+#include "server/exchange_private.h"
+
+/* --- the table of open slots ------------------------------------------------------------------ */
+
+static struct slot **slot_bucket(struct exchange_group *group, uint64_t sequence, uint32_t chunk)
+{
+    uint64_t hash = (sequence * 0x9e3779b97f4a7c15ull + chunk) ^ (sequence >> 7);
+    return &group->slot_table[hash & (SLOT_BUCKETS - 1)];
+}
+
+static struct slot *slot_find(struct exchange_group *group, uint64_t sequence, uint32_t chunk)
+{
+    struct slot *slot = *slot_bucket(group, sequence, chunk);
+    while (slot && (slot->sequence != sequence || slot->chunk != chunk))
+        slot = slot->next;
+    return slot;
+}
+
+static struct slot *slot_create(struct exchange_group *group, uint64_t sequence, uint32_t chunk)
+{
+    struct exchange *exchange = group->job->exchange;
+    struct slot *slot = slab_get(&group->slot_slab);
+    if (!slot)
+        return NULL;
+    slot->group = group;
+    slot->sequence = sequence;
+    slot->chunk = chunk;
+    slot->first_ns = exchange->now_ns;
+    slot->task.in = slot->pointers;
+    slot->task.out = (void **)(slot->pointers + group->node_count);
+    slot->task.owner = slot;
+    slot->contributions =
+        (struct contribution *)(slot->pointers + group->node_count + group->local_count + 1);
+    struct slot **bucket = slot_bucket(group, sequence, chunk);
+    slot->next = *bucket;
+    if (slot->next)
+        slot->next->previous = slot;
+    *bucket = slot;
+    group->job->slots++;
+    exchange->slots++;
+    return slot;
+}
+
+static void slot_free(struct slot *slot)
+{
+    struct exchange_group *group = slot->group;
+    struct exchange *exchange = group->job->exchange;
+    for (uint32_t i = 0; i < group->node_count; i++)
+        receive_release(exchange, slot->contributions[i].buffer);
+    if (slot->previous)
+        slot->previous->next = slot->next;
+    else
+        *slot_bucket(group, slot->sequence, slot->chunk) = slot->next;
+    if (slot->next)
+        slot->next->previous = slot->previous;
+    slab_put(&group->slot_slab, slot);
+    group->job->slots--;
+    exchange->slots--;
+}
+
+void slots_drop(struct exchange_group *group)
+{
+    for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {
+        while (group->slot_table[i])
+            slot_free(group->slot_table[i]);
+    }
+}
+
+/* --- the result's way back -------------------------------------------------------------------- */
+
+static uint32_t slot_bytes(const struct slot *slot)
+{
+    return (uint32_t)(slot->place.count * ask_element_bytes(&slot->ask));
+}
+
+/* Where the result lies, for sending: the summed buffer, or a broadcast's data. */
+struct slot_source {
+    const void *data;
+    struct buffer *buffer;
+    struct exchange_worker *worker;
+};
+
+static struct slot_source slot_result_source(const struct slot *slot)
+{
+    const struct exchange_group *group = slot->group;
+    if (slot->result)
+        return (struct slot_source){.data = slot->result->data + WIRE_HEADER_BYTES,
+                                    .buffer = slot->result};
+    if (slot->ask.kind != COLLECTIVE_BROADCAST)
+        return (struct slot_source){0};
+    uint32_t root_node = group_node_index(group, group_rank_node(group, slot->ask.root));
+    const struct contribution *root = &slot->contributions[root_node];
+    struct exchange_worker *worker =
+        root->buffer ? NULL : group->job->by_rank[group->ranks[slot->ask.root]];
+    return (struct slot_source){.data = root->data, .buffer = root->buffer, .worker = worker};
+}
+
+static void slot_send_results(struct slot *slot)
+{
+    struct exchange_group *group = slot->group;
+    struct slot_source source = slot_result_source(slot);
+    for (uint32_t i = 0; i < group->node_count; i++) {
+        if (i == group->self_node)
+            continue;
+        bool returns = slot->place.count > 0 && ask_returns(group, &slot->ask, i);
+        struct exchange_send *send =
+            send_create(group, group->nodes[i], WIRE_RESULT, slot->sequence, slot->chunk,
+                        &slot->ask, returns ? source.data : NULL, returns ? slot_bytes(slot) : 0);
+        if (returns && source.buffer) {
+            buffer_hold(source.buffer);
+            send->buffer = source.buffer;
+        } else if (returns) {
+            send->worker = source.worker;
+        }
+        group->slots_of[i]--;
+        send_submit(group->job->exchange, send);
+    }
+}
+
+/* The result is there, and in the arenas of this node's ranks. */
+static void slot_return(struct slot *slot)
+{
+    struct chunk *local = slot->local;
+    slot_send_results(slot);
+    slot_free(slot);
+    if (local)
+        chunk_delivered(local);
+}
+
+static void slot_task_done(struct reduce_task *task)
+{
+    slot_return(task->owner);
+}
+
+/* --- the sum ---------------------------------------------------------------------------------- */
+
+/* The sum of a remote contribution's node goes where that contribution came: no buffer more. */
+static struct buffer *slot_result_buffer(const struct slot *slot)
+{
+    const struct exchange_group *group = slot->group;
+    bool wanted = false;
+    struct buffer *buffer = NULL;
+    for (uint32_t i = 0; i < group->node_count; i++) {
+        if (i == group->self_node)
+            continue;
+        wanted |= ask_returns(group, &slot->ask, i);
+        if (!buffer)
+            buffer = slot->contributions[i].buffer;
+    }
+    return wanted ? buffer : NULL;
+}
+
+static void slot_sum(struct slot *slot)
+{
+    struct exchange_group *group = slot->group;
+    struct reduce_task *task = &slot->task;
+    slot->state = SLOT_SUMMING;
+    for (uint32_t i = 0; i < group->node_count; i++)
+        task->in[i] = slot->contributions[i].data;
+    task->inputs = group->node_count;
+    task->outputs = slot->local ? chunk_outputs(slot->local, task->out) : 0;
+    slot->result = slot_result_buffer(slot);
+    if (slot->result)
+        task->out[task->outputs++] = slot->result->data + WIRE_HEADER_BYTES;
+    task->dtype = slot->ask.dtype;
+    task->op = slot->ask.op;
+    task->divisor = group->size;
+    task->count = slot->place.count;
+    task->finish = slot_task_done;
+    task_submit(group, task);
+}
+
+/* A broadcast's data goes to this node's ranks, if they lack it. */
+static void slot_copy(struct slot *slot)
+{
+    struct reduce_task *task = &slot->task;
+    slot->state = SLOT_SUMMING;
+    task->outputs = slot->local ? chunk_outputs(slot->local, task->out) : 0;
+    if (task->outputs == 0) {
+        slot_return(slot);
+        return;
+    }
+    task->in[0] = slot_result_source(slot).data;
+    task->inputs = 1;
+    task->dtype = slot->ask.dtype;
+    task->op = REDUCE_SUM;
+    task->divisor = 1;
+    task->count = slot->place.count;
+    task->finish = slot_task_done;
+    task_submit(slot->group, task);
+}
+
+/* --- disagreement ----------------------------------------------------------------------------- */
+
+static void slot_collect_asks(const struct slot *slot, struct disagreement *all)
+{
+    const struct exchange_group *group = slot->group;
+    for (uint32_t i = 0; i < group->node_count; i++) {
+        const struct contribution *it = &slot->contributions[i];
+        if (it->disagrees) {
+            for (uint32_t at = 0; at < it->disagree_bytes; at += WIRE_RANK_ASK_BYTES) {
+                uint32_t rank;
+                struct wire_ask ask;
+                const uint8_t *bytes = (const uint8_t *)it->data + at;
+                if (wire_decode_rank_ask(bytes, WIRE_RANK_ASK_BYTES, &rank, &ask) == 0 &&
+                    rank < group->size)
+                    disagreement_add(all, group->ranks[rank], &ask);
+            }
+            continue;
+        }
+        for (uint32_t rank = 0; rank < group->size; rank++) {
+            if (group_rank_node(group, rank) == group->nodes[i])
+                disagreement_add(all, group->ranks[rank], &it->ask);
+        }
+    }
+}
+
+static void slot_send_error(struct slot *slot, uint32_t node_index, const char *text, size_t bytes)
+{
+    struct exchange_group *group = slot->group;
+    struct exchange *exchange = group->job->exchange;
+    struct buffer *buffer = buffer_get(exchange->options.pool);
+    if (!buffer)
+        return; /* that node learns it over the control connection */
+    buffer->peer = NO_INDEX;
+    uint32_t room = buffer->capacity - WIRE_HEADER_BYTES;
+    uint32_t length = bytes < room ? (uint32_t)bytes : room;
+    for (uint32_t i = 0; i < length; i++)
+        buffer->data[WIRE_HEADER_BYTES + i] = (uint8_t)text[i];
+    struct exchange_send *send =
+        send_create(group, group->nodes[node_index], WIRE_ERROR, slot->sequence, slot->chunk,
+                    &slot->ask, buffer->data + WIRE_HEADER_BYTES, length);
+    send->buffer = buffer;
+    send_submit(exchange, send);
+}
+
+static void slot_report_disagreement(struct slot *slot)
+{
+    struct exchange_group *group = slot->group;
+    struct disagreement all;
+    disagreement_init(&all, group->id, slot->sequence);
+    slot_collect_asks(slot, &all);
+    char text[ERROR_TEXT_BYTES];
+    size_t bytes = disagreement_text(&all, text, sizeof(text));
+    for (uint32_t i = 0; i < group->node_count; i++) {
+        if (i != group->self_node)
+            slot_send_error(slot, i, text, bytes);
+    }
+    group_fail(group, ERR_MISMATCH, text);
+}
+
+/* --- gathering -------------------------------------------------------------------------------- */
+
+/* A slot whose nodes have all been heard. */
+static void slot_complete(struct slot *slot)
+{
+    const struct exchange_group *group = slot->group;
+    slot->ask = slot->contributions[0].ask;
+    bool agree = true;
+    for (uint32_t i = 0; i < group->node_count; i++) {
+        const struct contribution *it = &slot->contributions[i];
+        agree &= !it->disagrees && wire_ask_equal(&it->ask, &slot->ask);
+    }
+    if (!agree) {
+        /* Chunk 0 speaks for the collective; others wait for the group to fail. */
+        if (slot->chunk == 0)
+            slot_report_disagreement(slot);
+        return;
+    }
+    struct layout layout;
+    int result = layout_init(&layout, &group->rule, slot->sequence, slot->ask.count,
+                             ask_element_bytes(&slot->ask));
+    assert(result == 0); /* checked for every contribution */
+    (void)result;
+    slot->place = layout_chunk(&layout, slot->chunk);
+    if (slot->ask.kind == COLLECTIVE_BARRIER || slot->place.count == 0)
+        slot_return(slot);
+    else if (slot->ask.kind == COLLECTIVE_BROADCAST)
+        slot_copy(slot);
+    else
+        slot_sum(slot);
+}
+
+static void slot_hear(struct slot *slot, uint32_t node_index, const struct contribution *heard)
+{
+    assert(!slot->contributions[node_index].heard);
+    slot->contributions[node_index] = *heard;
+    slot->contributions[node_index].heard = true;
+    if (++slot->heard == slot->group->node_count)
+        slot_complete(slot);
+}
+
+static int contribution_check_disagree(const struct exchange_group *group,
+                                       const struct wire_header *header, struct error *error)
+{
+    if (header->chunk != 0 || header->payload_bytes == 0 ||
+        header->payload_bytes % WIRE_RANK_ASK_BYTES != 0 ||
+        header->sequence % group->rule.servers != group->self_server)
+        return error_set(error, ERR_PROTOCOL,
+                         "a disagreement about collective %" PRIu64 " of group %" PRIu32
+                         " that makes no sense",
+                         header->sequence, group->id);
+    return 0;
+}
+
+static int contribution_check(const struct exchange_group *group, uint32_t node_index,
+                              const struct wire_header *header, struct error *error)
+{
+    if (header->type == WIRE_DISAGREE)
+        return contribution_check_disagree(group, header, error);
+    if (wire_ask_check(&header->ask, group->size, error) != 0)
+        return error_set(error, ERR_PROTOCOL, "a contribution to a collective that does not exist");
+    struct layout layout;
+    if (layout_init(&layout, &group->rule, header->sequence, header->ask.count,
+                    ask_element_bytes(&header->ask)) != 0 ||
+        header->chunk >= layout.chunks)
+        return error_set(error, ERR_PROTOCOL,
+                         "a contribution to chunk %" PRIu32 ", which does not exist",
+                         header->chunk);
+    struct layout_chunk place = layout_chunk(&layout, header->chunk);
+    uint64_t bytes = ask_contributes(group, &header->ask, node_index)
+                         ? place.count * ask_element_bytes(&header->ask)
+                         : 0;
+    if (place.server != group->self_server || header->payload_bytes != bytes)
+        return error_set(error, ERR_PROTOCOL,
+                         "a contribution of %" PRIu32 " bytes to chunk %" PRIu32 ", where %" PRIu64
+                         " were expected or another node owns it",
+                         header->payload_bytes, header->chunk, bytes);
+    if (group->slots_of[node_index] >= group->window)
+        return error_set(error, ERR_PROTOCOL,
+                         "more than %" PRIu32 " contributions under way in group %" PRIu32,
+                         group->window, group->id);
+    return 0;
+}
+
+int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
+                           const struct wire_header *header, struct buffer *buffer,
+                           struct error *error)
+{
+    int result = contribution_check(group, node_index, header, error);
+    if (result != 0)
+        return result;
+    struct slot *slot = slot_find(group, header->sequence, header->chunk);
+    if (slot && slot->contributions[node_index].heard)
+        return error_set(error, ERR_PROTOCOL,
+                         "a second contribution to chunk %" PRIu32 " of collective %" PRIu64,
+                         header->chunk, header->sequence);
+    if (!slot)
+        slot = slot_create(group, header->sequence, header->chunk);
+    if (!slot)
+        return error_set(error, ERR_MEMORY, "no memory for a slot");
+    struct contribution heard = {.ask = header->ask,
+                                 .disagrees = header->type == WIRE_DISAGREE,
+                                 .disagree_bytes = header->payload_bytes};
+    if (header->payload_bytes > 0) {
+        buffer_hold(buffer);
+        heard.buffer = buffer;
+        heard.data = buffer->data + WIRE_HEADER_BYTES;
+    }
+    group->slots_of[node_index]++;
+    slot_hear(slot, node_index, &heard);
+    return 0;
+}
+
+void slot_contribute_local(struct exchange_group *group, struct chunk *chunk, const void *data)
+{
+    const struct collective *collective = chunk->collective;
+    struct slot *slot = slot_find(group, collective->sequence, chunk->index);
+    if (!slot)
+        slot = slot_create(group, collective->sequence, chunk->index);
+    if (!slot)
+        abort(); /* a few hundred bytes: nothing else would work either */
+    slot->local = chunk;
+    struct contribution heard = {.ask = collective->ask, .data = data};
+    slot_hear(slot, group->self_node, &heard);
+}
+
+static void slot_report_single(struct collective *collective)
+{
+    struct exchange_group *group = collective->group;
+    struct disagreement all;
+    disagreement_init(&all, group->id, collective->sequence);
+    for (uint32_t i = 0; i < group->local_count; i++)
+        disagreement_add(&all, group->locals[i].job_rank, &collective->parts[i].ask);
+    char text[ERROR_TEXT_BYTES];
+    disagreement_text(&all, text, sizeof(text));
+    group_fail(group, ERR_MISMATCH, text);
+}
+
+void slot_disagree_local(struct collective *collective)
+{
+    struct exchange_group *group = collective->group;
+    if (group->single) {
+        slot_report_single(collective);
+        return;
+    }
+    struct slot *slot = slot_find(group, collective->sequence, 0);
+    if (!slot)
+        slot = slot_create(group, collective->sequence, 0);
+    struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
+    if (!slot || !buffer)
+        abort(); /* one buffer of the reserve is always there for this */
+    buffer->peer = NO_INDEX;
+    struct contribution heard = {.ask = collective->ask, .disagrees = true, .buffer = buffer};
+    uint8_t *bytes = buffer->data + WIRE_HEADER_BYTES;
+    heard.data = bytes;
+    heard.disagree_bytes =
+        collective_encode_asks(collective, bytes, buffer->capacity - WIRE_HEADER_BYTES);
+    slot_hear(slot, group->self_node, &heard);
+}
+
+/* --- late nodes ------------------------------------------------------------------------------- */
+
+bool slot_oldest_waiting(const struct exchange_group *group, uint64_t *sequence, uint64_t *first_ns)
+{
+    const struct slot *oldest = NULL;
+    for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {
+        for (const struct slot *it = group->slot_table[i]; it; it = it->next) {
+            bool waits = it->heard < group->node_count;
+            if (waits && (!oldest || it->sequence < oldest->sequence))
+                oldest = it;
+        }
+    }
+    if (!oldest)
+        return false;
+    *sequence = oldest->sequence;
+    *first_ns = oldest->first_ns;
+    return true;
+}
+
+void slot_missing_nodes(const struct exchange_group *group, uint64_t sequence,
+                        struct engine_event *event)
+{
+    event->nodes = calloc(group->node_count, sizeof(*event->nodes));
+    if (!event->nodes)
+        abort();
+    for (uint32_t node = 0; node < group->node_count; node++) {
+        bool missing = false;
+        for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {
+            for (const struct slot *it = group->slot_table[i]; it; it = it->next)
+                missing |= it->sequence == sequence && !it->contributions[node].heard;
+        }
+        if (missing && node != group->self_node)
+            event->nodes[event->node_count++] = group->nodes[node];
+    }
+}

@@ -1,0 +1,219 @@
+#include "tests/lib/cluster.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "tests/lib/suite.h"
+#include "worker/programs/launcher.h"
+
+static void die(const char *what)
+{
+    perror(what);
+    abort();
+}
+
+static int tcp_listen(uint16_t *port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64) ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes))
+        die("tcp socket");
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+static int unix_listen(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64))
+        die(path);
+    return fd;
+}
+
+static void file_write(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "we");
+    if (!file || fputs(text, file) < 0 || fclose(file))
+        die(path);
+}
+
+static void daemon_start(struct cluster *cluster, uint32_t node, const struct launch_config *config,
+                         int tcp, int local)
+{
+    struct cluster_node *self = &cluster->nodes[node];
+    char path[256], tcp_text[16], local_text[16], *text;
+    struct error error;
+    if (launch_config_text(config, node, self->socket_path, &text, &error)) {
+        fprintf(stderr, "%s\n", error.text);
+        abort();
+    }
+    snprintf(path, sizeof(path), "%s/%s.json", cluster->directory, self->name);
+    file_write(path, text);
+    free(text);
+    snprintf(tcp_text, sizeof(tcp_text), "%d", tcp);
+    snprintf(local_text, sizeof(local_text), "%d", local);
+    const char *argv[] = {CLUSTER_BIN "shoald", "--config", path, "--listen-fd", tcp_text,
+                          "--socket-fd",        local_text, NULL};
+    const char *environment[] = {"IPATH_NO_BACKTRACE=1", "HFI_NO_BACKTRACE=1", NULL};
+    int kept[] = {tcp, local};
+    struct process_start start = {
+        .argv = argv, .environment = environment, .inherited = kept, .inherited_count = 2};
+    self->daemon = process_start(&start);
+}
+
+struct cluster *cluster_start(uint32_t nodes, const char *extra)
+{
+    struct cluster *cluster = calloc(1, sizeof(*cluster));
+    if (!cluster || nodes > CLUSTER_NODES_MAX)
+        die("cluster");
+    cluster->directory = suite_make_directory();
+    cluster->count = nodes;
+    int tcp[CLUSTER_NODES_MAX], local[CLUSTER_NODES_MAX];
+    uint16_t ports[CLUSTER_NODES_MAX];
+    for (uint32_t i = 0; i < nodes; i++) {
+        struct cluster_node *node = &cluster->nodes[i];
+        launch_node_name(node->name, nodes, i);
+        snprintf(node->socket_path, sizeof(node->socket_path), "%.80s/%.20s.sock",
+                 cluster->directory, node->name);
+        tcp[i] = tcp_listen(&ports[i]);
+        node->port = ports[i];
+        local[i] = unix_listen(node->socket_path);
+    }
+    struct launch_config config = {
+        .worker_nodes = nodes, .ports = ports, .extra = extra, .extra_name = "extra"};
+    for (uint32_t i = 0; i < nodes; i++)
+        daemon_start(cluster, i, &config, tcp[i], local[i]);
+    for (uint32_t i = 0; i < nodes; i++) {
+        close(tcp[i]);
+        close(local[i]);
+    }
+    return cluster;
+}
+
+int cluster_stop(struct cluster *cluster)
+{
+    int wrong = 0;
+    for (uint32_t i = 0; i < cluster->count; i++)
+        process_signal(cluster->nodes[i].daemon, SIGTERM);
+    for (uint32_t i = 0; i < cluster->count; i++) {
+        int code = process_wait(cluster->nodes[i].daemon, CLUSTER_PATIENCE_MS);
+        if (code != 0) {
+            printf("%s: exit code %d; its log:\n%s", cluster->nodes[i].name, code,
+                   cluster_log(cluster, i));
+            wrong++;
+        }
+    }
+    return wrong;
+}
+
+void cluster_free(struct cluster *cluster)
+{
+    for (uint32_t i = 0; i < cluster->count; i++)
+        process_free(cluster->nodes[i].daemon);
+    suite_remove_directory(cluster->directory);
+    free(cluster);
+}
+
+const char *cluster_log(struct cluster *cluster, uint32_t node)
+{
+    return process_errors(cluster->nodes[node].daemon);
+}
+
+bool cluster_wait_log(struct cluster *cluster, uint32_t node, const char *text, int timeout_ms)
+{
+    if (process_wait_text(cluster->nodes[node].daemon, text, timeout_ms))
+        return true;
+    printf("%s has not logged \"%s\":\n%s", cluster->nodes[node].name, text,
+           cluster_log(cluster, node));
+    return false;
+}
+
+struct process *cluster_shoalctl(struct cluster *cluster, uint32_t node, const char *const *words)
+{
+    const char *argv[16] = {CLUSTER_BIN "shoalctl", "--socket", cluster->nodes[node].socket_path};
+    for (uint32_t i = 0; i < 12 && words[i]; i++)
+        argv[3 + i] = words[i];
+    return process_run(argv);
+}
+
+json_t *cluster_status(struct cluster *cluster, uint32_t node)
+{
+    const char *words[] = {"status", "--json", NULL};
+    struct process *process = cluster_shoalctl(cluster, node, words);
+    json_t *status = NULL;
+    if (process_wait(process, CLUSTER_PATIENCE_MS) == 0)
+        status = json_loads(process_output(process), 0, NULL);
+    process_free(process);
+    return status;
+}
+
+bool cluster_wait_status(struct cluster *cluster, uint32_t node,
+                         bool (*accept)(const json_t *status), int timeout_ms)
+{
+    int64_t until = process_now_ms() + timeout_ms;
+    for (;;) {
+        json_t *status = cluster_status(cluster, node);
+        bool accepted = status && accept(status);
+        bool over = process_now_ms() >= until;
+        if (!accepted && over) {
+            printf("the status of %s is not as waited for:\n", cluster->nodes[node].name);
+            json_dumpf(status, stdout, JSON_INDENT(2));
+            printf("\n");
+        }
+        json_decref(status);
+        if (accepted || over)
+            return accepted;
+    }
+}
+
+struct process *cluster_worker(struct cluster *cluster, uint32_t node, const char *job,
+                               uint32_t rank, uint32_t world_size, const char *const *argv)
+{
+    char variables[5][192];
+    snprintf(variables[0], sizeof(variables[0]), "RANK=%u", rank);
+    snprintf(variables[1], sizeof(variables[1]), "WORLD_SIZE=%u", world_size);
+    snprintf(variables[2], sizeof(variables[2]), "SHOAL_JOB=%s", job);
+    snprintf(variables[3], sizeof(variables[3]), "SHOAL_SOCKET=%s",
+             cluster->nodes[node].socket_path);
+    snprintf(variables[4], sizeof(variables[4]), "SHOAL_TIMEOUT_MS=%d", CLUSTER_PATIENCE_MS);
+    const char *environment[] = {variables[0], variables[1], variables[2],
+                                 variables[3], variables[4], NULL};
+    struct process_start start = {.argv = argv, .environment = environment};
+    return process_start(&start);
+}
+
+void cluster_job(struct cluster *cluster, const char *job, uint32_t ranks_per_node,
+                 const char *const *argv, struct process **workers)
+{
+    uint32_t world_size = cluster->count * ranks_per_node;
+    for (uint32_t rank = 0; rank < world_size; rank++)
+        workers[rank] = cluster_worker(cluster, rank / ranks_per_node, job, rank, world_size, argv);
+}
+
+int cluster_job_end(struct process **workers, uint32_t count)
+{
+    int wrong = 0;
+    for (uint32_t rank = 0; rank < count; rank++) {
+        int code = process_wait(workers[rank], CLUSTER_PATIENCE_MS);
+        if (code != 0) {
+            printf("rank %u: exit code %d\n%s%s", rank, code, process_output(workers[rank]),
+                   process_errors(workers[rank]));
+            wrong++;
+        }
+        process_free(workers[rank]);
+        workers[rank] = NULL;
+    }
+    return wrong;
+}

@@ -1,0 +1,54 @@
+/* Real processes in tests: started with their output kept, waited for with a deadline, ended by
+ * pid. What fails here aborts the test: it is the test's own mistake or the machine's. */
+#ifndef TESTS_LIB_PROCESS_H
+#define TESTS_LIB_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct process {
+    pid_t pid;
+    int pidfd; /* readable when it has ended */
+    bool ended;
+    int code; /* exit code, or 128 + signal */
+    int output_fd, errors_fd;
+    char *output, *errors; /* as last read */
+};
+
+struct process_start {
+    const char *const *argv;        /* ends with NULL; argv[0] is looked for in PATH */
+    const char *const *environment; /* "NAME=VALUE" on top of this process's own; may be NULL */
+    const char *directory;          /* NULL: this process's */
+    const int *inherited;           /* descriptors kept under their numbers */
+    uint32_t inherited_count;
+};
+
+struct process *process_start(const struct process_start *start);
+/* The same with argv alone. */
+struct process *process_run(const char *const *argv);
+/* Kills it if it still runs, waits for it, frees. NULL is allowed. */
+void process_free(struct process *process);
+
+/* The exit code, 128 + the signal that killed it, or -1 when it still runs after the time. */
+int process_wait(struct process *process, int timeout_ms);
+void process_signal(const struct process *process, int number);
+
+/* What it has written so far; valid until the next call for the same stream. */
+const char *process_output(struct process *process);
+const char *process_errors(struct process *process);
+/* Until the text is in its output or errors; false when it has not come in the time, or the
+ * process has ended without it. */
+bool process_wait_text(struct process *process, const char *text, int timeout_ms);
+
+/* Asks `condition` until it is true or the time has passed. */
+bool wait_until(bool (*condition)(void *context), void *context, int timeout_ms);
+
+/* Milliseconds of the monotonic clock. */
+int64_t process_now_ms(void);
+
+/* Of a process's /proc: resident memory in KiB, and open descriptors; -1 when it is gone. */
+long process_resident_KiB(pid_t pid);
+int process_descriptor_count(pid_t pid);
+
+#endif

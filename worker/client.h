@@ -1,0 +1,40 @@
+/* The conversation with this node's daemon over its Unix socket: lines of JSON, see
+ * common/PROTOCOL.md "Worker and daemon" and common/message.h. Knows no state but the connection's.
+ */
+#ifndef WORKER_CLIENT_H
+#define WORKER_CLIENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/error.h"
+#include "common/message.h"
+
+#define CLIENT_PATH_BYTES 108 /* what a Unix address holds */
+
+struct client {
+    int fd; /* non-blocking; -1: not connected */
+    char path[CLIENT_PATH_BYTES];
+    char *input; /* received, not yet taken */
+    size_t input_bytes, input_capacity;
+    size_t searched_bytes; /* of the input, without a newline */
+};
+
+/* Deadlines are clock_now_ns times. ERR_DISCONNECTED when nobody listens at path. */
+int client_connect(struct client *client, const char *path, uint64_t deadline_ns,
+                   struct error *error);
+void client_close(struct client *client);
+
+/* Send a message, with descriptors (fd_count up to 8; they stay the caller's) on its first byte.
+ * One thread at a time. ERR_DISCONNECTED, ERR_TIMEOUT, ERR_MEMORY, ERR_SYSTEM. */
+int client_send(struct client *client, const struct message *message, const int *fds,
+                unsigned fd_count, uint64_t deadline_ns, struct error *error);
+
+/* The next message without waiting: 1 with *message the caller's (message_clear), 0 when there is
+ * none yet, ERR_DISCONNECTED, ERR_PROTOCOL, ERR_MEMORY, ERR_SYSTEM. One thread at a time. */
+int client_receive(struct client *client, struct message *message, struct error *error);
+/* The same, waiting for it: 0 or an error, ERR_TIMEOUT among them. */
+int client_wait(struct client *client, struct message *message, uint64_t deadline_ns,
+                struct error *error);
+
+#endif

@@ -1,0 +1,154 @@
+/* What the opaque handles of worker/shoal.h are. Internal to the library.
+ *
+ * One lock a job guards everything below it, for short sections only. One thread at a time has the
+ * role of the driver (worker/progress_thread.h). Requests are counted: one reference is the
+ * caller's, one the library's until the request is complete.
+ */
+#ifndef WORKER_JOB_H
+#define WORKER_JOB_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "common/arena.h"
+#include "worker/arena_heap.h"
+#include "worker/client.h"
+#include "worker/progress.h"
+#include "worker/request.h"
+#include "worker/shoal.h"
+
+/* How much longer than the daemon, which can say who is missing, the library waits. */
+#define JOB_GRACE_MS 1000u
+/* How long shoal_close waits for the daemon's goodbye. */
+#define JOB_LEAVE_MS 5000u
+
+struct shoal_request {
+    struct request core; /* first: a struct request of this library is always one of these */
+    struct shoal_job *job;
+    unsigned references;
+    bool background; /* the background thread must see to it */
+    void (*callback)(void *argument, int result);
+    void *callback_argument;
+    struct shoal_request *prev, *next; /* of the job */
+    struct shoal_request *called_next; /* callbacks to be called */
+};
+
+struct group_priority {
+    pthread_t thread;
+    uint32_t priority;
+};
+
+struct shoal_group {
+    struct progress_group core;
+    struct shoal_job *job;
+    uint32_t rank, size;
+    uint32_t *weights; /* what core.rule.weights points to */
+    struct group_priority *priorities;
+    size_t priority_count;
+    struct shoal_group *prev, *next;
+};
+
+/* A group_open that has been sent and not answered. Lies on the stack of the caller. */
+struct group_opening {
+    uint32_t request;
+    bool answered;
+    struct error error;    /* code 0: */
+    struct message answer; /* group_opened */
+    struct group_opening *prev, *next;
+};
+
+/* How many groups with one list of ranks have been asked for. */
+struct group_list {
+    int *ranks;
+    int count;
+    uint32_t times;
+    struct group_list *next;
+};
+
+enum job_driver { JOB_DRIVER_NONE, JOB_DRIVER_BACKGROUND, JOB_DRIVER_WAITER };
+
+struct shoal_job {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;    /* waiters: something is complete, or the driver's role is free */
+    pthread_cond_t background; /* the background thread has something to do */
+    pthread_mutex_t send_lock; /* of the socket's sending side; taken without `lock` */
+    pthread_t thread;
+    pid_t pid;
+    bool thread_started;
+
+    int rank, world_size, local_rank, local_size, node_count;
+    int timeout_ms;
+
+    struct client client;
+    struct arena arena;
+    struct arena_heap heap;
+    struct progress progress;
+    int submission_doorbell, completion_doorbell; /* eventfds shared with the daemon */
+    int wake_fd;                                  /* wakes the driver */
+    int completions_fd;                           /* the caller's */
+    bool completions_used;                        /* somebody asked for completions_fd */
+
+    enum job_driver driver;
+    bool driver_sleeping;
+    unsigned waiters;
+    unsigned background_requests; /* incomplete ones that the background thread must see to */
+    bool stop;                    /* of the background thread */
+    bool closing;                 /* every waiter is to return */
+    bool left;                    /* the daemon said goodbye */
+    bool disconnected;            /* the socket is not to be read any more */
+
+    struct shoal_group *groups; /* the first is the world */
+    struct shoal_request *requests;
+    struct group_opening *openings;
+    struct group_list *group_lists;
+    uint32_t next_opening;
+    struct shoal_fusion *fusions; /* freed with the job */
+};
+
+/* --- worker/job.c */
+
+/* Connect, join and set everything up except the background thread. */
+struct job_settings {
+    char name[64];
+    char socket_path[CLIENT_PATH_BYTES];
+    int rank, local_rank; /* -1: unknown */
+    int world_size;
+    int timeout_ms;
+    uint64_t arena_bytes;
+};
+int job_create(struct shoal_job **job, const struct job_settings *settings, struct error *error);
+/* Free everything. Nothing may be using the job any more. */
+void job_destroy(struct shoal_job *job);
+
+/* ERR_STATE in a forked child, which must not use its parent's job. */
+int job_check(const struct shoal_job *job, struct error *error);
+
+/* Send under the send lock. `lock` is not held. */
+int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
+             struct error *error);
+
+/* Absolute time for a timeout_ms of the API, -1 being the job's. */
+uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms);
+
+/* Make a group of what the daemon answered (joined or group_opened); lock held. */
+int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t rank, uint32_t size,
+                  struct shoal_group **group, struct error *error);
+void job_remove_group(struct shoal_job *job, struct shoal_group *group);
+
+/* Drop a reference; lock held. */
+void job_release_request(struct shoal_job *job, struct shoal_request *request);
+
+/* --- worker/shoal_collective.c */
+
+enum start_mode {
+    START_ASYNC,      /* the caller waits or tests in time */
+    START_BACKGROUND, /* the completion must be noticed when it happens */
+    START_WAITING,    /* the caller waits at once */
+};
+/* Start a collective with this priority; on success one reference is the caller's. */
+int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
+                     struct shoal_request **request, struct error *error);
+
+#endif

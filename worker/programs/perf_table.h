@@ -1,0 +1,35 @@
+/* What shoalperf prints: nccl-tests' columns, or a line of JSON for each measurement. */
+#ifndef WORKER_PROGRAMS_PERF_TABLE_H
+#define WORKER_PROGRAMS_PERF_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "common/dtype.h"
+
+struct perf_row {
+    enum collective_kind collective;
+    enum dtype dtype;
+    enum reduce_op op;
+    int root; /* -1: none */
+    uint64_t count;
+    uint32_t ranks, nodes;
+    double time_us;
+    uint64_t wrong; /* elements on all ranks */
+    bool checked;
+};
+
+/* Bytes moved in a second by the algorithm's own measure, in 1e9 bytes/s. */
+double perf_algbw_GBps(const struct perf_row *row);
+/* As nccl-tests' doc/PERFORMANCE.md: what the slowest link carries, comparable between numbers of
+ * ranks. all_reduce: algbw 2 (n - 1) / n; reduce, broadcast: algbw. */
+double perf_busbw_GBps(const struct perf_row *row);
+
+void perf_table_head(FILE *out, const char *collective, uint32_t ranks, uint32_t nodes,
+                     const char *buffers);
+void perf_table_row(FILE *out, const struct perf_row *row);
+void perf_table_foot(FILE *out, uint64_t wrong, double busbw_sum, uint64_t rows);
+void perf_json_row(FILE *out, const struct perf_row *row);
+
+#endif

@@ -1,0 +1,398 @@
+/* shoalperf: times collectives and checks their results, in the manner of nccl-tests. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "worker/programs/perf_options.h"
+#include "worker/programs/perf_table.h"
+#include "worker/programs/perf_values.h"
+#include "worker/shoal.h"
+
+#define EXIT_WRONG 1
+#define EXIT_USAGE 2
+#define EXIT_ERROR 3
+
+#define ARENA_DEFAULT_BYTES (256ull << 20)
+#define ARENA_SPARE_BYTES (64ull << 20)
+
+struct perf {
+    struct perf_options options;
+    shoal_job *job;
+    shoal_group *group;
+    uint32_t rank, ranks, nodes;
+    void *send, *recv; /* the same in place */
+    uint32_t round;    /* of data */
+    bool one_clock;    /* all ranks are on one machine */
+    uint64_t wrong, rows;
+    double busbw_sum;
+};
+
+/* Bytes of the greatest buffer that will be needed. */
+static uint64_t buffer_bytes(const struct perf_options *options)
+{
+    uint64_t most = options->most_bytes < 8 ? 8 : options->most_bytes;
+    for (uint32_t i = 0; i < options->count_count; i++)
+        if (options->counts[i] * 8 > most)
+            most = options->counts[i] * 8;
+    return (most + 63) / 64 * 64;
+}
+
+static int failed(const struct perf *perf, const char *what, int result)
+{
+    if (result)
+        fprintf(stderr, "shoalperf: rank %u: %s: %s: %s\n", perf->rank, what,
+                shoal_result_name(result), shoal_error_text());
+    return result;
+}
+
+static bool receives(const struct perf *perf)
+{
+    return perf->options.collective != COLLECTIVE_REDUCE || perf->rank == perf->options.root;
+}
+
+static int collective_run(const struct perf *perf, enum dtype dtype, enum reduce_op op,
+                          uint64_t count)
+{
+    shoal_request *request;
+    int result, root = (int)perf->options.root;
+    enum shoal_dtype type = (enum shoal_dtype)dtype;
+    enum shoal_op operation = (enum shoal_op)op;
+    switch (perf->options.collective) {
+    case COLLECTIVE_ALL_REDUCE:
+        result =
+            shoal_all_reduce(perf->group, perf->send, perf->recv, count, type, operation, &request);
+        break;
+    case COLLECTIVE_REDUCE:
+        result = shoal_reduce(perf->group, perf->send, perf->recv, count, type, operation, root,
+                              &request);
+        break;
+    case COLLECTIVE_BROADCAST:
+        result = shoal_broadcast(perf->group, perf->recv, count, type, root, &request);
+        break;
+    default:
+        result = shoal_barrier(perf->group, &request);
+    }
+    if (result == SHOAL_OK) {
+        result = shoal_wait(request, -1);
+        if (result == SHOAL_ETIMEOUT)
+            shoal_request_free(request);
+    }
+    return failed(perf, collective_name(perf->options.collective), result);
+}
+
+static void buffers_prepare(const struct perf *perf, const struct perf_values *values,
+                            uint64_t count)
+{
+    bool broadcast = perf->options.collective == COLLECTIVE_BROADCAST;
+    perf_values_poison(values, perf->recv, count);
+    if (!broadcast)
+        perf_values_fill(values, perf->send, count);
+    else if (perf->rank == perf->options.root)
+        perf_values_fill(values, perf->recv, count);
+}
+
+/* Results where there are some; elsewhere, and in what was sent, nothing may have changed. */
+static uint64_t buffers_check(const struct perf *perf, const struct perf_values *values,
+                              uint64_t count)
+{
+    uint64_t wrong, first = 0;
+    bool in_place = perf->send == perf->recv;
+    if (receives(perf))
+        wrong = perf_values_check(values, perf->recv, count, &first);
+    else if (in_place)
+        wrong = perf_values_check_input(values, perf->recv, count);
+    else
+        wrong = perf_values_check_poison(values, perf->recv, count);
+    if (!in_place && perf->options.collective != COLLECTIVE_BROADCAST)
+        wrong += perf_values_check_input(values, perf->send, count);
+    if (wrong)
+        fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong, the first at %llu\n",
+                perf->rank, collective_name(perf->options.collective), dtype_name(values->dtype),
+                (unsigned long long)count, (unsigned long long)wrong, (unsigned long long)first);
+    return wrong;
+}
+
+/* Fresh data, once through the collective. *wrong is added to. */
+static int checked_run(struct perf *perf, enum dtype dtype, enum reduce_op op, uint64_t count,
+                       struct perf_values *values, uint64_t *wrong)
+{
+    struct perf_case what = {
+        .collective = perf->options.collective,
+        .dtype = dtype,
+        .op = op,
+        .rank = perf->rank,
+        .ranks = perf->ranks,
+        .root = perf->options.root,
+        .round = perf->round++,
+    };
+    struct error error;
+    if (perf_values_make(values, &what, &error)) {
+        fprintf(stderr, "shoalperf: rank %u: %s\n", perf->rank, error.text);
+        return SHOAL_EMEMORY;
+    }
+    buffers_prepare(perf, values, count);
+    int result = collective_run(perf, dtype, op, count);
+    if (result == SHOAL_OK && perf->options.check)
+        *wrong += buffers_check(perf, values, count);
+    return result;
+}
+
+static int timed_run(const struct perf *perf, enum dtype dtype, enum reduce_op op, uint64_t count,
+                     double *time_us)
+{
+    for (uint32_t i = 0; i < perf->options.warmup; i++) {
+        int result = collective_run(perf, dtype, op, count);
+        if (result)
+            return result;
+    }
+    int result = failed(perf, "barrier", shoal_barrier(perf->group, NULL));
+    uint64_t start = clock_now_ns();
+    for (uint32_t i = 0; result == SHOAL_OK && i < perf->options.iterations; i++)
+        result = collective_run(perf, dtype, op, count);
+    double total_us = (double)(clock_now_ns() - start) / 1e3;
+    if (result == SHOAL_OK)
+        *time_us = total_us / perf->options.iterations;
+    return result;
+}
+
+/* The wrong elements of all ranks, the mean of their times. */
+static int results_gather(const struct perf *perf, uint64_t *wrong, double *time_us)
+{
+    int64_t count = (int64_t)*wrong;
+    int result = shoal_all_reduce(perf->group, &count, &count, 1, SHOAL_I64, SHOAL_SUM, NULL);
+    if (result == SHOAL_OK)
+        result = shoal_all_reduce(perf->group, time_us, time_us, 1, SHOAL_F64, SHOAL_AVG, NULL);
+    *wrong = (uint64_t)count;
+    return failed(perf, "gathering the results", result);
+}
+
+static void row_report(struct perf *perf, const struct perf_row *row)
+{
+    perf->wrong += row->wrong;
+    perf->busbw_sum += perf_busbw_GBps(row);
+    perf->rows++;
+    if (perf->rank != 0)
+        return;
+    if (perf->options.json)
+        perf_json_row(stdout, row);
+    else
+        perf_table_row(stdout, row);
+}
+
+static int count_measure(struct perf *perf, enum dtype dtype, enum reduce_op op, uint64_t count)
+{
+    struct perf_values values = {0};
+    struct perf_row row = {
+        .collective = perf->options.collective,
+        .dtype = dtype,
+        .op = op,
+        .root = perf->options.collective == COLLECTIVE_ALL_REDUCE ? -1 : (int)perf->options.root,
+        .count = count,
+        .ranks = perf->ranks,
+        .nodes = perf->nodes,
+        .checked = perf->options.check,
+    };
+    int result = checked_run(perf, dtype, op, count, &values, &row.wrong);
+    if (result == SHOAL_OK)
+        result = timed_run(perf, dtype, op, count, &row.time_us);
+    /* In place, every iteration has had the result of the one before. */
+    bool repeats = perf->send != perf->recv || perf->options.collective == COLLECTIVE_BROADCAST;
+    if (result == SHOAL_OK && repeats && perf->options.check)
+        row.wrong += buffers_check(perf, &values, count);
+    perf_values_clear(&values);
+    if (result == SHOAL_OK)
+        result = checked_run(perf, dtype, op, count, &values, &row.wrong);
+    perf_values_clear(&values);
+    if (result == SHOAL_OK)
+        result = results_gather(perf, &row.wrong, &row.time_us);
+    if (result == SHOAL_OK)
+        row_report(perf, &row);
+    return result;
+}
+
+/* Nobody may leave before everybody has entered; seen on the machine's one clock. Rank by rank,
+ * one comes late: it has work to do first. */
+static int barrier_check(struct perf *perf, uint64_t *wrong)
+{
+    for (uint32_t late = 0; late < perf->ranks && late < 8; late++) {
+        if (perf->rank == late)
+            memset(perf->send, (int)late, buffer_bytes(&perf->options));
+        int64_t entered = (int64_t)clock_now_ns();
+        int result = failed(perf, "barrier", shoal_barrier(perf->group, NULL));
+        int64_t left = (int64_t)clock_now_ns();
+        if (result == SHOAL_OK)
+            result =
+                shoal_all_reduce(perf->group, &entered, &entered, 1, SHOAL_I64, SHOAL_MAX, NULL);
+        if (result)
+            return failed(perf, "checking the barrier", result);
+        *wrong += left < entered;
+    }
+    return SHOAL_OK;
+}
+
+static int barrier_measure(struct perf *perf)
+{
+    struct perf_row row = {
+        .collective = COLLECTIVE_BARRIER,
+        .root = -1,
+        .ranks = perf->ranks,
+        .nodes = perf->nodes,
+        .checked = perf->options.check && perf->one_clock,
+    };
+    int result = row.checked ? barrier_check(perf, &row.wrong) : SHOAL_OK;
+    if (result == SHOAL_OK)
+        result = timed_run(perf, DTYPE_F32, REDUCE_SUM, 0, &row.time_us);
+    if (result == SHOAL_OK)
+        result = results_gather(perf, &row.wrong, &row.time_us);
+    if (result == SHOAL_OK)
+        row_report(perf, &row);
+    return result;
+}
+
+static int all_measure(struct perf *perf)
+{
+    if (perf->options.collective == COLLECTIVE_BARRIER)
+        return barrier_measure(perf);
+    uint32_t place = 0;
+    enum dtype dtype;
+    enum reduce_op op;
+    int result = SHOAL_OK;
+    while (result == SHOAL_OK && perf_next_pair(&perf->options, &place, &dtype, &op)) {
+        uint64_t *counts;
+        size_t used;
+        struct error error;
+        result = perf_counts(&perf->options, dtype, &counts, &used, &error);
+        if (result) {
+            fprintf(stderr, "shoalperf: rank %u: %s\n", perf->rank, error.text);
+            return result;
+        }
+        for (size_t i = 0; result == SHOAL_OK && i < used; i++)
+            result = count_measure(perf, dtype, op, counts[i]);
+        free(counts);
+    }
+    return result;
+}
+
+static int buffers_open(struct perf *perf)
+{
+    uint64_t bytes = buffer_bytes(&perf->options);
+    bool one = perf->options.in_place;
+    if (perf->options.arena) {
+        perf->send = shoal_alloc(perf->job, bytes);
+        perf->recv = perf->send && !one ? shoal_alloc(perf->job, bytes) : perf->send;
+        if (!perf->recv)
+            return failed(perf, "buffers in the arena", SHOAL_EMEMORY);
+        return SHOAL_OK;
+    }
+    perf->send = aligned_alloc(64, bytes);
+    perf->recv = one ? perf->send : aligned_alloc(64, bytes);
+    if (!perf->send || !perf->recv) {
+        fprintf(stderr, "shoalperf: rank %u: no memory for buffers of %llu bytes\n", perf->rank,
+                (unsigned long long)bytes);
+        return SHOAL_EMEMORY;
+    }
+    return SHOAL_OK;
+}
+
+static void buffers_close(struct perf *perf)
+{
+    bool one = perf->recv == perf->send;
+    if (perf->options.arena) {
+        if (!one)
+            shoal_free(perf->job, perf->recv);
+        shoal_free(perf->job, perf->send);
+    } else {
+        if (!one)
+            free(perf->recv);
+        free(perf->send);
+    }
+}
+
+/* Whether all ranks run under the same kernel, by its boot id. */
+static int clock_compare(struct perf *perf)
+{
+    char text[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file) {
+        if (!fgets(text, sizeof(text), file))
+            text[0] = 0;
+        fclose(file);
+    }
+    int64_t own = text[0] ? 0 : (int64_t)perf->rank + 1; /* unknown: nobody's equal */
+    for (const char *c = text; *c; c++)
+        own = (int64_t)((uint64_t)own * 1099511628211ull + (uint8_t)*c);
+    int64_t least = own, most = own;
+    int result = shoal_all_reduce(perf->group, &own, &least, 1, SHOAL_I64, SHOAL_MIN, NULL);
+    if (result == SHOAL_OK)
+        result = shoal_all_reduce(perf->group, &own, &most, 1, SHOAL_I64, SHOAL_MAX, NULL);
+    perf->one_clock = least == most;
+    return failed(perf, "comparing machines", result);
+}
+
+static int job_open(struct perf *perf)
+{
+    struct shoal_options options = {.struct_size = sizeof(options)};
+    uint64_t needed = 2 * buffer_bytes(&perf->options) + ARENA_SPARE_BYTES;
+    if (perf->options.arena && needed > ARENA_DEFAULT_BYTES)
+        options.arena_bytes = (needed + (2u << 20) - 1) & ~((2ull << 20) - 1);
+    int result = shoal_open(&options, &perf->job);
+    if (result) {
+        fprintf(stderr, "shoalperf: cannot join the job: %s: %s\n", shoal_result_name(result),
+                shoal_error_text());
+        return result;
+    }
+    perf->group = shoal_world(perf->job);
+    perf->rank = (uint32_t)shoal_rank(perf->job);
+    perf->ranks = (uint32_t)shoal_world_size(perf->job);
+    perf->nodes = (uint32_t)shoal_node_count(perf->job);
+    return SHOAL_OK;
+}
+
+static int job_measure(struct perf *perf)
+{
+    if (perf->options.root >= perf->ranks) {
+        if (perf->rank == 0)
+            fprintf(stderr, "shoalperf: -r: root %u, but there are %u ranks\n", perf->options.root,
+                    perf->ranks);
+        return SHOAL_EINVALID;
+    }
+    bool head = perf->rank == 0 && !perf->options.json;
+    if (head) {
+        char buffers[64];
+        snprintf(buffers, sizeof(buffers), "%s buffers, %s",
+                 perf->options.arena ? "arena" : "private",
+                 perf->options.in_place ? "in place" : "out of place");
+        perf_table_head(stdout, collective_name(perf->options.collective), perf->ranks, perf->nodes,
+                        buffers);
+    }
+    int result = buffers_open(perf);
+    if (result == SHOAL_OK && perf->options.collective == COLLECTIVE_BARRIER)
+        result = clock_compare(perf);
+    if (result == SHOAL_OK)
+        result = all_measure(perf);
+    if (result == SHOAL_OK && head)
+        perf_table_foot(stdout, perf->wrong, perf->busbw_sum, perf->rows);
+    buffers_close(perf);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    struct perf perf = {0};
+    struct error error = {0};
+    if (perf_options_parse(argc, argv, &perf.options, &error)) {
+        fprintf(stderr, "shoalperf: %s\n%s", error.text, perf_usage());
+        return EXIT_USAGE;
+    }
+    if (perf.options.help || perf.options.version) {
+        fputs(perf.options.help ? perf_usage() : "shoalperf " SHOAL_VERSION "\n", stdout);
+        return EXIT_SUCCESS;
+    }
+    if (job_open(&perf))
+        return EXIT_ERROR;
+    int result = job_measure(&perf);
+    if (failed(&perf, "leaving the job", shoal_close(perf.job)) || result)
+        return EXIT_ERROR;
+    return perf.wrong ? EXIT_WRONG : EXIT_SUCCESS;
+}

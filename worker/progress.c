@@ -1,0 +1,449 @@
+#include "worker/progress.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+#include <utlist.h>
+
+int progress_init(struct progress *progress, struct arena *arena, uint64_t first_offset,
+                  uint32_t slot_bytes, uint32_t slots)
+{
+    assert(slots <= PROGRESS_SHARED_SLOTS_MAX);
+    struct staging staging;
+    int code = staging_init(&staging, first_offset, slot_bytes, slots);
+    if (code < 0)
+        return code;
+    memset(progress, 0, sizeof(*progress));
+    progress->arena = arena;
+    progress->memory = (struct request_memory){
+        .base = arena->base, .data_offset = arena->data_offset, .total_bytes = arena->total_bytes};
+    progress->staging = staging;
+    return 0;
+}
+
+void progress_clear(struct progress *progress)
+{
+    staging_clear(&progress->staging);
+}
+
+int progress_group_add(struct progress *progress, struct progress_group *group, uint64_t own_offset,
+                       struct error *error)
+{
+    if (progress->group_count >= PROGRESS_GROUPS_MAX)
+        return error_set(error, ERR_MEMORY, "this rank has %u groups open, which is the limit",
+                         PROGRESS_GROUPS_MAX);
+    int code =
+        staging_add_own(&progress->staging, &group->own, own_offset, group->rule.chunk_bytes);
+    if (code < 0)
+        return error_set(error, code, "out of memory for a group");
+    if (progress->failed) {
+        group->failed = true;
+        group->failure = progress->failure;
+    }
+    DL_APPEND(progress->groups, group);
+    progress->group_count++;
+    return 0;
+}
+
+bool progress_group_remove(struct progress *progress, struct progress_group *group)
+{
+    assert(!group->requests);
+    staging_remove_own(&progress->staging, &group->own);
+    DL_DELETE(progress->groups, group);
+    progress->group_count--;
+    return group->own.state == STAGING_FREE;
+}
+
+static void complete(struct progress *progress, struct request *request, int result,
+                     uint64_t now_ns)
+{
+    struct progress_group *group = request->group;
+    if (request->state == REQUEST_SUBMITTED) {
+        progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
+        progress->submitted--;
+    }
+    DL_DELETE(group->requests, request);
+    group->request_count--;
+    request->state = REQUEST_COMPLETE;
+    request->result = result;
+    request->completed_ns = now_ns;
+    DL_APPEND2(progress->completed, request, queue_prev, queue_next);
+}
+
+struct request *progress_next_completed(struct progress *progress)
+{
+    struct request *request = progress->completed;
+    if (request)
+        DL_DELETE2(progress->completed, request, queue_prev, queue_next);
+    return request;
+}
+
+/* --- handing over ------------------------------------------------------------------------- */
+
+static void push(struct progress *progress, const struct arena_submission *submission)
+{
+    bool pushed = arena_push_submission(progress->arena, submission);
+    /* Fails only when the daemon spoils the ring's indices; then it is gone for us. */
+    if (!pushed && !progress->failed) {
+        progress->failed = true;
+        error_set(&progress->failure, ERR_PROTOCOL,
+                  "the daemon left the submission ring in disorder");
+    }
+    progress->doorbell = true;
+}
+
+/* By priority, then by age; most come in that order already. */
+static void queue_for_staging(struct progress *progress, struct request *request)
+{
+    struct request *after = progress->to_stage ? progress->to_stage->queue_prev : NULL;
+    while (after && (after->ask.priority > request->ask.priority ||
+                     (after->ask.priority == request->ask.priority && after->age > request->age)))
+        after = after == progress->to_stage ? NULL : after->queue_prev;
+    if (after)
+        DL_APPEND_ELEM2(progress->to_stage, after, request, queue_prev, queue_next);
+    else
+        DL_PREPEND2(progress->to_stage, request, queue_prev, queue_next);
+}
+
+static void submit(struct progress *progress, struct request *request)
+{
+    const struct request_ask *ask = &request->ask;
+    /* The table has more places than can be taken, so that the search ends. */
+    while (progress->table[progress->place])
+        progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
+    request->number = progress->next_number++ * PROGRESS_RING_ENTRIES + progress->place;
+    progress->table[progress->place] = request;
+    progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
+    progress->submitted++;
+    request->state = REQUEST_SUBMITTED;
+    DL_DELETE2(progress->to_submit, request, queue_prev, queue_next);
+    push(progress, &(struct arena_submission){
+                       .type = ARENA_SUBMIT,
+                       .kind = (uint8_t)ask->kind,
+                       .dtype = (uint8_t)ask->dtype,
+                       .op = (uint8_t)ask->op,
+                       .group = request->group->number,
+                       .request = request->number,
+                       .sequence = request->sequence,
+                       .count = ask->count,
+                       .in_offset = request->staged ? 0 : request->in_offset,
+                       .out_offset = request->staged ? 0 : request->out_offset,
+                       .root = ask->root,
+                       .flags = request->staged ? ARENA_FLAG_STAGED : 0,
+                       .priority = ask->priority,
+                   });
+    if (request->staged)
+        queue_for_staging(progress, request);
+}
+
+static bool submit_waiting(struct progress *progress)
+{
+    bool moved = false;
+    while (progress->to_submit && progress->submitted < PROGRESS_SUBMITTED_MAX) {
+        submit(progress, progress->to_submit);
+        moved = true;
+    }
+    if (!progress->to_submit)
+        return moved;
+    /* No credit left; a group's oldest goes all the same, or groups could block each other. */
+    struct progress_group *group;
+    DL_FOREACH(progress->groups, group)
+    {
+        if (group->requests && group->requests->state == REQUEST_QUEUED) {
+            submit(progress, group->requests);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+static uint8_t *slot_memory(const struct progress *progress, const struct staging_slot *slot)
+{
+    return progress->arena->base + slot->offset;
+}
+
+static struct staging_slot *take_slot(struct progress *progress, struct request *request)
+{
+    struct progress_group *group = request->group;
+    struct staging_slot *slot = staging_take(&progress->staging, &group->own,
+                                             group->rule.chunk_bytes, group->requests == request);
+    if (!slot)
+        return NULL;
+    slot->request = request;
+    slot->number = request->number;
+    slot->chunk = request->chunks_given++;
+    if (!request_has_chunk(request))
+        DL_DELETE2(progress->to_stage, request, queue_prev, queue_next);
+    return slot;
+}
+
+static void give_slot(struct progress *progress, struct staging_slot *slot)
+{
+    struct request *request = slot->request;
+    slot->state = STAGING_GIVEN;
+    push(progress, &(struct arena_submission){
+                       .type = ARENA_CHUNK,
+                       .group = request->group->number,
+                       .request = request->number,
+                       .sequence = request->sequence,
+                       .in_offset = slot->offset,
+                       .chunk = slot->chunk,
+                   });
+}
+
+/* The next slot to fill: the first request by priority takes a shared one, the oldest of any group
+ * its own. */
+static struct staging_slot *next_slot(struct progress *progress)
+{
+    struct request *first = progress->to_stage;
+    if (!first)
+        return NULL;
+    struct staging_slot *slot = take_slot(progress, first);
+    if (slot)
+        return slot;
+    struct progress_group *group;
+    DL_FOREACH(progress->groups, group)
+    {
+        struct request *oldest = group->requests;
+        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest)) {
+            slot = take_slot(progress, oldest);
+            if (slot)
+                return slot;
+        }
+    }
+    return NULL;
+}
+
+/* Describe the copy that fills the slot; false when there is nothing to copy. */
+static bool copy_in(const struct progress *progress, struct staging_slot *slot,
+                    struct progress_copy *copy)
+{
+    const struct request *request = slot->request;
+    struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
+    if (!request->copy_in || chunk.count == 0)
+        return false;
+    *copy = (struct progress_copy){
+        .to = slot_memory(progress, slot),
+        .from = (const uint8_t *)request->ask.send + request_chunk_offset(request, &chunk),
+        .bytes = request_chunk_bytes(request, &chunk),
+        .slot = slot,
+    };
+    return true;
+}
+
+/* A small request is handed over whole by the thread that calls, if there are slots. */
+static void stage_now(struct progress *progress, struct request *request)
+{
+    while (request_has_chunk(request)) {
+        struct staging_slot *slot = take_slot(progress, request);
+        if (!slot)
+            return;
+        struct progress_copy copy;
+        if (copy_in(progress, slot, &copy))
+            memcpy(copy.to, copy.from, copy.bytes);
+        give_slot(progress, slot);
+    }
+}
+
+int progress_submit(struct progress *progress, struct progress_group *group,
+                    const struct request_ask *ask, uint32_t rank, struct request *request,
+                    struct error *error)
+{
+    const struct error *failure = progress->failed ? &progress->failure : &group->failure;
+    if (progress->failed || group->failed)
+        return error_set(error, failure->code, "%s", failure->text);
+    int code =
+        request_init(request, ask, rank, &group->rule, group->next_sequence, &progress->memory);
+    if (code < 0)
+        return error_set(error, code, "%s: %" PRIu64 " elements are too many chunks",
+                         collective_name(ask->kind), ask->count);
+    group->next_sequence++;
+    request->group = group;
+    request->age = progress->next_age++;
+    DL_APPEND(group->requests, request);
+    group->request_count++;
+    bool nothing_ahead = !progress->to_stage && !progress->to_submit;
+    DL_APPEND2(progress->to_submit, request, queue_prev, queue_next);
+    submit_waiting(progress);
+    if (nothing_ahead && request->state == REQUEST_SUBMITTED &&
+        request_bytes(request) <= PROGRESS_SMALL_BYTES)
+        stage_now(progress, request);
+    return 0;
+}
+
+bool progress_has_work(const struct progress *progress)
+{
+    return progress->to_submit || progress->to_stage || progress->to_deliver ||
+           progress->completed || (progress->failed && progress->submitted > 0);
+}
+
+/* --- coming back --------------------------------------------------------------------------- */
+
+static bool finish_if_done(struct progress *progress, struct request *request, uint64_t now_ns)
+{
+    if (!request_finished(request))
+        return false;
+    complete(progress, request, 0, now_ns);
+    return true;
+}
+
+static void chunk_done(struct progress *progress, struct staging_slot *slot, uint64_t now_ns)
+{
+    struct request *request = slot->request;
+    staging_give_back(&progress->staging, slot);
+    request->chunks_done++;
+    finish_if_done(progress, request, now_ns);
+}
+
+static bool receive_chunk(struct progress *progress, const struct arena_completion *completion,
+                          uint64_t now_ns)
+{
+    struct staging_slot *slot = staging_find(&progress->staging, completion->offset);
+    if (!slot || slot->state != STAGING_GIVEN || slot->number != completion->request ||
+        slot->chunk != completion->chunk)
+        return false;
+    struct request *request = slot->request;
+    if (!request) { /* of a request that has failed; now the slot is ours again */
+        staging_give_back(&progress->staging, slot);
+        return true;
+    }
+    request->chunks_back++;
+    struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
+    if (request->copy_out && chunk.count > 0) {
+        slot->state = STAGING_BACK;
+        DL_APPEND(progress->to_deliver, slot);
+    } else {
+        chunk_done(progress, slot, now_ns);
+    }
+    return true;
+}
+
+static bool receive_done(struct progress *progress, const struct arena_completion *completion,
+                         uint64_t now_ns)
+{
+    struct request *request = progress->table[completion->request % PROGRESS_RING_ENTRIES];
+    if (!request || request->number != completion->request)
+        /* Late news of a failed request is no fault; a number never given is. */
+        return completion->request / PROGRESS_RING_ENTRIES < progress->next_number;
+    if (request->done_seen || (request->staged && request->chunks_back != request->layout.chunks))
+        return false;
+    request->done_seen = true;
+    finish_if_done(progress, request, now_ns);
+    return true;
+}
+
+static bool receive(struct progress *progress, uint64_t now_ns)
+{
+    struct arena_completion completion;
+    bool moved = false;
+    while (!progress->failed && arena_pop_completion(progress->arena, &completion)) {
+        moved = true;
+        bool known = false;
+        if (completion.type == ARENA_CHUNK_DONE)
+            known = receive_chunk(progress, &completion, now_ns);
+        else if (completion.type == ARENA_REQUEST_DONE)
+            known = receive_done(progress, &completion, now_ns);
+        if (!known) {
+            struct error error;
+            error_set(&error, ERR_PROTOCOL,
+                      "the daemon reported what makes no sense: type %u, request %" PRIu64
+                      ", chunk %" PRIu32 " at %" PRIu64,
+                      completion.type, completion.request, completion.chunk, completion.offset);
+            progress_fail(progress, &error, now_ns);
+        }
+    }
+    return moved;
+}
+
+enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
+                                   struct progress_copy *copy)
+{
+    if (progress->failed) {
+        /* push() may have found out, where nothing could be failed. */
+        bool left = progress->submitted > 0 || progress->to_submit;
+        progress_fail(progress, &progress->failure, now_ns);
+        return left ? PROGRESS_MOVED : PROGRESS_IDLE;
+    }
+    bool moved = receive(progress, now_ns);
+    moved |= submit_waiting(progress);
+    struct staging_slot *slot = progress->to_deliver;
+    if (slot) {
+        const struct request *request = slot->request;
+        struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
+        DL_DELETE(progress->to_deliver, slot);
+        *copy = (struct progress_copy){
+            .to = (uint8_t *)request->ask.recv + request_chunk_offset(request, &chunk),
+            .from = slot_memory(progress, slot),
+            .bytes = request_chunk_bytes(request, &chunk),
+            .slot = slot,
+        };
+        return PROGRESS_COPY;
+    }
+    while ((slot = next_slot(progress))) {
+        if (copy_in(progress, slot, copy))
+            return PROGRESS_COPY;
+        give_slot(progress, slot);
+        moved = true;
+    }
+    return moved ? PROGRESS_MOVED : PROGRESS_IDLE;
+}
+
+void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns)
+{
+    if (copy->slot->state == STAGING_TAKEN)
+        give_slot(progress, copy->slot);
+    else
+        chunk_done(progress, copy->slot, now_ns);
+}
+
+bool progress_doorbell_due(struct progress *progress)
+{
+    if (!progress->doorbell)
+        return false;
+    progress->doorbell = false;
+    return arena_daemon_needs_doorbell(progress->arena);
+}
+
+/* --- failure ------------------------------------------------------------------------------- */
+
+static void fail_request(struct progress *progress, struct request *request,
+                         const struct error *error, uint64_t now_ns)
+{
+    struct staging_slot *slot, *after;
+    DL_FOREACH_SAFE(progress->to_deliver, slot, after)
+    {
+        if (slot->request == request)
+            DL_DELETE(progress->to_deliver, slot);
+    }
+    staging_abandon(&progress->staging, request);
+    if (request->state == REQUEST_QUEUED)
+        DL_DELETE2(progress->to_submit, request, queue_prev, queue_next);
+    else if (request_has_chunk(request))
+        DL_DELETE2(progress->to_stage, request, queue_prev, queue_next);
+    request->error_text = strdup(error->text);
+    complete(progress, request, error->code, now_ns);
+}
+
+void progress_fail_group(struct progress *progress, struct progress_group *group,
+                         const struct error *error, uint64_t now_ns)
+{
+    if (!group->failed) {
+        group->failed = true;
+        group->failure = *error;
+    }
+    while (group->requests)
+        fail_request(progress, group->requests, &group->failure, now_ns);
+}
+
+void progress_fail(struct progress *progress, const struct error *error, uint64_t now_ns)
+{
+    if (!progress->failed) {
+        progress->failed = true;
+        progress->failure = *error;
+    }
+    struct progress_group *group;
+    DL_FOREACH(progress->groups, group)
+    {
+        progress_fail_group(progress, group, &progress->failure, now_ns);
+    }
+}

@@ -1,0 +1,176 @@
+#include "worker/request.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DATA_ALIGNMENT 64u
+
+static bool sends(const struct request_ask *ask, uint32_t rank)
+{
+    return ask->kind == COLLECTIVE_BROADCAST ? rank == ask->root : ask->kind != COLLECTIVE_BARRIER;
+}
+
+static bool receives(const struct request_ask *ask, uint32_t rank)
+{
+    switch (ask->kind) {
+    case COLLECTIVE_ALL_REDUCE:
+        return true;
+    case COLLECTIVE_REDUCE:
+        return rank == ask->root;
+    case COLLECTIVE_BROADCAST:
+        return rank != ask->root;
+    default:
+        return false;
+    }
+}
+
+static bool ranges_overlap_partly(const void *a, const void *b, uint64_t bytes)
+{
+    uintptr_t left = (uintptr_t)a, right = (uintptr_t)b;
+    if (left == right)
+        return false;
+    return left < right ? right - left < bytes : left - right < bytes;
+}
+
+int request_check(const struct request_ask *ask, uint32_t rank, uint32_t size, struct error *error)
+{
+    const char *name = collective_name(ask->kind);
+    if ((unsigned)ask->kind >= COLLECTIVE_KIND_COUNT)
+        return error_set(error, ERR_INVALID, "unknown collective %u", (unsigned)ask->kind);
+    if (ask->kind == COLLECTIVE_BARRIER)
+        return 0;
+    size_t element_bytes = dtype_bytes(ask->dtype);
+    if (element_bytes == 0)
+        return error_set(error, ERR_INVALID, "%s: %d is no element type (0 to %d)", name,
+                         (int)ask->dtype, DTYPE_COUNT - 1);
+    if (ask->kind != COLLECTIVE_BROADCAST) {
+        if ((unsigned)ask->op >= REDUCE_OP_COUNT)
+            return error_set(error, ERR_INVALID, "%s: %d is no operation (0 to %d)", name,
+                             (int)ask->op, REDUCE_OP_COUNT - 1);
+        if (!reduce_op_allows(ask->op, ask->dtype))
+            return error_set(error, ERR_INVALID, "%s: %s is not for %s, only for integers", name,
+                             reduce_op_name(ask->op), dtype_name(ask->dtype));
+    }
+    if (ask->kind != COLLECTIVE_ALL_REDUCE && ask->root >= size)
+        return error_set(error, ERR_INVALID, "%s: root %d is not a rank of the group (0 to %u)",
+                         name, (int)ask->root, size - 1);
+    if (ask->count > (1ull << 62) / element_bytes)
+        return error_set(error, ERR_INVALID, "%s: %" PRIu64 " elements are too many", name,
+                         ask->count);
+    if (ask->count == 0)
+        return 0;
+    if (sends(ask, rank) && !ask->send)
+        return error_set(error, ERR_INVALID, "%s: the buffer to send is NULL", name);
+    if (receives(ask, rank) && !ask->recv)
+        return error_set(error, ERR_INVALID, "%s: the buffer to receive into is NULL", name);
+    if (sends(ask, rank) && receives(ask, rank) &&
+        ranges_overlap_partly(ask->send, ask->recv, ask->count * element_bytes))
+        return error_set(error, ERR_INVALID, "%s: the buffers overlap without being the same",
+                         name);
+    return 0;
+}
+
+/* Whether the caller's buffer can be used where it is; *offset is then its place. */
+static bool lies_in_arena(const struct request_memory *memory, const void *buffer, uint64_t bytes,
+                          uint64_t *offset)
+{
+    uintptr_t first = (uintptr_t)memory->base + memory->data_offset;
+    uintptr_t end = (uintptr_t)memory->base + memory->total_bytes;
+    uintptr_t start = (uintptr_t)buffer;
+    if (start < first || start > end || bytes > end - start)
+        return false;
+    *offset = start - (uintptr_t)memory->base;
+    return *offset % DATA_ALIGNMENT == 0;
+}
+
+int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
+                 const struct layout_rule *rule, uint64_t sequence,
+                 const struct request_memory *memory)
+{
+    struct request made = {.ask = *ask, .state = REQUEST_QUEUED, .sequence = sequence};
+    if (ask->kind == COLLECTIVE_BARRIER) {
+        made.ask.count = 0;
+        made.ask.dtype = DTYPE_U8;
+        made.ask.op = REDUCE_SUM;
+    }
+    if (ask->kind == COLLECTIVE_BROADCAST)
+        made.ask.op = REDUCE_SUM;
+    if (ask->kind == COLLECTIVE_BARRIER || ask->kind == COLLECTIVE_ALL_REDUCE)
+        made.ask.root = 0;
+    uint32_t element_bytes = (uint32_t)dtype_bytes(made.ask.dtype);
+    int code = layout_init(&made.layout, rule, sequence, made.ask.count, element_bytes);
+    if (code < 0)
+        return code;
+    made.copy_in = sends(ask, rank);
+    made.copy_out = receives(ask, rank);
+    uint64_t bytes = request_bytes(&made);
+    if (bytes == 0) {
+        made.in_offset = made.out_offset = memory->data_offset;
+    } else {
+        /* A rank that does not receive (send) still names a place: its own other buffer. */
+        const void *in = made.copy_in ? ask->send : ask->recv;
+        const void *out = made.copy_out ? ask->recv : ask->send;
+        made.staged = !lies_in_arena(memory, in, bytes, &made.in_offset) ||
+                      !lies_in_arena(memory, out, bytes, &made.out_offset);
+    }
+    *request = made;
+    return 0;
+}
+
+void request_clear(struct request *request)
+{
+    free(request->error_text);
+    request->error_text = NULL;
+}
+
+bool request_has_chunk(const struct request *request)
+{
+    return request->staged && request->chunks_given < request->layout.chunks;
+}
+
+bool request_finished(const struct request *request)
+{
+    return request->done_seen &&
+           (!request->staged || request->chunks_done == request->layout.chunks);
+}
+
+uint64_t request_bytes(const struct request *request)
+{
+    return request->layout.count * request->layout.element_bytes;
+}
+
+uint64_t request_chunk_offset(const struct request *request, const struct layout_chunk *chunk)
+{
+    return chunk->first * request->layout.element_bytes;
+}
+
+uint64_t request_chunk_bytes(const struct request *request, const struct layout_chunk *chunk)
+{
+    return chunk->count * request->layout.element_bytes;
+}
+
+void request_describe(const struct request *request, uint32_t group, char *text, size_t bytes)
+{
+    const struct request_ask *ask = &request->ask;
+    char what[128];
+    if (ask->kind == COLLECTIVE_BARRIER)
+        snprintf(what, sizeof(what), "barrier");
+    else if (ask->kind == COLLECTIVE_BROADCAST)
+        snprintf(what, sizeof(what), "broadcast of %" PRIu64 " %s from rank %" PRIu32, ask->count,
+                 dtype_name(ask->dtype), ask->root);
+    else
+        snprintf(what, sizeof(what), "%s of %" PRIu64 " %s (%s)", collective_name(ask->kind),
+                 ask->count, dtype_name(ask->dtype), reduce_op_name(ask->op));
+    if (request->staged)
+        snprintf(text, bytes,
+                 "%s on group %" PRIu32 ", number %" PRIu64 ": %" PRIu32 " of %" PRIu32
+                 " chunks handed over, %" PRIu32 " back",
+                 what, group, request->sequence, request->chunks_given, request->layout.chunks,
+                 request->chunks_back);
+    else
+        snprintf(text, bytes, "%s on group %" PRIu32 ", number %" PRIu64 ": %s", what, group,
+                 request->sequence,
+                 request->state == REQUEST_QUEUED ? "not submitted yet" : "submitted");
+}

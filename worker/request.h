@@ -1,0 +1,88 @@
+/* A collective in progress, as the worker sees it.
+ *
+ *   QUEUED --submitted to the daemon--> SUBMITTED --all chunks back--> COMPLETE
+ *      \________________________failure___________/                       ^
+ *
+ * Pure: what a request is made of and how far it is. worker/progress.h moves it.
+ */
+#ifndef WORKER_REQUEST_H
+#define WORKER_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/dtype.h"
+#include "common/error.h"
+#include "common/layout.h"
+
+struct progress_group;
+
+/* What the caller asked for. */
+struct request_ask {
+    enum collective_kind kind;
+    enum dtype dtype;
+    enum reduce_op op;
+    uint32_t root; /* rank in the group */
+    uint64_t count;
+    const void *send;
+    void *recv;
+    uint32_t priority;
+};
+
+enum request_state { REQUEST_QUEUED, REQUEST_SUBMITTED, REQUEST_COMPLETE };
+
+struct request {
+    struct request_ask ask;
+    struct progress_group *group;
+    enum request_state state;
+    uint64_t sequence; /* in the group */
+    uint64_t age;      /* order of the calls in the job */
+    uint64_t number;   /* in the rings; valid while SUBMITTED */
+    struct layout layout;
+    bool staged;        /* chunks travel through staging slots */
+    bool copy_in;       /* staged: this rank has data to give */
+    bool copy_out;      /* staged: this rank wants the result */
+    uint64_t in_offset; /* not staged: where it lies in the arena */
+    uint64_t out_offset;
+    uint32_t chunks_given; /* handed over, or being copied for that */
+    uint32_t chunks_back;  /* reported by the daemon */
+    uint32_t chunks_done;  /* reported and copied out */
+    bool done_seen;        /* the daemon said that the whole is done */
+    int result;            /* COMPLETE: 0 or an error code */
+    char *error_text;      /* of a failure; may be NULL; freed by request_clear */
+    uint64_t completed_ns;
+    struct request *prev, *next;             /* group's incomplete requests */
+    struct request *queue_prev, *queue_next; /* waiting to be submitted, staged, or told complete */
+};
+
+/* What cannot be asked of a group of `size` ranks, for rank `rank`. Returns 0 or ERR_INVALID with
+ * a text that begins with the collective's name. kind, dtype and op may be any number. */
+int request_check(const struct request_ask *ask, uint32_t rank, uint32_t size, struct error *error);
+
+/* The arena's data area in this process's memory. */
+struct request_memory {
+    const uint8_t *base; /* of the arena */
+    uint64_t data_offset, total_bytes;
+};
+
+/* Set up a checked ask: cut it up and decide between staging and direct use of arena memory.
+ * ERR_INVALID when the buffer has too many chunks. The state is QUEUED. */
+int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
+                 const struct layout_rule *rule, uint64_t sequence,
+                 const struct request_memory *memory);
+void request_clear(struct request *request);
+
+/* Whether some chunk has not been handed over. */
+bool request_has_chunk(const struct request *request);
+/* Whether everything has come back and been copied out. */
+bool request_finished(const struct request *request);
+/* Bytes of the caller's buffer and a chunk's place in it. */
+uint64_t request_bytes(const struct request *request);
+uint64_t request_chunk_offset(const struct request *request, const struct layout_chunk *chunk);
+uint64_t request_chunk_bytes(const struct request *request, const struct layout_chunk *chunk);
+
+/* "all_reduce of 1000 float (sum) on group 3, number 17: 5 of 8 chunks back". */
+void request_describe(const struct request *request, uint32_t group, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,118 @@
+#include "worker/staging.h"
+
+#include "common/error.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+int staging_init(struct staging *staging, uint64_t first_offset, uint32_t slot_bytes,
+                 uint32_t slot_count)
+{
+    struct staging made = {
+        .slot_count = slot_count, .slot_bytes = slot_bytes, .first_offset = first_offset};
+    made.slots = calloc(slot_count ? slot_count : 1, sizeof(*made.slots));
+    if (!made.slots)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < slot_count; i++) {
+        struct staging_slot *slot = &made.slots[i];
+        slot->offset = first_offset + (uint64_t)i * slot_bytes;
+        slot->bytes = slot_bytes;
+        slot->shared = true;
+        DL_APPEND(made.free_slots, slot);
+    }
+    *staging = made;
+    return 0;
+}
+
+void staging_clear(struct staging *staging)
+{
+    free(staging->slots);
+    free(staging->own_slots);
+    *staging = (struct staging){0};
+}
+
+int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t offset,
+                    uint32_t bytes)
+{
+    if (staging->own_count == staging->own_capacity) {
+        uint32_t capacity = staging->own_capacity ? 2 * staging->own_capacity : 8;
+        struct staging_slot **slots = realloc(staging->own_slots, capacity * sizeof(*slots));
+        if (!slots)
+            return ERR_MEMORY;
+        staging->own_slots = slots;
+        staging->own_capacity = capacity;
+    }
+    *own = (struct staging_slot){.offset = offset, .bytes = bytes};
+    staging->own_slots[staging->own_count++] = own;
+    return 0;
+}
+
+void staging_remove_own(struct staging *staging, struct staging_slot *own)
+{
+    for (uint32_t i = 0; i < staging->own_count; i++) {
+        if (staging->own_slots[i] == own) {
+            staging->own_slots[i] = staging->own_slots[--staging->own_count];
+            return;
+        }
+    }
+}
+
+struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
+                                  bool oldest)
+{
+    struct staging_slot *slot = NULL;
+    if (bytes <= staging->slot_bytes && staging->free_slots) {
+        /* The one given back last: it is still in the cache. */
+        slot = staging->free_slots;
+        DL_DELETE(staging->free_slots, slot);
+    } else if (oldest && own->state == STAGING_FREE) {
+        slot = own;
+    }
+    if (slot) {
+        assert(slot->state == STAGING_FREE && bytes <= slot->bytes);
+        slot->state = STAGING_TAKEN;
+    }
+    return slot;
+}
+
+void staging_give_back(struct staging *staging, struct staging_slot *slot)
+{
+    assert(slot->state != STAGING_FREE);
+    slot->state = STAGING_FREE;
+    slot->request = NULL;
+    if (slot->shared)
+        DL_PREPEND(staging->free_slots, slot);
+}
+
+struct staging_slot *staging_find(struct staging *staging, uint64_t offset)
+{
+    if (staging->slot_count > 0 && offset >= staging->first_offset) {
+        uint64_t i = (offset - staging->first_offset) / staging->slot_bytes;
+        if (i < staging->slot_count)
+            return staging->slots[i].offset == offset ? &staging->slots[i] : NULL;
+    }
+    for (uint32_t i = 0; i < staging->own_count; i++)
+        if (staging->own_slots[i]->offset == offset)
+            return staging->own_slots[i];
+    return NULL;
+}
+
+static void abandon_slot(struct staging *staging, struct staging_slot *slot,
+                         const struct request *request)
+{
+    if (slot->state == STAGING_FREE || slot->request != request)
+        return;
+    if (slot->state == STAGING_GIVEN)
+        slot->request = NULL;
+    else
+        staging_give_back(staging, slot);
+}
+
+void staging_abandon(struct staging *staging, const struct request *request)
+{
+    for (uint32_t i = 0; i < staging->slot_count; i++)
+        abandon_slot(staging, &staging->slots[i], request);
+    for (uint32_t i = 0; i < staging->own_count; i++)
+        abandon_slot(staging, staging->own_slots[i], request);
+}
