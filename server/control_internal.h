@@ -1,0 +1,161 @@
+/* What the files server/control*.c and admin.c share, and nobody else includes. */
+#ifndef SERVER_CONTROL_INTERNAL_H
+#define SERVER_CONTROL_INTERNAL_H
+
+#include <event2/buffer.h>
+#include <event2/dns.h>
+#include <event2/event.h>
+#include <sys/socket.h>
+#include <uthash.h>
+#include <utlist.h>
+
+#include "common/clock.h"
+#include "common/line_reader.h"
+#include "server/control.h"
+#include "server/coordinator.h"
+#include "server/membership.h"
+#include "server/status.h"
+
+#define CONTROL_HANDSHAKE_S 5
+#define CONTROL_FLUSH_S 2
+#define CONTROL_DESCRIPTORS 3
+#define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
+#define CONTROL_PARENT_DRAIN_MS 1000u
+
+/* --- control_stream.c: lines over one socket */
+
+struct control_stream_handlers {
+    /* The line is valid during the call. The stream may be freed or finished in it. */
+    void (*line)(void *context, char *line, size_t length);
+    /* It is over; the stream is to be freed in it. */
+    void (*end)(void *context, const char *reason);
+};
+
+struct control_stream {
+    struct control *control;
+    int fd;
+    struct event *read_event, *write_event;
+    struct evbuffer *output;
+    struct line_reader lines;
+    bool with_descriptors;
+    int descriptors[CONTROL_DESCRIPTORS]; /* received and not yet taken */
+    int descriptor_count;
+    struct control_stream_handlers handlers;
+    void *context;
+    bool finishing; /* close when the output is written; no owner any more */
+    bool dead;      /* freed while its callback runs */
+    bool running;
+    bool overflow;
+    struct control_stream *next, *prev;
+};
+
+/* Takes the descriptor, also on failure. NULL: out of memory. */
+struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
+                                             const struct control_stream_handlers *handlers,
+                                             void *context);
+void control_stream_free(struct control_stream *stream);
+/* Write what is waiting, then close and free. The owner forgets it. */
+void control_stream_finish(struct control_stream *stream);
+void control_stream_send(struct control_stream *stream, const char *bytes, size_t length);
+void control_stream_send_message(struct control_stream *stream, const struct message *message);
+
+/* --- control_listener.c */
+int control_listen_unix(const struct control *control, int *fd, struct error *error);
+int control_listen_tcp(const struct control *control, int *fd, struct error *error);
+bool control_address_is_loopback(const struct sockaddr *address);
+void control_address_text(const struct sockaddr *address, char *text, size_t bytes);
+
+/* --- control_worker.c: connections on the Unix socket */
+struct control_worker {
+    uint32_t id;
+    struct control *control;
+    struct control_stream *stream;
+    struct coordinator_credentials credentials;
+    bool hello;
+    struct event *timer; /* hello must come */
+    bool has_arena;      /* not yet handed to the engine */
+    struct arena arena;
+    int doorbells[2];
+    UT_hash_handle hh;
+};
+void control_worker_accept(struct control *control, int fd);
+void control_worker_free(struct control_worker *worker); /* closes at once */
+struct control_worker *control_worker_find(const struct control *control, uint32_t id);
+/* Close after what was sent. */
+void control_worker_finish(struct control_worker *worker);
+
+/* --- control_peer.c: connections to other daemons */
+enum control_peer_state {
+    PEER_RESOLVING,
+    PEER_CONNECTING,
+    PEER_HELLO, /* waits for hello */
+    PEER_AUTH,
+    PEER_FABRIC,
+    PEER_OPEN,
+};
+struct control_peer {
+    struct control *control;
+    enum control_peer_state state;
+    bool connects;
+    uint32_t node; /* UINT32_MAX: not yet said */
+    int fd;        /* while connecting */
+    struct event *connect_event;
+    struct evdns_getaddrinfo_request *resolving;
+    struct control_stream *stream;
+    struct event *timer; /* the handshake must be over */
+    uint8_t own_nonce[AUTH_NONCE_BYTES], peer_nonce[AUTH_NONCE_BYTES];
+    uint8_t own_token[TRANSPORT_TOKEN_BYTES];
+    char address[128]; /* for the log */
+    struct control_peer *next, *prev;
+};
+void control_peer_accept(struct control *control, int fd, const struct sockaddr *address);
+void control_peer_connect(struct control *control, uint32_t node);
+void control_peer_send(struct control *control, uint32_t node, const struct message *message);
+/* The connection to the node, whatever its state, is over. */
+void control_peer_end_node(struct control *control, uint32_t node, const char *reason);
+void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
+
+/* --- control_adapter.c */
+void control_engine_events(struct control *control);
+struct coordinator_io control_coordinator_io(struct control *control);
+
+/* --- admin.c */
+struct admin;
+int admin_create(struct admin **admin, struct control *control, struct error *error);
+void admin_free(struct admin *admin);
+void admin_sample(struct control *control); /* once a second */
+/* The status as one line with its newline; the caller frees it. NULL: out of memory. */
+char *admin_status(struct control *control, size_t *length);
+
+/* --- control.c */
+struct control {
+    struct control_options options;
+    const struct config *config;
+    const struct log *log;
+    struct event_base *base;
+    struct evdns_base *dns; /* made when a name is looked up */
+    struct event *unix_event, *tcp_event, *engine_event, *signal_event, *parent_event;
+    struct event *tick_event, *alive_event, *stop_event;
+    int unix_fd, tcp_fd;
+    bool owns_socket_path;
+
+    struct membership membership;
+    struct coordinator *coordinator;
+    struct control_stream *streams;
+    struct control_worker *workers;
+    uint32_t next_worker;
+    struct control_peer *peers;      /* all connections, authenticated or not */
+    struct control_peer **peer_of;   /* [roster]: the connection, or attempt, of each node */
+    uint8_t roster_hash[AUTH_HASH_BYTES];
+
+    struct admin *admin;
+    struct status_rates rates;
+    uint64_t started_ns;
+    bool draining, stopping;
+    int result;
+};
+/* At the end of every callback: do what is due, set the timer, see whether to stop. */
+void control_update(struct control *control);
+void control_drain(struct control *control, uint32_t limit_ms);
+
+#endif

@@ -1,0 +1,231 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/control_internal.h"
+
+#define READ_BYTES 65536
+
+static void stream_destroy(struct control_stream *stream)
+{
+    line_reader_clear(&stream->lines);
+    free(stream);
+}
+
+void control_stream_free(struct control_stream *stream)
+{
+    if (stream->dead)
+        return;
+    stream->dead = true;
+    DL_DELETE(stream->control->streams, stream);
+    if (stream->read_event)
+        event_free(stream->read_event);
+    if (stream->write_event)
+        event_free(stream->write_event);
+    if (stream->output)
+        evbuffer_free(stream->output);
+    for (int i = 0; i < stream->descriptor_count; i++)
+        close(stream->descriptors[i]);
+    close(stream->fd);
+    if (!stream->running)
+        stream_destroy(stream);
+}
+
+static void stream_end(struct control_stream *stream, const char *reason)
+{
+    if (stream->finishing)
+        control_stream_free(stream);
+    else
+        stream->handlers.end(stream->context, reason);
+}
+
+/* Descriptors that do not fit are closed; a join then has the wrong number of them. */
+static bool stream_take_descriptors(struct control_stream *stream, struct msghdr *header)
+{
+    bool fits = true;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part; part = CMSG_NXTHDR(header, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+            if (stream->descriptor_count < CONTROL_DESCRIPTORS) {
+                stream->descriptors[stream->descriptor_count++] = fd;
+            } else {
+                close(fd);
+                fits = false;
+            }
+        }
+    }
+    return fits && !(header->msg_flags & MSG_CTRUNC);
+}
+
+/* Bytes read, 0 for "not now", or negative with *reason. */
+static ssize_t stream_receive(struct control_stream *stream, char *bytes, const char **reason)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int) * CONTROL_DESCRIPTORS)];
+    } ancillary;
+    struct iovec part = {bytes, READ_BYTES};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    if (stream->with_descriptors) {
+        header.msg_control = ancillary.bytes;
+        header.msg_controllen = sizeof(ancillary.bytes);
+    }
+    ssize_t count = recvmsg(stream->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (count > 0) {
+        if (!stream->with_descriptors || stream_take_descriptors(stream, &header))
+            return count;
+        *reason = "too many descriptors";
+        return -1;
+    }
+    if (count < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    *reason = count == 0 ? "connection closed" : strerror(errno);
+    return -1;
+}
+
+static void stream_give_lines(struct control_stream *stream, const char *bytes, size_t count)
+{
+    struct error error = {0};
+    int result = line_reader_feed(&stream->lines, bytes, count, &error);
+    while (result == 0 && !stream->dead && !stream->finishing) {
+        char *line;
+        size_t length;
+        int next = line_reader_next(&stream->lines, &line, &length, &error);
+        if (next == 0)
+            return;
+        if (next < 0)
+            result = next;
+        else
+            stream->handlers.line(stream->context, line, length);
+    }
+    if (result < 0 && !stream->dead)
+        stream_end(stream, error.text);
+}
+
+static void stream_leave(struct control_stream *stream, struct control *control)
+{
+    stream->running = false;
+    if (stream->dead)
+        stream_destroy(stream);
+    control_update(control);
+}
+
+static void stream_on_read(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
+    char bytes[READ_BYTES];
+    const char *reason = "it does not read what it is sent";
+    stream->running = true;
+    if (stream->overflow || (stream->finishing && (what & EV_TIMEOUT))) {
+        stream_end(stream, reason);
+    } else {
+        ssize_t count = stream_receive(stream, bytes, &reason);
+        if (count < 0)
+            stream_end(stream, reason);
+        else if (count > 0 && !stream->finishing)
+            stream_give_lines(stream, bytes, (size_t)count);
+    }
+    stream_leave(stream, control);
+}
+
+static void stream_on_write(evutil_socket_t fd, short what, void *argument)
+{
+    (void)what;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
+    stream->running = true;
+    struct evbuffer_iovec part;
+    bool over = false;
+    while (!over && evbuffer_peek(stream->output, -1, NULL, &part, 1) > 0) {
+        ssize_t count = send(fd, part.iov_base, part.iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (count < 0 && (errno == EAGAIN || errno == EINTR))
+            break;
+        if (count < 0) {
+            stream_end(stream, strerror(errno));
+            over = true;
+        } else {
+            evbuffer_drain(stream->output, (size_t)count);
+        }
+    }
+    if (!over && evbuffer_get_length(stream->output) > 0)
+        event_add(stream->write_event, NULL);
+    else if (!over && stream->finishing)
+        control_stream_free(stream);
+    stream_leave(stream, control);
+}
+
+struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
+                                             const struct control_stream_handlers *handlers,
+                                             void *context)
+{
+    struct control_stream *stream = calloc(1, sizeof(*stream));
+    if (!stream) {
+        close(fd);
+        return NULL;
+    }
+    stream->control = control;
+    stream->fd = fd;
+    stream->with_descriptors = with_descriptors;
+    stream->handlers = *handlers;
+    stream->context = context;
+    line_reader_init(&stream->lines, MESSAGE_LINE_BYTES);
+    DL_APPEND(control->streams, stream);
+    stream->output = evbuffer_new();
+    stream->read_event =
+        event_new(control->base, fd, EV_READ | EV_PERSIST, stream_on_read, stream);
+    stream->write_event = event_new(control->base, fd, EV_WRITE, stream_on_write, stream);
+    if (!stream->output || !stream->read_event || !stream->write_event ||
+        event_add(stream->read_event, NULL) < 0) {
+        control_stream_free(stream);
+        return NULL;
+    }
+    return stream;
+}
+
+void control_stream_send(struct control_stream *stream, const char *bytes, size_t length)
+{
+    if (stream->dead || stream->overflow)
+        return;
+    if (evbuffer_get_length(stream->output) + length > CONTROL_OUTPUT_BYTES ||
+        evbuffer_add(stream->output, bytes, length) < 0) {
+        /* The owner is in the middle of something: the end is told from the loop. */
+        stream->overflow = true;
+        event_active(stream->read_event, EV_READ, 1);
+        return;
+    }
+    event_add(stream->write_event, NULL);
+}
+
+void control_stream_send_message(struct control_stream *stream, const struct message *message)
+{
+    size_t length;
+    char *line = message_encode(message, &length);
+    if (line)
+        control_stream_send(stream, line, length);
+    else
+        log_error(stream->control->log, "no memory: a message %s is lost",
+                  message_type_name(message->type));
+    free(line);
+}
+
+void control_stream_finish(struct control_stream *stream)
+{
+    if (stream->dead || stream->finishing)
+        return;
+    stream->finishing = true;
+    if (stream->overflow) {
+        control_stream_free(stream);
+        return;
+    }
+    /* Whoever does not take the last words is not waited for. */
+    struct timeval limit = {CONTROL_FLUSH_S, 0};
+    event_add(stream->read_event, &limit);
+    event_add(stream->write_event, NULL);
+}
