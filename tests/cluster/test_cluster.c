@@ -3,6 +3,7 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/virtual_cluster.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

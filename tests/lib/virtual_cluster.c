@@ -391,6 +391,19 @@ struct carried_event {
     struct engine_event *event;
 };
 
+static void tell_detached(struct coordinator *coordinator, uint64_t now_ns,
+                          const struct engine_event *event)
+{
+    struct message_position *positions = calloc(event->position_count + 1, sizeof(*positions));
+    ck_assert_ptr_nonnull(positions);
+    for (uint32_t i = 0; i < event->position_count; i++)
+        positions[i] = (struct message_position){.group = event->positions[i].group,
+                                                 .sequences = event->positions[i].sequences};
+    coordinator_worker_detached(coordinator, now_ns, event->job, event->rank, positions,
+                                event->position_count);
+    free(positions);
+}
+
 static void tell_coordinator(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     (void)number;
@@ -414,8 +427,7 @@ static void tell_coordinator(struct virtual_cluster *cluster, void *what, uint64
         coordinator_worker_failed(coordinator, now_ns, event->job, event->rank, event->text);
         break;
     case ENGINE_WORKER_DETACHED:
-        coordinator_worker_detached(coordinator, now_ns, event->job, event->rank, event->positions,
-                                    event->position_count);
+        tell_detached(coordinator, now_ns, event);
         break;
     case ENGINE_LATE:
         carried->node->late_reports++;
