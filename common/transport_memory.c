@@ -114,6 +114,9 @@ static int memory_send(struct transport *transport, uint32_t peer, const struct 
     item->checksum = memory_checksum(parts, part_count);
     item->arrival_ns = memory_arrival_choose(fabric, side, true);
     item->due_ns = memory_random(fabric, fabric->now_ns, item->arrival_ns);
+    if (!fabric->options.reorder && item->due_ns < side->sent_ns)
+        item->due_ns = side->sent_ns;
+    side->sent_ns = item->due_ns;
     side->sends++;
     memory_item_insert(fabric, item);
     return 0;

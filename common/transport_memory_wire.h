@@ -66,6 +66,7 @@ struct memory_side {
     struct memory_receive_list receives;
     uint32_t sends;
     uint64_t latest_ns; /* due time of the last thing sent to the other */
+    uint64_t sent_ns;   /* when the last message leaves its sender's memory */
     uint64_t floor_ns;  /* of the last UP or DOWN: messages never overtake those */
 };
 

@@ -7,8 +7,10 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,6 +81,17 @@ START_TEST(nobody_expects)
                          ERR_STATE);
         ends_wait(&a, TRANSPORT_PEER_DOWN, i, &b, TRANSPORT_PEER_UP, 0);
     }
+    ck_assert(end_logged(&b, "(3 so far)"));
+    /* A flood of them does not fill the log. */
+    for (int i = 4; i <= 40; i++) {
+        ck_assert_int_eq(transport_connect(a.transport, 0, address, bytes, zero, &error), 0);
+        ends_wait(&a, TRANSPORT_PEER_DOWN, i, &b, TRANSPORT_PEER_UP, 0);
+    }
+    char lines[16384];
+    ssize_t length = read(b.log_fd, lines, sizeof(lines) - 1);
+    lines[length > 0 ? length : 0] = '\0';
+    ck_assert_ptr_nonnull(strstr(lines, "(32 so far)"));
+    ck_assert_ptr_null(strstr(lines, "(33 so far)"));
     ck_assert_int_eq(b.count, 0);
     ck_assert_int_eq(end_count(&a, TRANSPORT_PEER_UP), 0);
     end_close(&a);
@@ -350,7 +363,8 @@ END_TEST
 
 struct other {
     pid_t process;
-    int to, from; /* pipes */
+    int to, from;    /* pipes */
+    char region[64]; /* of shm: what a killed process leaves in /dev/shm, or "" */
 };
 
 static void other_run(const char *provider, int to, int from)
@@ -394,13 +408,15 @@ static struct other other_start(const char *provider)
     }
     close(to[0]);
     close(from[1]);
-    return (struct other){process, to[1], from[0]};
+    return (struct other){.process = process, .to = to[1], .from = from[0]};
 }
 
 static void other_kill(struct other *other)
 {
     kill(other->process, SIGKILL);
     waitpid(other->process, NULL, 0);
+    if (other->region[0])
+        shm_unlink(other->region);
     close(other->to);
     close(other->from);
 }
@@ -415,6 +431,10 @@ static bool other_connect(struct other *other, struct end *here)
     memcpy(&bytes, record, 4);
     if (bytes == 0)
         return false;
+    static const char scheme[] = "fi_shm://";
+    if (memcmp(record + 4, scheme, sizeof(scheme) - 1) == 0)
+        snprintf(other->region, sizeof(other->region), "%.63s",
+                 (const char *)record + 4 + sizeof(scheme) - 1);
     ck_assert_int_eq(transport_address(here->transport, own + 4, &own_bytes, &error), 0);
     memcpy(own, &own_bytes, 4);
     ck_assert_int_eq(write(other->to, own, sizeof(own)), sizeof(own));
