@@ -141,6 +141,12 @@ void buffer_release(struct buffer *buffer)
     pool->used--;
 }
 
+void buffer_pool_forget(struct buffer_pool *pool, uint64_t count)
+{
+    assert(count <= pool->used);
+    pool->used -= count;
+}
+
 uint64_t buffer_pool_limit_bytes(const struct buffer_pool *pool)
 {
     return pool->limit_bytes;

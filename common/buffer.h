@@ -47,6 +47,10 @@ void buffer_hold(struct buffer *buffer);
 /* Drop a reference; the last one returns it to its pool. */
 void buffer_release(struct buffer *buffer);
 
+/* `count` buffers that were handed out will not come back (a closed fabric had them): their memory
+ * goes with the pool. */
+void buffer_pool_forget(struct buffer_pool *pool, uint64_t count);
+
 uint64_t buffer_pool_limit_bytes(const struct buffer_pool *pool);
 uint64_t buffer_pool_allocated_bytes(const struct buffer_pool *pool); /* slabs */
 uint64_t buffer_pool_used_bytes(const struct buffer_pool *pool);      /* handed out */

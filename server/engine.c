@@ -214,7 +214,8 @@ static void engine_quiesce(struct engine *engine)
         exchange_run(engine->exchange);
         struct exchange_totals totals;
         exchange_totals(engine->exchange, &totals);
-        if (totals.jobs == 0 && engine->receives_posted == 0 && engine->sends_posted == 0)
+        if (totals.jobs == 0 && engine->sends_posted == 0 &&
+            (engine->receives_posted == 0 || !transport_info(engine->transport)->per_peer_receives))
             return;
         if (!any) {
             struct epoll_event event;
@@ -269,8 +270,11 @@ void engine_stop(struct engine *engine)
     }
     reducer_stop(engine->reducer);
     topology_close(engine->topology);
-    /* What a provider keeps for good is left to the end of the process. */
-    if (engine->receives_posted == 0 && engine->sends_posted == 0) {
+    /* Shared receives come back only with the fabric's end; sends that do not come back are a
+     * provider's fault, and their memory is left to the end of the process. */
+    if (engine->sends_posted == 0) {
+        if (engine->exchange)
+            exchange_abandon_receives(engine->exchange);
         exchange_destroy(engine->exchange);
         buffer_pool_destroy(engine->pool);
         if (engine->transport)

@@ -150,6 +150,14 @@ void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct 
     buffer_release(buffer);
 }
 
+void exchange_abandon_receives(struct exchange *exchange)
+{
+    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
+        buffer_pool_forget(exchange->options.pool, exchange->peers[i].posted);
+        exchange->peers[i].posted = 0;
+    }
+}
+
 void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive_token,
                       uint64_t send_token)
 {

@@ -111,7 +111,7 @@ struct exchange_options {
 
 int exchange_create(struct exchange **exchange, const struct exchange_options *options,
                     struct error *error);
-/* Every send, task and receive must have been given back. */
+/* Every send, task and receive must have been given back, or abandoned. */
 void exchange_destroy(struct exchange *exchange);
 
 /* Peers. Tokens: see common/wire.h. up posts receives; after down nothing may be sent to it, and
@@ -149,6 +149,8 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
 int exchange_receive(struct exchange *exchange, uint32_t node, struct buffer *buffer,
                      uint32_t bytes, uint64_t now_ns, uint32_t *from, struct error *error);
 void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct buffer *buffer);
+/* Receives still posted will not come back: the fabric is about to be closed. */
+void exchange_abandon_receives(struct exchange *exchange);
 void exchange_sent(struct exchange *exchange, struct exchange_send *send);
 void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
 

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <check.h>
-
 #include "common/clock.h"
 #include "common/reduce.h"
 
@@ -34,7 +32,7 @@ static void heap_push(struct virtual_cluster *cluster, struct virtual_happening 
     if (cluster->heap_count == cluster->heap_capacity) {
         cluster->heap_capacity = cluster->heap_capacity ? 2 * cluster->heap_capacity : 256;
         cluster->heap = realloc(cluster->heap, cluster->heap_capacity * sizeof(*cluster->heap));
-        ck_assert_ptr_nonnull(cluster->heap);
+        EXPECT(cluster->heap);
     }
     uint32_t at = cluster->heap_count++;
     while (at > 0 && sooner(&it, &cluster->heap[(at - 1) / 2])) {
@@ -132,10 +130,10 @@ static void deliver_line(struct virtual_cluster *cluster, void *what, uint64_t n
         struct error error;
         int result = message_decode(&message, MESSAGE_BETWEEN_DAEMONS, carried->line,
                                     carried->length, &error);
-        ck_assert_msg(result == 0, "between daemons: %s: %s", carried->line, error.text);
+        EXPECT_MSG(result == 0, "between daemons: %s: %s", carried->line, error.text);
         result = coordinator_peer_message(to->coordinator, cluster->now_ns, from->number, &message,
                                           &error);
-        ck_assert_msg(result == 0, "%s -> %s: %s", from->config.node, to->config.node, error.text);
+        EXPECT_MSG(result == 0, "%s -> %s: %s", from->config.node, to->config.node, error.text);
         message_clear(&message);
         coordinator_called(to);
     }
@@ -160,7 +158,7 @@ static void world_send_peer(void *context, uint32_t number, const struct message
     carried->to = &cluster->nodes[number];
     carried->epoch = node->to[number].epoch;
     carried->line = message_encode(message, &carried->length);
-    ck_assert_ptr_nonnull(carried->line);
+    EXPECT(carried->line);
     carried->line[--carried->length] = '\0'; /* without the newline */
     virtual_schedule_in(cluster, &node->to[number], deliver_line, carried, 0);
 }
@@ -267,7 +265,7 @@ static struct command *command_create(struct virtual_node *node, enum command_ty
                                       uint64_t job)
 {
     struct command *command = calloc(1, sizeof(*command));
-    ck_assert_ptr_nonnull(command);
+    EXPECT(command);
     command->node = node;
     command->type = type;
     command->job = job;
@@ -395,7 +393,7 @@ static void tell_detached(struct coordinator *coordinator, uint64_t now_ns,
                           const struct engine_event *event)
 {
     struct message_position *positions = calloc(event->position_count + 1, sizeof(*positions));
-    ck_assert_ptr_nonnull(positions);
+    EXPECT(positions);
     for (uint32_t i = 0; i < event->position_count; i++)
         positions[i] = (struct message_position){.group = event->positions[i].group,
                                                  .sequences = event->positions[i].sequences};
@@ -445,7 +443,7 @@ static void tell_coordinator(struct virtual_cluster *cluster, void *what, uint64
 static void node_event(struct virtual_node *node, struct engine_event *event)
 {
     struct carried_event *carried = calloc(1, sizeof(*carried));
-    ck_assert_ptr_nonnull(carried);
+    EXPECT(carried);
     carried->node = node;
     carried->event = event;
     virtual_schedule_in(node->cluster, &node->events, tell_coordinator, carried, 0);
@@ -468,7 +466,7 @@ static void io_send(void *context, struct exchange_send *send)
     void *registrations[2] = {NULL, NULL};
     int result = transport_send(node->transport, send->node, parts, registrations,
                                 send->payload_bytes ? 2 : 1, send);
-    ck_assert_int_ne(result, ERR_AGAIN);
+    EXPECT(result != ERR_AGAIN);
     if (result != 0)
         virtual_schedule(node->cluster, 0, give_back_send, send, node->number);
 }
@@ -493,7 +491,7 @@ static void io_complete(void *context, struct exchange_worker *worker,
                         const struct arena_completion *completion)
 {
     struct virtual_node *node = context;
-    ck_assert(arena_push_completion(&worker->arena, completion));
+    EXPECT(arena_push_completion(&worker->arena, completion));
     virtual_worker_rung(node->cluster, worker);
 }
 
@@ -534,7 +532,7 @@ static void fabric_event(struct virtual_node *node, const struct transport_event
     case TRANSPORT_RECEIVED: {
         int result = exchange_receive(node->exchange, event->peer, event->context, event->bytes,
                                       cluster->now_ns, &from, &error);
-        ck_assert_msg(result == 0, "%s from node %u: %s", node->config.node, from, error.text);
+        EXPECT_MSG(result == 0, "%s from node %u: %s", node->config.node, from, error.text);
         break;
     }
     case TRANSPORT_SENT:
@@ -574,13 +572,13 @@ static void link_connect_side(struct virtual_node *node, struct virtual_node *pe
     uint8_t token[TRANSPORT_TOKEN_BYTES] = {0};
     uint32_t bytes;
     struct error error;
-    ck_assert_int_eq(transport_address(peer->transport, address, &bytes, &error), 0);
+    EXPECT(transport_address(peer->transport, address, &bytes, &error) == 0);
     token[0] = (uint8_t)(node->number + peer->number);
     int result =
         node->number < peer->number
             ? transport_connect(node->transport, peer->number, address, bytes, token, &error)
             : transport_expect(node->transport, peer->number, address, bytes, token, &error);
-    ck_assert_msg(result == 0, "%s", error.text);
+    EXPECT_MSG(result == 0, "%s", error.text);
     exchange_peer_up(node->exchange, peer->number, link_token(peer->number, node->number),
                      link_token(node->number, peer->number));
     membership_connected(&node->membership, peer->number, cluster->now_ns);
@@ -644,7 +642,7 @@ static void node_configure(struct virtual_node *node)
              (unsigned long long)options->memory_bytes);
     struct config_problems problems = {0};
     int result = config_parse(&node->config, text, "virtual", &problems);
-    ck_assert_msg(result == 0, "%s", problems.count ? problems.lines[0] : "?");
+    EXPECT_MSG(result == 0, "%s", problems.count ? problems.lines[0] : "?");
     config_problems_clear(&problems);
 }
 
@@ -664,16 +662,14 @@ static void node_create(struct virtual_cluster *cluster, uint32_t number)
     node->cluster = cluster;
     node->number = number;
     node_configure(node);
-    ck_assert_int_eq(membership_init(&node->membership, options->nodes, number,
-                                     node->config.heartbeat_ms, node->config.peer_ms, 0),
-                     0);
+    EXPECT(membership_init(&node->membership, options->nodes, number, node->config.heartbeat_ms,
+                           node->config.peer_ms, 0) == 0);
     struct coordinator_io world = node_world(node);
-    ck_assert_int_eq(
-        coordinator_create(&node->coordinator, &node->config, NULL, &node->membership, &world), 0);
-    ck_assert_int_eq(memory_fabric_open(cluster->fabric, number, &node->transport), 0);
-    ck_assert_int_eq(buffer_pool_create(&node->pool, WIRE_HEADER_BYTES + options->chunk_bytes,
-                                        options->memory_bytes, NULL, &error),
-                     0);
+    EXPECT(coordinator_create(&node->coordinator, &node->config, NULL, &node->membership, &world) ==
+           0);
+    EXPECT(memory_fabric_open(cluster->fabric, number, &node->transport) == 0);
+    EXPECT(buffer_pool_create(&node->pool, WIRE_HEADER_BYTES + options->chunk_bytes,
+                              options->memory_bytes, NULL, &error) == 0);
     struct exchange_options exchange = {
         .self = number,
         .node_count = options->nodes,
@@ -691,14 +687,14 @@ static void node_create(struct virtual_cluster *cluster, uint32_t number)
                .event = io_event,
                .release_worker = io_release_worker},
     };
-    ck_assert_int_eq(exchange_create(&node->exchange, &exchange, &error), 0);
+    EXPECT(exchange_create(&node->exchange, &exchange, &error) == 0);
     virtual_schedule(cluster, TICK_NS, node_tick, node, 0);
 }
 
 struct virtual_cluster *virtual_cluster_create(const struct virtual_options *options)
 {
     struct virtual_cluster *cluster = calloc(1, sizeof(*cluster));
-    ck_assert_ptr_nonnull(cluster);
+    EXPECT(cluster);
     cluster->options = *options;
     cluster->random = options->seed;
     cluster->next_handle = 1;
@@ -714,7 +710,7 @@ struct virtual_cluster *virtual_cluster_create(const struct virtual_options *opt
                                            .shared_receives = own->shared_receives,
                                            .nodes = own->nodes};
     cluster->fabric = memory_fabric_create(&fabric);
-    ck_assert_ptr_nonnull(cluster->fabric);
+    EXPECT(cluster->fabric);
     for (uint32_t i = 0; i < own->nodes; i++)
         node_create(cluster, i);
     for (uint32_t a = 0; a < own->nodes; a++) {
@@ -756,8 +752,11 @@ void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns)
 {
     uint64_t deadline_ns = cluster->now_ns + limit_ns;
     while (!virtual_jobs_ended(cluster)) {
-        ck_assert_msg(cluster->now_ns < deadline_ns, "workers still there at %.3f s, seed %llu",
-                      (double)cluster->now_ns / 1e9, (unsigned long long)cluster->options.seed);
+        if (cluster->now_ns >= deadline_ns) {
+            virtual_jobs_describe(cluster);
+            ck_abort_msg("workers still there at %.3f s, seed %llu", (double)cluster->now_ns / 1e9,
+                         (unsigned long long)cluster->options.seed);
+        }
         virtual_cluster_run(cluster, 64);
     }
     /* What is still under way about their end. */
@@ -770,13 +769,15 @@ static void node_destroy(struct virtual_node *node)
 {
     struct exchange_totals totals;
     exchange_totals(node->exchange, &totals);
-    ck_assert_uint_eq(totals.jobs, 0);
-    ck_assert_uint_eq(totals.workers, 0);
-    ck_assert_uint_eq(totals.slots, 0);
-    ck_assert_uint_eq(coordinator_worker_count(node->coordinator), 0);
+    EXPECT(totals.jobs == 0);
+    EXPECT(totals.workers == 0);
+    EXPECT(totals.slots == 0);
+    EXPECT(coordinator_worker_count(node->coordinator) == 0);
+    if (node->cluster->options.shared_receives)
+        exchange_abandon_receives(node->exchange);
     exchange_destroy(node->exchange);
-    ck_assert_uint_eq(buffer_pool_used_bytes(node->pool), 0);
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(node->pool), 0);
+    EXPECT(buffer_pool_used_bytes(node->pool) == 0);
+    EXPECT(buffer_pool_reserved_bytes(node->pool) == 0);
     buffer_pool_destroy(node->pool);
     transport_close(node->transport);
     coordinator_destroy(node->coordinator);

@@ -2,6 +2,8 @@
 #ifndef TESTS_LIB_VIRTUAL_PRIVATE_H
 #define TESTS_LIB_VIRTUAL_PRIVATE_H
 
+#include <check.h>
+
 #include "common/buffer.h"
 #include "common/config.h"
 #include "common/message.h"
@@ -13,6 +15,15 @@
 #include "tests/lib/virtual_cluster.h"
 #include "worker/arena_heap.h"
 #include "worker/progress.h"
+
+/* Check's own assertions write to a file each time that they hold; these are asked millions of
+ * times. */
+#define EXPECT_MSG(condition, ...)                                                                 \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            ck_abort_msg(__VA_ARGS__);                                                             \
+    } while (0)
+#define EXPECT(condition) EXPECT_MSG(condition, "%s", #condition)
 
 #define VIRTUAL_NODES_MAX 16
 #define VIRTUAL_JOBS_MAX 16
@@ -93,6 +104,8 @@ void virtual_worker_attach(struct virtual_node *node, uint64_t job, uint32_t ran
 void virtual_worker_rung(struct virtual_cluster *cluster, struct exchange_worker *worker);
 void virtual_worker_released(struct exchange_worker *worker);
 void virtual_jobs_free(struct virtual_cluster *cluster);
+/* Print where every worker is: for a test that is about to fail. */
+void virtual_jobs_describe(const struct virtual_cluster *cluster);
 bool virtual_jobs_ended(const struct virtual_cluster *cluster);
 
 #endif

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <check.h>
-
 #include "common/clock.h"
 #include "common/reduce.h"
 #include "tests/lib/reduce_reference.h"
@@ -201,11 +199,11 @@ static void check_flight(struct virtual_worker *worker, const struct flight *fli
         fill_input(it, place, expected);
     else
         memset(expected, UNTOUCHED, bytes);
-    ck_assert_msg(memcmp(expected, flight->recv, bytes) == 0,
-                  "job %s rank %u: %s of %llu %s %s differs, seed %llu", worker->run->job.name,
-                  worker->rank, collective_name(it->ask.kind), (unsigned long long)it->ask.count,
-                  dtype_name(it->ask.dtype), reduce_op_name(it->ask.op),
-                  (unsigned long long)worker->cluster->options.seed);
+    EXPECT_MSG(memcmp(expected, flight->recv, bytes) == 0,
+               "job %s rank %u: %s of %llu %s %s differs, seed %llu", worker->run->job.name,
+               worker->rank, collective_name(it->ask.kind), (unsigned long long)it->ask.count,
+               dtype_name(it->ask.dtype), reduce_op_name(it->ask.op),
+               (unsigned long long)worker->cluster->options.seed);
     uint64_t digest = 0xcbf29ce484222325ull + flight->script;
     for (size_t i = 0; i < bytes && has_result; i++)
         digest = (digest ^ expected[i]) * 0x100000001b3ull;
@@ -233,7 +231,7 @@ static void deliver_to_daemon(struct virtual_cluster *cluster, void *what, uint6
     if (worker->state != ENDED || carried->message.type == MESSAGE_LEAVE) {
         int result = coordinator_worker_message(coordinator, cluster->now_ns, worker->handle,
                                                 &credentials, &carried->message, &error);
-        ck_assert_msg(result == 0, "to the daemon: %s", error.text);
+        EXPECT_MSG(result == 0, "to the daemon: %s", error.text);
         coordinator_tick(coordinator, cluster->now_ns);
     }
     message_clear(&carried->message);
@@ -293,9 +291,8 @@ static void worker_open_next(struct virtual_worker *worker)
                    run->group_sizes[g] * sizeof(uint32_t)) == 0)
             message.nth++;
     }
-    ck_assert_int_eq(message_list_set(&message.ranks, run->group_ranks[worker->opened],
-                                      run->group_sizes[worker->opened]),
-                     0);
+    EXPECT(message_list_set(&message.ranks, run->group_ranks[worker->opened],
+                            run->group_sizes[worker->opened]) == 0);
     worker->state = OPENING;
     worker_send(worker, &message);
 }
@@ -314,8 +311,8 @@ static void worker_add_group(struct virtual_worker *worker, const struct message
                                        .weights = worker->weights[index],
                                        .chunk_bytes = message->chunk_bytes,
                                        .least_shard_bytes = message->least_shard_bytes};
-    ck_assert_int_eq(arena_heap_allocate(&worker->heap, message->chunk_bytes, &own), 0);
-    ck_assert_int_eq(progress_group_add(&worker->progress, group, own, &error), 0);
+    EXPECT(arena_heap_allocate(&worker->heap, message->chunk_bytes, &own) == 0);
+    EXPECT(progress_group_add(&worker->progress, group, own, &error) == 0);
     worker->opened++;
     worker_open_next(worker);
 }
@@ -323,15 +320,12 @@ static void worker_add_group(struct virtual_worker *worker, const struct message
 static void worker_start_progress(struct virtual_worker *worker, const struct message *message)
 {
     uint64_t slots;
-    ck_assert_int_eq(arena_heap_init(&worker->heap, worker->arena.data_offset,
-                                     worker->arena.total_bytes - worker->arena.data_offset),
-                     0);
-    ck_assert_int_eq(
-        arena_heap_allocate(&worker->heap, SHARED_SLOTS * (uint64_t)message->chunk_bytes, &slots),
-        0);
-    ck_assert_int_eq(
-        progress_init(&worker->progress, &worker->arena, slots, message->chunk_bytes, SHARED_SLOTS),
-        0);
+    EXPECT(arena_heap_init(&worker->heap, worker->arena.data_offset,
+                           worker->arena.total_bytes - worker->arena.data_offset) == 0);
+    EXPECT(arena_heap_allocate(&worker->heap, SHARED_SLOTS * (uint64_t)message->chunk_bytes,
+                               &slots) == 0);
+    EXPECT(progress_init(&worker->progress, &worker->arena, slots, message->chunk_bytes,
+                         SHARED_SLOTS) == 0);
     worker->progressing = true;
     arena_worker_prepare_sleep(&worker->arena);
     worker_add_group(worker, message);
@@ -381,11 +375,11 @@ static void worker_receive(struct virtual_worker *worker, const struct message *
         return;
     switch (message->type) {
     case MESSAGE_JOINED:
-        ck_assert_int_eq(message->rank, (int)worker->rank);
+        EXPECT(message->rank == (int)worker->rank);
         worker_start_progress(worker, message);
         break;
     case MESSAGE_WORKER_GROUP_OPENED:
-        ck_assert_uint_eq(message->request, worker->opened);
+        EXPECT(message->request == worker->opened);
         if (worker->state == OPENING)
             worker_add_group(worker, message);
         break;
@@ -430,7 +424,7 @@ void virtual_worker_message(struct virtual_cluster *cluster, uint32_t handle,
 {
     struct carried_message *carried = calloc(1, sizeof(*carried));
     carried->worker = find_handle(cluster, handle);
-    ck_assert_int_eq(message_copy(&carried->message, message), 0);
+    EXPECT(message_copy(&carried->message, message) == 0);
     virtual_schedule_in(cluster, &carried->worker->from, deliver_to_worker, carried, 0);
 }
 
@@ -465,6 +459,8 @@ static void worker_end(struct virtual_worker *worker, const char *how)
     virtual_schedule_in(worker->cluster, &worker->to, deliver_gone, worker, 0);
 }
 
+static void daemon_read(struct virtual_cluster *cluster, void *what, uint64_t number);
+
 /* --- the arena -------------------------------------------------------------------------------- */
 
 void virtual_worker_attach(struct virtual_node *node, uint64_t job, uint32_t rank, uint32_t handle)
@@ -474,13 +470,14 @@ void virtual_worker_attach(struct virtual_node *node, uint64_t job, uint32_t ran
     struct error error;
     attached->rank = rank;
     attached->user = worker;
-    ck_assert_int_eq(arena_attach_memory(&attached->arena, worker->memory, ARENA_BYTES, &error), 0);
+    EXPECT(arena_attach_memory(&attached->arena, worker->memory, ARENA_BYTES, &error) == 0);
     if (exchange_attach(node->exchange, job, attached, &error) != 0) {
         free(attached); /* the job has failed meanwhile */
         return;
     }
     worker->attached = attached;
-    arena_daemon_prepare_sleep(&attached->arena);
+    if (arena_daemon_prepare_sleep(&attached->arena)) /* it has not waited for us */
+        virtual_schedule(node->cluster, 0, daemon_read, worker, 0);
 }
 
 void virtual_worker_released(struct exchange_worker *worker)
@@ -502,12 +499,12 @@ static void daemon_read(struct virtual_cluster *cluster, void *what, uint64_t nu
         struct arena_submission submission;
         struct error error;
         int got = arena_pop_submission(&attached->arena, &submission);
-        ck_assert_int_ge(got, 0);
+        EXPECT(got >= 0);
         if (got == 0)
             break;
         int result =
             exchange_submit(worker->node->exchange, attached, &submission, cluster->now_ns, &error);
-        ck_assert_msg(result == 0, "rank %u: %s", worker->rank, error.text);
+        EXPECT_MSG(result == 0, "rank %u: %s", worker->rank, error.text);
     }
     if (arena_daemon_prepare_sleep(&attached->arena))
         virtual_schedule(cluster, virtual_random(cluster, 2000), daemon_read, worker, 0);
@@ -685,9 +682,8 @@ static struct virtual_worker *worker_create(struct virtual_cluster *cluster,
     worker->leave_after = UINT32_MAX;
     worker->memory = aligned_alloc(4096, ARENA_BYTES);
     memset(worker->memory, 0, ARENA_BYTES);
-    ck_assert_int_eq(
-        arena_format(&worker->arena, worker->memory, ARENA_BYTES, PROGRESS_RING_ENTRIES, &error),
-        0);
+    EXPECT(arena_format(&worker->arena, worker->memory, ARENA_BYTES, PROGRESS_RING_ENTRIES,
+                        &error) == 0);
     for (uint32_t i = 0; i < run->job.collectives; i++)
         worker->mine += group_place(run, run->script[i].group, rank) >= 0;
     return worker;
@@ -695,8 +691,8 @@ static struct virtual_worker *worker_create(struct virtual_cluster *cluster,
 
 uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct virtual_job *job)
 {
-    ck_assert_uint_lt(cluster->job_count, VIRTUAL_JOBS_MAX);
-    ck_assert_uint_lt(job->groups, GROUPS_MAX);
+    EXPECT(cluster->job_count < VIRTUAL_JOBS_MAX);
+    EXPECT(job->groups < GROUPS_MAX);
     uint32_t number = cluster->job_count;
     struct virtual_job_run *run = &cluster->jobs[number];
     run->job = *job;
@@ -724,6 +720,25 @@ bool virtual_jobs_ended(const struct virtual_cluster *cluster)
     return true;
 }
 
+void virtual_jobs_describe(const struct virtual_cluster *cluster)
+{
+    static const char *const states[] = {"joining", "opening", "running", "leaving", "ended"};
+    for (uint32_t j = 0; j < cluster->job_count; j++) {
+        const struct virtual_job_run *run = &cluster->jobs[j];
+        for (uint32_t r = 0; r < run->job.ranks; r++) {
+            const struct virtual_worker *worker = run->workers[r];
+            printf("%s rank %u on node %u: %s, %u started, %u finished of %u, code %d %s\n",
+                   run->job.name, r, worker->node->number, states[worker->state], worker->started,
+                   worker->finished, worker->mine, worker->code, worker->text);
+            for (const struct flight *it = worker->flights; it; it = it->next) {
+                char text[160];
+                request_describe(&it->request, run->script[it->script].group, text, sizeof(text));
+                printf("    %s\n", text);
+            }
+        }
+    }
+}
+
 static void worker_free(struct virtual_worker *worker)
 {
     if (worker->progressing) {
@@ -742,7 +757,7 @@ static void worker_free(struct virtual_worker *worker)
     }
     for (uint32_t i = 0; i < GROUPS_MAX; i++)
         free(worker->weights[i]);
-    ck_assert_ptr_null(worker->attached);
+    EXPECT(!worker->attached);
     free(worker->memory);
     free(worker);
 }
