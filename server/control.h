@@ -1,6 +1,6 @@
 /* The control thread: the Unix socket of the node's workers and shoalctl, the TCP connections to
- * the other daemons, the engine's events, and the clock, all for one coordinator. One libevent loop;
- * everything here is of the thread that calls control_run. */
+ * the other daemons, the engine's events, and the clock, all for one coordinator. One libevent
+ * loop; everything here is of the thread that calls control_run. */
 #ifndef SERVER_CONTROL_H
 #define SERVER_CONTROL_H
 
@@ -40,6 +40,8 @@ struct control_engine {
     void (*late_query)(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence);
     void (*drain)(struct engine *engine);
     int (*status)(struct engine *engine, struct engine_status *status);
+    void (*status_clear)(struct engine_status *status);
+    void (*event_free)(struct engine_event *event);
 };
 /* The real one. */
 struct control_engine control_engine_of(struct engine *engine);
@@ -58,11 +60,11 @@ struct control_options {
     const char *instruction_set; /* for the status: what reductions use */
     const char *topology;        /* for the status: one line about this machine */
     /* Bound sockets to use in place of binding, or -1. Taken over. */
-    int listen_fd; /* TCP */
-    int socket_fd; /* Unix */
-    int parent_fd; /* drain quickly when it reaches its end; -1: none. Taken over */
-    int signal_fd; /* struct signalfd_siginfo: SIGTERM, SIGINT drain, a second one ends at once;
-                      SIGHUP is logged. -1: none. Taken over */
+    int listen_fd;     /* TCP */
+    int socket_fd;     /* Unix */
+    int parent_fd;     /* drain quickly when it reaches its end; -1: none. Taken over */
+    int signal_fd;     /* struct signalfd_siginfo: SIGTERM, SIGINT drain, a second one ends at once;
+                          SIGHUP is logged. -1: none. Taken over */
     uint32_t alive_ms; /* how often CONTROL_ALIVE, at most 1000; 0: every 1000 */
     void (*notice)(void *context, enum control_notice notice); /* may be NULL */
     void *notice_context;

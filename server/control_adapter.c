@@ -133,8 +133,8 @@ static void adapter_detached(struct control *control, uint64_t now_ns,
         return;
     }
     for (uint32_t i = 0; i < event->position_count; i++)
-        positions[i] = (struct message_position){event->positions[i].group,
-                                                 event->positions[i].sequences};
+        positions[i] =
+            (struct message_position){event->positions[i].group, event->positions[i].sequences};
     coordinator_worker_detached(control->coordinator, now_ns, event->job, event->rank, positions,
                                 event->position_count);
     free(positions);
@@ -201,6 +201,6 @@ void control_engine_events(struct control *control)
     struct engine_event *event;
     while ((event = engine->next_event(engine->engine)) != NULL) {
         adapter_event(control, event);
-        engine_event_free(event);
+        engine->event_free(event);
     }
 }

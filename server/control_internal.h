@@ -144,8 +144,8 @@ struct control {
     struct control_stream *streams;
     struct control_worker *workers;
     uint32_t next_worker;
-    struct control_peer *peers;      /* all connections, authenticated or not */
-    struct control_peer **peer_of;   /* [roster]: the connection, or attempt, of each node */
+    struct control_peer *peers;    /* all connections, authenticated or not */
+    struct control_peer **peer_of; /* [roster]: the connection, or attempt, of each node */
     uint8_t roster_hash[AUTH_HASH_BYTES];
 
     struct admin *admin;

@@ -27,8 +27,8 @@ bool control_address_is_loopback(const struct sockaddr *address)
 void control_address_text(const struct sockaddr *address, char *text, size_t bytes)
 {
     char host[64] = "?", port[16] = "?";
-    socklen_t length = address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                                      : sizeof(struct sockaddr_in);
+    socklen_t length =
+        address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     getnameinfo(address, length, host, sizeof(host), port, sizeof(port),
                 NI_NUMERICHOST | NI_NUMERICSERV);
     snprintf(text, bytes, address->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);

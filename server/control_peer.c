@@ -232,8 +232,7 @@ static int peer_on_fabric(struct control_peer *peer, const struct message *messa
     const struct transport_info *info = engine->transport_info(engine->engine);
     if (strcmp(message->provider, info->provider) != 0)
         return error_set(error, ERR_UNSUPPORTED, "node %s uses provider %s, node %s uses %s",
-                         peer_name(peer), message->provider, control->config->node,
-                         info->provider);
+                         peer_name(peer), message->provider, control->config->node, info->provider);
     if (message->message_bytes != control->config->chunk_bytes + 64)
         return error_set(error, ERR_PROTOCOL, "node %s has messages of %u bytes, node %s of %u",
                          peer_name(peer), message->message_bytes, control->config->node,
@@ -324,8 +323,9 @@ void control_peer_accept(struct control *control, int fd, const struct sockaddr 
         strangers += other->node == NOBODY;
     }
     if (!control->options.secret->present && !control_address_is_loopback(address)) {
-        log_warning(control->log, "connection from %s is closed: without a secret_file only "
-                                  "loopback addresses are served",
+        log_warning(control->log,
+                    "connection from %s is closed: without a secret_file only "
+                    "loopback addresses are served",
                     text);
         close(fd);
         return;
@@ -439,8 +439,8 @@ void control_peer_connect(struct control *control, uint32_t node)
     }
     struct evutil_addrinfo name_hints = {.ai_socktype = SOCK_STREAM,
                                          .ai_flags = EVUTIL_AI_NUMERICSERV};
-    struct evdns_getaddrinfo_request *request = evdns_getaddrinfo(
-        control->dns, server->address, port, &name_hints, peer_on_resolved, peer);
+    struct evdns_getaddrinfo_request *request =
+        evdns_getaddrinfo(control->dns, server->address, port, &name_hints, peer_on_resolved, peer);
     /* NULL: it was answered at once, and the peer may be gone. */
     if (request)
         peer->resolving = request;

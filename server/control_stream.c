@@ -178,8 +178,7 @@ struct control_stream *control_stream_create(struct control *control, int fd, bo
     line_reader_init(&stream->lines, MESSAGE_LINE_BYTES);
     DL_APPEND(control->streams, stream);
     stream->output = evbuffer_new();
-    stream->read_event =
-        event_new(control->base, fd, EV_READ | EV_PERSIST, stream_on_read, stream);
+    stream->read_event = event_new(control->base, fd, EV_READ | EV_PERSIST, stream_on_read, stream);
     stream->write_event = event_new(control->base, fd, EV_WRITE, stream_on_write, stream);
     if (!stream->output || !stream->read_event || !stream->write_event ||
         event_add(stream->read_event, NULL) < 0) {
