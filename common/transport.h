@@ -28,7 +28,8 @@ enum transport_event_type {
     TRANSPORT_PEER_UP = 1, /* messages can be sent to the peer */
     TRANSPORT_PEER_DOWN,   /* the peer is gone; all its operations have completed with an error */
     TRANSPORT_RECEIVED,    /* context: of the receive; bytes: message length */
-    TRANSPORT_SENT,        /* context: of the send; status 0 or negative */
+    TRANSPORT_SENT,        /* context: of the send; status 0 or negative. Its memory is the user's
+                            * again; the peer need not have it yet */
     TRANSPORT_RETURNED,    /* context: of a receive that will not be filled (peer down, close) */
 };
 

@@ -18,6 +18,8 @@
 #include <sys/socket.h>
 
 #define CONNECTION_DATA_BYTES 256 /* the most that a provider hands over with a request */
+#define CONNECTION_EVENTS 64      /* handled in one poll, so that strangers cannot hold it up */
+#define REJECTIONS_LOGGED 16
 
 enum peer_state { PEER_IDLE, PEER_EXPECTING, PEER_CONNECTING, PEER_ACCEPTING, PEER_UP };
 
@@ -41,7 +43,8 @@ struct connected {
     struct fid_pep *listener;
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     size_t address_bytes;
-    uint32_t failed; /* peers with failed set */
+    uint32_t failed;   /* peers with failed set */
+    uint64_t rejected; /* connection requests */
     struct peer peers[];
 };
 
@@ -74,6 +77,14 @@ static void op_finish(struct connected *c, struct peer *peer, struct fabric_op *
     fabric_event_push(&c->fabric, op, status);
 }
 
+static void peer_up(struct connected *c, struct peer *peer)
+{
+    if (peer->state != PEER_CONNECTING && peer->state != PEER_ACCEPTING)
+        return;
+    peer->state = PEER_UP;
+    fabric_event_push(&c->fabric, &peer->up, 0);
+}
+
 static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, uint32_t bytes,
                      fi_addr_t source)
 {
@@ -89,6 +100,8 @@ static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, 
         peer_fail(c, peer, "connection lost (%s)", fi_strerror(fi_error));
     if (op->kind == FABRIC_RECEIVE)
         op->bytes = bytes;
+    if (!fi_error)
+        peer_up(c, peer); /* the two queues are not in step: a message may overtake the news */
     op_finish(c, peer, op, fi_error ? ERR_LOST : 0);
 }
 
@@ -267,6 +280,24 @@ static int connected_expect(struct transport *transport, uint32_t number, const 
     return peer_begin((struct connected *)transport, number, PEER_EXPECTING, token, error);
 }
 
+/* This node's info with the peer's address in it, which verbs looks at when it makes an endpoint.
+ */
+static struct fi_info *info_towards(struct connected *c, const uint8_t *address, size_t bytes)
+{
+    struct fi_info *info = fi_dupinfo(c->fabric.info);
+    if (!info)
+        return NULL;
+    free(info->dest_addr);
+    info->dest_addr = malloc(bytes);
+    if (!info->dest_addr) {
+        fi_freeinfo(info);
+        return NULL;
+    }
+    memcpy(info->dest_addr, address, bytes);
+    info->dest_addrlen = bytes;
+    return info;
+}
+
 static int connected_connect(struct transport *transport, uint32_t number, const uint8_t *address,
                              uint32_t address_bytes, const uint8_t *token, struct error *error)
 {
@@ -278,7 +309,11 @@ static int connected_connect(struct transport *transport, uint32_t number, const
     if (code)
         return code;
     struct peer *peer = &c->peers[number];
-    code = endpoint_open(c, peer, c->fabric.info, error);
+    struct fi_info *info = info_towards(c, address, address_bytes);
+    code =
+        info ? endpoint_open(c, peer, info, error) : error_set(error, ERR_MEMORY, "out of memory");
+    if (info)
+        fi_freeinfo(info);
     if (code == 0) {
         code = fi_connect(peer->endpoint, address, token, TRANSPORT_TOKEN_BYTES);
         /* The network's answer, also when it comes at once, is an event. */
@@ -313,16 +348,26 @@ static void request_reject(struct connected *c, struct fi_info *info)
         log_warning(&c->fabric.log, "fabric: rejecting a connection: %s", fi_strerror(-code));
 }
 
+/* Whoever can reach the port can make these lines: after the first few, only powers of two. */
+static void request_refuse(struct connected *c, struct fi_info *info)
+{
+    char from[TRANSPORT_NAME_BYTES];
+    uint64_t count = ++c->rejected;
+    fabric_format_address(info, info->dest_addr, info->dest_addrlen, from, sizeof(from));
+    if (count <= REJECTIONS_LOGGED || (count & (count - 1)) == 0)
+        log_warning(
+            &c->fabric.log,
+            "fabric: connection from %s rejected: it carries no expected token (%llu so far)", from,
+            (unsigned long long)count);
+    request_reject(c, info);
+}
+
 static void request_answer(struct connected *c, struct fi_info *info, const uint8_t *data,
                            size_t bytes)
 {
     struct peer *peer = token_match(c, data, bytes);
     if (!peer) {
-        char from[TRANSPORT_NAME_BYTES];
-        fabric_format_address(info, info->dest_addr, info->dest_addrlen, from, sizeof(from));
-        log_warning(&c->fabric.log,
-                    "fabric: connection from %s rejected: it carries no expected token", from);
-        request_reject(c, info);
+        request_refuse(c, info);
         return;
     }
     memset(peer->token, 0, sizeof(peer->token)); /* good once */
@@ -392,10 +437,8 @@ static bool connection_progress(struct connected *c)
         fi_freeinfo(entry->info);
         break;
     case FI_CONNECTED:
-        if (peer && (peer->state == PEER_CONNECTING || peer->state == PEER_ACCEPTING)) {
-            peer->state = PEER_UP;
-            fabric_event_push(&c->fabric, &peer->up, 0);
-        }
+        if (peer)
+            peer_up(c, peer);
         break;
     case FI_SHUTDOWN:
         if (peer)
@@ -422,7 +465,7 @@ static void waiting_retry(struct connected *c)
 static int connected_poll(struct transport *transport, struct transport_event *events, int room)
 {
     struct connected *c = (struct connected *)transport;
-    while (connection_progress(c))
+    for (int i = 0; i < CONNECTION_EVENTS && connection_progress(c); i++)
         continue;
     while (c->fabric.event_count < (uint32_t)room && fabric_progress(&c->fabric) > 0)
         continue;

@@ -68,6 +68,7 @@ static struct fi_info *hints_create(const char *provider, bool connected)
         return NULL;
     hints->caps = FI_MSG | FI_SEND | FI_RECV | (connected ? 0 : FI_SOURCE);
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
+    hints->tx_attr->iov_limit = 2; /* a header and a payload */
     hints->ep_attr->type = connected ? FI_EP_MSG : FI_EP_RDM;
     /* What this code copes with; the provider strikes out what it does not need. */
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_VIRT_ADDR;

@@ -257,7 +257,7 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
     exchange->now_ns = now_ns;
     if (worker->detached || job->failed)
         return 0;
-    struct exchange_group *group = group_find(job, submission->group);
+    struct exchange_group *group = exchange_group_find(job, submission->group);
     uint32_t local = group ? group_local_index(group, worker->rank) : NO_INDEX;
     if (local == NO_INDEX)
         return error_set(error, ERR_PROTOCOL, "group %" PRIu32 " is not one of rank %" PRIu32,
@@ -378,9 +378,16 @@ static void chunk_contribute(struct chunk *chunk, const void *data)
     } else if (data) {
         uint32_t local =
             collective->ask.kind == COLLECTIVE_BROADCAST ? collective_root_local(collective) : 0;
-        send->worker = local_worker(group, local);
+        chunk_send_from_arena(chunk, send, local);
     }
     send_submit(exchange, send);
+}
+
+void chunk_send_from_arena(struct chunk *chunk, struct exchange_send *send, uint32_t local)
+{
+    send->worker = local_worker(chunk->collective->group, local);
+    send->chunk = chunk;
+    chunk->unsent++;
 }
 
 static void chunk_task_summed(struct reduce_task *task)
@@ -494,6 +501,20 @@ void chunk_delivered(struct chunk *chunk)
 
 /* --- results ---------------------------------------------------------------------------------- */
 
+/* Give the ranks what the owner answered: the result, or a broadcast's data that is here already.
+ */
+static void chunk_take_result(struct chunk *chunk)
+{
+    const struct collective *collective = chunk->collective;
+    const void *source = NULL;
+    if (chunk->result)
+        source = chunk->result->data + WIRE_HEADER_BYTES;
+    else if (collective->ask.kind == COLLECTIVE_BROADCAST &&
+             collective_root_local(collective) != NO_INDEX)
+        source = chunk_address(chunk, collective_root_local(collective), false);
+    chunk_deliver(chunk, source);
+}
+
 int collective_result(struct exchange_group *group, uint32_t from, const struct wire_header *header,
                       struct buffer *result, struct error *error)
 {
@@ -501,7 +522,7 @@ int collective_result(struct exchange_group *group, uint32_t from, const struct 
     struct chunk *chunk = collective && header->chunk < collective->layout.chunks
                               ? collective->chunks[header->chunk]
                               : NULL;
-    if (!chunk || chunk->state != CHUNK_CONTRIBUTED ||
+    if (!chunk || chunk->state != CHUNK_CONTRIBUTED || chunk->answered ||
         group->server_nodes[chunk->place.server] != from)
         return error_set(error, ERR_PROTOCOL,
                          "a result for chunk %" PRIu32 " of collective %" PRIu64
@@ -517,13 +538,29 @@ int collective_result(struct exchange_group *group, uint32_t from, const struct 
     if (bytes > 0) {
         buffer_hold(result);
         chunk->result = result;
-        chunk_deliver(chunk, result->data + WIRE_HEADER_BYTES);
-        return 0;
     }
-    uint32_t root =
-        collective->ask.kind == COLLECTIVE_BROADCAST ? collective_root_local(collective) : NO_INDEX;
-    chunk_deliver(chunk, root == NO_INDEX ? NULL : chunk_address(chunk, root, false));
+    chunk->answered = true;
+    if (chunk->unsent == 0)
+        chunk_take_result(chunk);
     return 0;
+}
+
+void chunk_sent(struct chunk *chunk)
+{
+    assert(chunk->unsent > 0);
+    if (--chunk->unsent > 0)
+        return;
+    if (chunk->state == CHUNK_DELIVERING)
+        chunk_delivered(chunk);
+    else if (chunk->answered)
+        chunk_take_result(chunk);
+}
+
+void chunk_returned(struct chunk *chunk)
+{
+    chunk->state = CHUNK_DELIVERING;
+    if (chunk->unsent == 0)
+        chunk_delivered(chunk);
 }
 
 /* --- issuing ---------------------------------------------------------------------------------- */
@@ -616,7 +653,7 @@ static void group_check_left(struct exchange_group *group)
     snprintf(text, sizeof(text),
              "rank %" PRIu32 " has left job '%s' after %" PRIu64 " collectives of group %" PRIu32,
              group->left_rank, group->job->name, group->least_left, group->id);
-    group_fail(group, ERR_LOST, text);
+    exchange_group_fail(group, ERR_LOST, text);
 }
 
 void group_pump(struct exchange_group *group)
@@ -630,7 +667,7 @@ void group_pump(struct exchange_group *group)
             ;
     }
     if (group->failed)
-        job_settle(group->job);
+        exchange_job_settle(group->job);
 }
 
 /* --- late ranks ------------------------------------------------------------------------------- */

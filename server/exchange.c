@@ -203,11 +203,17 @@ void send_submit(struct exchange *exchange, struct exchange_send *send)
 void exchange_sent(struct exchange *exchange, struct exchange_send *send)
 {
     struct exchange_group *group = send->group;
+    struct chunk *chunk = send->chunk;
     receive_release(exchange, send->buffer);
     slab_put(&exchange->sends, send);
     assert(group->pending > 0);
-    if (--group->pending == 0)
-        job_settle(group->job);
+    group->pending--;
+    if (group->failed) {
+        if (group->pending == 0)
+            exchange_job_settle(group->job);
+    } else if (chunk) {
+        chunk_sent(chunk);
+    }
 }
 
 void task_submit(struct exchange_group *group, struct reduce_task *task)
@@ -228,7 +234,7 @@ void exchange_reduced(struct exchange *exchange, struct reduce_task *task)
     if (!group->failed)
         task->finish(task);
     else if (group->pending == 0)
-        job_settle(group->job);
+        exchange_job_settle(group->job);
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
@@ -273,7 +279,7 @@ static int message_error(struct exchange_group *group, uint32_t from,
     for (uint32_t i = 0; i < bytes; i++)
         text[i] = (char)buffer->data[WIRE_HEADER_BYTES + i];
     text[bytes] = '\0';
-    group_fail(group, header->status, text);
+    exchange_group_fail(group, header->status, text);
     return 0;
 }
 
@@ -281,8 +287,8 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
                             const struct wire_header *header, struct buffer *buffer,
                             struct error *error)
 {
-    struct exchange_job *job = job_find(exchange, header->job);
-    struct exchange_group *group = job ? group_find(job, header->group) : NULL;
+    struct exchange_job *job = exchange_job_find(exchange, header->job);
+    struct exchange_group *group = job ? exchange_group_find(job, header->group) : NULL;
     if (!group || group->failed) {
         exchange->dropped_messages++;
         return 0;
@@ -395,8 +401,8 @@ void exchange_tick(struct exchange *exchange, uint64_t now_ns)
 
 void exchange_late_query(struct exchange *exchange, uint64_t job_id, uint32_t id, uint64_t sequence)
 {
-    struct exchange_job *job = job_find(exchange, job_id);
-    struct exchange_group *group = job ? group_find(job, id) : NULL;
+    struct exchange_job *job = exchange_job_find(exchange, job_id);
+    struct exchange_group *group = job ? exchange_group_find(job, id) : NULL;
     if (!group)
         return;
     struct engine_event *event = engine_event_create(ENGINE_LATE);

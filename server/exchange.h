@@ -32,6 +32,7 @@
 #include "server/engine_event.h"
 
 struct exchange;
+struct chunk;
 struct exchange_group;
 struct exchange_job;
 struct exchange_worker;
@@ -61,7 +62,8 @@ struct exchange_send {
     const void *payload;
     struct buffer *buffer;          /* that payload lies in, held; or NULL */
     struct exchange_worker *worker; /* in whose arena payload lies; or NULL */
-    struct exchange_group *group;   /* the exchange's */
+    struct exchange_group *group;   /* the exchange's, like chunk */
+    struct chunk *chunk;            /* whose memory the worker may not have back before; or NULL */
     uint8_t header[WIRE_HEADER_BYTES];
 };
 

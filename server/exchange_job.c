@@ -14,7 +14,7 @@
 
 /* --- finding ---------------------------------------------------------------------------------- */
 
-struct exchange_job *job_find(const struct exchange *exchange, uint64_t id)
+struct exchange_job *exchange_job_find(const struct exchange *exchange, uint64_t id)
 {
     for (struct exchange_job *job = exchange->jobs; job; job = job->next) {
         if (job->id == id && !job->closing)
@@ -23,7 +23,7 @@ struct exchange_job *job_find(const struct exchange *exchange, uint64_t id)
     return NULL;
 }
 
-struct exchange_group *group_find(const struct exchange_job *job, uint32_t id)
+struct exchange_group *exchange_group_find(const struct exchange_job *job, uint32_t id)
 {
     for (struct exchange_group *group = job->groups; group; group = group->next) {
         if (group->id == id && !group->closing)
@@ -257,10 +257,10 @@ static void group_init_slabs(struct exchange_group *group)
 int exchange_group_open(struct exchange *exchange, uint64_t job_id, uint32_t id,
                         const uint32_t *ranks, uint32_t rank_count, struct error *error)
 {
-    struct exchange_job *job = job_find(exchange, job_id);
+    struct exchange_job *job = exchange_job_find(exchange, job_id);
     if (!job || job->failed)
         return error_set(error, ERR_STATE, "job %016" PRIx64 " is not open", job_id);
-    if (group_find(job, id))
+    if (exchange_group_find(job, id))
         return error_set(error, ERR_STATE, "group %" PRIu32 " is open already", id);
     for (uint32_t i = 0; i < rank_count; i++) {
         if (ranks[i] >= job->world_size || index_of(ranks, i, ranks[i]) != NO_INDEX)
@@ -306,7 +306,7 @@ static void group_free(struct exchange_group *group)
     group_free_arrays(group);
 }
 
-void group_fail(struct exchange_group *group, int code, const char *text)
+void exchange_group_fail(struct exchange_group *group, int code, const char *text)
 {
     if (group->failed)
         return;
@@ -323,20 +323,20 @@ void group_fail(struct exchange_group *group, int code, const char *text)
 
 void exchange_group_close(struct exchange *exchange, uint64_t job_id, uint32_t id)
 {
-    struct exchange_job *job = job_find(exchange, job_id);
-    struct exchange_group *group = job ? group_find(job, id) : NULL;
+    struct exchange_job *job = exchange_job_find(exchange, job_id);
+    struct exchange_group *group = job ? exchange_group_find(job, id) : NULL;
     if (!group)
         return;
     group->failed = true;
     group->closing = true;
-    job_settle(job);
+    exchange_job_settle(job);
 }
 
 void exchange_rank_left(struct exchange *exchange, uint64_t job_id, uint32_t id, uint32_t rank,
                         uint64_t sequences)
 {
-    struct exchange_job *job = job_find(exchange, job_id);
-    struct exchange_group *group = job ? group_find(job, id) : NULL;
+    struct exchange_job *job = exchange_job_find(exchange, job_id);
+    struct exchange_group *group = job ? exchange_group_find(job, id) : NULL;
     if (!group || group->failed || sequences >= group->least_left)
         return;
     group->least_left = sequences;
@@ -367,7 +367,7 @@ static uint32_t *copy_numbers(const uint32_t *numbers, uint32_t count)
 static int job_check(const struct exchange *exchange, const struct engine_job *job,
                      struct error *error)
 {
-    if (job_find(exchange, job->job))
+    if (exchange_job_find(exchange, job->job))
         return error_set(error, ERR_STATE, "job %016" PRIx64 " is open already", job->job);
     for (uint32_t i = 0; i < job->world_size; i++) {
         if (job->rank_nodes[i] >= exchange->options.node_count)
@@ -452,7 +452,7 @@ static void job_free(struct exchange_job *job)
     job_free_arrays(job);
 }
 
-void job_settle(struct exchange_job *job)
+void exchange_job_settle(struct exchange_job *job)
 {
     struct exchange_group **link = &job->groups;
     while (*link) {
@@ -473,18 +473,18 @@ void job_settle(struct exchange_job *job)
 
 void exchange_job_fail(struct exchange *exchange, uint64_t id)
 {
-    struct exchange_job *job = job_find(exchange, id);
+    struct exchange_job *job = exchange_job_find(exchange, id);
     if (!job || job->failed)
         return;
     job->failed = true;
     for (struct exchange_group *group = job->groups; group; group = group->next)
         group->failed = true;
-    job_settle(job);
+    exchange_job_settle(job);
 }
 
 void exchange_job_close(struct exchange *exchange, uint64_t id)
 {
-    struct exchange_job *job = job_find(exchange, id);
+    struct exchange_job *job = exchange_job_find(exchange, id);
     if (!job)
         return;
     job->failed = true;
@@ -493,7 +493,7 @@ void exchange_job_close(struct exchange *exchange, uint64_t id)
         group->failed = true;
         group->closing = true;
     }
-    job_settle(job);
+    exchange_job_settle(job);
 }
 
 /* --- workers ---------------------------------------------------------------------------------- */
@@ -501,7 +501,7 @@ void exchange_job_close(struct exchange *exchange, uint64_t id)
 int exchange_attach(struct exchange *exchange, uint64_t id, struct exchange_worker *worker,
                     struct error *error)
 {
-    struct exchange_job *job = job_find(exchange, id);
+    struct exchange_job *job = exchange_job_find(exchange, id);
     if (!job)
         return error_set(error, ERR_STATE, "job %016" PRIx64 " is not open", id);
     if (worker->rank >= job->world_size ||
@@ -544,7 +544,7 @@ void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
 
 struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t id, uint32_t rank)
 {
-    struct exchange_job *job = job_find(exchange, id);
+    struct exchange_job *job = exchange_job_find(exchange, id);
     return job && rank < job->world_size ? job->by_rank[rank] : NULL;
 }
 

@@ -146,6 +146,9 @@ struct chunk {
     struct layout_chunk place;
     uint32_t index;
     enum chunk_state state;
+    uint32_t unsent; /* sends straight from an arena; until they are done it is not written to, nor
+                      * given back to its worker */
+    bool answered;   /* CONTRIBUTED: the owner's result has come */
     struct buffer *sum;     /* this node's sum, or NULL */
     struct buffer *result;  /* the received result, or NULL */
     uint64_t *offsets;      /* [local_count]: where staged ranks put it */
@@ -200,12 +203,12 @@ bool ask_returns(const struct exchange_group *group, const struct wire_ask *ask,
 uint32_t ask_element_bytes(const struct wire_ask *ask);
 
 /* exchange_job.c */
-struct exchange_job *job_find(const struct exchange *exchange, uint64_t id);
-struct exchange_group *group_find(const struct exchange_job *job, uint32_t id);
+struct exchange_job *exchange_job_find(const struct exchange *exchange, uint64_t id);
+struct exchange_group *exchange_group_find(const struct exchange_job *job, uint32_t id);
 /* Fail the group: emit the event, drop what is in progress as soon as nothing is pending. */
-void group_fail(struct exchange_group *group, int code, const char *text);
+void exchange_group_fail(struct exchange_group *group, int code, const char *text);
 /* When nothing is pending any more: free what failed or is closing. Job may be gone afterwards. */
-void job_settle(struct exchange_job *job);
+void exchange_job_settle(struct exchange_job *job);
 void group_mark_dirty(struct exchange_group *group);
 uint32_t group_local_index(const struct exchange_group *group, uint32_t job_rank);
 uint32_t group_node_index(const struct exchange_group *group, uint32_t node);
@@ -224,8 +227,13 @@ void group_pump(struct exchange_group *group);
  * header, or NULL. */
 int collective_result(struct exchange_group *group, uint32_t from, const struct wire_header *header,
                       struct buffer *result, struct error *error);
-/* The chunk's result is in its ranks' arenas. */
+/* The chunk's result is in its ranks' arenas, and nothing reads them any more. */
 void chunk_delivered(struct chunk *chunk);
+/* A send from an arena is to begin, and has ended. */
+void chunk_send_from_arena(struct chunk *chunk, struct exchange_send *send, uint32_t local);
+void chunk_sent(struct chunk *chunk);
+/* The owner on this node is done with the chunk: deliver it once its sends are done. */
+void chunk_returned(struct chunk *chunk);
 /* Where the chunk's result goes: pointers into the arenas of the local ranks that want it. */
 unsigned chunk_outputs(const struct chunk *chunk, void **out);
 void collectives_drop(struct exchange_group *group);

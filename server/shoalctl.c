@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/env.h"
 #include "common/error.h"
 #include "server/shoalctl_print.h"
 
@@ -346,17 +347,7 @@ static int drain_command(struct conversation *talk, const struct options *option
     return 0;
 }
 
-static const char *variable(char *const *environment, const char *name)
-{
-    size_t length = strlen(name);
-    for (; *environment; environment++)
-        if (strncmp(*environment, name, length) == 0 && (*environment)[length] == '=' &&
-            (*environment)[length + 1])
-            return *environment + length + 1;
-    return NULL;
-}
-
-int main(int argc, char **argv, char **environment)
+int main(int argc, char **argv)
 {
     struct options options = {.watch_s = 2};
     if (options_parse(argc, argv, &options))
@@ -367,7 +358,7 @@ int main(int argc, char **argv, char **environment)
     }
     struct conversation talk = {.path = options.socket_path, .fd = -1};
     if (!talk.path)
-        talk.path = variable(environment, "SHOAL_SOCKET");
+        talk.path = env_text("SHOAL_SOCKET");
     if (!talk.path)
         talk.path = DEFAULT_SOCKET;
     struct error error = {0};

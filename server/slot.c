@@ -84,7 +84,7 @@ static uint32_t slot_bytes(const struct slot *slot)
 struct slot_source {
     const void *data;
     struct buffer *buffer;
-    struct exchange_worker *worker;
+    uint32_t local; /* whose arena it is in, when not in a buffer */
 };
 
 static struct slot_source slot_result_source(const struct slot *slot)
@@ -97,9 +97,9 @@ static struct slot_source slot_result_source(const struct slot *slot)
         return (struct slot_source){0};
     uint32_t root_node = group_node_index(group, group_rank_node(group, slot->ask.root));
     const struct contribution *root = &slot->contributions[root_node];
-    struct exchange_worker *worker =
-        root->buffer ? NULL : group->job->by_rank[group->ranks[slot->ask.root]];
-    return (struct slot_source){.data = root->data, .buffer = root->buffer, .worker = worker};
+    return (struct slot_source){.data = root->data,
+                                .buffer = root->buffer,
+                                .local = group_local_index(group, group->ranks[slot->ask.root])};
 }
 
 static void slot_send_results(struct slot *slot)
@@ -117,7 +117,7 @@ static void slot_send_results(struct slot *slot)
             buffer_hold(source.buffer);
             send->buffer = source.buffer;
         } else if (returns) {
-            send->worker = source.worker;
+            chunk_send_from_arena(slot->local, send, source.local);
         }
         group->slots_of[i]--;
         send_submit(group->job->exchange, send);
@@ -131,7 +131,7 @@ static void slot_return(struct slot *slot)
     slot_send_results(slot);
     slot_free(slot);
     if (local)
-        chunk_delivered(local);
+        chunk_returned(local);
 }
 
 static void slot_task_done(struct reduce_task *task)
@@ -253,7 +253,7 @@ static void slot_report_disagreement(struct slot *slot)
         if (i != group->self_node)
             slot_send_error(slot, i, text, bytes);
     }
-    group_fail(group, ERR_MISMATCH, text);
+    exchange_group_fail(group, ERR_MISMATCH, text);
 }
 
 /* --- gathering -------------------------------------------------------------------------------- */
@@ -391,7 +391,7 @@ static void slot_report_single(struct collective *collective)
         disagreement_add(&all, group->locals[i].job_rank, &collective->parts[i].ask);
     char text[ERROR_TEXT_BYTES];
     disagreement_text(&all, text, sizeof(text));
-    group_fail(group, ERR_MISMATCH, text);
+    exchange_group_fail(group, ERR_MISMATCH, text);
 }
 
 void slot_disagree_local(struct collective *collective)

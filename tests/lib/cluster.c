@@ -35,7 +35,7 @@ static int tcp_listen(uint16_t *port)
 static int unix_listen(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64))
         die(path);

@@ -178,10 +178,10 @@ static void compare_with_kernels(enum dtype dtype, enum reduce_op op, uint32_t r
     free(whole);
     free(low);
     free(high);
-    for (uint32_t rank = 0; rank < ranks; rank++) {
+    for (uint32_t rank = 0; rank < ranks; rank++)
         ck_assert_mem_eq(values[rank].expected, values[0].expected, bytes);
+    for (uint32_t rank = 0; rank < ranks; rank++)
         perf_values_clear(&values[rank]);
-    }
 }
 
 START_TEST(test_values_exact)

@@ -1,0 +1,328 @@
+/* A rank with the manners, and the mistakes, that the end-to-end tests ask for.
+ *
+ *   once                  one checked all-reduce
+ *   loop FILE [COUNT]     all-reduces of COUNT elements until FILE is there or one fails; the time
+ *                         between the last success and the failure is printed
+ *   count | dtype | op | kind | root     the last rank asks for something else than the rest
+ *   late FILE             the last rank comes when FILE is there
+ *   leave FILE            the last rank closes the job after one round, the others go on
+ *   exit FILE             the last rank ends without closing, the others go on
+ *   subgroups             even and odd ranks, in falling order, and a group of one
+ *   crossed               two groups, their collectives started in different orders
+ *   callback              completion by callbacks and by descriptor
+ *   timeout FILE          a wait that times out, and succeeds later
+ *
+ * Exit codes: 0 as expected, 7 a call of the library failed (the text is on stdout), 1 wrong
+ * result.
+ */
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "worker/shoal.h"
+
+#define EXIT_WRONG 1
+#define EXIT_FAILED 7
+#define PATIENCE_MS 60000
+
+struct rank {
+    shoal_job *job;
+    shoal_group *world;
+    int rank, size;
+    const char *file;
+    size_t count;
+};
+
+static void expect(int result, const char *what)
+{
+    if (result == SHOAL_OK)
+        return;
+    printf("failed: %s: %s: %s\n", what, shoal_result_name(result), shoal_error_text());
+    exit(EXIT_FAILED);
+}
+
+static void wrong(const char *what)
+{
+    printf("wrong: %s\n", what);
+    exit(EXIT_WRONG);
+}
+
+static long now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void say(const char *word)
+{
+    printf("%s\n", word);
+    fflush(stdout);
+}
+
+static int file_there(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+static void file_wait(const char *path)
+{
+    for (long until = now_ms() + PATIENCE_MS; !file_there(path);) {
+        if (now_ms() > until)
+            wrong("the file did not come");
+        poll(NULL, 0, 20);
+    }
+}
+
+static float *floats(size_t count, float value)
+{
+    float *data = malloc(count * sizeof(*data));
+    if (!data)
+        wrong("no memory");
+    for (size_t i = 0; i < count; i++)
+        data[i] = value;
+    return data;
+}
+
+static void floats_check(const float *data, size_t count, float value, const char *what)
+{
+    for (size_t i = 0; i < count; i++)
+        if (data[i] != value)
+            wrong(what);
+}
+
+/* Sum of 1 .. size. */
+static float total(int size)
+{
+    return (float)(size * (size + 1) / 2);
+}
+
+static void run_once(struct rank *self)
+{
+    float *data = floats(self->count, (float)(self->rank + 1));
+    expect(shoal_all_reduce(self->world, data, data, self->count, SHOAL_F32, SHOAL_SUM, NULL),
+           "all_reduce");
+    floats_check(data, self->count, total(self->size), "sum");
+    free(data);
+}
+
+static void run_loop(struct rank *self)
+{
+    float *send = floats(self->count + 1, (float)(self->rank + 1));
+    float *recv = floats(self->count + 1, 0);
+    long last = now_ms();
+    for (unsigned long rounds = 0;; rounds++) {
+        /* The last element says that rank 0 has seen the file. */
+        send[self->count] = self->rank == 0 && file_there(self->file) ? 1 : 0;
+        int result =
+            shoal_all_reduce(self->world, send, recv, self->count + 1, SHOAL_F32, SHOAL_SUM, NULL);
+        if (result) {
+            printf("after %ld ms\n", now_ms() - last);
+            expect(result, "all_reduce");
+        }
+        last = now_ms();
+        floats_check(recv, self->count, total(self->size), "sum in the loop");
+        if (rounds == 0)
+            say("running");
+        if (recv[self->count] > 0)
+            break;
+    }
+    free(send);
+    free(recv);
+}
+
+static void run_disagreement(struct rank *self, const char *mode)
+{
+    int odd = self->rank == self->size - 1;
+    size_t count = strcmp(mode, "count") == 0 && odd ? 999 : 1000;
+    enum shoal_dtype dtype = strcmp(mode, "dtype") == 0 && odd ? SHOAL_I32 : SHOAL_F32;
+    enum shoal_op op = strcmp(mode, "op") == 0 && odd ? SHOAL_MAX : SHOAL_SUM;
+    float *data = floats(1000, 1), *result = floats(1000, 0);
+    if (strcmp(mode, "kind") == 0 && odd)
+        expect(shoal_broadcast(self->world, data, count, dtype, 0, NULL), "broadcast");
+    else if (strcmp(mode, "root") == 0)
+        expect(shoal_reduce(self->world, data, result, count, dtype, op, odd, NULL), "reduce");
+    else
+        expect(shoal_all_reduce(self->world, data, result, count, dtype, op, NULL), "all_reduce");
+    wrong("ranks that disagree have a result");
+}
+
+static void run_late(struct rank *self)
+{
+    run_once(self);
+    say("running");
+    if (self->rank == self->size - 1)
+        file_wait(self->file);
+    run_once(self);
+}
+
+/* The last rank goes, in the one way or the other, while the others are in a collective. */
+static void run_departure(struct rank *self, int close)
+{
+    run_once(self);
+    if (self->rank < self->size - 1) {
+        say("running");
+        run_once(self);
+        wrong("a rank that has left took part");
+    }
+    file_wait(self->file);
+    if (!close)
+        _exit(0);
+}
+
+static void run_subgroups(struct rank *self)
+{
+    int members[64], count = 0, sum = 0, place = -1;
+    for (int rank = self->size - 1; rank >= 0; rank--)
+        if (rank % 2 == self->rank % 2) {
+            if (rank == self->rank)
+                place = count;
+            members[count++] = rank;
+            sum += rank + 1;
+        }
+    shoal_group *group, *alone;
+    expect(shoal_group_open(self->job, members, count, -1, &group), "group_open");
+    if (shoal_group_rank(group) != place || shoal_group_size(group) != count)
+        wrong("place in the group");
+    float *data = floats(5000, (float)(self->rank + 1));
+    expect(shoal_all_reduce(group, data, data, 5000, SHOAL_F32, SHOAL_SUM, NULL), "in a group");
+    floats_check(data, 5000, (float)sum, "sum in a group");
+    /* The root is a place in the group: its first member has the greatest rank. */
+    expect(shoal_broadcast(group, &place, 1, SHOAL_I32, 0, NULL), "broadcast in a group");
+    if (place != 0)
+        wrong("broadcast in a group");
+    int self_only[] = {self->rank};
+    expect(shoal_group_open(self->job, self_only, 1, -1, &alone), "group of one");
+    expect(shoal_all_reduce(alone, data, data, 5000, SHOAL_F32, SHOAL_SUM, NULL), "alone");
+    floats_check(data, 5000, (float)sum, "sum of one");
+    expect(shoal_group_close(alone), "group_close");
+    expect(shoal_group_close(group), "group_close");
+    free(data);
+    run_once(self);
+}
+
+static void run_crossed(struct rank *self)
+{
+    enum { ROUNDS = 6, COUNT = 700001 };
+    int falling[64];
+    for (int i = 0; i < self->size; i++)
+        falling[i] = self->size - 1 - i;
+    shoal_group *groups[2] = {self->world, NULL};
+    expect(shoal_group_open(self->job, falling, self->size, -1, &groups[1]), "group_open");
+    shoal_request *requests[2][ROUNDS];
+    float *data[2][ROUNDS];
+    int first = self->rank % 2;
+    for (int which = 0; which < 2; which++)
+        for (int i = 0; i < ROUNDS; i++) {
+            int g = which ? !first : first;
+            data[g][i] = floats(COUNT, (float)(self->rank + 1));
+            expect(shoal_all_reduce(groups[g], data[g][i], data[g][i], COUNT, SHOAL_F32, SHOAL_SUM,
+                                    &requests[g][i]),
+                   "start");
+        }
+    for (int i = 0; i < ROUNDS; i++)
+        for (int g = 0; g < 2; g++) {
+            expect(shoal_wait(requests[g][i], -1), "wait");
+            floats_check(data[g][i], COUNT, total(self->size), "crossed sum");
+            free(data[g][i]);
+        }
+    expect(shoal_group_close(groups[1]), "group_close");
+}
+
+static void count_up(void *argument, int result)
+{
+    if (result == SHOAL_OK)
+        atomic_fetch_add((atomic_int *)argument, 1);
+}
+
+static void run_callback(struct rank *self)
+{
+    enum { REQUESTS = 8, COUNT = 30000 };
+    shoal_request *requests[REQUESTS];
+    float *data[REQUESTS];
+    static atomic_int done;
+    int descriptor = shoal_completions_descriptor(self->job);
+    for (int i = 0; i < REQUESTS; i++) {
+        data[i] = floats(COUNT, (float)(self->rank + 1));
+        expect(shoal_all_reduce(self->world, data[i], data[i], COUNT, SHOAL_F32, SHOAL_SUM,
+                                &requests[i]),
+               "start");
+        expect(shoal_request_on_complete(requests[i], count_up, &done), "on_complete");
+    }
+    long until = now_ms() + PATIENCE_MS;
+    while (atomic_load(&done) < REQUESTS) {
+        struct pollfd polled = {.fd = descriptor, .events = POLLIN};
+        if (poll(&polled, 1, PATIENCE_MS) != 1 || now_ms() > until)
+            wrong("the descriptor does not become readable");
+        expect(shoal_completions_clear(self->job), "clear");
+    }
+    for (int i = 0; i < REQUESTS; i++) {
+        expect(shoal_test(requests[i]), "test");
+        floats_check(data[i], COUNT, total(self->size), "sum of a callback");
+        expect(shoal_wait(requests[i], 0), "wait");
+        free(data[i]);
+    }
+    if (atomic_load(&done) != REQUESTS)
+        wrong("callbacks came more than once");
+}
+
+static void run_timeout(struct rank *self)
+{
+    float *data = floats(1000, (float)(self->rank + 1));
+    shoal_request *request;
+    if (self->rank == self->size - 1)
+        file_wait(self->file);
+    expect(shoal_all_reduce(self->world, data, data, 1000, SHOAL_F32, SHOAL_SUM, &request),
+           "start");
+    if (self->rank < self->size - 1) {
+        if (shoal_test(request) != SHOAL_EAGAIN || shoal_wait(request, 20) != SHOAL_ETIMEOUT)
+            wrong("complete without the last rank");
+        say("timed out");
+    }
+    expect(shoal_wait(request, -1), "wait");
+    floats_check(data, 1000, total(self->size), "sum after a timeout");
+    free(data);
+}
+
+static void run_mode(struct rank *self, const char *mode)
+{
+    if (strcmp(mode, "once") == 0)
+        run_once(self);
+    else if (strcmp(mode, "loop") == 0)
+        run_loop(self);
+    else if (strcmp(mode, "late") == 0)
+        run_late(self);
+    else if (strcmp(mode, "leave") == 0 || strcmp(mode, "exit") == 0)
+        run_departure(self, strcmp(mode, "leave") == 0);
+    else if (strcmp(mode, "subgroups") == 0)
+        run_subgroups(self);
+    else if (strcmp(mode, "crossed") == 0)
+        run_crossed(self);
+    else if (strcmp(mode, "callback") == 0)
+        run_callback(self);
+    else if (strcmp(mode, "timeout") == 0)
+        run_timeout(self);
+    else
+        run_disagreement(self, mode);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        wrong("no mode");
+    struct rank self = {.file = argc > 2 ? argv[2] : "", .count = 10007};
+    if (argc > 3)
+        self.count = strtoul(argv[3], NULL, 10);
+    expect(shoal_open(NULL, &self.job), "open");
+    self.world = shoal_world(self.job);
+    self.rank = shoal_rank(self.job);
+    self.size = shoal_world_size(self.job);
+    run_mode(&self, argv[1]);
+    expect(shoal_close(self.job), "close");
+    say("done");
+    return 0;
+}

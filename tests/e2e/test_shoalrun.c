@@ -1,0 +1,312 @@
+/* shoalrun: ranks, daemons, signals, exit codes, and that nothing is left behind. */
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/lib/cluster.h"
+#include "tests/lib/suite.h"
+
+/* Every run gets a folder of its own to make its files in. */
+static char *temporary;
+
+static void setup(void)
+{
+    temporary = suite_make_directory();
+}
+
+static int entries_left(void)
+{
+    int count = 0;
+    DIR *directory = opendir(temporary);
+    for (struct dirent *entry; (entry = readdir(directory));)
+        count += entry->d_name[0] != '.';
+    closedir(directory);
+    return count;
+}
+
+static void teardown(void)
+{
+    suite_remove_directory(temporary);
+}
+
+#define RUN(...) run_start((const char *[]){CLUSTER_BIN "shoalrun", __VA_ARGS__, NULL})
+
+static struct process *run_start(const char *const *argv)
+{
+    char variable[512];
+    snprintf(variable, sizeof(variable), "TMPDIR=%s", temporary);
+    const char *environment[] = {variable, "SHOAL_SOCKET=", NULL};
+    struct process_start start = {.argv = argv, .environment = environment};
+    return process_start(&start);
+}
+
+static void end_with(struct process *process, int code)
+{
+    int got = process_wait(process, CLUSTER_PATIENCE_MS);
+    ck_assert_msg(got == code, "exit code %d, not %d\n%s%s", got, code, process_output(process),
+                  process_errors(process));
+    ck_assert_int_eq(entries_left(), 0);
+}
+
+START_TEST(test_ranks_and_environment)
+{
+    struct process *process =
+        RUN("--nodes", "2", "-n", "2", "--tag-output", "--", "sh", "-c",
+            "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE ${SHOAL_SOCKET##*/}");
+    end_with(process, 0);
+    const char *text = process_output(process);
+    ck_assert_ptr_nonnull(strstr(text, "[0] 0 4 0 2 node0.sock\n"));
+    ck_assert_ptr_nonnull(strstr(text, "[1] 1 4 1 2 node0.sock\n"));
+    ck_assert_ptr_nonnull(strstr(text, "[2] 2 4 0 2 node1.sock\n"));
+    ck_assert_ptr_nonnull(strstr(text, "[3] 3 4 1 2 node1.sock\n"));
+    process_free(process);
+}
+END_TEST
+
+START_TEST(test_tagged_output)
+{
+    struct process *process =
+        RUN("--nodes", "1", "-n", "1", "--tag-output", "--", "sh", "-c",
+            "echo to errors >&2; head -c 10000 /dev/zero | tr '\\0' x; echo; printf unfinished");
+    end_with(process, 0);
+    const char *text = process_output(process);
+    ck_assert_ptr_nonnull(strstr(text, "[0] to errors\n"));
+    ck_assert_ptr_nonnull(strstr(text, "[0] unfinished\n"));
+    size_t x = 0;
+    for (const char *c = text; *c; c++)
+        x += *c == 'x';
+    ck_assert_uint_eq(x, 10000);
+    process_free(process);
+}
+END_TEST
+
+START_TEST(test_job)
+{
+    struct process *process = RUN("--nodes", "2", "-n", "2", "--", CLUSTER_HELPER, "once");
+    end_with(process, 0);
+    process_free(process);
+    process = RUN("--nodes", "1", "-n", "3", "--job", "named", "--", CLUSTER_HELPER, "once");
+    end_with(process, 0);
+    process_free(process);
+}
+END_TEST
+
+START_TEST(test_verbose_and_config)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/../shoalrun-extra-%d.json", temporary, (int)getpid());
+    FILE *file = fopen(path, "w");
+    fputs("{\"log\":{\"level\":\"debug\"}}", file);
+    fclose(file);
+    struct process *process =
+        RUN("--nodes", "2", "-n", "1", "--verbose", "--config", path, "--", CLUSTER_HELPER, "once");
+    end_with(process, 0);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "shoald"));
+    process_free(process);
+    file = fopen(path, "w");
+    fputs("{\"log\":{\"level\":\"loud\"}}", file);
+    fclose(file);
+    process = RUN("--nodes", "1", "-n", "1", "--grace", "1", "--config", path, "--", CLUSTER_HELPER,
+                  "once");
+    ck_assert_int_gt(process_wait(process, CLUSTER_PATIENCE_MS), 0);
+    /* What the daemon did not like is shown. */
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "the daemon of node0"));
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "/log/level"));
+    ck_assert_int_eq(entries_left(), 0);
+    process_free(process);
+    unlink(path);
+}
+END_TEST
+
+START_TEST(test_exit_codes)
+{
+    struct process *process = RUN("--nodes", "1", "-n", "3", "--grace", "1", "--", "sh", "-c",
+                                  "[ $RANK = 1 ] && exit 42; exec sleep 100");
+    end_with(process, 42);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "rank 1 (node0, pid "));
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "ended with exit code 42"));
+    ck_assert_ptr_null(strstr(process_errors(process), "rank 0 ("));
+    process_free(process);
+    process = RUN("--nodes", "2", "-n", "1", "--grace", "1", "--", "sh", "-c",
+                  "[ $RANK = 1 ] && kill -9 $$; exec sleep 100");
+    end_with(process, 128 + SIGKILL);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "rank 1 (node1, pid "));
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "was killed by signal 9"));
+    process_free(process);
+    process = RUN("--nodes", "1", "-n", "1", "--", "/nonexistent/program");
+    end_with(process, 1);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "cannot start /nonexistent/program"));
+    process_free(process);
+}
+END_TEST
+
+START_TEST(test_stubborn_rank_is_killed)
+{
+    struct process *process =
+        RUN("--nodes", "1", "-n", "2", "--grace", "0", "--", "sh", "-c",
+            "trap '' TERM; [ $RANK = 1 ] && exit 3; while :; do sleep 1; done");
+    end_with(process, 3);
+    process_free(process);
+}
+END_TEST
+
+START_TEST(test_timeout)
+{
+    struct process *process =
+        RUN("--nodes", "1", "-n", "2", "--timeout", "1", "--", "sleep", "100");
+    end_with(process, 124);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "the time allowed has passed"));
+    process_free(process);
+}
+END_TEST
+
+static void signal_ends(int number)
+{
+    struct process *process =
+        RUN("--nodes", "2", "-n", "1", "--tag-output", "--", "sh", "-c",
+            "trap 'kill $!; echo rank $RANK told; exit 0' INT TERM; sleep 100 & echo up; wait");
+    ck_assert(process_wait_text(process, "[0] up", CLUSTER_PATIENCE_MS));
+    ck_assert(process_wait_text(process, "[1] up", CLUSTER_PATIENCE_MS));
+    process_signal(process, number);
+    end_with(process, 128 + number);
+    ck_assert_ptr_nonnull(strstr(process_output(process), "rank 0 told"));
+    ck_assert_ptr_nonnull(strstr(process_output(process), "rank 1 told"));
+    process_free(process);
+}
+
+START_TEST(test_signals_are_passed_on)
+{
+    signal_ends(SIGTERM);
+    signal_ends(SIGINT);
+}
+END_TEST
+
+struct processes {
+    pid_t pids[8];
+    int count;
+};
+
+static bool all_gone(void *context)
+{
+    struct processes *list = context;
+    for (int i = 0; i < list->count; i++)
+        if (kill(list->pids[i], 0) == 0) {
+            char path[64], state = 0;
+            snprintf(path, sizeof(path), "/proc/%d/stat", (int)list->pids[i]);
+            FILE *file = fopen(path, "re");
+            if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+                state = 0;
+            if (file)
+                fclose(file);
+            if (state && state != 'Z') /* an orphan's zombie is init's business */
+                return false;
+        }
+    return true;
+}
+
+START_TEST(test_killed_launcher_leaves_no_process)
+{
+    struct process *process = RUN("--nodes", "2", "-n", "1", "--", "sleep", "300");
+    struct processes list = {.count = 0};
+    char path[128];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)process->pid, (int)process->pid);
+    for (int64_t until = process_now_ms() + CLUSTER_PATIENCE_MS;
+         list.count < 4 && process_now_ms() < until;) {
+        FILE *file = fopen(path, "re");
+        if (!file) {
+            suite_skip("test_killed_launcher_leaves_no_process", "no %s", path);
+            process_free(process);
+            return;
+        }
+        list.count = 0;
+        for (int pid; list.count < 8 && fscanf(file, "%d", &pid) == 1;)
+            list.pids[list.count++] = pid;
+        fclose(file);
+    }
+    ck_assert_int_eq(list.count, 4); /* two daemons, two ranks */
+    process_signal(process, SIGKILL);
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 128 + SIGKILL);
+    ck_assert(wait_until(all_gone, &list, CLUSTER_PATIENCE_MS));
+    process_free(process);
+}
+END_TEST
+
+START_TEST(test_running_daemon)
+{
+    struct cluster *cluster = cluster_start(1, NULL);
+    const char *socket_path = cluster->nodes[0].socket_path;
+    struct process *process = RUN("--socket", socket_path, "-n", "3", "--", CLUSTER_HELPER, "once");
+    end_with(process, 0);
+    process_free(process);
+    char variable[256];
+    snprintf(variable, sizeof(variable), "SHOAL_SOCKET=%s", socket_path);
+    const char *argv[] = {
+        CLUSTER_BIN "shoalrun", "-n", "2", "--", "sh", "-c", "echo $SHOAL_SOCKET; exec \"$0\" once",
+        CLUSTER_HELPER,         NULL};
+    const char *environment[] = {variable, NULL};
+    struct process_start start = {.argv = argv, .environment = environment};
+    process = process_start(&start);
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 0);
+    ck_assert_ptr_nonnull(strstr(process_output(process), socket_path));
+    process_free(process);
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    /* It is gone now: an error that names the path, and no other daemon in its place. */
+    process = RUN("--socket", socket_path, "-n", "1", "--", "true");
+    end_with(process, 1);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), socket_path));
+    process_free(process);
+    cluster_free(cluster);
+}
+END_TEST
+
+START_TEST(test_usage)
+{
+    struct process *process = RUN("-n", "0", "true");
+    end_with(process, 2);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "-n: got \"0\""));
+    process_free(process);
+    process = RUN("--help");
+    end_with(process, 0);
+    ck_assert_ptr_nonnull(strstr(process_output(process), "usage: shoalrun"));
+    process_free(process);
+    process = RUN("--version");
+    end_with(process, 0);
+    process_free(process);
+}
+END_TEST
+
+START_TEST(test_folder_is_private)
+{
+    struct process *process = RUN("--nodes", "1", "-n", "1", "--", "sh", "-c",
+                                  "stat -c 'mode %a' \"${SHOAL_SOCKET%/*}\"");
+    end_with(process, 0);
+    ck_assert_ptr_nonnull(strstr(process_output(process), "mode 700"));
+    process_free(process);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("shoalrun");
+    TCase *tests = tcase_create("shoalrun");
+    tcase_set_timeout(tests, 300);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, test_ranks_and_environment);
+    tcase_add_test(tests, test_tagged_output);
+    tcase_add_test(tests, test_job);
+    tcase_add_test(tests, test_verbose_and_config);
+    tcase_add_test(tests, test_exit_codes);
+    tcase_add_test(tests, test_stubborn_rank_is_killed);
+    tcase_add_test(tests, test_timeout);
+    tcase_add_test(tests, test_signals_are_passed_on);
+    tcase_add_test(tests, test_killed_launcher_leaves_no_process);
+    tcase_add_test(tests, test_running_daemon);
+    tcase_add_test(tests, test_usage);
+    tcase_add_test(tests, test_folder_is_private);
+    suite_add_tcase(suite, tests);
+    return suite_main(suite);
+}

@@ -1,0 +1,804 @@
+#include "tests/lib/virtual_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "common/clock.h"
+#include "common/reduce.h"
+#include "tests/lib/reduce_reference.h"
+
+#define ARENA_BYTES (4u << 20)
+#define SHARED_SLOTS 4
+#define GROUPS_MAX 8
+#define UNTOUCHED 0x5a
+
+/* One collective of a job, the same for all ranks. */
+struct script {
+    uint32_t group; /* index of the job's groups; 0: the world */
+    struct request_ask ask;
+    uint64_t seed;
+};
+
+/* One of them under way at a rank. */
+struct flight {
+    struct request request; /* first */
+    struct flight *next;
+    uint32_t script;
+    uint8_t *send, *recv;
+    uint64_t arena_send, arena_recv; /* offsets, 0: from malloc */
+};
+
+enum worker_state { JOINING, OPENING, RUNNING, LEAVING, ENDED };
+
+struct virtual_worker {
+    struct virtual_cluster *cluster;
+    struct virtual_job_run *run;
+    struct virtual_node *node;
+    struct exchange_worker *attached; /* the daemon's side */
+    uint32_t rank, handle;
+    enum worker_state state;
+    struct virtual_channel to, from;
+    uint8_t *memory;
+    struct arena arena;
+    struct arena_heap heap;
+    struct progress progress;
+    bool progressing;
+    struct progress_group groups[GROUPS_MAX];
+    uint32_t *weights[GROUPS_MAX];
+    uint32_t opened; /* groups so far */
+    uint32_t next_script[GROUPS_MAX];
+    uint32_t in_flight[GROUPS_MAX];
+    struct flight *flights;
+    uint32_t started, finished, mine; /* collectives; mine: that this rank takes part in */
+    uint32_t leave_after;
+    bool held, mislead, pump_due;
+    int code;
+    char text[ERROR_TEXT_BYTES];
+    uint64_t digest;
+};
+
+static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t number);
+
+/* --- a job's script --------------------------------------------------------------------------- */
+
+static int64_t group_place(const struct virtual_job_run *run, uint32_t group, uint32_t rank)
+{
+    for (uint32_t i = 0; i < run->group_sizes[group]; i++) {
+        if (run->group_ranks[group][i] == rank)
+            return i;
+    }
+    return -1;
+}
+
+static uint64_t mix(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+static void script_groups(struct virtual_job_run *run, uint64_t *state)
+{
+    const struct virtual_job *job = &run->job;
+    run->group_ranks = calloc(job->groups + 1, sizeof(*run->group_ranks));
+    run->group_sizes = calloc(job->groups + 1, sizeof(*run->group_sizes));
+    for (uint32_t g = 0; g <= job->groups; g++) {
+        uint32_t *ranks = calloc(job->ranks, sizeof(*ranks));
+        for (uint32_t i = 0; i < job->ranks; i++)
+            ranks[i] = i;
+        uint32_t size = job->ranks;
+        if (g > 0 && job->ranks > 2) {
+            for (uint32_t i = job->ranks - 1; i > 0; i--) {
+                uint32_t j = (uint32_t)(mix(state) % (i + 1));
+                uint32_t swap = ranks[i];
+                ranks[i] = ranks[j];
+                ranks[j] = swap;
+            }
+            size = 2 + (uint32_t)(mix(state) % (job->ranks - 1));
+        }
+        run->group_ranks[g] = ranks;
+        run->group_sizes[g] = size;
+    }
+}
+
+static void script_write(struct virtual_job_run *run)
+{
+    const struct virtual_job *job = &run->job;
+    uint64_t state = job->seed;
+    script_groups(run, &state);
+    run->script = calloc(job->collectives, sizeof(*run->script));
+    for (uint32_t i = 0; i < job->collectives; i++) {
+        struct script *it = &run->script[i];
+        it->group = (uint32_t)(mix(&state) % (job->groups + 1));
+        it->seed = mix(&state);
+        it->ask.kind =
+            mix(&state) % 4 == 0 ? mix(&state) % COLLECTIVE_KIND_COUNT : COLLECTIVE_ALL_REDUCE;
+        it->ask.dtype = mix(&state) % DTYPE_COUNT;
+        do
+            it->ask.op = mix(&state) % REDUCE_OP_COUNT;
+        while (!reduce_op_allows(it->ask.op, it->ask.dtype));
+        it->ask.root = (uint32_t)(mix(&state) % run->group_sizes[it->group]);
+        uint64_t most = mix(&state) % 3 == 0 ? 40 : job->most_count;
+        it->ask.count = it->ask.kind == COLLECTIVE_BARRIER ? 0 : mix(&state) % (most + 1);
+    }
+}
+
+/* --- the reference ---------------------------------------------------------------------------- */
+
+static size_t ask_bytes(const struct request_ask *ask)
+{
+    return ask->count * dtype_bytes(ask->dtype);
+}
+
+static void fill_input(const struct script *it, uint32_t place, void *data)
+{
+    reference_fill(it->ask.dtype, data, it->ask.count, it->seed + 1000003ull * place, 8);
+}
+
+static void sum_of(const struct request_ask *ask, enum reduce_op op, void **parts, unsigned count,
+                   void *result, uint32_t divisor)
+{
+    void *out[1] = {result};
+    reduce_run(reduce_select(REDUCE_ISA_SCALAR), ask->dtype, op, (const void *const *)parts, count,
+               out, 1, ask->count, divisor);
+}
+
+/* In rank order on each node, in node order over the nodes. */
+static void reference_sum(const struct virtual_job_run *run, const struct script *it, void *result)
+{
+    uint32_t size = run->group_sizes[it->group];
+    size_t bytes = ask_bytes(&it->ask) + 1;
+    void *node_sums[VIRTUAL_NODES_MAX];
+    unsigned nodes = 0;
+    enum reduce_op first = it->ask.op == REDUCE_AVG ? REDUCE_SUM : it->ask.op;
+    void **parts = calloc(size, sizeof(*parts));
+    unsigned whole = 0;
+    for (uint32_t node = 0; node < VIRTUAL_NODES_MAX; node++) {
+        unsigned count = 0;
+        for (uint32_t i = 0; i < size; i++) {
+            if (run->rank_nodes[run->group_ranks[it->group][i]] != node)
+                continue;
+            parts[count] = malloc(bytes);
+            fill_input(it, i, parts[count++]);
+        }
+        if (count == 0)
+            continue;
+        node_sums[nodes] = malloc(bytes);
+        if (count == size) {
+            sum_of(&it->ask, it->ask.op, parts, count, result, size);
+            whole = 1;
+        } else {
+            sum_of(&it->ask, first, parts, count, node_sums[nodes], 1);
+        }
+        nodes++;
+        while (count > 0)
+            free(parts[--count]);
+    }
+    if (!whole)
+        sum_of(&it->ask, it->ask.op, node_sums, nodes, result, size);
+    while (nodes > 0)
+        free(node_sums[--nodes]);
+    free(parts);
+}
+
+static void check_flight(struct virtual_worker *worker, const struct flight *flight)
+{
+    const struct script *it = &worker->run->script[flight->script];
+    uint32_t place = (uint32_t)group_place(worker->run, it->group, worker->rank);
+    size_t bytes = ask_bytes(&it->ask);
+    uint8_t *expected = malloc(bytes + 1);
+    bool has_result = it->ask.kind == COLLECTIVE_ALL_REDUCE ||
+                      it->ask.kind == COLLECTIVE_BROADCAST || place == it->ask.root;
+    if (it->ask.kind == COLLECTIVE_BROADCAST)
+        fill_input(it, it->ask.root, expected);
+    else if (has_result)
+        reference_sum(worker->run, it, expected);
+    else if (flight->recv == flight->send)
+        fill_input(it, place, expected);
+    else
+        memset(expected, UNTOUCHED, bytes);
+    ck_assert_msg(memcmp(expected, flight->recv, bytes) == 0,
+                  "job %s rank %u: %s of %llu %s %s differs, seed %llu", worker->run->job.name,
+                  worker->rank, collective_name(it->ask.kind), (unsigned long long)it->ask.count,
+                  dtype_name(it->ask.dtype), reduce_op_name(it->ask.op),
+                  (unsigned long long)worker->cluster->options.seed);
+    uint64_t digest = 0xcbf29ce484222325ull + flight->script;
+    for (size_t i = 0; i < bytes && has_result; i++)
+        digest = (digest ^ expected[i]) * 0x100000001b3ull;
+    worker->digest ^= digest;
+    free(expected);
+}
+
+/* --- talking to the daemon -------------------------------------------------------------------- */
+
+struct carried_message {
+    struct virtual_worker *worker;
+    struct message message;
+};
+
+static void worker_end(struct virtual_worker *worker, const char *how);
+
+static void deliver_to_daemon(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)number;
+    struct carried_message *carried = what;
+    struct virtual_worker *worker = carried->worker;
+    struct coordinator *coordinator = worker->node->coordinator;
+    struct coordinator_credentials credentials = {.uid = 1000, .pid = 4000 + worker->handle};
+    struct error error;
+    if (worker->state != ENDED || carried->message.type == MESSAGE_LEAVE) {
+        int result = coordinator_worker_message(coordinator, cluster->now_ns, worker->handle,
+                                                &credentials, &carried->message, &error);
+        ck_assert_msg(result == 0, "to the daemon: %s", error.text);
+        coordinator_tick(coordinator, cluster->now_ns);
+    }
+    message_clear(&carried->message);
+    free(carried);
+}
+
+/* Takes the lists in the message. */
+static void worker_send(struct virtual_worker *worker, const struct message *message)
+{
+    struct carried_message *carried = calloc(1, sizeof(*carried));
+    carried->worker = worker;
+    carried->message = *message;
+    virtual_schedule_in(worker->cluster, &worker->to, deliver_to_daemon, carried, 0);
+}
+
+static void worker_join(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)cluster, (void)number;
+    struct virtual_worker *worker = what;
+    struct message message = {.type = MESSAGE_JOIN,
+                              .world_size = worker->run->job.ranks,
+                              .rank = (int32_t)worker->rank,
+                              .local_rank = -1,
+                              .timeout_ms = 60000};
+    snprintf(message.job, sizeof(message.job), "%s", worker->run->job.name);
+    worker_send(worker, &message);
+}
+
+static void worker_pump_soon(struct virtual_worker *worker, uint64_t most_ns)
+{
+    if (worker->pump_due)
+        return;
+    worker->pump_due = true;
+    virtual_schedule(worker->cluster, virtual_random(worker->cluster, most_ns + 1), worker_pump,
+                     worker, 0);
+}
+
+/* The next group that this rank is in, or RUNNING. */
+static void worker_open_next(struct virtual_worker *worker)
+{
+    const struct virtual_job_run *run = worker->run;
+    while (worker->opened <= run->job.groups && group_place(run, worker->opened, worker->rank) < 0)
+        worker->opened++;
+    if (worker->opened > run->job.groups) {
+        worker->state = RUNNING;
+        worker_pump_soon(worker, 0);
+        return;
+    }
+    struct message message = {.type = MESSAGE_WORKER_GROUP_OPEN,
+                              .request = worker->opened,
+                              .nth = 0,
+                              .timeout_ms = 60000};
+    /* Equal lists are told apart by how often they were opened. */
+    for (uint32_t g = 1; g < worker->opened; g++) {
+        if (run->group_sizes[g] == run->group_sizes[worker->opened] &&
+            memcmp(run->group_ranks[g], run->group_ranks[worker->opened],
+                   run->group_sizes[g] * sizeof(uint32_t)) == 0)
+            message.nth++;
+    }
+    ck_assert_int_eq(message_list_set(&message.ranks, run->group_ranks[worker->opened],
+                                      run->group_sizes[worker->opened]),
+                     0);
+    worker->state = OPENING;
+    worker_send(worker, &message);
+}
+
+static void worker_add_group(struct virtual_worker *worker, const struct message *message)
+{
+    uint32_t index = worker->opened;
+    struct progress_group *group = &worker->groups[index];
+    uint64_t own;
+    struct error error;
+    worker->weights[index] = calloc(message->weights.count, sizeof(uint32_t));
+    memcpy(worker->weights[index], message->weights.values,
+           message->weights.count * sizeof(uint32_t));
+    group->number = (uint32_t)message->group;
+    group->rule = (struct layout_rule){.servers = message->weights.count,
+                                       .weights = worker->weights[index],
+                                       .chunk_bytes = message->chunk_bytes,
+                                       .least_shard_bytes = message->least_shard_bytes};
+    ck_assert_int_eq(arena_heap_allocate(&worker->heap, message->chunk_bytes, &own), 0);
+    ck_assert_int_eq(progress_group_add(&worker->progress, group, own, &error), 0);
+    worker->opened++;
+    worker_open_next(worker);
+}
+
+static void worker_start_progress(struct virtual_worker *worker, const struct message *message)
+{
+    uint64_t slots;
+    ck_assert_int_eq(arena_heap_init(&worker->heap, worker->arena.data_offset,
+                                     worker->arena.total_bytes - worker->arena.data_offset),
+                     0);
+    ck_assert_int_eq(
+        arena_heap_allocate(&worker->heap, SHARED_SLOTS * (uint64_t)message->chunk_bytes, &slots),
+        0);
+    ck_assert_int_eq(
+        progress_init(&worker->progress, &worker->arena, slots, message->chunk_bytes, SHARED_SLOTS),
+        0);
+    worker->progressing = true;
+    arena_worker_prepare_sleep(&worker->arena);
+    worker_add_group(worker, message);
+}
+
+static void worker_failed(struct virtual_worker *worker, int code, const char *text)
+{
+    if (worker->code == 0) {
+        worker->code = code;
+        snprintf(worker->text, sizeof(worker->text), "%s", text);
+    }
+}
+
+static void worker_leave(struct virtual_worker *worker)
+{
+    if (worker->state >= LEAVING)
+        return;
+    worker->state = LEAVING;
+    worker_send(worker, &(struct message){.type = MESSAGE_LEAVE});
+}
+
+static void worker_on_failed(struct virtual_worker *worker, const struct message *message)
+{
+    struct error error = {.code = message->code};
+    snprintf(error.text, sizeof(error.text), "%s", message->text);
+    if (worker->progressing) {
+        for (uint32_t i = 0; i <= worker->run->job.groups; i++) {
+            struct progress_group *group = &worker->groups[i];
+            if (message->group >= 0 && worker->weights[i] &&
+                group->number == (uint32_t)message->group)
+                progress_fail_group(&worker->progress, group, &error, worker->cluster->now_ns);
+        }
+        if (message->group < 0)
+            progress_fail(&worker->progress, &error, worker->cluster->now_ns);
+    }
+    worker_failed(worker, message->code, message->text);
+    worker_pump_soon(worker, 0);
+    if (message->group < 0)
+        worker_end(worker, "ended");
+    else
+        worker_leave(worker);
+}
+
+static void worker_receive(struct virtual_worker *worker, const struct message *message)
+{
+    if (worker->state == ENDED)
+        return;
+    switch (message->type) {
+    case MESSAGE_JOINED:
+        ck_assert_int_eq(message->rank, (int)worker->rank);
+        worker_start_progress(worker, message);
+        break;
+    case MESSAGE_WORKER_GROUP_OPENED:
+        ck_assert_uint_eq(message->request, worker->opened);
+        if (worker->state == OPENING)
+            worker_add_group(worker, message);
+        break;
+    case MESSAGE_ERROR:
+        worker_failed(worker, message->code, message->text);
+        if (worker->state == OPENING)
+            worker_leave(worker);
+        break;
+    case MESSAGE_FAILED:
+        worker_on_failed(worker, message);
+        break;
+    case MESSAGE_LEFT:
+        break;
+    default:
+        ck_abort_msg("a worker was sent %s", message_type_name(message->type));
+    }
+}
+
+static void deliver_to_worker(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)cluster, (void)number;
+    struct carried_message *carried = what;
+    worker_receive(carried->worker, &carried->message);
+    message_clear(&carried->message);
+    free(carried);
+}
+
+static struct virtual_worker *find_handle(const struct virtual_cluster *cluster, uint32_t handle)
+{
+    for (uint32_t j = 0; j < cluster->job_count; j++) {
+        for (uint32_t r = 0; r < cluster->jobs[j].job.ranks; r++) {
+            if (cluster->jobs[j].workers[r]->handle == handle)
+                return cluster->jobs[j].workers[r];
+        }
+    }
+    ck_abort_msg("no worker %u", handle);
+    return NULL;
+}
+
+void virtual_worker_message(struct virtual_cluster *cluster, uint32_t handle,
+                            const struct message *message)
+{
+    struct carried_message *carried = calloc(1, sizeof(*carried));
+    carried->worker = find_handle(cluster, handle);
+    ck_assert_int_eq(message_copy(&carried->message, message), 0);
+    virtual_schedule_in(cluster, &carried->worker->from, deliver_to_worker, carried, 0);
+}
+
+static void deliver_end(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)cluster, (void)number;
+    struct virtual_worker *worker = what;
+    worker->state = ENDED;
+}
+
+void virtual_worker_end(struct virtual_cluster *cluster, uint32_t handle)
+{
+    struct virtual_worker *worker = find_handle(cluster, handle);
+    virtual_schedule_in(cluster, &worker->from, deliver_end, worker, 0);
+}
+
+static void deliver_gone(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)number;
+    struct virtual_worker *worker = what;
+    coordinator_worker_gone(worker->node->coordinator, cluster->now_ns, worker->handle, "ended");
+    coordinator_tick(worker->node->coordinator, cluster->now_ns);
+}
+
+/* The process is gone: its socket ends. */
+static void worker_end(struct virtual_worker *worker, const char *how)
+{
+    (void)how;
+    if (worker->state == ENDED)
+        return;
+    worker->state = ENDED;
+    virtual_schedule_in(worker->cluster, &worker->to, deliver_gone, worker, 0);
+}
+
+/* --- the arena -------------------------------------------------------------------------------- */
+
+void virtual_worker_attach(struct virtual_node *node, uint64_t job, uint32_t rank, uint32_t handle)
+{
+    struct virtual_worker *worker = find_handle(node->cluster, handle);
+    struct exchange_worker *attached = calloc(1, sizeof(*attached));
+    struct error error;
+    attached->rank = rank;
+    attached->user = worker;
+    ck_assert_int_eq(arena_attach_memory(&attached->arena, worker->memory, ARENA_BYTES, &error), 0);
+    if (exchange_attach(node->exchange, job, attached, &error) != 0) {
+        free(attached); /* the job has failed meanwhile */
+        return;
+    }
+    worker->attached = attached;
+    arena_daemon_prepare_sleep(&attached->arena);
+}
+
+void virtual_worker_released(struct exchange_worker *worker)
+{
+    ((struct virtual_worker *)worker->user)->attached = NULL;
+    free(worker);
+}
+
+static void daemon_read(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)number;
+    struct virtual_worker *worker = what;
+    struct exchange_worker *attached = worker->attached;
+    if (!attached || attached->detached)
+        return;
+    arena_daemon_cancel_sleep(&attached->arena);
+    uint64_t most = 1 + virtual_random(cluster, 8);
+    for (uint64_t i = 0; i < most; i++) {
+        struct arena_submission submission;
+        struct error error;
+        int got = arena_pop_submission(&attached->arena, &submission);
+        ck_assert_int_ge(got, 0);
+        if (got == 0)
+            break;
+        int result =
+            exchange_submit(worker->node->exchange, attached, &submission, cluster->now_ns, &error);
+        ck_assert_msg(result == 0, "rank %u: %s", worker->rank, error.text);
+    }
+    if (arena_daemon_prepare_sleep(&attached->arena))
+        virtual_schedule(cluster, virtual_random(cluster, 2000), daemon_read, worker, 0);
+}
+
+void virtual_worker_rung(struct virtual_cluster *cluster, struct exchange_worker *attached)
+{
+    (void)cluster;
+    struct virtual_worker *worker = attached->user;
+    if (arena_worker_needs_doorbell(&attached->arena))
+        worker_pump_soon(worker, 5000);
+}
+
+/* --- the work --------------------------------------------------------------------------------- */
+
+static uint8_t *flight_buffer(struct virtual_worker *worker, size_t bytes, uint64_t *arena_offset)
+{
+    *arena_offset = 0;
+    if (worker->run->job.arena && virtual_random(worker->cluster, 2) == 0 &&
+        arena_heap_allocate(&worker->heap, bytes + 1, arena_offset) == 0)
+        return worker->memory + *arena_offset;
+    return malloc(bytes + 1);
+}
+
+static void flight_free(struct virtual_worker *worker, struct flight *flight)
+{
+    struct flight **link = &worker->flights;
+    while (*link != flight)
+        link = &(*link)->next;
+    *link = flight->next;
+    if (flight->recv != flight->send) {
+        if (flight->arena_recv)
+            arena_heap_free(&worker->heap, flight->arena_recv);
+        else
+            free(flight->recv);
+    }
+    if (flight->arena_send)
+        arena_heap_free(&worker->heap, flight->arena_send);
+    else
+        free(flight->send);
+    request_clear(&flight->request);
+    free(flight);
+}
+
+static void worker_start(struct virtual_worker *worker, uint32_t index)
+{
+    struct virtual_job_run *run = worker->run;
+    const struct script *it = &run->script[index];
+    uint32_t place = (uint32_t)group_place(run, it->group, worker->rank);
+    size_t bytes = ask_bytes(&it->ask) + 8;
+    struct flight *flight = calloc(1, sizeof(*flight));
+    flight->script = index;
+    flight->send = flight_buffer(worker, bytes, &flight->arena_send);
+    bool in_place = it->ask.kind == COLLECTIVE_BROADCAST || virtual_random(worker->cluster, 2) == 0;
+    flight->recv = in_place ? flight->send : flight_buffer(worker, bytes, &flight->arena_recv);
+    if (!in_place)
+        memset(flight->recv, UNTOUCHED, bytes);
+    memset(flight->send, 0, bytes);
+    fill_input(it, place, flight->send);
+    if (it->ask.kind == COLLECTIVE_BROADCAST && place != it->ask.root)
+        memset(flight->send, UNTOUCHED, bytes);
+    struct request_ask ask = it->ask;
+    ask.send = flight->send;
+    ask.recv = flight->recv;
+    ask.priority = run->job.priorities ? (uint32_t)virtual_random(worker->cluster, 4) : 0;
+    if (worker->mislead && ask.kind != COLLECTIVE_BARRIER) {
+        ask.count++;
+        worker->mislead = false;
+    }
+    struct error error;
+    flight->next = worker->flights;
+    worker->flights = flight;
+    int result = progress_submit(&worker->progress, &worker->groups[it->group], &ask, place,
+                                 &flight->request, &error);
+    if (result != 0) {
+        worker_failed(worker, result, error.text);
+        flight_free(worker, flight);
+        return;
+    }
+    worker->started++;
+    worker->in_flight[it->group]++;
+}
+
+/* Start one collective of a random group; whether there was one to start. */
+static bool worker_start_some(struct virtual_worker *worker)
+{
+    const struct virtual_job *job = &worker->run->job;
+    if (worker->state != RUNNING || worker->held || worker->code != 0 ||
+        worker->started >= worker->leave_after)
+        return false;
+    uint32_t first = (uint32_t)virtual_random(worker->cluster, job->groups + 1);
+    for (uint32_t i = 0; i <= job->groups; i++) {
+        uint32_t group = (first + i) % (job->groups + 1);
+        if (group_place(worker->run, group, worker->rank) < 0 ||
+            worker->in_flight[group] >= job->in_flight)
+            continue;
+        uint32_t *next = &worker->next_script[group];
+        while (*next < job->collectives && worker->run->script[*next].group != group)
+            (*next)++;
+        if (*next >= job->collectives)
+            continue;
+        worker_start(worker, (*next)++);
+        return true;
+    }
+    return false;
+}
+
+static void worker_take_completed(struct virtual_worker *worker)
+{
+    struct request *request;
+    while ((request = progress_next_completed(&worker->progress)) != NULL) {
+        struct flight *flight = (struct flight *)request;
+        const struct script *it = &worker->run->script[flight->script];
+        worker->in_flight[it->group]--;
+        if (request->result == 0) {
+            check_flight(worker, flight);
+            worker->finished++;
+        } else {
+            worker_failed(worker, request->result, request->error_text ? request->error_text : "");
+        }
+        flight_free(worker, flight);
+    }
+}
+
+static void worker_progress(struct virtual_worker *worker)
+{
+    struct progress_copy copy;
+    enum progress_result result;
+    uint64_t now_ns = worker->cluster->now_ns;
+    while ((result = progress_work(&worker->progress, now_ns, &copy)) != PROGRESS_IDLE) {
+        if (result == PROGRESS_COPY) {
+            memcpy(copy.to, copy.from, copy.bytes);
+            progress_copied(&worker->progress, &copy, now_ns);
+        }
+    }
+    if (progress_doorbell_due(&worker->progress))
+        virtual_schedule(worker->cluster, virtual_random(worker->cluster, 5000), daemon_read,
+                         worker, 0);
+}
+
+static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)number;
+    struct virtual_worker *worker = what;
+    worker->pump_due = false;
+    if (!worker->progressing)
+        return;
+    arena_worker_cancel_sleep(&worker->arena);
+    if (worker_start_some(worker))
+        worker_pump_soon(worker, 30000);
+    worker_progress(worker);
+    worker_take_completed(worker);
+    if (arena_worker_prepare_sleep(&worker->arena) || progress_has_work(&worker->progress))
+        worker_pump_soon(worker, 3000);
+    if (worker->state != RUNNING)
+        return;
+    if (worker->finished >= worker->mine || worker->finished >= worker->leave_after)
+        worker_leave(worker);
+    else if (!worker->held)
+        worker_pump_soon(worker, 2 * cluster->options.most_delay_ns);
+}
+
+/* --- jobs ------------------------------------------------------------------------------------- */
+
+static struct virtual_worker *worker_create(struct virtual_cluster *cluster,
+                                            struct virtual_job_run *run, uint32_t rank)
+{
+    struct virtual_worker *worker = calloc(1, sizeof(*worker));
+    struct error error;
+    worker->cluster = cluster;
+    worker->run = run;
+    worker->node = &cluster->nodes[run->rank_nodes[rank]];
+    worker->rank = rank;
+    worker->handle = cluster->next_handle++;
+    worker->leave_after = UINT32_MAX;
+    worker->memory = aligned_alloc(4096, ARENA_BYTES);
+    memset(worker->memory, 0, ARENA_BYTES);
+    ck_assert_int_eq(
+        arena_format(&worker->arena, worker->memory, ARENA_BYTES, PROGRESS_RING_ENTRIES, &error),
+        0);
+    for (uint32_t i = 0; i < run->job.collectives; i++)
+        worker->mine += group_place(run, run->script[i].group, rank) >= 0;
+    return worker;
+}
+
+uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct virtual_job *job)
+{
+    ck_assert_uint_lt(cluster->job_count, VIRTUAL_JOBS_MAX);
+    ck_assert_uint_lt(job->groups, GROUPS_MAX);
+    uint32_t number = cluster->job_count;
+    struct virtual_job_run *run = &cluster->jobs[number];
+    run->job = *job;
+    run->rank_nodes = calloc(job->ranks, sizeof(uint32_t));
+    memcpy(run->rank_nodes, job->rank_nodes, job->ranks * sizeof(uint32_t));
+    script_write(run);
+    run->workers = calloc(job->ranks, sizeof(*run->workers));
+    for (uint32_t i = 0; i < job->ranks; i++)
+        run->workers[i] = worker_create(cluster, run, i);
+    cluster->job_count++;
+    for (uint32_t i = 0; i < job->ranks; i++)
+        virtual_schedule(cluster, virtual_random(cluster, NS_PER_MS), worker_join, run->workers[i],
+                         0);
+    return number;
+}
+
+bool virtual_jobs_ended(const struct virtual_cluster *cluster)
+{
+    for (uint32_t j = 0; j < cluster->job_count; j++) {
+        for (uint32_t r = 0; r < cluster->jobs[j].job.ranks; r++) {
+            if (cluster->jobs[j].workers[r]->state != ENDED)
+                return false;
+        }
+    }
+    return true;
+}
+
+static void worker_free(struct virtual_worker *worker)
+{
+    if (worker->progressing) {
+        struct error error = {.code = ERR_STATE, .text = "the test is over"};
+        progress_fail(&worker->progress, &error, worker->cluster->now_ns);
+        while (progress_next_completed(&worker->progress))
+            ;
+        while (worker->flights)
+            flight_free(worker, worker->flights);
+        for (uint32_t i = 0; i <= worker->run->job.groups; i++) {
+            if (worker->weights[i])
+                progress_group_remove(&worker->progress, &worker->groups[i]);
+        }
+        progress_clear(&worker->progress);
+        arena_heap_clear(&worker->heap);
+    }
+    for (uint32_t i = 0; i < GROUPS_MAX; i++)
+        free(worker->weights[i]);
+    ck_assert_ptr_null(worker->attached);
+    free(worker->memory);
+    free(worker);
+}
+
+void virtual_jobs_free(struct virtual_cluster *cluster)
+{
+    for (uint32_t j = 0; j < cluster->job_count; j++) {
+        struct virtual_job_run *run = &cluster->jobs[j];
+        for (uint32_t r = 0; r < run->job.ranks; r++)
+            worker_free(run->workers[r]);
+        for (uint32_t g = 0; g <= run->job.groups; g++)
+            free(run->group_ranks[g]);
+        free(run->group_ranks);
+        free(run->group_sizes);
+        free(run->script);
+        free(run->workers);
+        free(run->rank_nodes);
+    }
+}
+
+/* --- faults and outcomes ---------------------------------------------------------------------- */
+
+void virtual_cluster_kill_worker(struct virtual_cluster *cluster, uint32_t job, uint32_t rank)
+{
+    struct virtual_worker *worker = cluster->jobs[job].workers[rank];
+    worker_failed(worker, ERR_STATE, "killed");
+    worker_end(worker, "ended");
+}
+
+void virtual_cluster_mislead(struct virtual_cluster *cluster, uint32_t job, uint32_t rank)
+{
+    cluster->jobs[job].workers[rank]->mislead = true;
+}
+
+void virtual_cluster_leave_early(struct virtual_cluster *cluster, uint32_t job, uint32_t rank,
+                                 uint32_t collectives)
+{
+    cluster->jobs[job].workers[rank]->leave_after = collectives;
+}
+
+void virtual_cluster_hold(struct virtual_cluster *cluster, uint32_t job, uint32_t rank, bool held)
+{
+    struct virtual_worker *worker = cluster->jobs[job].workers[rank];
+    worker->held = held;
+    if (!held)
+        worker_pump_soon(worker, 0);
+}
+
+struct virtual_outcome virtual_cluster_outcome(const struct virtual_cluster *cluster, uint32_t job,
+                                               uint32_t rank)
+{
+    const struct virtual_worker *worker = cluster->jobs[job].workers[rank];
+    struct virtual_outcome outcome = {.ended = worker->state == ENDED,
+                                      .code = worker->code,
+                                      .finished = worker->finished,
+                                      .digest = worker->digest};
+    snprintf(outcome.text, sizeof(outcome.text), "%s", worker->text);
+    return outcome;
+}

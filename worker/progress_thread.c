@@ -1,0 +1,370 @@
+#include "worker/progress_thread.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "common/clock.h"
+#include "worker/error_text.h"
+
+/* How long the driver may be kept from its work by a full socket, in the one message it sends. */
+#define ANSWER_MS 1000u
+
+static void eventfd_ring(int fd)
+{
+    uint64_t one = 1;
+    /* Fails only when it is rung already. */
+    ssize_t written = write(fd, &one, sizeof(one));
+    (void)written;
+}
+
+static void eventfd_clear(int fd)
+{
+    uint64_t value;
+    ssize_t got = read(fd, &value, sizeof(value));
+    (void)got;
+}
+
+static void ring_daemon(struct shoal_job *job)
+{
+    if (progress_doorbell_due(&job->progress))
+        eventfd_ring(job->submission_doorbell);
+}
+
+void progress_thread_notify(struct shoal_job *job)
+{
+    ring_daemon(job);
+    if (job->driver_sleeping && progress_has_work(&job->progress))
+        eventfd_ring(job->wake_fd);
+    if (job->driver == JOB_DRIVER_NONE && job->background_requests > 0)
+        pthread_cond_signal(&job->background);
+}
+
+void progress_thread_adopt(struct shoal_job *job, struct shoal_request *request)
+{
+    if (request->background || request->core.state == REQUEST_COMPLETE)
+        return;
+    request->background = true;
+    job->background_requests++;
+}
+
+/* --- completions --------------------------------------------------------------------------- */
+
+static void call_back(struct shoal_job *job, struct shoal_request *called)
+{
+    pthread_mutex_unlock(&job->lock);
+    for (struct shoal_request *request = called; request; request = request->called_next) {
+        struct error error = {.code = request->core.result};
+        if (error.code < 0) {
+            error_set(&error, error.code, "%s",
+                      request->core.error_text ? request->core.error_text : error_name(error.code));
+            error.code = error_text_keep(&error);
+        }
+        request->callback(request->callback_argument, error.code);
+    }
+    pthread_mutex_lock(&job->lock);
+    while (called) {
+        struct shoal_request *next = called->called_next;
+        job_release_request(job, called);
+        called = next;
+    }
+}
+
+/* Tell everybody of the requests that are complete now. */
+static void finish_completed(struct shoal_job *job)
+{
+    struct shoal_request *called = NULL, **end = &called;
+    struct request *core;
+    bool any = false;
+    while ((core = progress_next_completed(&job->progress))) {
+        struct shoal_request *request = (struct shoal_request *)core;
+        any = true;
+        if (request->background)
+            job->background_requests--;
+        if (request->callback) {
+            request->called_next = NULL;
+            *end = request;
+            end = &request->called_next;
+        } else {
+            job_release_request(job, request);
+        }
+    }
+    if (!any)
+        return;
+    if (job->completions_used)
+        eventfd_ring(job->completions_fd);
+    if (job->waiters > 0)
+        pthread_cond_broadcast(&job->changed);
+    if (called)
+        call_back(job, called);
+}
+
+void progress_thread_fail(struct shoal_job *job, const struct error *error)
+{
+    progress_fail(&job->progress, error, clock_now_ns());
+    struct group_opening *opening;
+    DL_FOREACH(job->openings, opening)
+    {
+        if (!opening->answered) {
+            opening->answered = true;
+            opening->error = job->progress.failure;
+        }
+    }
+    pthread_cond_broadcast(&job->changed);
+    finish_completed(job);
+}
+
+/* --- the socket ---------------------------------------------------------------------------- */
+
+static struct group_opening *find_opening(struct shoal_job *job, uint32_t request)
+{
+    struct group_opening *opening;
+    DL_SEARCH_SCALAR(job->openings, opening, request, request);
+    return opening;
+}
+
+/* Takes the message over. */
+static void answer_opening(struct shoal_job *job, struct message *message)
+{
+    struct group_opening *opening = find_opening(job, message->request);
+    if (opening && !opening->answered) {
+        opening->answered = true;
+        opening->error = (struct error){0};
+        if (message->type == MESSAGE_ERROR)
+            error_set(&opening->error, message->code < 0 ? message->code : ERR_PROTOCOL, "%s",
+                      message->text);
+        opening->answer = *message;
+        pthread_cond_broadcast(&job->changed);
+        return;
+    }
+    if (message->type == MESSAGE_WORKER_GROUP_OPENED) {
+        /* The caller's time had passed: nobody here will use the group. */
+        struct message unwanted = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = message->group};
+        pthread_mutex_unlock(&job->lock);
+        job_send(job, &unwanted, clock_now_ns() + ANSWER_MS * NS_PER_MS, NULL);
+        pthread_mutex_lock(&job->lock);
+    }
+    message_clear(message);
+}
+
+static void fail_as_told(struct shoal_job *job, const struct message *message)
+{
+    struct error error;
+    error_set(&error, message->code < 0 ? message->code : ERR_LOST, "%s", message->text);
+    if (message->group < 0) {
+        progress_thread_fail(job, &error);
+        return;
+    }
+    struct shoal_group *group;
+    DL_SEARCH_SCALAR(job->groups, group, core.number, (uint32_t)message->group);
+    if (group) /* else it was closed meanwhile */
+        progress_fail_group(&job->progress, &group->core, &error, clock_now_ns());
+    finish_completed(job);
+}
+
+static void read_socket(struct shoal_job *job)
+{
+    struct message message;
+    struct error error;
+    int code;
+    while ((code = client_receive(&job->client, &message, &error)) > 0) {
+        switch (message.type) {
+        case MESSAGE_WORKER_GROUP_OPENED:
+        case MESSAGE_ERROR:
+            answer_opening(job, &message);
+            continue;
+        case MESSAGE_FAILED:
+            fail_as_told(job, &message);
+            break;
+        case MESSAGE_LEFT:
+            job->left = true;
+            break;
+        default:
+            code = error_set(&error, ERR_PROTOCOL, "the daemon sent \"%s\" to a running job",
+                             message_type_name(message.type));
+        }
+        message_clear(&message);
+        if (code < 0)
+            break;
+    }
+    if (code < 0) {
+        job->disconnected = true;
+        progress_thread_fail(job, &error);
+    }
+}
+
+/* --- driving ------------------------------------------------------------------------------- */
+
+/* True when something was done. */
+static bool step(struct shoal_job *job)
+{
+    struct progress_copy copy;
+    enum progress_result result = progress_work(&job->progress, clock_now_ns(), &copy);
+    ring_daemon(job);
+    if (result == PROGRESS_COPY) {
+        pthread_mutex_unlock(&job->lock);
+        memcpy(copy.to, copy.from, copy.bytes);
+        pthread_mutex_lock(&job->lock);
+        progress_copied(&job->progress, &copy, clock_now_ns());
+        ring_daemon(job);
+    }
+    finish_completed(job);
+    return result != PROGRESS_IDLE;
+}
+
+static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
+{
+    if (arena_worker_prepare_sleep(&job->arena))
+        return;
+    struct pollfd pollers[] = {
+        {.fd = job->completion_doorbell, .events = POLLIN},
+        {.fd = job->wake_fd, .events = POLLIN},
+        {.fd = job->disconnected ? -1 : job->client.fd, .events = POLLIN},
+    };
+    uint64_t now_ns = clock_now_ns();
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
+                            .tv_nsec = (long)(left_ns % NS_PER_S)};
+    job->driver_sleeping = true;
+    pthread_mutex_unlock(&job->lock);
+    int ready = ppoll(pollers, 3, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
+    pthread_mutex_lock(&job->lock);
+    job->driver_sleeping = false;
+    arena_worker_cancel_sleep(&job->arena);
+    if (ready <= 0)
+        return;
+    if (pollers[0].revents)
+        eventfd_clear(job->completion_doorbell);
+    if (pollers[1].revents)
+        eventfd_clear(job->wake_fd);
+    if (pollers[2].revents)
+        read_socket(job);
+}
+
+/* Give the role away: to a waiter if there is one, else to the background thread if it needs it. */
+static void release_role(struct shoal_job *job)
+{
+    job->driver = JOB_DRIVER_NONE;
+    if (job->waiters > 0 || job->closing)
+        pthread_cond_broadcast(&job->changed);
+    if (job->background_requests > 0)
+        pthread_cond_signal(&job->background);
+}
+
+static int drive(struct shoal_job *job, bool (*done)(const void *argument), const void *argument,
+                 uint64_t deadline_ns)
+{
+    int code = 0;
+    job->driver = JOB_DRIVER_WAITER;
+    while (!done(argument) && !job->closing) {
+        if (step(job))
+            continue;
+        if (done(argument) || job->closing)
+            break;
+        if (clock_now_ns() >= deadline_ns) {
+            code = ERR_TIMEOUT;
+            break;
+        }
+        sleep_until(job, deadline_ns);
+    }
+    return code;
+}
+
+int progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
+                         const void *argument, uint64_t deadline_ns)
+{
+    int code = 0;
+    job->waiters++;
+    while (!done(argument) && !job->closing && code == 0) {
+        if (job->driver == JOB_DRIVER_NONE) {
+            code = drive(job, done, argument, deadline_ns);
+            job->waiters--;
+            release_role(job);
+            job->waiters++;
+            continue;
+        }
+        struct timespec until = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
+                                 .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+        if (pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT &&
+            !done(argument))
+            code = ERR_TIMEOUT;
+    }
+    job->waiters--;
+    if (job->closing) {
+        pthread_cond_broadcast(&job->changed); /* shoal_close waits for the last waiter */
+        if (!done(argument))
+            code = ERR_STATE;
+    } else if (done(argument)) {
+        code = 0;
+    }
+    /* A broadcast that offered the role may have gone to this thread, which does not take it. */
+    if (job->driver == JOB_DRIVER_NONE)
+        release_role(job);
+    return code;
+}
+
+void progress_thread_poll(struct shoal_job *job)
+{
+    if (job->driver != JOB_DRIVER_NONE || job->closing)
+        return;
+    job->driver = JOB_DRIVER_WAITER;
+    while (step(job))
+        ;
+    if (!job->disconnected)
+        read_socket(job);
+    release_role(job);
+}
+
+static void *background(void *argument)
+{
+    struct shoal_job *job = argument;
+    pthread_mutex_lock(&job->lock);
+    while (!job->stop) {
+        if (job->driver != JOB_DRIVER_NONE || job->background_requests == 0) {
+            pthread_cond_wait(&job->background, &job->lock);
+            continue;
+        }
+        job->driver = JOB_DRIVER_BACKGROUND;
+        while (!job->stop && job->background_requests > 0)
+            if (!step(job) && !job->stop && job->background_requests > 0)
+                sleep_until(job, UINT64_MAX);
+        release_role(job);
+    }
+    pthread_mutex_unlock(&job->lock);
+    return NULL;
+}
+
+int progress_thread_start(struct shoal_job *job, struct error *error)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int code = pthread_create(&job->thread, NULL, background, job);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (code != 0)
+        return error_set_errno(error, code, "cannot start the progress thread");
+    pthread_setname_np(job->thread, "shoal-progress");
+    job->thread_started = true;
+    return 0;
+}
+
+void progress_thread_stop(struct shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    job->closing = true;
+    job->stop = true;
+    eventfd_ring(job->wake_fd);
+    pthread_cond_broadcast(&job->changed);
+    pthread_cond_signal(&job->background);
+    while (job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
+        pthread_cond_wait(&job->changed, &job->lock);
+    job->driver = JOB_DRIVER_WAITER;
+    pthread_mutex_unlock(&job->lock);
+    if (job->thread_started)
+        pthread_join(job->thread, NULL);
+    job->thread_started = false;
+}

@@ -1,0 +1,40 @@
+/* Who drives progress.
+ *
+ * One thread at a time has the role of the driver: it reads completions and the socket, copies,
+ * and sleeps in poll on the completion doorbell, the socket and the wake descriptor. A thread that
+ * waits takes the role when it is free, so that a wait costs one wake-up and no switch between
+ * threads; the background thread takes it while there are requests that nobody may be waiting for
+ * and that need something done (large ones, callbacks, the completions descriptor). With neither,
+ * nobody drives: small requests are with the daemon by then, and their results wait in the arena.
+ */
+#ifndef WORKER_PROGRESS_THREAD_H
+#define WORKER_PROGRESS_THREAD_H
+
+#include "worker/job.h"
+
+/* Start the background thread; all signals are blocked in it. ERR_SYSTEM. */
+int progress_thread_start(struct shoal_job *job, struct error *error);
+
+/* Take the job out of all hands: waiters return, the background thread ends, the role of the
+ * driver is the caller's for good. `lock` is not held. */
+void progress_thread_stop(struct shoal_job *job);
+
+/* After something was pushed or queued, lock held: ring the daemon, wake a sleeping driver that has
+ * something to do, wake the background thread if it is its turn. */
+void progress_thread_notify(struct shoal_job *job);
+
+/* Wait, driving if nobody else does, until done(argument) is true: 0; the deadline has passed:
+ * ERR_TIMEOUT; or the job closes: ERR_STATE. Lock held before and after, not throughout. */
+int progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
+                         const void *argument, uint64_t deadline_ns);
+
+/* One step as the driver, lock held; true when something was done. For shoal_test. */
+void progress_thread_poll(struct shoal_job *job);
+
+/* The background thread is to notice this request's completion when it happens; lock held. */
+void progress_thread_adopt(struct shoal_job *job, struct shoal_request *request);
+
+/* As the driver, lock held: fail everything, tell everybody. */
+void progress_thread_fail(struct shoal_job *job, const struct error *error);
+
+#endif

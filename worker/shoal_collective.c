@@ -1,0 +1,264 @@
+/* Collectives and their requests. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "common/clock.h"
+#include "worker/error_text.h"
+#include "worker/job.h"
+#include "worker/progress_thread.h"
+#include "worker/shoal.h"
+
+static uint32_t thread_priority(const struct shoal_group *group)
+{
+    pthread_t thread = pthread_self();
+    for (size_t i = 0; i < group->priority_count; i++)
+        if (pthread_equal(group->priorities[i].thread, thread))
+            return group->priorities[i].priority;
+    return 0;
+}
+
+/* Whether nobody's waiting moves the request on: it has chunks left to hand over or to copy out. */
+static bool needs_background(const struct shoal_job *job, const struct shoal_request *request,
+                             enum start_mode mode)
+{
+    if (mode == START_WAITING)
+        return job->completions_used;
+    return mode == START_BACKGROUND || job->completions_used ||
+           request->core.state == REQUEST_QUEUED || request_has_chunk(&request->core) ||
+           (request->core.staged && request_bytes(&request->core) > PROGRESS_SMALL_BYTES);
+}
+
+int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
+                     struct shoal_request **request, struct error *error)
+{
+    struct shoal_job *job = group->job;
+    int code = job_check(job, error);
+    if (code == 0)
+        code = request_check(ask, group->rank, group->size, error);
+    if (code < 0)
+        return code;
+    struct shoal_request *made = calloc(1, sizeof(*made));
+    if (!made)
+        return error_set(error, ERR_MEMORY, "out of memory for a request");
+    pthread_mutex_lock(&job->lock);
+    if (job->closing)
+        code = error_set(error, ERR_STATE, "the job is being closed");
+    else
+        code = progress_submit(&job->progress, &group->core, ask, group->rank, &made->core, error);
+    if (code == 0) {
+        made->job = job;
+        made->references = 2; /* the caller's, and progress's until it is complete */
+        DL_APPEND(job->requests, made);
+        if (needs_background(job, made, mode))
+            progress_thread_adopt(job, made);
+        /* Who waits at once will drive; else the background thread is told. */
+        progress_thread_notify(job);
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (code < 0) {
+        free(made);
+        return code;
+    }
+    *request = made;
+    return 0;
+}
+
+static bool request_is_complete(const void *argument)
+{
+    const struct shoal_request *request = argument;
+    return request->core.state == REQUEST_COMPLETE;
+}
+
+static int request_result(const struct shoal_request *request, struct error *error)
+{
+    const struct request *core = &request->core;
+    if (core->result < 0)
+        error_set(error, core->result, "%s",
+                  core->error_text ? core->error_text : error_name(core->result));
+    return core->result;
+}
+
+/* Wait for the request and free it; with forget, free it even when the time has passed. */
+static int wait_for_request(struct shoal_request *request, int timeout_ms, bool forget,
+                            struct error *error)
+{
+    struct shoal_job *job = request->job;
+    uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
+    pthread_mutex_lock(&job->lock);
+    int code = progress_thread_wait(job, request_is_complete, request, deadline_ns);
+    if (code == ERR_STATE) {
+        /* The request is shoal_close's now. */
+        pthread_mutex_unlock(&job->lock);
+        return error_set(error, code, "the job was closed while a collective was waited for");
+    }
+    if (code == ERR_TIMEOUT) {
+        char what[512];
+        request_describe(&request->core, request->core.group->number, what, sizeof(what));
+        error_set(error, code, "%d ms have passed: %s",
+                  timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
+    } else {
+        code = request_result(request, error);
+    }
+    if (code != ERR_TIMEOUT || forget || request->core.state == REQUEST_COMPLETE)
+        job_release_request(job, request);
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+static int start(struct shoal_group *group, struct request_ask *ask, struct shoal_request **request)
+{
+    struct error error;
+    struct shoal_job *job = group->job;
+    pthread_mutex_lock(&job->lock);
+    ask->priority = thread_priority(group);
+    pthread_mutex_unlock(&job->lock);
+    struct shoal_request *made;
+    int code = collective_start(group, ask, request ? START_ASYNC : START_WAITING, &made, &error);
+    if (code == 0 && !request)
+        code = wait_for_request(made, -1, true, &error);
+    if (code < 0)
+        return error_text_keep(&error);
+    if (request)
+        *request = made;
+    return SHOAL_OK;
+}
+
+int shoal_all_reduce(shoal_group *group, const void *send, void *recv, size_t count,
+                     enum shoal_dtype dtype, enum shoal_op op, shoal_request **request)
+{
+    struct request_ask ask = {.kind = COLLECTIVE_ALL_REDUCE,
+                              .dtype = (enum dtype)dtype,
+                              .op = (enum reduce_op)op,
+                              .count = count,
+                              .send = send,
+                              .recv = recv};
+    return start(group, &ask, request);
+}
+
+int shoal_reduce(shoal_group *group, const void *send, void *recv, size_t count,
+                 enum shoal_dtype dtype, enum shoal_op op, int root, shoal_request **request)
+{
+    struct request_ask ask = {.kind = COLLECTIVE_REDUCE,
+                              .dtype = (enum dtype)dtype,
+                              .op = (enum reduce_op)op,
+                              .root = (uint32_t)root,
+                              .count = count,
+                              .send = send,
+                              .recv = recv};
+    return start(group, &ask, request);
+}
+
+int shoal_broadcast(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype, int root,
+                    shoal_request **request)
+{
+    struct request_ask ask = {.kind = COLLECTIVE_BROADCAST,
+                              .dtype = (enum dtype)dtype,
+                              .root = (uint32_t)root,
+                              .count = count,
+                              .send = data,
+                              .recv = data};
+    return start(group, &ask, request);
+}
+
+int shoal_barrier(shoal_group *group, shoal_request **request)
+{
+    struct request_ask ask = {.kind = COLLECTIVE_BARRIER};
+    return start(group, &ask, request);
+}
+
+int shoal_test(shoal_request *request)
+{
+    struct shoal_job *job = request->job;
+    struct error error;
+    pthread_mutex_lock(&job->lock);
+    if (request->core.state != REQUEST_COMPLETE)
+        progress_thread_poll(job);
+    int code = request->core.state == REQUEST_COMPLETE
+                   ? request_result(request, &error)
+                   : error_set(&error, ERR_AGAIN, "not complete yet");
+    pthread_mutex_unlock(&job->lock);
+    if (code == ERR_AGAIN)
+        return SHOAL_EAGAIN; /* not a failure: the last error's text stays */
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+int shoal_wait(shoal_request *request, int timeout_ms)
+{
+    struct error error;
+    int code;
+    if (!request || timeout_ms < -1)
+        code = error_set(&error, ERR_INVALID, "shoal_wait: %s",
+                         request ? "timeout_ms is less than -1" : "request is NULL");
+    else if (job_check(request->job, &error) < 0)
+        code = error.code;
+    else
+        code = wait_for_request(request, timeout_ms, false, &error);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+void shoal_request_free(shoal_request *request)
+{
+    if (!request)
+        return;
+    struct shoal_job *job = request->job;
+    pthread_mutex_lock(&job->lock);
+    /* Its data must still move on, with nobody to wait for it. */
+    progress_thread_adopt(job, request);
+    progress_thread_notify(job);
+    job_release_request(job, request);
+    pthread_mutex_unlock(&job->lock);
+}
+
+int shoal_request_on_complete(shoal_request *request, void (*callback)(void *argument, int result),
+                              void *argument)
+{
+    struct error error;
+    if (!request || !callback) {
+        error_set(&error, ERR_INVALID, "shoal_request_on_complete: %s is NULL",
+                  request ? "callback" : "request");
+        return error_text_keep(&error);
+    }
+    struct shoal_job *job = request->job;
+    pthread_mutex_lock(&job->lock);
+    if (request->callback) {
+        error_set(&error, ERR_STATE, "the request has a callback already");
+        pthread_mutex_unlock(&job->lock);
+        return error_text_keep(&error);
+    }
+    bool complete = request->core.state == REQUEST_COMPLETE;
+    request->callback = callback;
+    request->callback_argument = argument;
+    int result = complete ? request_result(request, &error) : 0;
+    if (!complete) {
+        progress_thread_adopt(job, request);
+        progress_thread_notify(job);
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (complete)
+        callback(argument, result < 0 ? error_text_keep(&error) : SHOAL_OK);
+    return SHOAL_OK;
+}
+
+int shoal_completions_descriptor(shoal_job *job)
+{
+    struct shoal_request *request;
+    pthread_mutex_lock(&job->lock);
+    job->completions_used = true;
+    DL_FOREACH(job->requests, request)
+    {
+        progress_thread_adopt(job, request);
+    }
+    progress_thread_notify(job);
+    pthread_mutex_unlock(&job->lock);
+    return job->completions_fd;
+}
+
+int shoal_completions_clear(shoal_job *job)
+{
+    uint64_t value;
+    ssize_t got = read(job->completions_fd, &value, sizeof(value));
+    (void)got; /* nothing to read is fine */
+    return SHOAL_OK;
+}

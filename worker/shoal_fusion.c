@@ -1,0 +1,537 @@
+/* Balanced fusion buffers: the handle of worker/shoal.h round worker/plan.h and worker/fusion.h.
+ *
+ *   GATHER --shoal_fusion_wait--> REDUCE --all back--> GATHER
+ *                                    \--first step--> AGREE --order known, plan remade--> GATHER
+ *
+ * A wait that times out leaves the phase as it is; the next one goes on from there.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "common/clock.h"
+#include "worker/error_text.h"
+#include "worker/fusion.h"
+#include "worker/fusion_handle.h"
+#include "worker/job.h"
+#include "worker/plan.h"
+#include "worker/progress_thread.h"
+#include "worker/shoal.h"
+
+#define DEFAULT_THRESHOLD_BYTES (25ull << 20)
+#define DEFAULT_FIRST_BYTES (1ull << 20)
+
+enum phase { PHASE_GATHER, PHASE_REDUCE, PHASE_AGREE };
+
+struct shoal_fusion {
+    struct shoal_group *group;
+    pthread_mutex_t lock;    /* taken before the job's */
+    pthread_cond_t gathered; /* no thread is gathering any more */
+    struct plan_parameter *parameters;
+    void **gradients; /* [parameter]: the caller's memory, or NULL: in ours */
+    uint32_t parameter_count;
+    bool own_memory; /* some gradient is in ours */
+    uint64_t threshold_bytes, first_buffer_bytes;
+    enum reduce_op op;
+
+    struct plan plan;
+    struct fusion_step step;
+    uint8_t *memory; /* of all buffers, in the arena */
+    enum phase phase;
+    bool waiting;         /* a thread is in shoal_fusion_wait */
+    unsigned gathering;   /* threads copying a gradient */
+    bool learned;         /* the plan is by the first step's order */
+    struct error failure; /* code 0, or what every further call fails with */
+
+    struct shoal_request **requests;   /* [buffer] of this step */
+    struct fusion_interval *intervals; /* [buffer] */
+    uint32_t finished;                 /* buffers of this step that have been waited for */
+    uint64_t wait_started_ns;
+    uint32_t *order; /* what rank 0 tells */
+    struct shoal_request *order_request;
+    struct shoal_fusion_statistics statistics;
+    struct shoal_fusion *prev, *next; /* of the job */
+};
+
+static void free_fusion(struct shoal_fusion *fusion)
+{
+    plan_clear(&fusion->plan);
+    fusion_step_clear(&fusion->step);
+    free(fusion->parameters);
+    free(fusion->gradients);
+    free(fusion->requests);
+    free(fusion->intervals);
+    free(fusion->order);
+    pthread_cond_destroy(&fusion->gathered);
+    pthread_mutex_destroy(&fusion->lock);
+    free(fusion);
+}
+
+void fusion_free_all(struct shoal_job *job)
+{
+    struct shoal_fusion *fusion, *next;
+    DL_FOREACH_SAFE(job->fusions, fusion, next)
+    {
+        DL_DELETE(job->fusions, fusion);
+        free_fusion(fusion);
+    }
+}
+
+/* --- making one ---------------------------------------------------------------------------- */
+
+static int read_parameters(struct shoal_fusion *fusion, const struct shoal_parameter *parameters,
+                           struct error *error)
+{
+    for (uint32_t i = 0; i < fusion->parameter_count; i++) {
+        if (dtype_bytes((unsigned)parameters[i].dtype) == 0)
+            return error_set(error, ERR_INVALID, "parameter %" PRIu32 ": %d is no element type", i,
+                             (int)parameters[i].dtype);
+        fusion->parameters[i] = (struct plan_parameter){.count = parameters[i].count,
+                                                        .dtype = (enum dtype)parameters[i].dtype};
+        fusion->gradients[i] = parameters[i].gradient;
+        if (!parameters[i].gradient)
+            fusion->own_memory = true;
+        /* A backward pass meets the last layer first. */
+        fusion->order[i] = fusion->parameter_count - 1 - i;
+    }
+    return 0;
+}
+
+static int make_plan(struct shoal_fusion *fusion, struct plan *plan, struct error *error)
+{
+    int code = plan_make(plan, fusion->parameters, fusion->parameter_count, fusion->order,
+                         fusion->threshold_bytes, fusion->first_buffer_bytes);
+    if (code < 0)
+        error_set(error, code, "cannot plan fusion buffers for %" PRIu32 " parameters: %s",
+                  fusion->parameter_count,
+                  code == ERR_MEMORY ? "out of memory" : "they are too large");
+    return code;
+}
+
+static int set_up(struct shoal_fusion *fusion, const struct shoal_parameter *parameters,
+                  struct error *error)
+{
+    size_t room = (size_t)fusion->parameter_count + 1;
+    fusion->parameters = calloc(room, sizeof(*fusion->parameters));
+    fusion->gradients = calloc(room, sizeof(*fusion->gradients));
+    fusion->requests = calloc(room, sizeof(*fusion->requests));
+    fusion->intervals = calloc(room, sizeof(*fusion->intervals));
+    fusion->order = calloc(room, sizeof(*fusion->order));
+    if (!fusion->parameters || !fusion->gradients || !fusion->requests || !fusion->intervals ||
+        !fusion->order || fusion_step_init(&fusion->step, fusion->parameter_count) < 0)
+        return error_set(error, ERR_MEMORY, "out of memory for fusion buffers");
+    int code = read_parameters(fusion, parameters, error);
+    if (code == 0)
+        code = make_plan(fusion, &fusion->plan, error);
+    if (code < 0)
+        return code;
+    fusion->memory = shoal_alloc(fusion->group->job, fusion->plan.total_bytes);
+    if (!fusion->memory) {
+        *error = *error_text_last();
+        error_prefix(error, "fusion buffers");
+        return error->code;
+    }
+    memset(fusion->memory, 0, fusion->plan.total_bytes);
+    fusion_step_begin(&fusion->step, &fusion->plan);
+    return 0;
+}
+
+static int read_options(const struct shoal_fusion_options *given, struct shoal_fusion *fusion,
+                        struct error *error)
+{
+    struct shoal_fusion_options options = {.op = SHOAL_SUM};
+    if (given) {
+        if (given->struct_size < sizeof(given->struct_size))
+            return error_set(error, ERR_INVALID,
+                             "options.struct_size is %zu, must be "
+                             "sizeof(struct shoal_fusion_options)",
+                             given->struct_size);
+        memcpy(&options, given,
+               given->struct_size < sizeof(options) ? given->struct_size : sizeof(options));
+    }
+    if (options.op != SHOAL_SUM && options.op != SHOAL_AVG)
+        return error_set(error, ERR_INVALID, "options.op: got %d, must be SHOAL_SUM or SHOAL_AVG",
+                         (int)options.op);
+    fusion->op = (enum reduce_op)options.op;
+    fusion->threshold_bytes =
+        options.threshold_bytes ? options.threshold_bytes : DEFAULT_THRESHOLD_BYTES;
+    fusion->first_buffer_bytes =
+        options.first_buffer_bytes ? options.first_buffer_bytes : DEFAULT_FIRST_BYTES;
+    return 0;
+}
+
+int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parameters,
+                        size_t parameter_count, const struct shoal_fusion_options *options,
+                        shoal_fusion **fusion)
+{
+    struct error error;
+    if (!fusion || (!parameters && parameter_count > 0) || parameter_count > INT32_MAX) {
+        error_set(&error, ERR_INVALID, "shoal_fusion_create: %s",
+                  parameter_count > INT32_MAX ? "too many parameters" : "an argument is NULL");
+        return error_text_keep(&error);
+    }
+    struct shoal_fusion *made = calloc(1, sizeof(*made));
+    if (!made) {
+        error_set(&error, ERR_MEMORY, "out of memory for fusion buffers");
+        return error_text_keep(&error);
+    }
+    made->group = group;
+    made->parameter_count = (uint32_t)parameter_count;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->gathered, NULL);
+    int code = read_options(options, made, &error);
+    if (code == 0)
+        code = set_up(made, parameters, &error);
+    if (code < 0) {
+        free_fusion(made);
+        return error_text_keep(&error);
+    }
+    struct shoal_job *job = group->job;
+    pthread_mutex_lock(&job->lock);
+    DL_APPEND(job->fusions, made);
+    pthread_mutex_unlock(&job->lock);
+    *fusion = made;
+    return SHOAL_OK;
+}
+
+/* --- a step -------------------------------------------------------------------------------- */
+
+static uint64_t gradient_bytes(const struct shoal_fusion *fusion, uint32_t index)
+{
+    return fusion->parameters[index].count * dtype_bytes(fusion->parameters[index].dtype);
+}
+
+static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index)
+{
+    return fusion->memory + fusion->plan.offset_of[index];
+}
+
+void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
+{
+    if (index >= fusion->parameter_count)
+        return NULL;
+    if (fusion->gradients[index])
+        return fusion->gradients[index];
+    pthread_mutex_lock(&fusion->lock);
+    void *place = gradient_place(fusion, (uint32_t)index);
+    pthread_mutex_unlock(&fusion->lock);
+    return place;
+}
+
+/* Send the buffers whose turn has come; lock held. */
+static int send_ready(struct shoal_fusion *fusion, struct error *error)
+{
+    uint32_t number;
+    while (fusion->failure.code == 0 && fusion_step_next(&fusion->step, &number)) {
+        const struct plan_buffer *buffer = &fusion->plan.buffers[number];
+        uint8_t *data = fusion->memory + buffer->offset;
+        struct request_ask ask = {
+            .kind = COLLECTIVE_ALL_REDUCE,
+            .dtype = buffer->dtype,
+            .op = fusion->op,
+            .count = buffer->bytes / dtype_bytes(buffer->dtype),
+            .send = data,
+            .recv = data,
+            .priority = buffer->priority,
+        };
+        fusion->intervals[number].start_ns = clock_now_ns();
+        if (collective_start(fusion->group, &ask, START_BACKGROUND, &fusion->requests[number],
+                             error) < 0) {
+            error_prefix(error, "fusion buffer %" PRIu32, number);
+            fusion->failure = *error;
+        }
+    }
+    if (fusion->failure.code < 0) {
+        *error = fusion->failure;
+        return error->code;
+    }
+    return 0;
+}
+
+static int claim(struct shoal_fusion *fusion, size_t index, struct error *error)
+{
+    if (fusion->failure.code < 0) {
+        *error = fusion->failure;
+        return error->code;
+    }
+    if (index >= fusion->parameter_count)
+        return error_set(error, ERR_INVALID, "parameter %zu: there are %" PRIu32, index,
+                         fusion->parameter_count);
+    if (fusion->phase != PHASE_GATHER)
+        return error_set(error, ERR_STATE,
+                         "parameter %zu: this step is being waited for (shoal_fusion_wait)", index);
+    if (fusion_step_claim(&fusion->step, index) < 0)
+        return error_set(error, ERR_INVALID, "parameter %zu is ready already in this step", index);
+    return 0;
+}
+
+int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
+{
+    struct error error;
+    pthread_mutex_lock(&fusion->lock);
+    int code = claim(fusion, index, &error);
+    if (code == 0) {
+        uint32_t number = (uint32_t)index;
+        if (fusion->gradients[number]) {
+            uint8_t *place = gradient_place(fusion, number);
+            fusion->gathering++;
+            pthread_mutex_unlock(&fusion->lock);
+            memcpy(place, fusion->gradients[number], gradient_bytes(fusion, number));
+            pthread_mutex_lock(&fusion->lock);
+            if (--fusion->gathering == 0)
+                pthread_cond_broadcast(&fusion->gathered);
+        }
+        fusion_step_fill(&fusion->step, number);
+        code = send_ready(fusion, &error);
+    }
+    pthread_mutex_unlock(&fusion->lock);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+/* What has no gradient in this step counts as zero. Lock held. */
+static int send_rest(struct shoal_fusion *fusion, struct error *error)
+{
+    while (fusion->gathering > 0)
+        pthread_cond_wait(&fusion->gathered, &fusion->lock);
+    if (!fusion->learned)
+        fusion_step_order(&fusion->step, fusion->order);
+    for (uint32_t i = 0; i < fusion->parameter_count; i++) {
+        if (fusion_step_claim(&fusion->step, i) < 0)
+            continue;
+        memset(gradient_place(fusion, i), 0, gradient_bytes(fusion, i));
+        fusion_step_fill(&fusion->step, i);
+    }
+    return send_ready(fusion, error);
+}
+
+static bool request_is_complete(const void *argument)
+{
+    const struct shoal_request *request = argument;
+    return request->core.state == REQUEST_COMPLETE;
+}
+
+/* Wait for a request of ours; release and forget it unless the time has passed. */
+static int finish_request(struct shoal_fusion *fusion, struct shoal_request **place,
+                          uint64_t deadline_ns, uint64_t *completed_ns, struct error *error)
+{
+    struct shoal_job *job = fusion->group->job;
+    struct shoal_request *request = *place;
+    pthread_mutex_lock(&job->lock);
+    int code = progress_thread_wait(job, request_is_complete, request, deadline_ns);
+    if (code == ERR_TIMEOUT) {
+        char what[512];
+        request_describe(&request->core, fusion->group->core.number, what, sizeof(what));
+        error_set(error, code, "the time has passed: %s", what);
+    } else if (code == ERR_STATE) {
+        error_set(error, code, "the job was closed while fusion buffers were waited for");
+        *place = NULL; /* shoal_close frees it */
+    } else {
+        code = request->core.result;
+        if (code < 0)
+            error_set(error, code, "%s",
+                      request->core.error_text ? request->core.error_text : error_name(code));
+        *completed_ns = request->core.completed_ns;
+        job_release_request(job, request);
+        *place = NULL;
+    }
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+static void scatter(struct shoal_fusion *fusion, const struct plan_buffer *buffer)
+{
+    for (uint32_t i = 0; i < buffer->member_count; i++) {
+        uint32_t index = fusion->plan.members[buffer->first_member + i];
+        if (fusion->gradients[index])
+            memcpy(fusion->gradients[index], gradient_place(fusion, index),
+                   gradient_bytes(fusion, index));
+    }
+}
+
+/* Wait for the buffers in turn and write results back. Only this thread is in the step now. */
+static int finish_buffers(struct shoal_fusion *fusion, uint64_t deadline_ns, struct error *error)
+{
+    while (fusion->finished < fusion->plan.buffer_count) {
+        uint32_t i = fusion->finished;
+        int code = finish_request(fusion, &fusion->requests[i], deadline_ns,
+                                  &fusion->intervals[i].end_ns, error);
+        if (code < 0)
+            return code;
+        scatter(fusion, &fusion->plan.buffers[i]);
+        fusion->finished++;
+    }
+    struct fusion_interval window = {fusion->wait_started_ns, clock_now_ns()};
+    struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics),
+                                                 .buffers = fusion->plan.buffer_count,
+                                                 .bytes = fusion->plan.total_bytes};
+    fusion_measure(fusion->intervals, fusion->plan.buffer_count, window,
+                   &statistics.communication_ns, &statistics.exposed_ns);
+    pthread_mutex_lock(&fusion->lock);
+    fusion->statistics = statistics;
+    pthread_mutex_unlock(&fusion->lock);
+    return 0;
+}
+
+static int start_agreeing(struct shoal_fusion *fusion, struct error *error)
+{
+    struct request_ask ask = {
+        .kind = COLLECTIVE_BROADCAST,
+        .dtype = DTYPE_I32,
+        .count = fusion->parameter_count,
+        .send = fusion->order,
+        .recv = fusion->order,
+    };
+    return collective_start(fusion->group, &ask, START_ASYNC, &fusion->order_request, error);
+}
+
+/* Lay the buffers out by the order that rank 0 told; gradients in our memory move. Lock held. */
+static int replan(struct shoal_fusion *fusion, struct error *error)
+{
+    uint8_t *seen = malloc((size_t)fusion->parameter_count + 1);
+    uint8_t *old = fusion->own_memory ? malloc(fusion->plan.total_bytes + 1) : NULL;
+    struct plan plan = {0};
+    int code = 0;
+    if (!seen || (fusion->own_memory && !old))
+        code = error_set(error, ERR_MEMORY, "out of memory to lay fusion buffers out again");
+    else if (!plan_order_valid(fusion->order, fusion->parameter_count, seen))
+        code = error_set(error, ERR_PROTOCOL,
+                         "the order of gradients that rank 0 of the group told makes no sense: its "
+                         "parameters differ from this rank's");
+    else
+        code = make_plan(fusion, &plan, error);
+    if (code == 0) {
+        if (old)
+            memcpy(old, fusion->memory, fusion->plan.total_bytes);
+        memset(fusion->memory, 0, fusion->plan.total_bytes);
+        for (uint32_t i = 0; i < fusion->parameter_count; i++)
+            if (!fusion->gradients[i])
+                memcpy(fusion->memory + plan.offset_of[i], old + fusion->plan.offset_of[i],
+                       gradient_bytes(fusion, i));
+        plan_clear(&fusion->plan);
+        fusion->plan = plan;
+        fusion->learned = true;
+    }
+    free(seen);
+    free(old);
+    return code;
+}
+
+/* Phases REDUCE and AGREE, as far as the deadline allows. */
+static int finish_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct error *error)
+{
+    int code = 0;
+    if (fusion->phase == PHASE_REDUCE) {
+        code = finish_buffers(fusion, deadline_ns, error);
+        if (code == 0 && !fusion->learned) {
+            code = start_agreeing(fusion, error);
+            if (code == 0) {
+                pthread_mutex_lock(&fusion->lock);
+                fusion->phase = PHASE_AGREE;
+                pthread_mutex_unlock(&fusion->lock);
+            }
+        }
+    }
+    if (code == 0 && fusion->phase == PHASE_AGREE) {
+        uint64_t completed_ns;
+        code = finish_request(fusion, &fusion->order_request, deadline_ns, &completed_ns, error);
+        pthread_mutex_lock(&fusion->lock);
+        if (code == 0)
+            code = replan(fusion, error);
+        pthread_mutex_unlock(&fusion->lock);
+    }
+    return code;
+}
+
+/* Lock held. */
+static int enter_wait(struct shoal_fusion *fusion, struct error *error)
+{
+    if (fusion->failure.code < 0) {
+        *error = fusion->failure;
+        return error->code;
+    }
+    if (fusion->waiting)
+        return error_set(error, ERR_STATE, "another thread is in shoal_fusion_wait");
+    if (fusion->phase == PHASE_GATHER) {
+        fusion->wait_started_ns = clock_now_ns();
+        fusion->finished = 0;
+        fusion->phase = PHASE_REDUCE;
+        int code = send_rest(fusion, error);
+        if (code < 0)
+            return code;
+    }
+    fusion->waiting = true;
+    return 0;
+}
+
+int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
+{
+    struct error error;
+    if (timeout_ms < -1) {
+        error_set(&error, ERR_INVALID, "shoal_fusion_wait: timeout_ms is less than -1");
+        return error_text_keep(&error);
+    }
+    uint64_t deadline_ns = job_deadline_ns(fusion->group->job, timeout_ms);
+    pthread_mutex_lock(&fusion->lock);
+    int code = enter_wait(fusion, &error);
+    pthread_mutex_unlock(&fusion->lock);
+    if (code < 0)
+        return error_text_keep(&error);
+    code = finish_step(fusion, deadline_ns, &error);
+    if (code == ERR_STATE)
+        return error_text_keep(&error); /* the job and this are being freed */
+    pthread_mutex_lock(&fusion->lock);
+    fusion->waiting = false;
+    if (code == 0) {
+        fusion_step_begin(&fusion->step, &fusion->plan);
+        fusion->phase = PHASE_GATHER;
+    } else if (code != ERR_TIMEOUT) {
+        fusion->failure = error;
+    }
+    pthread_mutex_unlock(&fusion->lock);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_statistics *statistics)
+{
+    struct error error;
+    if (!statistics || statistics->struct_size < sizeof(statistics->struct_size)) {
+        error_set(&error, ERR_INVALID, "shoal_fusion_statistics: %s",
+                  statistics ? "struct_size is not set" : "statistics is NULL");
+        return error_text_keep(&error);
+    }
+    size_t bytes = statistics->struct_size;
+    /* The lock is not part of what the caller sees as constant. */
+    struct shoal_fusion *locked = (struct shoal_fusion *)(uintptr_t)fusion;
+    pthread_mutex_lock(&locked->lock);
+    struct shoal_fusion_statistics copy = fusion->statistics;
+    pthread_mutex_unlock(&locked->lock);
+    copy.struct_size = bytes;
+    memcpy(statistics, &copy, bytes < sizeof(copy) ? bytes : sizeof(copy));
+    return SHOAL_OK;
+}
+
+void shoal_fusion_free(shoal_fusion *fusion)
+{
+    if (!fusion)
+        return;
+    struct shoal_job *job = fusion->group->job;
+    uint64_t deadline_ns = job_deadline_ns(job, -1), completed_ns;
+    bool idle = true; /* nothing may write to the buffers any more */
+    struct error error;
+    for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
+        if (fusion->requests[i] &&
+            finish_request(fusion, &fusion->requests[i], deadline_ns, &completed_ns, &error) < 0)
+            idle = false;
+    if (fusion->order_request &&
+        finish_request(fusion, &fusion->order_request, deadline_ns, &completed_ns, &error) < 0)
+        idle = false;
+    pthread_mutex_lock(&job->lock);
+    DL_DELETE(job->fusions, fusion);
+    pthread_mutex_unlock(&job->lock);
+    /* Memory that the daemon may still write to stays until the job is closed. */
+    if (idle && fusion->failure.code == 0)
+        shoal_free(job, fusion->memory);
+    free_fusion(fusion);
+}

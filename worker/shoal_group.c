@@ -1,0 +1,243 @@
+/* Groups of ranks. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "common/clock.h"
+#include "worker/error_text.h"
+#include "worker/job.h"
+#include "worker/progress_thread.h"
+#include "worker/shoal.h"
+
+shoal_group *shoal_world(shoal_job *job)
+{
+    return job->groups;
+}
+
+int shoal_group_rank(const shoal_group *group)
+{
+    return (int)group->rank;
+}
+
+int shoal_group_size(const shoal_group *group)
+{
+    return (int)group->size;
+}
+
+/* *place: this process's place in the list. */
+static int check_ranks(const struct shoal_job *job, const int *ranks, int count, uint32_t *place,
+                       struct error *error)
+{
+    if (!ranks || count < 1 || count > job->world_size)
+        return error_set(error, ERR_INVALID, "a group of %d ranks: must be 1 to the world size %d",
+                         count, job->world_size);
+    int *places = calloc((size_t)job->world_size, sizeof(*places)); /* + 1; 0: not in the list */
+    if (!places)
+        return error_set(error, ERR_MEMORY, "out of memory for a group");
+    int code = 0;
+    for (int i = 0; i < count && code == 0; i++) {
+        if (ranks[i] < 0 || ranks[i] >= job->world_size)
+            code = error_set(error, ERR_INVALID, "rank %d (number %d of the group) is not 0 to %d",
+                             ranks[i], i, job->world_size - 1);
+        else if (places[ranks[i]])
+            code = error_set(error, ERR_INVALID, "rank %d is in the group twice, at %d and %d",
+                             ranks[i], places[ranks[i]] - 1, i);
+        else
+            places[ranks[i]] = i + 1;
+    }
+    if (code == 0 && !places[job->rank])
+        code = error_set(error, ERR_INVALID, "this rank, %d, is not in the group", job->rank);
+    if (code == 0)
+        *place = (uint32_t)places[job->rank] - 1;
+    free(places);
+    return code;
+}
+
+/* How many times this list has been asked for before; counts this time. Lock held. */
+static int count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
+                      struct error *error)
+{
+    struct group_list *list;
+    LL_FOREACH(job->group_lists, list)
+    {
+        if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
+            break;
+    }
+    if (!list) {
+        list = calloc(1, sizeof(*list));
+        int *copy = list ? calloc((size_t)count, sizeof(*copy)) : NULL;
+        if (!copy) {
+            free(list);
+            return error_set(error, ERR_MEMORY, "out of memory for a group");
+        }
+        memcpy(copy, ranks, (size_t)count * sizeof(*copy));
+        list->ranks = copy;
+        list->count = count;
+        LL_PREPEND(job->group_lists, list);
+    }
+    *times = list->times++;
+    return 0;
+}
+
+static bool opening_answered(const void *argument)
+{
+    const struct group_opening *opening = argument;
+    return opening->answered;
+}
+
+static int send_opening(struct shoal_job *job, const struct group_opening *opening,
+                        const int *ranks, int count, uint32_t nth, int timeout_ms,
+                        struct error *error)
+{
+    struct message message = {
+        .type = MESSAGE_WORKER_GROUP_OPEN,
+        .request = opening->request,
+        .nth = nth,
+        .timeout_ms = (uint32_t)timeout_ms,
+    };
+    uint32_t *values = calloc((size_t)count, sizeof(*values));
+    if (!values)
+        return error_set(error, ERR_MEMORY, "out of memory for a group");
+    for (int i = 0; i < count; i++)
+        values[i] = (uint32_t)ranks[i];
+    message.ranks = (struct message_list){.values = values, .count = (uint32_t)count};
+    int code = job_send(job, &message, job_deadline_ns(job, timeout_ms), error);
+    free(values);
+    return code;
+}
+
+/* Ask the daemon and wait for its answer. On success *answer is the caller's. */
+static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+                         struct message *answer, struct error *error)
+{
+    struct group_opening opening = {0};
+    uint32_t nth = 0;
+    pthread_mutex_lock(&job->lock);
+    int code = job->progress.failed
+                   ? error_set(error, job->progress.failure.code, "%s", job->progress.failure.text)
+                   : count_list(job, ranks, count, &nth, error);
+    if (code < 0) {
+        pthread_mutex_unlock(&job->lock);
+        return code;
+    }
+    opening.request = ++job->next_opening;
+    DL_APPEND(job->openings, &opening);
+    pthread_mutex_unlock(&job->lock);
+
+    code = send_opening(job, &opening, ranks, count, nth, timeout_ms, error);
+    pthread_mutex_lock(&job->lock);
+    if (code == 0) {
+        uint64_t deadline_ns = job_deadline_ns(job, timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
+        code = progress_thread_wait(job, opening_answered, &opening, deadline_ns);
+        if (code == ERR_TIMEOUT)
+            error_set(error, code, "the daemon has not opened a group of %d ranks in %d ms", count,
+                      timeout_ms);
+        else if (code < 0)
+            error_set(error, code, "the job was closed while a group was being opened");
+    }
+    DL_DELETE(job->openings, &opening);
+    if (code == 0 && opening.error.code < 0) {
+        *error = opening.error;
+        code = error->code;
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (code == 0)
+        *answer = opening.answer;
+    else
+        message_clear(&opening.answer);
+    return code;
+}
+
+int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
+                     shoal_group **group)
+{
+    struct error error;
+    uint32_t place = 0;
+    int code = job_check(job, &error);
+    if (code == 0 && (!group || timeout_ms < -1))
+        code = error_set(&error, ERR_INVALID, "shoal_group_open: %s",
+                         group ? "timeout_ms is less than -1" : "group is NULL");
+    if (code == 0)
+        code = check_ranks(job, ranks, count, &place, &error);
+    if (code < 0)
+        return error_text_keep(&error);
+    if (timeout_ms < 0)
+        timeout_ms = job->timeout_ms;
+    else if (timeout_ms == 0)
+        timeout_ms = 1; /* 0 would be the daemon's own */
+    struct message answer;
+    code = ask_for_group(job, ranks, count, timeout_ms, &answer, &error);
+    if (code < 0)
+        return error_text_keep(&error);
+    struct shoal_group *made = NULL;
+    pthread_mutex_lock(&job->lock);
+    code = job_add_group(job, &answer, place, (uint32_t)count, &made, &error);
+    pthread_mutex_unlock(&job->lock);
+    if (code < 0) {
+        struct message unwanted = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = answer.group};
+        job_send(job, &unwanted, job_deadline_ns(job, -1), NULL);
+    }
+    message_clear(&answer);
+    if (code < 0)
+        return error_text_keep(&error);
+    *group = made;
+    return SHOAL_OK;
+}
+
+int shoal_group_close(shoal_group *group)
+{
+    struct error error;
+    if (!group)
+        return SHOAL_OK;
+    struct shoal_job *job = group->job;
+    int code = job_check(job, &error);
+    pthread_mutex_lock(&job->lock);
+    struct message message = {.type = MESSAGE_WORKER_GROUP_CLOSE,
+                              .group = (int32_t)group->core.number};
+    if (code == 0 && group == job->groups)
+        code = error_set(&error, ERR_INVALID, "the group of all ranks is closed with the job only");
+    else if (code == 0 && group->core.request_count > 0)
+        code = error_set(&error, ERR_STATE,
+                         "group %" PRIu32 " has %" PRIu32 " collectives under way: wait for them",
+                         group->core.number, group->core.request_count);
+    bool connected = !job->disconnected;
+    if (code == 0)
+        job_remove_group(job, group);
+    pthread_mutex_unlock(&job->lock);
+    if (code < 0)
+        return error_text_keep(&error);
+    if (connected)
+        job_send(job, &message, job_deadline_ns(job, -1), NULL);
+    return SHOAL_OK;
+}
+
+int shoal_group_set_priority(shoal_group *group, uint32_t priority)
+{
+    struct error error;
+    struct shoal_job *job = group->job;
+    pthread_t thread = pthread_self();
+    int code = 0;
+    pthread_mutex_lock(&job->lock);
+    size_t i = 0;
+    while (i < group->priority_count && !pthread_equal(group->priorities[i].thread, thread))
+        i++;
+    if (i < group->priority_count && priority == 0) {
+        group->priorities[i] = group->priorities[--group->priority_count];
+    } else if (priority != 0) {
+        if (i == group->priority_count) {
+            struct group_priority *priorities =
+                realloc(group->priorities, (i + 1) * sizeof(*priorities));
+            if (priorities) {
+                group->priorities = priorities;
+                group->priority_count++;
+            } else {
+                code = error_set(&error, ERR_MEMORY, "out of memory for a priority");
+            }
+        }
+        if (code == 0)
+            group->priorities[i] = (struct group_priority){.thread = thread, .priority = priority};
+    }
+    pthread_mutex_unlock(&job->lock);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
