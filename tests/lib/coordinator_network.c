@@ -1,89 +1,14 @@
-#include "tests/lib/coordinator_network.h"
+#include "tests/lib/coordinator_network_internal.h"
 
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ITEMS_MAX 4096
-#define EVENTS_MAX 4096
-
-enum item_kind { ITEM_MESSAGE, ITEM_CONNECTED, ITEM_UP, ITEM_DOWN };
-
-struct item {
-    enum item_kind kind;
-    char *line; /* or the reason of ITEM_DOWN */
-    size_t length;
-};
-
-/* What node `to` will hear of node `from`, in order. */
-struct channel {
-    struct item items[ITEMS_MAX];
-    uint32_t head, count;
-    bool open; /* messages are taken */
-};
-
-enum event_kind { EVENT_JOB, EVENT_GROUP, EVENT_DETACHED, EVENT_LATE, EVENT_IDLE };
-
-struct event {
-    enum event_kind kind;
-    uint64_t job, sequence;
-    uint32_t group, rank;
-};
-
-struct engine_job_copy {
-    uint64_t id;
-    bool failed;
-    uint32_t world_size, attached, groups;
-    uint32_t rank_nodes[64];
-};
-
-struct node {
-    struct network *network;
-    uint32_t number;
-    struct config config;
-    struct membership membership;
-    struct coordinator *coordinator;
-    uint64_t deadline_ns;
-    struct event events[EVENTS_MAX];
-    uint32_t head, count;
-    struct engine_job_copy jobs[NETWORK_JOBS_MAX];
-    uint32_t job_count;
-    uint32_t late_ranks[8], late_count;
-    uint32_t failed;
-    char refusal[64];
-};
-
-struct network {
-    uint32_t count;
-    uint64_t now_ns, random;
-    uint32_t uid, next_worker;
-    struct log log;
-    struct node *nodes;
-    struct channel *channels; /* [from * count + to] */
-    struct network_worker workers[NETWORK_WORKERS_MAX];
-    uint32_t worker_count;
-    /* The roster that the first engine saw, for each job. */
-    struct engine_job_copy rosters[NETWORK_JOBS_MAX];
-    uint32_t roster_count;
-};
-
 uint32_t network_random(struct network *network, uint32_t below)
 {
     network->random = network->random * 6364136223846793005ull + 1442695040888963407ull;
     return (uint32_t)(network->random >> 33) % below;
-}
-
-static struct channel *channel(struct network *network, uint32_t from, uint32_t to)
-{
-    return &network->channels[from * network->count + to];
-}
-
-static void channel_put(struct channel *channel, enum item_kind kind, char *line, size_t length)
-{
-    ck_assert_uint_lt(channel->count, ITEMS_MAX);
-    channel->items[(channel->head + channel->count++) % ITEMS_MAX] =
-        (struct item){kind, line, length};
 }
 
 static struct item channel_take(struct channel *channel)
@@ -100,253 +25,12 @@ static void channel_clear(struct channel *channel)
         free(channel_take(channel).line);
 }
 
-static void node_event(struct node *node, struct event event)
-{
-    ck_assert_uint_lt(node->count, EVENTS_MAX);
-    node->events[(node->head + node->count++) % EVENTS_MAX] = event;
-}
-
-/* --- the I/O table */
-
-static uint64_t io_random(void *context)
-{
-    struct network *network = ((struct node *)context)->network;
-    return (uint64_t)network_random(network, UINT32_MAX) << 32 |
-           network_random(network, UINT32_MAX);
-}
-
-static void io_send_peer(void *context, uint32_t to, const struct message *message)
-{
-    struct node *node = context;
-    struct channel *line = channel(node->network, node->number, to);
-    size_t length;
-    if (!line->open)
-        return;
-    char *text = message_encode(message, &length);
-    channel_put(line, ITEM_MESSAGE, text, length - 1);
-}
-
-static struct network_worker *find_worker(struct network *network, uint32_t id)
-{
-    for (uint32_t i = 0; i < network->worker_count; i++) {
-        if (network->workers[i].id == id)
-            return &network->workers[i];
-    }
-    return NULL;
-}
-
-static void check_joined(struct network *network, const struct network_worker *worker)
-{
-    if (worker->wished_rank >= 0)
-        ck_assert_int_eq(worker->joined.rank, worker->wished_rank);
-    for (uint32_t i = 0; i < network->worker_count; i++) {
-        const struct network_worker *other = &network->workers[i];
-        if (other == worker || other->joined.job_id != worker->joined.job_id)
-            continue;
-        ck_assert_int_ne(other->joined.rank, worker->joined.rank);
-        ck_assert_uint_eq(other->joined.world_size, worker->joined.world_size);
-        if (other->node == worker->node)
-            ck_assert_int_ne(other->joined.local_rank, worker->joined.local_rank);
-        else
-            ck_assert_uint_ne(other->joined.node_index, worker->joined.node_index);
-    }
-}
-
-static void io_send_worker(void *context, uint32_t id, const struct message *message)
-{
-    struct node *node = context;
-    struct network_worker *worker = find_worker(node->network, id);
-    ck_assert_ptr_nonnull(worker);
-    ck_assert(!worker->closed);
-    size_t length;
-    struct message copy;
-    struct error error;
-    char *line = message_encode(message, &length);
-    ck_assert_int_eq(message_decode(&copy, MESSAGE_TO_WORKER, line, length - 1, &error), 0);
-    free(line);
-    uint64_t bound_ns = worker->joined_at_ns + worker->timeout_ns + 4000 * NETWORK_MS;
-    switch (copy.type) {
-    case MESSAGE_JOINED:
-        ck_assert_int_eq(worker->state, CLIENT_JOINING);
-        ck_assert_uint_le(node->network->now_ns, bound_ns);
-        worker->state = CLIENT_JOINED;
-        worker->weight_count = copy.weights.count;
-        worker->joined = copy;
-        check_joined(node->network, worker);
-        break;
-    case MESSAGE_ERROR:
-        worker->failure = copy;
-        if (copy.request == 0) {
-            ck_assert_int_eq(worker->state, CLIENT_JOINING);
-            ck_assert_uint_le(node->network->now_ns, bound_ns);
-            worker->state = CLIENT_OVER;
-        } else {
-            worker->group_refused = true;
-        }
-        break;
-    case MESSAGE_FAILED:
-        worker->failure = copy;
-        worker->failed = true;
-        worker->failed_count++;
-        break;
-    case MESSAGE_LEFT:
-        worker->left = true;
-        worker->state = CLIENT_OVER;
-        break;
-    case MESSAGE_WORKER_GROUP_OPENED:
-        worker->group_opened = true;
-        worker->group = copy.group;
-        break;
-    default:
-        ck_abort_msg("unexpected %s", message_type_name(copy.type));
-    }
-    message_clear(&copy);
-}
-
-static void io_end_worker(void *context, uint32_t id)
-{
-    struct network_worker *worker = find_worker(((struct node *)context)->network, id);
-    ck_assert(!worker->closed);
-    worker->closed = true;
-    if (worker->state == CLIENT_JOINING || worker->state == CLIENT_JOINED)
-        ck_assert(worker->failed);
-    worker->state = CLIENT_OVER;
-}
-
-static struct engine_job_copy *engine_job(struct node *node, uint64_t id)
-{
-    for (uint32_t i = 0; i < node->job_count; i++) {
-        if (node->jobs[i].id == id)
-            return &node->jobs[i];
-    }
-    return NULL;
-}
-
-static void check_roster(struct network *network, const struct engine_job_copy *copy)
-{
-    for (uint32_t i = 0; i < network->roster_count; i++) {
-        const struct engine_job_copy *first = &network->rosters[i];
-        if (first->id != copy->id)
-            continue;
-        ck_assert_uint_eq(first->world_size, copy->world_size);
-        ck_assert_mem_eq(first->rank_nodes, copy->rank_nodes, sizeof(copy->rank_nodes));
-        return;
-    }
-    if (network->roster_count < NETWORK_JOBS_MAX)
-        network->rosters[network->roster_count++] = *copy;
-}
-
-static void io_job_open(void *context, const struct job *job)
-{
-    struct node *node = context;
-    struct engine_job_copy copy = {.id = job->id, .world_size = job->world_size};
-    ck_assert_ptr_null(engine_job(node, job->id));
-    ck_assert_uint_le(job->world_size, 64);
-    memcpy(copy.rank_nodes, job->rank_nodes, job->world_size * sizeof(uint32_t));
-    check_roster(node->network, &copy);
-    ck_assert_uint_lt(node->job_count, NETWORK_JOBS_MAX);
-    node->jobs[node->job_count++] = copy;
-    node_event(node, (struct event){.kind = EVENT_JOB, .job = job->id});
-}
-
-static void io_job_close(void *context, uint64_t id)
-{
-    struct node *node = context;
-    struct engine_job_copy *job = engine_job(node, id);
-    if (job)
-        *job = node->jobs[--node->job_count];
-}
-
-static void io_job_fail(void *context, uint64_t id)
-{
-    struct node *node = context;
-    struct engine_job_copy *job = engine_job(node, id);
-    node->failed++;
-    if (job)
-        job->failed = true;
-}
-
-static void io_group_open(void *context, uint64_t id, const struct group *group)
-{
-    struct node *node = context;
-    ck_assert_ptr_nonnull(engine_job(node, id));
-    engine_job(node, id)->groups++;
-    node_event(node, (struct event){.kind = EVENT_GROUP, .job = id, .group = group->id});
-}
-
-static void io_group_close(void *context, uint64_t id, uint32_t group)
-{
-    (void)group;
-    struct engine_job_copy *job = engine_job(context, id);
-    ck_assert_ptr_nonnull(job);
-    ck_assert_uint_gt(job->groups, 0);
-    job->groups--;
-}
-
-static void io_rank_left(void *context, uint64_t id, uint32_t group, uint32_t rank,
-                         uint64_t sequences)
-{
-    (void)group;
-    const struct engine_job_copy *job = engine_job(context, id);
-    ck_assert_ptr_nonnull(job);
-    ck_assert_uint_lt(rank, job->world_size);
-    ck_assert_uint_eq(sequences, rank + 7);
-}
-
-static void io_worker_attach(void *context, uint64_t id, uint32_t rank, uint32_t worker)
-{
-    struct node *node = context;
-    struct engine_job_copy *job = engine_job(node, id);
-    ck_assert_ptr_nonnull(job);
-    ck_assert_uint_eq(job->rank_nodes[rank], node->number);
-    /* Before the worker is told: it may submit at once. */
-    ck_assert_int_eq(find_worker(node->network, worker)->state, CLIENT_JOINING);
-    job->attached++;
-}
-
-static void io_worker_detach(void *context, uint64_t id, uint32_t rank)
-{
-    struct engine_job_copy *job = engine_job(context, id);
-    if (!job)
-        return;
-    ck_assert_uint_gt(job->attached, 0);
-    job->attached--;
-    node_event(context, (struct event){.kind = EVENT_DETACHED, .job = id, .rank = rank});
-}
-
-static void io_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
-{
-    node_event(context, (struct event){
-                            .kind = EVENT_LATE, .job = job, .group = group, .sequence = sequence});
-}
-
-static void io_drain(void *context)
-{
-    node_event(context, (struct event){.kind = EVENT_IDLE});
-}
-
 /* --- nodes */
 
 static void node_start(struct node *node)
 {
     struct network *network = node->network;
-    struct coordinator_io io = {
-        .context = node,
-        .random = io_random,
-        .send_peer = io_send_peer,
-        .send_worker = io_send_worker,
-        .end_worker = io_end_worker,
-        .job_open = io_job_open,
-        .job_close = io_job_close,
-        .job_fail = io_job_fail,
-        .group_open = io_group_open,
-        .group_close = io_group_close,
-        .rank_left = io_rank_left,
-        .worker_attach = io_worker_attach,
-        .worker_detach = io_worker_detach,
-        .late_query = io_late_query,
-        .drain = io_drain,
-    };
+    struct coordinator_io io = network_io(node);
     ck_assert_int_eq(membership_init(&node->membership, network->count, node->number, 500, 3000, 0),
                      0);
     ck_assert_int_eq(coordinator_create(&node->coordinator, &node->config, &network->log,
@@ -443,14 +127,14 @@ void network_set_uid(struct network *network, uint32_t uid)
 
 void network_connect(struct network *network, uint32_t a, uint32_t b)
 {
-    struct channel *there = channel(network, a, b), *back = channel(network, b, a);
+    struct channel *there = network_channel(network, a, b), *back = network_channel(network, b, a);
     if (there->open || there->count > 0 || back->count > 0)
         return;
     struct channel *both[] = {there, back};
     for (int i = 0; i < 2; i++) {
         both[i]->open = true;
-        channel_put(both[i], ITEM_CONNECTED, NULL, 0);
-        channel_put(both[i], ITEM_UP, NULL, 0);
+        network_channel_put(both[i], ITEM_CONNECTED, NULL, 0);
+        network_channel_put(both[i], ITEM_UP, NULL, 0);
     }
 }
 
@@ -464,7 +148,7 @@ void network_connect_all(struct network *network)
 
 void network_cut(struct network *network, uint32_t a, uint32_t b, const char *reason)
 {
-    struct channel *both[] = {channel(network, a, b), channel(network, b, a)};
+    struct channel *both[] = {network_channel(network, a, b), network_channel(network, b, a)};
     if (!both[0]->open)
         return;
     for (int i = 0; i < 2; i++) {
@@ -472,7 +156,7 @@ void network_cut(struct network *network, uint32_t a, uint32_t b, const char *re
         /* What was under way may still arrive, or not. */
         if (network_random(network, 2))
             channel_clear(both[i]);
-        channel_put(both[i], ITEM_DOWN, strdup(reason), strlen(reason));
+        network_channel_put(both[i], ITEM_DOWN, strdup(reason), strlen(reason));
     }
 }
 
@@ -483,7 +167,7 @@ void network_crash(struct network *network, uint32_t number)
         if (other == number)
             continue;
         network_cut(network, number, other, "connection reset");
-        channel_clear(channel(network, other, number));
+        channel_clear(network_channel(network, other, number));
     }
     for (uint32_t i = 0; i < network->worker_count; i++) {
         if (network->workers[i].node == number && !network->workers[i].closed) {
@@ -604,7 +288,7 @@ static void node_give_event(struct node *node)
 static void node_hear(struct network *network, uint32_t from, uint32_t to)
 {
     struct node *node = &network->nodes[to];
-    struct item item = channel_take(channel(network, from, to));
+    struct item item = channel_take(network_channel(network, from, to));
     struct message message;
     struct error error = {0};
     switch (item.kind) {
@@ -648,7 +332,7 @@ bool network_step(struct network *network)
             open[choices++].to = to;
         }
         for (uint32_t from = 0; from < count; from++) {
-            if (channel(network, from, to)->count == 0)
+            if (network_channel(network, from, to)->count == 0)
                 continue;
             open[choices].from = (int32_t)from;
             open[choices++].to = to;
