@@ -40,6 +40,7 @@ server/exchange*.[ch]       3 pure
 server/slot*.[ch]           3 pure
 server/collective*.[ch]     3 pure
 server/group*.[ch]          3 pure
+server/gathering*.[ch]      3 pure
 server/job*.[ch]            3 pure
 server/membership*.[ch]     3 pure
 server/coordinator*.[ch]    3 pure

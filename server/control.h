@@ -40,6 +40,8 @@ struct control_engine {
     void (*late_query)(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence);
     void (*drain)(struct engine *engine);
     int (*status)(struct engine *engine, struct engine_status *status);
+    void (*status_clear)(struct engine_status *status);
+    void (*event_free)(struct engine_event *event);
 };
 /* The real one. */
 struct control_engine control_engine_of(struct engine *engine);

@@ -201,6 +201,6 @@ void control_engine_events(struct control *control)
     struct engine_event *event;
     while ((event = engine->next_event(engine->engine)) != NULL) {
         adapter_event(control, event);
-        engine_event_free(event);
+        engine->event_free(event);
     }
 }

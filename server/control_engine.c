@@ -24,5 +24,7 @@ struct control_engine control_engine_of(struct engine *engine)
         .late_query = engine_late_query,
         .drain = engine_drain,
         .status = engine_status,
+        .status_clear = engine_status_clear,
+        .event_free = engine_event_free,
     };
 }

@@ -73,7 +73,7 @@ int control_listen_unix(const struct control *control, int *listening, struct er
         return error_set(error, ERR_CONFIG, "socket.path %s has %zu bytes, allowed are %zu",
                          config->socket_path, strlen(config->socket_path),
                          sizeof(address.sun_path) - 1);
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", config->socket_path);
+    memcpy(address.sun_path, config->socket_path, strlen(config->socket_path) + 1);
     int result = unix_remove_stale(&address, error);
     if (result < 0)
         return result;

@@ -220,7 +220,8 @@ static int peer_on_auth(struct control_peer *peer, const struct message *message
         peer_send_auth(peer);
     }
     peer->state = PEER_FABRIC;
-    peer_send_fabric(peer);
+    if (peer->connects)
+        peer_send_fabric(peer);
     return 0;
 }
 
@@ -246,6 +247,9 @@ static int peer_on_fabric(struct control_peer *peer, const struct message *messa
     membership_connected(&control->membership, peer->node, clock_now_ns());
     engine->peer_connect(engine->engine, peer->node, peer->connects, message->address,
                          message->address_bytes, peer->own_token, message->token);
+    /* Only now may the other side connect to our fabric: it is expected. */
+    if (!peer->connects)
+        peer_send_fabric(peer);
     coordinator_peer_connected(control->coordinator, clock_now_ns(), peer->node);
     return 0;
 }

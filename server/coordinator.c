@@ -400,7 +400,7 @@ void coordinator_worker_view(const struct coordinator *c, uint32_t index,
         .job_name = worker->name,
         .world_size = worker->world_size,
         .rank = worker->job ? (int32_t)worker->rank : worker->wished_rank,
-        .joined = worker->state >= WORKER_JOINED,
+        .opened = worker->job != NULL,
     };
 }
 

@@ -106,7 +106,7 @@ struct coordinator_worker_view {
     const char *job_name;
     uint32_t world_size;
     int32_t rank; /* -1: not yet known */
-    bool joined;
+    bool opened;  /* the job has its ranks */
 };
 const struct job *coordinator_jobs(const struct coordinator *coordinator);
 const struct gathering *coordinator_gatherings(const struct coordinator *coordinator);

@@ -223,8 +223,8 @@ int group_on_close(struct coordinator *c, uint32_t node, const struct message *m
     return 0;
 }
 
-void group_fail(struct coordinator *c, struct job *job, struct group *group, int code,
-                const char *text)
+void group_tell_failed(struct coordinator *c, struct job *job, struct group *group, int code,
+                       const char *text)
 {
     (void)c;
     group->failed = true;
@@ -246,7 +246,7 @@ void coordinator_group_failed(struct coordinator *c, uint64_t now_ns, uint64_t i
         struct message failed = coordinator_job_message(MESSAGE_GROUP_FAILED, job);
         failed.group = (int32_t)number;
         coordinator_message_error(&failed, code, text);
-        group_fail(c, job, group, code, text);
+        group_tell_failed(c, job, group, code, text);
         coordinator_send_job(c, job, &failed, false);
     }
     coordinator_settle(c);
@@ -263,7 +263,8 @@ int group_on_failed(struct coordinator *c, uint32_t node, const struct message *
                          job->name);
     struct group *group = job_group(job, (uint32_t)message->group);
     if (group && !group->failed)
-        group_fail(c, job, group, message->code < 0 ? message->code : ERR_LOST, message->text);
+        group_tell_failed(c, job, group, message->code < 0 ? message->code : ERR_LOST,
+                          message->text);
     return 0;
 }
 

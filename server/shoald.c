@@ -1,0 +1,320 @@
+/* shoald, the daemon of a node. */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "common/auth.h"
+#include "common/config.h"
+#include "common/env.h"
+#include "common/log.h"
+#include "common/reduce.h"
+#include "common/sd_notify.h"
+#include "common/topology.h"
+#include "server/control.h"
+#include "server/engine.h"
+
+/* Documented in server/README.md. */
+enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };
+
+static const char usage[] =
+    "Usage: shoald [OPTION]...\n"
+    "The parameter-server daemon of one node.\n"
+    "\n"
+    "      --config FILE          read the configuration (JSON); without it all is default\n"
+    "      --check-config FILE    say what is wrong with a configuration, and end\n"
+    "      --print-config         print the configuration with all its defaults, and end\n"
+    "      --version, --help\n"
+    "\n"
+    "For a launcher that starts the daemon with a job:\n"
+    "      --listen-fd N          TCP socket, bound, to use in place of listen.address\n"
+    "      --socket-fd N          Unix socket, bound, to use in place of socket.path\n"
+    "      --exit-with-parent-fd N  end soon after this pipe's other end is closed\n"
+    "\n"
+    "SIGTERM and SIGINT: take no new jobs, let running collectives finish\n"
+    "(timeouts.drain_ms), end; a second one ends at once.\n"
+    "Exit status: 0 fine, 1 failed, 2 wrong options, 3 wrong configuration.\n";
+
+struct options {
+    const char *config_path;
+    bool check, print;
+    int listen_fd, socket_fd, parent_fd;
+};
+
+struct daemon {
+    struct options options;
+    struct config config;
+    bool config_loaded;
+    struct log log;
+    struct auth_secret secret;
+    struct topology *topology;
+    char topology_text[128];
+    const char *instruction_set;
+    int signal_fd;
+    struct engine *engine;
+    struct control *control;
+    const char *notify_socket;
+    uint32_t watchdog_ms;
+};
+
+/* --- options */
+
+static int option_descriptor(const char *name, const char *text, int *fd)
+{
+    char *end;
+    errno = 0;
+    long number = strtol(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || number < 0 || number > INT_MAX ||
+        fcntl((int)number, F_GETFD) < 0) {
+        fprintf(stderr, "shoald: --%s %s: not an open descriptor\n", name, text);
+        return -1;
+    }
+    *fd = (int)number;
+    return 0;
+}
+
+/* -1 to go on, else the exit code. */
+static int options_parse(struct options *options, int argc, char **argv)
+{
+    static const struct option known[] = {
+        {"config", required_argument, NULL, 'c'},
+        {"check-config", required_argument, NULL, 'k'},
+        {"print-config", no_argument, NULL, 'p'},
+        {"listen-fd", required_argument, NULL, 'l'},
+        {"socket-fd", required_argument, NULL, 's'},
+        {"exit-with-parent-fd", required_argument, NULL, 'x'},
+        {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    *options = (struct options){.listen_fd = -1, .socket_fd = -1, .parent_fd = -1};
+    int option, result = 0;
+    while ((option = getopt_long(argc, argv, "c:h", known, NULL)) != -1 && result == 0) {
+        switch (option) {
+        case 'c':
+            options->config_path = optarg;
+            break;
+        case 'k':
+            options->config_path = optarg;
+            options->check = true;
+            break;
+        case 'p':
+            options->print = true;
+            break;
+        case 'l':
+            result = option_descriptor("listen-fd", optarg, &options->listen_fd);
+            break;
+        case 's':
+            result = option_descriptor("socket-fd", optarg, &options->socket_fd);
+            break;
+        case 'x':
+            result = option_descriptor("exit-with-parent-fd", optarg, &options->parent_fd);
+            break;
+        case 'v':
+            printf("shoald %s\n", SHOAL_VERSION);
+            return EXIT_FINE;
+        case 'h':
+            fputs(usage, stdout);
+            return EXIT_FINE;
+        default:
+            result = -1;
+            break;
+        }
+    }
+    if (result == 0 && optind < argc) {
+        fprintf(stderr, "shoald: '%s' is not an option\n", argv[optind]);
+        result = -1;
+    }
+    if (result == 0)
+        return -1;
+    fputs("Try 'shoald --help'.\n", stderr);
+    return EXIT_USAGE;
+}
+
+/* -1 to go on, else the exit code. */
+static int daemon_load_config(struct daemon *daemon)
+{
+    const struct options *options = &daemon->options;
+    struct config_problems problems = {0};
+    int result;
+    if (options->config_path)
+        result = config_load(&daemon->config, options->config_path, &problems);
+    else
+        result = config_parse(&daemon->config, "{}", "defaults", &problems);
+    daemon->config_loaded = true;
+    for (uint32_t i = 0; i < problems.count; i++)
+        fprintf(stderr, "%s\n", problems.lines[i]);
+    config_problems_clear(&problems);
+    if (result < 0)
+        return EXIT_CONFIG;
+    if (options->print) {
+        char *text = config_print(&daemon->config);
+        int written = text ? puts(text) : EOF;
+        free(text);
+        return written == EOF || fflush(stdout) == EOF ? EXIT_FAILED : EXIT_FINE;
+    }
+    return options->check ? EXIT_FINE : -1;
+}
+
+/* --- the start, in this order; daemon_stop goes back */
+
+static int start_log(struct daemon *daemon, struct error *error)
+{
+    (void)error;
+    bool journal = env_text("JOURNAL_STREAM") != NULL;
+    log_init(&daemon->log, "shoald", daemon->config.log_level, STDERR_FILENO, journal);
+    if (daemon->config.server_count > 1)
+        snprintf(daemon->log.program, sizeof(daemon->log.program), "shoald[%.22s]",
+                 daemon->config.node);
+    return 0;
+}
+
+/* Signals come as data to the control thread: blocked here, before there are other threads. */
+static int start_signals(struct daemon *daemon, struct error *error)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    signal(SIGPIPE, SIG_IGN);
+#ifndef SHOAL_SANITIZED
+    /* A library that libfabric loads may have taken these over. */
+    static const int taken[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTERM, SIGINT};
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
+        signal(taken[i], SIG_DFL);
+#endif
+    if (pthread_sigmask(SIG_BLOCK, &signals, NULL) != 0)
+        return error_set(error, ERR_SYSTEM, "signals cannot be blocked");
+    daemon->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (daemon->signal_fd < 0)
+        return error_set_errno(error, errno, "signalfd");
+    return 0;
+}
+
+static int start_manager(struct daemon *daemon, struct error *error)
+{
+    daemon->notify_socket = env_text("NOTIFY_SOCKET");
+    return sd_notify_watchdog_parse(env_text("WATCHDOG_USEC"), env_text("WATCHDOG_PID"), getpid(),
+                                    &daemon->watchdog_ms, error);
+}
+
+static int start_secret(struct daemon *daemon, struct error *error)
+{
+    int result = auth_init(error);
+    if (result < 0)
+        return result;
+    return auth_secret_load(&daemon->secret, daemon->config.secret_file, error);
+}
+
+static int start_machine(struct daemon *daemon, struct error *error)
+{
+    enum reduce_isa isa = reduce_isa_best();
+    if (strcmp(daemon->config.isa, "auto") != 0 && reduce_isa_parse(daemon->config.isa, &isa) < 0)
+        return error_set(error, ERR_CONFIG, "data.instruction_set %s is unknown",
+                         daemon->config.isa);
+    if (!reduce_isa_supported(isa))
+        return error_set(error, ERR_UNSUPPORTED, "data.instruction_set %s: this machine has not %s",
+                         daemon->config.isa, reduce_isa_name(isa));
+    daemon->instruction_set = reduce_isa_name(isa);
+    int result = topology_open(&daemon->topology, NULL, error);
+    if (result == 0)
+        topology_describe(daemon->topology, daemon->topology_text, sizeof(daemon->topology_text));
+    return result;
+}
+
+static int start_engine(struct daemon *daemon, struct error *error)
+{
+    return engine_start(&daemon->engine, &daemon->config, &daemon->log, error);
+}
+
+static void daemon_notice(void *context, enum control_notice notice)
+{
+    static const char *const states[] = {
+        [CONTROL_READY] = "READY=1\nSTATUS=listening",
+        [CONTROL_ALIVE] = "WATCHDOG=1",
+        [CONTROL_DRAINING] = "STOPPING=1\nSTATUS=running collectives may finish",
+    };
+    struct daemon *daemon = context;
+    if (!daemon->notify_socket || (notice == CONTROL_ALIVE && daemon->watchdog_ms == 0))
+        return;
+    struct error error = {0};
+    if (sd_notify_send(daemon->notify_socket, states[notice], &error) < 0)
+        log_warning(&daemon->log, "the service manager cannot be told: %s", error.text);
+}
+
+static int start_control(struct daemon *daemon, struct error *error)
+{
+    struct control_options options = {
+        .config = &daemon->config,
+        .log = &daemon->log,
+        .secret = &daemon->secret,
+        .engine = control_engine_of(daemon->engine),
+        .instruction_set = daemon->instruction_set,
+        .topology = daemon->topology_text,
+        .listen_fd = daemon->options.listen_fd,
+        .socket_fd = daemon->options.socket_fd,
+        .parent_fd = daemon->options.parent_fd,
+        .signal_fd = daemon->signal_fd,
+        .alive_ms = daemon->watchdog_ms,
+        .notice = daemon_notice,
+        .notice_context = daemon,
+    };
+    daemon->signal_fd = -1;
+    return control_create(&daemon->control, &options, error);
+}
+
+static int (*const starts[])(struct daemon *daemon, struct error *error) = {
+    start_log,     start_signals, start_manager, start_secret,
+    start_machine, start_engine,  start_control,
+};
+
+static void daemon_stop(struct daemon *daemon)
+{
+    control_free(daemon->control);
+    if (daemon->engine)
+        engine_stop(daemon->engine);
+    if (daemon->topology)
+        topology_close(daemon->topology);
+    auth_secret_clear(&daemon->secret);
+    if (daemon->signal_fd >= 0)
+        close(daemon->signal_fd);
+    if (daemon->config_loaded)
+        config_clear(&daemon->config);
+}
+
+static int daemon_run(struct daemon *daemon)
+{
+    struct error error = {0};
+    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+        if (starts[i](daemon, &error) < 0) {
+            log_error(&daemon->log, "%s", error.text);
+            return error.code == ERR_CONFIG ? EXIT_CONFIG : EXIT_FAILED;
+        }
+    }
+    const struct transport_info *info = engine_transport_info(daemon->engine);
+    log_info(&daemon->log, "shoald %s on node %s: provider %s (%s, %s), %s, %s, %u servers",
+             SHOAL_VERSION, daemon->config.node, info->provider, info->endpoint, info->version,
+             daemon->instruction_set, daemon->topology_text, daemon->config.server_count);
+    int result = control_run(daemon->control);
+    log_info(&daemon->log, "ended");
+    return result < 0 ? EXIT_FAILED : EXIT_FINE;
+}
+
+int main(int argc, char **argv)
+{
+    struct daemon daemon = {.signal_fd = -1};
+    int code = options_parse(&daemon.options, argc, argv);
+    if (code < 0)
+        code = daemon_load_config(&daemon);
+    if (code < 0)
+        code = daemon_run(&daemon);
+    daemon_stop(&daemon);
+    return code;
+}
