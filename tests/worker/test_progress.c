@@ -13,6 +13,13 @@
 #define RANKS 4u
 #define GROUPS 6u
 
+/* Of single elements: ck_assert writes to a pipe each time. */
+#define EXPECT(condition)                                                                          \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            ck_abort_msg("%s", #condition);                                                        \
+    } while (0)
+
 struct worker {
     struct arena arena, daemon_view;
     int fd;
@@ -196,7 +203,7 @@ static void check_all_reduce(uint32_t ranks, uint32_t slots, uint32_t servers, u
     for (uint32_t i = 0; i < ranks; i++) {
         ck_assert_uint_eq(free_completed(&cluster.workers[i], 0), 1);
         for (uint64_t j = 0; j < count; j++)
-            ck_assert_int_eq(recv[i][j], (int64_t)(j * ranks * (ranks + 1) / 2));
+            EXPECT(recv[i][j] == ((int64_t)(j * ranks * (ranks + 1) / 2)));
         ck_assert_int_eq(recv[i][count], -77);
         ck_assert(!progress_has_work(&cluster.workers[i].progress));
         if (recv[i] != send[i])
@@ -252,9 +259,9 @@ START_TEST(test_reduce_broadcast_and_barrier)
         for (uint32_t i = 0; i < 3; i++) {
             ck_assert_uint_eq(free_completed(&cluster.workers[i], 0), 3);
             for (int j = 0; j < COUNT; j++) {
-                ck_assert_int_eq(send[i][j], (int64_t)(j + i));
-                ck_assert_int_eq(recv[i][j], i == root ? j + 2 : -5);
-                ck_assert_int_eq(data[i][j], j * 3);
+                EXPECT(send[i][j] == ((int64_t)(j + i)));
+                EXPECT(recv[i][j] == (i == root ? j + 2 : -5));
+                EXPECT(data[i][j] == (j * 3));
             }
         }
         cluster_close(&cluster);
@@ -288,7 +295,7 @@ START_TEST(test_arena_memory_is_not_copied)
     for (uint32_t i = 0; i < 2; i++) {
         ck_assert_uint_eq(free_completed(&cluster.workers[i], 0), 1);
         for (int j = 0; j < COUNT; j++)
-            ck_assert_int_eq(data[i][j], 2 * j);
+            EXPECT(data[i][j] == (2 * j));
     }
     cluster_close(&cluster);
 }
@@ -388,7 +395,7 @@ static void check_many(uint64_t seed, uint32_t slots)
                               "seed %llu: rank %u, group %u, number %u hangs",
                               (unsigned long long)seed, rank, g, n);
                 for (uint64_t j = 0; j < counts[g][n]; j++)
-                    ck_assert_int_eq(request->recv[j], (int64_t)(RANKS * (j ^ (g * 100 + n)) + 6));
+                    EXPECT(request->recv[j] == ((int64_t)(RANKS * (j ^ (g * 100 + n)) + 6)));
                 free(request->send);
                 free(request->recv);
             }
@@ -435,7 +442,7 @@ START_TEST(test_more_requests_than_credits)
         ck_assert_uint_eq(free_completed(&cluster.workers[rank], 0), 2 * COUNT);
         for (uint32_t g = 0; g < 2; g++)
             for (int64_t n = 0; n < COUNT; n++)
-                ck_assert_int_eq(data[rank][g][n], 2 * n + 1);
+                EXPECT(data[rank][g][n] == (2 * n + 1));
     }
     cluster_close(&cluster);
 }
