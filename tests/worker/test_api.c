@@ -1,86 +1,13 @@
 /* The public calls, with a daemon in a thread and every rank in a thread of its own. */
 #include "worker/shoal.h"
 
-#include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
-#include "worker/job.h"
+#include "tests/lib/world.h"
 
 #include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define RANKS_MAX 4
-#define GOOD(call) ck_assert_msg((call) == SHOAL_OK, "%s: %s", #call, shoal_error_text())
-#define BAD(call, code, words)                                                                     \
-    do {                                                                                           \
-        ck_assert_int_eq((call), (code));                                                          \
-        ck_assert_msg(strstr(shoal_error_text(), (words)) != NULL, "%s", shoal_error_text());      \
-    } while (0)
-
-/* Of single elements: ck_assert writes to a pipe each time. */
-#define EXPECT(condition)                                                                          \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            ck_abort_msg("%s", #condition);                                                        \
-    } while (0)
-
-struct world;
-
-struct member {
-    struct world *world;
-    pthread_t thread;
-    shoal_job *job;
-    int rank;
-    void (*body)(struct member *member);
-};
-
-struct world {
-    struct fake_daemon *daemon;
-    struct member members[RANKS_MAX];
-    int size;
-    _Atomic int reached;
-};
-
-static struct shoal_options options_for(const struct fake_daemon *daemon, int size)
-{
-    return (struct shoal_options){.struct_size = sizeof(struct shoal_options),
-                                  .socket_path = fake_daemon_path(daemon),
-                                  .world_size = size,
-                                  .timeout_ms = 60000,
-                                  .arena_bytes = 8u << 20};
-}
-
-static void *member_run(void *argument)
-{
-    struct member *member = argument;
-    struct shoal_options options = options_for(member->world->daemon, member->world->size);
-    options.rank_plus_1 = member->rank + 1;
-    GOOD(shoal_open(&options, &member->job));
-    ck_assert_int_eq(shoal_rank(member->job), member->rank);
-    member->body(member);
-    GOOD(shoal_close(member->job));
-    return NULL;
-}
-
-/* Run body as every rank of a job. */
-static void world_run(const struct fake_daemon_options *options, void (*body)(struct member *))
-{
-    struct world world = {.size = (int)options->world_size};
-    world.daemon = fake_daemon_start(options);
-    for (int i = 0; i < world.size; i++) {
-        world.members[i] = (struct member){.world = &world, .rank = i, .body = body};
-        ck_assert_int_eq(
-            pthread_create(&world.members[i].thread, NULL, member_run, &world.members[i]), 0);
-    }
-    for (int i = 0; i < world.size; i++)
-        pthread_join(world.members[i].thread, NULL);
-    fake_daemon_stop(world.daemon);
-}
 
 /* --- collectives --------------------------------------------------------------------------- */
 
@@ -118,7 +45,7 @@ static void check_sizes(struct member *member)
 
 START_TEST(test_collectives)
 {
-    for (uint32_t ranks = 1; ranks <= RANKS_MAX; ranks++)
+    for (uint32_t ranks = 1; ranks <= WORLD_RANKS_MAX; ranks++)
         world_run(&(struct fake_daemon_options){.world_size = ranks, .servers = ranks, .seed = 3},
                   check_sizes);
 }
@@ -189,38 +116,6 @@ START_TEST(test_arena_memory_needs_no_copy)
 END_TEST
 
 /* --- callbacks and descriptor -------------------------------------------------------------- */
-
-struct notes {
-    pthread_mutex_t lock;
-    pthread_cond_t called;
-    int calls, last_result;
-    char text[256];
-};
-
-static void note_call(void *argument, int result)
-{
-    struct notes *notes = argument;
-    pthread_mutex_lock(&notes->lock);
-    notes->calls++;
-    notes->last_result = result;
-    if (result < 0)
-        snprintf(notes->text, sizeof(notes->text), "%s", shoal_error_text());
-    pthread_cond_signal(&notes->called);
-    pthread_mutex_unlock(&notes->lock);
-}
-
-static void notes_wait(struct notes *notes, int calls)
-{
-    pthread_mutex_lock(&notes->lock);
-    while (notes->calls < calls)
-        pthread_cond_wait(&notes->called, &notes->lock);
-    pthread_mutex_unlock(&notes->lock);
-}
-
-#define NOTES                                                                                      \
-    {                                                                                              \
-        PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, ""                              \
-    }
 
 static void check_callbacks(struct member *member)
 {
@@ -514,186 +409,6 @@ START_TEST(test_open_reads_the_environment)
 }
 END_TEST
 
-/* --- what goes wrong ----------------------------------------------------------------------- */
-
-static void check_timeout(struct member *member)
-{
-    shoal_group *world = shoal_world(member->job);
-    static float large[30000];
-    shoal_request *request;
-    fake_daemon_hold(member->world->daemon, true);
-    GOOD(shoal_all_reduce(world, large, large, 30000, SHOAL_F32, SHOAL_SUM, &request));
-    BAD(shoal_wait(request, 0), SHOAL_ETIMEOUT, "all_reduce of 30000 float (sum)");
-    BAD(shoal_wait(request, 20), SHOAL_ETIMEOUT, "0 back");
-    ck_assert_int_eq(shoal_test(request), SHOAL_EAGAIN);
-    fake_daemon_hold(member->world->daemon, false);
-    GOOD(shoal_wait(request, -1));
-}
-
-START_TEST(test_wait_times_out_and_goes_on)
-{
-    world_run(&(struct fake_daemon_options){.world_size = 1}, check_timeout);
-}
-END_TEST
-
-static void check_mismatch(struct member *member)
-{
-    shoal_group *group;
-    GOOD(shoal_group_open(member->job, (int[]){0, 1}, 2, -1, &group));
-    int32_t data[4] = {1, 1, 1, 1};
-    BAD(shoal_all_reduce(group, data, data, member->rank ? 4 : 3, SHOAL_I32, SHOAL_SUM, NULL),
-        SHOAL_EMISMATCH, "rank 0 asked");
-    BAD(shoal_barrier(group, NULL), SHOAL_EMISMATCH, "rank 0 asked");
-    /* The other group goes on. */
-    GOOD(shoal_all_reduce(shoal_world(member->job), data, data, 4, SHOAL_I32, SHOAL_SUM, NULL));
-    ck_assert_int_eq(data[0], 2);
-    GOOD(shoal_group_close(group));
-}
-
-START_TEST(test_disagreement_fails_the_group_alone)
-{
-    world_run(&(struct fake_daemon_options){.world_size = 2}, check_mismatch);
-}
-END_TEST
-
-START_TEST(test_lost_rank_fails_what_is_under_way)
-{
-    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
-    struct shoal_options options = options_for(daemon, 1);
-    shoal_job *job;
-    GOOD(shoal_open(&options, &job));
-    fake_daemon_hold(daemon, true);
-    static float large[2][40000];
-    shoal_request *requests[2];
-    struct notes notes = NOTES;
-    for (int i = 0; i < 2; i++)
-        GOOD(shoal_all_reduce(shoal_world(job), large[i], large[i], 40000, SHOAL_F32, SHOAL_SUM,
-                              &requests[i]));
-    GOOD(shoal_request_on_complete(requests[1], note_call, &notes));
-    fake_daemon_fail(daemon, -1, SHOAL_ELOST, "rank 3 on node b is gone");
-    notes_wait(&notes, 1);
-    ck_assert_int_eq(notes.last_result, SHOAL_ELOST);
-    ck_assert_str_eq(notes.text, "rank 3 on node b is gone");
-    BAD(shoal_wait(requests[0], -1), SHOAL_ELOST, "rank 3 on node b is gone");
-    BAD(shoal_test(requests[1]), SHOAL_ELOST, "rank 3");
-    shoal_request_free(requests[1]);
-    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_ELOST, "rank 3");
-    shoal_group *group;
-    BAD(shoal_group_open(job, (int[]){0}, 1, -1, &group), SHOAL_ELOST, "rank 3");
-    GOOD(shoal_close(job));
-    fake_daemon_stop(daemon);
-}
-END_TEST
-
-static void *wait_for_lost_daemon(void *argument)
-{
-    BAD(shoal_wait(argument, -1), SHOAL_EDISCONNECTED, "went away");
-    return NULL;
-}
-
-START_TEST(test_daemon_dies)
-{
-    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
-    struct shoal_options options = options_for(daemon, 1);
-    shoal_job *job;
-    GOOD(shoal_open(&options, &job));
-    fake_daemon_hold(daemon, true);
-    static float large[2][40000];
-    shoal_request *requests[2];
-    pthread_t threads[2];
-    for (int i = 0; i < 2; i++) {
-        GOOD(shoal_all_reduce(shoal_world(job), large[i], large[i], 40000, SHOAL_F32, SHOAL_SUM,
-                              &requests[i]));
-        pthread_create(&threads[i], NULL, wait_for_lost_daemon, requests[i]);
-    }
-    fake_daemon_stop(daemon);
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
-    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_EDISCONNECTED, "went away");
-    GOOD(shoal_close(job));
-}
-END_TEST
-
-START_TEST(test_daemon_speaks_nonsense)
-{
-    const char *const lines[] = {"{\"type\":\"joined\"}\n", "not json\n", "{\"type\":\"what\"}\n",
-                                 "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\","
-                                 "\"node\":\"a\"}\n"};
-    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
-        struct fake_daemon *daemon =
-            fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
-        struct shoal_options options = options_for(daemon, 1);
-        shoal_job *job;
-        GOOD(shoal_open(&options, &job));
-        fake_daemon_hold(daemon, true);
-        fake_daemon_say(daemon, lines[i]);
-        BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_EPROTOCOL, "daemon");
-        GOOD(shoal_close(job));
-        fake_daemon_stop(daemon);
-    }
-}
-END_TEST
-
-static void *wait_while_closing(void *argument)
-{
-    BAD(shoal_wait(argument, -1), SHOAL_ESTATE, "closed");
-    return NULL;
-}
-
-START_TEST(test_close_ends_waits_and_calls_back)
-{
-    struct fake_daemon *daemon =
-        fake_daemon_start(&(struct fake_daemon_options){.world_size = 1, .never_left = true});
-    struct shoal_options options = options_for(daemon, 1);
-    shoal_job *job;
-    GOOD(shoal_open(&options, &job));
-    fake_daemon_hold(daemon, true);
-    static float large[2][40000];
-    shoal_request *requests[2];
-    struct notes notes = NOTES;
-    for (int i = 0; i < 2; i++)
-        GOOD(shoal_all_reduce(shoal_world(job), large[i], large[i], 40000, SHOAL_F32, SHOAL_SUM,
-                              &requests[i]));
-    GOOD(shoal_request_on_complete(requests[1], note_call, &notes));
-    pthread_t thread;
-    pthread_create(&thread, NULL, wait_while_closing, requests[0]);
-    for (unsigned waiters = 0; waiters == 0;) {
-        BAD(shoal_wait(requests[1], 1), SHOAL_ETIMEOUT, "chunks");
-        pthread_mutex_lock(&job->lock);
-        waiters = job->waiters;
-        pthread_mutex_unlock(&job->lock);
-    }
-    GOOD(shoal_close(job));
-    pthread_join(thread, NULL);
-    ck_assert_int_eq(notes.calls, 1);
-    ck_assert_int_eq(notes.last_result, SHOAL_ESTATE);
-    fake_daemon_stop(daemon);
-}
-END_TEST
-
-START_TEST(test_forked_child_is_refused)
-{
-    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
-    struct shoal_options options = options_for(daemon, 1);
-    shoal_job *job;
-    GOOD(shoal_open(&options, &job));
-    pid_t child = fork();
-    if (child == 0) {
-        float x = 1;
-        bool refused = shoal_all_reduce(shoal_world(job), &x, &x, 1, SHOAL_F32, SHOAL_SUM, NULL) ==
-                           SHOAL_ESTATE &&
-                       !shoal_alloc(job, 64) && shoal_close(job) == SHOAL_ESTATE;
-        _exit(refused ? 0 : 1);
-    }
-    int status;
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    GOOD(shoal_barrier(shoal_world(job), NULL));
-    GOOD(shoal_close(job));
-    fake_daemon_stop(daemon);
-}
-END_TEST
-
 /* --- threads ------------------------------------------------------------------------------- */
 
 struct hammer {
@@ -761,13 +476,6 @@ int main(void)
     tcase_add_test(cases, test_words);
     tcase_add_test(cases, test_open_arguments);
     tcase_add_test(cases, test_open_reads_the_environment);
-    tcase_add_test(cases, test_wait_times_out_and_goes_on);
-    tcase_add_test(cases, test_disagreement_fails_the_group_alone);
-    tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
-    tcase_add_test(cases, test_daemon_dies);
-    tcase_add_test(cases, test_daemon_speaks_nonsense);
-    tcase_add_test(cases, test_close_ends_waits_and_calls_back);
-    tcase_add_test(cases, test_forked_child_is_refused);
     tcase_add_test(cases, test_several_threads_of_a_rank);
     suite_add_tcase(suite, cases);
     return suite_main(suite);

@@ -183,6 +183,25 @@ START_TEST(test_what_is_said)
 }
 END_TEST
 
+/* News that arrives with the answer to join must not lie unread. */
+START_TEST(test_failure_with_joined)
+{
+    struct script script = {
+        .answers = {
+            HELLO,
+            JOINED(
+                1, 2, "[1]",
+                4096) "{\"type\":\"failed\",\"group\":-1,\"code\":-5,\"text\":\"rank 0 died\"}\n",
+            "{\"type\":\"left\"}\n", NULL}};
+    shoal_job *job = NULL;
+    GOOD(open_against(&script, 20000, &job));
+    ck_assert_int_eq(shoal_barrier(shoal_world(job), NULL), SHOAL_ELOST);
+    ck_assert_str_eq(shoal_error_text(), "rank 0 died");
+    GOOD(shoal_close(job));
+    script_stop(&script);
+}
+END_TEST
+
 /* A daemon that takes the connection and says nothing. */
 START_TEST(test_silence)
 {
@@ -312,6 +331,7 @@ int main(void)
     tcase_add_test(cases, test_hello_refused);
     tcase_add_test(cases, test_join_refused);
     tcase_add_test(cases, test_what_is_said);
+    tcase_add_test(cases, test_failure_with_joined);
     tcase_add_test(cases, test_silence);
     tcase_add_test(cases, test_nobody_listens);
     tcase_add_test(cases, test_lines_in_any_pieces);

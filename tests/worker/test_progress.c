@@ -35,7 +35,6 @@ struct cluster {
     uint32_t rank_count;
     struct fake_exchange *exchange;
     uint64_t random;
-    uint64_t disagreements;
 };
 
 static uint64_t draw(struct cluster *cluster, uint64_t below)
@@ -44,13 +43,6 @@ static uint64_t draw(struct cluster *cluster, uint64_t below)
     cluster->random ^= cluster->random >> 7;
     cluster->random ^= cluster->random << 17;
     return cluster->random % below;
-}
-
-static void note_disagreement(void *context, uint32_t group, uint64_t sequence)
-{
-    struct cluster *cluster = context;
-    (void)group, (void)sequence;
-    cluster->disagreements++;
 }
 
 static uint64_t take_memory(struct worker *worker, uint64_t bytes)
@@ -66,8 +58,7 @@ static void cluster_open(struct cluster *cluster, uint32_t ranks, uint32_t slots
     memset(cluster, 0, sizeof(*cluster));
     cluster->rank_count = ranks;
     cluster->random = seed * 0x2545f4914f6cdd1dull + 7;
-    struct fake_exchange_io io = {.context = cluster, .disagree = note_disagreement};
-    cluster->exchange = fake_exchange_create(seed, &io);
+    cluster->exchange = fake_exchange_create(seed, NULL);
     for (uint32_t i = 0; i < ranks; i++) {
         struct worker *worker = &cluster->workers[i];
         ck_assert_int_eq(
@@ -648,32 +639,6 @@ START_TEST(test_nonsense_from_the_daemon)
 }
 END_TEST
 
-START_TEST(test_disagreement_is_seen)
-{
-    struct cluster cluster;
-    cluster_open(&cluster, 2, 2, 4);
-    cluster_group(&cluster, 0, 1);
-    int64_t data[2] = {0};
-    for (uint32_t i = 0; i < 2; i++)
-        submit(&cluster, i, 0,
-               (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                    .dtype = DTYPE_I64,
-                                    .op = i ? REDUCE_SUM : REDUCE_MAX,
-                                    .count = 1,
-                                    .send = &data[i],
-                                    .recv = &data[i]});
-    cluster_run(&cluster);
-    ck_assert_uint_eq(cluster.disagreements, 1);
-    struct error error;
-    error_set(&error, ERR_MISMATCH, "no");
-    for (uint32_t i = 0; i < 2; i++) {
-        progress_fail(&cluster.workers[i].progress, &error, 1);
-        ck_assert_uint_eq(free_completed(&cluster.workers[i], ERR_MISMATCH), 1);
-    }
-    cluster_close(&cluster);
-}
-END_TEST
-
 START_TEST(test_too_many_groups)
 {
     struct cluster cluster;
@@ -706,7 +671,6 @@ int main(void)
     tcase_add_test(cases, test_failed_job_fails_everything);
     tcase_add_test(cases, test_abandoned_slots_come_back);
     tcase_add_test(cases, test_nonsense_from_the_daemon);
-    tcase_add_test(cases, test_disagreement_is_seen);
     tcase_add_test(cases, test_too_many_groups);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
