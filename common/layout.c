@@ -2,6 +2,8 @@
 
 #include "common/error.h"
 
+#include <assert.h>
+
 /* Borders lie on multiples of this many bytes, so that chunks of an aligned buffer are aligned. */
 #define UNIT_BYTES 64u
 #define MAX_BUFFER_BYTES (1ull << 62)
@@ -78,6 +80,7 @@ int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t 
         return ERR_INVALID;
     if (count > MAX_BUFFER_BYTES / element_bytes)
         return ERR_INVALID;
+    assert(rule->servers > 0);
     uint64_t least = rule->least_shard_bytes ? rule->least_shard_bytes : 1;
     uint64_t shards = count * element_bytes / least;
     if (shards > rule->servers)

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -123,7 +124,7 @@ static int say_hello(struct shoal_job *job, uint64_t deadline_ns, struct error *
 {
     struct message hello = {
         .type = MESSAGE_WORKER_HELLO, .protocol = MESSAGE_PROTOCOL, .pid = (uint32_t)getpid()};
-    strcpy(hello.software, "libshoal " SHOAL_VERSION);
+    snprintf(hello.software, sizeof(hello.software), "libshoal " SHOAL_VERSION);
     int code = client_send(&job->client, &hello, NULL, 0, deadline_ns, error);
     if (code < 0)
         return code;
@@ -177,7 +178,7 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
         .local_rank = settings->local_rank,
         .timeout_ms = (uint32_t)settings->timeout_ms,
     };
-    strcpy(join.job, settings->name);
+    snprintf(join.job, sizeof(join.job), "%s", settings->name);
     const int fds[3] = {arena_fd, job->submission_doorbell, job->completion_doorbell};
     uint64_t deadline_ns =
         clock_now_ns() + ((uint64_t)settings->timeout_ms + JOB_GRACE_MS) * NS_PER_MS;
@@ -217,7 +218,7 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
     if (arena_heap_init(&job->heap, job->arena.data_offset,
                         job->arena.total_bytes - job->arena.data_offset) < 0)
         return error_set(error, ERR_MEMORY, "out of memory for the arena's heap");
-    uint64_t slots = joined->chunk_bytes % 64 == 0
+    uint64_t slots = joined->chunk_bytes > 0 && joined->chunk_bytes % 64 == 0
                          ? job->arena.total_bytes / STAGING_SHARE / joined->chunk_bytes
                          : 0;
     if (slots > STAGING_SLOTS)

@@ -98,6 +98,7 @@ struct shoal_job {
     bool closing;                 /* every waiter is to return */
     bool left;                    /* the daemon said goodbye */
     bool disconnected;            /* the socket is not to be read any more */
+    bool socket_read;             /* lines that came along with `joined` have been looked at */
 
     struct shoal_group *groups; /* the first is the world */
     struct shoal_request *requests;

@@ -54,6 +54,11 @@ bool progress_group_remove(struct progress *progress, struct progress_group *gro
     return group->own.state == STAGING_FREE;
 }
 
+static void leave_queue(struct request **queue, struct request *request)
+{
+    DL_DELETE2(*queue, request, queue_prev, queue_next);
+}
+
 static void complete(struct progress *progress, struct request *request, int result,
                      uint64_t now_ns)
 {
@@ -74,7 +79,7 @@ struct request *progress_next_completed(struct progress *progress)
 {
     struct request *request = progress->completed;
     if (request)
-        DL_DELETE2(progress->completed, request, queue_prev, queue_next);
+        leave_queue(&progress->completed, request);
     return request;
 }
 
@@ -116,7 +121,7 @@ static void submit(struct progress *progress, struct request *request)
     progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
     progress->submitted++;
     request->state = REQUEST_SUBMITTED;
-    DL_DELETE2(progress->to_submit, request, queue_prev, queue_next);
+    leave_queue(&progress->to_submit, request);
     push(progress, &(struct arena_submission){
                        .type = ARENA_SUBMIT,
                        .kind = (uint8_t)ask->kind,
@@ -173,7 +178,7 @@ static struct staging_slot *take_slot(struct progress *progress, struct request 
     slot->number = request->number;
     slot->chunk = request->chunks_given++;
     if (!request_has_chunk(request))
-        DL_DELETE2(progress->to_stage, request, queue_prev, queue_next);
+        leave_queue(&progress->to_stage, request);
     return slot;
 }
 
@@ -406,8 +411,7 @@ bool progress_doorbell_due(struct progress *progress)
 
 /* --- failure ------------------------------------------------------------------------------- */
 
-static void fail_request(struct progress *progress, struct request *request,
-                         const struct error *error, uint64_t now_ns)
+static void forget_results(struct progress *progress, const struct request *request)
 {
     struct staging_slot *slot, *after;
     DL_FOREACH_SAFE(progress->to_deliver, slot, after)
@@ -415,11 +419,17 @@ static void fail_request(struct progress *progress, struct request *request,
         if (slot->request == request)
             DL_DELETE(progress->to_deliver, slot);
     }
+}
+
+static void fail_request(struct progress *progress, struct request *request,
+                         const struct error *error, uint64_t now_ns)
+{
+    forget_results(progress, request);
     staging_abandon(&progress->staging, request);
     if (request->state == REQUEST_QUEUED)
-        DL_DELETE2(progress->to_submit, request, queue_prev, queue_next);
+        leave_queue(&progress->to_submit, request);
     else if (request_has_chunk(request))
-        DL_DELETE2(progress->to_stage, request, queue_prev, queue_next);
+        leave_queue(&progress->to_stage, request);
     request->error_text = strdup(error->text);
     complete(progress, request, error->code, now_ns);
 }

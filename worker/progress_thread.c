@@ -218,6 +218,12 @@ static bool step(struct shoal_job *job)
 
 static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
 {
+    if (!job->socket_read) {
+        /* poll does not tell of lines that were received with an earlier one. */
+        job->socket_read = true;
+        read_socket(job);
+        return;
+    }
     if (arena_worker_prepare_sleep(&job->arena))
         return;
     struct pollfd pollers[] = {

@@ -106,6 +106,7 @@ SHOAL_API shoal_group *shoal_world(shoal_job *job);
  * same list (only members). Returns when all have. timeout_ms -1: the job's. */
 SHOAL_API int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
                                shoal_group **group);
+/* SHOAL_ESTATE while collectives of it are under way; SHOAL_EINVALID for the group of all ranks. */
 SHOAL_API int shoal_group_close(shoal_group *group);
 SHOAL_API int shoal_group_rank(const shoal_group *group); /* this process's place in the list */
 SHOAL_API int shoal_group_size(const shoal_group *group);
@@ -118,7 +119,8 @@ SHOAL_API void shoal_free(shoal_job *job, void *memory);
 /* Start a collective of `count` elements. send and recv may be the same address (in place); they
  * must stay untouched until the request is complete. *request is the caller's (shoal_wait with
  * success or failure other than SHOAL_ETIMEOUT frees it; else shoal_request_free). With
- * request NULL the call waits for completion, with the job's timeout.
+ * request NULL the call waits for completion, with the job's timeout; on SHOAL_ETIMEOUT the buffers
+ * must then stay untouched until the job is closed.
  * root is a rank of the group. reduce: recv is used on the root alone (NULL elsewhere allowed).
  * broadcast: data is sent from the root's buffer into everybody's. */
 SHOAL_API int shoal_all_reduce(shoal_group *group, const void *send, void *recv, size_t count,
@@ -141,8 +143,9 @@ SHOAL_API int shoal_test(shoal_request *request);
 SHOAL_API int shoal_wait(shoal_request *request, int timeout_ms);
 /* Forget a request; its buffers must still stay untouched until it completes or the job closes. */
 SHOAL_API void shoal_request_free(shoal_request *request);
-/* Call `callback(argument, result)` once, from the library's thread (or at once, from this one,
- * when already complete). It must not block and must not wait for requests. */
+/* Call `callback(argument, result)` once, from the library's thread or one that is in shoal_wait
+ * (or at once, from this one, when already complete). It must not block, wait for requests or close
+ * the job. One a request: SHOAL_ESTATE for a second. */
 SHOAL_API int shoal_request_on_complete(shoal_request *request,
                                         void (*callback)(void *argument, int result),
                                         void *argument);

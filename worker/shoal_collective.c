@@ -1,4 +1,5 @@
 /* Collectives and their requests. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -114,8 +115,9 @@ static int start(struct shoal_group *group, struct request_ask *ask, struct shoa
     pthread_mutex_lock(&job->lock);
     ask->priority = thread_priority(group);
     pthread_mutex_unlock(&job->lock);
-    struct shoal_request *made;
+    struct shoal_request *made = NULL;
     int code = collective_start(group, ask, request ? START_ASYNC : START_WAITING, &made, &error);
+    assert(code < 0 || (made && made->job));
     if (code == 0 && !request)
         code = wait_for_request(made, -1, true, &error);
     if (code < 0)

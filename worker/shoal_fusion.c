@@ -5,6 +5,7 @@
  *
  * A wait that times out leaves the phase as it is; the next one goes on from there.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -115,8 +116,8 @@ static int set_up(struct shoal_fusion *fusion, const struct shoal_parameter *par
 {
     size_t room = (size_t)fusion->parameter_count + 1;
     fusion->parameters = calloc(room, sizeof(*fusion->parameters));
-    fusion->gradients = calloc(room, sizeof(*fusion->gradients));
-    fusion->requests = calloc(room, sizeof(*fusion->requests));
+    fusion->gradients = calloc(room, sizeof(*fusion->gradients)); /* NOLINT: of pointers */
+    fusion->requests = calloc(room, sizeof(*fusion->requests));   /* NOLINT: of pointers */
     fusion->intervals = calloc(room, sizeof(*fusion->intervals));
     fusion->order = calloc(room, sizeof(*fusion->order));
     if (!fusion->parameters || !fusion->gradients || !fusion->requests || !fusion->intervals ||
@@ -402,11 +403,12 @@ static int replan(struct shoal_fusion *fusion, struct error *error)
     else
         code = make_plan(fusion, &plan, error);
     if (code == 0) {
+        assert(plan.offset_of);
         if (old)
             memcpy(old, fusion->memory, fusion->plan.total_bytes);
         memset(fusion->memory, 0, fusion->plan.total_bytes);
         for (uint32_t i = 0; i < fusion->parameter_count; i++)
-            if (!fusion->gradients[i])
+            if (old && !fusion->gradients[i])
                 memcpy(fusion->memory + plan.offset_of[i], old + fusion->plan.offset_of[i],
                        gradient_bytes(fusion, i));
         plan_clear(&fusion->plan);

@@ -154,10 +154,12 @@ int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms
 {
     struct error error;
     uint32_t place = 0;
+    if (!group || timeout_ms < -1) {
+        error_set(&error, ERR_INVALID, "shoal_group_open: %s",
+                  group ? "timeout_ms is less than -1" : "group is NULL");
+        return error_text_keep(&error);
+    }
     int code = job_check(job, &error);
-    if (code == 0 && (!group || timeout_ms < -1))
-        code = error_set(&error, ERR_INVALID, "shoal_group_open: %s",
-                         group ? "timeout_ms is less than -1" : "group is NULL");
     if (code == 0)
         code = check_ranks(job, ranks, count, &place, &error);
     if (code < 0)

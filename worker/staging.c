@@ -37,6 +37,7 @@ int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t 
 {
     if (staging->own_count == staging->own_capacity) {
         uint32_t capacity = staging->own_capacity ? 2 * staging->own_capacity : 8;
+        /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
         struct staging_slot **slots = realloc(staging->own_slots, capacity * sizeof(*slots));
         if (!slots)
             return ERR_MEMORY;

@@ -1,0 +1,206 @@
+/* What goes wrong, as a caller of the library sees it. */
+#include "worker/shoal.h"
+
+#include "tests/lib/suite.h"
+#include "tests/lib/world.h"
+#include "worker/job.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void check_timeout(struct member *member)
+{
+    shoal_group *world = shoal_world(member->job);
+    static float large[30000];
+    shoal_request *request;
+    fake_daemon_hold(member->world->daemon, true);
+    GOOD(shoal_all_reduce(world, large, large, 30000, SHOAL_F32, SHOAL_SUM, &request));
+    BAD(shoal_wait(request, 0), SHOAL_ETIMEOUT, "all_reduce of 30000 float (sum)");
+    BAD(shoal_wait(request, 20), SHOAL_ETIMEOUT, "0 back");
+    ck_assert_int_eq(shoal_test(request), SHOAL_EAGAIN);
+    fake_daemon_hold(member->world->daemon, false);
+    GOOD(shoal_wait(request, -1));
+}
+
+START_TEST(test_wait_times_out_and_goes_on)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 1}, check_timeout);
+}
+END_TEST
+
+static void check_mismatch(struct member *member)
+{
+    shoal_group *group;
+    GOOD(shoal_group_open(member->job, (int[]){0, 1}, 2, -1, &group));
+    int32_t data[4] = {1, 1, 1, 1};
+    BAD(shoal_all_reduce(group, data, data, member->rank ? 4 : 3, SHOAL_I32, SHOAL_SUM, NULL),
+        SHOAL_EMISMATCH, "rank 0 asked");
+    BAD(shoal_barrier(group, NULL), SHOAL_EMISMATCH, "rank 0 asked");
+    /* The other group goes on. */
+    GOOD(shoal_all_reduce(shoal_world(member->job), data, data, 4, SHOAL_I32, SHOAL_SUM, NULL));
+    ck_assert_int_eq(data[0], 2);
+    GOOD(shoal_group_close(group));
+}
+
+START_TEST(test_disagreement_fails_the_group_alone)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 2}, check_mismatch);
+}
+END_TEST
+
+START_TEST(test_lost_rank_fails_what_is_under_way)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    static float large[2][40000];
+    shoal_request *requests[2];
+    struct notes notes = NOTES;
+    for (int i = 0; i < 2; i++)
+        GOOD(shoal_all_reduce(shoal_world(job), large[i], large[i], 40000, SHOAL_F32, SHOAL_SUM,
+                              &requests[i]));
+    GOOD(shoal_request_on_complete(requests[1], note_call, &notes));
+    fake_daemon_fail(daemon, -1, SHOAL_ELOST, "rank 3 on node b is gone");
+    notes_wait(&notes, 1);
+    ck_assert_int_eq(notes.last_result, SHOAL_ELOST);
+    ck_assert_str_eq(notes.text, "rank 3 on node b is gone");
+    BAD(shoal_wait(requests[0], -1), SHOAL_ELOST, "rank 3 on node b is gone");
+    BAD(shoal_test(requests[1]), SHOAL_ELOST, "rank 3");
+    shoal_request_free(requests[1]);
+    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_ELOST, "rank 3");
+    shoal_group *group;
+    BAD(shoal_group_open(job, (int[]){0}, 1, -1, &group), SHOAL_ELOST, "rank 3");
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
+static void *wait_for_lost_daemon(void *argument)
+{
+    BAD(shoal_wait(argument, -1), SHOAL_EDISCONNECTED, "went away");
+    return NULL;
+}
+
+START_TEST(test_daemon_dies)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    static float large[2][40000];
+    shoal_request *requests[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        GOOD(shoal_all_reduce(shoal_world(job), large[i], large[i], 40000, SHOAL_F32, SHOAL_SUM,
+                              &requests[i]));
+        pthread_create(&threads[i], NULL, wait_for_lost_daemon, requests[i]);
+    }
+    fake_daemon_stop(daemon);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_EDISCONNECTED, "went away");
+    GOOD(shoal_close(job));
+}
+END_TEST
+
+START_TEST(test_daemon_speaks_nonsense)
+{
+    const char *const lines[] = {"{\"type\":\"joined\"}\n", "not json\n", "{\"type\":\"what\"}\n",
+                                 "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\","
+                                 "\"node\":\"a\"}\n"};
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        struct fake_daemon *daemon =
+            fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+        struct shoal_options options = world_options(daemon, 1);
+        shoal_job *job;
+        GOOD(shoal_open(&options, &job));
+        fake_daemon_hold(daemon, true);
+        fake_daemon_say(daemon, lines[i]);
+        BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_EPROTOCOL, "daemon");
+        GOOD(shoal_close(job));
+        fake_daemon_stop(daemon);
+    }
+}
+END_TEST
+
+static void *wait_while_closing(void *argument)
+{
+    BAD(shoal_wait(argument, -1), SHOAL_ESTATE, "closed");
+    return NULL;
+}
+
+START_TEST(test_close_ends_waits_and_calls_back)
+{
+    struct fake_daemon *daemon =
+        fake_daemon_start(&(struct fake_daemon_options){.world_size = 1, .never_left = true});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    static float large[2][40000];
+    shoal_request *requests[2];
+    struct notes notes = NOTES;
+    for (int i = 0; i < 2; i++)
+        GOOD(shoal_all_reduce(shoal_world(job), large[i], large[i], 40000, SHOAL_F32, SHOAL_SUM,
+                              &requests[i]));
+    GOOD(shoal_request_on_complete(requests[1], note_call, &notes));
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_while_closing, requests[0]);
+    for (unsigned waiters = 0; waiters == 0;) {
+        BAD(shoal_wait(requests[1], 1), SHOAL_ETIMEOUT, "chunks");
+        pthread_mutex_lock(&job->lock);
+        waiters = job->waiters;
+        pthread_mutex_unlock(&job->lock);
+    }
+    GOOD(shoal_close(job));
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(notes.calls, 1);
+    ck_assert_int_eq(notes.last_result, SHOAL_ESTATE);
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
+START_TEST(test_forked_child_is_refused)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    GOOD(shoal_open(&options, &job));
+    pid_t child = fork();
+    if (child == 0) {
+        float x = 1;
+        bool refused = shoal_all_reduce(shoal_world(job), &x, &x, 1, SHOAL_F32, SHOAL_SUM, NULL) ==
+                           SHOAL_ESTATE &&
+                       !shoal_alloc(job, 64) && shoal_close(job) == SHOAL_ESTATE;
+        _exit(refused ? 0 : 1);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    GOOD(shoal_barrier(shoal_world(job), NULL));
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("api_failure");
+    TCase *cases = tcase_create("api_failure");
+    tcase_set_timeout(cases, 120);
+    tcase_add_test(cases, test_wait_times_out_and_goes_on);
+    tcase_add_test(cases, test_disagreement_fails_the_group_alone);
+    tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
+    tcase_add_test(cases, test_daemon_dies);
+    tcase_add_test(cases, test_daemon_speaks_nonsense);
+    tcase_add_test(cases, test_close_ends_waits_and_calls_back);
+    tcase_add_test(cases, test_forked_child_is_refused);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}

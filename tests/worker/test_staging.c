@@ -1,0 +1,139 @@
+#include "worker/staging.h"
+
+#include "tests/lib/suite.h"
+#include "worker/request.h"
+
+#define FIRST 4096u
+#define BYTES 1024u
+
+START_TEST(test_shared_slots_first_then_own)
+{
+    struct staging staging;
+    struct staging_slot own;
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 3), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own, 100 * BYTES, BYTES), 0);
+    struct staging_slot *taken[3];
+    for (int i = 0; i < 3; i++) {
+        taken[i] = staging_take(&staging, &own, BYTES, i % 2);
+        ck_assert_ptr_nonnull(taken[i]);
+        ck_assert(taken[i]->shared);
+        ck_assert_int_eq(taken[i]->state, STAGING_TAKEN);
+        for (int j = 0; j < i; j++)
+            ck_assert_uint_ne(taken[i]->offset, taken[j]->offset);
+    }
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, false));
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, true), &own);
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, true));
+    staging_give_back(&staging, taken[1]);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, false), taken[1]);
+    staging_give_back(&staging, &own);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, true), &own);
+    staging_clear(&staging);
+}
+END_TEST
+
+/* What makes the library free of deadlock: nobody else's use keeps a group's oldest from a slot. */
+START_TEST(test_every_group_keeps_its_own)
+{
+    struct staging staging;
+    struct staging_slot own[20];
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 2), 0);
+    for (unsigned i = 0; i < 20; i++)
+        ck_assert_int_eq(staging_add_own(&staging, &own[i], (50 + i) * BYTES, BYTES), 0);
+    for (unsigned i = 0; i < 20; i++)
+        while (staging_take(&staging, &own[0], BYTES, false))
+            ;
+    for (unsigned i = 0; i < 20; i++)
+        ck_assert_ptr_eq(staging_take(&staging, &own[i], BYTES, true), &own[i]);
+    staging_clear(&staging);
+}
+END_TEST
+
+START_TEST(test_without_shared_slots)
+{
+    struct staging staging;
+    struct staging_slot own;
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 0), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own, FIRST, BYTES), 0);
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, false));
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, true), &own);
+    ck_assert_ptr_eq(staging_find(&staging, FIRST), &own);
+    staging_clear(&staging);
+}
+END_TEST
+
+START_TEST(test_larger_chunks_use_their_own_slot_only)
+{
+    struct staging staging;
+    struct staging_slot own;
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 2), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own, 100 * BYTES, 4 * BYTES), 0);
+    ck_assert_ptr_null(staging_take(&staging, &own, 4 * BYTES, false));
+    ck_assert_ptr_eq(staging_take(&staging, &own, 4 * BYTES, true), &own);
+    staging_clear(&staging);
+}
+END_TEST
+
+START_TEST(test_find)
+{
+    struct staging staging;
+    struct staging_slot own[2];
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 3), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own[0], FIRST + 3 * BYTES, BYTES), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own[1], 64, BYTES), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_ptr_eq(staging_find(&staging, FIRST + i * BYTES), &staging.slots[i]);
+    ck_assert_ptr_eq(staging_find(&staging, FIRST + 3 * BYTES), &own[0]);
+    ck_assert_ptr_eq(staging_find(&staging, 64), &own[1]);
+    const uint64_t nowhere[] = {0, 63, FIRST - 1, FIRST + 1, FIRST + BYTES + 64, UINT64_MAX};
+    for (size_t i = 0; i < sizeof(nowhere) / sizeof(nowhere[0]); i++)
+        ck_assert_ptr_null(staging_find(&staging, nowhere[i]));
+    staging_remove_own(&staging, &own[0]);
+    ck_assert_ptr_null(staging_find(&staging, FIRST + 3 * BYTES));
+    ck_assert_ptr_eq(staging_find(&staging, 64), &own[1]);
+    staging_clear(&staging);
+}
+END_TEST
+
+START_TEST(test_abandon)
+{
+    struct staging staging;
+    struct staging_slot own;
+    struct request failed, other;
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 3), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own, 100 * BYTES, BYTES), 0);
+    struct staging_slot *slots[4];
+    const enum staging_state states[4] = {STAGING_TAKEN, STAGING_GIVEN, STAGING_GIVEN,
+                                          STAGING_BACK};
+    for (int i = 0; i < 4; i++) {
+        slots[i] = staging_take(&staging, &own, BYTES, true);
+        slots[i]->request = i == 2 ? &other : &failed;
+        slots[i]->state = states[i];
+    }
+    staging_abandon(&staging, &failed);
+    ck_assert_int_eq(slots[0]->state, STAGING_FREE);
+    ck_assert_int_eq(slots[1]->state, STAGING_GIVEN); /* the daemon may write to it yet */
+    ck_assert_ptr_null(slots[1]->request);
+    ck_assert_ptr_eq(slots[2]->request, &other);
+    ck_assert_int_eq(own.state, STAGING_FREE);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, false), slots[0]);
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, false));
+    staging_give_back(&staging, slots[1]);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, false), slots[1]);
+    staging_clear(&staging);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("staging");
+    TCase *cases = tcase_create("staging");
+    tcase_add_test(cases, test_shared_slots_first_then_own);
+    tcase_add_test(cases, test_every_group_keeps_its_own);
+    tcase_add_test(cases, test_without_shared_slots);
+    tcase_add_test(cases, test_larger_chunks_use_their_own_slot_only);
+    tcase_add_test(cases, test_find);
+    tcase_add_test(cases, test_abandon);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}
