@@ -1,5 +1,6 @@
 /* The configuration files of embedded daemons. */
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "worker/programs/launcher.h"
@@ -12,8 +13,9 @@ static json_t *roster_build(const struct launch_config *config)
     for (uint32_t i = 0; servers && i < config->worker_nodes + config->cpu_nodes; i++) {
         char name[LAUNCH_JOB_BYTES];
         launch_node_name(name, config->worker_nodes, i);
-        json_t *server = json_pack("{s:s, s:s, s:i, s:i}", "name", name, "address", "127.0.0.1",
-                                   "port", (int)config->ports[i], "weight",
+        char address[32];
+        snprintf(address, sizeof(address), "127.0.0.1:%u", config->ports[i]);
+        json_t *server = json_pack("{s:s, s:s, s:i}", "name", name, "address", address, "weight",
                                    (int)(i < config->worker_nodes ? worker_weight : cpu_weight));
         if (json_array_append_new(servers, server)) {
             json_decref(servers);
