@@ -68,6 +68,7 @@ LIBCOMMON := $(BUILD)/lib/libcommon.a
 LIBSERVER := $(BUILD)/lib/libserver.a
 LIBWORKER := $(BUILD)/lib/libworker.a
 LIBPROGRAMS := $(BUILD)/lib/libprograms.a
+LIBTEST := $(BUILD)/lib/libtest.a
 LIBSHOAL := $(BUILD)/lib/libshoal.so
 SONAME := libshoal.so.$(VERSION_MAJOR)
 
@@ -106,6 +107,7 @@ $(LIBCOMMON): $(COMMON_OBJ)
 $(LIBSERVER): $(SERVER_OBJ)
 $(LIBWORKER): $(WORKER_OBJ)
 $(LIBPROGRAMS): $(PROGRAM_OBJ)
+$(LIBTEST): $(TEST_LIB_OBJ)
 %.a:
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -145,10 +147,15 @@ $(TEST_WORKER): $(BUILD)/obj/tests/e2e/helper_worker.o $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN/../lib' -lm
 
-$(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_LIB_OBJ) $(LIBSERVER) $(LIBPROGRAMS) \
-          $(LIBWORKER) $(LIBCOMMON)
+# Archives, so that a test takes in what it needs and nothing else. The worker's tests have no server
+# in them: the two sides may use the same words.
+TEST_ARCHIVES := $(LIBTEST) $(LIBSERVER) $(LIBPROGRAMS) $(LIBWORKER) $(LIBCOMMON)
+$(filter $(BUILD)/tests/worker/%,$(TESTS)): TEST_LINKED = $(LIBTEST) $(LIBPROGRAMS) $(LIBWORKER) $(LIBCOMMON)
+TEST_LINKED = $(TEST_ARCHIVES)
+$(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) $(TEST_LIBS) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(TEST_LINKED) $(SERVER_LIBS) $(WORKER_LIBS) \
+	    $(TEST_LIBS) -lm
 
 # Added to what the rule above links.
 $(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)

@@ -343,7 +343,8 @@ START_TEST(test_metrics)
     ck_assert_uint_eq(strlen(text), length);
     ck_assert_str_eq(text + length - 6, "# EOF\n");
     /* Every line is a comment, or a name and a number. */
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         if (line[0] == '#')
             continue;
         const char *value = strrchr(line, ' ');
