@@ -95,6 +95,30 @@ void virtual_schedule_in(struct virtual_cluster *cluster, struct virtual_channel
                          void (*happen)(struct virtual_cluster *, void *, uint64_t), void *what,
                          uint64_t number);
 
+/* virtual_world.c */
+struct coordinator_io virtual_world(struct virtual_node *node);
+/* The coordinator was called: what is due may have changed. */
+void virtual_called(struct virtual_node *node);
+/* Takes the event to the coordinator, later. */
+void virtual_event(struct virtual_node *node, struct engine_event *event);
+
+/* virtual_script.c: a job's collectives, from its seed. */
+/* One collective of a job, the same for all ranks. */
+struct script {
+    uint32_t group; /* index of the job's groups; 0: the world */
+    struct request_ask ask;
+    uint64_t seed;
+};
+
+void script_write(struct virtual_job_run *run);
+/* A rank's place in a group of the job, or -1. */
+int64_t script_place(const struct virtual_job_run *run, uint32_t group, uint32_t rank);
+size_t script_bytes(const struct request_ask *ask);
+/* What the rank at this place gives. */
+void script_input(const struct script *it, uint32_t place, void *data);
+/* In rank order on each node, in node order over the nodes. */
+void script_reference(const struct virtual_job_run *run, const struct script *it, void *result);
+
 /* virtual_worker.c: what a node has for a worker, by its handle */
 void virtual_worker_message(struct virtual_cluster *cluster, uint32_t handle,
                             const struct message *message);

@@ -13,13 +13,6 @@
 #define GROUPS_MAX 8
 #define UNTOUCHED 0x5a
 
-/* One collective of a job, the same for all ranks. */
-struct script {
-    uint32_t group; /* index of the job's groups; 0: the world */
-    struct request_ask ask;
-    uint64_t seed;
-};
-
 /* One of them under way at a rank. */
 struct flight {
     struct request request; /* first */
@@ -60,143 +53,20 @@ struct virtual_worker {
 
 static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t number);
 
-/* --- a job's script --------------------------------------------------------------------------- */
-
-static int64_t group_place(const struct virtual_job_run *run, uint32_t group, uint32_t rank)
-{
-    for (uint32_t i = 0; i < run->group_sizes[group]; i++) {
-        if (run->group_ranks[group][i] == rank)
-            return i;
-    }
-    return -1;
-}
-
-static uint64_t mix(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
-
-static void script_groups(struct virtual_job_run *run, uint64_t *state)
-{
-    const struct virtual_job *job = &run->job;
-    run->group_ranks = calloc(job->groups + 1, sizeof(*run->group_ranks));
-    run->group_sizes = calloc(job->groups + 1, sizeof(*run->group_sizes));
-    for (uint32_t g = 0; g <= job->groups; g++) {
-        uint32_t *ranks = calloc(job->ranks, sizeof(*ranks));
-        for (uint32_t i = 0; i < job->ranks; i++)
-            ranks[i] = i;
-        uint32_t size = job->ranks;
-        if (g > 0 && job->ranks > 2) {
-            for (uint32_t i = job->ranks - 1; i > 0; i--) {
-                uint32_t j = (uint32_t)(mix(state) % (i + 1));
-                uint32_t swap = ranks[i];
-                ranks[i] = ranks[j];
-                ranks[j] = swap;
-            }
-            size = 2 + (uint32_t)(mix(state) % (job->ranks - 1));
-        }
-        run->group_ranks[g] = ranks;
-        run->group_sizes[g] = size;
-    }
-}
-
-static void script_write(struct virtual_job_run *run)
-{
-    const struct virtual_job *job = &run->job;
-    uint64_t state = job->seed;
-    script_groups(run, &state);
-    run->script = calloc(job->collectives, sizeof(*run->script));
-    for (uint32_t i = 0; i < job->collectives; i++) {
-        struct script *it = &run->script[i];
-        it->group = (uint32_t)(mix(&state) % (job->groups + 1));
-        it->seed = mix(&state);
-        it->ask.kind =
-            mix(&state) % 4 == 0 ? mix(&state) % COLLECTIVE_KIND_COUNT : COLLECTIVE_ALL_REDUCE;
-        it->ask.dtype = mix(&state) % DTYPE_COUNT;
-        do
-            it->ask.op = mix(&state) % REDUCE_OP_COUNT;
-        while (!reduce_op_allows(it->ask.op, it->ask.dtype));
-        it->ask.root = (uint32_t)(mix(&state) % run->group_sizes[it->group]);
-        uint64_t most = mix(&state) % 3 == 0 ? 40 : job->most_count;
-        it->ask.count = it->ask.kind == COLLECTIVE_BARRIER ? 0 : mix(&state) % (most + 1);
-    }
-}
-
-/* --- the reference ---------------------------------------------------------------------------- */
-
-static size_t ask_bytes(const struct request_ask *ask)
-{
-    return ask->count * dtype_bytes(ask->dtype);
-}
-
-static void fill_input(const struct script *it, uint32_t place, void *data)
-{
-    reference_fill(it->ask.dtype, data, it->ask.count, it->seed + 1000003ull * place, 8);
-}
-
-static void sum_of(const struct request_ask *ask, enum reduce_op op, void **parts, unsigned count,
-                   void *result, uint32_t divisor)
-{
-    void *out[1] = {result};
-    reduce_run(reduce_select(REDUCE_ISA_SCALAR), ask->dtype, op, (const void *const *)parts, count,
-               out, 1, ask->count, divisor);
-}
-
-/* In rank order on each node, in node order over the nodes. */
-static void reference_sum(const struct virtual_job_run *run, const struct script *it, void *result)
-{
-    uint32_t size = run->group_sizes[it->group];
-    size_t bytes = ask_bytes(&it->ask) + 1;
-    void *node_sums[VIRTUAL_NODES_MAX];
-    unsigned nodes = 0;
-    enum reduce_op first = it->ask.op == REDUCE_AVG ? REDUCE_SUM : it->ask.op;
-    void **parts = calloc(size, sizeof(*parts));
-    unsigned whole = 0;
-    for (uint32_t node = 0; node < VIRTUAL_NODES_MAX; node++) {
-        unsigned count = 0;
-        for (uint32_t i = 0; i < size; i++) {
-            if (run->rank_nodes[run->group_ranks[it->group][i]] != node)
-                continue;
-            parts[count] = malloc(bytes);
-            fill_input(it, i, parts[count++]);
-        }
-        if (count == 0)
-            continue;
-        node_sums[nodes] = malloc(bytes);
-        if (count == size) {
-            sum_of(&it->ask, it->ask.op, parts, count, result, size);
-            whole = 1;
-        } else {
-            sum_of(&it->ask, first, parts, count, node_sums[nodes], 1);
-        }
-        nodes++;
-        while (count > 0)
-            free(parts[--count]);
-    }
-    if (!whole)
-        sum_of(&it->ask, it->ask.op, node_sums, nodes, result, size);
-    while (nodes > 0)
-        free(node_sums[--nodes]);
-    free(parts);
-}
-
 static void check_flight(struct virtual_worker *worker, const struct flight *flight)
 {
     const struct script *it = &worker->run->script[flight->script];
-    uint32_t place = (uint32_t)group_place(worker->run, it->group, worker->rank);
-    size_t bytes = ask_bytes(&it->ask);
+    uint32_t place = (uint32_t)script_place(worker->run, it->group, worker->rank);
+    size_t bytes = script_bytes(&it->ask);
     uint8_t *expected = malloc(bytes + 1);
     bool has_result = it->ask.kind == COLLECTIVE_ALL_REDUCE ||
                       it->ask.kind == COLLECTIVE_BROADCAST || place == it->ask.root;
     if (it->ask.kind == COLLECTIVE_BROADCAST)
-        fill_input(it, it->ask.root, expected);
+        script_input(it, it->ask.root, expected);
     else if (has_result)
-        reference_sum(worker->run, it, expected);
+        script_reference(worker->run, it, expected);
     else if (flight->recv == flight->send)
-        fill_input(it, place, expected);
+        script_input(it, place, expected);
     else
         memset(expected, UNTOUCHED, bytes);
     EXPECT_MSG(memcmp(expected, flight->recv, bytes) == 0,
@@ -273,7 +143,7 @@ static void worker_pump_soon(struct virtual_worker *worker, uint64_t most_ns)
 static void worker_open_next(struct virtual_worker *worker)
 {
     const struct virtual_job_run *run = worker->run;
-    while (worker->opened <= run->job.groups && group_place(run, worker->opened, worker->rank) < 0)
+    while (worker->opened <= run->job.groups && script_place(run, worker->opened, worker->rank) < 0)
         worker->opened++;
     if (worker->opened > run->job.groups) {
         worker->state = RUNNING;
@@ -553,8 +423,8 @@ static void worker_start(struct virtual_worker *worker, uint32_t index)
 {
     struct virtual_job_run *run = worker->run;
     const struct script *it = &run->script[index];
-    uint32_t place = (uint32_t)group_place(run, it->group, worker->rank);
-    size_t bytes = ask_bytes(&it->ask) + 8;
+    uint32_t place = (uint32_t)script_place(run, it->group, worker->rank);
+    size_t bytes = script_bytes(&it->ask) + 8;
     struct flight *flight = calloc(1, sizeof(*flight));
     flight->script = index;
     flight->send = flight_buffer(worker, bytes, &flight->arena_send);
@@ -563,7 +433,7 @@ static void worker_start(struct virtual_worker *worker, uint32_t index)
     if (!in_place)
         memset(flight->recv, UNTOUCHED, bytes);
     memset(flight->send, 0, bytes);
-    fill_input(it, place, flight->send);
+    script_input(it, place, flight->send);
     if (it->ask.kind == COLLECTIVE_BROADCAST && place != it->ask.root)
         memset(flight->send, UNTOUCHED, bytes);
     struct request_ask ask = it->ask;
@@ -598,7 +468,7 @@ static bool worker_start_some(struct virtual_worker *worker)
     uint32_t first = (uint32_t)virtual_random(worker->cluster, job->groups + 1);
     for (uint32_t i = 0; i <= job->groups; i++) {
         uint32_t group = (first + i) % (job->groups + 1);
-        if (group_place(worker->run, group, worker->rank) < 0 ||
+        if (script_place(worker->run, group, worker->rank) < 0 ||
             worker->in_flight[group] >= job->in_flight)
             continue;
         uint32_t *next = &worker->next_script[group];
@@ -612,11 +482,13 @@ static bool worker_start_some(struct virtual_worker *worker)
     return false;
 }
 
-static void worker_take_completed(struct virtual_worker *worker)
+static bool worker_take_completed(struct virtual_worker *worker)
 {
+    bool any = false;
     struct request *request;
     while ((request = progress_next_completed(&worker->progress)) != NULL) {
         struct flight *flight = (struct flight *)request;
+        any = true;
         const struct script *it = &worker->run->script[flight->script];
         worker->in_flight[it->group]--;
         if (request->result == 0) {
@@ -627,6 +499,7 @@ static void worker_take_completed(struct virtual_worker *worker)
         }
         flight_free(worker, flight);
     }
+    return any;
 }
 
 static void worker_progress(struct virtual_worker *worker)
@@ -653,17 +526,16 @@ static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t nu
     if (!worker->progressing)
         return;
     arena_worker_cancel_sleep(&worker->arena);
-    if (worker_start_some(worker))
-        worker_pump_soon(worker, 30000);
+    bool more = worker_start_some(worker);
     worker_progress(worker);
-    worker_take_completed(worker);
+    more |= worker_take_completed(worker);
     if (arena_worker_prepare_sleep(&worker->arena) || progress_has_work(&worker->progress))
         worker_pump_soon(worker, 3000);
     if (worker->state != RUNNING)
         return;
     if (worker->finished >= worker->mine || worker->finished >= worker->leave_after)
         worker_leave(worker);
-    else if (!worker->held)
+    else if (more)
         worker_pump_soon(worker, 2 * cluster->options.most_delay_ns);
 }
 
@@ -685,7 +557,7 @@ static struct virtual_worker *worker_create(struct virtual_cluster *cluster,
     EXPECT(arena_format(&worker->arena, worker->memory, ARENA_BYTES, PROGRESS_RING_ENTRIES,
                         &error) == 0);
     for (uint32_t i = 0; i < run->job.collectives; i++)
-        worker->mine += group_place(run, run->script[i].group, rank) >= 0;
+        worker->mine += script_place(run, run->script[i].group, rank) >= 0;
     return worker;
 }
 

@@ -1,0 +1,130 @@
+/* What the ranks of a virtual job do, and what must come out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/reduce.h"
+#include "tests/lib/reduce_reference.h"
+#include "tests/lib/virtual_private.h"
+
+/* --- a job's script --------------------------------------------------------------------------- */
+
+int64_t script_place(const struct virtual_job_run *run, uint32_t group, uint32_t rank)
+{
+    for (uint32_t i = 0; i < run->group_sizes[group]; i++) {
+        if (run->group_ranks[group][i] == rank)
+            return i;
+    }
+    return -1;
+}
+
+static uint64_t mix(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+static void script_groups(struct virtual_job_run *run, uint64_t *state)
+{
+    const struct virtual_job *job = &run->job;
+    run->group_ranks = calloc(job->groups + 1, sizeof(*run->group_ranks));
+    run->group_sizes = calloc(job->groups + 1, sizeof(*run->group_sizes));
+    for (uint32_t g = 0; g <= job->groups; g++) {
+        uint32_t *ranks = calloc(job->ranks, sizeof(*ranks));
+        for (uint32_t i = 0; i < job->ranks; i++)
+            ranks[i] = i;
+        uint32_t size = job->ranks;
+        if (g > 0 && job->ranks > 2) {
+            for (uint32_t i = job->ranks - 1; i > 0; i--) {
+                uint32_t j = (uint32_t)(mix(state) % (i + 1));
+                uint32_t swap = ranks[i];
+                ranks[i] = ranks[j];
+                ranks[j] = swap;
+            }
+            size = 2 + (uint32_t)(mix(state) % (job->ranks - 1));
+        }
+        run->group_ranks[g] = ranks;
+        run->group_sizes[g] = size;
+    }
+}
+
+void script_write(struct virtual_job_run *run)
+{
+    const struct virtual_job *job = &run->job;
+    uint64_t state = job->seed;
+    script_groups(run, &state);
+    run->script = calloc(job->collectives, sizeof(*run->script));
+    for (uint32_t i = 0; i < job->collectives; i++) {
+        struct script *it = &run->script[i];
+        it->group = (uint32_t)(mix(&state) % (job->groups + 1));
+        it->seed = mix(&state);
+        it->ask.kind =
+            mix(&state) % 4 == 0 ? mix(&state) % COLLECTIVE_KIND_COUNT : COLLECTIVE_ALL_REDUCE;
+        it->ask.dtype = mix(&state) % DTYPE_COUNT;
+        do
+            it->ask.op = mix(&state) % REDUCE_OP_COUNT;
+        while (!reduce_op_allows(it->ask.op, it->ask.dtype));
+        it->ask.root = (uint32_t)(mix(&state) % run->group_sizes[it->group]);
+        uint64_t most = mix(&state) % 3 == 0 ? 40 : job->most_count;
+        it->ask.count = it->ask.kind == COLLECTIVE_BARRIER ? 0 : mix(&state) % (most + 1);
+    }
+}
+
+/* --- the reference ---------------------------------------------------------------------------- */
+
+size_t script_bytes(const struct request_ask *ask)
+{
+    return ask->count * dtype_bytes(ask->dtype);
+}
+
+void script_input(const struct script *it, uint32_t place, void *data)
+{
+    reference_fill(it->ask.dtype, data, it->ask.count, it->seed + 1000003ull * place, 8);
+}
+
+static void sum_of(const struct request_ask *ask, enum reduce_op op, void **parts, unsigned count,
+                   void *result, uint32_t divisor)
+{
+    void *out[1] = {result};
+    reduce_run(reduce_select(REDUCE_ISA_SCALAR), ask->dtype, op, (const void *const *)parts, count,
+               out, 1, ask->count, divisor);
+}
+
+/* In rank order on each node, in node order over the nodes. */
+void script_reference(const struct virtual_job_run *run, const struct script *it, void *result)
+{
+    uint32_t size = run->group_sizes[it->group];
+    size_t bytes = script_bytes(&it->ask) + 1;
+    void *node_sums[VIRTUAL_NODES_MAX];
+    unsigned nodes = 0;
+    enum reduce_op first = it->ask.op == REDUCE_AVG ? REDUCE_SUM : it->ask.op;
+    void **parts = calloc(size, sizeof(*parts));
+    unsigned whole = 0;
+    for (uint32_t node = 0; node < VIRTUAL_NODES_MAX; node++) {
+        unsigned count = 0;
+        for (uint32_t i = 0; i < size; i++) {
+            if (run->rank_nodes[run->group_ranks[it->group][i]] != node)
+                continue;
+            parts[count] = malloc(bytes);
+            script_input(it, i, parts[count++]);
+        }
+        if (count == 0)
+            continue;
+        node_sums[nodes] = malloc(bytes);
+        if (count == size) {
+            sum_of(&it->ask, it->ask.op, parts, count, result, size);
+            whole = 1;
+        } else {
+            sum_of(&it->ask, first, parts, count, node_sums[nodes], 1);
+        }
+        nodes++;
+        while (count > 0)
+            free(parts[--count]);
+    }
+    if (!whole)
+        sum_of(&it->ask, it->ask.op, node_sums, nodes, result, size);
+    while (nodes > 0)
+        free(node_sums[--nodes]);
+    free(parts);
+}
