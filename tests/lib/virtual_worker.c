@@ -523,7 +523,7 @@ static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t nu
     (void)number;
     struct virtual_worker *worker = what;
     worker->pump_due = false;
-    if (!worker->progressing)
+    if (!worker->progressing || worker->state == ENDED)
         return;
     arena_worker_cancel_sleep(&worker->arena);
     bool more = worker_start_some(worker);
