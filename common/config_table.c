@@ -202,8 +202,10 @@ static const struct config_key data_keys[] = {
     {.name = "bind_threads",
      .type = CONFIG_BOOLEAN,
      FIELD(bind_threads),
-     .default_number = 1,
-     .text = "Bind the reduce threads near the memory that they sum."},
+     .default_number = 0,
+     .text =
+         "Bind the reduce threads to cores near the memory that they sum. For a host whose only "
+         "daemon this is, and which leaves it cores."},
 };
 
 static const struct config_key limit_keys[] = {

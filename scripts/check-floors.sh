@@ -38,6 +38,7 @@ common/ring*.[ch]           1
 common/transport*.[ch]      2
 server/exchange*.[ch]       3 pure
 server/disagreement*.[ch]   3 pure
+server/chunk*.[ch]          3 pure
 server/slot*.[ch]           3 pure
 server/collective*.[ch]     3 pure
 server/group*.[ch]          3 pure

@@ -31,6 +31,7 @@ struct control_engine {
     void (*group_open)(struct engine *engine, uint64_t job, uint32_t group, const uint32_t *ranks,
                        uint32_t rank_count);
     void (*group_close)(struct engine *engine, uint64_t job, uint32_t group);
+    void (*group_fail)(struct engine *engine, uint64_t job, uint32_t group);
     void (*rank_left)(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
                       uint64_t sequences);
     void (*worker_attach)(struct engine *engine, uint64_t job, uint32_t rank,

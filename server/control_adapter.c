@@ -67,6 +67,11 @@ static void io_group_open(void *context, uint64_t job, const struct group *group
                                    group->count);
 }
 
+static void io_group_fail(void *context, uint64_t job, uint32_t group)
+{
+    io_engine(context)->group_fail(io_engine(context)->engine, job, group);
+}
+
 static void io_group_close(void *context, uint64_t job, uint32_t group)
 {
     io_engine(context)->group_close(io_engine(context)->engine, job, group);
@@ -116,6 +121,7 @@ struct coordinator_io control_coordinator_io(struct control *control)
         .job_fail = io_job_fail,
         .group_open = io_group_open,
         .group_close = io_group_close,
+        .group_fail = io_group_fail,
         .rank_left = io_rank_left,
         .worker_attach = io_worker_attach,
         .worker_detach = io_worker_detach,

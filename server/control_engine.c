@@ -18,6 +18,7 @@ struct control_engine control_engine_of(struct engine *engine)
         .job_fail = engine_job_fail,
         .group_open = engine_group_open,
         .group_close = engine_group_close,
+        .group_fail = engine_group_fail,
         .rank_left = engine_rank_left,
         .worker_attach = engine_worker_attach,
         .worker_detach = engine_worker_detach,

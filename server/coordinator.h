@@ -32,6 +32,7 @@ struct coordinator_io {
     void (*job_fail)(void *context, uint64_t job);
     void (*group_open)(void *context, uint64_t job, const struct group *group);
     void (*group_close)(void *context, uint64_t job, uint32_t group);
+    void (*group_fail)(void *context, uint64_t job, uint32_t group);
     void (*rank_left)(void *context, uint64_t job, uint32_t group, uint32_t rank,
                       uint64_t sequences);
     void (*worker_attach)(void *context, uint64_t job, uint32_t rank, uint32_t worker);

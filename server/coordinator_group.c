@@ -262,9 +262,11 @@ int group_on_failed(struct coordinator *c, uint32_t node, const struct message *
         return error_set(error, ERR_PROTOCOL, "group_failed of job '%s', in which it has no part",
                          job->name);
     struct group *group = job_group(job, (uint32_t)message->group);
-    if (group && !group->failed)
-        group_tell_failed(c, job, group, message->code < 0 ? message->code : ERR_LOST,
-                          message->text);
+    if (!group || group->failed)
+        return 0;
+    group_tell_failed(c, job, group, message->code < 0 ? message->code : ERR_LOST, message->text);
+    if (job_needs_engine(job))
+        c->io.group_fail(c->io.context, job->id, group->id);
     return 0;
 }
 

@@ -389,6 +389,13 @@ void engine_group_close(struct engine *engine, uint64_t job, uint32_t group)
     engine_queue_put_command(&engine->commands, command);
 }
 
+void engine_group_fail(struct engine *engine, uint64_t job, uint32_t group)
+{
+    struct engine_command *command = job_command(COMMAND_GROUP_FAIL, job);
+    command->group = group;
+    engine_queue_put_command(&engine->commands, command);
+}
+
 void engine_rank_left(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
                       uint64_t sequences)
 {

@@ -56,6 +56,8 @@ void engine_job_fail(struct engine *engine, uint64_t job);
 /* ranks: job ranks in group order. ENGINE_GROUP_OPENED follows. */
 void engine_group_open(struct engine *engine, uint64_t job, uint32_t group, const uint32_t *ranks,
                        uint32_t rank_count);
+/* Another daemon says that the group has failed: stop its collectives here too. No event. */
+void engine_group_fail(struct engine *engine, uint64_t job, uint32_t group);
 void engine_group_close(struct engine *engine, uint64_t job, uint32_t group);
 /* A rank has left properly, having submitted `sequences` collectives of the group: later ones fail
  * with ERR_LOST on the others (ENGINE_GROUP_FAILED). */

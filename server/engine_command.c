@@ -173,6 +173,9 @@ static void engine_carry_out(struct engine *engine, struct engine_command *comma
     case COMMAND_GROUP_CLOSE:
         exchange_group_close(engine->exchange, command->job, command->group);
         break;
+    case COMMAND_GROUP_FAIL:
+        exchange_group_stop(engine->exchange, command->job, command->group);
+        break;
     case COMMAND_RANK_LEFT:
         exchange_rank_left(engine->exchange, command->job, command->group, command->rank,
                            command->sequence);

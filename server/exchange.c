@@ -310,7 +310,7 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
             return error_set(error, ERR_PROTOCOL,
                              "a result for group %" PRIu32 ", in which it owns no shard",
                              group->id);
-        return collective_result(group, from, header, buffer, error);
+        return chunk_result(group, from, header, buffer, error);
     default:
         return message_error(group, from, header, buffer, error);
     }

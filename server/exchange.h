@@ -126,6 +126,8 @@ void exchange_job_fail(struct exchange *exchange, uint64_t job);
 void exchange_job_close(struct exchange *exchange, uint64_t job);
 int exchange_group_open(struct exchange *exchange, uint64_t job, uint32_t group,
                         const uint32_t *ranks, uint32_t rank_count, struct error *error);
+/* The group has failed elsewhere: stop its collectives here, without an event. */
+void exchange_group_stop(struct exchange *exchange, uint64_t job, uint32_t group);
 void exchange_group_close(struct exchange *exchange, uint64_t job, uint32_t group);
 void exchange_rank_left(struct exchange *exchange, uint64_t job, uint32_t group, uint32_t rank,
                         uint64_t sequences);

@@ -321,6 +321,16 @@ void exchange_group_fail(struct exchange_group *group, int code, const char *tex
     exchange->options.io.event(exchange->options.io.context, event);
 }
 
+void exchange_group_stop(struct exchange *exchange, uint64_t job_id, uint32_t id)
+{
+    struct exchange_job *job = exchange_job_find(exchange, job_id);
+    struct exchange_group *group = job ? exchange_group_find(job, id) : NULL;
+    if (!group || group->failed)
+        return;
+    group->failed = true;
+    exchange_job_settle(job);
+}
+
 void exchange_group_close(struct exchange *exchange, uint64_t job_id, uint32_t id)
 {
     struct exchange_job *job = exchange_job_find(exchange, job_id);

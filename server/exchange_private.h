@@ -1,6 +1,6 @@
 /* What the files of the exchange share; nobody else includes it.
- * exchange.c: peers and messages; exchange_job.c: jobs and groups; collective.c: chunks on their
- * node; slot.c: chunks at their owner. */
+ * exchange.c: peers and messages; exchange_job.c: jobs and groups; collective.c and
+ * chunk.c: collectives and their chunks on a node; slot.c: chunks at their owner. */
 #ifndef SERVER_EXCHANGE_PRIVATE_H
 #define SERVER_EXCHANGE_PRIVATE_H
 
@@ -223,10 +223,22 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
                          struct exchange_worker *worker, const struct arena_submission *submission,
                          struct error *error);
 void group_pump(struct exchange_group *group);
+/* All its chunks are delivered: tell the ranks, free it. */
+void collective_complete(struct collective *collective);
+
+/* chunk.c */
+/* The collective's chunk, made when it is not there yet; NULL: out of memory. */
+struct chunk *chunk_get(struct collective *collective, uint32_t index);
+void chunk_free(struct chunk *chunk);
+struct exchange_worker *group_local_worker(const struct exchange_group *group, uint32_t local);
+/* All ranks are here: sum straight into the arenas. */
+void chunk_issue_single(struct chunk *chunk);
+/* Sum what is here and give it to the owner. false: there is no buffer for the sum; try again. */
+bool chunk_issue_shared(struct chunk *chunk);
 /* The owner's answer for a chunk of this node. result: held buffer with the payload behind the
  * header, or NULL. */
-int collective_result(struct exchange_group *group, uint32_t from, const struct wire_header *header,
-                      struct buffer *result, struct error *error);
+int chunk_result(struct exchange_group *group, uint32_t from, const struct wire_header *header,
+                 struct buffer *result, struct error *error);
 /* The chunk's result is in its ranks' arenas, and nothing reads them any more. */
 void chunk_delivered(struct chunk *chunk);
 /* A send from an arena is to begin, and has ended. */

@@ -36,7 +36,7 @@ START_TEST(test_defaults)
     ck_assert_uint_eq(config.least_shard_bytes, 16384);
     ck_assert_uint_eq(config.window_chunks, 16);
     ck_assert_uint_eq(config.reduce_threads, 2);
-    ck_assert(config.bind_threads);
+    ck_assert(!config.bind_threads);
     ck_assert_uint_eq(config.memory_bytes, (uint64_t)4 << 30);
     ck_assert_uint_eq(config.arena_bytes, (uint64_t)64 << 30);
     ck_assert_uint_eq(config.heartbeat_ms, 500);

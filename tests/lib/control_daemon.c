@@ -213,6 +213,7 @@ static struct control_engine fake_create(struct control_daemon *daemon)
         .job_fail = fake_job_fail,
         .group_open = fake_group_open,
         .group_close = fake_group_close,
+        .group_fail = fake_group_close,
         .rank_left = fake_rank_left,
         .worker_attach = fake_attach,
         .worker_detach = fake_detach,

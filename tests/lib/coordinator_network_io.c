@@ -191,6 +191,12 @@ static void io_group_open(void *context, uint64_t id, const struct group *group)
     node_event(node, (struct event){.kind = EVENT_GROUP, .job = id, .group = group->id});
 }
 
+/* The stand-in has no collectives to stop. */
+static void io_group_fail(void *context, uint64_t id, uint32_t group)
+{
+    (void)context, (void)id, (void)group;
+}
+
 static void io_group_close(void *context, uint64_t id, uint32_t group)
 {
     (void)group;
@@ -255,6 +261,7 @@ struct coordinator_io network_io(struct node *node)
         .job_fail = io_job_fail,
         .group_open = io_group_open,
         .group_close = io_group_close,
+        .group_fail = io_group_fail,
         .rank_left = io_rank_left,
         .worker_attach = io_worker_attach,
         .worker_detach = io_worker_detach,

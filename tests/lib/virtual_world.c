@@ -97,6 +97,7 @@ enum command_type {
     COMMAND_JOB_FAIL,
     COMMAND_GROUP_OPEN,
     COMMAND_GROUP_CLOSE,
+    COMMAND_GROUP_FAIL,
     COMMAND_RANK_LEFT,
     COMMAND_ATTACH,
     COMMAND_DETACH,
@@ -150,6 +151,9 @@ static void carry_out(struct virtual_cluster *cluster, void *what, uint64_t numb
     }
     case COMMAND_GROUP_CLOSE:
         exchange_group_close(exchange, command->job, command->group);
+        break;
+    case COMMAND_GROUP_FAIL:
+        exchange_group_stop(exchange, command->job, command->group);
         break;
     case COMMAND_RANK_LEFT:
         exchange_rank_left(exchange, command->job, command->group, command->rank,
@@ -235,6 +239,13 @@ static void world_group_close(void *context, uint64_t job, uint32_t group)
     command_give(command);
 }
 
+static void world_group_fail(void *context, uint64_t job, uint32_t group)
+{
+    struct command *command = command_create(context, COMMAND_GROUP_FAIL, job);
+    command->group = group;
+    command_give(command);
+}
+
 static void world_rank_left(void *context, uint64_t job, uint32_t group, uint32_t rank,
                             uint64_t sequences)
 {
@@ -286,6 +297,7 @@ struct coordinator_io virtual_world(struct virtual_node *node)
         .job_fail = world_job_fail,
         .group_open = world_group_open,
         .group_close = world_group_close,
+        .group_fail = world_group_fail,
         .rank_left = world_rank_left,
         .worker_attach = world_worker_attach,
         .worker_detach = world_worker_detach,

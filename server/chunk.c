@@ -1,0 +1,314 @@
+/* A chunk on its node: from its ranks' data over the node's sum to the owner, and its result back
+ * into the arenas. */
+#include <assert.h>
+#include <inttypes.h>
+
+#include "server/exchange_private.h"
+
+/* --- taking and freeing ----------------------------------------------------------------------- */
+
+void chunk_free(struct chunk *chunk)
+{
+    struct collective *collective = chunk->collective;
+    struct exchange_group *group = collective->group;
+    struct exchange *exchange = group->job->exchange;
+    buffer_release(chunk->sum);
+    receive_release(exchange, chunk->result);
+    collective->chunks[chunk->index] = NULL;
+    slab_put(&group->chunk_slab, chunk);
+    group->job->slots--;
+    exchange->slots--;
+}
+
+struct chunk *chunk_get(struct collective *collective, uint32_t index)
+{
+    if (collective->chunks[index])
+        return collective->chunks[index];
+    struct exchange_group *group = collective->group;
+    struct chunk *chunk = slab_get(&group->chunk_slab);
+    if (!chunk)
+        return NULL;
+    chunk->collective = collective;
+    chunk->index = index;
+    chunk->place = layout_chunk(&collective->layout, index);
+    chunk->task.in = chunk->pointers;
+    chunk->task.out = (void **)(chunk->pointers + group->local_count);
+    chunk->task.owner = chunk;
+    chunk->offsets = (uint64_t *)(chunk->pointers + 2 * (size_t)group->local_count);
+    collective->chunks[index] = chunk;
+    group->job->slots++;
+    group->job->exchange->slots++;
+    return chunk;
+}
+
+/* --- a chunk's way ---------------------------------------------------------------------------- */
+
+struct exchange_worker *group_local_worker(const struct exchange_group *group, uint32_t local)
+{
+    return group->job->by_rank[group->locals[local].job_rank];
+}
+
+static uint8_t *chunk_address(const struct chunk *chunk, uint32_t local, bool output)
+{
+    const struct collective *collective = chunk->collective;
+    const struct part *part = &collective->parts[local];
+    struct exchange_worker *worker = group_local_worker(collective->group, local);
+    if (part->staged)
+        return worker->arena.base + chunk->offsets[local];
+    uint64_t offset = output ? part->out_offset : part->in_offset;
+    return worker->arena.base + offset + chunk->place.first * collective->element_bytes;
+}
+
+static uint32_t collective_root_local(const struct collective *collective)
+{
+    const struct exchange_group *group = collective->group;
+    return group_local_index(group, group->ranks[collective->ask.root]);
+}
+
+/* Whose data this node's contribution is made of. */
+static unsigned chunk_inputs(const struct chunk *chunk, const void **in)
+{
+    const struct collective *collective = chunk->collective;
+    const struct exchange_group *group = collective->group;
+    unsigned inputs = 0;
+    if (collective->ask.kind == COLLECTIVE_BROADCAST) {
+        uint32_t root = collective_root_local(collective);
+        if (root != NO_INDEX)
+            in[inputs++] = chunk_address(chunk, root, false);
+        return inputs;
+    }
+    for (uint32_t i = 0; i < group->local_count; i++)
+        in[inputs++] = chunk_address(chunk, i, false);
+    return inputs;
+}
+
+unsigned chunk_outputs(const struct chunk *chunk, void **out)
+{
+    const struct collective *collective = chunk->collective;
+    const struct exchange_group *group = collective->group;
+    unsigned outputs = 0;
+    for (uint32_t i = 0; i < group->local_count; i++) {
+        bool is_root = group->locals[i].group_rank == collective->ask.root;
+        bool wants = collective->ask.kind == COLLECTIVE_ALL_REDUCE ||
+                     (collective->ask.kind == COLLECTIVE_REDUCE && is_root) ||
+                     (collective->ask.kind == COLLECTIVE_BROADCAST && !is_root);
+        if (wants)
+            out[outputs++] = chunk_address(chunk, i, true);
+    }
+    return outputs;
+}
+
+static void chunk_task_delivered(struct reduce_task *task)
+{
+    chunk_delivered(task->owner);
+}
+
+/* One input copied to all ranks that want it, or nothing to do. */
+static void chunk_deliver(struct chunk *chunk, const void *source)
+{
+    struct reduce_task *task = &chunk->task;
+    const struct wire_ask *ask = &chunk->collective->ask;
+    chunk->state = CHUNK_DELIVERING;
+    task->outputs = source ? chunk_outputs(chunk, task->out) : 0;
+    if (task->outputs == 0 || chunk->place.count == 0) {
+        chunk_delivered(chunk);
+        return;
+    }
+    task->in[0] = source;
+    task->inputs = 1;
+    task->dtype = ask->dtype;
+    task->op = REDUCE_SUM;
+    task->divisor = 1;
+    task->count = chunk->place.count;
+    task->finish = chunk_task_delivered;
+    task_submit(chunk->collective->group, task);
+}
+
+static void chunk_contribute(struct chunk *chunk, const void *data)
+{
+    struct collective *collective = chunk->collective;
+    struct exchange_group *group = collective->group;
+    struct exchange *exchange = group->job->exchange;
+    chunk->state = CHUNK_CONTRIBUTED;
+    if (chunk->place.server == group->self_server) {
+        slot_contribute_local(group, chunk, data);
+        return;
+    }
+    uint32_t bytes = data ? (uint32_t)(chunk->place.count * collective->element_bytes) : 0;
+    struct exchange_send *send =
+        send_create(group, group->server_nodes[chunk->place.server], WIRE_CONTRIBUTION,
+                    collective->sequence, chunk->index, &collective->ask, data, bytes);
+    if (chunk->sum) {
+        send->buffer = chunk->sum;
+        buffer_hold(chunk->sum);
+    } else if (data) {
+        uint32_t local =
+            collective->ask.kind == COLLECTIVE_BROADCAST ? collective_root_local(collective) : 0;
+        chunk_send_from_arena(chunk, send, local);
+    }
+    send_submit(exchange, send);
+}
+
+void chunk_send_from_arena(struct chunk *chunk, struct exchange_send *send, uint32_t local)
+{
+    send->worker = group_local_worker(chunk->collective->group, local);
+    send->chunk = chunk;
+    chunk->unsent++;
+}
+
+static void chunk_task_summed(struct reduce_task *task)
+{
+    struct chunk *chunk = task->owner;
+    chunk_contribute(chunk, chunk->sum->data + WIRE_HEADER_BYTES);
+}
+
+static enum reduce_op ask_first_op(const struct wire_ask *ask)
+{
+    return ask->op == REDUCE_AVG ? REDUCE_SUM : (enum reduce_op)ask->op;
+}
+
+/* All ranks are here: sum straight into the arenas. */
+void chunk_issue_single(struct chunk *chunk)
+{
+    struct collective *collective = chunk->collective;
+    struct exchange_group *group = collective->group;
+    const struct wire_ask *ask = &collective->ask;
+    struct reduce_task *task = &chunk->task;
+    if (ask->kind == COLLECTIVE_BARRIER || chunk->place.count == 0) {
+        chunk_delivered(chunk);
+        return;
+    }
+    task->inputs = chunk_inputs(chunk, task->in);
+    if (ask->kind == COLLECTIVE_BROADCAST) {
+        chunk_deliver(chunk, task->in[0]);
+        return;
+    }
+    chunk->state = CHUNK_DELIVERING;
+    task->outputs = chunk_outputs(chunk, task->out);
+    task->dtype = ask->dtype;
+    task->op = ask->op;
+    task->divisor = group->size;
+    task->count = chunk->place.count;
+    task->finish = chunk_task_delivered;
+    task_submit(group, task);
+}
+
+/* Returns false when there is no buffer for the sum; the chunk is tried again. */
+bool chunk_issue_shared(struct chunk *chunk)
+{
+    struct collective *collective = chunk->collective;
+    struct exchange_group *group = collective->group;
+    struct reduce_task *task = &chunk->task;
+    bool contributes = group->self_node != NO_INDEX && chunk->place.count > 0 &&
+                       ask_contributes(group, &collective->ask, group->self_node);
+    if (!contributes) {
+        chunk_contribute(chunk, NULL);
+        return true;
+    }
+    task->inputs = chunk_inputs(chunk, task->in);
+    if (task->inputs == 1) {
+        chunk_contribute(chunk, task->in[0]);
+        return true;
+    }
+    chunk->sum = buffer_get(group->job->exchange->options.pool);
+    if (!chunk->sum)
+        return false;
+    chunk->sum->peer = NO_INDEX;
+    chunk->state = CHUNK_SUMMING;
+    task->out[0] = chunk->sum->data + WIRE_HEADER_BYTES;
+    task->outputs = 1;
+    task->dtype = collective->ask.dtype;
+    task->op = ask_first_op(&collective->ask);
+    task->divisor = 1;
+    task->count = chunk->place.count;
+    task->finish = chunk_task_summed;
+    task_submit(group, task);
+    return true;
+}
+
+void chunk_delivered(struct chunk *chunk)
+{
+    struct collective *collective = chunk->collective;
+    struct exchange_group *group = collective->group;
+    struct exchange *exchange = group->job->exchange;
+    for (uint32_t i = 0; i < group->local_count; i++) {
+        struct exchange_worker *worker = group_local_worker(group, i);
+        if (!collective->parts[i].staged || worker->detached)
+            continue;
+        struct arena_completion completion = {.type = ARENA_CHUNK_DONE,
+                                              .chunk = chunk->index,
+                                              .request = collective->parts[i].request,
+                                              .offset = chunk->offsets[i]};
+        exchange->options.io.complete(exchange->options.io.context, worker, &completion);
+    }
+    assert(group->in_flight[chunk->place.server] > 0);
+    group->in_flight[chunk->place.server]--;
+    group_mark_dirty(group);
+    chunk_free(chunk);
+    if (++collective->delivered == collective->layout.chunks)
+        collective_complete(collective);
+}
+
+/* --- results ---------------------------------------------------------------------------------- */
+
+/* Give the ranks what the owner answered: the result, or a broadcast's data that is here already.
+ */
+static void chunk_take_result(struct chunk *chunk)
+{
+    const struct collective *collective = chunk->collective;
+    const void *source = NULL;
+    if (chunk->result)
+        source = chunk->result->data + WIRE_HEADER_BYTES;
+    else if (collective->ask.kind == COLLECTIVE_BROADCAST &&
+             collective_root_local(collective) != NO_INDEX)
+        source = chunk_address(chunk, collective_root_local(collective), false);
+    chunk_deliver(chunk, source);
+}
+
+int chunk_result(struct exchange_group *group, uint32_t from, const struct wire_header *header,
+                 struct buffer *result, struct error *error)
+{
+    struct collective *collective = collective_find(group, header->sequence);
+    struct chunk *chunk = collective && header->chunk < collective->layout.chunks
+                              ? collective->chunks[header->chunk]
+                              : NULL;
+    if (!chunk || chunk->state != CHUNK_CONTRIBUTED || chunk->answered ||
+        group->server_nodes[chunk->place.server] != from)
+        return error_set(error, ERR_PROTOCOL,
+                         "a result for chunk %" PRIu32 " of collective %" PRIu64
+                         " of group %" PRIu32 ", which does not wait for one from it",
+                         header->chunk, header->sequence, group->id);
+    bool returns = ask_returns(group, &collective->ask, group->self_node);
+    uint64_t bytes = returns ? chunk->place.count * collective->element_bytes : 0;
+    if (header->payload_bytes != bytes || !wire_ask_equal(&header->ask, &collective->ask))
+        return error_set(error, ERR_PROTOCOL,
+                         "a result of %" PRIu32 " bytes for a chunk of %" PRIu64
+                         ", or of another collective",
+                         header->payload_bytes, bytes);
+    if (bytes > 0) {
+        buffer_hold(result);
+        chunk->result = result;
+    }
+    chunk->answered = true;
+    if (chunk->unsent == 0)
+        chunk_take_result(chunk);
+    return 0;
+}
+
+void chunk_sent(struct chunk *chunk)
+{
+    assert(chunk->unsent > 0);
+    if (--chunk->unsent > 0)
+        return;
+    if (chunk->state == CHUNK_DELIVERING)
+        chunk_delivered(chunk);
+    else if (chunk->answered)
+        chunk_take_result(chunk);
+}
+
+void chunk_returned(struct chunk *chunk)
+{
+    chunk->state = CHUNK_DELIVERING;
+    if (chunk->unsent == 0)
+        chunk_delivered(chunk);
+}
