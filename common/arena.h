@@ -6,7 +6,7 @@
  * is the worker's: the daemon keeps its own ring indices and geometry, copies an entry before it
  * looks at it, and checks every offset. Each ring has one producer and one consumer thread.
  * A side that is about to sleep sets its `sleeping` word; the other side then rings its doorbell
- * (an eventfd) and clears the word, so that a busy side costs no system call.
+ * and clears the word, so that a busy side costs no system call.
  *
  * A *staged* request hands its chunks over one by one, in chunk order, with ARENA_CHUNK entries
  * that name where in the arena each lies; the result chunk is written to the same place and

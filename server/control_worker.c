@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "server/control_internal.h"
@@ -112,6 +113,14 @@ static bool descriptor_is_eventfd(int fd)
     return strcmp(target, "anon_inode:[eventfd]") == 0;
 }
 
+static bool descriptor_is_socket(int fd)
+{
+    int domain, type;
+    socklen_t length = sizeof(int);
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM;
+}
+
 /* Take the three descriptors of a join. */
 static int worker_take_arena(struct control_worker *worker, struct error *error)
 {
@@ -121,9 +130,11 @@ static int worker_take_arena(struct control_worker *worker, struct error *error)
                          stream->descriptor_count, CONTROL_DESCRIPTORS);
     if (worker->has_arena)
         return error_set(error, ERR_PROTOCOL, "a second join");
-    if (!descriptor_is_eventfd(stream->descriptors[1]) ||
-        !descriptor_is_eventfd(stream->descriptors[2]))
-        return error_set(error, ERR_PROTOCOL, "a doorbell of join is not an eventfd");
+    if (!descriptor_is_eventfd(stream->descriptors[1]))
+        return error_set(error, ERR_PROTOCOL, "the submission doorbell of join is not an eventfd");
+    if (!descriptor_is_socket(stream->descriptors[2]))
+        return error_set(error, ERR_PROTOCOL,
+                         "the completion doorbell of join is not a Unix stream socket");
     int result = arena_attach(&worker->arena, stream->descriptors[0],
                               worker->control->config->arena_bytes, error);
     if (result < 0)

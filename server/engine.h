@@ -64,8 +64,9 @@ void engine_group_close(struct engine *engine, uint64_t job, uint32_t group);
 void engine_rank_left(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
                       uint64_t sequences);
 
-/* A worker's arena. Takes the mapping (engine unmaps) and both eventfds. The job must be open.
- * submission_doorbell: worker rings, engine reads; completion_doorbell: engine rings. */
+/* A worker's arena. Takes the mapping (engine unmaps) and both descriptors. The job must be open.
+ * submission_doorbell: an eventfd that the worker rings; completion_doorbell: a Unix stream socket
+ * that the engine sends a byte to. */
 void engine_worker_attach(struct engine *engine, uint64_t job, uint32_t rank,
                           const struct arena *arena, int submission_doorbell,
                           int completion_doorbell);

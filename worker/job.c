@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -179,7 +180,7 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
         .timeout_ms = (uint32_t)settings->timeout_ms,
     };
     snprintf(join.job, sizeof(join.job), "%s", settings->name);
-    const int fds[3] = {arena_fd, job->submission_doorbell, job->completion_doorbell};
+    const int fds[3] = {arena_fd, job->submission_doorbell, job->daemons_doorbell};
     uint64_t deadline_ns =
         clock_now_ns() + ((uint64_t)settings->timeout_ms + JOB_GRACE_MS) * NS_PER_MS;
     int code = client_send(&job->client, &join, fds, 3, deadline_ns, error);
@@ -197,8 +198,12 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
 
 static int make_descriptors(struct shoal_job *job, struct error *error)
 {
-    int *const fds[] = {&job->submission_doorbell, &job->completion_doorbell, &job->wake_fd,
-                        &job->completions_fd};
+    int *const fds[] = {&job->submission_doorbell, &job->wake_fd, &job->completions_fd};
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+        return error_set_errno(error, errno, "cannot make a pair of sockets");
+    job->completion_doorbell = ends[0];
+    job->daemons_doorbell = ends[1];
     for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
         *fds[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (*fds[i] < 0)
@@ -250,7 +255,8 @@ static struct shoal_job *new_job(const struct job_settings *settings)
     job->pid = getpid();
     job->timeout_ms = settings->timeout_ms;
     job->client.fd = -1;
-    job->submission_doorbell = job->completion_doorbell = job->wake_fd = job->completions_fd = -1;
+    job->submission_doorbell = job->completion_doorbell = job->daemons_doorbell = -1;
+    job->wake_fd = job->completions_fd = -1;
     return job;
 }
 
@@ -317,6 +323,7 @@ void job_destroy(struct shoal_job *job)
     arena_unmap(&job->arena);
     close_descriptor(job->submission_doorbell);
     close_descriptor(job->completion_doorbell);
+    close_descriptor(job->daemons_doorbell);
     close_descriptor(job->wake_fd);
     close_descriptor(job->completions_fd);
     pthread_cond_destroy(&job->background);

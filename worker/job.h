@@ -85,10 +85,12 @@ struct shoal_job {
     struct arena arena;
     struct arena_heap heap;
     struct progress progress;
-    int submission_doorbell, completion_doorbell; /* eventfds shared with the daemon */
-    int wake_fd;                                  /* wakes the driver */
-    int completions_fd;                           /* the caller's */
-    bool completions_used;                        /* somebody asked for completions_fd */
+    int submission_doorbell; /* an eventfd shared with the daemon */
+    int completion_doorbell; /* a socket; the daemon has a copy of the other end: */
+    int daemons_doorbell;    /* kept open here, so that its end is never an event */
+    int wake_fd;             /* wakes the driver */
+    int completions_fd;      /* the caller's */
+    bool completions_used;   /* somebody asked for completions_fd */
 
     enum job_driver driver;
     bool driver_sleeping;

@@ -420,7 +420,10 @@ void control_client_join(struct control_client *client, const char *job, unsigne
     ck_assert_msg(arena_create(&arena, ARENA_LEAST_BYTES, 64, &fds[0], &error) == 0, "%s",
                   error.text);
     fds[1] = client->doorbells[0] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    fds[2] = client->doorbells[1] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int ends[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    close(ends[0]);
+    fds[2] = client->doorbells[1] = ends[1];
     snprintf(line, sizeof(line),
              "{\"type\":\"join\",\"job\":\"%s\",\"world_size\":%u,\"rank\":%d,\"local_rank\":-1,"
              "\"timeout_ms\":15000}\n",

@@ -56,10 +56,9 @@ static void ring(void *context, uint32_t rank)
 {
     struct fake_daemon *daemon = context;
     for (uint32_t i = 0; i < daemon->worker_count; i++) {
-        uint64_t one = 1;
         struct worker *worker = &daemon->workers[i];
         if (worker->rank == (int)rank && worker->fd >= 0)
-            ck_assert_int_eq(write(worker->fds[2], &one, sizeof(one)), sizeof(one));
+            ck_assert_int_gt(send(worker->fds[2], "", 1, MSG_DONTWAIT), 0);
     }
 }
 
