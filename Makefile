@@ -68,6 +68,7 @@ LIBCOMMON := $(BUILD)/lib/libcommon.a
 LIBSERVER := $(BUILD)/lib/libserver.a
 LIBWORKER := $(BUILD)/lib/libworker.a
 LIBPROGRAMS := $(BUILD)/lib/libprograms.a
+LIBTEST := $(BUILD)/lib/libtest.a
 LIBSHOAL := $(BUILD)/lib/libshoal.so
 SONAME := libshoal.so.$(VERSION_MAJOR)
 
@@ -106,6 +107,9 @@ $(LIBCOMMON): $(COMMON_OBJ)
 $(LIBSERVER): $(SERVER_OBJ)
 $(LIBWORKER): $(WORKER_OBJ)
 $(LIBPROGRAMS): $(PROGRAM_OBJ)
+# An archive, so that a test gets the helpers that it uses and no others: server/ and worker/ each
+# have names of their own that the other has too.
+$(LIBTEST): $(TEST_LIB_OBJ)
 %.a:
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -145,7 +149,7 @@ $(TEST_WORKER): $(BUILD)/obj/tests/e2e/helper_worker.o $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN/../lib' -lm
 
-$(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_LIB_OBJ) $(LIBSERVER) $(LIBPROGRAMS) \
+$(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(LIBTEST) $(LIBSERVER) $(LIBPROGRAMS) \
           $(LIBWORKER) $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) $(TEST_LIBS) -lm
