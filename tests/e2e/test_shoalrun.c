@@ -47,8 +47,8 @@ static struct process *run_start(const char *const *argv)
 static void end_with(struct process *process, int code)
 {
     int got = process_wait(process, CLUSTER_PATIENCE_MS);
-    ck_assert_msg(got == code, "exit code %d, not %d\n%s%s", got, code, process_output(process),
-                  process_errors(process));
+    ck_assert_msg(got == code, "exit code %d, not %d\n%.500s\n%.1500s", got, code,
+                  process_output(process), process_errors(process));
     ck_assert_int_eq(entries_left(), 0);
 }
 

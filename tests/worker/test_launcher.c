@@ -1,4 +1,5 @@
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -226,7 +227,9 @@ START_TEST(test_config_text)
     json_t *root = json_loads(text, 0, NULL);
     free(text);
     const char *node, *socket_path, *address, *provider, *names[3];
-    int port, peer_ms, roster_ports[3], weights[3];
+    const char *addresses[3];
+    char expected[32];
+    int port, peer_ms, weights[3];
     ck_assert_int_eq(json_unpack(root, "{s:s, s:{s:s}, s:{s:s, s:i}, s:{s:s}, s:{s:i}}", "node",
                                  &node, "socket", "path", &socket_path, "listen", "address",
                                  &address, "port", &port, "fabric", "provider", &provider,
@@ -241,10 +244,11 @@ START_TEST(test_config_text)
     json_t *servers = json_object_get(root, "servers");
     ck_assert_uint_eq(json_array_size(servers), 3);
     for (size_t i = 0; i < 3; i++) {
-        ck_assert_int_eq(json_unpack(json_array_get(servers, i), "{s:s, s:i, s:i}", "name",
-                                     &names[i], "port", &roster_ports[i], "weight", &weights[i]),
+        ck_assert_int_eq(json_unpack(json_array_get(servers, i), "{s:s, s:s, s:i !}", "name",
+                                     &names[i], "address", &addresses[i], "weight", &weights[i]),
                          0);
-        ck_assert_int_eq(roster_ports[i], ports[i]);
+        snprintf(expected, sizeof(expected), "127.0.0.1:%u", ports[i]);
+        ck_assert_str_eq(addresses[i], expected);
     }
     ck_assert_str_eq(names[0], "node0");
     ck_assert_str_eq(names[1], "node1");

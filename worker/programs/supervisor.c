@@ -139,7 +139,8 @@ static void child_ended(struct supervisor *supervisor, struct child *child, bool
     child->running = false;
     int code = child_exit_code(child->status);
     if (child->kind == CHILD_DAEMON) {
-        if (stopping && code == 0)
+        /* Told to end before it had come as far as to handle that, it just ends. */
+        if (stopping && (code == 0 || code == 128 + SIGTERM))
             return;
         failure_report(child, stopping ? "" : " before the job was over");
         supervisor->daemon_failed = true;
