@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 jobs=$(nproc)
 state=build/lint
 mkdir -p "$state/tidy" "$state/cppcheck"
-defines=(-std=c11 -D_GNU_SOURCE -I. -DSHOAL_VERSION='"lint"' -DTEST_BUILD_DIR='"build"'
+defines=(-std=c11 -D_GNU_SOURCE -I. -Iworker -DSHOAL_VERSION='"lint"' -DTEST_BUILD_DIR='"build"'
     -DTEST_SOURCE_DIR='"."')
 
 # Tracked files, and new ones that are not ignored; without git, what is there.
