@@ -7,6 +7,10 @@
 
 #include "server/exchange_private.h"
 
+/* What a worker can make the daemon keep for one collective, and how many of a group. */
+#define COLLECTIVE_CHUNKS_MAX (1u << 22)
+#define COLLECTIVES_MAX 65536u
+
 /* --- finding and freeing ---------------------------------------------------------------------- */
 
 struct collective *collective_find(const struct exchange_group *group, uint64_t sequence)
@@ -55,8 +59,16 @@ static struct collective *collective_create(struct exchange_group *group, uint64
 {
     struct layout layout;
     uint32_t element_bytes = ask_element_bytes(ask);
-    if (layout_init(&layout, &group->rule, sequence, ask->count, element_bytes) != 0) {
-        error_set(error, ERR_INVALID, "%" PRIu64 " elements are too many", ask->count);
+    if (layout_init(&layout, &group->rule, sequence, ask->count, element_bytes) != 0 ||
+        layout.chunks > COLLECTIVE_CHUNKS_MAX) {
+        error_set(error, ERR_INVALID,
+                  "%" PRIu64 " elements are too many for chunks of %" PRIu32 " bytes", ask->count,
+                  group->rule.chunk_bytes);
+        return NULL;
+    }
+    if (group->collectives >= COLLECTIVES_MAX) {
+        error_set(error, ERR_MEMORY, "more than %u collectives of group %" PRIu32 " under way",
+                  COLLECTIVES_MAX, group->id);
         return NULL;
     }
     struct collective *made = calloc(1, sizeof(*made) + group->local_count * sizeof(struct part));

@@ -375,8 +375,10 @@ void slot_contribute_local(struct exchange_group *group, struct chunk *chunk, co
     struct slot *slot = slot_find(group, collective->sequence, chunk->index);
     if (!slot)
         slot = slot_create(group, collective->sequence, chunk->index);
-    if (!slot)
-        abort(); /* a few hundred bytes: nothing else would work either */
+    if (!slot) {
+        exchange_group_fail(group, ERR_MEMORY, "no memory for a slot");
+        return;
+    }
     slot->local = chunk;
     struct contribution heard = {.ask = collective->ask, .data = data};
     slot_hear(slot, group->self_node, &heard);
@@ -405,8 +407,11 @@ void slot_disagree_local(struct collective *collective)
     if (!slot)
         slot = slot_create(group, collective->sequence, 0);
     struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
-    if (!slot || !buffer)
-        abort(); /* one buffer of the reserve is always there for this */
+    if (!slot || !buffer) {
+        buffer_release(buffer);
+        exchange_group_fail(group, ERR_MEMORY, "no memory to tell who asked for what");
+        return;
+    }
     buffer->peer = NO_INDEX;
     struct contribution heard = {.ask = collective->ask, .disagrees = true, .buffer = buffer};
     uint8_t *bytes = buffer->data + WIRE_HEADER_BYTES;
