@@ -160,8 +160,9 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
     struct local_rank *rank = &group->locals[local];
     if (submission->sequence != rank->next_sequence)
         return error_set(error, ERR_PROTOCOL,
-                         "collective %" PRIu64 " of group %" PRIu32 " follows %" PRIu64,
-                         submission->sequence, group->id, rank->next_sequence - 1);
+                         "collective %" PRIu64 " of group %" PRIu32 ", where %" PRIu64
+                         " was expected",
+                         submission->sequence, group->id, rank->next_sequence);
     int result = wire_ask_check(&ask, group->size, error);
     if (result == 0)
         result = submission_check_offsets(worker, submission, &ask, error);
