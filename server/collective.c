@@ -618,18 +618,21 @@ static bool group_issue_one(struct exchange_group *group, uint32_t server)
     return false;
 }
 
-/* Ranks of this node that disagree: the owner of chunk 0 hears of it, once. */
+/* Ranks of this node that disagree: the owner of chunk 0 hears of it, once. The oldest disagreement
+ * is enough, since the group fails, and is all that the owner has a receive for. */
 static void group_report_disagreements(struct exchange_group *group)
 {
-    for (struct collective *it = group->oldest; it && !group->failed; it = it->next) {
-        if (!it->disagree || it->told || it->submitted < group->local_count)
+    for (struct collective *it = group->oldest; it; it = it->next) {
+        if (!it->disagree || it->submitted < group->local_count)
             continue;
+        if (it->told)
+            return;
         it->told = true;
         uint32_t server = it->layout.first_server;
         uint32_t node = group->server_nodes[server];
         if (group->single || server == group->self_server) {
             slot_disagree_local(it);
-            continue;
+            return;
         }
         struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
         if (!buffer) {
@@ -643,6 +646,7 @@ static void group_report_disagreements(struct exchange_group *group)
             send_create(group, node, WIRE_DISAGREE, it->sequence, 0, &it->ask, payload, bytes);
         send->buffer = buffer;
         send_submit(group->job->exchange, send);
+        return;
     }
 }
 
