@@ -618,8 +618,7 @@ static bool group_issue_one(struct exchange_group *group, uint32_t server)
     return false;
 }
 
-/* Ranks of this node that disagree: the owner of chunk 0 hears of it, once. The oldest disagreement
- * is enough, since the group fails, and is all that the owner has a receive for. */
+/* The owner of chunk 0 hears of the oldest disagreement: there is no receive for more. */
 static void group_report_disagreements(struct exchange_group *group)
 {
     for (struct collective *it = group->oldest; it; it = it->next) {
