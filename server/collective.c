@@ -159,8 +159,9 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
     struct local_rank *rank = &group->locals[local];
     if (submission->sequence != rank->next_sequence)
         return error_set(error, ERR_PROTOCOL,
-                         "collective %" PRIu64 " of group %" PRIu32 " follows %" PRIu64,
-                         submission->sequence, group->id, rank->next_sequence - 1);
+                         "collective %" PRIu64 " of group %" PRIu32 ", where %" PRIu64
+                         " was expected",
+                         submission->sequence, group->id, rank->next_sequence);
     int result = wire_ask_check(&ask, group->size, error);
     if (result == 0)
         result = submission_check_offsets(worker, submission, &ask, error);
@@ -323,18 +324,20 @@ static bool group_issue_one(struct exchange_group *group, uint32_t server)
     return false;
 }
 
-/* Ranks of this node that disagree: the owner of chunk 0 hears of it, once. */
+/* The owner of chunk 0 hears of the oldest disagreement: there is no receive for more. */
 static void group_report_disagreements(struct exchange_group *group)
 {
-    for (struct collective *it = group->oldest; it && !group->failed; it = it->next) {
-        if (!it->disagree || it->told || it->submitted < group->local_count)
+    for (struct collective *it = group->oldest; it; it = it->next) {
+        if (!it->disagree || it->submitted < group->local_count)
             continue;
+        if (it->told)
+            return;
         it->told = true;
         uint32_t server = it->layout.first_server;
         uint32_t node = group->server_nodes[server];
         if (group->single || server == group->self_server) {
             slot_disagree_local(it);
-            continue;
+            return;
         }
         struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
         if (!buffer) {
@@ -348,6 +351,7 @@ static void group_report_disagreements(struct exchange_group *group)
             send_create(group, node, WIRE_DISAGREE, it->sequence, 0, &it->ask, payload, bytes);
         send->buffer = buffer;
         send_submit(group->job->exchange, send);
+        return;
     }
 }
 

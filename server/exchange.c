@@ -284,8 +284,10 @@ static int message_error(struct exchange_group *group, uint32_t from,
     char text[ERROR_TEXT_BYTES];
     uint32_t bytes = header->payload_bytes < sizeof(text) - 1 ? header->payload_bytes
                                                               : (uint32_t)sizeof(text) - 1;
-    for (uint32_t i = 0; i < bytes; i++)
-        text[i] = (char)buffer->data[WIRE_HEADER_BYTES + i];
+    for (uint32_t i = 0; i < bytes; i++) {
+        uint8_t byte = buffer->data[WIRE_HEADER_BYTES + i];
+        text[i] = byte < ' ' ? ' ' : (char)byte; /* one line */
+    }
     text[bytes] = '\0';
     exchange_group_fail(group, header->status, text);
     return 0;

@@ -310,10 +310,24 @@ static int contribution_check_disagree(const struct exchange_group *group,
     return 0;
 }
 
+/* One disagreement may be under way beside the window's contributions. */
+static int contribution_check_window(const struct exchange_group *group, uint32_t node_index,
+                                     bool disagrees, struct error *error)
+{
+    if (group->slots_of[node_index] < group->window + disagrees)
+        return 0;
+    return error_set(error, ERR_PROTOCOL,
+                     "more than %" PRIu32 " contributions under way in group %" PRIu32,
+                     group->window, group->id);
+}
+
 static int contribution_check(const struct exchange_group *group, uint32_t node_index,
                               const struct wire_header *header, struct error *error)
 {
-    if (header->type == WIRE_DISAGREE)
+    bool disagrees = header->type == WIRE_DISAGREE;
+    if (contribution_check_window(group, node_index, disagrees, error) != 0)
+        return ERR_PROTOCOL;
+    if (disagrees)
         return contribution_check_disagree(group, header, error);
     if (wire_ask_check(&header->ask, group->size, error) != 0)
         return error_set(error, ERR_PROTOCOL, "a contribution to a collective that does not exist");
@@ -333,10 +347,6 @@ static int contribution_check(const struct exchange_group *group, uint32_t node_
                          "a contribution of %" PRIu32 " bytes to chunk %" PRIu32 ", where %" PRIu64
                          " were expected or another node owns it",
                          header->payload_bytes, header->chunk, bytes);
-    if (group->slots_of[node_index] >= group->window)
-        return error_set(error, ERR_PROTOCOL,
-                         "more than %" PRIu32 " contributions under way in group %" PRIu32,
-                         group->window, group->id);
     return 0;
 }
 
