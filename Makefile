@@ -75,7 +75,7 @@ SONAME := libshoal.so.$(VERSION_MAJOR)
 # Programs and tests whose source is there; a tree being written still builds.
 PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUILD)/bin/$(p))) \
             $(foreach p,$(WORKER_PROGRAMS),$(if $(wildcard worker/programs/$(p).c),$(BUILD)/bin/$(p))) \
-            $(if $(DIGITS_SRC),$(BUILD)/bin/shoal-digits)
+            $(if $(DIGITS_SRC),$(BUILD)/bin/shoal-digits) $(BUILD)/bin/shoal-first
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
 TEST_WORKER := $(BUILD)/tests/helper_worker
@@ -143,6 +143,13 @@ $(BUILD)/bin/shoal-digits: $(DIGITS_OBJ) $(LIBSHOAL)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(DIGITS_OBJ) -L$(BUILD)/lib -lshoal \
 	    -Wl,-rpath,'$$ORIGIN/../lib' -lm
 
+# The README's example: includes <shoal.h>, as outside this tree.
+FIRST_OBJ := $(BUILD)/obj/worker/examples/first.o
+$(FIRST_OBJ): ALL_CFLAGS += -Iworker
+$(BUILD)/bin/shoal-first: $(FIRST_OBJ) $(LIBSHOAL)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(FIRST_OBJ) -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN/../lib' -lm
+
 $(TEST_WORKER): $(BUILD)/obj/tests/e2e/helper_worker.o $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN/../lib' -lm
@@ -196,7 +203,7 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
 	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/shoal \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 755 $(filter-out %/shoal-digits,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(filter-out %/shoal-digits %/shoal-first,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(BUILD)/lib/libshoal.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib
 	ln -sf libshoal.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libshoal.so
@@ -217,6 +224,6 @@ clean:
 	rm -rf build
 
 -include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
-         $(DIGITS_OBJ:.o=.d)          $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
+         $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
          $(SERVER_PROGRAMS:%=$(BUILD)/obj/server/%.d) $(WORKER_PROGRAMS:%=$(BUILD)/obj/worker/programs/%.d) \
          $(BUILD)/obj/tests/e2e/helper_worker.d

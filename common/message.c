@@ -118,7 +118,7 @@ static const struct message_field fields[FIELDS] = {
     [POSITIONS] = {"positions", MESSAGE_FIELD_POSITIONS, 0, 0, 0, 0, 0},
 };
 
-#define KEYS_MAX 12
+#define KEYS_MAX 16
 
 static const struct message_form {
     const char *name;
@@ -133,6 +133,7 @@ static const struct message_form {
     [MESSAGE_WORKER_GROUP_OPEN] = {"group_open", MESSAGE_TO_DAEMON, {REQUEST, RANKS, NTH, TIMEOUT}},
     [MESSAGE_WORKER_GROUP_CLOSE] = {"group_close", MESSAGE_TO_DAEMON, {GROUP}},
     [MESSAGE_LEAVE] = {"leave", MESSAGE_TO_DAEMON, {END}},
+    [MESSAGE_WORKER_PING] = {"ping", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_STATUS] = {"status", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_DRAIN] = {"drain", MESSAGE_TO_DAEMON, {END}},
 
@@ -140,11 +141,12 @@ static const struct message_form {
     [MESSAGE_JOINED] = {"joined",
                         MESSAGE_TO_WORKER,
                         {JOB_ID, GENERATION, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, NODE_INDEX,
-                         NODE_COUNT, GROUP, WEIGHTS, CHUNK_BYTES, LEAST_SHARD_BYTES}},
+                         NODE_COUNT, GROUP, WEIGHTS, CHUNK_BYTES, LEAST_SHARD_BYTES, TIMEOUT}},
     [MESSAGE_WORKER_GROUP_OPENED] = {"group_opened",
                                      MESSAGE_TO_WORKER,
                                      {REQUEST, GROUP, WEIGHTS, CHUNK_BYTES, LEAST_SHARD_BYTES}},
     [MESSAGE_LEFT] = {"left", MESSAGE_TO_WORKER, {END}},
+    [MESSAGE_PONG] = {"pong", MESSAGE_TO_WORKER, {END}},
     [MESSAGE_ERROR] = {"error", MESSAGE_TO_WORKER, {REQUEST, CODE, TEXT}},
     [MESSAGE_FAILED] = {"failed", MESSAGE_TO_WORKER, {GROUP_OR_JOB, CODE, TEXT}},
     [MESSAGE_DRAINING] = {"draining", MESSAGE_TO_WORKER, {END}},

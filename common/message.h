@@ -35,6 +35,7 @@ enum message_type {
     MESSAGE_WORKER_GROUP_OPEN,
     MESSAGE_WORKER_GROUP_CLOSE,
     MESSAGE_LEAVE,
+    MESSAGE_WORKER_PING,
     MESSAGE_STATUS,
     MESSAGE_DRAIN,
     /* to the worker (the answer to status is a document of its own: server/README.md) */
@@ -42,6 +43,7 @@ enum message_type {
     MESSAGE_JOINED,
     MESSAGE_WORKER_GROUP_OPENED,
     MESSAGE_LEFT,
+    MESSAGE_PONG,
     MESSAGE_ERROR,
     MESSAGE_FAILED,
     MESSAGE_DRAINING,

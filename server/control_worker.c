@@ -221,6 +221,9 @@ static void worker_dispatch(struct control_worker *worker, const struct message 
     case MESSAGE_DRAIN:
         worker_drain(worker);
         break;
+    case MESSAGE_WORKER_PING:
+        control_stream_send_message(worker->stream, &(struct message){.type = MESSAGE_PONG});
+        break;
     default:
         coordinator_worker_message(control->coordinator, clock_now_ns(), worker->id,
                                    &worker->credentials, message, error);

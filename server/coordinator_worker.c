@@ -278,6 +278,7 @@ void worker_send_joined(struct coordinator *c, struct worker *worker)
         .local_size = job_local_size(job),
         .node_index = job_node_index(job),
         .node_count = job_node_count(job),
+        .timeout_ms = c->config->peer_ms,
     };
     worker_set_rule(&message, c, job, job_group(job, 0));
     worker->state = WORKER_JOINED;

@@ -16,6 +16,7 @@ struct reduce_thread {
     struct reducer *reducer;
     struct ring todo;
     struct ring done;
+    uint32_t given; /* tasks handed out and not taken back; the submitter's */
     uint32_t index;
     pthread_t thread;
     bool started;
@@ -50,8 +51,8 @@ static void *reduce_thread_main(void *argument)
         if (task == &reducer->stop)
             return NULL;
         task_run(reducer, task);
-        /* Never full: it is as large as todo, and the taker empties it before it submits. */
-        while (!ring_push(&self->done, task))
+        /* Never full: no more are given than it has room for (reducer_hand_out). */
+        if (!ring_push(&self->done, task))
             abort();
         if (ring_consumer_sleeps(&self->done)) {
             uint64_t one = 1;
@@ -67,7 +68,7 @@ static int reduce_thread_start(struct reducer *reducer, uint32_t index)
     thread->reducer = reducer;
     thread->index = index;
     if (ring_init(&thread->todo, REDUCER_RING_ENTRIES) != 0 ||
-        ring_init(&thread->done, 2 * REDUCER_RING_ENTRIES) != 0)
+        ring_init(&thread->done, REDUCER_RING_ENTRIES) != 0)
         return ERR_MEMORY;
     /* Signals are for the main thread. */
     sigset_t all, before;
@@ -141,8 +142,11 @@ static struct reduce_thread *reducer_least_busy(struct reducer *reducer)
 static bool reducer_hand_out(struct reducer *reducer, struct reduce_task *task)
 {
     struct reduce_thread *thread = reducer_least_busy(reducer);
-    if (ring_count(&thread->todo) >= REDUCER_RING_ENTRIES - 1 || !ring_push(&thread->todo, task))
+    /* Done ones that nobody has taken count too: they are in the other ring. One place is kept for
+     * the task that ends the thread. */
+    if (thread->given >= REDUCER_RING_ENTRIES - 1 || !ring_push(&thread->todo, task))
         return false;
+    thread->given++;
     if (ring_consumer_sleeps(&thread->todo))
         ring_wake(&thread->todo);
     return true;
@@ -187,6 +191,7 @@ struct reduce_task *reducer_take(struct reducer *reducer)
     for (uint32_t i = 0; i < reducer->thread_count; i++) {
         task = ring_pop(&reducer->threads[i].done);
         if (task) {
+            reducer->threads[i].given--;
             reducer_flush_backlog(reducer);
             return task;
         }

@@ -220,6 +220,8 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
     job->local_rank = joined->local_rank;
     job->local_size = (int)joined->local_size;
     job->node_count = (int)joined->node_count;
+    job->silence_ns = joined->timeout_ms * NS_PER_MS;
+    job->heard_ns = clock_now_ns();
     if (arena_heap_init(&job->heap, job->arena.data_offset,
                         job->arena.total_bytes - job->arena.data_offset) < 0)
         return error_set(error, ERR_MEMORY, "out of memory for the arena's heap");

@@ -1,6 +1,7 @@
 #include "worker/progress_thread.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -13,6 +14,9 @@
 
 /* How long the driver may be kept from its work by a full socket, in the one message it sends. */
 #define ANSWER_MS 1000u
+/* A silent daemon is asked for a sign after this part of the time that it is allowed to be silent.
+ */
+#define PING_SHARE 3u
 
 static void eventfd_ring(int fd)
 {
@@ -174,12 +178,19 @@ static void fail_as_told(struct shoal_job *job, const struct message *message)
     finish_completed(job);
 }
 
+static void hear(struct shoal_job *job)
+{
+    job->heard_ns = clock_now_ns();
+    job->pinged_ns = 0;
+}
+
 static void read_socket(struct shoal_job *job)
 {
     struct message message;
     struct error error;
     int code;
     while ((code = client_receive(&job->client, &message, &error)) > 0) {
+        hear(job);
         switch (message.type) {
         case MESSAGE_WORKER_GROUP_OPENED:
         case MESSAGE_ERROR:
@@ -190,6 +201,8 @@ static void read_socket(struct shoal_job *job)
             break;
         case MESSAGE_LEFT:
             job->left = true;
+            break;
+        case MESSAGE_PONG:
             break;
         default:
             code = error_set(&error, ERR_PROTOCOL, "the daemon sent \"%s\" to a running job",
@@ -203,6 +216,34 @@ static void read_socket(struct shoal_job *job)
         job->disconnected = true;
         progress_thread_fail(job, &error);
     }
+}
+
+/* A daemon that is stopped keeps its socket open. While somebody waits for it and it gives no sign
+ * of life, it is asked for one; when none comes, it counts as gone. Returns when to look again. */
+static uint64_t watch_daemon(struct shoal_job *job)
+{
+    uint64_t now_ns = clock_now_ns();
+    if (job->disconnected || job->silence_ns == 0)
+        return UINT64_MAX;
+    if (job->pinged_ns != 0 && now_ns >= job->pinged_ns + job->silence_ns) {
+        struct error error;
+        error_set(&error, ERR_DISCONNECTED,
+                  "the daemon of this node (socket %s) has not answered for %" PRIu64 " ms",
+                  job->client.path, (uint64_t)(job->silence_ns / NS_PER_MS));
+        job->disconnected = true;
+        progress_thread_fail(job, &error);
+        return UINT64_MAX;
+    }
+    if (job->pinged_ns == 0 && now_ns >= job->heard_ns + job->silence_ns / PING_SHARE) {
+        job->pinged_ns = now_ns;
+        struct message ping = {.type = MESSAGE_WORKER_PING};
+        pthread_mutex_unlock(&job->lock);
+        job_send(job, &ping, now_ns, NULL); /* a full socket is as good as no answer */
+        pthread_mutex_lock(&job->lock);
+    }
+    if (job->pinged_ns != 0)
+        return job->pinged_ns + job->silence_ns;
+    return job->heard_ns + job->silence_ns / PING_SHARE;
 }
 
 /* --- driving ------------------------------------------------------------------------------- */
@@ -232,7 +273,11 @@ static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
         read_socket(job);
         return;
     }
-    if (arena_worker_prepare_sleep(&job->arena))
+    bool connected = !job->disconnected;
+    uint64_t watch_ns = watch_daemon(job);
+    if (watch_ns < deadline_ns)
+        deadline_ns = watch_ns;
+    if ((connected && job->disconnected) || arena_worker_prepare_sleep(&job->arena))
         return;
     struct pollfd pollers[] = {
         {.fd = job->completion_doorbell, .events = POLLIN},
@@ -251,8 +296,10 @@ static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
     arena_worker_cancel_sleep(&job->arena);
     if (ready <= 0)
         return;
-    if (pollers[0].revents)
+    if (pollers[0].revents) {
+        hear(job);
         doorbell_clear(job->completion_doorbell);
+    }
     if (pollers[1].revents)
         eventfd_clear(job->wake_fd);
     if (pollers[2].revents)
@@ -330,6 +377,7 @@ void progress_thread_poll(struct shoal_job *job)
         ;
     if (!job->disconnected)
         read_socket(job);
+    watch_daemon(job);
     release_role(job);
 }
 

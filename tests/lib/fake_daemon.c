@@ -49,7 +49,7 @@ struct fake_daemon {
     uint32_t worker_count, joined;
     struct opening openings[FAKE_GROUPS_MAX];
     uint32_t opening_count, next_group;
-    uint64_t groups_closed, workers_left;
+    uint64_t groups_closed, workers_left, pings;
 };
 
 static void ring(void *context, uint32_t rank)
@@ -158,6 +158,7 @@ static void join(struct fake_daemon *daemon, struct worker *worker, const struct
     open_group(daemon, 0, all, daemon->options.world_size);
     for (uint32_t i = 0; i < daemon->worker_count; i++) {
         struct message joined = group_message(daemon, MESSAGE_JOINED, 0);
+        joined.timeout_ms = daemon->options.silence_ms;
         joined.job_id = 0x1234;
         joined.generation = 1;
         joined.rank = joined.local_rank = daemon->workers[i].rank;
@@ -233,6 +234,11 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
         break;
     case MESSAGE_WORKER_GROUP_CLOSE:
         daemon->groups_closed++;
+        break;
+    case MESSAGE_WORKER_PING:
+        daemon->pings++;
+        if (!daemon->options.mute)
+            send_message(worker, &(struct message){.type = MESSAGE_PONG});
         break;
     case MESSAGE_LEAVE:
         leave(daemon, worker);
@@ -417,6 +423,14 @@ static uint64_t read_locked(struct fake_daemon *daemon, const uint64_t *value)
 uint64_t fake_daemon_groups_closed(struct fake_daemon *daemon)
 {
     return read_locked(daemon, &daemon->groups_closed);
+}
+
+uint64_t fake_daemon_pings(struct fake_daemon *daemon)
+{
+    pthread_mutex_lock(&daemon->lock);
+    uint64_t pings = daemon->pings;
+    pthread_mutex_unlock(&daemon->lock);
+    return pings;
 }
 
 uint64_t fake_daemon_workers_left(struct fake_daemon *daemon)

@@ -14,6 +14,9 @@ struct fake_daemon_options {
     uint32_t servers;     /* 0: 1; every one has weight 1 */
     uint32_t chunk_bytes; /* 0: 4096 */
     uint64_t seed;
+    uint32_t
+        silence_ms;  /* told to workers: after which a daemon without a word is gone; 0: never */
+    bool mute;       /* does not answer pings */
     bool never_left; /* close the socket in answer to leave, without a word */
 };
 
@@ -32,6 +35,7 @@ void fake_daemon_say(struct fake_daemon *daemon, const char *line);
 /* Counted so far: groups closed by workers, workers that left properly, chunks that came through
  * staging slots. */
 uint64_t fake_daemon_groups_closed(struct fake_daemon *daemon);
+uint64_t fake_daemon_pings(struct fake_daemon *daemon);
 uint64_t fake_daemon_workers_left(struct fake_daemon *daemon);
 uint64_t fake_daemon_staged_chunks(struct fake_daemon *daemon);
 

@@ -80,6 +80,45 @@ START_TEST(test_lost_rank_fails_what_is_under_way)
 }
 END_TEST
 
+/* A daemon that is stopped (SIGSTOP) keeps its socket open; only its silence tells. */
+START_TEST(test_silent_daemon_is_gone)
+{
+    struct fake_daemon *daemon = fake_daemon_start(
+        &(struct fake_daemon_options){.world_size = 1, .silence_ms = 60, .mute = true});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    static float large[40000];
+    BAD(shoal_all_reduce(shoal_world(job), large, large, 40000, SHOAL_F32, SHOAL_SUM, NULL),
+        SHOAL_EDISCONNECTED, "has not answered for 60 ms");
+    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_EDISCONNECTED, "has not answered");
+    ck_assert_uint_eq(fake_daemon_pings(daemon), 1);
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
+START_TEST(test_daemon_that_answers_is_waited_for)
+{
+    struct fake_daemon *daemon =
+        fake_daemon_start(&(struct fake_daemon_options){.world_size = 1, .silence_ms = 30});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    shoal_request *request;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    static float large[40000];
+    GOOD(shoal_all_reduce(shoal_world(job), large, large, 40000, SHOAL_F32, SHOAL_SUM, &request));
+    while (fake_daemon_pings(daemon) < 5)
+        BAD(shoal_wait(request, 20), SHOAL_ETIMEOUT, "all_reduce");
+    fake_daemon_hold(daemon, false);
+    GOOD(shoal_wait(request, -1));
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 static void *wait_for_lost_daemon(void *argument)
 {
     BAD(shoal_wait(argument, -1), SHOAL_EDISCONNECTED, "went away");
@@ -194,6 +233,8 @@ int main(void)
     Suite *suite = suite_create("api_failure");
     TCase *cases = tcase_create("api_failure");
     tcase_set_timeout(cases, 120);
+    tcase_add_test(cases, test_silent_daemon_is_gone);
+    tcase_add_test(cases, test_daemon_that_answers_is_waited_for);
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
     tcase_add_test(cases, test_disagreement_fails_the_group_alone);
     tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
