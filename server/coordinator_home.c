@@ -95,6 +95,21 @@ int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message
     return 0;
 }
 
+/* What the node serves the job with; 0: nothing. A job whose ranks are all on one node is summed
+ * there, so it neither waits for other servers nor ends with them. */
+static uint32_t home_server_weight(const struct coordinator *c, const struct gathering *gathering,
+                                   uint32_t node)
+{
+    uint32_t only = gathering->members[0].node, weight = c->config->servers[node].weight;
+    for (uint32_t i = 1; i < gathering->count; i++) {
+        if (gathering->members[i].node != only)
+            return weight;
+    }
+    if (node != only)
+        return 0;
+    return weight > 0 ? weight : 1;
+}
+
 /* A daemon that the job needs and that is not up; -1 when all are. */
 static int64_t home_missing_node(const struct coordinator *c, const struct gathering *gathering)
 {
@@ -103,7 +118,7 @@ static int64_t home_missing_node(const struct coordinator *c, const struct gathe
             return gathering->members[i].node;
     }
     for (uint32_t node = 0; node < c->config->server_count; node++) {
-        if (c->config->servers[node].weight > 0 && !coordinator_is_up(c, node))
+        if (home_server_weight(c, gathering, node) > 0 && !coordinator_is_up(c, node))
             return node;
     }
     return -1;
@@ -137,7 +152,7 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
     message->ranks.count = message->members.count = gathering->world_size;
     gathering_assign(gathering, message->ranks.values, message->members.values);
     for (uint32_t node = 0; node < nodes; node++) {
-        uint32_t weight = c->config->servers[node].weight;
+        uint32_t weight = home_server_weight(c, gathering, node);
         if (weight == 0)
             continue;
         message->servers.values[message->servers.count++] = node;

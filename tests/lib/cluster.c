@@ -112,6 +112,7 @@ int cluster_stop(struct cluster *cluster)
         if (code != 0) {
             printf("%s: exit code %d; its log:\n%s", cluster->nodes[i].name, code,
                    cluster_log(cluster, i));
+            fflush(stdout);
             wrong++;
         }
     }
@@ -137,6 +138,7 @@ bool cluster_wait_log(struct cluster *cluster, uint32_t node, const char *text, 
         return true;
     printf("%s has not logged \"%s\":\n%s", cluster->nodes[node].name, text,
            cluster_log(cluster, node));
+    fflush(stdout);
     return false;
 }
 
@@ -171,6 +173,7 @@ bool cluster_wait_status(struct cluster *cluster, uint32_t node,
             printf("the status of %s is not as waited for:\n", cluster->nodes[node].name);
             json_dumpf(status, stdout, JSON_INDENT(2));
             printf("\n");
+            fflush(stdout); /* a test that fails leaves without */
         }
         json_decref(status);
         if (accepted || over)
@@ -210,6 +213,7 @@ int cluster_job_end(struct process **workers, uint32_t count)
         if (code != 0) {
             printf("rank %u: exit code %d\n%s%s", rank, code, process_output(workers[rank]),
                    process_errors(workers[rank]));
+            fflush(stdout);
             wrong++;
         }
         process_free(workers[rank]);
