@@ -140,6 +140,8 @@ void receive_release(struct exchange *exchange, struct buffer *buffer)
     bool wanted = account->posted + account->held < account->allowed;
     if (!wanted || !receive_possible(exchange, node) || !receive_post(exchange, node, buffer))
         buffer_release(buffer);
+    if (account->posted + account->held < account->allowed)
+        receive_replenish(exchange, node); /* those for which there was no memory */
 }
 
 void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct buffer *buffer)

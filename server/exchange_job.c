@@ -150,35 +150,41 @@ static uint32_t group_receives_from(const struct exchange_group *group, uint32_t
     return receives;
 }
 
-static void group_disallow_receives(struct exchange_group *group, uint32_t nodes)
+static struct exchange_peer *group_account(const struct exchange_group *group, uint32_t node)
 {
     struct exchange *exchange = group->job->exchange;
-    for (uint32_t node = 0; node < nodes; node++) {
-        uint32_t account = exchange->options.shared_receives ? 0 : node;
-        exchange->peers[account].allowed -= group_receives_from(group, node);
-    }
+    return &exchange->peers[exchange->options.shared_receives ? 0 : node];
 }
 
-/* Promise and post the receives that the group's windows need. */
+static void group_disallow_receives(struct exchange_group *group)
+{
+    for (uint32_t node = 0; node < group->job->exchange->options.node_count; node++)
+        group_account(group, node)->allowed -= group_receives_from(group, node);
+}
+
+/* Promise and post the receives that the group's windows need: all of them or none. */
 static int group_allow_receives(struct exchange_group *group, struct error *error)
 {
     struct exchange *exchange = group->job->exchange;
-    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
-        struct exchange_peer *account =
-            &exchange->peers[exchange->options.shared_receives ? 0 : node];
-        uint32_t allowed = account->allowed + group_receives_from(group, node);
-        if (allowed > account->reserved) {
-            int result =
-                buffer_pool_reserve(exchange->options.pool, allowed - account->reserved, error);
-            if (result != 0) {
-                group_disallow_receives(group, node);
-                return result;
-            }
-            account->reserved = allowed;
-        }
-        account->allowed = allowed;
+    uint32_t nodes = exchange->options.node_count;
+    for (uint32_t node = 0; node < nodes; node++)
+        group_account(group, node)->allowed += group_receives_from(group, node);
+    uint64_t wanted = 0;
+    for (uint32_t node = 0; node < nodes; node++) {
+        const struct exchange_peer *account = &exchange->peers[node];
+        wanted += account->allowed > account->reserved ? account->allowed - account->reserved : 0;
     }
-    for (uint32_t node = 0; node < exchange->options.node_count; node++)
+    int result = buffer_pool_reserve(exchange->options.pool, wanted, error);
+    if (result != 0) {
+        group_disallow_receives(group);
+        return result;
+    }
+    for (uint32_t node = 0; node < nodes; node++) {
+        struct exchange_peer *account = &exchange->peers[node];
+        if (account->allowed > account->reserved)
+            account->reserved = account->allowed;
+    }
+    for (uint32_t node = 0; node < nodes; node++)
         receive_replenish(exchange, node);
     return 0;
 }
@@ -300,7 +306,7 @@ static void group_free(struct exchange_group *group)
     struct exchange *exchange = group->job->exchange;
     group_unmark_dirty(group);
     group_drop(group);
-    group_disallow_receives(group, exchange->options.node_count);
+    group_disallow_receives(group);
     buffer_pool_unreserve(exchange->options.pool, group->reserved_sums);
     assert(group->chunk_slab.in_use == 0 && group->slot_slab.in_use == 0);
     group_free_arrays(group);
