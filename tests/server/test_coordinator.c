@@ -50,6 +50,14 @@ static void join_four(struct network_worker *workers[4], const char *job)
         ck_assert_int_eq(workers[rank]->state, CLIENT_JOINED);
 }
 
+/* Ranks on nodes a and b: the job needs all servers. Rank 0, on node a, is returned. */
+static struct network_worker *join_two(const char *job, uint32_t timeout_ms)
+{
+    struct network_worker *first = network_join(network, 0, job, 2, 0, -1, timeout_ms);
+    network_join(network, 1, job, 2, 1, -1, timeout_ms);
+    return first;
+}
+
 START_TEST(test_join_and_leave)
 {
     struct network_worker *workers[4];
@@ -182,7 +190,7 @@ START_TEST(test_server_not_connected)
     /* Node c has no rank of the job, but shards. */
     network_cut(network, 1, 2, "no route to host");
     network_settle(network);
-    struct network_worker *worker = network_join(network, 0, name_at(1), 1, 0, -1, 1000);
+    struct network_worker *worker = join_two(name_at(1), 1000);
     network_run(network, 1100);
     assert_text(worker, "has all its ranks, but server c (10.0.0.2:7002) is not connected: no "
                         "route to host");
@@ -190,7 +198,7 @@ START_TEST(test_server_not_connected)
     network_connect(network, 1, 2);
     network_cut(network, 0, 2, "cable gone");
     network_settle(network);
-    worker = network_join(network, 0, name_at(1), 1, 0, -1, 3000);
+    worker = join_two(name_at(1), 3000);
     network_run(network, 5000);
     assert_text(worker, "server c (10.0.0.2:7002) is not connected: cable gone");
     network_assert_empty(network);
@@ -200,7 +208,7 @@ END_TEST
 START_TEST(test_engine_refuses)
 {
     network_refuse_job_open(network, 2, "over the memory limit");
-    struct network_worker *worker = network_join(network, 0, name_at(1), 1, 0, -1, 1000);
+    struct network_worker *worker = join_two(name_at(1), 1000);
     network_settle(network);
     assert_text(worker, "node c cannot open job");
     assert_text(worker, "over the memory limit");
@@ -217,8 +225,9 @@ START_TEST(test_limits)
     network_settle(network);
     assert_text(two, "limits.workers");
     network_kill(network, one);
+    network_settle(network);
     network_config(network, 2)->jobs = 0;
-    one = network_join(network, 0, name_at(1), 1, 0, -1, 0);
+    one = join_two(name_at(1), 0);
     network_settle(network);
     assert_text(one, "node c has 0 jobs, its limit (limits.jobs)");
     ck_assert_int_eq(one->failure.code, ERR_MEMORY);
@@ -273,11 +282,32 @@ END_TEST
 
 START_TEST(test_server_without_ranks_dies)
 {
-    struct network_worker *worker = network_join(network, 0, name_at(0), 1, 0, -1, 0);
+    struct network_worker *worker = join_two(name_at(0), 0);
     network_settle(network);
     network_cut(network, 0, 2, "no heartbeat for 3000 ms");
     network_settle(network);
     assert_text(worker, "node c is gone: no heartbeat for 3000 ms");
+}
+END_TEST
+
+/* Its ranks are summed on their node: it neither waits for other servers nor ends with them. */
+START_TEST(test_job_on_one_node_needs_no_other)
+{
+    struct network_worker *workers[2];
+    network_cut(network, 0, 2, "no route to host");
+    network_settle(network);
+    for (int rank = 0; rank < 2; rank++)
+        workers[rank] = network_join(network, 0, name_at(0), 2, rank, -1, 1000);
+    network_settle(network);
+    network_cut(network, 0, 1, "cable gone");
+    network_settle(network);
+    for (int rank = 0; rank < 2; rank++) {
+        ck_assert_int_eq(workers[rank]->state, CLIENT_JOINED);
+        ck_assert_str_eq(workers[rank]->failure.text, "");
+        network_leave(network, workers[rank]);
+    }
+    network_settle(network);
+    network_assert_empty(network);
 }
 END_TEST
 
@@ -585,6 +615,7 @@ int main(void)
     tcase_add_loop_test(cases, test_worker_dies, 0, 3);
     tcase_add_loop_test(cases, test_node_dies, 0, 3);
     tcase_add_test(cases, test_server_without_ranks_dies);
+    tcase_add_test(cases, test_job_on_one_node_needs_no_other);
     tcase_add_test(cases, test_withdrawn);
     tcase_add_test(cases, test_arena_nonsense);
     tcase_add_loop_test(cases, test_group, 0, 3);
