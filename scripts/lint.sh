@@ -55,23 +55,34 @@ cppcheck_run() {
         -DTEST_SOURCE_DIR='"."' "${files[@]}"
 }
 
-# Flags of the objects that are built for one instruction set.
-isa_flags() {
+# Flags of a file's own: the objects that are built for one instruction set; the example that
+# includes <shoal.h> as outside this tree.
+file_flags() {
     case $1 in
+    worker/examples/first.c) printf -- '-Iworker' ;;
     *_avx2.c) printf -- '-mavx2 -mf16c' ;;
     *_avx512.c) printf -- '-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c' ;;
     esac
 }
 
+# Not the analyzer's paths for the kernels: dozens of functions of one text, with loops and vectors
+# only, take it minutes.
+file_checks() {
+    case $1 in
+    common/reduce_*.c) printf -- '--checks=-clang-analyzer-*' ;;
+    esac
+}
+
 tidy_one() {
-    local file=$1 isa stamp hash
-    read -ra isa <<<"$(isa_flags "$file")"
+    local file=$1 own checks stamp hash
+    read -ra own <<<"$(file_flags "$file")"
+    read -ra checks <<<"$(file_checks "$file")"
     shift
     stamp=$state/tidy/${file//\//-}.clean
     # The text with its comments, since NOLINT is one.
-    hash=$({ cat .clang-tidy "$file" && "${CC:-gcc}" -E -P "${isa[@]}" "$@" "$file"; } | sha256sum)
+    hash=$({ cat .clang-tidy "$file" && "${CC:-gcc}" -E -P "${own[@]}" "$@" "$file"; } | sha256sum)
     [[ ! -e $stamp || $(<"$stamp") != "$hash" ]] || return 0
-    if ! clang-tidy --quiet "$file" -- "${isa[@]}" "$@" 2>"$stamp.err"; then
+    if ! clang-tidy --quiet "${checks[@]}" "$file" -- "${own[@]}" "$@" 2>"$stamp.err"; then
         # Its count of suppressed warnings is no news.
         grep -vE '^[0-9]+ warnings? ' "$stamp.err" || true
         rm -f "$stamp" "$stamp.err"
@@ -84,7 +95,7 @@ tidy_one() {
 tidy() {
     local flags=("${defines[@]}" "$@")
     export state
-    export -f tidy_one isa_flags
+    export -f tidy_one file_flags file_checks
     # shellcheck disable=SC2016  # the inner shell expands
     sources '*.c' | grep -v '^tests/' |
         xargs -r -P "$jobs" -I{} bash -c 'tidy_one "$@"' tidy {} "${flags[@]}"
