@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 jobs=$(nproc)
 state=build/lint
 mkdir -p "$state/tidy" "$state/cppcheck"
-defines=(-std=c11 -D_GNU_SOURCE -I. -DSHOAL_VERSION='"lint"' -DTEST_BUILD_DIR='"build"'
+defines=(-std=c11 -D_GNU_SOURCE -I. -Iworker -DSHOAL_VERSION='"lint"' -DTEST_BUILD_DIR='"build"'
     -DTEST_SOURCE_DIR='"."')
 
 # Tracked files, and new ones that are not ignored; without git, what is there.
@@ -55,11 +55,9 @@ cppcheck_run() {
         -DTEST_SOURCE_DIR='"."' "${files[@]}"
 }
 
-# Flags of a file's own: the objects that are built for one instruction set; the example that
-# includes <shoal.h> as outside this tree.
-file_flags() {
+# Flags of the objects that are built for one instruction set.
+isa_flags() {
     case $1 in
-    worker/examples/first.c) printf -- '-Iworker' ;;
     *_avx2.c) printf -- '-mavx2 -mf16c' ;;
     *_avx512.c) printf -- '-mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c' ;;
     esac
@@ -74,15 +72,15 @@ file_checks() {
 }
 
 tidy_one() {
-    local file=$1 own checks stamp hash
-    read -ra own <<<"$(file_flags "$file")"
+    local file=$1 isa checks stamp hash
+    read -ra isa <<<"$(isa_flags "$file")"
     read -ra checks <<<"$(file_checks "$file")"
     shift
     stamp=$state/tidy/${file//\//-}.clean
     # The text with its comments, since NOLINT is one.
-    hash=$({ cat .clang-tidy "$file" && "${CC:-gcc}" -E -P "${own[@]}" "$@" "$file"; } | sha256sum)
+    hash=$({ cat .clang-tidy "$file" && "${CC:-gcc}" -E -P "${isa[@]}" "$@" "$file"; } | sha256sum)
     [[ ! -e $stamp || $(<"$stamp") != "$hash" ]] || return 0
-    if ! clang-tidy --quiet "${checks[@]}" "$file" -- "${own[@]}" "$@" 2>"$stamp.err"; then
+    if ! clang-tidy --quiet "${checks[@]}" "$file" -- "${isa[@]}" "$@" 2>"$stamp.err"; then
         # Its count of suppressed warnings is no news.
         grep -vE '^[0-9]+ warnings? ' "$stamp.err" || true
         rm -f "$stamp" "$stamp.err"
@@ -95,7 +93,7 @@ tidy_one() {
 tidy() {
     local flags=("${defines[@]}" "$@")
     export state
-    export -f tidy_one file_flags file_checks
+    export -f tidy_one isa_flags file_checks
     # shellcheck disable=SC2016  # the inner shell expands
     sources '*.c' | grep -v '^tests/' |
         xargs -r -P "$jobs" -I{} bash -c 'tidy_one "$@"' tidy {} "${flags[@]}"
