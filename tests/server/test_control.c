@@ -325,20 +325,26 @@ END_TEST
 
 START_TEST(test_daemon_ends)
 {
-    struct control_client worker;
+    struct control_client workers[2];
     struct message message;
     create_two();
-    start(daemons[0]);
-    start(daemons[1]);
-    control_client_open(&worker, daemons[0]);
-    control_client_hello(&worker);
-    control_client_join(&worker, "train", 1, 0);
-    control_client_expect(&worker, MESSAGE_JOINED, &message);
+    for (int i = 0; i < 2; i++) {
+        start(daemons[i]);
+        control_client_open(&workers[i], daemons[i]);
+        control_client_hello(&workers[i]);
+    }
+    for (int i = 0; i < 2; i++)
+        control_client_join(&workers[i], "train", 2, i);
+    for (int i = 0; i < 2; i++) {
+        control_client_expect(&workers[i], MESSAGE_JOINED, &message);
+        message_clear(&message);
+    }
     control_daemon_free(daemons[1]);
     daemons[1] = NULL;
-    control_client_expect(&worker, MESSAGE_FAILED, &message);
-    ck_assert_ptr_nonnull(strstr(message.text, "node b is"));
-    control_client_close(&worker);
+    control_client_expect(&workers[0], MESSAGE_FAILED, &message);
+    ck_assert_ptr_nonnull(strstr(message.text, "node b"));
+    for (int i = 0; i < 2; i++)
+        control_client_close(&workers[i]);
 }
 END_TEST
 
