@@ -325,20 +325,25 @@ END_TEST
 
 START_TEST(test_daemon_ends)
 {
-    struct control_client worker;
+    struct control_client worker, other;
     struct message message;
     create_two();
     start(daemons[0]);
     start(daemons[1]);
     control_client_open(&worker, daemons[0]);
     control_client_hello(&worker);
-    control_client_join(&worker, "train", 1, 0);
+    control_client_join(&worker, "train", 2, 0);
+    control_client_open(&other, daemons[1]);
+    control_client_hello(&other);
+    control_client_join(&other, "train", 2, 1);
     control_client_expect(&worker, MESSAGE_JOINED, &message);
+    control_client_expect(&other, MESSAGE_JOINED, &message);
     control_daemon_free(daemons[1]);
     daemons[1] = NULL;
     control_client_expect(&worker, MESSAGE_FAILED, &message);
     ck_assert_ptr_nonnull(strstr(message.text, "node b is"));
     control_client_close(&worker);
+    control_client_close(&other);
 }
 END_TEST
 
