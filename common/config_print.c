@@ -45,12 +45,13 @@ static int print_root(json_t *root, const struct config *config)
 char *config_json_text(const json_t *root)
 {
     char *text = json_dumps(root, JSON_INDENT(4));
-    char *line = text ? realloc(text, strlen(text) + 2) : NULL;
+    size_t length = text ? strlen(text) : 0;
+    char *line = text ? realloc(text, length + 2) : NULL;
     if (!line) {
         free(text);
         return NULL;
     }
-    strcat(line, "\n");
+    memcpy(line + length, "\n", 2);
     return line;
 }
 

@@ -100,36 +100,37 @@ static inline __attribute__((always_inline)) void reduce_prefetch(const char *p,
     static void kernel_##name##_##T(void *out, const void *const *in, unsigned inputs, size_t at,  \
                                     size_t count, uint32_t divisor)                                \
     {                                                                                              \
+        const size_t step = step_##T;                                                              \
         const size_t end = at + count * dtype_size_##T;                                            \
         (void)divisor;                                                                             \
-        for (; end - at >= 4 * step_##T; at += 4 * step_##T) {                                     \
+        for (; end - at >= 4 * step; at += 4 * step) {                                             \
             const char *from = (const char *)in[0] + at;                                           \
             char *to = (char *)out + at;                                                           \
-            reduce_prefetch(from, 4 * step_##T);                                                   \
+            reduce_prefetch(from, 4 * step);                                                       \
             vector_##V v0 = load_##T(from);                                                        \
-            vector_##V v1 = load_##T(from + step_##T);                                             \
-            vector_##V v2 = load_##T(from + 2 * step_##T);                                         \
-            vector_##V v3 = load_##T(from + 3 * step_##T);                                         \
+            vector_##V v1 = load_##T(from + step);                                                 \
+            vector_##V v2 = load_##T(from + 2 * step);                                             \
+            vector_##V v3 = load_##T(from + 3 * step);                                             \
             for (unsigned i = 1; i < inputs; i++) {                                                \
                 from = (const char *)in[i] + at;                                                   \
-                reduce_prefetch(from, 4 * step_##T);                                               \
+                reduce_prefetch(from, 4 * step);                                                   \
                 v0 = combine##_##V(v0, load_##T(from));                                            \
-                v1 = combine##_##V(v1, load_##T(from + step_##T));                                 \
-                v2 = combine##_##V(v2, load_##T(from + 2 * step_##T));                             \
-                v3 = combine##_##V(v3, load_##T(from + 3 * step_##T));                             \
+                v1 = combine##_##V(v1, load_##T(from + step));                                     \
+                v2 = combine##_##V(v2, load_##T(from + 2 * step));                                 \
+                v3 = combine##_##V(v3, load_##T(from + 3 * step));                                 \
             }                                                                                      \
             store_##T(to, finish##_##V(v0, divisor));                                              \
-            store_##T(to + step_##T, finish##_##V(v1, divisor));                                   \
-            store_##T(to + 2 * step_##T, finish##_##V(v2, divisor));                               \
-            store_##T(to + 3 * step_##T, finish##_##V(v3, divisor));                               \
+            store_##T(to + step, finish##_##V(v1, divisor));                                       \
+            store_##T(to + 2 * step, finish##_##V(v2, divisor));                                   \
+            store_##T(to + 3 * step, finish##_##V(v3, divisor));                                   \
         }                                                                                          \
-        for (; end - at >= step_##T; at += step_##T) {                                             \
+        for (; end - at >= step; at += step) {                                                     \
             vector_##V v = load_##T((const char *)in[0] + at);                                     \
             for (unsigned i = 1; i < inputs; i++)                                                  \
                 v = combine##_##V(v, load_##T((const char *)in[i] + at));                          \
             store_##T((char *)out + at, finish##_##V(v, divisor));                                 \
         }                                                                                          \
-        if ((size_t)step_##T > dtype_size_##T && at < end)                                         \
+        if (step > dtype_size_##T && at < end)                                                     \
             REDUCE_TAIL(D, OP)(out, in, inputs, at, (end - at) / dtype_size_##T, divisor);         \
     }
 

@@ -315,6 +315,7 @@ static int connected_connect(struct transport *transport, uint32_t number, const
     if (info)
         fi_freeinfo(info);
     if (code == 0) {
+        assert(peer->endpoint);
         code = fi_connect(peer->endpoint, address, token, TRANSPORT_TOKEN_BYTES);
         /* The network's answer, also when it comes at once, is an event. */
         if (code)
@@ -379,6 +380,7 @@ static void request_answer(struct connected *c, struct fi_info *info, const uint
         peer_fail(c, peer, "%.100s", error.text);
         return;
     }
+    assert(peer->endpoint);
     code = fi_accept(peer->endpoint, NULL, 0);
     if (code) {
         request_reject(c, info);

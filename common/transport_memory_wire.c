@@ -1,5 +1,6 @@
 #include "common/transport_memory_wire.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,6 +130,7 @@ void memory_item_insert(struct memory_fabric *fabric, struct memory_item *item)
 
 static void item_unlink(struct memory_fabric *fabric, struct memory_item *item)
 {
+    assert((item->previous == NULL) == (item == fabric->first));
     *(item->next ? &item->next->previous : &fabric->last) = item->previous;
     *(item->previous ? &item->previous->next : &fabric->first) = item->next;
 }
@@ -206,6 +208,8 @@ void memory_items_drop(struct memory_fabric *fabric, uint32_t from, uint32_t to,
                        bool tell)
 {
     for (struct memory_item *item = fabric->first, *next; item; item = next) {
+        /* Does not know that item->previous is the one before, so takes a freed item for linked.
+         * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
         next = item->next;
         if (item->from != from || item->to != to || (item->kind != ITEM_SEND && !wire))
             continue;

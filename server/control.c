@@ -372,10 +372,14 @@ void control_free(struct control *control)
 
 uint16_t control_port(const struct control *control)
 {
-    struct sockaddr_storage address = {0};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_storage storage;
+    } address = {.storage = {0}};
     socklen_t length = sizeof(address);
-    if (getsockname(control->tcp_fd, (struct sockaddr *)&address, &length) < 0)
+    if (getsockname(control->tcp_fd, &address.any, &length) < 0)
         return 0;
     /* The port lies at the same place in both families. */
-    return ntohs(((const struct sockaddr_in *)(const void *)&address)->sin_port);
+    return ntohs(address.v4.sin_port);
 }

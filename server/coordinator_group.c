@@ -1,5 +1,6 @@
 /* Groups: asked for by workers, gathered at the job's home, opened and closed on all its daemons.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,6 +346,7 @@ int group_on_join(struct coordinator *c, uint32_t node, const struct message *me
         else
             error_set(&refusal, ERR_MEMORY, "no memory for a group");
     }
+    assert(gathering || refusal.code != 0);
     if (refusal.code == 0 &&
         group_gathering_add(gathering, rank,
                             coordinator_deadline(c, message->timeout_ms, c->config->group_ms)) < 0)

@@ -329,7 +329,7 @@ int exchange_receive(struct exchange *exchange, uint32_t node, struct buffer *bu
     account->held++;
     exchange->now_ns = now_ns;
     *from = node;
-    struct wire_header header;
+    struct wire_header header = {0};
     int result = bytes > buffer->capacity
                      ? error_set(error, ERR_PROTOCOL, "a message of %" PRIu32 " bytes", bytes)
                      : wire_decode_header(buffer->data, bytes, &header, error);

@@ -253,8 +253,8 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
 static void group_init_slabs(struct exchange_group *group)
 {
     size_t pointer = sizeof(void *);
-    slab_init(&group->chunk_slab, sizeof(struct chunk) + group->local_count * 2 * pointer +
-                                      group->local_count * sizeof(uint64_t));
+    slab_init(&group->chunk_slab,
+              sizeof(struct chunk) + group->local_count * (2 * pointer + sizeof(uint64_t)));
     slab_init(&group->slot_slab,
               sizeof(struct slot) + ((size_t)group->node_count + group->local_count + 1) * pointer +
                   group->node_count * sizeof(struct contribution));

@@ -1,4 +1,5 @@
 /* shoalctl: asks the daemon of this node how it is, and tells it to drain. */
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
@@ -86,7 +87,7 @@ static int options_check(const struct options *options)
     bool drain = strcmp(options->command, "drain") == 0;
     if (options->wait && !drain)
         return usage_error("--wait is for drain", "");
-    if (options->watch && strcmp(options->command, "status"))
+    if (options->watch && strcmp(options->command, "status") != 0)
         return usage_error("--watch is for status", "");
     if (options->json && drain)
         return usage_error("--json is for status and jobs", "");
@@ -110,6 +111,7 @@ static int options_parse(int argc, char **argv, struct options *options)
     while ((option = getopt_long(argc, argv, "-:", names, NULL)) != -1) {
         switch (option) {
         case 1:
+            assert(optarg);
             if (command_take(options, optarg))
                 return ERR_INVALID;
             break;
@@ -150,9 +152,10 @@ static int options_parse(int argc, char **argv, struct options *options)
 static int conversation_open(struct conversation *talk, struct error *error)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(talk->path) >= sizeof(address.sun_path))
+    size_t length = strlen(talk->path);
+    if (length >= sizeof(address.sun_path))
         return error_set(error, ERR_INVALID, "%s is too long for a socket", talk->path);
-    strcpy(address.sun_path, talk->path);
+    memcpy(address.sun_path, talk->path, length + 1);
     talk->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (talk->fd < 0)
         return error_set_errno(error, errno, "cannot open a socket");
@@ -237,7 +240,7 @@ static int object_receive(struct conversation *talk, const char *type, json_t **
         char shown[512];
         shoalctl_format_text(text ? text : "no reason given", shown, sizeof(shown));
         result = error_set(error, ERR_REFUSED, "the daemon at %s says: %s", talk->path, shown);
-    } else if (!got || strcmp(got, type)) {
+    } else if (!got || strcmp(got, type) != 0) {
         result = error_set(error, ERR_PROTOCOL, "%s is no shoald: its answer is no \"%s\"",
                            talk->path, type);
     }
@@ -296,7 +299,7 @@ static void status_show(const struct options *options, json_t *status)
 static int watch_pause(struct conversation *talk, double seconds, struct error *error)
 {
     uint64_t until = clock_now_ns() + (uint64_t)(seconds * 1e9);
-    for (uint64_t now; (now = clock_now_ns()) < until;) {
+    while (clock_now_ns() < until) {
         int result = bytes_receive(talk, until, error);
         if (result == ERR_TIMEOUT)
             break;

@@ -105,7 +105,7 @@ struct shoal_job {
     uint64_t silence_ns; /* after which it does not; the daemon's own figure for its peers */
     uint64_t heard_ns;   /* last sign of it */
     uint64_t pinged_ns;  /* 0, or when it was asked for one */
-    bool socket_read;             /* lines that came along with `joined` have been looked at */
+    bool socket_read;    /* lines that came along with `joined` have been looked at */
 
     struct shoal_group *groups; /* the first is the world */
     struct shoal_request *requests;

@@ -85,6 +85,7 @@ void fusion_free_all(struct shoal_job *job)
 static int read_parameters(struct shoal_fusion *fusion, const struct shoal_parameter *parameters,
                            struct error *error)
 {
+    assert(parameters || fusion->parameter_count == 0);
     for (uint32_t i = 0; i < fusion->parameter_count; i++) {
         if (dtype_bytes((unsigned)parameters[i].dtype) == 0)
             return error_set(error, ERR_INVALID, "parameter %" PRIu32 ": %d is no element type", i,

@@ -248,7 +248,7 @@ START_TEST(test_no_memory_to_print)
     struct config config;
     config_defaults(&config);
     json_set_alloc_funcs(failing_malloc, free);
-    char *(*const makers[])(void) = {config_schema, config_reference};
+    static char *(*const makers[])(void) = {config_schema, config_reference};
     for (int maker = -1; maker < 2; maker++) {
         char *text = NULL;
         int failures = 0;

@@ -305,7 +305,8 @@ static int parse(struct options *options, char *error, const char *line)
     int count = 0;
     arguments[count++] = program;
     snprintf(copy, sizeof copy, "%s", line);
-    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
+    char *rest = NULL;
+    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
         arguments[count++] = word;
     error[0] = '\0';
     return options_parse(count, arguments, options, error);

@@ -1,5 +1,6 @@
 #include "worker/programs/perf_values.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -49,6 +50,7 @@ static int64_t float_value(const struct perf_case *what, uint32_t rank, uint32_t
 static int64_t divisible_extra(const struct perf_case *what, uint32_t place)
 {
     int64_t sum = 0, ranks = what->ranks;
+    assert(ranks > 0);
     for (uint32_t rank = 0; rank < what->ranks; rank++)
         sum += float_value(what, rank, place);
     return -(sum % ranks);
@@ -217,7 +219,8 @@ void perf_values_clear(struct perf_values *values)
 
 void perf_values_fill(const struct perf_values *values, void *data, uint64_t count)
 {
-    uint64_t bytes = count * values->element_bytes, period = PERF_PERIOD * values->element_bytes;
+    uint64_t bytes = count * values->element_bytes,
+             period = (uint64_t)PERF_PERIOD * values->element_bytes;
     for (uint64_t done = 0; done < bytes; done += period)
         memcpy((uint8_t *)data + done, values->input,
                bytes - done < period ? bytes - done : period);
@@ -240,7 +243,7 @@ static uint64_t differences(const struct perf_values *values, const uint8_t *pat
         if (memcmp(bytes + done * size, pattern, now * size) == 0)
             continue;
         for (uint64_t i = 0; i < now; i++)
-            if (memcmp(bytes + (done + i) * size, pattern + i * size, size) && wrong++ == 0 &&
+            if (memcmp(bytes + (done + i) * size, pattern + i * size, size) != 0 && wrong++ == 0 &&
                 first)
                 *first = done + i;
     }

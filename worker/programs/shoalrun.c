@@ -28,9 +28,10 @@ struct run {
 static int daemon_answers(const char *path, struct error *error)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof(address.sun_path))
+    size_t length = strlen(path);
+    if (length >= sizeof(address.sun_path))
         return error_set(error, ERR_INVALID, "%s is too long for a socket", path);
-    strcpy(address.sun_path, path);
+    memcpy(address.sun_path, path, length + 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return error_set_errno(error, errno, "cannot open a socket");

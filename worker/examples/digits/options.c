@@ -199,8 +199,8 @@ int options_parse(int argc, char **argv, struct options *options, char *error)
         .network = {4, {DATASET_PIXELS, 256, 256, 128, DATASET_CLASSES}},
         .plan =
             {.epochs = 20, .batch_rows = 128, .seed = 1, .learning_rate = 0.08F, .momentum = 0.9F},
-        .threshold_bytes = 64 * 1024,
-        .first_buffer_bytes = 16 * 1024,
+        .threshold_bytes = (size_t)64 * 1024,
+        .first_buffer_bytes = (size_t)16 * 1024,
         .accuracy_min = 0.95,
         .verify = true,
     };
