@@ -47,7 +47,8 @@ static void peer_end(struct control_peer *peer, const char *reason)
     /* An attempt that fails for the same reason again is not news. */
     bool news = !ours || open || strcmp(control->membership.peers[node].reason, reason) != 0;
     log_write(control->log, news ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG,
-              "connection with node %s (%s) is over: %s", peer_name(peer), peer->address, reason);
+              "connection with %s%s (%s) is over: %s", peer->node == NOBODY ? "" : "node ",
+              peer_name(peer), peer->address, reason);
     char text[MEMBERSHIP_REASON_BYTES];
     snprintf(text, sizeof(text), "%s", reason);
     control_peer_free(peer);
