@@ -33,14 +33,6 @@ void fabric_list_append(struct fabric_list *list, struct fabric_op *op)
     list->last = op;
 }
 
-void fabric_list_prepend(struct fabric_list *list, struct fabric_op *op)
-{
-    op->previous = NULL;
-    op->next = list->first;
-    *(list->first ? &list->first->previous : &list->last) = op;
-    list->first = op;
-}
-
 void fabric_list_remove(struct fabric_list *list, struct fabric_op *op)
 {
     *(op->previous ? &op->previous->next : &list->first) = op->next;
@@ -356,7 +348,8 @@ void fabric_op_put(struct fabric *fabric, struct fabric_op *op)
 {
     assert(op->kind == FABRIC_SEND || op->kind == FABRIC_RECEIVE);
     op->state = FABRIC_FREE;
-    fabric_list_prepend(&fabric->free, op);
+    /* Last in, last out: a provider that reports it twice does so before it is used again. */
+    fabric_list_append(&fabric->free, op);
 }
 
 void fabric_op_set(struct fabric_op *op, enum fabric_op_kind kind, uint32_t peer,

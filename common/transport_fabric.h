@@ -46,7 +46,6 @@ struct fabric_list {
 };
 
 void fabric_list_append(struct fabric_list *list, struct fabric_op *op);
-void fabric_list_prepend(struct fabric_list *list, struct fabric_op *op);
 void fabric_list_remove(struct fabric_list *list, struct fabric_op *op);
 
 struct fabric_slab;
