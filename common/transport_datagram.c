@@ -76,8 +76,8 @@ static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, 
         fabric_op_put(fabric, op);
         return;
     }
-    /* ofi_rxm over tcp (1.17) can report an operation twice when its connection breaks: as done, and
-     * as failed. The first word counts. */
+    /* ofi_rxm over tcp (1.17) can report an operation twice when its connection breaks: as done,
+     * and as failed. The first word counts. */
     if (op->state != FABRIC_POSTED) {
         log_debug(&fabric->log, "fabric: an operation was reported twice (%s)",
                   fi_strerror(fi_error));
