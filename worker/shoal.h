@@ -150,7 +150,8 @@ SHOAL_API int shoal_request_on_complete(shoal_request *request,
                                         void (*callback)(void *argument, int result),
                                         void *argument);
 /* A descriptor for event loops: readable while requests have completed since the last
- * shoal_completions_clear. Belongs to the job. */
+ * shoal_completions_clear, which may be before their callbacks have been called. Belongs to the
+ * job. */
 SHOAL_API int shoal_completions_descriptor(shoal_job *job);
 SHOAL_API int shoal_completions_clear(shoal_job *job);
 
