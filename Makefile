@@ -155,9 +155,10 @@ $(TEST_WORKER): $(BUILD)/obj/tests/e2e/helper_worker.o $(LIBSHOAL)
 	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN/../lib' -lm
 
 # Archives, so that a test takes in what it needs and nothing else. The worker's tests have no server
-# in them: the two sides may use the same words.
+# in them, nor have those of the library against daemons: the two sides may use the same words.
 TEST_ARCHIVES := $(LIBTEST) $(LIBSERVER) $(LIBPROGRAMS) $(LIBWORKER) $(LIBCOMMON)
-$(filter $(BUILD)/tests/worker/%,$(TESTS)): TEST_LINKED = $(LIBTEST) $(LIBPROGRAMS) $(LIBWORKER) $(LIBCOMMON)
+WITHOUT_SERVER := $(filter $(BUILD)/tests/worker/% $(BUILD)/tests/e2e/test_library%,$(TESTS))
+$(WITHOUT_SERVER): TEST_LINKED = $(LIBTEST) $(LIBPROGRAMS) $(LIBWORKER) $(LIBCOMMON)
 TEST_LINKED = $(TEST_ARCHIVES)
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
