@@ -284,6 +284,27 @@ START_TEST(test_every_key_is_needed_and_typed)
 }
 END_TEST
 
+START_TEST(test_what_is_no_digit)
+{
+    static const char *const keys[] = {"job_id", "roster", "nonce", "mac", "address", "token"};
+    static const char wrong[] = "g/:@`G -";
+    json_t *object = line_object(_i);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const char *digits = json_string_value(json_object_get(object, keys[i]));
+        for (size_t j = 0; digits && digits[0] && wrong[j]; j++) {
+            json_t *damaged = json_copy(object);
+            char *changed = strdup(digits);
+            changed[below((uint32_t)strlen(changed))] = wrong[j];
+            json_object_set_new(damaged, keys[i], json_string(changed));
+            refused_for(_i, damaged, keys[i]);
+            free(changed);
+            json_decref(damaged);
+        }
+    }
+    json_decref(object);
+}
+END_TEST
+
 START_TEST(test_unknown_keys_are_passed_over)
 {
     /* A later version may say more. */
@@ -356,6 +377,7 @@ int main(void)
     tcase_add_loop_test(cases, test_damaged, MESSAGE_NONE + 1, MESSAGE_TYPES);
     tcase_add_loop_test(cases, test_cut, MESSAGE_NONE + 1, MESSAGE_TYPES);
     tcase_add_loop_test(cases, test_every_key_is_needed_and_typed, MESSAGE_NONE + 1, MESSAGE_TYPES);
+    tcase_add_loop_test(cases, test_what_is_no_digit, MESSAGE_NONE + 1, MESSAGE_TYPES);
     tcase_add_loop_test(cases, test_unknown_keys_are_passed_over, MESSAGE_NONE + 1, MESSAGE_TYPES);
     tcase_add_test(cases, test_longest_list);
     tcase_add_test(cases, test_deep_nesting_is_refused);
