@@ -103,7 +103,8 @@ SHOAL_API int shoal_node_count(const shoal_job *job); /* nodes with ranks of thi
 /* The group of all ranks; belongs to the job. */
 SHOAL_API shoal_group *shoal_world(shoal_job *job);
 /* Open a group of `count` distinct ranks of the job, in this order; every member calls it with the
- * same list (only members). Returns when all have. timeout_ms -1: the job's. */
+ * same list (only members). Returns when all have. timeout_ms -1: the job's. A call that failed may
+ * be made again, by every member that failed. */
 SHOAL_API int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
                                shoal_group **group);
 /* SHOAL_ESTATE while collectives of it are under way; SHOAL_EINVALID for the group of all ranks. */
@@ -145,7 +146,8 @@ SHOAL_API int shoal_wait(shoal_request *request, int timeout_ms);
 SHOAL_API void shoal_request_free(shoal_request *request);
 /* Call `callback(argument, result)` once, from the library's thread or one that is in shoal_wait
  * (or at once, from this one, when already complete). It must not block, wait for requests or close
- * the job. One a request: SHOAL_ESTATE for a second. */
+ * the job. It may run after a shoal_wait for the request has returned. One a request: SHOAL_ESTATE
+ * for a second. */
 SHOAL_API int shoal_request_on_complete(shoal_request *request,
                                         void (*callback)(void *argument, int result),
                                         void *argument);

@@ -80,6 +80,20 @@ static int count_list(struct shoal_job *job, const int *ranks, int count, uint32
     return 0;
 }
 
+/* The daemon refused: the list may be asked for again under the same number, which is what ranks do
+ * that have not asked yet. Lock held. */
+static void uncount_list(struct shoal_job *job, const int *ranks, int count, uint32_t nth)
+{
+    struct group_list *list;
+    LL_FOREACH(job->group_lists, list)
+    {
+        if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
+            break;
+    }
+    if (list && list->times == nth + 1)
+        list->times = nth;
+}
+
 static bool opening_answered(const void *argument)
 {
     const struct group_opening *opening = argument;
@@ -140,6 +154,7 @@ static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int
     if (code == 0 && opening.error.code < 0) {
         *error = opening.error;
         code = error->code;
+        uncount_list(job, ranks, count, nth);
     }
     pthread_mutex_unlock(&job->lock);
     if (code == 0)
