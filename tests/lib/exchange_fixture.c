@@ -46,7 +46,8 @@ static void table_complete(void *context, struct exchange_worker *worker,
 static int table_post_receive(void *context, uint32_t node, struct buffer *buffer)
 {
     struct fixture *fixture = context;
-    if (fixture->refuse_receives)
+    if (fixture->refuse_receives ||
+        (fixture->receives > 0 && fixture->posted_count >= fixture->receives))
         return ERR_LOST;
     EXPECT(node < fixture->options.nodes);
     EXPECT(fixture->options.shared_receives || node != fixture->options.self);

@@ -64,6 +64,7 @@ struct fixture {
     struct buffer *posted[FIXTURE_QUEUE];
     uint32_t posted_count;
     bool refuse_receives; /* post_receive fails */
+    uint32_t receives;    /* post_receive fails when so many are posted; 0: never */
     bool refuse_slabs;    /* and so does registering memory */
     uint64_t now_ns;
     struct error error; /* of the last call that failed */

@@ -268,6 +268,41 @@ START_TEST(more_contributions_than_the_window)
 }
 END_TEST
 
+/* A transport that takes fewer receives than the windows allow gets new ones as they are used. */
+START_TEST(receives_are_posted_again_while_buffers_are_held)
+{
+    struct fixture_options options = {.nodes = 3,
+                                      .ranks = 3,
+                                      .rank_nodes = {0, 1, 2},
+                                      .weights = {1},
+                                      .shared_receives = true,
+                                      .leave_down = true};
+    struct fixture *fixture = fixture_create(&options);
+    fixture->receives = 2;
+    for (uint32_t node = 1; node < 3; node++)
+        exchange_peer_up(fixture->exchange, node, fixture_receive_token(node),
+                         fixture_send_token(node));
+    for (uint64_t sequence = 0; sequence < 4; sequence++)
+        ck_assert_int_eq(fixture_contribute(fixture, 1, sequence, 0, FIXTURE_CHUNK, 1), 0);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 2);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* One that comes back unused is posted again while its peer is up. */
+START_TEST(a_receive_that_is_returned_is_posted_again)
+{
+    struct fixture *fixture = three_nodes(0);
+    uint32_t posted = fixture_posted(fixture, 1);
+    struct buffer *buffer = fixture->posted[--fixture->posted_count];
+    exchange_receive_returned(fixture->exchange, buffer->peer, buffer);
+    exchange_check(fixture->exchange);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), posted);
+    finish_as_owner(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* --- results ---------------------------------------------------------------------------------- */
 
 START_TEST(results_that_nobody_waits_for)
@@ -473,6 +508,8 @@ int main(void)
     tcase_add_test(tests, who_has_no_part_contributes_nothing);
     tcase_add_test(tests, a_contribution_that_came_already);
     tcase_add_test(tests, more_contributions_than_the_window);
+    tcase_add_test(tests, receives_are_posted_again_while_buffers_are_held);
+    tcase_add_test(tests, a_receive_that_is_returned_is_posted_again);
     tcase_add_test(tests, results_that_nobody_waits_for);
     tcase_add_test(tests, a_result_from_another_server);
     tcase_add_test(tests, disagreements_that_make_no_sense);
