@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -165,6 +166,8 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
     if (worker->registration)
         transport_unregister(engine->transport, worker->registration);
     arena_unmap(&worker->arena);
+    /* The worker has the doorbell open too, so that closing it here does not end the watch. */
+    epoll_ctl(engine->poll_descriptor, EPOLL_CTL_DEL, it->submission_doorbell, NULL);
     close(it->submission_doorbell);
     close(it->completion_doorbell);
     free(it);
