@@ -1,4 +1,5 @@
 /* The engine's thread: take what has come, let the exchange decide, sleep when there is nothing. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -154,7 +155,9 @@ static void engine_sleep(struct engine *engine)
     struct epoll_event events[WAKE_EVENTS];
     uint64_t ns = engine_sleep_ns(engine);
     struct timespec timeout = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
-    epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL);
+    if (epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL) < 0 &&
+        errno == ENOSYS) /* before Linux 5.11 */
+        epoll_wait(engine->poll_descriptor, events, WAKE_EVENTS, (int)(ns / NS_PER_MS) + 1);
     reducer_cancel_sleep(engine->reducer);
     for (struct engine_worker *it = engine->workers; it; it = it->next)
         arena_daemon_cancel_sleep(&it->exchange.arena);
