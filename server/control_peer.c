@@ -325,7 +325,8 @@ void control_peer_accept(struct control *control, int fd, const struct sockaddr 
     const struct control_peer *other;
     DL_FOREACH(control->peers, other)
     {
-        strangers += other->node == NOBODY;
+        /* A name is only a claim until the other side has authenticated. */
+        strangers += !other->connects && other->state <= PEER_AUTH;
     }
     if (!control->options.secret->present && !control_address_is_loopback(address)) {
         log_warning(control->log,
@@ -336,8 +337,8 @@ void control_peer_accept(struct control *control, int fd, const struct sockaddr 
         return;
     }
     if (strangers > control->config->server_count + 16) {
-        log_warning(control->log, "connection from %s is closed: too many that have not said hello",
-                    text);
+        log_warning(control->log,
+                    "connection from %s is closed: too many that have not authenticated", text);
         close(fd);
         return;
     }
