@@ -29,6 +29,7 @@ struct shoal_request {
     struct shoal_job *job;
     unsigned references;
     bool background; /* the background thread must see to it */
+    bool told;       /* complete, and the callback called if there was one by then */
     void (*callback)(void *argument, int result);
     void *callback_argument;
     struct shoal_request *prev, *next; /* of the job */

@@ -95,6 +95,7 @@ static void finish_completed(struct shoal_job *job)
     while ((core = progress_next_completed(&job->progress))) {
         struct shoal_request *request = (struct shoal_request *)core;
         any = true;
+        request->told = true;
         if (request->background)
             job->background_requests--;
         if (request->callback) {

@@ -229,7 +229,8 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
         pthread_mutex_unlock(&job->lock);
         return error_text_keep(&error);
     }
-    bool complete = request->core.state == REQUEST_COMPLETE;
+    /* One that is complete and not told yet is the driver's: it calls what is set here. */
+    bool complete = request->told;
     request->callback = callback;
     request->callback_argument = argument;
     int result = complete ? request_result(request, &error) : 0;
