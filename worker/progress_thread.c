@@ -226,6 +226,11 @@ static uint64_t watch_daemon(struct shoal_job *job)
     uint64_t now_ns = clock_now_ns();
     if (job->disconnected || job->silence_ns == 0)
         return UINT64_MAX;
+    /* The answer may have come while nobody waited, and lie in the socket since. */
+    if (job->pinged_ns != 0 && now_ns >= job->pinged_ns + job->silence_ns)
+        read_socket(job);
+    if (job->disconnected)
+        return UINT64_MAX;
     if (job->pinged_ns != 0 && now_ns >= job->pinged_ns + job->silence_ns) {
         struct error error;
         error_set(&error, ERR_DISCONNECTED,
