@@ -112,6 +112,8 @@ static int start(struct shoal_group *group, struct request_ask *ask, struct shoa
 {
     struct error error;
     struct shoal_job *job = group->job;
+    if (job_check(job, &error) < 0) /* a forked child's copy of the lock may be held for ever */
+        return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     ask->priority = thread_priority(group);
     pthread_mutex_unlock(&job->lock);
@@ -174,6 +176,8 @@ int shoal_test(shoal_request *request)
 {
     struct shoal_job *job = request->job;
     struct error error;
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     if (request->core.state != REQUEST_COMPLETE)
         progress_thread_poll(job);
@@ -202,8 +206,9 @@ int shoal_wait(shoal_request *request, int timeout_ms)
 
 void shoal_request_free(shoal_request *request)
 {
-    if (!request)
-        return;
+    struct error error;
+    if (!request || job_check(request->job, &error) < 0)
+        return; /* a forked child has nothing of the job to free, and must not touch the arena */
     struct shoal_job *job = request->job;
     pthread_mutex_lock(&job->lock);
     /* Its data must still move on, with nobody to wait for it. */
@@ -223,6 +228,8 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
         return error_text_keep(&error);
     }
     struct shoal_job *job = request->job;
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     if (request->callback) {
         error_set(&error, ERR_STATE, "the request has a callback already");
@@ -247,6 +254,9 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
 int shoal_completions_descriptor(shoal_job *job)
 {
     struct shoal_request *request;
+    struct error error;
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     job->completions_used = true;
     DL_FOREACH(job->requests, request)

@@ -475,6 +475,8 @@ int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
         error_set(&error, ERR_INVALID, "shoal_fusion_wait: timeout_ms is less than -1");
         return error_text_keep(&error);
     }
+    if (job_check(fusion->group->job, &error) < 0)
+        return error_text_keep(&error);
     uint64_t deadline_ns = job_deadline_ns(fusion->group->job, timeout_ms);
     pthread_mutex_lock(&fusion->lock);
     int code = enter_wait(fusion, &error);
@@ -517,12 +519,12 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
 
 void shoal_fusion_free(shoal_fusion *fusion)
 {
-    if (!fusion)
-        return;
+    struct error error;
+    if (!fusion || job_check(fusion->group->job, &error) < 0)
+        return; /* a forked child has nothing of the job to free */
     struct shoal_job *job = fusion->group->job;
     uint64_t deadline_ns = job_deadline_ns(job, -1), completed_ns;
     bool idle = true; /* nothing may write to the buffers any more */
-    struct error error;
     for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
         if (fusion->requests[i] &&
             finish_request(fusion, &fusion->requests[i], deadline_ns, &completed_ns, &error) < 0)

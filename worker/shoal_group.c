@@ -209,10 +209,12 @@ int shoal_group_close(shoal_group *group)
         return SHOAL_OK;
     struct shoal_job *job = group->job;
     int code = job_check(job, &error);
+    if (code < 0)
+        return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     struct message message = {.type = MESSAGE_WORKER_GROUP_CLOSE,
                               .group = (int32_t)group->core.number};
-    if (code == 0 && group == job->groups)
+    if (group == job->groups)
         code = error_set(&error, ERR_INVALID, "the group of all ranks is closed with the job only");
     else if (code == 0 && group->core.request_count > 0)
         code = error_set(&error, ERR_STATE,
@@ -234,7 +236,9 @@ int shoal_group_set_priority(shoal_group *group, uint32_t priority)
     struct error error;
     struct shoal_job *job = group->job;
     pthread_t thread = pthread_self();
-    int code = 0;
+    int code = job_check(job, &error);
+    if (code < 0)
+        return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     size_t i = 0;
     while (i < group->priority_count && !pthread_equal(group->priorities[i].thread, thread))

@@ -211,17 +211,26 @@ START_TEST(test_forked_child_is_refused)
     struct shoal_options options = world_options(daemon, 1);
     shoal_job *job;
     GOOD(shoal_open(&options, &job));
+    float value = 1;
+    shoal_request *request;
+    GOOD(shoal_all_reduce(shoal_world(job), &value, &value, 1, SHOAL_F32, SHOAL_SUM, &request));
     pid_t child = fork();
     if (child == 0) {
         float x = 1;
         bool refused = shoal_all_reduce(shoal_world(job), &x, &x, 1, SHOAL_F32, SHOAL_SUM, NULL) ==
                            SHOAL_ESTATE &&
-                       !shoal_alloc(job, 64) && shoal_close(job) == SHOAL_ESTATE;
+                       !shoal_alloc(job, 64) && shoal_close(job) == SHOAL_ESTATE &&
+                       shoal_test(request) == SHOAL_ESTATE &&
+                       shoal_wait(request, 0) == SHOAL_ESTATE &&
+                       shoal_group_set_priority(shoal_world(job), 1) == SHOAL_ESTATE &&
+                       shoal_completions_descriptor(job) == SHOAL_ESTATE;
+        shoal_request_free(request); /* as a garbage collector would */
         _exit(refused ? 0 : 1);
     }
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    GOOD(shoal_wait(request, -1));
     GOOD(shoal_barrier(shoal_world(job), NULL));
     GOOD(shoal_close(job));
     fake_daemon_stop(daemon);
