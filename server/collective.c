@@ -7,8 +7,8 @@
 
 #include "server/exchange_private.h"
 
-/* What a worker can make the daemon keep for one collective, and how many of a group. */
-#define COLLECTIVE_CHUNKS_MAX (1u << 22)
+/* What workers can make the daemon keep for the collectives of a group under way. */
+#define COLLECTIVE_CHUNKS_MAX (1u << 22) /* of all together */
 #define COLLECTIVES_MAX 65536u
 
 /* --- finding and freeing ---------------------------------------------------------------------- */
@@ -40,6 +40,7 @@ static void collective_free(struct collective *collective)
     else
         group->newest = collective->previous;
     group->collectives--;
+    group->chunks -= collective->layout.chunks;
     free(collective->next_piece);
     free(collective->chunks);
     free(collective);
@@ -71,6 +72,11 @@ static struct collective *collective_create(struct exchange_group *group, uint64
                   COLLECTIVES_MAX, group->id);
         return NULL;
     }
+    if (layout.chunks > COLLECTIVE_CHUNKS_MAX - group->chunks) {
+        error_set(error, ERR_MEMORY, "more than %u chunks of group %" PRIu32 " under way",
+                  COLLECTIVE_CHUNKS_MAX, group->id);
+        return NULL;
+    }
     struct collective *made = calloc(1, sizeof(*made) + group->local_count * sizeof(struct part));
     uint32_t *next_piece = calloc(layout.shards, sizeof(*next_piece));
     struct chunk **chunks = calloc(layout.chunks, sizeof(*chunks));
@@ -98,6 +104,7 @@ static struct collective *collective_create(struct exchange_group *group, uint64
         group->oldest = made;
     group->newest = made;
     group->collectives++;
+    group->chunks += layout.chunks;
     return made;
 }
 

@@ -91,6 +91,7 @@ struct exchange_group {
     struct collective *oldest; /* in sequence order */
     struct collective *newest;
     uint64_t collectives; /* in the list */
+    uint32_t chunks;      /* of all of them, made or not */
     struct slot *slot_table[SLOT_BUCKETS];
     uint64_t pending; /* tasks and sends under way that touch its memory */
     struct slab chunk_slab;

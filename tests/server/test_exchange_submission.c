@@ -118,6 +118,23 @@ START_TEST(nonsense_is_refused_with_the_reason_and_changes_nothing)
 }
 END_TEST
 
+/* A rank that runs ahead of the others cannot make the daemon keep lists without end. */
+START_TEST(chunks_under_way_are_bounded)
+{
+    struct fixture *fixture = two_ranks();
+    struct arena_submission it = fixture_ask(fixture, 0, 0, (3ull << 20) * FIXTURE_CHUNK);
+    it.flags = ARENA_FLAG_STAGED;
+    ck_assert_int_eq(fixture_submit(fixture, 0, &it), 0);
+    it = fixture_ask(fixture, 0, 1, (2ull << 20) * FIXTURE_CHUNK);
+    it.flags = ARENA_FLAG_STAGED;
+    fixture_expect_error(fixture, fixture_submit(fixture, 0, &it), ERR_MEMORY,
+                         "chunks of group 0 under way");
+    it = fixture_ask(fixture, 0, 1, COUNT);
+    ck_assert_int_eq(fixture_submit(fixture, 0, &it), 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 START_TEST(sequences_are_counted_for_each_rank)
 {
     struct fixture *fixture = two_ranks();
@@ -351,6 +368,7 @@ int main(void)
     TCase *tests = tcase_create("exchange_submission");
     tcase_add_loop_test(tests, nonsense_is_refused_with_the_reason_and_changes_nothing, 0,
                         sizeof(wrongs) / sizeof(wrongs[0]));
+    tcase_add_test(tests, chunks_under_way_are_bounded);
     tcase_add_test(tests, sequences_are_counted_for_each_rank);
     tcase_add_test(tests, staged_chunks_are_summed_and_reported_one_by_one);
     tcase_add_test(tests, one_rank_staged_the_other_not);
