@@ -75,6 +75,16 @@ int group_worker_open(struct coordinator *c, struct worker *worker, const struct
     return 0;
 }
 
+/* The home closes the group everywhere once all its ranks have left it. */
+static void group_send_leave(struct coordinator *c, const struct job *job, uint32_t group,
+                             uint32_t rank)
+{
+    struct message leave = coordinator_job_message(MESSAGE_GROUP_LEAVE, job);
+    leave.group = (int32_t)group;
+    leave.rank = (int32_t)rank;
+    coordinator_send(c, job->home, &leave);
+}
+
 int group_worker_close(struct coordinator *c, struct worker *worker, const struct message *message,
                        struct error *error)
 {
@@ -87,10 +97,7 @@ int group_worker_close(struct coordinator *c, struct worker *worker, const struc
     if (!group || group->id == 0 || !group->ready || group_position(group, worker->rank) < 0)
         return error_set(error, ERR_PROTOCOL, "group_close of group %d, which rank %u has not",
                          message->group, worker->rank);
-    struct message leave = coordinator_job_message(MESSAGE_GROUP_LEAVE, job);
-    leave.group = message->group;
-    leave.rank = (int32_t)worker->rank;
-    coordinator_send(c, job->home, &leave);
+    group_send_leave(c, job, group->id, worker->rank);
     return 0;
 }
 
@@ -141,8 +148,12 @@ int group_on_ready(struct coordinator *c, uint32_t node, const struct message *m
         struct worker *worker = job->locals[group->ranks[i]];
         struct worker_group_request *request =
             worker ? group_request(worker, group->ranks, group->count, group->nth) : NULL;
-        if (!request)
+        if (!request) {
+            /* It has stopped waiting: it will not use the group, and so cannot close it. */
+            if (worker && worker->state == WORKER_JOINED)
+                group_send_leave(c, job, group->id, worker->rank);
             continue;
+        }
         struct message opened = {.type = MESSAGE_WORKER_GROUP_OPENED, .request = request->request};
         worker_set_rule(&opened, c, job, group);
         c->io.send_worker(c->io.context, worker->id, &opened);

@@ -327,7 +327,7 @@ bool network_step(struct network *network)
         uint32_t to;
     } open[NETWORK_NODES_MAX * (NETWORK_NODES_MAX + 1)];
     for (uint32_t to = 0; to < count; to++) {
-        if (network->nodes[to].count > 0) {
+        if (network->nodes[to].count > 0 && !network->nodes[to].held) {
             open[choices].from = -1;
             open[choices++].to = to;
         }
@@ -415,6 +415,11 @@ uint32_t network_engine_groups(const struct network *network, uint32_t node)
 uint32_t network_engine_failed(const struct network *network, uint32_t node)
 {
     return network->nodes[node].failed;
+}
+
+void network_hold_engine(struct network *network, uint32_t node, bool held)
+{
+    network->nodes[node].held = held;
 }
 
 void network_refuse_job_open(struct network *network, uint32_t node, const char *text)

@@ -82,6 +82,8 @@ uint32_t network_engine_jobs(const struct network *network, uint32_t node); /* o
 uint32_t network_engine_attached(const struct network *network, uint32_t node);
 uint32_t network_engine_groups(const struct network *network, uint32_t node);
 uint32_t network_engine_failed(const struct network *network, uint32_t node);
+/* Its events wait until it is let go. */
+void network_hold_engine(struct network *network, uint32_t node, bool held);
 void network_refuse_job_open(struct network *network, uint32_t node, const char *text);
 /* Nothing of any job is left anywhere. */
 void network_assert_empty(struct network *network);

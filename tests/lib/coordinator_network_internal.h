@@ -50,6 +50,7 @@ struct node {
     uint32_t job_count;
     uint32_t late_ranks[8], late_count;
     uint32_t failed;
+    bool held; /* the stand-in engine says nothing */
     char refusal[64];
 };
 

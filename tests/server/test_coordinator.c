@@ -398,6 +398,31 @@ START_TEST(test_group_refusals)
 }
 END_TEST
 
+/* A group that becomes ready when one rank has stopped waiting is left for that rank. */
+START_TEST(test_group_ready_too_late)
+{
+    struct network_worker *workers[4];
+    static const uint32_t ranks[] = {0, 3};
+    join_four(workers, name_at((uint32_t)_i));
+    network_hold_engine(network, 1, true);
+    network_group_open(network, workers[0], ranks, 2, 0, 0);
+    network_group_open(network, workers[3], ranks, 2, 0, 500);
+    network_run(network, 2000);
+    ck_assert(workers[3]->group_refused);
+    assert_text(workers[3], "the group has not been opened in time");
+    ck_assert(!workers[0]->group_opened);
+    network_hold_engine(network, 1, false);
+    network_settle(network);
+    ck_assert(workers[0]->group_opened && !workers[3]->group_opened);
+    struct message close = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = workers[0]->group};
+    ck_assert_int_eq(network_say(network, workers[0], &close), 0);
+    network_settle(network);
+    for (uint32_t node = 0; node < 3; node++)
+        ck_assert_uint_eq(network_engine_groups(network, node), 0);
+    ck_assert_int_eq(workers[3]->state, CLIENT_JOINED);
+}
+END_TEST
+
 START_TEST(test_group_failed)
 {
     struct network_worker *workers[4];
@@ -620,6 +645,7 @@ int main(void)
     tcase_add_test(cases, test_arena_nonsense);
     tcase_add_loop_test(cases, test_group, 0, 3);
     tcase_add_test(cases, test_group_refusals);
+    tcase_add_loop_test(cases, test_group_ready_too_late, 0, 3);
     tcase_add_test(cases, test_group_failed);
     tcase_add_test(cases, test_late);
     tcase_add_test(cases, test_late_here);
