@@ -7,7 +7,6 @@
 /* Borders lie on multiples of this many bytes, so that chunks of an aligned buffer are aligned. */
 #define UNIT_BYTES 64u
 #define MAX_BUFFER_BYTES (1ull << 62)
-#define MAX_CHUNKS (1ull << 31)
 
 bool layout_rule_valid(const struct layout_rule *rule)
 {
@@ -106,7 +105,7 @@ int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t 
     uint64_t pieces = largest / chunk_units + (largest % chunk_units != 0);
     if (pieces < 1)
         pieces = 1;
-    if (pieces > MAX_CHUNKS / shards)
+    if (pieces > LAYOUT_MAX_CHUNKS / shards)
         return ERR_INVALID;
     made.pieces = (uint32_t)pieces;
     made.chunks = (uint32_t)(pieces * shards);

@@ -18,6 +18,8 @@
 
 #define LAYOUT_MAX_SERVERS 1024
 #define LAYOUT_MAX_WEIGHT 1000000u
+/* Of one buffer; a daemon keeps no more than this for all buffers of a group under way. */
+#define LAYOUT_MAX_CHUNKS (1u << 22)
 
 /* Equal for all collectives of one group; made once when the group is opened. */
 struct layout_rule {
@@ -50,7 +52,8 @@ struct layout_chunk {
 /* Whether the rule is usable (limits above). */
 bool layout_rule_valid(const struct layout_rule *rule);
 
-/* Returns 0, or ERR_INVALID when the buffer would have more than 2^31 chunks or 2^62 bytes. */
+/* Returns 0, or ERR_INVALID when the buffer would have more than LAYOUT_MAX_CHUNKS or 2^62
+ * bytes. */
 int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t sequence,
                 uint64_t count, uint32_t element_bytes);
 

@@ -7,8 +7,8 @@
 
 #include "server/exchange_private.h"
 
-/* What workers can make the daemon keep for the collectives of a group under way. */
-#define COLLECTIVE_CHUNKS_MAX (1u << 22) /* of all together */
+/* What workers can make the daemon keep for the collectives of a group under way, besides their
+ * chunks: LAYOUT_MAX_CHUNKS of all together. */
 #define COLLECTIVES_MAX 65536u
 
 /* --- finding and freeing ---------------------------------------------------------------------- */
@@ -60,11 +60,10 @@ static struct collective *collective_create(struct exchange_group *group, uint64
 {
     struct layout layout;
     uint32_t element_bytes = ask_element_bytes(ask);
-    if (layout_init(&layout, &group->rule, sequence, ask->count, element_bytes) != 0 ||
-        layout.chunks > COLLECTIVE_CHUNKS_MAX) {
+    if (layout_init(&layout, &group->rule, sequence, ask->count, element_bytes) != 0) {
         error_set(error, ERR_INVALID,
-                  "%" PRIu64 " elements are too many for chunks of %" PRIu32 " bytes", ask->count,
-                  group->rule.chunk_bytes);
+                  "%" PRIu64 " elements are more than %u chunks of %" PRIu32 " bytes", ask->count,
+                  LAYOUT_MAX_CHUNKS, group->rule.chunk_bytes);
         return NULL;
     }
     if (group->collectives >= COLLECTIVES_MAX) {
@@ -72,9 +71,9 @@ static struct collective *collective_create(struct exchange_group *group, uint64
                   COLLECTIVES_MAX, group->id);
         return NULL;
     }
-    if (layout.chunks > COLLECTIVE_CHUNKS_MAX - group->chunks) {
+    if (layout.chunks > LAYOUT_MAX_CHUNKS - group->chunks) {
         error_set(error, ERR_MEMORY, "more than %u chunks of group %" PRIu32 " under way",
-                  COLLECTIVE_CHUNKS_MAX, group->id);
+                  LAYOUT_MAX_CHUNKS, group->id);
         return NULL;
     }
     struct collective *made = calloc(1, sizeof(*made) + group->local_count * sizeof(struct part));

@@ -260,8 +260,11 @@ int progress_submit(struct progress *progress, struct progress_group *group,
     int code =
         request_init(request, ask, rank, &group->rule, group->next_sequence, &progress->memory);
     if (code < 0)
-        return error_set(error, code, "%s: %" PRIu64 " elements are too many chunks",
-                         collective_name(ask->kind), ask->count);
+        return error_set(error, code,
+                         "%s: %" PRIu64 " elements are too many: one collective has at most %u "
+                         "chunks of %" PRIu32 " bytes (data.chunk_bytes); split it",
+                         collective_name(ask->kind), ask->count, LAYOUT_MAX_CHUNKS,
+                         group->rule.chunk_bytes);
     group->next_sequence++;
     request->group = group;
     request->age = progress->next_age++;

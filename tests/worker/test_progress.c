@@ -545,6 +545,31 @@ START_TEST(test_failed_group_leaves_the_others_alone)
 }
 END_TEST
 
+START_TEST(test_too_large_is_refused_with_the_limit)
+{
+    struct cluster cluster;
+    cluster_open(&cluster, 1, 8, 5);
+    cluster_group(&cluster, 0, 1);
+    struct worker *worker = &cluster.workers[0];
+    struct request_ask ask = {.kind = COLLECTIVE_ALL_REDUCE,
+                              .dtype = DTYPE_U8,
+                              .count = (uint64_t)LAYOUT_MAX_CHUNKS * CHUNK_BYTES + 1,
+                              .send = &cluster,
+                              .recv = &cluster};
+    struct request request;
+    struct error error;
+    ck_assert_int_eq(
+        progress_submit(&worker->progress, &worker->groups[0], &ask, 0, &request, &error),
+        ERR_INVALID);
+    ck_assert_str_eq(error.text, "all_reduce: 4294967297 elements are too many: one collective has "
+                                 "at most 4194304 chunks of 1024 bytes (data.chunk_bytes); split "
+                                 "it");
+    ck_assert_uint_eq(worker->groups[0].next_sequence, 0);
+    progress_group_remove(&worker->progress, &worker->groups[0]);
+    cluster_close(&cluster);
+}
+END_TEST
+
 START_TEST(test_failed_job_fails_everything)
 {
     struct cluster cluster;
@@ -668,6 +693,7 @@ int main(void)
     tcase_add_test(cases, test_more_requests_than_credits);
     tcase_add_test(cases, test_smaller_priority_goes_first);
     tcase_add_test(cases, test_failed_group_leaves_the_others_alone);
+    tcase_add_test(cases, test_too_large_is_refused_with_the_limit);
     tcase_add_test(cases, test_failed_job_fails_everything);
     tcase_add_test(cases, test_abandoned_slots_come_back);
     tcase_add_test(cases, test_nonsense_from_the_daemon);

@@ -174,7 +174,13 @@ START_TEST(test_too_many_chunks)
     struct request_ask ask = ask_of(COLLECTIVE_ALL_REDUCE, outside, outside);
     ask.count = 1ull << 59;
     ck_assert_int_eq(request_init(&request, &ask, 0, &rule, 0, &memory), ERR_INVALID);
+    /* What the daemon would refuse is refused here. */
+    ask.count = LAYOUT_MAX_CHUNKS * 1024ull / 4 + 1;
+    ck_assert_int_eq(request_init(&request, &ask, 0, &rule, 0, &memory), ERR_INVALID);
     ck_assert_uint_eq(request.chunks_given, 99);
+    ask.count--;
+    ck_assert_int_eq(request_init(&request, &ask, 0, &rule, 0, &memory), 0);
+    ck_assert_uint_eq(request.layout.chunks, LAYOUT_MAX_CHUNKS);
 }
 END_TEST
 
