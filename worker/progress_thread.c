@@ -17,6 +17,8 @@
 /* A silent daemon is asked for a sign after this part of the time that it is allowed to be silent.
  */
 #define PING_SHARE 3u
+/* The most that a poll does at once: it is not to keep its caller while there is a lot to do. */
+#define POLL_STEPS_MAX PROGRESS_SHARED_SLOTS_MAX
 
 static void eventfd_ring(int fd)
 {
@@ -328,15 +330,17 @@ static int drive(struct shoal_job *job, bool (*done)(const void *argument), cons
     int code = 0;
     job->driver = JOB_DRIVER_WAITER;
     while (!done(argument) && !job->closing) {
-        if (step(job))
-            continue;
+        bool moved = step(job);
         if (done(argument) || job->closing)
             break;
+        /* Others' requests may keep the driver busy for longer than its own caller wants to wait.
+         */
         if (clock_now_ns() >= deadline_ns) {
             code = ERR_TIMEOUT;
             break;
         }
-        sleep_until(job, deadline_ns);
+        if (!moved)
+            sleep_until(job, deadline_ns);
     }
     return code;
 }
@@ -379,7 +383,7 @@ void progress_thread_poll(struct shoal_job *job)
     if (job->driver != JOB_DRIVER_NONE || job->closing)
         return;
     job->driver = JOB_DRIVER_WAITER;
-    while (step(job))
+    for (unsigned steps = 0; steps < POLL_STEPS_MAX && step(job); steps++)
         ;
     if (!job->disconnected)
         read_socket(job);

@@ -28,7 +28,8 @@ void progress_thread_notify(struct shoal_job *job);
 int progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
                          const void *argument, uint64_t deadline_ns);
 
-/* One step as the driver, lock held; true when something was done. For shoal_test. */
+/* What there is to do now, up to a limit, as the driver if there is none; lock held. For
+ * shoal_test. */
 void progress_thread_poll(struct shoal_job *job);
 
 /* The background thread is to notice this request's completion when it happens; lock held. */

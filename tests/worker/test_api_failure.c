@@ -1,9 +1,11 @@
 /* What goes wrong, as a caller of the library sees it. */
 #include "worker/shoal.h"
 
+#include "common/clock.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/world.h"
 #include "worker/job.h"
+#include "worker/progress_thread.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -28,6 +30,40 @@ static void check_timeout(struct member *member)
 START_TEST(test_wait_times_out_and_goes_on)
 {
     world_run(&(struct fake_daemon_options){.world_size = 1}, check_timeout);
+}
+END_TEST
+
+#define BUSY_STEPS 10000u
+
+struct busy {
+    struct arena daemon; /* the other side's view */
+    unsigned asked;
+};
+
+/* Never done while it counts, and each time there is news for the driver, of an old request. */
+static bool busy_done(const void *argument)
+{
+    struct busy *busy = (struct busy *)(uintptr_t)argument;
+    struct arena_completion news = {.type = ARENA_REQUEST_DONE};
+    ck_assert(arena_push_completion(&busy->daemon, &news));
+    return ++busy->asked >= BUSY_STEPS;
+}
+
+static void check_busy_driver(struct member *member)
+{
+    shoal_job *job = member->job;
+    GOOD(shoal_barrier(shoal_world(job), NULL));
+    pthread_mutex_lock(&job->lock);
+    /* All was read, so that the worker's place is the daemon's, which is silent from now on. */
+    struct busy busy = {.daemon = job->arena};
+    ck_assert_int_eq(progress_thread_wait(job, busy_done, &busy, clock_now_ns()), ERR_TIMEOUT);
+    pthread_mutex_unlock(&job->lock);
+    ck_assert_uint_lt(busy.asked, 10);
+}
+
+START_TEST(test_busy_driver_looks_at_its_deadline)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 1}, check_busy_driver);
 }
 END_TEST
 
@@ -245,6 +281,7 @@ int main(void)
     tcase_add_test(cases, test_silent_daemon_is_gone);
     tcase_add_test(cases, test_daemon_that_answers_is_waited_for);
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
+    tcase_add_test(cases, test_busy_driver_looks_at_its_deadline);
     tcase_add_test(cases, test_disagreement_fails_the_group_alone);
     tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
     tcase_add_test(cases, test_daemon_dies);
