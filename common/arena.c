@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define HEADER_BYTES 4096u
@@ -119,6 +121,14 @@ int arena_attach(struct arena *arena, int fd, uint64_t limit_bytes, struct error
                          "the arena has seals 0x%x: it must be sealed against shrinking, and not "
                          "against writing",
                          (unsigned)seals);
+    struct statfs filesystem;
+    if (fstatfs(fd, &filesystem) < 0)
+        return error_set_errno(error, errno, "cannot look at the arena's file system");
+    /* The kernel may have no page for it at the first touch, and kills who touches it. */
+    if (filesystem.f_type == HUGETLBFS_MAGIC)
+        return error_set(error, ERR_PROTOCOL,
+                         "the arena is made of reserved huge pages (MFD_HUGETLB), which may be "
+                         "missing when they are touched: it must be an ordinary memfd");
     if (status.st_size < (off_t)ARENA_LEAST_BYTES)
         return error_set(error, ERR_PROTOCOL, "an arena of %jd bytes is too small: at least %u",
                          (intmax_t)status.st_size, ARENA_LEAST_BYTES);

@@ -108,8 +108,9 @@ struct arena {
 int arena_create(struct arena *arena, uint64_t total_bytes, uint32_t submission_entries, int *fd,
                  struct error *error);
 
-/* Daemon: check size against limit_bytes, seals, header and geometry; map it. The fd may be closed
- * afterwards. ERR_PROTOCOL (with what is wrong), ERR_MEMORY (over the limit), ERR_SYSTEM. */
+/* Daemon: check size against limit_bytes, seals, kind of memory, header and geometry; map it. The
+ * fd may be closed afterwards. ERR_PROTOCOL (with what is wrong), ERR_MEMORY (over the limit),
+ * ERR_SYSTEM. */
 int arena_attach(struct arena *arena, int fd, uint64_t limit_bytes, struct error *error);
 
 /* The same on memory that is already mapped; for tests and for arena_attach itself. */

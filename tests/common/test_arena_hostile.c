@@ -3,6 +3,7 @@
  * first byte outside. */
 #include "common/arena.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +223,29 @@ START_TEST(every_set_of_seals)
 }
 END_TEST
 
+/* A page of such memory may be missing when it is touched (SIGBUS). */
+START_TEST(huge_page_memory_is_refused)
+{
+    int fd =
+        memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | 21u << MAP_HUGE_SHIFT);
+    if (fd < 0) {
+        suite_skip("huge_page_memory_is_refused", "memfd_create with MFD_HUGETLB: %s",
+                   strerror(errno));
+        return;
+    }
+    if (ftruncate(fd, 2 * BYTES) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0) {
+        suite_skip("huge_page_memory_is_refused", "no memory of huge pages: %s", strerror(errno));
+        close(fd);
+        return;
+    }
+    struct arena arena;
+    struct error error;
+    ck_assert_int_eq(arena_attach(&arena, fd, 2 * BYTES, &error), ERR_PROTOCOL);
+    ck_assert_msg(strstr(error.text, "huge pages (MFD_HUGETLB)") != NULL, "%s", error.text);
+    close(fd);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("arena_hostile");
@@ -231,6 +255,7 @@ int main(void)
     tcase_add_loop_test(hostile, indices_and_entries_that_change_do_no_harm, 0, SEEDS);
     tcase_add_loop_test(hostile, ranges_are_as_in_wide_numbers, 0, SEEDS);
     tcase_add_test(hostile, every_set_of_seals);
+    tcase_add_test(hostile, huge_page_memory_is_refused);
     suite_add_tcase(suite, hostile);
     return suite_main(suite);
 }
