@@ -185,6 +185,73 @@ START_TEST(test_signals_are_passed_on)
 }
 END_TEST
 
+/* The process whose number a rank tells on a line "own NUMBER". */
+static pid_t own_process(struct process *process)
+{
+    ck_assert_msg(process_wait_text(process, "own ", CLUSTER_PATIENCE_MS), "%s",
+                  process_errors(process));
+    int pid = 0;
+    ck_assert_int_eq(sscanf(strstr(process_output(process), "own "), "own %d", &pid), 1);
+    return pid;
+}
+
+static void leaves_none(const char *script, const char *ranks, int code)
+{
+    struct process *process =
+        RUN("--nodes", "1", "-n", ranks, "--grace", "1", "--", "sh", "-c", script);
+    pid_t pid = own_process(process);
+    end_with(process, code);
+    ck_assert_int_eq(kill(pid, 0), -1); /* waited for as well */
+    process_free(process);
+}
+
+START_TEST(test_what_ranks_started_ends_with_them)
+{
+    /* while the rank still runs, after it has ended, and when it does not listen */
+    leaves_none("[ $RANK = 1 ] && exit 42; sleep 300 & echo own $!; wait", "2", 42);
+    leaves_none("sleep 300 & echo own $!; exit 42", "1", 42);
+    leaves_none("[ $RANK = 1 ] && exit 42; trap '' TERM; sleep 300 & echo own $!; wait", "2", 42);
+}
+END_TEST
+
+static char process_state(pid_t pid)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+        state = 0;
+    if (file)
+        fclose(file);
+    return state;
+}
+
+static bool is_stopped(void *context)
+{
+    return process_state(*(pid_t *)context) == 'T';
+}
+
+static bool is_not_stopped(void *context)
+{
+    return process_state(*(pid_t *)context) != 'T';
+}
+
+START_TEST(test_ranks_stop_and_go_on)
+{
+    struct process *process =
+        RUN("--nodes", "1", "-n", "1", "--", "sh", "-c", "echo own $$; exec sleep 300");
+    pid_t pid = own_process(process);
+    process_signal(process, SIGTSTP);
+    ck_assert(wait_until(is_stopped, &pid, CLUSTER_PATIENCE_MS));
+    ck_assert(wait_until(is_stopped, &process->pid, CLUSTER_PATIENCE_MS));
+    process_signal(process, SIGCONT);
+    ck_assert(wait_until(is_not_stopped, &pid, CLUSTER_PATIENCE_MS));
+    process_signal(process, SIGTERM);
+    end_with(process, 128 + SIGTERM);
+    process_free(process);
+}
+END_TEST
+
 struct processes {
     pid_t pids[8];
     int count;
@@ -195,13 +262,7 @@ static bool all_gone(void *context)
     struct processes *list = context;
     for (int i = 0; i < list->count; i++)
         if (kill(list->pids[i], 0) == 0) {
-            char path[64], state = 0;
-            snprintf(path, sizeof(path), "/proc/%d/stat", (int)list->pids[i]);
-            FILE *file = fopen(path, "re");
-            if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
-                state = 0;
-            if (file)
-                fclose(file);
+            char state = process_state(list->pids[i]);
             if (state && state != 'Z') /* an orphan's zombie is init's business */
                 return false;
         }
@@ -303,6 +364,8 @@ int main(void)
     tcase_add_test(tests, test_stubborn_rank_is_killed);
     tcase_add_test(tests, test_timeout);
     tcase_add_test(tests, test_signals_are_passed_on);
+    tcase_add_test(tests, test_what_ranks_started_ends_with_them);
+    tcase_add_test(tests, test_ranks_stop_and_go_on);
     tcase_add_test(tests, test_killed_launcher_leaves_no_process);
     tcase_add_test(tests, test_running_daemon);
     tcase_add_test(tests, test_usage);

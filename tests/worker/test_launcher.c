@@ -1,10 +1,13 @@
+#include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/lib/suite.h"
 #include "worker/programs/launcher.h"
+#include "worker/programs/output.h"
 
 #define WORDS(...) ((char **)(const char *[]){"shoalrun", __VA_ARGS__, NULL})
 #define PARSE(options, error, ...) parse(options, error, WORDS(__VA_ARGS__))
@@ -188,6 +191,30 @@ START_TEST(test_daemon_environment)
 }
 END_TEST
 
+START_TEST(test_waits)
+{
+    const uint64_t ms = 1000000, day = 86400000 * ms;
+    ck_assert_int_eq(supervisor_wait_ms(5, 5), 0);
+    ck_assert_int_eq(supervisor_wait_ms(6, 5), 0);
+    ck_assert_int_eq(supervisor_wait_ms(5, 6), 1);
+    ck_assert_int_eq(supervisor_wait_ms(5, 5 + ms), 1);
+    ck_assert_int_eq(supervisor_wait_ms(5, 6 + ms), 2);
+    ck_assert_int_eq(supervisor_wait_ms(0, 24 * day), 24 * 86400000);
+    ck_assert_int_eq(supervisor_wait_ms(0, 25 * day), INT_MAX);
+    ck_assert_int_eq(supervisor_wait_ms(0, UINT64_MAX), INT_MAX);
+}
+END_TEST
+
+/* A process that a rank has left may write faster than its lines can be tagged. */
+START_TEST(test_endless_output_is_not_waited_for)
+{
+    struct child child = {.kind = CHILD_WORKER, .output = open("/dev/zero", O_RDONLY | O_CLOEXEC)};
+    ck_assert_int_ge(child.output, 0);
+    output_finish(&child);
+    ck_assert_int_eq(child.output, -1);
+}
+END_TEST
+
 START_TEST(test_job_names)
 {
     char one[LAUNCH_JOB_BYTES], other[LAUNCH_JOB_BYTES];
@@ -298,6 +325,8 @@ int main(void)
     tcase_add_test(plan, test_ranks_go_node_by_node);
     tcase_add_test(plan, test_worker_environment);
     tcase_add_test(plan, test_daemon_environment);
+    tcase_add_test(plan, test_waits);
+    tcase_add_test(plan, test_endless_output_is_not_waited_for);
     tcase_add_test(plan, test_job_names);
     tcase_add_test(plan, test_weights);
     tcase_add_test(plan, test_config_text);

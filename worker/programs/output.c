@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* One write a line, so that lines of ranks and daemons do not mix. */
@@ -35,21 +36,23 @@ static void lines_write(struct child *child)
     }
 }
 
-/* False when there is nothing (more) to read. */
-static bool output_take(struct child *child)
+/* The bytes read; 0 at the end, or negative when there is nothing to read. */
+static ssize_t output_take(struct child *child)
 {
-    ssize_t got =
-        read(child->output, child->line + child->line_bytes, CHILD_LINE_BYTES - child->line_bytes);
-    if (got < 0)
-        return errno == EINTR;
+    ssize_t got;
+    do
+        got = read(child->output, child->line + child->line_bytes,
+                   CHILD_LINE_BYTES - child->line_bytes);
+    while (got < 0 && errno == EINTR);
     if (got == 0) {
         close(child->output);
         child->output = -1;
-        return false;
     }
-    child->line_bytes += (uint32_t)got;
-    lines_write(child);
-    return true;
+    if (got > 0) {
+        child->line_bytes += (uint32_t)got;
+        lines_write(child);
+    }
+    return got;
 }
 
 void output_read(struct child *child)
@@ -59,8 +62,16 @@ void output_read(struct child *child)
 
 void output_finish(struct child *child)
 {
-    while (child->output >= 0 && output_take(child))
-        ;
+    /* What is in the pipe now; a process that the worker has left may go on writing for ever. */
+    int left = 0;
+    if (child->output >= 0 && ioctl(child->output, FIONREAD, &left) < 0)
+        left = 0;
+    while (child->output >= 0 && left > 0) {
+        ssize_t got = output_take(child);
+        if (got <= 0)
+            break;
+        left -= (int)got;
+    }
     if (child->line_bytes) {
         line_write(child, child->line_bytes);
         child->line_bytes = 0;

@@ -93,6 +93,8 @@ static int worker_start(struct run *run, uint32_t rank, char *const *environment
         .environment = own,
         .input = rank == 0 ? -1 : null_input, /* the terminal is rank 0's */
         .output = writer,
+        /* A group that the terminal does not know could not read from it. */
+        .own_group = rank != 0 || !isatty(STDIN_FILENO),
     };
     if (result == 0)
         result = supervisor_start(&run->supervisor, child, &start, error);

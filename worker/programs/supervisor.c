@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,9 @@ int supervisor_init(struct supervisor *supervisor, struct child *children, uint3
                     uint32_t timeout_s, uint32_t grace_s, struct error *error)
 {
     *supervisor = (struct supervisor){.children = children, .count = count};
+    /* What a rank leaves behind becomes ours, so that we can tell when it is gone. */
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1))
+        return error_set_errno(error, errno, "cannot adopt what the ranks start");
     supervisor->grace_ns = grace_s * NS_PER_S;
     supervisor->timeout_ns = timeout_s ? clock_now_ns() + timeout_s * NS_PER_S : 0;
     sigset_t mask;
@@ -31,6 +35,7 @@ int supervisor_init(struct supervisor *supervisor, struct child *children, uint3
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGHUP);
+    sigaddset(&mask, SIGTSTP);
     if (sigprocmask(SIG_BLOCK, &mask, &supervisor->old_mask))
         return error_set_errno(error, errno, "cannot block signals");
     supervisor->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -91,6 +96,7 @@ int supervisor_start(struct supervisor *supervisor, struct child *child,
     if (result == 0) {
         child->pid = pid;
         child->running = true;
+        child->own_group = start->own_group;
     }
     return result;
 }
@@ -103,11 +109,38 @@ static bool kind_runs(const struct supervisor *supervisor, enum child_kind kind)
     return false;
 }
 
+/* Whether the child is gone and processes of its group are not. Only those that are our children by
+ * now are seen; they also keep the group's number from being used again. */
+static bool group_left(const struct child *child)
+{
+    siginfo_t info;
+    return child->own_group && !child->running &&
+           waitid(P_PGID, (id_t)child->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+static void child_signal(const struct child *child, int number)
+{
+    if (child->own_group && (child->running || group_left(child)) && kill(-child->pid, number) == 0)
+        return;
+    if (child->running) /* also when it has left its group */
+        kill(child->pid, number);
+}
+
 static void kind_signal(const struct supervisor *supervisor, enum child_kind kind, int number)
 {
     for (uint32_t i = 0; i < supervisor->count; i++)
-        if (supervisor->children[i].running && supervisor->children[i].kind == kind)
-            kill(supervisor->children[i].pid, number);
+        if (supervisor->children[i].kind == kind)
+            child_signal(&supervisor->children[i], number);
+}
+
+/* A signal that the terminal has sent is known to those in our own group. */
+static void signal_pass_on(const struct supervisor *supervisor, int number, bool from_terminal)
+{
+    for (uint32_t i = 0; i < supervisor->count; i++) {
+        const struct child *child = &supervisor->children[i];
+        if (child->kind == CHILD_WORKER && (child->own_group || !from_terminal))
+            child_signal(child, number);
+    }
 }
 
 static void failure_report(const struct child *child, const char *when)
@@ -161,10 +194,15 @@ static void child_ended(struct supervisor *supervisor, struct child *child, bool
 
 static void children_reap(struct supervisor *supervisor, bool stopping)
 {
-    for (uint32_t i = 0; i < supervisor->count; i++) {
-        struct child *child = &supervisor->children[i];
-        if (child->running && waitpid(child->pid, &child->status, WNOHANG) == child->pid)
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        for (uint32_t i = 0; i < supervisor->count; i++) {
+            struct child *child = &supervisor->children[i];
+            if (!child->running || child->pid != pid)
+                continue; /* or an orphan of a rank, which nobody else waits for */
+            child->status = status;
             child_ended(supervisor, child, stopping);
+        }
     }
 }
 
@@ -175,11 +213,14 @@ static void signals_read(struct supervisor *supervisor)
         if (info.ssi_signo == SIGCHLD)
             continue;
         int number = (int)info.ssi_signo;
+        signal_pass_on(supervisor, number, info.ssi_code == SI_KERNEL);
+        if (number == SIGTSTP) { /* the ranks sleep as long as we do */
+            raise(SIGSTOP);
+            signal_pass_on(supervisor, SIGCONT, false);
+            continue;
+        }
         if (!supervisor->signal_received)
             supervisor->signal_received = number;
-        /* The terminal has sent it to the workers as well. */
-        if (info.ssi_code != SI_KERNEL)
-            kind_signal(supervisor, CHILD_WORKER, number);
         ending_begin(supervisor);
     }
 }
@@ -199,8 +240,17 @@ static void end_step(struct supervisor *supervisor)
     if (!supervisor->ending || now < supervisor->step_ns)
         return;
     kind_signal(supervisor, CHILD_WORKER, supervisor->terminated ? SIGKILL : SIGTERM);
+    supervisor->killed = supervisor->terminated;
     supervisor->terminated = true;
     supervisor->step_ns = now + supervisor->grace_ns;
+}
+
+int supervisor_wait_ms(uint64_t now_ns, uint64_t due_ns)
+{
+    if (due_ns <= now_ns)
+        return 0;
+    uint64_t wait_ms = (due_ns - now_ns - 1) / NS_PER_MS + 1;
+    return wait_ms < INT_MAX ? (int)wait_ms : INT_MAX;
 }
 
 static int step_wait_ms(const struct supervisor *supervisor)
@@ -210,8 +260,7 @@ static int step_wait_ms(const struct supervisor *supervisor)
         due = supervisor->timeout_ns;
     if (!due)
         return -1;
-    uint64_t now = clock_now_ns();
-    return due <= now ? 0 : (int)((due - now) / NS_PER_MS) + 1;
+    return supervisor_wait_ms(clock_now_ns(), due);
 }
 
 /* Waits for a signal or output, at most timeout_ms (-1: for ever). */
@@ -233,11 +282,27 @@ static void events_wait(struct supervisor *supervisor, int timeout_ms)
     free(polled);
 }
 
+/* The ranks of a failed run have ended: whether to wait for what they have left behind. */
+static bool leftovers_wait(struct supervisor *supervisor)
+{
+    if (!supervisor->ending || supervisor->killed)
+        return false;
+    for (uint32_t i = 0; i < supervisor->count; i++) {
+        const struct child *child = &supervisor->children[i];
+        if (child->kind != CHILD_WORKER || !group_left(child))
+            continue;
+        if (!supervisor->terminated) /* they need no time to hear of the failure */
+            supervisor->step_ns = clock_now_ns();
+        return true;
+    }
+    return false;
+}
+
 void supervisor_wait_workers(struct supervisor *supervisor)
 {
     for (;;) {
         children_reap(supervisor, false);
-        if (!kind_runs(supervisor, CHILD_WORKER))
+        if (!kind_runs(supervisor, CHILD_WORKER) && !leftovers_wait(supervisor))
             break;
         end_step(supervisor);
         events_wait(supervisor, step_wait_ms(supervisor));
@@ -266,7 +331,7 @@ void supervisor_stop_daemons(struct supervisor *supervisor)
             kind_signal(supervisor, CHILD_DAEMON, SIGKILL);
             killed = true;
         }
-        events_wait(supervisor, killed ? -1 : (int)((due - now) / NS_PER_MS) + 1);
+        events_wait(supervisor, killed ? -1 : supervisor_wait_ms(now, due));
         struct signalfd_siginfo info;
         while (read(supervisor->signals, &info, sizeof(info)) > 0)
             ;
@@ -280,7 +345,7 @@ void supervisor_clear(struct supervisor *supervisor)
     for (uint32_t i = 0; i < supervisor->count; i++) {
         struct child *child = &supervisor->children[i];
         if (child->running) {
-            kill(child->pid, SIGKILL);
+            child_signal(child, SIGKILL);
             waitpid(child->pid, &child->status, 0);
             child->running = false;
         }

@@ -1,5 +1,6 @@
 /* The processes of a run: starting them, passing signals on, ending the others when one fails.
- * Only processes started here are ever signalled, and only until they have been waited for. */
+ * Only processes started here are ever signalled, with the groups that they lead, and only until
+ * they have been waited for. What a rank has started and left behind ends with a run that fails. */
 #ifndef WORKER_PROGRAMS_SUPERVISOR_H
 #define WORKER_PROGRAMS_SUPERVISOR_H
 
@@ -20,8 +21,9 @@ struct child {
     const char *name; /* of its node */
     pid_t pid;        /* 0: not started */
     bool running;
-    int status; /* of waitpid, once it has ended */
-    int output; /* pipe with its output to be tagged, or -1 */
+    bool own_group; /* the pid is also the number of its process group */
+    int status;     /* of waitpid, once it has ended */
+    int output;     /* pipe with its output to be tagged, or -1 */
     uint32_t line_bytes;
     char line[CHILD_LINE_BYTES]; /* what has been read of a line */
 };
@@ -36,6 +38,7 @@ struct supervisor {
 
     bool ending;         /* a worker or daemon has failed, or a signal has come */
     bool terminated;     /* SIGTERM has been sent */
+    bool killed;         /* SIGKILL has been sent */
     uint64_t step_ns;    /* when the next step towards the end is due */
     int exit_code;       /* of the run: the first failure's */
     int signal_received; /* SIGINT, SIGTERM, SIGHUP, or 0 */
@@ -57,7 +60,7 @@ struct child_start {
     int output;           /* its stdout and stderr, or -1: inherited */
     const int *inherited; /* descriptors that it keeps, under the same numbers */
     uint32_t inherited_count;
-    bool own_group; /* not reached by the terminal's signals */
+    bool own_group; /* signalled with all that it starts; not reached by the terminal's signals */
 };
 /* ERR_SYSTEM also when the program cannot be executed. */
 int supervisor_start(struct supervisor *supervisor, struct child *child,
@@ -67,6 +70,9 @@ int supervisor_start(struct supervisor *supervisor, struct child *child,
 void supervisor_wait_workers(struct supervisor *supervisor);
 /* SIGTERM to the daemons, and SIGKILL to those that do not end within the grace. */
 void supervisor_stop_daemons(struct supervisor *supervisor);
+
+/* For poll: milliseconds until due_ns, rounded up, at most INT_MAX. */
+int supervisor_wait_ms(uint64_t now_ns, uint64_t due_ns);
 
 /* 128 + signal, or the exit code. */
 int child_exit_code(int status);
