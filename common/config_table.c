@@ -258,7 +258,8 @@ static const struct config_key limit_keys[] = {
      .default_number = 4096,
      .unit = "connections",
      .text = "Connections to the Unix socket, of workers and `shoalctl`. More than `workers`, so "
-             "that an administrator gets in when all workers are there."},
+             "that an administrator gets in when all workers are there. One user other than root "
+             "and the daemon's own may have half of them, or `workers` where that is more."},
 };
 
 static const struct config_key timeout_keys[] = {

@@ -78,6 +78,9 @@ struct control_worker {
     int doorbells[2];
     UT_hash_handle hh;
 };
+/* How many of the connections one user may have: one who is neither root nor the daemon's cannot
+ * shut the others out. */
+uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_t own_uid);
 void control_worker_accept(struct control *control, int fd);
 void control_worker_free(struct control_worker *worker); /* closes at once */
 struct control_worker *control_worker_find(const struct control *control, uint32_t id);

@@ -248,6 +248,30 @@ static void worker_on_line(void *context, char *line, size_t length)
         worker_reject(worker, error.text);
 }
 
+uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_t own_uid)
+{
+    uint32_t half = config->connections / 2;
+    if (uid == 0 || uid == own_uid)
+        return config->connections;
+    return half > config->workers ? half : config->workers;
+}
+
+static bool worker_is_one_too_many(const struct control *control, const struct ucred *credentials)
+{
+    uint32_t share = control_worker_share(control->config, credentials->uid, geteuid());
+    uint32_t count = HASH_COUNT(control->workers), of_user = 0;
+    for (const struct control_worker *worker = control->workers; worker; worker = worker->hh.next)
+        of_user += worker->credentials.uid == credentials->uid;
+    if (count < control->config->connections && of_user < share)
+        return false;
+    log_warning(control->log,
+                "connection of process %d of user %u is refused: there are %u, %u of them this "
+                "user's, who may have %u (limits.connections is %u)",
+                credentials->pid, credentials->uid, count, of_user, share,
+                control->config->connections);
+    return true;
+}
+
 void control_worker_accept(struct control *control, int fd)
 {
     static const struct control_stream_handlers handlers = {worker_on_line, worker_on_end};
@@ -257,11 +281,7 @@ void control_worker_accept(struct control *control, int fd)
         close(fd);
         return;
     }
-    if (HASH_COUNT(control->workers) >= control->config->connections) {
-        log_warning(control->log,
-                    "connection of process %d of user %u is refused: there are %u "
-                    "(limits.connections)",
-                    credentials.pid, credentials.uid, control->config->connections);
+    if (worker_is_one_too_many(control, &credentials)) {
         close(fd);
         return;
     }

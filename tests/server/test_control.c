@@ -7,9 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "server/control_internal.h"
 #include "tests/lib/control_daemon.h"
 #include "tests/lib/suite.h"
 
@@ -179,6 +182,56 @@ START_TEST(test_connection_limit)
     ck_assert_ptr_nonnull(control_client_line(&first));
     control_client_close(&first);
     control_client_close(&second);
+}
+END_TEST
+
+START_TEST(test_share_of_one_user)
+{
+    const struct config config = {.connections = 100, .workers = 20};
+    ck_assert_uint_eq(control_worker_share(&config, 0, 990), 100);
+    ck_assert_uint_eq(control_worker_share(&config, 990, 990), 100);
+    ck_assert_uint_eq(control_worker_share(&config, 1000, 990), 50);
+    ck_assert_uint_eq(control_worker_share(&config, 1000, 0), 50);
+    const struct config crowded = {.connections = 100, .workers = 99};
+    ck_assert_uint_eq(control_worker_share(&crowded, 1000, 990), 99);
+}
+END_TEST
+
+/* Connect as another user; the kernel has credentials for each thread, glibc has not. */
+static void open_as(struct control_client *client, uid_t uid)
+{
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
+    control_client_open(client, daemons[0]);
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
+}
+
+START_TEST(test_one_user_cannot_shut_others_out)
+{
+    if (geteuid() != 0) {
+        suite_skip("test_one_user_cannot_shut_others_out", "only root can connect as others");
+        return;
+    }
+    struct control_client clients[3], other, root;
+    ports[0] = 0;
+    daemons[0] = control_daemon_create(directory, 1, 0, ports);
+    daemons[0]->config.connections = 4;
+    daemons[0]->config.workers = 1;
+    daemons[0]->config.socket_mode = 0666;
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    start(daemons[0]);
+    for (int i = 0; i < 3; i++)
+        open_as(&clients[i], 65533);
+    ck_assert_ptr_null(control_client_line(&clients[2]));
+    open_as(&other, 65534);
+    control_client_hello(&other);
+    control_client_open(&root, daemons[0]);
+    control_client_hello(&root);
+    control_client_hello(&clients[0]);
+    control_client_hello(&clients[1]);
+    for (int i = 0; i < 3; i++)
+        control_client_close(&clients[i]);
+    control_client_close(&other);
+    control_client_close(&root);
 }
 END_TEST
 
@@ -425,6 +478,8 @@ int main(void)
                         sizeof(garbage) / sizeof(garbage[0]));
     tcase_add_test(cases, test_long_line);
     tcase_add_test(cases, test_connection_limit);
+    tcase_add_test(cases, test_share_of_one_user);
+    tcase_add_test(cases, test_one_user_cannot_shut_others_out);
     tcase_add_test(cases, test_arena_over_the_limit);
     tcase_add_test(cases, test_drain_by_request);
     tcase_add_test(cases, test_signals);
