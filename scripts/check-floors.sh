@@ -17,6 +17,7 @@ common/clock.[ch]           0
 common/env.[ch]             0
 common/bytes*.[ch]          0
 common/size_text.[ch]       0
+common/number_text.[ch]     0
 common/line_reader*.[ch]    0
 common/sd_notify.[ch]       0
 common/dtype*.[ch]          1

@@ -14,6 +14,7 @@
 #include "common/config.h"
 #include "common/env.h"
 #include "common/log.h"
+#include "common/number_text.h"
 #include "common/reduce.h"
 #include "common/sd_notify.h"
 #include "common/topology.h"
@@ -67,11 +68,8 @@ struct daemon {
 
 static int option_descriptor(const char *name, const char *text, int *fd)
 {
-    char *end;
-    errno = 0;
-    long number = strtol(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || number < 0 || number > INT_MAX ||
-        fcntl((int)number, F_GETFD) < 0) {
+    uint64_t number;
+    if (number_text_parse(text, 0, INT_MAX, &number, NULL) < 0 || fcntl((int)number, F_GETFD) < 0) {
         fprintf(stderr, "shoald: --%s %s: not an open descriptor\n", name, text);
         return -1;
     }

@@ -1,12 +1,13 @@
 #include "worker/programs/launcher.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/number_text.h"
 
 const char *launch_usage(void)
 {
@@ -35,15 +36,13 @@ const char *launch_usage(void)
 static int parse_count(const char *option, const char *text, uint32_t least, uint32_t most,
                        uint32_t *value, struct error *error)
 {
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (errno || end == text || *end || text[0] < '0' || text[0] > '9' || number < least ||
-        number > most)
-        return error_set(error, ERR_INVALID, "%s: got \"%s\", must be a number from %u to %u",
-                         option, text, least, most);
-    *value = (uint32_t)number;
-    return 0;
+    uint64_t number;
+    int result = number_text_parse(text, least, most, &number, error);
+    if (result)
+        error_prefix(error, "%s", option);
+    else
+        *value = (uint32_t)number;
+    return result;
 }
 
 enum {

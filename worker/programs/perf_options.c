@@ -1,12 +1,12 @@
 #include "worker/programs/perf_options.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/number_text.h"
 #include "common/size_text.h"
 
 #define SIZES_MAX 100000u
@@ -35,15 +35,10 @@ const char *perf_usage(void)
 static int parse_number(const char *option, const char *text, uint64_t least, uint64_t most,
                         uint64_t *value, struct error *error)
 {
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (errno || end == text || *end || text[0] < '0' || text[0] > '9' || number < least ||
-        number > most)
-        return error_set(error, ERR_INVALID, "%s: got \"%s\", must be a number from %llu to %llu",
-                         option, text, (unsigned long long)least, (unsigned long long)most);
-    *value = number;
-    return 0;
+    int result = number_text_parse(text, least, most, value, error);
+    if (result)
+        error_prefix(error, "%s", option);
+    return result;
 }
 
 static int parse_size(const char *option, const char *text, uint64_t least, uint64_t *value,
