@@ -1,7 +1,6 @@
 /* Between the coordinator and the engine: commands one way, events the other. And what else the
  * coordinator's I/O table asks for. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "server/control_internal.h"
 
@@ -130,22 +129,6 @@ struct coordinator_io control_coordinator_io(struct control *control)
     };
 }
 
-static void adapter_detached(struct control *control, uint64_t now_ns,
-                             const struct engine_event *event)
-{
-    struct message_position *positions = calloc(event->position_count + 1, sizeof(*positions));
-    if (!positions) {
-        log_error(control->log, "no memory for the positions of rank %u", event->rank);
-        return;
-    }
-    for (uint32_t i = 0; i < event->position_count; i++)
-        positions[i] =
-            (struct message_position){event->positions[i].group, event->positions[i].sequences};
-    coordinator_worker_detached(control->coordinator, now_ns, event->job, event->rank, positions,
-                                event->position_count);
-    free(positions);
-}
-
 static void adapter_peer_event(struct control *control, uint64_t now_ns,
                                const struct engine_event *event)
 {
@@ -165,48 +148,14 @@ static void adapter_peer_event(struct control *control, uint64_t now_ns,
     coordinator_peer_up(control->coordinator, now_ns, node);
 }
 
-static void adapter_event(struct control *control, const struct engine_event *event)
-{
-    struct coordinator *coordinator = control->coordinator;
-    uint64_t now_ns = clock_now_ns();
-    switch (event->type) {
-    case ENGINE_PEER_UP:
-    case ENGINE_PEER_DOWN:
-        adapter_peer_event(control, now_ns, event);
-        break;
-    case ENGINE_JOB_OPENED:
-        coordinator_job_opened(coordinator, now_ns, event->job, event->code, event->text);
-        break;
-    case ENGINE_GROUP_OPENED:
-        coordinator_group_opened(coordinator, now_ns, event->job, event->group, event->code,
-                                 event->text);
-        break;
-    case ENGINE_GROUP_FAILED:
-        coordinator_group_failed(coordinator, now_ns, event->job, event->group, event->code,
-                                 event->text);
-        break;
-    case ENGINE_WORKER_FAILED:
-        coordinator_worker_failed(coordinator, now_ns, event->job, event->rank, event->text);
-        break;
-    case ENGINE_WORKER_DETACHED:
-        adapter_detached(control, now_ns, event);
-        break;
-    case ENGINE_LATE:
-        coordinator_late(coordinator, now_ns, event->job, event->group, event->sequence,
-                         event->ranks, event->rank_count, event->nodes, event->node_count);
-        break;
-    case ENGINE_IDLE:
-        coordinator_idle(coordinator, now_ns);
-        break;
-    }
-}
-
 void control_engine_events(struct control *control)
 {
     const struct control_engine *engine = &control->options.engine;
     struct engine_event *event;
     while ((event = engine->next_event(engine->engine)) != NULL) {
-        adapter_event(control, event);
+        uint64_t now_ns = clock_now_ns();
+        if (!coordinator_engine_event(control->coordinator, now_ns, event))
+            adapter_peer_event(control, now_ns, event);
         engine->event_free(event);
     }
 }

@@ -13,6 +13,7 @@
 #include "common/error.h"
 #include "common/log.h"
 #include "common/message.h"
+#include "server/engine_event.h"
 #include "server/gathering.h"
 #include "server/job.h"
 #include "server/membership.h"
@@ -75,7 +76,10 @@ void coordinator_peer_down(struct coordinator *coordinator, uint64_t now_ns, uin
 int coordinator_peer_message(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
                              const struct message *message, struct error *error);
 
-/* Events of the engine (server/engine.h). */
+/* Events of the engine (server/engine_event.h). False: it is not about a job but about a peer, and
+ * so the caller's, who tells membership first. */
+bool coordinator_engine_event(struct coordinator *coordinator, uint64_t now_ns,
+                              const struct engine_event *event);
 void coordinator_job_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
                             int code, const char *text);
 void coordinator_group_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,

@@ -313,52 +313,15 @@ struct carried_event {
     struct engine_event *event;
 };
 
-static void tell_detached(struct coordinator *coordinator, uint64_t now_ns,
-                          const struct engine_event *event)
-{
-    struct message_position *positions = calloc(event->position_count + 1, sizeof(*positions));
-    EXPECT(positions);
-    for (uint32_t i = 0; i < event->position_count; i++)
-        positions[i] = (struct message_position){.group = event->positions[i].group,
-                                                 .sequences = event->positions[i].sequences};
-    coordinator_worker_detached(coordinator, now_ns, event->job, event->rank, positions,
-                                event->position_count);
-    free(positions);
-}
-
 static void tell_coordinator(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     (void)number;
     struct carried_event *carried = what;
     struct engine_event *event = carried->event;
-    struct coordinator *coordinator = carried->node->coordinator;
-    uint64_t now_ns = cluster->now_ns;
-    switch (event->type) {
-    case ENGINE_JOB_OPENED:
-        coordinator_job_opened(coordinator, now_ns, event->job, event->code, event->text);
-        break;
-    case ENGINE_GROUP_OPENED:
-        coordinator_group_opened(coordinator, now_ns, event->job, event->group, event->code,
-                                 event->text);
-        break;
-    case ENGINE_GROUP_FAILED:
-        coordinator_group_failed(coordinator, now_ns, event->job, event->group, event->code,
-                                 event->text);
-        break;
-    case ENGINE_WORKER_FAILED:
-        coordinator_worker_failed(coordinator, now_ns, event->job, event->rank, event->text);
-        break;
-    case ENGINE_WORKER_DETACHED:
-        tell_detached(coordinator, now_ns, event);
-        break;
-    case ENGINE_LATE:
+    if (event->type == ENGINE_LATE)
         carried->node->late_reports++;
-        coordinator_late(coordinator, now_ns, event->job, event->group, event->sequence,
-                         event->ranks, event->rank_count, event->nodes, event->node_count);
-        break;
-    default:
+    if (!coordinator_engine_event(carried->node->coordinator, cluster->now_ns, event))
         ck_abort_msg("event %d from an exchange", event->type);
-    }
     virtual_called(carried->node);
     engine_event_free(event);
     free(carried);

@@ -445,6 +445,35 @@ START_TEST(test_group_failed)
 }
 END_TEST
 
+START_TEST(test_engine_events)
+{
+    struct network_worker *workers[4];
+    join_four(workers, name_at(1));
+    struct coordinator *coordinator = network_coordinator(network, 0);
+    struct engine_event event = {.type = ENGINE_PEER_UP, .node = 1};
+    ck_assert(!coordinator_engine_event(coordinator, network_now(network), &event));
+    event.type = ENGINE_PEER_DOWN;
+    ck_assert(!coordinator_engine_event(coordinator, network_now(network), &event));
+    network_settle(network);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(workers[i]->state, CLIENT_JOINED);
+    event = (struct engine_event){.type = ENGINE_GROUP_FAILED,
+                                  .job = workers[0]->joined.job_id,
+                                  .code = ERR_MISMATCH,
+                                  .text = "rank 3 asked for f64"};
+    ck_assert(coordinator_engine_event(coordinator, network_now(network), &event));
+    network_settle(network);
+    ck_assert_int_eq(workers[3]->failure.code, ERR_MISMATCH);
+    assert_text(workers[3], "rank 3 asked for f64");
+    event = (struct engine_event){
+        .type = ENGINE_WORKER_FAILED, .job = event.job, .rank = 1, .text = "a tail that jumps"};
+    ck_assert(coordinator_engine_event(coordinator, network_now(network), &event));
+    network_settle(network);
+    ck_assert_int_eq(workers[0]->failure.code, ERR_LOST);
+    assert_text(workers[0], "holds nonsense: a tail that jumps");
+}
+END_TEST
+
 /* --- late ranks */
 
 static const struct job_late *late_of(uint32_t node)
@@ -647,6 +676,7 @@ int main(void)
     tcase_add_test(cases, test_group_refusals);
     tcase_add_loop_test(cases, test_group_ready_too_late, 0, 3);
     tcase_add_test(cases, test_group_failed);
+    tcase_add_test(cases, test_engine_events);
     tcase_add_test(cases, test_late);
     tcase_add_test(cases, test_late_here);
     tcase_add_test(cases, test_drain_idle);

