@@ -184,8 +184,11 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
 {
     struct exchange *exchange = group->job->exchange;
     struct exchange_send *send = slab_get(&exchange->sends);
-    if (!send)
-        abort(); /* a few hundred bytes: nothing else would work either */
+    if (!send) {
+        exchange_group_fail(group, ERR_MEMORY, "no memory for a message to another node");
+        exchange->unsent = (struct exchange_send){0};
+        send = &exchange->unsent;
+    }
     struct wire_header header = {
         .type = type,
         .status = type == WIRE_ERROR ? ERR_MISMATCH : 0,
@@ -207,6 +210,10 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
 
 void send_submit(struct exchange *exchange, struct exchange_send *send)
 {
+    if (send == &exchange->unsent) { /* its group has failed */
+        receive_release(exchange, send->buffer);
+        return;
+    }
     send->group->pending++;
     exchange->options.io.send(exchange->options.io.context, send);
 }

@@ -27,6 +27,7 @@ struct exchange {
     struct exchange_job *jobs;
     struct exchange_group *dirty; /* groups to pump in exchange_run */
     struct slab sends;
+    struct exchange_send unsent; /* handed out when there is no memory for one; goes nowhere */
     uint64_t now_ns;
     uint64_t bytes_reduced;
     uint64_t collectives;
@@ -187,7 +188,8 @@ struct slot {
     const void *pointers[];             /* task.in [node_count], task.out [local_count + 1] */
 };
 
-/* exchange.c */
+/* exchange.c. Without memory for a message its group fails, and what is returned is to be submitted
+ * all the same: it gives its buffer back. */
 struct exchange_send *send_create(struct exchange_group *group, uint32_t node, uint8_t type,
                                   uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
                                   const void *payload, uint32_t payload_bytes);

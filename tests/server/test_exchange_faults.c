@@ -1,4 +1,5 @@
 /* Failing, closing and leaving with things under way; late ranks; memory. */
+#include "server/exchange_private.h"
 #include "tests/lib/exchange_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -212,6 +213,38 @@ START_TEST(a_nodes_own_disagreement_is_reported_by_the_owner)
                            "rank 0 asked for all_reduce sum float count 64; rank 1 asked for "
                            "barrier; rank 2 asked for broadcast uint8 count 9 root 2");
     ck_assert_uint_eq(fixture->send_count, 1);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Nodes hear of it over the control connection. */
+START_TEST(without_memory_for_a_message_the_group_fails)
+{
+#ifdef SHOAL_SANITIZED
+    suite_skip("without_memory_for_a_message_the_group_fails",
+               "sanitizers end what malloc refuses");
+    return;
+#endif
+    struct fixture *fixture = two_and_one((uint32_t)_i);
+    struct slab *sends = &fixture->exchange->sends;
+    struct slab kept = *sends;
+    *sends = (struct slab){.object_bytes = SIZE_MAX / 64}; /* more than malloc gives */
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fixture_submit_sum(fixture, rank, 0, COUNT);
+    fixture_all_reduced(fixture);
+    if (_i == 0) { /* this node is the owner: it fails to send the result */
+        ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
+        fixture_all_reduced(fixture);
+    }
+    fixture_expect_failure(fixture, ERR_MEMORY, "no memory for a message to another node");
+    ck_assert_uint_eq(fixture->send_count, 0);
+    ck_assert_uint_eq(fixture->event_count, 0);
+    fixture_run(fixture);
+    *sends = kept;
+    struct exchange_totals totals;
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.slots, 0);
+    ck_assert(exchange_idle(fixture->exchange));
     fixture_destroy(fixture);
 }
 END_TEST
@@ -576,6 +609,7 @@ static TCase *ends(void)
     tcase_add_test(tests, an_idle_job_closes_at_once);
     tcase_add_test(tests, one_group_ends_and_another_goes_on);
     tcase_add_test(tests, disagreeing_nodes_are_all_told);
+    tcase_add_loop_test(tests, without_memory_for_a_message_the_group_fails, 0, 2);
     tcase_add_test(tests, a_nodes_own_disagreement_is_reported_by_the_owner);
     tcase_add_test(tests, a_rank_that_left_is_missed_by_what_it_did_not_submit);
     tcase_add_test(tests, a_rank_leaves_while_others_wait_for_it);
