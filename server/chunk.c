@@ -7,11 +7,33 @@
 
 /* --- taking and freeing ----------------------------------------------------------------------- */
 
+uint64_t chunk_arena_bytes(const struct chunk *chunk)
+{
+    uint64_t bytes = chunk->place.count * chunk->collective->element_bytes;
+    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+}
+
+/* The ranks that handed it over may hand over others. */
+static void chunk_uncount(const struct chunk *chunk)
+{
+    const struct collective *collective = chunk->collective;
+    for (uint32_t i = 0; i < collective->group->local_count; i++) {
+        const struct part *part = &collective->parts[i];
+        if (!part->staged || chunk->index >= part->handed)
+            continue;
+        struct exchange_worker *worker = group_local_worker(collective->group, i);
+        assert(worker->handed_chunks > 0);
+        worker->handed_bytes -= chunk_arena_bytes(chunk);
+        worker->handed_chunks--;
+    }
+}
+
 void chunk_free(struct chunk *chunk)
 {
     struct collective *collective = chunk->collective;
     struct exchange_group *group = collective->group;
     struct exchange *exchange = group->job->exchange;
+    chunk_uncount(chunk);
     buffer_release(chunk->sum);
     receive_release(exchange, chunk->result);
     collective->chunks[chunk->index] = NULL;

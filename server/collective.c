@@ -9,7 +9,7 @@
 
 /* What workers can make the daemon keep for the collectives of a group under way, besides their
  * chunks: LAYOUT_MAX_CHUNKS of all together. */
-#define COLLECTIVES_MAX 65536u
+#define COLLECTIVES_MAX 65536u /* of a group; and requests of a rank in all its groups */
 
 /* --- finding and freeing ---------------------------------------------------------------------- */
 
@@ -30,6 +30,10 @@ static void collective_free(struct collective *collective)
     for (uint32_t i = 0; i < collective->layout.chunks; i++) {
         if (collective->chunks[i])
             chunk_free(collective->chunks[i]);
+    }
+    for (uint32_t i = 0; i < group->local_count; i++) {
+        if (collective->parts[i].submitted)
+            group_local_worker(group, i)->requests--;
     }
     if (collective->previous)
         collective->previous->next = collective->next;
@@ -173,6 +177,8 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
         result = submission_check_offsets(worker, submission, &ask, error);
     if (result != 0)
         return result;
+    if (worker->requests >= COLLECTIVES_MAX)
+        return error_set(error, ERR_PROTOCOL, "more than %u requests under way", COLLECTIVES_MAX);
     struct collective *collective = collective_find(group, submission->sequence);
     if (!collective) {
         collective =
@@ -181,6 +187,7 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
             return error ? error->code : ERR_MEMORY;
     }
     rank->next_sequence++;
+    worker->requests++;
     bool staged = submission->flags & ARENA_FLAG_STAGED;
     collective->parts[local] = (struct part){
         .ask = ask,
@@ -198,6 +205,26 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
         group_mark_dirty(group);
     if (++collective->submitted == group->local_count)
         collective_complete_asks(collective, local);
+    return 0;
+}
+
+/* A place in the arena holds one chunk at a time, and each chunk comes back as an entry of the
+ * completion ring: a rank cannot honestly have more under way than its arena has bytes and its ring
+ * entries. The second holds for chunks without data too. */
+static int hand_over_check_room(const struct exchange_worker *worker, const struct chunk *chunk,
+                                struct error *error)
+{
+    const struct arena *arena = &worker->arena;
+    if (chunk_arena_bytes(chunk) > arena->total_bytes - worker->handed_bytes)
+        return error_set(error, ERR_PROTOCOL,
+                         "more handed over and not given back than its arena of %" PRIu64
+                         " bytes holds",
+                         arena->total_bytes);
+    if (worker->handed_chunks > arena->completion_mask)
+        return error_set(error, ERR_PROTOCOL,
+                         "more chunks handed over and not given back than its completion ring of "
+                         "%" PRIu64 " entries holds",
+                         (uint64_t)arena->completion_mask + 1);
     return 0;
 }
 
@@ -229,6 +256,10 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
     struct chunk *chunk = chunk_get(collective, submission->chunk);
     if (!chunk)
         return error_set(error, ERR_MEMORY, "no memory for a chunk");
+    if (hand_over_check_room(worker, chunk, error) != 0)
+        return ERR_PROTOCOL;
+    worker->handed_bytes += chunk_arena_bytes(chunk);
+    worker->handed_chunks++;
     chunk->offsets[local] = submission->in_offset;
     part->handed++;
     collective_update_ready(collective);

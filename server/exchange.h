@@ -76,6 +76,10 @@ struct exchange_worker {
     void *registration; /* of the arena with the fabric, or NULL */
     void *user;         /* the engine's */
     bool detached;      /* takes no completions any more */
+    /* What it has handed over and not got back; the exchange's (collective.c bounds them). */
+    uint64_t handed_bytes;
+    uint32_t handed_chunks;
+    uint32_t requests;
 };
 
 struct exchange_io {

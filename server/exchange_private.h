@@ -233,6 +233,8 @@ void collective_complete(struct collective *collective);
 /* The collective's chunk, made when it is not there yet; NULL: out of memory. */
 struct chunk *chunk_get(struct collective *collective, uint32_t index);
 void chunk_free(struct chunk *chunk);
+/* What a handed-over chunk takes of its rank's arena at least. */
+uint64_t chunk_arena_bytes(const struct chunk *chunk);
 struct exchange_worker *group_local_worker(const struct exchange_group *group, uint32_t local);
 /* All ranks are here: sum straight into the arenas. */
 void chunk_issue_single(struct chunk *chunk);

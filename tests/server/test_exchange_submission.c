@@ -135,6 +135,99 @@ START_TEST(chunks_under_way_are_bounded)
 }
 END_TEST
 
+/* Nor objects: the same place of the arena handed over again and again, of one collective or of
+ * several. */
+START_TEST(bytes_handed_over_are_bounded_by_the_arena)
+{
+    struct fixture_options options = {
+        .nodes = 1, .ranks = 2, .weights = {1}, .chunk_bytes = 64 * 1024};
+    struct fixture *fixture = fixture_create(&options);
+    uint64_t count = 40ull * 64 * 1024 / sizeof(float), last = 0;
+    uint32_t places = ARENA_LEAST_BYTES / (64 * 1024);
+    for (uint64_t sequence = 0; sequence < 2; sequence++) {
+        struct arena_submission it = fixture_ask(fixture, 0, sequence, count);
+        it.flags = ARENA_FLAG_STAGED;
+        ck_assert_int_eq(fixture_submit(fixture, 0, &it), 0);
+    }
+    uint64_t offset = fixture_offset(fixture, 0, 0);
+    for (uint32_t chunk = 0; chunk < places; chunk++)
+        ck_assert_int_eq(fixture_hand_over(fixture, 0, chunk % 2, chunk / 2, offset), 0);
+    struct exchange_totals totals;
+    for (uint64_t sequence = 0; sequence < 2; sequence++)
+        fixture_expect_error(fixture, fixture_hand_over(fixture, 0, sequence, places / 2, offset),
+                             ERR_PROTOCOL, "than its arena of 1048576 bytes holds");
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_le(totals.slots, places + 2);
+    /* what came back makes room: the other rank comes */
+    for (uint64_t sequence = 0; sequence < 2; sequence++) {
+        struct arena_submission it = fixture_ask(fixture, 1, sequence, count);
+        it.flags = ARENA_FLAG_STAGED;
+        ck_assert_int_eq(fixture_submit(fixture, 1, &it), 0);
+    }
+    for (uint32_t chunk = 0; chunk < 80; chunk++) {
+        uint64_t sequence = chunk % 2;
+        if (chunk >= places)
+            ck_assert_int_eq(fixture_hand_over(fixture, 0, sequence, chunk / 2, offset), 0);
+        ck_assert_int_eq(
+            fixture_hand_over(fixture, 1, sequence, chunk / 2, fixture_offset(fixture, 1, 0)), 0);
+        fixture_all_reduced(fixture);
+        last = sequence;
+    }
+    ck_assert(fixture_completed(fixture, 0, 100) && fixture_completed(fixture, 1, 100 + last));
+    ck_assert_uint_eq(fixture->workers[0].handed_bytes, 0);
+    ck_assert_uint_eq(fixture->workers[0].requests, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Chunks without data take no bytes, but each will want an entry of the completion ring. */
+START_TEST(empty_chunks_are_bounded_too)
+{
+    struct fixture *fixture = two_ranks();
+    uint32_t entries = fixture->workers[0].arena.completion_mask + 1;
+    for (uint64_t sequence = 0; sequence <= entries; sequence++) {
+        struct arena_submission it = fixture_ask(fixture, 0, sequence, 0);
+        it.flags = ARENA_FLAG_STAGED;
+        it.kind = sequence % 2 ? COLLECTIVE_BARRIER : COLLECTIVE_ALL_REDUCE;
+        ck_assert_int_eq(fixture_submit(fixture, 0, &it), 0);
+    }
+    uint64_t offset = fixture_offset(fixture, 0, 0);
+    for (uint64_t sequence = 0; sequence < entries; sequence++)
+        ck_assert_int_eq(fixture_hand_over(fixture, 0, sequence, 0, offset), 0);
+    fixture_expect_error(fixture, fixture_hand_over(fixture, 0, entries, 0, offset), ERR_PROTOCOL,
+                         "than its completion ring of 128 entries holds");
+    /* a group that has ended counts no more */
+    exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
+    ck_assert_uint_eq(fixture->workers[0].handed_chunks, 0);
+    ck_assert_uint_eq(fixture->workers[0].requests, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Requests of a rank are bounded in all its groups together. */
+START_TEST(requests_under_way_are_bounded)
+{
+    struct fixture *fixture = two_ranks();
+    uint32_t both[] = {0, 1};
+    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 1, both, 2, NULL), 0);
+    for (uint64_t i = 0; i < 65536; i++) {
+        struct arena_submission it = fixture_ask(fixture, 0, i / 2, 0);
+        it.group = i % 2;
+        it.kind = COLLECTIVE_BARRIER;
+        EXPECT(exchange_submit(fixture->exchange, &fixture->workers[0], &it, 1, NULL) == 0);
+    }
+    struct arena_submission it = fixture_ask(fixture, 0, 32768, 0);
+    fixture_expect_error(fixture, fixture_submit(fixture, 0, &it), ERR_PROTOCOL,
+                         "more than 65536 requests under way");
+    /* the other rank is not touched by that */
+    it = fixture_ask(fixture, 1, 0, 0);
+    it.kind = COLLECTIVE_BARRIER;
+    ck_assert_int_eq(fixture_submit(fixture, 1, &it), 0);
+    ck_assert(fixture_completed(fixture, 1, 100));
+    fixture_destroy(fixture);
+}
+END_TEST
+
 START_TEST(sequences_are_counted_for_each_rank)
 {
     struct fixture *fixture = two_ranks();
@@ -369,6 +462,9 @@ int main(void)
     tcase_add_loop_test(tests, nonsense_is_refused_with_the_reason_and_changes_nothing, 0,
                         sizeof(wrongs) / sizeof(wrongs[0]));
     tcase_add_test(tests, chunks_under_way_are_bounded);
+    tcase_add_test(tests, bytes_handed_over_are_bounded_by_the_arena);
+    tcase_add_test(tests, empty_chunks_are_bounded_too);
+    tcase_add_test(tests, requests_under_way_are_bounded);
     tcase_add_test(tests, sequences_are_counted_for_each_rank);
     tcase_add_test(tests, staged_chunks_are_summed_and_reported_one_by_one);
     tcase_add_test(tests, one_rank_staged_the_other_not);
