@@ -2,6 +2,7 @@
  * back. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "server/disagreement.h"
@@ -241,6 +242,20 @@ static void slot_send_error(struct slot *slot, uint32_t node_index, const char *
     send_submit(exchange, send);
 }
 
+/* Which nodes do not go together, for a chunk that only a confused peer can make differ. */
+static size_t slot_name_nodes(const struct slot *slot, char *text, size_t bytes)
+{
+    const struct exchange_group *group = slot->group;
+    const char *const *names = group->job->exchange->options.node_names;
+    uint32_t other = 1;
+    while (other + 1 < group->node_count &&
+           wire_ask_equal(&slot->contributions[other].ask, &slot->ask))
+        other++;
+    int wanted = snprintf(text, bytes, "node %s differs from node %s in chunk %" PRIu32 "; ",
+                          names[group->nodes[other]], names[group->nodes[0]], slot->chunk);
+    return wanted > 0 && (size_t)wanted < bytes ? (size_t)wanted : 0;
+}
+
 static void slot_report_disagreement(struct slot *slot)
 {
     struct exchange_group *group = slot->group;
@@ -248,7 +263,8 @@ static void slot_report_disagreement(struct slot *slot)
     disagreement_init(&all, group->id, slot->sequence);
     slot_collect_asks(slot, &all);
     char text[ERROR_TEXT_BYTES];
-    size_t bytes = disagreement_text(&all, text, sizeof(text));
+    size_t bytes = slot->chunk == 0 ? 0 : slot_name_nodes(slot, text, sizeof(text));
+    bytes += disagreement_text(&all, text + bytes, sizeof(text) - bytes);
     for (uint32_t i = 0; i < group->node_count; i++) {
         if (i != group->self_node)
             slot_send_error(slot, i, text, bytes);
@@ -269,9 +285,9 @@ static void slot_complete(struct slot *slot)
         agree &= !it->disagrees && wire_ask_equal(&it->ask, &slot->ask);
     }
     if (!agree) {
-        /* Chunk 0 speaks for the collective; others wait for the group to fail. */
-        if (slot->chunk == 0)
-            slot_report_disagreement(slot);
+        /* Asks meet in chunk 0 first as a rule; but its owner may be another node, and a peer may
+         * have given it another ask than this chunk. */
+        slot_report_disagreement(slot);
         return;
     }
     struct layout layout;

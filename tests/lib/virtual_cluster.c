@@ -313,9 +313,12 @@ static void node_create(struct virtual_cluster *cluster, uint32_t number)
     EXPECT(memory_fabric_open(cluster->fabric, number, &node->transport) == 0);
     EXPECT(buffer_pool_create(&node->pool, WIRE_HEADER_BYTES + options->chunk_bytes,
                               options->memory_bytes, NULL, &error) == 0);
+    for (uint32_t i = 0; i < options->nodes; i++)
+        node->names[i] = node->config.servers[i].name;
     struct exchange_options exchange = {
         .self = number,
         .node_count = options->nodes,
+        .node_names = node->names,
         .chunk_bytes = options->chunk_bytes,
         .least_shard_bytes = node->config.least_shard_bytes,
         .window_chunks = options->window_chunks,

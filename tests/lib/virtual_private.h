@@ -47,6 +47,7 @@ struct virtual_node {
     struct virtual_cluster *cluster;
     uint32_t number;
     struct config config;
+    const char *names[VIRTUAL_NODES_MAX]; /* in the config */
     struct membership membership;
     struct coordinator *coordinator;
     struct transport *transport;

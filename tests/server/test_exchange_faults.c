@@ -189,6 +189,37 @@ START_TEST(disagreeing_nodes_are_all_told)
 }
 END_TEST
 
+/* A peer that gives chunk 0 one ask and a later chunk another. */
+START_TEST(a_peer_that_changes_its_mind_is_named)
+{
+    struct fixture_options options = {
+        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {1}};
+    struct fixture *fixture = fixture_create(&options);
+    fixture_submit_sum(fixture, 0, 0, 2 * COUNT);
+    for (uint32_t node = 1; node < 3; node++)
+        ck_assert_int_eq(fixture_contribute(fixture, node, 0, 0, 2 * COUNT, 1), 0);
+    fixture_all_reduced(fixture);
+    fixture_all_sent(fixture);
+    uint32_t odd = 1 + (uint32_t)_i;
+    for (uint32_t node = 1; node < 3; node++) {
+        ck_assert_uint_eq(fixture->event_count, 0);
+        uint64_t count = node == odd ? 3 * COUNT : 2 * COUNT;
+        ck_assert_int_eq(fixture_contribute(fixture, node, 0, 1, count, 1), 0);
+    }
+    ck_assert_uint_eq(fixture->send_count, 2);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).type, WIRE_ERROR);
+    fixture_expect_failure(fixture, ERR_MISMATCH,
+                           odd == 1
+                               ? "node b differs from node a in chunk 1; the ranks disagree on "
+                                 "collective 0 of group 0: ranks 0, 2 asked for all_reduce "
+                                 "sum float count 128; rank 1 asked for"
+                               : "node c differs from node a in chunk 1; the ranks disagree");
+    fixture_all_sent(fixture);
+    ck_assert(exchange_idle(fixture->exchange));
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* A disagreement that another node reports about its own ranks; asks that make no sense are passed
  * over. */
 START_TEST(a_nodes_own_disagreement_is_reported_by_the_owner)
@@ -610,6 +641,7 @@ static TCase *ends(void)
     tcase_add_test(tests, one_group_ends_and_another_goes_on);
     tcase_add_test(tests, disagreeing_nodes_are_all_told);
     tcase_add_loop_test(tests, without_memory_for_a_message_the_group_fails, 0, 2);
+    tcase_add_loop_test(tests, a_peer_that_changes_its_mind_is_named, 0, 2);
     tcase_add_test(tests, a_nodes_own_disagreement_is_reported_by_the_owner);
     tcase_add_test(tests, a_rank_that_left_is_missed_by_what_it_did_not_submit);
     tcase_add_test(tests, a_rank_leaves_while_others_wait_for_it);
