@@ -36,7 +36,6 @@ void exchange_destroy(struct exchange *exchange)
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
         struct exchange_peer *peer = &exchange->peers[i];
         assert(peer->posted == 0 && peer->held == 0);
-        buffer_pool_unreserve(exchange->options.pool, peer->reserved);
     }
     assert(exchange->sends.in_use == 0);
     slab_clear(&exchange->sends);
@@ -454,7 +453,6 @@ void exchange_check(const struct exchange *exchange)
 {
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
         const struct exchange_peer *account = &exchange->peers[i];
-        assert(account->allowed <= account->reserved);
         if (account->up && !exchange->options.shared_receives)
             assert(account->posted + account->held >= account->allowed);
     }
@@ -463,7 +461,7 @@ void exchange_check(const struct exchange *exchange)
             for (uint32_t i = 0; i < group->rule.servers; i++)
                 assert(group->in_flight[i] <= group->window);
             for (uint32_t i = 0; i < group->node_count; i++)
-                assert(group->slots_of[i] <= group->window + 1);
+                assert(group->slots_of[i] <= group->window);
             for (const struct collective *it = group->oldest; it; it = it->next) {
                 assert(it->issued <= it->ready && it->delivered <= it->issued);
                 assert(!it->next || it->sequence < it->next->sequence);

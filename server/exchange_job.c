@@ -156,56 +156,33 @@ static struct exchange_peer *group_account(const struct exchange_group *group, u
     return &exchange->peers[exchange->options.shared_receives ? 0 : node];
 }
 
-static void group_disallow_receives(struct exchange_group *group)
-{
-    for (uint32_t node = 0; node < group->job->exchange->options.node_count; node++)
-        group_account(group, node)->allowed -= group_receives_from(group, node);
-}
-
-/* Promise and post the receives that the group's windows need: all of them or none. */
-static int group_allow_receives(struct exchange_group *group, struct error *error)
+/* Promise all the buffers that the group's windows need, or none, and post the receives. */
+static int group_reserve(struct exchange_group *group, struct error *error)
 {
     struct exchange *exchange = group->job->exchange;
     uint32_t nodes = exchange->options.node_count;
+    uint64_t wanted = 0;
+    if (!group->single && group->local_count > 1)
+        wanted += (uint64_t)group->window * group->rule.servers;
+    for (uint32_t node = 0; node < nodes; node++)
+        wanted += group_receives_from(group, node);
+    int result = buffer_pool_reserve(exchange->options.pool, wanted, error);
+    if (result != 0)
+        return result;
+    group->reserved = wanted;
     for (uint32_t node = 0; node < nodes; node++)
         group_account(group, node)->allowed += group_receives_from(group, node);
-    uint64_t wanted = 0;
-    for (uint32_t node = 0; node < nodes; node++) {
-        const struct exchange_peer *account = &exchange->peers[node];
-        wanted += account->allowed > account->reserved ? account->allowed - account->reserved : 0;
-    }
-    int result = buffer_pool_reserve(exchange->options.pool, wanted, error);
-    if (result != 0) {
-        group_disallow_receives(group);
-        return result;
-    }
-    for (uint32_t node = 0; node < nodes; node++) {
-        struct exchange_peer *account = &exchange->peers[node];
-        if (account->allowed > account->reserved)
-            account->reserved = account->allowed;
-    }
     for (uint32_t node = 0; node < nodes; node++)
         receive_replenish(exchange, node);
     return 0;
 }
 
-static int group_reserve(struct exchange_group *group, struct error *error)
+static void group_unreserve(struct exchange_group *group)
 {
     struct exchange *exchange = group->job->exchange;
-    if (!group->single && group->local_count > 1) {
-        group->reserved_sums = (uint64_t)group->window * group->rule.servers;
-        int result = buffer_pool_reserve(exchange->options.pool, group->reserved_sums, error);
-        if (result != 0) {
-            group->reserved_sums = 0;
-            return result;
-        }
-    }
-    int result = group_allow_receives(group, error);
-    if (result != 0) {
-        buffer_pool_unreserve(exchange->options.pool, group->reserved_sums);
-        group->reserved_sums = 0;
-    }
-    return result;
+    for (uint32_t node = 0; node < exchange->options.node_count; node++)
+        group_account(group, node)->allowed -= group_receives_from(group, node);
+    buffer_pool_unreserve(exchange->options.pool, group->reserved);
 }
 
 static void group_free_arrays(struct exchange_group *group)
@@ -219,6 +196,7 @@ static void group_free_arrays(struct exchange_group *group)
     free(group->weights);
     free(group->in_flight);
     free(group->slots_of);
+    free(group->disagreed);
     free(group);
 }
 
@@ -240,10 +218,11 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
         .weights = calloc(servers, sizeof(uint32_t)),
         .in_flight = calloc(servers, sizeof(uint32_t)),
         .slots_of = calloc(nodes, sizeof(uint32_t)),
+        .disagreed = calloc(nodes, sizeof(bool)),
         .least_left = UINT64_MAX,
     };
     if (!group->ranks || !group->nodes || !group->locals || !group->server_nodes ||
-        !group->weights || !group->in_flight || !group->slots_of) {
+        !group->weights || !group->in_flight || !group->slots_of || !group->disagreed) {
         group_free_arrays(group);
         return NULL;
     }
@@ -303,11 +282,9 @@ static void group_drop(struct exchange_group *group)
 
 static void group_free(struct exchange_group *group)
 {
-    struct exchange *exchange = group->job->exchange;
     group_unmark_dirty(group);
     group_drop(group);
-    group_disallow_receives(group);
-    buffer_pool_unreserve(exchange->options.pool, group->reserved_sums);
+    group_unreserve(group);
     assert(group->chunk_slab.in_use == 0 && group->slot_slab.in_use == 0);
     group_free_arrays(group);
 }

@@ -15,10 +15,15 @@ struct exchange_peer {
     bool up;
     uint64_t receive_token;
     uint64_t send_token;
-    uint32_t allowed;  /* messages that the open groups let it have under way to us */
-    uint32_t reserved; /* buffers promised by the pool for that: the most it ever was */
-    uint32_t posted;   /* receives at the transport */
-    uint32_t held;     /* received buffers still in use */
+    /* Messages that the open groups let it have under way to us; the pool has promised as many
+     * buffers. A group that closes takes its part back, but what is posted at the transport cannot
+     * be recalled: it stays there, beyond what is allowed, until a message uses it up or the next
+     * group with this peer, which then needs no memory more, is opened. These idle receives are not
+     * counted as promised, or peers of jobs long gone would use up the limit for jobs with others;
+     * they are at most as many as the transport takes for a peer, and go with the connection. */
+    uint32_t allowed;
+    uint32_t posted; /* receives at the transport */
+    uint32_t held;   /* received buffers still in use */
 };
 
 struct exchange {
@@ -86,8 +91,9 @@ struct exchange_group {
     uint32_t self_server; /* this node's place among the servers, or NO_INDEX */
     uint32_t window;
     uint32_t *in_flight;    /* [rule.servers]: chunks issued and not delivered */
-    uint32_t *slots_of;     /* [node_count]: open slots here that the node has contributed to */
-    uint64_t reserved_sums; /* buffers promised for sums on this node */
+    uint32_t *slots_of; /* [node_count]: open slots here that the node has contributed to */
+    bool *disagreed;    /* [node_count]: its DISAGREE has come; beside the window, and once */
+    uint64_t reserved;  /* buffers promised for sums on this node and for receives */
 
     struct collective *oldest; /* in sequence order */
     struct collective *newest;

@@ -326,11 +326,13 @@ static int contribution_check_disagree(const struct exchange_group *group,
     return 0;
 }
 
-/* One disagreement may be under way beside the window's contributions. */
+/* One disagreement may be under way beside the window's contributions: the group fails of it. */
 static int contribution_check_window(const struct exchange_group *group, uint32_t node_index,
                                      bool disagrees, struct error *error)
 {
-    if (group->slots_of[node_index] < group->window + disagrees)
+    if (disagrees && group->disagreed[node_index])
+        return error_set(error, ERR_PROTOCOL, "a second disagreement in group %" PRIu32, group->id);
+    if (disagrees || group->slots_of[node_index] < group->window)
         return 0;
     return error_set(error, ERR_PROTOCOL,
                      "more than %" PRIu32 " contributions under way in group %" PRIu32,
@@ -390,7 +392,10 @@ int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
         heard.buffer = buffer;
         heard.data = buffer->data + WIRE_HEADER_BYTES;
     }
-    group->slots_of[node_index]++;
+    if (heard.disagrees)
+        group->disagreed[node_index] = true;
+    else
+        group->slots_of[node_index]++;
     slot_hear(slot, node_index, &heard);
     return 0;
 }

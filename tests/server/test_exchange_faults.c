@@ -499,6 +499,49 @@ START_TEST(receives_of_a_closed_job_serve_the_next)
 }
 END_TEST
 
+/* A job of two ranks, one here and one on that node; this node owns all shards. */
+static int open_pair(struct fixture *fixture, uint64_t job, uint32_t node)
+{
+    uint32_t rank_nodes[] = {0, node}, server = 0, weight = 1;
+    struct engine_job roster = {.job = job,
+                                .name = "pair",
+                                .world_size = 2,
+                                .rank_nodes = rank_nodes,
+                                .server_count = 1,
+                                .server_nodes = &server,
+                                .server_weights = &weight};
+    return exchange_job_open(fixture->exchange, &roster, &fixture->error);
+}
+
+/* What a closed job was promised is free for jobs with other peers, and its receives serve the
+ * next with the same one. */
+START_TEST(a_closed_job_promises_nothing)
+{
+    struct fixture_options options = four_nodes(5);
+    options.shared_receives = _i == 1;
+    struct fixture *fixture = fixture_create(&options);
+    for (uint64_t round = 0; round < 12; round++) {
+        uint32_t node = 1 + (uint32_t)round % 3;
+        uint32_t posted = fixture->posted_count;
+        ck_assert_int_eq(open_pair(fixture, 7 + round, node), 0);
+        ck_assert_uint_eq(fixture->posted_count, round < 3 && (round == 0 || _i == 0)
+                                                     ? posted + 5
+                                                     : posted); /* no memory more */
+        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 5 * 320);
+        fixture_expect_error(fixture, open_pair(fixture, 100, 3), ERR_MEMORY, "already promised");
+        exchange_job_close(fixture->exchange, 7 + round);
+        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
+        exchange_check(fixture->exchange);
+    }
+    /* an idle receive that a late message uses up is not posted again */
+    uint32_t posted = fixture->posted_count;
+    ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
+    ck_assert_uint_eq(fixture->posted_count, posted - 1);
+    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), (posted - 1) * 320);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* Receives are posted for who is up, and for the others once they are. */
 START_TEST(receives_come_with_the_peer)
 {
@@ -657,6 +700,7 @@ static TCase *beginnings(void)
     tcase_add_test(tests, groups_are_checked);
     tcase_add_test(tests, a_job_beyond_the_memory_is_refused_and_takes_none);
     tcase_add_test(tests, receives_of_a_closed_job_serve_the_next);
+    tcase_add_loop_test(tests, a_closed_job_promises_nothing, 0, 2);
     tcase_add_test(tests, receives_come_with_the_peer);
     tcase_add_test(tests, a_held_buffer_outlives_its_sender);
     tcase_add_test(tests, missing_receives_are_made_up_for);
