@@ -217,12 +217,20 @@ void send_submit(struct exchange *exchange, struct exchange_send *send)
     exchange->options.io.send(exchange->options.io.context, send);
 }
 
+void send_free(struct exchange *exchange, struct exchange_send *send)
+{
+    receive_release(exchange, send->buffer);
+    slab_put(&exchange->sends, send);
+}
+
 void exchange_sent(struct exchange *exchange, struct exchange_send *send)
 {
     struct exchange_group *group = send->group;
     struct chunk *chunk = send->chunk;
-    receive_release(exchange, send->buffer);
-    slab_put(&exchange->sends, send);
+    struct exchange_send *then = send->then;
+    send_free(exchange, send);
+    if (then)
+        slot_last_result(then);
     assert(group->pending > 0);
     group->pending--;
     if (group->failed) {

@@ -64,6 +64,8 @@ struct exchange_send {
     struct exchange_worker *worker; /* in whose arena payload lies; or NULL */
     struct exchange_group *group;   /* the exchange's, like chunk */
     struct chunk *chunk;            /* whose memory the worker may not have back before; or NULL */
+    struct exchange_send *then;     /* goes when this one and the others that say so are done */
+    uint32_t waits;                 /* for so many */
     uint8_t header[WIRE_HEADER_BYTES];
 };
 

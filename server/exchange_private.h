@@ -90,10 +90,10 @@ struct exchange_group {
     uint32_t *weights;
     uint32_t self_server; /* this node's place among the servers, or NO_INDEX */
     uint32_t window;
-    uint32_t *in_flight;    /* [rule.servers]: chunks issued and not delivered */
-    uint32_t *slots_of; /* [node_count]: open slots here that the node has contributed to */
-    bool *disagreed;    /* [node_count]: its DISAGREE has come; beside the window, and once */
-    uint64_t reserved;  /* buffers promised for sums on this node and for receives */
+    uint32_t *in_flight; /* [rule.servers]: chunks issued and not delivered */
+    uint32_t *slots_of;  /* [node_count]: open slots here that the node has contributed to */
+    bool *disagreed;     /* [node_count]: its DISAGREE has come; beside the window, and once */
+    uint64_t reserved;   /* buffers promised for sums on this node and for receives */
 
     struct collective *oldest; /* in sequence order */
     struct collective *newest;
@@ -200,6 +200,8 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
                                   uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
                                   const void *payload, uint32_t payload_bytes);
 void send_submit(struct exchange *exchange, struct exchange_send *send);
+/* Give back what it holds, and itself. */
+void send_free(struct exchange *exchange, struct exchange_send *send);
 void receive_release(struct exchange *exchange, struct buffer *buffer);
 void receive_replenish(struct exchange *exchange, uint32_t node);
 void task_submit(struct exchange_group *group, struct reduce_task *task);
@@ -272,6 +274,9 @@ int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
 void slot_contribute_local(struct exchange_group *group, struct chunk *chunk, const void *data);
 /* The local ranks disagree and this node owns chunk 0. */
 void slot_disagree_local(struct collective *collective);
+/* One of the sends is done that the last result of a slot waits for: send it, or, when the group
+ * has failed, free it. */
+void slot_last_result(struct exchange_send *last);
 void slots_drop(struct exchange_group *group);
 /* Slots of the group that wait: the oldest one's sequence, since when, and which nodes it lacks.
  * Returns false when there is none. */

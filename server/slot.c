@@ -103,26 +103,64 @@ static struct slot_source slot_result_source(const struct slot *slot)
                                 .local = group_local_index(group, group->ranks[slot->ask.root])};
 }
 
+static struct exchange_send *slot_result_send(struct slot *slot, uint32_t i,
+                                              const struct slot_source *source)
+{
+    struct exchange_group *group = slot->group;
+    bool returns = slot->place.count > 0 && ask_returns(group, &slot->ask, i);
+    struct exchange_send *send =
+        send_create(group, group->nodes[i], WIRE_RESULT, slot->sequence, slot->chunk, &slot->ask,
+                    returns ? source->data : NULL, returns ? slot_bytes(slot) : 0);
+    if (returns && source->buffer) {
+        buffer_hold(source->buffer);
+        send->buffer = source->buffer;
+    } else if (returns) {
+        chunk_send_from_arena(slot->local, send, source->local);
+    }
+    return send;
+}
+
+/* The result lies in a receive of one of the nodes (a sum, or a broadcast's data). That node's
+ * answer gives it a place in its window back, and its next contribution wants a receive: so it is
+ * answered last, when no other send holds the buffer. Were it answered at once, its contributions
+ * could take the receives that are promised to others of its messages for as long as another node
+ * takes no results; with several groups, or receives shared by all, nodes could wait for each other
+ * in a circle, each with its receives full of what it has to send to the next. */
 static void slot_send_results(struct slot *slot)
 {
     struct exchange_group *group = slot->group;
     struct slot_source source = slot_result_source(slot);
+    struct exchange_send *last = NULL;
+    for (uint32_t i = 0; i < group->node_count && source.buffer && !last; i++) {
+        if (i != group->self_node && slot->contributions[i].buffer == source.buffer)
+            last = slot_result_send(slot, i, &source);
+    }
     for (uint32_t i = 0; i < group->node_count; i++) {
-        if (i == group->self_node)
+        if (i == group->self_node || (last && last->node == group->nodes[i]))
             continue;
-        bool returns = slot->place.count > 0 && ask_returns(group, &slot->ask, i);
-        struct exchange_send *send =
-            send_create(group, group->nodes[i], WIRE_RESULT, slot->sequence, slot->chunk,
-                        &slot->ask, returns ? source.data : NULL, returns ? slot_bytes(slot) : 0);
-        if (returns && source.buffer) {
-            buffer_hold(source.buffer);
-            send->buffer = source.buffer;
-        } else if (returns) {
-            chunk_send_from_arena(slot->local, send, source.local);
+        struct exchange_send *send = slot_result_send(slot, i, &source);
+        if (last && send->buffer) {
+            send->then = last;
+            last->waits++;
         }
         group->slots_of[i]--;
         send_submit(group->job->exchange, send);
     }
+    if (last && last->waits == 0)
+        slot_last_result(last);
+}
+
+void slot_last_result(struct exchange_send *last)
+{
+    struct exchange_group *group = last->group;
+    if (last->waits > 0 && --last->waits > 0)
+        return;
+    if (group->failed) {
+        send_free(group->job->exchange, last);
+        return;
+    }
+    group->slots_of[group_node_index(group, last->node)]--;
+    send_submit(group->job->exchange, last);
 }
 
 /* The result is there, and in the arenas of this node's ranks. */
@@ -142,13 +180,16 @@ static void slot_task_done(struct reduce_task *task)
 
 /* --- the sum ---------------------------------------------------------------------------------- */
 
-/* The sum of a remote contribution's node goes where that contribution came: no buffer more. */
+/* The sum goes where one of the contributions came: no buffer more. Nodes take turns, since the one
+ * whose it was is answered last. */
 static struct buffer *slot_result_buffer(const struct slot *slot)
 {
     const struct exchange_group *group = slot->group;
     bool wanted = false;
     struct buffer *buffer = NULL;
-    for (uint32_t i = 0; i < group->node_count; i++) {
+    uint32_t first = (uint32_t)((slot->sequence + slot->chunk) % group->node_count);
+    for (uint32_t n = 0; n < group->node_count; n++) {
+        uint32_t i = (first + n) % group->node_count;
         if (i == group->self_node)
             continue;
         wanted |= ask_returns(group, &slot->ask, i);
