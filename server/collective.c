@@ -344,8 +344,10 @@ static bool group_issue_one(struct exchange_group *group, uint32_t server)
         return false;
     uint32_t index = collective_next_chunk(collective, server);
     struct chunk *chunk = chunk_get(collective, index);
-    if (!chunk)
+    if (!chunk) {
+        group->starved = true;
         return false;
+    }
     group->in_flight[server]++;
     collective->next_piece[index % collective->layout.shards]++;
     collective->issued++;
@@ -355,6 +357,7 @@ static bool group_issue_one(struct exchange_group *group, uint32_t server)
     }
     if (chunk_issue_shared(chunk))
         return true;
+    group->starved = true;
     group->in_flight[server]--;
     collective->next_piece[index % collective->layout.shards]--;
     collective->issued--;
@@ -379,6 +382,7 @@ static void group_report_disagreements(struct exchange_group *group)
         struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
         if (!buffer) {
             it->told = false;
+            group->starved = true;
             return;
         }
         buffer->peer = NO_INDEX;

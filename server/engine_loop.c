@@ -112,9 +112,9 @@ static bool engine_round(struct engine *engine)
     any |= engine_poll_transport(engine, now_ns);
     any |= engine_take_reduced(engine);
     any |= engine_return_lost(engine);
+    engine_tick(engine, now_ns);
     exchange_run(engine->exchange);
     engine_ring_workers(engine);
-    engine_tick(engine, now_ns);
     engine_check_drained(engine);
     return any;
 }

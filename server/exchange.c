@@ -421,10 +421,17 @@ static void group_tick(struct exchange_group *group, uint64_t now_ns)
 void exchange_tick(struct exchange *exchange, uint64_t now_ns)
 {
     exchange->now_ns = now_ns;
+    for (uint32_t node = 0; node < exchange->options.node_count; node++)
+        receive_replenish(exchange, node);
     for (struct exchange_job *job = exchange->jobs; job; job = job->next) {
         for (struct exchange_group *group = job->groups; group; group = group->next) {
-            if (!group->failed)
-                group_tick(group, now_ns);
+            if (group->failed)
+                continue;
+            group_tick(group, now_ns);
+            /* Where memory was lacking nothing may be in flight whose end would try again. */
+            if (group->starved)
+                group_mark_dirty(group);
+            group->starved = false;
         }
     }
 }

@@ -164,7 +164,8 @@ void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
 
 /* Issue what the calls above have made possible. To be called after each batch of them. */
 void exchange_run(struct exchange *exchange);
-/* Look for late ranks; call every late_ns / 4 or so. */
+/* Look for late ranks, and try again what memory was lacking for; call every late_ns / 4 or so, and
+ * exchange_run after it. */
 void exchange_tick(struct exchange *exchange, uint64_t now_ns);
 /* Emits ENGINE_LATE with the ranks of this node that have not submitted the sequence. */
 void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t group,

@@ -108,6 +108,7 @@ struct exchange_group {
     uint32_t left_rank;
     uint64_t late_reported; /* sequence + 1 of the last report */
     bool is_dirty;
+    bool starved; /* memory was lacking: it is pumped again at the next tick */
     bool failed;
     bool closing;
 };

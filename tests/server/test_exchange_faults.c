@@ -596,6 +596,52 @@ START_TEST(missing_receives_are_made_up_for)
 }
 END_TEST
 
+/* Without anything in flight whose end would bring them on, what lacked memory is tried again with
+ * time: receives, sums, and the news of a disagreement. */
+START_TEST(what_lacked_memory_is_tried_again)
+{
+    struct fixture *fixture = two_and_one(1); /* 5 of 16 buffers are posted */
+    struct buffer *taken[16];
+    uint32_t count = 0;
+    for (; count < 11; count++)
+        taken[count] = buffer_get(fixture->pool);
+    fixture->refuse_slabs = true;
+    bool disagree = _i == 1;
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fixture_submit_sum(fixture, rank, 0, COUNT + (disagree ? rank : 0));
+    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
+    exchange_tick(fixture->exchange, 1);
+    fixture_run(fixture);
+    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
+    buffer_release(taken[--count]);
+    fixture_run(fixture);
+    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
+    exchange_tick(fixture->exchange, 2);
+    fixture_run(fixture);
+    ck_assert_uint_eq(disagree ? fixture->send_count : fixture->task_count, 1);
+    while (count > 0)
+        buffer_release(taken[--count]);
+    fixture_all_reduced(fixture);
+    fixture_all_sent(fixture);
+    uint32_t both[] = {2, 0};
+    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 1, both, 2, NULL), 0);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
+    for (uint32_t n = 0; n < 6; n++)
+        taken[count++] = buffer_get(fixture->pool);
+    both[0] = 1;
+    both[1] = 2;
+    fixture->refuse_receives = true;
+    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 2, both, 2, NULL), 0);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
+    fixture->refuse_receives = fixture->refuse_slabs = false;
+    exchange_tick(fixture->exchange, 3);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 15);
+    while (count > 0)
+        buffer_release(taken[--count]);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* --- late ranks ------------------------------------------------------------------------------- */
 
 static void expect_late(struct fixture *fixture, uint64_t sequence, uint32_t rank, uint32_t node)
@@ -704,6 +750,7 @@ static TCase *beginnings(void)
     tcase_add_test(tests, receives_come_with_the_peer);
     tcase_add_test(tests, a_held_buffer_outlives_its_sender);
     tcase_add_test(tests, missing_receives_are_made_up_for);
+    tcase_add_loop_test(tests, what_lacked_memory_is_tried_again, 0, 2);
     tcase_add_test(tests, late_ranks_and_nodes_are_reported_once);
     tcase_add_test(tests, this_nodes_ranks_are_late_for_others);
     tcase_add_test(tests, a_query_is_answered);
