@@ -10,8 +10,9 @@
  *
  * A *staged* request hands its chunks over one by one, in chunk order, with ARENA_CHUNK entries
  * that name where in the arena each lies; the result chunk is written to the same place and
- * reported with ARENA_CHUNK_DONE. A request that is not staged has all its data at in_offset and
- * its result at out_offset (which may be equal) from the start, and reports only
+ * reported with ARENA_CHUNK_DONE. When the group has failed that gives the place back and no
+ * result; the request then never reports its end. A request that is not staged has all its data at
+ * in_offset and its result at out_offset (which may be equal) from the start, and reports only
  * ARENA_REQUEST_DONE. A staged request reports ARENA_REQUEST_DONE too, after its last chunk. Errors
  * do not travel here but over the Unix socket, with their text.
  */

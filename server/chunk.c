@@ -13,18 +13,31 @@ uint64_t chunk_arena_bytes(const struct chunk *chunk)
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-/* The ranks that handed it over may hand over others. */
-static void chunk_uncount(const struct chunk *chunk)
+/* Its place in the arena is the rank's again. */
+void chunk_give_back(struct exchange *exchange, struct exchange_worker *worker, uint64_t request,
+                     uint32_t chunk, uint64_t offset)
+{
+    struct arena_completion completion = {
+        .type = ARENA_CHUNK_DONE, .chunk = chunk, .request = request, .offset = offset};
+    if (!worker->detached)
+        exchange->options.io.complete(exchange->options.io.context, worker, &completion);
+}
+
+/* To all ranks that have handed it over, with its result or, when the group has failed, without. */
+static void chunk_give_back_all(const struct chunk *chunk)
 {
     const struct collective *collective = chunk->collective;
-    for (uint32_t i = 0; i < collective->group->local_count; i++) {
+    struct exchange_group *group = collective->group;
+    for (uint32_t i = 0; i < group->local_count; i++) {
         const struct part *part = &collective->parts[i];
         if (!part->staged || chunk->index >= part->handed)
             continue;
-        struct exchange_worker *worker = group_local_worker(collective->group, i);
+        struct exchange_worker *worker = group_local_worker(group, i);
         assert(worker->handed_chunks > 0);
         worker->handed_bytes -= chunk_arena_bytes(chunk);
         worker->handed_chunks--;
+        chunk_give_back(group->job->exchange, worker, part->request, chunk->index,
+                        chunk->offsets[i]);
     }
 }
 
@@ -33,7 +46,7 @@ void chunk_free(struct chunk *chunk)
     struct collective *collective = chunk->collective;
     struct exchange_group *group = collective->group;
     struct exchange *exchange = group->job->exchange;
-    chunk_uncount(chunk);
+    chunk_give_back_all(chunk);
     buffer_release(chunk->sum);
     receive_release(exchange, chunk->result);
     collective->chunks[chunk->index] = NULL;
@@ -61,6 +74,16 @@ struct chunk *chunk_get(struct collective *collective, uint32_t index)
     group->job->slots++;
     group->job->exchange->slots++;
     return chunk;
+}
+
+void chunk_drop_idle(struct chunk *chunk)
+{
+    struct exchange_group *group = chunk->collective->group;
+    bool idle =
+        chunk->state == CHUNK_GATHERING ||
+        (chunk->state == CHUNK_CONTRIBUTED && chunk->unsent == 0 && !slot_has_chunk(group, chunk));
+    if (idle)
+        chunk_free(chunk);
 }
 
 /* --- a chunk's way ---------------------------------------------------------------------------- */
@@ -252,17 +275,6 @@ void chunk_delivered(struct chunk *chunk)
 {
     struct collective *collective = chunk->collective;
     struct exchange_group *group = collective->group;
-    struct exchange *exchange = group->job->exchange;
-    for (uint32_t i = 0; i < group->local_count; i++) {
-        struct exchange_worker *worker = group_local_worker(group, i);
-        if (!collective->parts[i].staged || worker->detached)
-            continue;
-        struct arena_completion completion = {.type = ARENA_CHUNK_DONE,
-                                              .chunk = chunk->index,
-                                              .request = collective->parts[i].request,
-                                              .offset = chunk->offsets[i]};
-        exchange->options.io.complete(exchange->options.io.context, worker, &completion);
-    }
     assert(group->in_flight[chunk->place.server] > 0);
     group->in_flight[chunk->place.server]--;
     group_mark_dirty(group);

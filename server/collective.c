@@ -56,6 +56,16 @@ void collectives_drop(struct exchange_group *group)
         collective_free(group->oldest);
 }
 
+void collectives_drop_idle(struct exchange_group *group)
+{
+    for (struct collective *it = group->oldest; it; it = it->next) {
+        for (uint32_t i = 0; i < it->layout.chunks; i++) {
+            if (it->chunks[i])
+                chunk_drop_idle(it->chunks[i]);
+        }
+    }
+}
+
 /* --- handing over ----------------------------------------------------------------------------- */
 
 static struct collective *collective_create(struct exchange_group *group, uint64_t sequence,
@@ -239,8 +249,12 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
                          "a chunk of collective %" PRIu64 " of group %" PRIu32
                          ", which was not submitted as staged",
                          submission->sequence, group->id);
-    if (collective->disagree)
-        return 0; /* the group is about to fail; the cut of this rank is not ours */
+    if (collective->disagree) {
+        /* The group is about to fail; the cut of this rank is not ours. */
+        chunk_give_back(group->job->exchange, worker, submission->request, submission->chunk,
+                        submission->in_offset);
+        return 0;
+    }
     if (submission->chunk != part->handed || submission->chunk >= collective->layout.chunks)
         return error_set(
             error, ERR_PROTOCOL,
@@ -278,8 +292,13 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
     if (local == NO_INDEX)
         return error_set(error, ERR_PROTOCOL, "group %" PRIu32 " is not one of rank %" PRIu32,
                          submission->group, worker->rank);
-    if (group->failed)
+    if (group->failed) {
+        /* What was on its way while the group failed: the rank waits for its places. */
+        if (submission->type == ARENA_CHUNK)
+            chunk_give_back(exchange, worker, submission->request, submission->chunk,
+                            submission->in_offset);
         return 0;
+    }
     switch (submission->type) {
     case ARENA_SUBMIT:
         return collective_submit(group, local, worker, submission, error);

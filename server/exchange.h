@@ -132,6 +132,8 @@ void exchange_job_fail(struct exchange *exchange, uint64_t job);
 void exchange_job_close(struct exchange *exchange, uint64_t job);
 int exchange_group_open(struct exchange *exchange, uint64_t job, uint32_t group,
                         const uint32_t *ranks, uint32_t rank_count, struct error *error);
+/* A group that has failed or closed gives its ranks their places in the arenas back, as chunks that
+ * are done (their content means nothing): at once where nothing is in flight, else when it ends. */
 /* The group has failed elsewhere: stop its collectives here, without an event. */
 void exchange_group_stop(struct exchange *exchange, uint64_t job, uint32_t group);
 void exchange_group_close(struct exchange *exchange, uint64_t job, uint32_t group);

@@ -280,6 +280,16 @@ static void group_drop(struct exchange_group *group)
     memset(group->slots_of, 0, group->node_count * sizeof(*group->slots_of));
 }
 
+/* The rest waits for its tasks and sends: but memory that nothing touches is given back now,
+ * buffers as well as the ranks' places in their arenas, for a send may take until its peer is given
+ * up. */
+static void group_drop_idle(struct exchange_group *group)
+{
+    group->dropped = true;
+    slots_drop_idle(group);
+    collectives_drop_idle(group);
+}
+
 static void group_free(struct exchange_group *group)
 {
     group_unmark_dirty(group);
@@ -458,6 +468,8 @@ void exchange_job_settle(struct exchange_job *job)
         }
         if (group->failed && quiet)
             group_drop(group);
+        else if (group->failed && !group->dropped)
+            group_drop_idle(group);
         link = &group->next;
     }
     if (job->closing && !job->groups)

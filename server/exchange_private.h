@@ -110,6 +110,7 @@ struct exchange_group {
     bool is_dirty;
     bool starved; /* memory was lacking: it is pumped again at the next tick */
     bool failed;
+    bool dropped; /* failed, and what nothing touches has been freed */
     bool closing;
 };
 
@@ -242,6 +243,10 @@ void collective_complete(struct collective *collective);
 /* The collective's chunk, made when it is not there yet; NULL: out of memory. */
 struct chunk *chunk_get(struct collective *collective, uint32_t index);
 void chunk_free(struct chunk *chunk);
+/* Of a failed group: free it, unless a task or a send touches it. */
+void chunk_drop_idle(struct chunk *chunk);
+void chunk_give_back(struct exchange *exchange, struct exchange_worker *worker, uint64_t request,
+                     uint32_t chunk, uint64_t offset);
 /* What a handed-over chunk takes of its rank's arena at least. */
 uint64_t chunk_arena_bytes(const struct chunk *chunk);
 struct exchange_worker *group_local_worker(const struct exchange_group *group, uint32_t local);
@@ -263,6 +268,8 @@ void chunk_returned(struct chunk *chunk);
 /* Where the chunk's result goes: pointers into the arenas of the local ranks that want it. */
 unsigned chunk_outputs(const struct chunk *chunk, void **out);
 void collectives_drop(struct exchange_group *group);
+/* Of a failed group: what no task and no send touches (slots_drop_idle first). */
+void collectives_drop_idle(struct exchange_group *group);
 /* Late ranks: fills the event's ranks with those that have not submitted the sequence. */
 void collective_missing_ranks(const struct exchange_group *group, uint64_t sequence,
                               struct engine_event *event);
@@ -279,6 +286,8 @@ void slot_disagree_local(struct collective *collective);
  * has failed, free it. */
 void slot_last_result(struct exchange_send *last);
 void slots_drop(struct exchange_group *group);
+void slots_drop_idle(struct exchange_group *group);
+bool slot_has_chunk(struct exchange_group *group, const struct chunk *chunk);
 /* Slots of the group that wait: the oldest one's sequence, since when, and which nodes it lacks.
  * Returns false when there is none. */
 bool slot_oldest_waiting(const struct exchange_group *group, uint64_t *sequence,

@@ -74,6 +74,25 @@ void slots_drop(struct exchange_group *group)
     }
 }
 
+/* Gathering ones: their contributions wait for nothing but other contributions. */
+void slots_drop_idle(struct exchange_group *group)
+{
+    for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {
+        struct slot *next;
+        for (struct slot *it = group->slot_table[i]; it; it = next) {
+            next = it->next;
+            if (it->state == SLOT_GATHERING)
+                slot_free(it);
+        }
+    }
+}
+
+bool slot_has_chunk(struct exchange_group *group, const struct chunk *chunk)
+{
+    const struct slot *slot = slot_find(group, chunk->collective->sequence, chunk->index);
+    return slot && slot->local == chunk;
+}
+
 /* --- the result's way back -------------------------------------------------------------------- */
 
 static uint32_t slot_bytes(const struct slot *slot)

@@ -1,4 +1,4 @@
-/* Failing, closing and leaving with things under way; late ranks; memory. */
+/* Failing, closing and leaving with things under way; late ranks. */
 #include "server/exchange_private.h"
 #include "tests/lib/exchange_fixture.h"
 #include "tests/lib/suite.h"
@@ -131,6 +131,95 @@ START_TEST(an_idle_job_closes_at_once)
     ck_assert(attached(fixture));
     exchange_job_close(fixture->exchange, FIXTURE_JOB);
     ck_assert(!attached(fixture));
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* How often the rank was told that the chunk at this offset is done. */
+static uint32_t given_back(const struct fixture *fixture, uint32_t rank, uint64_t offset)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < fixture->completion_count; i++) {
+        const struct fixture_completion *it = &fixture->completions[i];
+        ck_assert_int_eq(it->it.type, ARENA_CHUNK_DONE); /* no request of it is done */
+        count += it->rank == rank && it->it.offset == offset;
+    }
+    return count;
+}
+
+/* Places in arenas come back when their group fails, those that are being read or written when that
+ * is over, and those that were on their way as they come. */
+START_TEST(places_of_a_failed_group_come_back)
+{
+    uint32_t server = (uint32_t)_i % 2;
+    struct fixture *fixture = two_and_one(server);
+    /* chunk 0 is being summed, 1 contributed (here or there), 2 given by both and beyond the
+     * window, 3 by one */
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct arena_submission it = fixture_ask(fixture, rank, 0, 8 * COUNT);
+        it.flags = ARENA_FLAG_STAGED;
+        ck_assert_int_eq(fixture_submit(fixture, rank, &it), 0);
+        for (uint32_t chunk = 0; chunk < 6 + rank; chunk++)
+            ck_assert_int_eq(
+                fixture_hand_over(fixture, rank, 0, chunk, fixture_offset(fixture, rank, chunk)),
+                0);
+    }
+    ck_assert_uint_eq(fixture->task_count, 4);
+    fixture_reduce(fixture, 1); /* the sum of chunk 1 */
+    fixture_reduce(fixture, 1); /* and 2 */
+    if (server == 0)            /* chunk 1 is being summed by the owner */
+        ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 1, 8 * COUNT, 1), 0);
+    ck_assert_uint_eq(fixture->task_count, server == 0 ? 3 : 2);
+    ck_assert_uint_eq(fixture->completion_count, 0);
+    bool stop = _i / 2;
+    if (stop) {
+        exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
+    } else {
+        exchange_rank_left(fixture->exchange, FIXTURE_JOB, 0, 2, 0);
+        fixture_run(fixture);
+        fixture_expect_failure(fixture, ERR_LOST, "rank 2 has left");
+    }
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        for (uint32_t chunk = 0; chunk < 6 + rank; chunk++) {
+            /* 0 and 3 are being summed here, 1 at the owner; sums on their way are in buffers */
+            bool touched = chunk == 0 || chunk == 3 || (chunk == 1 && server == 0);
+            ck_assert_uint_eq(given_back(fixture, rank, fixture_offset(fixture, rank, chunk)),
+                              !touched);
+        }
+    }
+    /* one that was on its way */
+    ck_assert_int_eq(fixture_hand_over(fixture, 0, 0, 6, fixture_offset(fixture, 0, 7)), 0);
+    ck_assert_uint_eq(given_back(fixture, 0, fixture_offset(fixture, 0, 7)), 1);
+    give_back(fixture, (unsigned)_i, true);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        for (uint32_t chunk = 0; chunk < 6 + rank; chunk++)
+            ck_assert_uint_eq(given_back(fixture, rank, fixture_offset(fixture, rank, chunk)), 1);
+        ck_assert_uint_eq(fixture->workers[rank].handed_chunks, 0);
+    }
+    struct exchange_totals totals;
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.slots, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Ranks of one node that disagree: the chunks of whoever came second fit no cut. */
+START_TEST(places_come_back_while_a_group_is_about_to_fail)
+{
+    struct fixture_options options = {
+        .nodes = 2, .ranks = 4, .rank_nodes = {0, 0, 0, 1}, .weights = {1}};
+    struct fixture *fixture = fixture_create(&options);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct arena_submission it = fixture_ask(fixture, rank, 0, (2 - rank) * COUNT);
+        it.flags = ARENA_FLAG_STAGED;
+        ck_assert_int_eq(fixture_submit(fixture, rank, &it), 0);
+        ck_assert_int_eq(fixture_hand_over(fixture, rank, 0, 0, fixture_offset(fixture, rank, 0)),
+                         0);
+    }
+    ck_assert_uint_eq(given_back(fixture, 1, fixture_offset(fixture, 1, 0)), 1);
+    ck_assert_uint_eq(given_back(fixture, 0, fixture_offset(fixture, 0, 0)), 0);
+    exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
+    ck_assert_uint_eq(given_back(fixture, 0, fixture_offset(fixture, 0, 0)), 1);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -438,210 +527,6 @@ START_TEST(groups_are_checked)
 }
 END_TEST
 
-/* --- memory ----------------------------------------------------------------------------------- */
-
-/* Four nodes; this one owns all shards: window + 1 receives from each of three. */
-static struct fixture_options four_nodes(uint64_t buffers)
-{
-    return (struct fixture_options){.nodes = 4,
-                                    .ranks = 5,
-                                    .rank_nodes = {0, 0, 1, 2, 3},
-                                    .weights = {1},
-                                    .buffers = buffers,
-                                    .leave_closed = true};
-}
-
-START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
-{
-    /* 4 sums and 15 receives are wanted */
-    for (uint64_t buffers = 0; buffers < 19; buffers++) {
-        struct fixture_options options = four_nodes(buffers ? buffers : 1);
-        struct fixture *fixture = fixture_create(&options);
-        fixture_expect_error(fixture, fixture_open_job(fixture, FIXTURE_JOB), ERR_MEMORY,
-                             "the limit limits.memory_bytes is");
-        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
-        ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
-        ck_assert_uint_eq(fixture->posted_count, 0);
-        struct exchange_totals totals;
-        exchange_totals(fixture->exchange, &totals);
-        ck_assert_uint_eq(totals.jobs, 0);
-        exchange_check(fixture->exchange);
-        fixture_destroy(fixture);
-    }
-    struct fixture_options options = four_nodes(19);
-    struct fixture *fixture = fixture_create(&options);
-    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
-    for (uint32_t node = 1; node < 4; node++)
-        ck_assert_uint_eq(fixture_posted(fixture, node), 5);
-    fixture_expect_error(fixture, fixture_open_job(fixture, 0x777), ERR_MEMORY,
-                         "bytes already promised");
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
-    fixture_destroy(fixture);
-}
-END_TEST
-
-/* Receives that were posted cannot be taken back, and serve the next job. */
-START_TEST(receives_of_a_closed_job_serve_the_next)
-{
-    struct fixture_options options = four_nodes(19);
-    struct fixture *fixture = fixture_create(&options);
-    for (int round = 0; round < 5; round++) {
-        ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
-        ck_assert_uint_eq(fixture->posted_count, 15);
-        ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
-        ck_assert_uint_eq(fixture->posted_count, 14); /* one is held */
-        exchange_job_close(fixture->exchange, FIXTURE_JOB);
-        exchange_check(fixture->exchange);
-        ck_assert_uint_le(fixture->posted_count, 15);
-    }
-    fixture_destroy(fixture);
-}
-END_TEST
-
-/* A job of two ranks, one here and one on that node; this node owns all shards. */
-static int open_pair(struct fixture *fixture, uint64_t job, uint32_t node)
-{
-    uint32_t rank_nodes[] = {0, node}, server = 0, weight = 1;
-    struct engine_job roster = {.job = job,
-                                .name = "pair",
-                                .world_size = 2,
-                                .rank_nodes = rank_nodes,
-                                .server_count = 1,
-                                .server_nodes = &server,
-                                .server_weights = &weight};
-    return exchange_job_open(fixture->exchange, &roster, &fixture->error);
-}
-
-/* What a closed job was promised is free for jobs with other peers, and its receives serve the
- * next with the same one. */
-START_TEST(a_closed_job_promises_nothing)
-{
-    struct fixture_options options = four_nodes(5);
-    options.shared_receives = _i == 1;
-    struct fixture *fixture = fixture_create(&options);
-    for (uint64_t round = 0; round < 12; round++) {
-        uint32_t node = 1 + (uint32_t)round % 3;
-        uint32_t posted = fixture->posted_count;
-        ck_assert_int_eq(open_pair(fixture, 7 + round, node), 0);
-        ck_assert_uint_eq(fixture->posted_count, round < 3 && (round == 0 || _i == 0)
-                                                     ? posted + 5
-                                                     : posted); /* no memory more */
-        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 5 * 320);
-        fixture_expect_error(fixture, open_pair(fixture, 100, 3), ERR_MEMORY, "already promised");
-        exchange_job_close(fixture->exchange, 7 + round);
-        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
-        exchange_check(fixture->exchange);
-    }
-    /* an idle receive that a late message uses up is not posted again */
-    uint32_t posted = fixture->posted_count;
-    ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
-    ck_assert_uint_eq(fixture->posted_count, posted - 1);
-    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), (posted - 1) * 320);
-    fixture_destroy(fixture);
-}
-END_TEST
-
-/* Receives are posted for who is up, and for the others once they are. */
-START_TEST(receives_come_with_the_peer)
-{
-    struct fixture_options options = four_nodes(100);
-    options.leave_down = true;
-    struct fixture *fixture = fixture_create(&options);
-    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
-    ck_assert_uint_eq(fixture->posted_count, 0);
-    exchange_peer_up(fixture->exchange, 2, fixture_receive_token(2), fixture_send_token(2));
-    ck_assert_uint_eq(fixture_posted(fixture, 2), 5);
-    ck_assert_uint_eq(fixture->posted_count, 5);
-    fixture_peer_down(fixture, 2);
-    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
-    exchange_peer_up(fixture->exchange, 2, fixture_receive_token(2), fixture_send_token(2));
-    ck_assert_uint_eq(fixture_posted(fixture, 2), 5);
-    exchange_check(fixture->exchange);
-    fixture_destroy(fixture);
-}
-END_TEST
-
-/* A buffer that is held while its sender goes away is not posted to it again. */
-START_TEST(a_held_buffer_outlives_its_sender)
-{
-    struct fixture *fixture = two_and_one(0);
-    ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
-    fixture_peer_down(fixture, 1);
-    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 320);
-    exchange_job_close(fixture->exchange, FIXTURE_JOB);
-    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
-    ck_assert_uint_eq(fixture->posted_count, 0);
-    fixture_destroy(fixture);
-}
-END_TEST
-
-/* Receives that memory lacked for are made up for when a message comes. */
-START_TEST(missing_receives_are_made_up_for)
-{
-    struct fixture_options options = four_nodes(100);
-    struct fixture *fixture = fixture_create(&options);
-    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0); /* 15 of 16 of the first slab */
-    uint32_t both[] = {2, 0};
-    fixture->refuse_slabs = true;
-    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 1, both, 2, NULL), 0);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 6); /* of 10 */
-    fixture->refuse_slabs = false;
-    struct wire_header header = fixture_header(1, WIRE_RESULT, 0, 0, COUNT);
-    header.job = 1; /* dropped: its buffer is free at once */
-    ck_assert_int_eq(fixture_message(fixture, 1, header, NULL, 0), 0);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
-    exchange_check(fixture->exchange);
-    fixture_destroy(fixture);
-}
-END_TEST
-
-/* Without anything in flight whose end would bring them on, what lacked memory is tried again with
- * time: receives, sums, and the news of a disagreement. */
-START_TEST(what_lacked_memory_is_tried_again)
-{
-    struct fixture *fixture = two_and_one(1); /* 5 of 16 buffers are posted */
-    struct buffer *taken[16];
-    uint32_t count = 0;
-    for (; count < 11; count++)
-        taken[count] = buffer_get(fixture->pool);
-    fixture->refuse_slabs = true;
-    bool disagree = _i == 1;
-    for (uint32_t rank = 0; rank < 2; rank++)
-        fixture_submit_sum(fixture, rank, 0, COUNT + (disagree ? rank : 0));
-    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
-    exchange_tick(fixture->exchange, 1);
-    fixture_run(fixture);
-    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
-    buffer_release(taken[--count]);
-    fixture_run(fixture);
-    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
-    exchange_tick(fixture->exchange, 2);
-    fixture_run(fixture);
-    ck_assert_uint_eq(disagree ? fixture->send_count : fixture->task_count, 1);
-    while (count > 0)
-        buffer_release(taken[--count]);
-    fixture_all_reduced(fixture);
-    fixture_all_sent(fixture);
-    uint32_t both[] = {2, 0};
-    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 1, both, 2, NULL), 0);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
-    for (uint32_t n = 0; n < 6; n++)
-        taken[count++] = buffer_get(fixture->pool);
-    both[0] = 1;
-    both[1] = 2;
-    fixture->refuse_receives = true;
-    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 2, both, 2, NULL), 0);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
-    fixture->refuse_receives = fixture->refuse_slabs = false;
-    exchange_tick(fixture->exchange, 3);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 15);
-    while (count > 0)
-        buffer_release(taken[--count]);
-    fixture_destroy(fixture);
-}
-END_TEST
-
 /* --- late ranks ------------------------------------------------------------------------------- */
 
 static void expect_late(struct fixture *fixture, uint64_t sequence, uint32_t rank, uint32_t node)
@@ -727,6 +612,8 @@ static TCase *ends(void)
     tcase_add_loop_test(tests, a_failed_job_moves_no_more, 0, 20);
     tcase_add_loop_test(tests, a_closed_jobs_memory_goes_when_nothing_touches_it, 0, 20);
     tcase_add_test(tests, an_idle_job_closes_at_once);
+    tcase_add_loop_test(tests, places_of_a_failed_group_come_back, 0, 4);
+    tcase_add_test(tests, places_come_back_while_a_group_is_about_to_fail);
     tcase_add_test(tests, one_group_ends_and_another_goes_on);
     tcase_add_test(tests, disagreeing_nodes_are_all_told);
     tcase_add_loop_test(tests, without_memory_for_a_message_the_group_fails, 0, 2);
@@ -744,13 +631,6 @@ static TCase *beginnings(void)
     tcase_add_test(tests, attaching_is_checked);
     tcase_add_test(tests, rosters_are_checked);
     tcase_add_test(tests, groups_are_checked);
-    tcase_add_test(tests, a_job_beyond_the_memory_is_refused_and_takes_none);
-    tcase_add_test(tests, receives_of_a_closed_job_serve_the_next);
-    tcase_add_loop_test(tests, a_closed_job_promises_nothing, 0, 2);
-    tcase_add_test(tests, receives_come_with_the_peer);
-    tcase_add_test(tests, a_held_buffer_outlives_its_sender);
-    tcase_add_test(tests, missing_receives_are_made_up_for);
-    tcase_add_loop_test(tests, what_lacked_memory_is_tried_again, 0, 2);
     tcase_add_test(tests, late_ranks_and_nodes_are_reported_once);
     tcase_add_test(tests, this_nodes_ranks_are_late_for_others);
     tcase_add_test(tests, a_query_is_answered);

@@ -1,0 +1,231 @@
+/* Chunk buffers: what groups are promised, receives that stay and return, memory that is lacking.
+ */
+#include "tests/lib/exchange_fixture.h"
+#include "tests/lib/suite.h"
+
+#define COUNT FIXTURE_CHUNK
+
+/* Ranks 0 and 1 here, 2 on node 1. */
+static struct fixture *two_and_one(uint32_t server)
+{
+    struct fixture_options options = {.nodes = 2, .ranks = 3, .rank_nodes = {0, 0, 1}};
+    options.weights[server] = 1;
+    return fixture_create(&options);
+}
+
+/* Four nodes; this one owns all shards: window + 1 receives from each of three. */
+static struct fixture_options four_nodes(uint64_t buffers)
+{
+    return (struct fixture_options){.nodes = 4,
+                                    .ranks = 5,
+                                    .rank_nodes = {0, 0, 1, 2, 3},
+                                    .weights = {1},
+                                    .buffers = buffers,
+                                    .leave_closed = true};
+}
+
+START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
+{
+    /* 4 sums and 15 receives are wanted */
+    for (uint64_t buffers = 0; buffers < 19; buffers++) {
+        struct fixture_options options = four_nodes(buffers ? buffers : 1);
+        struct fixture *fixture = fixture_create(&options);
+        fixture_expect_error(fixture, fixture_open_job(fixture, FIXTURE_JOB), ERR_MEMORY,
+                             "the limit limits.memory_bytes is");
+        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
+        ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
+        ck_assert_uint_eq(fixture->posted_count, 0);
+        struct exchange_totals totals;
+        exchange_totals(fixture->exchange, &totals);
+        ck_assert_uint_eq(totals.jobs, 0);
+        exchange_check(fixture->exchange);
+        fixture_destroy(fixture);
+    }
+    struct fixture_options options = four_nodes(19);
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
+    for (uint32_t node = 1; node < 4; node++)
+        ck_assert_uint_eq(fixture_posted(fixture, node), 5);
+    fixture_expect_error(fixture, fixture_open_job(fixture, 0x777), ERR_MEMORY,
+                         "bytes already promised");
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Receives that were posted cannot be taken back, and serve the next job. */
+START_TEST(receives_of_a_closed_job_serve_the_next)
+{
+    struct fixture_options options = four_nodes(19);
+    struct fixture *fixture = fixture_create(&options);
+    for (int round = 0; round < 5; round++) {
+        ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
+        ck_assert_uint_eq(fixture->posted_count, 15);
+        ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
+        ck_assert_uint_eq(fixture->posted_count, 14); /* one is held */
+        exchange_job_close(fixture->exchange, FIXTURE_JOB);
+        exchange_check(fixture->exchange);
+        ck_assert_uint_le(fixture->posted_count, 15);
+    }
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* A job of two ranks, one here and one on that node; this node owns all shards. */
+static int open_pair(struct fixture *fixture, uint64_t job, uint32_t node)
+{
+    uint32_t rank_nodes[] = {0, node}, server = 0, weight = 1;
+    struct engine_job roster = {.job = job,
+                                .name = "pair",
+                                .world_size = 2,
+                                .rank_nodes = rank_nodes,
+                                .server_count = 1,
+                                .server_nodes = &server,
+                                .server_weights = &weight};
+    return exchange_job_open(fixture->exchange, &roster, &fixture->error);
+}
+
+/* What a closed job was promised is free for jobs with other peers, and its receives serve the
+ * next with the same one. */
+START_TEST(a_closed_job_promises_nothing)
+{
+    struct fixture_options options = four_nodes(5);
+    options.shared_receives = _i == 1;
+    struct fixture *fixture = fixture_create(&options);
+    for (uint64_t round = 0; round < 12; round++) {
+        uint32_t node = 1 + (uint32_t)round % 3;
+        uint32_t posted = fixture->posted_count;
+        ck_assert_int_eq(open_pair(fixture, 7 + round, node), 0);
+        ck_assert_uint_eq(fixture->posted_count, round < 3 && (round == 0 || _i == 0)
+                                                     ? posted + 5
+                                                     : posted); /* no memory more */
+        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 5 * 320);
+        fixture_expect_error(fixture, open_pair(fixture, 100, 3), ERR_MEMORY, "already promised");
+        exchange_job_close(fixture->exchange, 7 + round);
+        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
+        exchange_check(fixture->exchange);
+    }
+    /* an idle receive that a late message uses up is not posted again */
+    uint32_t posted = fixture->posted_count;
+    ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
+    ck_assert_uint_eq(fixture->posted_count, posted - 1);
+    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), (posted - 1) * 320);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Receives are posted for who is up, and for the others once they are. */
+START_TEST(receives_come_with_the_peer)
+{
+    struct fixture_options options = four_nodes(100);
+    options.leave_down = true;
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
+    ck_assert_uint_eq(fixture->posted_count, 0);
+    exchange_peer_up(fixture->exchange, 2, fixture_receive_token(2), fixture_send_token(2));
+    ck_assert_uint_eq(fixture_posted(fixture, 2), 5);
+    ck_assert_uint_eq(fixture->posted_count, 5);
+    fixture_peer_down(fixture, 2);
+    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
+    exchange_peer_up(fixture->exchange, 2, fixture_receive_token(2), fixture_send_token(2));
+    ck_assert_uint_eq(fixture_posted(fixture, 2), 5);
+    exchange_check(fixture->exchange);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* A buffer that is held while its sender goes away is not posted to it again. */
+START_TEST(a_held_buffer_outlives_its_sender)
+{
+    struct fixture *fixture = two_and_one(0);
+    ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
+    fixture_peer_down(fixture, 1);
+    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 320);
+    exchange_job_close(fixture->exchange, FIXTURE_JOB);
+    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
+    ck_assert_uint_eq(fixture->posted_count, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Receives that memory lacked for are made up for when a message comes. */
+START_TEST(missing_receives_are_made_up_for)
+{
+    struct fixture_options options = four_nodes(100);
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0); /* 15 of 16 of the first slab */
+    uint32_t both[] = {2, 0};
+    fixture->refuse_slabs = true;
+    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 1, both, 2, NULL), 0);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 6); /* of 10 */
+    fixture->refuse_slabs = false;
+    struct wire_header header = fixture_header(1, WIRE_RESULT, 0, 0, COUNT);
+    header.job = 1; /* dropped: its buffer is free at once */
+    ck_assert_int_eq(fixture_message(fixture, 1, header, NULL, 0), 0);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
+    exchange_check(fixture->exchange);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Without anything in flight whose end would bring them on, what lacked memory is tried again with
+ * time: receives, sums, and the news of a disagreement. */
+START_TEST(what_lacked_memory_is_tried_again)
+{
+    struct fixture *fixture = two_and_one(1); /* 5 of 16 buffers are posted */
+    struct buffer *taken[16];
+    uint32_t count = 0;
+    for (; count < 11; count++)
+        taken[count] = buffer_get(fixture->pool);
+    fixture->refuse_slabs = true;
+    bool disagree = _i == 1;
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fixture_submit_sum(fixture, rank, 0, COUNT + (disagree ? rank : 0));
+    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
+    exchange_tick(fixture->exchange, 1);
+    fixture_run(fixture);
+    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
+    buffer_release(taken[--count]);
+    fixture_run(fixture);
+    ck_assert_uint_eq(fixture->task_count + fixture->send_count, 0);
+    exchange_tick(fixture->exchange, 2);
+    fixture_run(fixture);
+    ck_assert_uint_eq(disagree ? fixture->send_count : fixture->task_count, 1);
+    while (count > 0)
+        buffer_release(taken[--count]);
+    fixture_all_reduced(fixture);
+    fixture_all_sent(fixture);
+    uint32_t both[] = {2, 0};
+    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 1, both, 2, NULL), 0);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
+    for (uint32_t n = 0; n < 6; n++)
+        taken[count++] = buffer_get(fixture->pool);
+    both[0] = 1;
+    both[1] = 2;
+    fixture->refuse_receives = true;
+    ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 2, both, 2, NULL), 0);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
+    fixture->refuse_receives = fixture->refuse_slabs = false;
+    exchange_tick(fixture->exchange, 3);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 15);
+    while (count > 0)
+        buffer_release(taken[--count]);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("exchange_memory");
+    TCase *tests = tcase_create("exchange_memory");
+    tcase_add_test(tests, a_job_beyond_the_memory_is_refused_and_takes_none);
+    tcase_add_test(tests, receives_of_a_closed_job_serve_the_next);
+    tcase_add_loop_test(tests, a_closed_job_promises_nothing, 0, 2);
+    tcase_add_test(tests, receives_come_with_the_peer);
+    tcase_add_test(tests, a_held_buffer_outlives_its_sender);
+    tcase_add_test(tests, missing_receives_are_made_up_for);
+    tcase_add_loop_test(tests, what_lacked_memory_is_tried_again, 0, 2);
+    suite_add_tcase(suite, tests);
+    return suite_main(suite);
+}
