@@ -164,6 +164,7 @@ int engine_start(struct engine **engine, const struct config *config, const stru
     made->config = config;
     made->log = log;
     made->node_count = config->server_count;
+    made->stop_ns = STOP_NS;
     made->poll_descriptor = -1;
     made->reduce_descriptor = -1;
     made->commands.descriptor = -1;
@@ -204,11 +205,9 @@ static void engine_quiesce(struct engine *engine)
         transport_disconnect(engine->transport, i);
         engine_drop_peer(engine, i);
     }
-    uint64_t deadline_ns = clock_now_ns() + STOP_NS;
+    uint64_t deadline_ns = clock_now_ns() + engine->stop_ns;
     while (clock_now_ns() < deadline_ns) {
-        struct reduce_task *task;
-        while ((task = reducer_take(engine->reducer)) != NULL)
-            exchange_reduced(engine->exchange, task);
+        engine_take_reduced(engine);
         engine_return_lost(engine);
         bool any = engine_poll_transport(engine, clock_now_ns());
         exchange_run(engine->exchange);
@@ -267,6 +266,10 @@ void engine_stop(struct engine *engine)
         engine_take_commands(engine);
         engine_close_jobs(engine);
         engine_quiesce(engine);
+        /* A reduction that is not done by then is waited for: its memory is about to go. */
+        reducer_finish(engine->reducer);
+        engine_take_reduced(engine);
+        engine_return_lost(engine);
     }
     reducer_stop(engine->reducer);
     topology_close(engine->topology);

@@ -22,7 +22,7 @@ static bool engine_read_workers(struct engine *engine)
     return any;
 }
 
-static bool engine_take_reduced(struct engine *engine)
+bool engine_take_reduced(struct engine *engine)
 {
     bool any = false;
     struct reduce_task *task;

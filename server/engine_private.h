@@ -55,6 +55,7 @@ struct engine {
     bool draining;
     bool stopping;
     uint64_t next_tick_ns;
+    uint64_t stop_ns; /* how long engine_stop lets operations come back; tests shorten it */
     uint64_t receives_posted;
     uint64_t sends_posted;
 
@@ -77,6 +78,7 @@ void engine_drop_peer(struct engine *engine, uint32_t node);
 
 /* engine_loop.c */
 void *engine_main(void *argument);
+bool engine_take_reduced(struct engine *engine);
 void engine_update_status(struct engine *engine, uint64_t now_ns);
 
 /* engine_command.c */

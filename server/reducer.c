@@ -110,18 +110,40 @@ int reducer_start(struct reducer **reducer, const struct reduce_kernels *kernels
     return 0;
 }
 
+static void reducer_do_now(struct reducer *reducer, struct reduce_task *task)
+{
+    task_run(reducer, task);
+    task->next = reducer->finished;
+    reducer->finished = task;
+}
+
+void reducer_finish(struct reducer *reducer)
+{
+    for (uint32_t i = 0; i < reducer->thread_count; i++) {
+        struct reduce_thread *thread = &reducer->threads[i];
+        if (!thread->started)
+            continue;
+        ring_push(&thread->todo, &reducer->stop);
+        if (ring_consumer_sleeps(&thread->todo))
+            ring_wake(&thread->todo);
+        pthread_join(thread->thread, NULL);
+        thread->started = false;
+    }
+    while (reducer->backlog) {
+        struct reduce_task *task = reducer->backlog;
+        reducer->backlog = task->next;
+        reducer_do_now(reducer, task);
+    }
+    reducer->backlog_end = &reducer->backlog;
+}
+
 void reducer_stop(struct reducer *reducer)
 {
     if (!reducer)
         return;
+    reducer_finish(reducer);
     for (uint32_t i = 0; i < reducer->thread_count; i++) {
         struct reduce_thread *thread = &reducer->threads[i];
-        if (thread->started) {
-            ring_push(&thread->todo, &reducer->stop);
-            if (ring_consumer_sleeps(&thread->todo))
-                ring_wake(&thread->todo);
-            pthread_join(thread->thread, NULL);
-        }
         ring_clear(&thread->todo);
         ring_clear(&thread->done);
     }
@@ -157,9 +179,7 @@ void reducer_submit(struct reducer *reducer, struct reduce_task *task)
     size_t bytes = task->count * dtype_bytes(task->dtype) * (task->inputs + task->outputs);
     task->next = NULL;
     if (reducer->thread_count == 0 || bytes <= REDUCER_INLINE_BYTES) {
-        task_run(reducer, task);
-        task->next = reducer->finished;
-        reducer->finished = task;
+        reducer_do_now(reducer, task);
         return;
     }
     if (!reducer->backlog && reducer_hand_out(reducer, task))

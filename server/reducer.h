@@ -18,6 +18,9 @@ struct reducer;
  * bind the threads, or NULL. */
 int reducer_start(struct reducer **reducer, const struct reduce_kernels *kernels, uint32_t threads,
                   int done_descriptor, const struct topology *topology, struct error *error);
+/* Do all that was submitted and end the threads; nothing is submitted any more, reducer_take still
+ * gives what is done. Takes as long as the reductions. */
+void reducer_finish(struct reducer *reducer);
 /* All tasks must have been taken back. */
 void reducer_stop(struct reducer *reducer);
 

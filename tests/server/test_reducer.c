@@ -99,6 +99,28 @@ static void stop(struct reducer *reducer, int descriptor)
     close(descriptor);
 }
 
+/* Ending does all that was submitted, what the rings had no room for too. */
+START_TEST(what_was_submitted_is_done_at_the_end)
+{
+    enum { WORKS = 1100 };
+    int descriptor;
+    struct reducer *reducer = start((uint32_t)_i, &descriptor);
+    struct work *works = calloc(WORKS, sizeof(*works));
+    for (uint32_t i = 0; i < WORKS; i++) {
+        work_init(&works[i], i, i % 100 ? 2900 : SMALL); /* a little more than the submitter does */
+        reducer_submit(reducer, &works[i].task);
+    }
+    reducer_finish(reducer);
+    struct reduce_task *task;
+    while ((task = reducer_take(reducer)) != NULL)
+        ((struct work *)task->owner)->taken++;
+    for (uint32_t i = 0; i < WORKS; i++)
+        work_check(&works[i]);
+    free(works);
+    stop(reducer, descriptor);
+}
+END_TEST
+
 START_TEST(without_threads_the_submitter_does_it)
 {
     int descriptor;
@@ -291,6 +313,7 @@ int main(void)
     Suite *suite = suite_create("reducer");
     TCase *tests = tcase_create("reducer");
     tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, what_was_submitted_is_done_at_the_end, 0, 3);
     tcase_add_test(tests, without_threads_the_submitter_does_it);
     tcase_add_test(tests, small_tasks_are_done_at_once);
     tcase_add_loop_test(tests, every_task_comes_back_once, 0, 4);
