@@ -19,7 +19,8 @@ struct buffer {
     void *registration; /* the slab's fabric registration, or NULL; see buffer_pool_io */
     struct buffer_pool *pool;
     struct buffer *next;
-    uint32_t peer; /* free for the user: the node that it was received from */
+    uint32_t peer;       /* free for the user: the node that it was received from */
+    uint32_t connection; /* free for the user: and which of its connections it was posted for */
 };
 
 /* What registers a slab's memory with a fabric; both may be NULL. */

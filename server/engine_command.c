@@ -35,6 +35,7 @@ static void command_peer_connect(struct engine *engine, const struct engine_comm
         engine_queue_put_event(&engine->events, event);
         return;
     }
+    engine->peers[node].connected = true;
     exchange_peer_up(engine->exchange, node, token_number(command->receive_token),
                      token_number(command->send_token));
 }

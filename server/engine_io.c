@@ -142,6 +142,7 @@ void engine_ring_workers(struct engine *engine)
 static int io_post_receive(void *context, uint32_t node, struct buffer *buffer)
 {
     struct engine *engine = context;
+    buffer->connection = engine->peers[node].connection;
     int result = transport_post_receive(engine->transport, node, buffer->data, buffer->capacity,
                                         buffer->registration, buffer);
     if (result == 0)
@@ -221,6 +222,8 @@ void engine_drop_peer(struct engine *engine, uint32_t node)
 {
     struct engine_peer *peer = &engine->peers[node];
     peer->up = false;
+    peer->connected = false;
+    peer->connection++;
     exchange_peer_down(engine->exchange, node);
     while (peer->backlog) {
         struct exchange_send *send = peer->backlog;
@@ -230,13 +233,27 @@ void engine_drop_peer(struct engine *engine, uint32_t node)
     peer->backlog_end = &peer->backlog;
 }
 
+/* Whether it came over a connection that has been dropped since, be it by a message before it or by
+ * a command: its token is none that the next connection knows. */
+static bool receive_is_stale(const struct engine *engine, const struct buffer *buffer)
+{
+    return transport_info(engine->transport)->per_peer_receives &&
+           buffer->connection != engine->peers[buffer->peer].connection;
+}
+
 static void engine_on_received(struct engine *engine, const struct transport_event *event,
                                uint64_t now_ns)
 {
     struct error error;
+    struct buffer *buffer = event->context;
     uint32_t from = event->peer;
-    int result = exchange_receive(engine->exchange, event->peer, event->context, event->bytes,
-                                  now_ns, &from, &error);
+    if (receive_is_stale(engine, buffer)) {
+        engine->receives_posted--;
+        exchange_receive_returned(engine->exchange, buffer->peer, buffer);
+        return;
+    }
+    int result = exchange_receive(engine->exchange, event->peer, buffer, event->bytes, now_ns,
+                                  &from, &error);
     engine->receives_posted--;
     if (from < engine->node_count) {
         engine->peers[from].messages_in++;
@@ -244,8 +261,9 @@ static void engine_on_received(struct engine *engine, const struct transport_eve
     }
     if (result == 0)
         return;
-    if (from >= engine->node_count) {
-        log_warning(engine->log, "fabric: message of an unknown sender dropped: %s", error.text);
+    if (from >= engine->node_count || !engine->peers[from].connected) {
+        log_warning(engine->log, "fabric: message of nobody who is connected dropped: %s",
+                    error.text);
         return;
     }
     transport_disconnect(engine->transport, from);

@@ -27,6 +27,8 @@ struct engine_peer {
     struct exchange_send *backlog;
     struct exchange_send **backlog_end;
     bool up;
+    bool connected;      /* from the command to connect until it is dropped */
+    uint32_t connection; /* counts them: receives of an older one carry another number */
     uint64_t bytes_in, bytes_out;
     uint64_t messages_in, messages_out;
 };

@@ -349,8 +349,12 @@ int exchange_receive(struct exchange *exchange, uint32_t node, struct buffer *bu
     int result = bytes > buffer->capacity
                      ? error_set(error, ERR_PROTOCOL, "a message of %" PRIu32 " bytes", bytes)
                      : wire_decode_header(buffer->data, bytes, &header, error);
-    if (result == 0 && message_sender(exchange, node, header.token, from) != 0)
+    if (result == 0 && message_sender(exchange, node, header.token, from) != 0) {
         result = error_set(error, ERR_PROTOCOL, "a message has a token that was not given out");
+        /* A datagram may be of a connection before this one, for which its sender is not to pay. */
+        if (exchange->options.shared_receives)
+            *from = TRANSPORT_NO_PEER;
+    }
     if (result == 0)
         result = message_dispatch(exchange, *from, &header, buffer, error);
     /* Whoever keeps the buffer holds it. */

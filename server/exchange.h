@@ -155,7 +155,8 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
                     const struct arena_submission *submission, uint64_t now_ns,
                     struct error *error);
 /* A message of `bytes` in buffer->data. Takes the buffer. node may be TRANSPORT_NO_PEER: the token
- * tells. *from is who sent it. ERR_PROTOCOL: the peer is to be disconnected, text says why. */
+ * tells. *from is who sent it, or TRANSPORT_NO_PEER. ERR_PROTOCOL: the peer is to be disconnected,
+ * text says why; without one the message is dropped. */
 int exchange_receive(struct exchange *exchange, uint32_t node, struct buffer *buffer,
                      uint32_t bytes, uint64_t now_ns, uint32_t *from, struct error *error);
 void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct buffer *buffer);
