@@ -27,14 +27,15 @@
 #include "common/error.h"
 
 #define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
-#define ARENA_VERSION 1
+#define ARENA_VERSION 2
 #define ARENA_ALIGNMENT 64            /* of every offset handed over for data */
 #define ARENA_RING_ENTRIES_MAX 65536u /* and a power of two, at least 16 */
 #define ARENA_LEAST_BYTES (1u << 20)
 
 enum arena_submission_type {
     ARENA_SUBMIT = 1, /* a collective: all fields */
-    ARENA_CHUNK = 2, /* one chunk of a staged request: group, request, sequence, chunk, in_offset */
+    ARENA_CHUNK = 2,  /* one chunk of a staged request: group, request, sequence, block, chunk,
+                       * in_offset */
 };
 
 #define ARENA_FLAG_STAGED 1u
@@ -46,12 +47,16 @@ struct arena_submission {
     uint8_t op;
     uint32_t group;
     uint64_t request;  /* the worker's own number, echoed in completions */
-    uint64_t sequence; /* of the group: 0, 1, 2 ... in the order that all ranks submit */
+    uint64_t sequence; /* of the group: 0, 1, 2 ... in the order that all ranks submit; the blocks
+                        * of a collective have its own, and follow it before the next */
     uint64_t count;    /* elements */
     uint64_t in_offset;
     uint64_t out_offset;
-    uint32_t root;
-    uint32_t chunk;
+    union {
+        uint32_t root;  /* ARENA_SUBMIT */
+        uint32_t chunk; /* ARENA_CHUNK */
+    };
+    uint32_t block; /* of the collective (common/route.h), or 0 */
     uint32_t flags;
     uint32_t priority; /* smaller goes first among the requests in flight */
 };

@@ -29,10 +29,11 @@ static const char *const op_names[REDUCE_OP_COUNT] = {
 };
 
 static const char *const collective_names[COLLECTIVE_KIND_COUNT] = {
-    [COLLECTIVE_ALL_REDUCE] = "all_reduce",
-    [COLLECTIVE_REDUCE] = "reduce",
-    [COLLECTIVE_BROADCAST] = "broadcast",
-    [COLLECTIVE_BARRIER] = "barrier",
+    [COLLECTIVE_ALL_REDUCE] = "all_reduce", [COLLECTIVE_REDUCE] = "reduce",
+    [COLLECTIVE_BROADCAST] = "broadcast",   [COLLECTIVE_BARRIER] = "barrier",
+    [COLLECTIVE_ALL_GATHER] = "all_gather", [COLLECTIVE_REDUCE_SCATTER] = "reduce_scatter",
+    [COLLECTIVE_GATHER] = "gather",         [COLLECTIVE_SCATTER] = "scatter",
+    [COLLECTIVE_ALL_TO_ALL] = "all_to_all",
 };
 
 /* Index of text in names, or -1. */
@@ -104,4 +105,16 @@ int collective_parse(const char *text, enum collective_kind *kind)
         return ERR_INVALID;
     *kind = (enum collective_kind)found;
     return 0;
+}
+
+bool collective_has_op(unsigned kind)
+{
+    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE ||
+           kind == COLLECTIVE_REDUCE_SCATTER;
+}
+
+bool collective_has_root(unsigned kind)
+{
+    return kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_BROADCAST || kind == COLLECTIVE_GATHER ||
+           kind == COLLECTIVE_SCATTER;
 }

@@ -36,6 +36,11 @@ enum collective_kind {
     COLLECTIVE_REDUCE = 1,
     COLLECTIVE_BROADCAST = 2,
     COLLECTIVE_BARRIER = 3,
+    COLLECTIVE_ALL_GATHER = 4, /* this one and those below travel in blocks: common/route.h */
+    COLLECTIVE_REDUCE_SCATTER = 5,
+    COLLECTIVE_GATHER = 6,
+    COLLECTIVE_SCATTER = 7,
+    COLLECTIVE_ALL_TO_ALL = 8,
     COLLECTIVE_KIND_COUNT
 };
 
@@ -55,8 +60,12 @@ int reduce_op_parse(const char *text, enum reduce_op *op);
 /* Whether op is defined for dtype (bitwise ones are for integers). False for unknown numbers. */
 bool reduce_op_allows(unsigned op, unsigned dtype);
 
-/* "all_reduce", "reduce", "broadcast", "barrier". */
+/* "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "gather",
+ * "scatter", "all_to_all". */
 const char *collective_name(unsigned kind);
 int collective_parse(const char *text, enum collective_kind *kind);
+/* Whether the kind has a reduction, or a root. False for unknown numbers. */
+bool collective_has_op(unsigned kind);
+bool collective_has_root(unsigned kind);
 
 #endif

@@ -8,6 +8,15 @@
 #define UNIT_BYTES 64u
 #define MAX_BUFFER_BYTES (1ull << 62)
 
+struct layout_rule layout_rule_single(const struct layout_rule *rule)
+{
+    static const uint32_t weight = 1;
+    struct layout_rule single = *rule;
+    single.servers = 1;
+    single.weights = &weight;
+    return single;
+}
+
 bool layout_rule_valid(const struct layout_rule *rule)
 {
     if (rule->servers < 1 || rule->servers > LAYOUT_MAX_SERVERS || !rule->weights)

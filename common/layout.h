@@ -49,6 +49,9 @@ struct layout_chunk {
     uint64_t count;  /* elements; may be 0 */
 };
 
+/* The rule for a buffer that goes to one place: one shard. Refers to constant memory only. */
+struct layout_rule layout_rule_single(const struct layout_rule *rule);
+
 /* Whether the rule is usable (limits above). */
 bool layout_rule_valid(const struct layout_rule *rule);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/dtype.h"
+#include "common/route.h"
 
 /* Little-endian by construction, whatever the host's order. */
 static void put(uint8_t *bytes, uint64_t value, unsigned size)
@@ -32,19 +33,20 @@ static void put_ask(uint8_t *bytes, const struct wire_ask *ask)
     bytes[2] = ask->op;
     bytes[3] = 0;
     put(bytes + 4, ask->root, 4);
-    put(bytes + 8, 0, 4);
+    put(bytes + 8, ask->block, 4);
     put(bytes + 12, ask->count, 8);
 }
 
-/* Returns whether the reserved bytes are zero. */
+/* Returns whether the reserved byte is zero. */
 static bool get_ask(const uint8_t *bytes, struct wire_ask *ask)
 {
     *ask = (struct wire_ask){.kind = bytes[0],
                              .dtype = bytes[1],
                              .op = bytes[2],
                              .root = (uint32_t)get(bytes + 4, 4),
+                             .block = (uint32_t)get(bytes + 8, 4),
                              .count = get(bytes + 12, 8)};
-    return bytes[3] == 0 && get(bytes + 8, 4) == 0;
+    return bytes[3] == 0;
 }
 
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header)
@@ -91,7 +93,7 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
                          "a message announces a payload of %" PRIu32 " bytes and has %zu",
                          decoded.payload_bytes, length - WIRE_HEADER_BYTES);
     if (!get_ask(message + 44, &decoded.ask))
-        return error_set(error, ERR_PROTOCOL, "a message has reserved bytes that are not zero");
+        return error_set(error, ERR_PROTOCOL, "a message has a reserved byte that is not zero");
     bool is_error = decoded.type == WIRE_ERROR;
     if (is_error != (decoded.status < 0) || decoded.status > 0)
         return error_set(error, ERR_PROTOCOL, "a message of type %u has status %d", decoded.type,
@@ -120,62 +122,69 @@ int wire_decode_rank_ask(const uint8_t *bytes, size_t length, uint32_t *rank, st
 
 int wire_ask_equal(const struct wire_ask *a, const struct wire_ask *b)
 {
-    if (a->kind != b->kind)
+    if (a->kind != b->kind || a->block != b->block)
         return 0;
-    switch (a->kind) {
-    case COLLECTIVE_BARRIER:
+    if (a->kind == COLLECTIVE_BARRIER)
         return 1;
-    case COLLECTIVE_BROADCAST:
-        return a->dtype == b->dtype && a->count == b->count && a->root == b->root;
-    case COLLECTIVE_REDUCE:
-        return a->dtype == b->dtype && a->count == b->count && a->op == b->op && a->root == b->root;
-    default:
-        return a->dtype == b->dtype && a->count == b->count && a->op == b->op;
-    }
+    return a->dtype == b->dtype && a->count == b->count &&
+           (!collective_has_op(a->kind) || a->op == b->op) &&
+           (!collective_has_root(a->kind) || a->root == b->root);
+}
+
+uint64_t wire_ask_elements(const struct wire_ask *ask)
+{
+    bool in_blocks = route_in_blocks((enum collective_kind)ask->kind);
+    return ask->kind == COLLECTIVE_BARRIER || (in_blocks && ask->block == 0) ? 0 : ask->count;
 }
 
 int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *error)
 {
     if (ask->kind >= COLLECTIVE_KIND_COUNT)
         return error_set(error, ERR_INVALID, "collective %u does not exist", ask->kind);
+    if (ask->kind == COLLECTIVE_BARRIER && (ask->count > 0 || ask->block > 0))
+        return error_set(error, ERR_INVALID, "a barrier has %" PRIu64 " elements", ask->count);
     if (ask->kind == COLLECTIVE_BARRIER)
-        return ask->count == 0 ? 0
-                               : error_set(error, ERR_INVALID, "a barrier has %" PRIu64 " elements",
-                                           ask->count);
+        return 0;
     if (ask->dtype >= DTYPE_COUNT)
         return error_set(error, ERR_INVALID, "data type %u does not exist", ask->dtype);
-    bool reduces = ask->kind == COLLECTIVE_ALL_REDUCE || ask->kind == COLLECTIVE_REDUCE;
-    if (reduces && !reduce_op_allows(ask->op, ask->dtype))
+    if (collective_has_op(ask->kind) && !reduce_op_allows(ask->op, ask->dtype))
         return error_set(error, ERR_INVALID, "operation %s (%u) is not defined for %s",
                          reduce_op_name(ask->op), ask->op, dtype_name(ask->dtype));
-    bool rooted = ask->kind == COLLECTIVE_REDUCE || ask->kind == COLLECTIVE_BROADCAST;
-    if (rooted && ask->root >= ranks)
+    if (collective_has_root(ask->kind) && ask->root >= ranks)
         return error_set(error, ERR_INVALID, "root %" PRIu32 " in a group of %" PRIu32 " ranks",
                          ask->root, ranks);
+    if (ask->block > 0 &&
+        !route_block_valid((enum collective_kind)ask->kind, ask->root, ask->block, ranks))
+        return error_set(error, ERR_INVALID,
+                         "%s has no block %" PRIu32 " in a group of %" PRIu32 " ranks",
+                         collective_name(ask->kind), ask->block, ranks);
     if (ask->count > (UINT64_C(1) << 62) / 8)
         return error_set(error, ERR_INVALID, "%" PRIu64 " elements are too many", ask->count);
     return 0;
 }
 
-void wire_ask_text(const struct wire_ask *ask, char *text, size_t bytes)
+void wire_ask_text(const struct wire_ask *ask, uint32_t ranks, char *text, size_t bytes)
 {
-    const char *name = collective_name(ask->kind);
-    const char *dtype = dtype_name(ask->dtype);
-    const char *op = reduce_op_name(ask->op);
-    switch (ask->kind) {
-    case COLLECTIVE_BARRIER:
-        snprintf(text, bytes, "%s", name);
-        break;
-    case COLLECTIVE_BROADCAST:
-        snprintf(text, bytes, "%s %s count %" PRIu64 " root %" PRIu32, name, dtype, ask->count,
-                 ask->root);
-        break;
-    case COLLECTIVE_REDUCE:
-        snprintf(text, bytes, "%s %s %s count %" PRIu64 " root %" PRIu32, name, op, dtype,
-                 ask->count, ask->root);
-        break;
-    default:
-        snprintf(text, bytes, "%s %s %s count %" PRIu64, name, op, dtype, ask->count);
-        break;
+    char op[16] = "", root[32] = "", part[64] = "";
+    if (ask->kind == COLLECTIVE_BARRIER) {
+        snprintf(text, bytes, "%s", collective_name(ask->kind));
+        return;
     }
+    if (collective_has_op(ask->kind))
+        snprintf(op, sizeof(op), " %s", reduce_op_name(ask->op));
+    if (collective_has_root(ask->kind))
+        snprintf(root, sizeof(root), " root %" PRIu32, ask->root);
+    if (ask->block > 0 &&
+        route_block_valid((enum collective_kind)ask->kind, ask->root, ask->block, ranks)) {
+        struct route route =
+            route_find((enum collective_kind)ask->kind, ask->root, ask->block, ranks);
+        if (route.from < ranks && route.to < ranks)
+            snprintf(part, sizeof(part), " from rank %" PRIu32 " to rank %" PRIu32 " of the group",
+                     route.from, route.to);
+        else
+            snprintf(part, sizeof(part), " for the part of rank %" PRIu32 " of the group",
+                     route.owner);
+    }
+    snprintf(text, bytes, "%s%s %s count %" PRIu64 "%s%s", collective_name(ask->kind), op,
+             dtype_name(ask->dtype), ask->count, root, part);
 }

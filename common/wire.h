@@ -9,7 +9,7 @@
 #include "common/error.h"
 
 #define WIRE_MAGIC 0x4c4f4853u /* "SHOL" */
-#define WIRE_VERSION 1
+#define WIRE_VERSION 2
 #define WIRE_HEADER_BYTES 64
 
 enum wire_type {
@@ -21,11 +21,12 @@ enum wire_type {
 
 /* What a rank asked for. All ranks of a collective must ask for the same. */
 struct wire_ask {
-    uint8_t kind;  /* enum collective_kind */
-    uint8_t dtype; /* enum dtype */
-    uint8_t op;    /* enum reduce_op */
-    uint32_t root; /* rank in the group; 0 where the kind has none */
-    uint64_t count;
+    uint8_t kind;   /* enum collective_kind */
+    uint8_t dtype;  /* enum dtype */
+    uint8_t op;     /* enum reduce_op */
+    uint32_t root;  /* rank in the group; 0 where the kind has none */
+    uint64_t count; /* elements; of the block where there is one */
+    uint32_t block; /* which block of the collective (common/route.h); 0: the collective itself */
 };
 
 struct wire_header {
@@ -42,7 +43,7 @@ struct wire_header {
 
 /* Byte offsets: 0 magic u32, 4 version u8, 5 type u8, 6 status i16, 8 token u64, 16 job u64,
  * 24 sequence u64, 32 group u32, 36 chunk u32, 40 payload_bytes u32, 44 kind u8, 45 dtype u8,
- * 46 op u8, 47 zero u8, 48 root u32, 52 zero u32, 56 count u64. */
+ * 46 op u8, 47 zero u8, 48 root u32, 52 block u32, 56 count u64. */
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header);
 
 /* Check and decode a message of `length` bytes: magic, version, type, that payload_bytes is just
@@ -58,9 +59,14 @@ int wire_decode_rank_ask(const uint8_t *bytes, size_t length, uint32_t *rank, st
 
 /* 1 when equal in everything that the kind gives a meaning to. */
 int wire_ask_equal(const struct wire_ask *a, const struct wire_ask *b);
-/* Whether the numbers are known and allowed together, root below `ranks`. 0 or ERR_INVALID. */
+/* Whether the numbers are known and allowed together, root below `ranks`, the block one that the
+ * kind has. 0 or ERR_INVALID. */
 int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *error);
-/* "all_reduce sum float count 1000", "broadcast float count 3 root 1", "barrier". */
-void wire_ask_text(const struct wire_ask *ask, char *text, size_t bytes);
+/* How many elements travel: none for a barrier, or for a collective whose blocks carry them. */
+uint64_t wire_ask_elements(const struct wire_ask *ask);
+/* "all_reduce sum float count 1000", "broadcast float count 3 root 1", "barrier", "all_gather float
+ * count 4 for the part of rank 2 of the group", "all_to_all float count 3 from rank 0 to rank 2 of
+ * the group". `ranks` is the size of the group. */
+void wire_ask_text(const struct wire_ask *ask, uint32_t ranks, char *text, size_t bytes);
 
 #endif

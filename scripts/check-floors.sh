@@ -24,6 +24,7 @@ common/dtype*.[ch]          1
 common/reduce*.[ch]         1
 common/wire*.[ch]           1
 common/layout*.[ch]         1
+common/route*.[ch]          1
 common/arena*.[ch]          1
 common/buffer*.[ch]         1
 common/config*.[ch]         1
@@ -61,6 +62,7 @@ worker/fusion_handle.h      4
 worker/fusion*.[ch]         3 pure
 worker/request*.[ch]        3 pure
 worker/plan*.[ch]           3 pure
+worker/parts*.[ch]          3 pure
 worker/staging*.[ch]        3 pure
 worker/arena_heap*.[ch]     3 pure
 worker/error_text.[ch]      4

@@ -66,6 +66,7 @@ struct chunk *chunk_get(struct collective *collective, uint32_t index)
     chunk->collective = collective;
     chunk->index = index;
     chunk->place = layout_chunk(&collective->layout, index);
+    chunk->owner = collective->ask.block ? collective->owner : chunk->place.server;
     chunk->task.in = chunk->pointers;
     chunk->task.out = (void **)(chunk->pointers + group->local_count);
     chunk->task.owner = chunk;
@@ -104,10 +105,12 @@ static uint8_t *chunk_address(const struct chunk *chunk, uint32_t local, bool ou
     return worker->arena.base + offset + chunk->place.first * collective->element_bytes;
 }
 
-static uint32_t collective_root_local(const struct collective *collective)
+/* The one rank whose data it is, when it is here; else NO_INDEX. */
+static uint32_t collective_source(const struct collective *collective)
 {
     const struct exchange_group *group = collective->group;
-    return group_local_index(group, group->ranks[collective->ask.root]);
+    uint32_t from = collective->route.from;
+    return from < group->size ? group_local_index(group, group->ranks[from]) : NO_INDEX;
 }
 
 /* Whose data this node's contribution is made of. */
@@ -116,14 +119,10 @@ static unsigned chunk_inputs(const struct chunk *chunk, const void **in)
     const struct collective *collective = chunk->collective;
     const struct exchange_group *group = collective->group;
     unsigned inputs = 0;
-    if (collective->ask.kind == COLLECTIVE_BROADCAST) {
-        uint32_t root = collective_root_local(collective);
-        if (root != NO_INDEX)
-            in[inputs++] = chunk_address(chunk, root, false);
-        return inputs;
+    for (uint32_t i = 0; i < group->local_count; i++) {
+        if (route_sends(&collective->route, group->locals[i].group_rank))
+            in[inputs++] = chunk_address(chunk, i, false);
     }
-    for (uint32_t i = 0; i < group->local_count; i++)
-        in[inputs++] = chunk_address(chunk, i, false);
     return inputs;
 }
 
@@ -133,11 +132,7 @@ unsigned chunk_outputs(const struct chunk *chunk, void **out)
     const struct exchange_group *group = collective->group;
     unsigned outputs = 0;
     for (uint32_t i = 0; i < group->local_count; i++) {
-        bool is_root = group->locals[i].group_rank == collective->ask.root;
-        bool wants = collective->ask.kind == COLLECTIVE_ALL_REDUCE ||
-                     (collective->ask.kind == COLLECTIVE_REDUCE && is_root) ||
-                     (collective->ask.kind == COLLECTIVE_BROADCAST && !is_root);
-        if (wants)
+        if (route_receives(&collective->route, group->locals[i].group_rank))
             out[outputs++] = chunk_address(chunk, i, true);
     }
     return outputs;
@@ -175,21 +170,20 @@ static void chunk_contribute(struct chunk *chunk, const void *data)
     struct exchange_group *group = collective->group;
     struct exchange *exchange = group->job->exchange;
     chunk->state = CHUNK_CONTRIBUTED;
-    if (chunk->place.server == group->self_server) {
+    if (chunk->owner == group->self_owner) {
         slot_contribute_local(group, chunk, data);
         return;
     }
     uint32_t bytes = data ? (uint32_t)(chunk->place.count * collective->element_bytes) : 0;
     struct exchange_send *send =
-        send_create(group, group->server_nodes[chunk->place.server], WIRE_CONTRIBUTION,
+        send_create(group, group->owner_nodes[chunk->owner], WIRE_CONTRIBUTION,
                     collective->sequence, chunk->index, &collective->ask, data, bytes);
     if (chunk->sum) {
         send->buffer = chunk->sum;
         buffer_hold(chunk->sum);
     } else if (data) {
-        uint32_t local =
-            collective->ask.kind == COLLECTIVE_BROADCAST ? collective_root_local(collective) : 0;
-        chunk_send_from_arena(chunk, send, local);
+        uint32_t source = collective_source(collective);
+        chunk_send_from_arena(chunk, send, source == NO_INDEX ? 0 : source);
     }
     send_submit(exchange, send);
 }
@@ -219,12 +213,12 @@ void chunk_issue_single(struct chunk *chunk)
     struct exchange_group *group = collective->group;
     const struct wire_ask *ask = &collective->ask;
     struct reduce_task *task = &chunk->task;
-    if (ask->kind == COLLECTIVE_BARRIER || chunk->place.count == 0) {
+    if (chunk->place.count == 0) {
         chunk_delivered(chunk);
         return;
     }
     task->inputs = chunk_inputs(chunk, task->in);
-    if (ask->kind == COLLECTIVE_BROADCAST) {
+    if (collective->route.from != ROUTE_ALL) {
         chunk_deliver(chunk, task->in[0]);
         return;
     }
@@ -275,8 +269,8 @@ void chunk_delivered(struct chunk *chunk)
 {
     struct collective *collective = chunk->collective;
     struct exchange_group *group = collective->group;
-    assert(group->in_flight[chunk->place.server] > 0);
-    group->in_flight[chunk->place.server]--;
+    assert(group->in_flight[chunk->owner] > 0);
+    group->in_flight[chunk->owner]--;
     group_mark_dirty(group);
     chunk_free(chunk);
     if (++collective->delivered == collective->layout.chunks)
@@ -285,29 +279,27 @@ void chunk_delivered(struct chunk *chunk)
 
 /* --- results ---------------------------------------------------------------------------------- */
 
-/* Give the ranks what the owner answered: the result, or a broadcast's data that is here already.
- */
+/* Give the ranks what the owner answered: the result, or one rank's data that is here already. */
 static void chunk_take_result(struct chunk *chunk)
 {
     const struct collective *collective = chunk->collective;
     const void *source = NULL;
     if (chunk->result)
         source = chunk->result->data + WIRE_HEADER_BYTES;
-    else if (collective->ask.kind == COLLECTIVE_BROADCAST &&
-             collective_root_local(collective) != NO_INDEX)
-        source = chunk_address(chunk, collective_root_local(collective), false);
+    else if (collective_source(collective) != NO_INDEX)
+        source = chunk_address(chunk, collective_source(collective), false);
     chunk_deliver(chunk, source);
 }
 
 int chunk_result(struct exchange_group *group, uint32_t from, const struct wire_header *header,
                  struct buffer *result, struct error *error)
 {
-    struct collective *collective = collective_find(group, header->sequence);
+    struct collective *collective = collective_find(group, header->sequence, header->ask.block);
     struct chunk *chunk = collective && header->chunk < collective->layout.chunks
                               ? collective->chunks[header->chunk]
                               : NULL;
     if (!chunk || chunk->state != CHUNK_CONTRIBUTED || chunk->answered ||
-        group->server_nodes[chunk->place.server] != from)
+        group->owner_nodes[chunk->owner] != from)
         return error_set(error, ERR_PROTOCOL,
                          "a result for chunk %" PRIu32 " of collective %" PRIu64
                          " of group %" PRIu32 ", which does not wait for one from it",

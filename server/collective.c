@@ -13,15 +13,58 @@
 
 /* --- finding and freeing ---------------------------------------------------------------------- */
 
-struct collective *collective_find(const struct exchange_group *group, uint64_t sequence)
+/* Collectives are in the order of their sequence numbers, and blocks in theirs: the same order on
+ * all nodes. */
+static bool comes_before(const struct collective *collective, uint64_t sequence, uint32_t block)
+{
+    return collective->sequence < sequence ||
+           (collective->sequence == sequence && collective->ask.block < block);
+}
+
+struct collective *collective_find(const struct exchange_group *group, uint64_t sequence,
+                                   uint32_t block)
 {
     for (struct collective *it = group->newest; it; it = it->previous) {
-        if (it->sequence == sequence)
+        if (it->sequence == sequence && it->ask.block == block)
             return it;
-        if (it->sequence < sequence)
+        if (comes_before(it, sequence, block))
             break;
     }
     return NULL;
+}
+
+static void collective_link(struct collective *made)
+{
+    struct exchange_group *group = made->group;
+    struct collective *before = group->newest;
+    while (before && !comes_before(before, made->sequence, made->ask.block))
+        before = before->previous;
+    made->previous = before;
+    made->next = before ? before->next : group->oldest;
+    if (made->next)
+        made->next->previous = made;
+    else
+        group->newest = made;
+    if (before)
+        before->next = made;
+    else
+        group->oldest = made;
+}
+
+/* Who takes part, and where it goes. */
+static void collective_find_way(struct collective *made)
+{
+    const struct exchange_group *group = made->group;
+    struct route route = ask_route(group, &made->ask);
+    made->route = route;
+    for (uint32_t i = 0; i < group->local_count; i++)
+        made->needed += route_takes_part(&route, group->locals[i].group_rank);
+    made->single = group->single;
+    if (made->ask.block == 0)
+        return;
+    made->owner = ask_block_owner(group, &made->ask);
+    if (route.from < group->size && route.to < group->size)
+        made->single = group_rank_node(group, route.from) == group_rank_node(group, route.to);
 }
 
 static void collective_free(struct collective *collective)
@@ -74,7 +117,7 @@ static struct collective *collective_create(struct exchange_group *group, uint64
 {
     struct layout layout;
     uint32_t element_bytes = ask_element_bytes(ask);
-    if (layout_init(&layout, &group->rule, sequence, ask->count, element_bytes) != 0) {
+    if (ask_layout(group, ask, sequence, &layout) != 0) {
         error_set(error, ERR_INVALID,
                   "%" PRIu64 " elements are more than %u chunks of %" PRIu32 " bytes", ask->count,
                   LAYOUT_MAX_CHUNKS, group->rule.chunk_bytes);
@@ -110,12 +153,8 @@ static struct collective *collective_create(struct exchange_group *group, uint64
     made->priority = priority;
     made->next_piece = next_piece;
     made->chunks = chunks;
-    made->previous = group->newest;
-    if (group->newest)
-        group->newest->next = made;
-    else
-        group->oldest = made;
-    group->newest = made;
+    collective_find_way(made);
+    collective_link(made);
     group->collectives++;
     group->chunks += layout.chunks;
     return made;
@@ -125,11 +164,11 @@ static struct collective *collective_create(struct exchange_group *group, uint64
 static void collective_update_ready(struct collective *collective)
 {
     const struct exchange_group *group = collective->group;
-    if (collective->submitted < group->local_count || collective->disagree)
+    if (collective->submitted < collective->needed || collective->disagree)
         return;
     uint32_t ready = collective->layout.chunks;
     for (uint32_t i = 0; i < group->local_count; i++) {
-        if (collective->parts[i].handed < ready)
+        if (collective->parts[i].submitted && collective->parts[i].handed < ready)
             ready = collective->parts[i].handed;
     }
     if (ready > collective->ready) {
@@ -142,7 +181,7 @@ static void collective_update_ready(struct collective *collective)
 static void collective_complete_asks(struct collective *collective, uint32_t last_local)
 {
     struct exchange_group *group = collective->group;
-    if (group->local_count > 1)
+    if (group->local_count > 1 && collective->ask.block == 0)
         group->job->last_to_arrive[group->locals[last_local].job_rank]++;
     if (collective->disagree)
         group_mark_dirty(group);
@@ -154,7 +193,8 @@ static int submission_check_offsets(const struct exchange_worker *worker,
                                     const struct arena_submission *submission,
                                     const struct wire_ask *ask, struct error *error)
 {
-    uint64_t bytes = ask->count * ask_element_bytes(ask); /* count was checked: no overflow */
+    uint64_t bytes =
+        wire_ask_elements(ask) * ask_element_bytes(ask); /* count was checked: no overflow */
     if (submission->flags & ~ARENA_FLAG_STAGED)
         return error_set(error, ERR_PROTOCOL, "unknown flags 0x%" PRIx32, submission->flags);
     if ((submission->flags & ARENA_FLAG_STAGED) || bytes == 0)
@@ -168,6 +208,46 @@ static int submission_check_offsets(const struct exchange_worker *worker,
     return 0;
 }
 
+/* A collective has the next number; its blocks have its own, and come before the next. */
+static int submission_check_sequence(const struct exchange_group *group,
+                                     const struct local_rank *rank, uint64_t sequence,
+                                     const struct wire_ask *ask, struct error *error)
+{
+    uint64_t expected = ask->block > 0 ? rank->next_sequence - 1 : rank->next_sequence;
+    if (sequence != expected)
+        return error_set(error, ERR_PROTOCOL,
+                         "collective %" PRIu64 " of group %" PRIu32 ", where %" PRIu64
+                         " was expected",
+                         sequence, group->id, expected);
+    if (ask->block == 0 && rank->blocks_left > 0)
+        return error_set(error, ERR_PROTOCOL,
+                         "collective %" PRIu64 " of group %" PRIu32 ", with %" PRIu32
+                         " blocks of the last one still to come",
+                         sequence, group->id, rank->blocks_left);
+    struct route route = ask_route(group, ask);
+    if (ask->block > 0 &&
+        (rank->blocks_left == 0 || ask->kind != rank->last.kind || ask->root != rank->last.root ||
+         !route_takes_part(&route, rank->group_rank)))
+        return error_set(error, ERR_PROTOCOL,
+                         "block %" PRIu32 " of collective %" PRIu64 " of group %" PRIu32
+                         ", which is not one of this rank's",
+                         ask->block, sequence, group->id);
+    return 0;
+}
+
+static void rank_advance(const struct exchange_group *group, struct local_rank *rank,
+                         const struct wire_ask *ask)
+{
+    if (ask->block > 0) {
+        rank->blocks_left--;
+        return;
+    }
+    rank->next_sequence++;
+    rank->last = *ask;
+    rank->blocks_left = route_block_count((enum collective_kind)ask->kind, ask->root,
+                                          rank->group_rank, group->size);
+}
+
 int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
                       const struct arena_submission *submission, struct error *error)
 {
@@ -175,28 +255,28 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
                            .dtype = submission->dtype,
                            .op = submission->op,
                            .root = submission->root,
+                           .block = submission->block,
                            .count = submission->count};
     struct local_rank *rank = &group->locals[local];
-    if (submission->sequence != rank->next_sequence)
-        return error_set(error, ERR_PROTOCOL,
-                         "collective %" PRIu64 " of group %" PRIu32 ", where %" PRIu64
-                         " was expected",
-                         submission->sequence, group->id, rank->next_sequence);
     int result = wire_ask_check(&ask, group->size, error);
+    if (result == 0)
+        result = submission_check_sequence(group, rank, submission->sequence, &ask, error);
     if (result == 0)
         result = submission_check_offsets(worker, submission, &ask, error);
     if (result != 0)
         return result;
     if (worker->requests >= COLLECTIVES_MAX)
         return error_set(error, ERR_PROTOCOL, "more than %u requests under way", COLLECTIVES_MAX);
-    struct collective *collective = collective_find(group, submission->sequence);
+    struct collective *collective = collective_find(group, submission->sequence, ask.block);
+    if (collective && collective->parts[local].submitted)
+        return error_set(error, ERR_PROTOCOL, "block %" PRIu32 " of a collective twice", ask.block);
     if (!collective) {
         collective =
             collective_create(group, submission->sequence, &ask, submission->priority, error);
         if (!collective)
             return error ? error->code : ERR_MEMORY;
     }
-    rank->next_sequence++;
+    rank_advance(group, rank, &ask);
     worker->requests++;
     bool staged = submission->flags & ARENA_FLAG_STAGED;
     collective->parts[local] = (struct part){
@@ -208,12 +288,12 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
         .submitted = true,
         .staged = staged,
     };
-    group->job->bytes_submitted += ask.count * ask_element_bytes(&ask);
+    group->job->bytes_submitted += wire_ask_elements(&ask) * ask_element_bytes(&ask);
     if (!wire_ask_equal(&ask, &collective->ask))
         collective->disagree = true;
     if (submission->sequence >= group->least_left)
         group_mark_dirty(group);
-    if (++collective->submitted == group->local_count)
+    if (++collective->submitted == collective->needed)
         collective_complete_asks(collective, local);
     return 0;
 }
@@ -242,7 +322,7 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
                          struct exchange_worker *worker, const struct arena_submission *submission,
                          struct error *error)
 {
-    struct collective *collective = collective_find(group, submission->sequence);
+    struct collective *collective = collective_find(group, submission->sequence, submission->block);
     struct part *part = collective ? &collective->parts[local] : NULL;
     if (!part || !part->submitted || !part->staged || part->request != submission->request)
         return error_set(error, ERR_PROTOCOL,
@@ -318,7 +398,7 @@ void collective_complete(struct collective *collective)
         struct exchange_worker *worker = group_local_worker(group, i);
         struct arena_completion completion = {.type = ARENA_REQUEST_DONE,
                                               .request = collective->parts[i].request};
-        if (!worker->detached)
+        if (collective->parts[i].submitted && !worker->detached)
             exchange->options.io.complete(exchange->options.io.context, worker, &completion);
     }
     group->job->collectives++;
@@ -328,12 +408,21 @@ void collective_complete(struct collective *collective)
 
 /* --- issuing ---------------------------------------------------------------------------------- */
 
-/* The next chunk of the collective for the server, or NO_INDEX when none is ready. */
-static uint32_t collective_next_chunk(const struct collective *collective, uint32_t server)
+/* Which of the collective's shards goes to the owner; its count of shards when none does. */
+static uint32_t collective_shard(const struct collective *collective, uint32_t owner)
 {
     const struct layout *layout = &collective->layout;
     uint32_t servers = layout->rule->servers;
-    uint32_t shard = (server + servers - layout->first_server) % servers;
+    if (collective->ask.block > 0)
+        return owner == collective->owner ? 0 : layout->shards;
+    return owner < servers ? (owner + servers - layout->first_server) % servers : layout->shards;
+}
+
+/* The next chunk of the collective for the owner, or NO_INDEX when none is ready. */
+static uint32_t collective_next_chunk(const struct collective *collective, uint32_t owner)
+{
+    const struct layout *layout = &collective->layout;
+    uint32_t shard = collective_shard(collective, owner);
     if (shard >= layout->shards || collective->next_piece[shard] >= layout->pieces)
         return NO_INDEX;
     uint32_t chunk = collective->next_piece[shard] * layout->shards + shard;
@@ -341,43 +430,43 @@ static uint32_t collective_next_chunk(const struct collective *collective, uint3
 }
 
 /* Smaller priority first, then older; the window's last place is for the oldest alone. */
-static struct collective *group_next_collective(const struct exchange_group *group, uint32_t server)
+static struct collective *group_next_collective(const struct exchange_group *group, uint32_t owner)
 {
-    bool last_place = group->in_flight[server] + 1 >= group->window;
+    bool last_place = group->in_flight[owner] + 1 >= group->window;
     struct collective *best = NULL;
     for (struct collective *it = group->oldest; it; it = last_place ? NULL : it->next) {
         if (best && it->priority >= best->priority)
             continue;
-        if (collective_next_chunk(it, server) != NO_INDEX)
+        if (collective_next_chunk(it, owner) != NO_INDEX)
             best = it;
     }
     return best;
 }
 
-static bool group_issue_one(struct exchange_group *group, uint32_t server)
+static bool group_issue_one(struct exchange_group *group, uint32_t owner)
 {
-    if (group->in_flight[server] >= group->window)
+    if (group->in_flight[owner] >= group->window)
         return false;
-    struct collective *collective = group_next_collective(group, server);
+    struct collective *collective = group_next_collective(group, owner);
     if (!collective)
         return false;
-    uint32_t index = collective_next_chunk(collective, server);
+    uint32_t index = collective_next_chunk(collective, owner);
     struct chunk *chunk = chunk_get(collective, index);
     if (!chunk) {
         group->starved = true;
         return false;
     }
-    group->in_flight[server]++;
+    group->in_flight[owner]++;
     collective->next_piece[index % collective->layout.shards]++;
     collective->issued++;
-    if (group->single) {
+    if (collective->single) {
         chunk_issue_single(chunk);
         return true;
     }
     if (chunk_issue_shared(chunk))
         return true;
     group->starved = true;
-    group->in_flight[server]--;
+    group->in_flight[owner]--;
     collective->next_piece[index % collective->layout.shards]--;
     collective->issued--;
     return false;
@@ -387,14 +476,14 @@ static bool group_issue_one(struct exchange_group *group, uint32_t server)
 static void group_report_disagreements(struct exchange_group *group)
 {
     for (struct collective *it = group->oldest; it; it = it->next) {
-        if (!it->disagree || it->submitted < group->local_count)
+        if (!it->disagree || it->submitted < it->needed)
             continue;
         if (it->told)
             return;
         it->told = true;
         uint32_t server = it->layout.first_server;
-        uint32_t node = group->server_nodes[server];
-        if (group->single || server == group->self_server) {
+        uint32_t node = group->owner_nodes[server];
+        if (it->single || it->ask.block > 0 || server == group->self_owner) {
             slot_disagree_local(it);
             return;
         }
@@ -432,8 +521,8 @@ void group_pump(struct exchange_group *group)
         group_check_left(group);
     if (!group->failed)
         group_report_disagreements(group);
-    for (uint32_t server = 0; server < group->rule.servers && !group->failed; server++) {
-        while (!group->failed && group_issue_one(group, server))
+    for (uint32_t owner = 0; owner < group->owner_count && !group->failed; owner++) {
+        while (!group->failed && group_issue_one(group, owner))
             ;
     }
     if (group->failed)

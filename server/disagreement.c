@@ -4,9 +4,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-void disagreement_init(struct disagreement *all, uint32_t group, uint64_t sequence)
+void disagreement_init(struct disagreement *all, uint32_t group, uint32_t size, uint64_t sequence)
 {
-    *all = (struct disagreement){.group = group, .sequence = sequence};
+    *all = (struct disagreement){.group = group, .size = size, .sequence = sequence};
 }
 
 void disagreement_add(struct disagreement *all, uint32_t rank, const struct wire_ask *ask)
@@ -65,8 +65,8 @@ size_t disagreement_text(const struct disagreement *all, char *text, size_t byte
     text_add(&out, "the ranks disagree on collective %" PRIu64 " of group %" PRIu32, all->sequence,
              all->group);
     for (uint32_t i = 0; i < all->ask_count; i++) {
-        char ask[128];
-        wire_ask_text(&all->asks[i].ask, ask, sizeof(ask));
+        char ask[192];
+        wire_ask_text(&all->asks[i].ask, all->size, ask, sizeof(ask));
         text_add(&out, i == 0 ? ": " : "; ");
         text_add_ranks(&out, &all->asks[i]);
         text_add(&out, " asked for %s", ask);

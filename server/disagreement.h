@@ -18,13 +18,14 @@ struct disagreement_ask {
 
 struct disagreement {
     uint32_t group;
+    uint32_t size; /* ranks of the group */
     uint64_t sequence;
     struct disagreement_ask asks[DISAGREEMENT_ASKS];
     uint32_t ask_count;
     uint32_t others; /* ranks that asked for yet something else */
 };
 
-void disagreement_init(struct disagreement *all, uint32_t group, uint64_t sequence);
+void disagreement_init(struct disagreement *all, uint32_t group, uint32_t size, uint64_t sequence);
 void disagreement_add(struct disagreement *all, uint32_t rank, const struct wire_ask *ask);
 /* "the ranks disagree on collective 3 of group 0: rank 0 asked for all_reduce sum float count 8;
  * ranks 1, 2 asked for barrier". Returns its length. */

@@ -45,33 +45,50 @@ void exchange_destroy(struct exchange *exchange)
 
 /* --- what an ask means for a node ------------------------------------------------------------ */
 
+struct route ask_route(const struct exchange_group *group, const struct wire_ask *ask)
+{
+    return route_find((enum collective_kind)ask->kind, ask->root, ask->block, group->size);
+}
+
+static bool rank_is_on(const struct exchange_group *group, uint32_t rank, uint32_t node_index)
+{
+    return rank < group->size && group_rank_node(group, rank) == group->nodes[node_index];
+}
+
+bool ask_takes_part(const struct exchange_group *group, const struct wire_ask *ask,
+                    uint32_t node_index)
+{
+    struct route route = ask_route(group, ask);
+    if (route.from < group->size && route.to < group->size)
+        return rank_is_on(group, route.from, node_index) || rank_is_on(group, route.to, node_index);
+    return true;
+}
+
 bool ask_contributes(const struct exchange_group *group, const struct wire_ask *ask,
                      uint32_t node_index)
 {
-    switch (ask->kind) {
-    case COLLECTIVE_ALL_REDUCE:
-    case COLLECTIVE_REDUCE:
-        return true;
-    case COLLECTIVE_BROADCAST:
-        return group_rank_node(group, ask->root) == group->nodes[node_index];
-    default:
-        return false;
-    }
+    struct route route = ask_route(group, ask);
+    return route.from == ROUTE_ALL || rank_is_on(group, route.from, node_index);
 }
 
 bool ask_returns(const struct exchange_group *group, const struct wire_ask *ask,
                  uint32_t node_index)
 {
-    switch (ask->kind) {
-    case COLLECTIVE_ALL_REDUCE:
-        return true;
-    case COLLECTIVE_REDUCE:
-        return group_rank_node(group, ask->root) == group->nodes[node_index];
-    case COLLECTIVE_BROADCAST:
-        return group_rank_node(group, ask->root) != group->nodes[node_index];
-    default:
-        return false;
-    }
+    struct route route = ask_route(group, ask);
+    return (route.to == ROUTE_ALL || rank_is_on(group, route.to, node_index)) &&
+           !rank_is_on(group, route.from, node_index);
+}
+
+int ask_layout(const struct exchange_group *group, const struct wire_ask *ask, uint64_t sequence,
+               struct layout *layout)
+{
+    return layout_init(layout, ask->block ? &group->block_rule : &group->rule, sequence,
+                       wire_ask_elements(ask), ask_element_bytes(ask));
+}
+
+uint32_t ask_block_owner(const struct exchange_group *group, const struct wire_ask *ask)
+{
+    return group_owner_index(group, group_rank_node(group, ask_route(group, ask).owner));
 }
 
 uint32_t ask_element_bytes(const struct wire_ask *ask)
@@ -283,7 +300,7 @@ static int message_contribution(struct exchange_group *group, uint32_t from,
                                 struct error *error)
 {
     uint32_t node_index = group_node_index(group, from);
-    if (node_index == NO_INDEX || group->self_server == NO_INDEX || group->single)
+    if (node_index == NO_INDEX || group->self_owner == NO_INDEX || group->single)
         return error_set(error, ERR_PROTOCOL,
                          "a contribution to group %" PRIu32
                          ", in which it has no part or this node no shard",
@@ -295,7 +312,7 @@ static int message_error(struct exchange_group *group, uint32_t from,
                          const struct wire_header *header, const struct buffer *buffer,
                          struct error *error)
 {
-    if (group_server_index(group, from) == NO_INDEX)
+    if (group_owner_index(group, from) == NO_INDEX)
         return error_set(error, ERR_PROTOCOL,
                          "an error for group %" PRIu32 ", in which it owns no shard", group->id);
     char text[ERROR_TEXT_BYTES];
@@ -325,7 +342,7 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
     case WIRE_DISAGREE:
         return message_contribution(group, from, header, buffer, error);
     case WIRE_RESULT:
-        if (group_server_index(group, from) == NO_INDEX)
+        if (group_owner_index(group, from) == NO_INDEX)
             return error_set(error, ERR_PROTOCOL,
                              "a result for group %" PRIu32 ", in which it owns no shard",
                              group->id);
@@ -410,8 +427,7 @@ static void group_tick(struct exchange_group *group, uint64_t now_ns)
     uint64_t first_ns = 0;
     bool waits = slot_oldest_waiting(group, &sequence, &first_ns);
     const struct collective *oldest = group->oldest;
-    if (oldest && oldest->submitted < group->local_count &&
-        (!waits || oldest->sequence <= sequence)) {
+    if (oldest && oldest->submitted < oldest->needed && (!waits || oldest->sequence <= sequence)) {
         waits = true;
         sequence = oldest->sequence;
         first_ns = oldest->first_ns;
@@ -477,13 +493,14 @@ void exchange_check(const struct exchange *exchange)
     }
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
         for (const struct exchange_group *group = job->groups; group; group = group->next) {
-            for (uint32_t i = 0; i < group->rule.servers; i++)
+            for (uint32_t i = 0; i < group->owner_count; i++)
                 assert(group->in_flight[i] <= group->window);
             for (uint32_t i = 0; i < group->node_count; i++)
                 assert(group->slots_of[i] <= group->window);
             for (const struct collective *it = group->oldest; it; it = it->next) {
                 assert(it->issued <= it->ready && it->delivered <= it->issued);
-                assert(!it->next || it->sequence < it->next->sequence);
+                assert(!it->next || it->sequence < it->next->sequence ||
+                       (it->sequence == it->next->sequence && it->ask.block < it->next->ask.block));
             }
         }
     }

@@ -55,9 +55,9 @@ uint32_t group_node_index(const struct exchange_group *group, uint32_t node)
     return index_of(group->nodes, group->node_count, node);
 }
 
-uint32_t group_server_index(const struct exchange_group *group, uint32_t node)
+uint32_t group_owner_index(const struct exchange_group *group, uint32_t node)
 {
-    return index_of(group->server_nodes, group->rule.servers, node);
+    return index_of(group->owner_nodes, group->owner_count, node);
 }
 
 uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank)
@@ -114,20 +114,26 @@ static int group_fill_nodes(struct exchange_group *group, const uint32_t *ranks,
     return 0;
 }
 
-static void group_fill_servers(struct exchange_group *group)
+static void group_fill_owners(struct exchange_group *group)
 {
     struct exchange_job *job = group->job;
     const struct exchange_options *options = &job->exchange->options;
     uint32_t count = group->single ? 1 : job->server_count;
     for (uint32_t i = 0; i < count; i++) {
-        group->server_nodes[i] = group->single ? group->nodes[0] : job->server_nodes[i];
+        group->owner_nodes[i] = group->single ? group->nodes[0] : job->server_nodes[i];
         group->weights[i] = group->single ? 1 : job->server_weights[i];
     }
     group->rule = (struct layout_rule){.servers = count,
                                        .weights = group->weights,
                                        .chunk_bytes = options->chunk_bytes,
                                        .least_shard_bytes = options->least_shard_bytes};
-    group->self_server = group_server_index(group, options->self);
+    group->block_rule = layout_rule_single(&group->rule);
+    group->owner_count = count;
+    for (uint32_t i = 0; i < group->node_count; i++) {
+        if (group_owner_index(group, group->nodes[i]) == NO_INDEX)
+            group->owner_nodes[group->owner_count++] = group->nodes[i];
+    }
+    group->self_owner = group_owner_index(group, options->self);
     /* The same on every daemon: it depends on the roster and the shared configuration only. */
     group->window = options->window_chunks;
     if (group->node_count > WINDOW_FULL_NODES) {
@@ -143,9 +149,9 @@ static uint32_t group_receives_from(const struct exchange_group *group, uint32_t
     if (group->single || node == group->job->exchange->options.self)
         return 0;
     uint32_t receives = 0;
-    if (group->self_server != NO_INDEX && group_node_index(group, node) != NO_INDEX)
+    if (group->self_owner != NO_INDEX && group_node_index(group, node) != NO_INDEX)
         receives += group->window + 1; /* contributions, and one DISAGREE */
-    if (group->self_node != NO_INDEX && group_server_index(group, node) != NO_INDEX)
+    if (group->self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX)
         receives += group->window + 1; /* results, and the ERROR that answers a DISAGREE */
     return receives;
 }
@@ -163,7 +169,7 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     uint32_t nodes = exchange->options.node_count;
     uint64_t wanted = 0;
     if (!group->single && group->local_count > 1)
-        wanted += (uint64_t)group->window * group->rule.servers;
+        wanted += (uint64_t)group->window * group->owner_count;
     for (uint32_t node = 0; node < nodes; node++)
         wanted += group_receives_from(group, node);
     int result = buffer_pool_reserve(exchange->options.pool, wanted, error);
@@ -192,7 +198,7 @@ static void group_free_arrays(struct exchange_group *group)
     free(group->ranks);
     free(group->nodes);
     free(group->locals);
-    free(group->server_nodes);
+    free(group->owner_nodes);
     free(group->weights);
     free(group->in_flight);
     free(group->slots_of);
@@ -214,14 +220,14 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
         .ranks = calloc(size, sizeof(uint32_t)),
         .nodes = calloc(nodes, sizeof(uint32_t)),
         .locals = calloc(size, sizeof(struct local_rank)),
-        .server_nodes = calloc(servers, sizeof(uint32_t)),
+        .owner_nodes = calloc((size_t)servers + nodes, sizeof(uint32_t)),
         .weights = calloc(servers, sizeof(uint32_t)),
-        .in_flight = calloc(servers, sizeof(uint32_t)),
+        .in_flight = calloc((size_t)servers + nodes, sizeof(uint32_t)),
         .slots_of = calloc(nodes, sizeof(uint32_t)),
         .disagreed = calloc(nodes, sizeof(bool)),
         .least_left = UINT64_MAX,
     };
-    if (!group->ranks || !group->nodes || !group->locals || !group->server_nodes ||
+    if (!group->ranks || !group->nodes || !group->locals || !group->owner_nodes ||
         !group->weights || !group->in_flight || !group->slots_of || !group->disagreed) {
         group_free_arrays(group);
         return NULL;
@@ -257,7 +263,7 @@ int exchange_group_open(struct exchange *exchange, uint64_t job_id, uint32_t id,
         return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, rank_count);
     int result = group_fill_nodes(group, ranks, error);
     if (result == 0) {
-        group_fill_servers(group);
+        group_fill_owners(group);
         group_init_slabs(group);
         result = group_reserve(group, error);
     }
@@ -276,7 +282,7 @@ static void group_drop(struct exchange_group *group)
     assert(group->pending == 0);
     collectives_drop(group);
     slots_drop(group);
-    memset(group->in_flight, 0, group->rule.servers * sizeof(*group->in_flight));
+    memset(group->in_flight, 0, group->owner_count * sizeof(*group->in_flight));
     memset(group->slots_of, 0, group->node_count * sizeof(*group->slots_of));
 }
 
@@ -541,8 +547,10 @@ void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
         uint32_t local = group_local_index(group, worker->rank);
         if (local == NO_INDEX || group->closing)
             continue;
+        /* A collective of which it has not submitted all blocks is one that it leaves out. */
+        const struct local_rank *rank = &group->locals[local];
         event->positions[event->position_count++] = (struct engine_position){
-            .group = group->id, .sequences = group->locals[local].next_sequence};
+            .group = group->id, .sequences = rank->next_sequence - (rank->blocks_left > 0)};
     }
     exchange->options.io.event(exchange->options.io.context, event);
 }

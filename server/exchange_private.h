@@ -5,6 +5,7 @@
 #define SERVER_EXCHANGE_PRIVATE_H
 
 #include "common/layout.h"
+#include "common/route.h"
 #include "common/slab.h"
 #include "server/exchange.h"
 
@@ -68,6 +69,8 @@ struct local_rank {
     uint32_t group_rank;
     uint32_t job_rank;
     uint64_t next_sequence; /* of its next submission */
+    uint32_t blocks_left;   /* of its last collective: blocks that it has not submitted */
+    struct wire_ask last;   /* that collective */
 };
 
 struct exchange_group {
@@ -86,11 +89,13 @@ struct exchange_group {
 
     bool single; /* all ranks are on this node: one hop, no owner */
     struct layout_rule rule;
-    uint32_t *server_nodes; /* [rule.servers] */
+    struct layout_rule block_rule; /* of blocks, which go to one owner each */
     uint32_t *weights;
-    uint32_t self_server; /* this node's place among the servers, or NO_INDEX */
+    uint32_t *owner_nodes; /* [owner_count]: the servers, then the other nodes of the group */
+    uint32_t owner_count;
+    uint32_t self_owner; /* this node's place among the owners, or NO_INDEX */
     uint32_t window;
-    uint32_t *in_flight; /* [rule.servers]: chunks issued and not delivered */
+    uint32_t *in_flight; /* [owner_count]: chunks issued and not delivered */
     uint32_t *slots_of;  /* [node_count]: open slots here that the node has contributed to */
     bool *disagreed;     /* [node_count]: its DISAGREE has come; beside the window, and once */
     uint64_t reserved;   /* buffers promised for sums on this node and for receives */
@@ -133,6 +138,10 @@ struct collective {
     uint64_t sequence;
     uint64_t first_ns; /* when the first local rank submitted it */
     struct wire_ask ask;
+    struct route route;
+    uint32_t owner;  /* of a block: place among the owners */
+    uint32_t needed; /* local ranks that take part */
+    bool single;     /* all that take part are on this node: one hop, no owner */
     struct layout layout;
     uint32_t element_bytes;
     uint32_t priority;
@@ -155,6 +164,7 @@ struct chunk {
     struct collective *collective;
     struct layout_chunk place;
     uint32_t index;
+    uint32_t owner; /* place among the group's owners */
     enum chunk_state state;
     uint32_t unsent; /* sends straight from an arena; until they are done it is not written to, nor
                       * given back to its worker */
@@ -185,8 +195,10 @@ struct slot {
     struct reduce_task task;
     uint64_t sequence;
     uint64_t first_ns;
+    uint32_t block;
     uint32_t chunk;
     uint32_t heard;
+    uint32_t needed; /* nodes that take part, as the first that was heard has it */
     enum slot_state state;
     struct wire_ask ask;
     struct layout_chunk place;
@@ -207,11 +219,19 @@ void send_free(struct exchange *exchange, struct exchange_send *send);
 void receive_release(struct exchange *exchange, struct buffer *buffer);
 void receive_replenish(struct exchange *exchange, uint32_t node);
 void task_submit(struct exchange_group *group, struct reduce_task *task);
-/* Which nodes' contributions carry data, and which results do (common/PROTOCOL.md). */
+struct route ask_route(const struct exchange_group *group, const struct wire_ask *ask);
+/* Which nodes take part, whose contributions carry data, and to whom results do
+ * (common/PROTOCOL.md). */
+bool ask_takes_part(const struct exchange_group *group, const struct wire_ask *ask,
+                    uint32_t node_index);
 bool ask_contributes(const struct exchange_group *group, const struct wire_ask *ask,
                      uint32_t node_index);
 bool ask_returns(const struct exchange_group *group, const struct wire_ask *ask,
                  uint32_t node_index);
+/* How its data is cut: 0 or ERR_INVALID. Which of the owners has a block (not 0). */
+int ask_layout(const struct exchange_group *group, const struct wire_ask *ask, uint64_t sequence,
+               struct layout *layout);
+uint32_t ask_block_owner(const struct exchange_group *group, const struct wire_ask *ask);
 /* Bytes of one element; 1 for a barrier. */
 uint32_t ask_element_bytes(const struct wire_ask *ask);
 
@@ -225,11 +245,12 @@ void exchange_job_settle(struct exchange_job *job);
 void group_mark_dirty(struct exchange_group *group);
 uint32_t group_local_index(const struct exchange_group *group, uint32_t job_rank);
 uint32_t group_node_index(const struct exchange_group *group, uint32_t node);
-uint32_t group_server_index(const struct exchange_group *group, uint32_t node);
+uint32_t group_owner_index(const struct exchange_group *group, uint32_t node);
 uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank);
 
 /* collective.c */
-struct collective *collective_find(const struct exchange_group *group, uint64_t sequence);
+struct collective *collective_find(const struct exchange_group *group, uint64_t sequence,
+                                   uint32_t block);
 int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
                       const struct arena_submission *submission, struct error *error);
 int collective_hand_over(struct exchange_group *group, uint32_t local,

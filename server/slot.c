@@ -10,21 +10,33 @@
 
 /* --- the table of open slots ------------------------------------------------------------------ */
 
-static struct slot **slot_bucket(struct exchange_group *group, uint64_t sequence, uint32_t chunk)
+static struct slot **slot_bucket(struct exchange_group *group, uint64_t sequence, uint32_t block,
+                                 uint32_t chunk)
 {
-    uint64_t hash = (sequence * 0x9e3779b97f4a7c15ull + chunk) ^ (sequence >> 7);
+    uint64_t hash = (sequence * 0x9e3779b97f4a7c15ull + block * 7u + chunk) ^ (sequence >> 7);
     return &group->slot_table[hash & (SLOT_BUCKETS - 1)];
 }
 
-static struct slot *slot_find(struct exchange_group *group, uint64_t sequence, uint32_t chunk)
+static struct slot *slot_find(struct exchange_group *group, uint64_t sequence, uint32_t block,
+                              uint32_t chunk)
 {
-    struct slot *slot = *slot_bucket(group, sequence, chunk);
-    while (slot && (slot->sequence != sequence || slot->chunk != chunk))
+    struct slot *slot = *slot_bucket(group, sequence, block, chunk);
+    while (slot && (slot->sequence != sequence || slot->block != block || slot->chunk != chunk))
         slot = slot->next;
     return slot;
 }
 
-static struct slot *slot_create(struct exchange_group *group, uint64_t sequence, uint32_t chunk)
+static uint32_t ask_nodes(const struct exchange_group *group, const struct wire_ask *ask)
+{
+    uint32_t nodes = 0;
+    for (uint32_t i = 0; i < group->node_count; i++)
+        nodes += ask_takes_part(group, ask, i);
+    return nodes;
+}
+
+/* The slot for the chunk of what is asked for. */
+static struct slot *slot_create(struct exchange_group *group, uint64_t sequence,
+                                const struct wire_ask *ask, uint32_t chunk)
 {
     struct exchange *exchange = group->job->exchange;
     struct slot *slot = slab_get(&group->slot_slab);
@@ -32,14 +44,16 @@ static struct slot *slot_create(struct exchange_group *group, uint64_t sequence,
         return NULL;
     slot->group = group;
     slot->sequence = sequence;
+    slot->block = ask->block;
     slot->chunk = chunk;
+    slot->needed = ask_nodes(group, ask);
     slot->first_ns = exchange->now_ns;
     slot->task.in = slot->pointers;
     slot->task.out = (void **)(slot->pointers + group->node_count);
     slot->task.owner = slot;
     slot->contributions =
         (struct contribution *)(slot->pointers + group->node_count + group->local_count + 1);
-    struct slot **bucket = slot_bucket(group, sequence, chunk);
+    struct slot **bucket = slot_bucket(group, sequence, ask->block, chunk);
     slot->next = *bucket;
     if (slot->next)
         slot->next->previous = slot;
@@ -58,7 +72,7 @@ static void slot_free(struct slot *slot)
     if (slot->previous)
         slot->previous->next = slot->next;
     else
-        *slot_bucket(group, slot->sequence, slot->chunk) = slot->next;
+        *slot_bucket(group, slot->sequence, slot->block, slot->chunk) = slot->next;
     if (slot->next)
         slot->next->previous = slot->previous;
     slab_put(&group->slot_slab, slot);
@@ -89,7 +103,9 @@ void slots_drop_idle(struct exchange_group *group)
 
 bool slot_has_chunk(struct exchange_group *group, const struct chunk *chunk)
 {
-    const struct slot *slot = slot_find(group, chunk->collective->sequence, chunk->index);
+    const struct collective *collective = chunk->collective;
+    const struct slot *slot =
+        slot_find(group, collective->sequence, collective->ask.block, chunk->index);
     return slot && slot->local == chunk;
 }
 
@@ -100,7 +116,7 @@ static uint32_t slot_bytes(const struct slot *slot)
     return (uint32_t)(slot->place.count * ask_element_bytes(&slot->ask));
 }
 
-/* Where the result lies, for sending: the summed buffer, or a broadcast's data. */
+/* Where the result lies, for sending: the summed buffer, or one rank's data. */
 struct slot_source {
     const void *data;
     struct buffer *buffer;
@@ -113,13 +129,14 @@ static struct slot_source slot_result_source(const struct slot *slot)
     if (slot->result)
         return (struct slot_source){.data = slot->result->data + WIRE_HEADER_BYTES,
                                     .buffer = slot->result};
-    if (slot->ask.kind != COLLECTIVE_BROADCAST)
+    struct route route = ask_route(group, &slot->ask);
+    if (route.from >= group->size)
         return (struct slot_source){0};
-    uint32_t root_node = group_node_index(group, group_rank_node(group, slot->ask.root));
-    const struct contribution *root = &slot->contributions[root_node];
-    return (struct slot_source){.data = root->data,
-                                .buffer = root->buffer,
-                                .local = group_local_index(group, group->ranks[slot->ask.root])};
+    uint32_t node = group_node_index(group, group_rank_node(group, route.from));
+    const struct contribution *from = &slot->contributions[node];
+    return (struct slot_source){.data = from->data,
+                                .buffer = from->buffer,
+                                .local = group_local_index(group, group->ranks[route.from])};
 }
 
 static struct exchange_send *slot_result_send(struct slot *slot, uint32_t i,
@@ -155,7 +172,8 @@ static void slot_send_results(struct slot *slot)
             last = slot_result_send(slot, i, &source);
     }
     for (uint32_t i = 0; i < group->node_count; i++) {
-        if (i == group->self_node || (last && last->node == group->nodes[i]))
+        if (i == group->self_node || !slot->contributions[i].heard ||
+            (last && last->node == group->nodes[i]))
             continue;
         struct exchange_send *send = slot_result_send(slot, i, &source);
         if (last && send->buffer) {
@@ -238,7 +256,7 @@ static void slot_sum(struct slot *slot)
     task_submit(group, task);
 }
 
-/* A broadcast's data goes to this node's ranks, if they lack it. */
+/* One rank's data goes to the ranks of this node that want it. */
 static void slot_copy(struct slot *slot)
 {
     struct reduce_task *task = &slot->task;
@@ -276,8 +294,9 @@ static void slot_collect_asks(const struct slot *slot, struct disagreement *all)
             }
             continue;
         }
-        for (uint32_t rank = 0; rank < group->size; rank++) {
-            if (group_rank_node(group, rank) == group->nodes[i])
+        struct route route = ask_route(group, &it->ask);
+        for (uint32_t rank = 0; rank < group->size && it->heard; rank++) {
+            if (group_rank_node(group, rank) == group->nodes[i] && route_takes_part(&route, rank))
                 disagreement_add(all, group->ranks[rank], &it->ask);
         }
     }
@@ -307,12 +326,16 @@ static size_t slot_name_nodes(const struct slot *slot, char *text, size_t bytes)
 {
     const struct exchange_group *group = slot->group;
     const char *const *names = group->job->exchange->options.node_names;
-    uint32_t other = 1;
+    uint32_t first = 0;
+    while (first + 1 < group->node_count && !slot->contributions[first].heard)
+        first++;
+    uint32_t other = first + 1 < group->node_count ? first + 1 : first;
     while (other + 1 < group->node_count &&
-           wire_ask_equal(&slot->contributions[other].ask, &slot->ask))
+           (!slot->contributions[other].heard ||
+            wire_ask_equal(&slot->contributions[other].ask, &slot->ask)))
         other++;
     int wanted = snprintf(text, bytes, "node %s differs from node %s in chunk %" PRIu32 "; ",
-                          names[group->nodes[other]], names[group->nodes[0]], slot->chunk);
+                          names[group->nodes[other]], names[group->nodes[first]], slot->chunk);
     return wanted > 0 && (size_t)wanted < bytes ? (size_t)wanted : 0;
 }
 
@@ -320,7 +343,7 @@ static void slot_report_disagreement(struct slot *slot)
 {
     struct exchange_group *group = slot->group;
     struct disagreement all;
-    disagreement_init(&all, group->id, slot->sequence);
+    disagreement_init(&all, group->id, group->size, slot->sequence);
     slot_collect_asks(slot, &all);
     char text[ERROR_TEXT_BYTES];
     size_t bytes = slot->chunk == 0 ? 0 : slot_name_nodes(slot, text, sizeof(text));
@@ -334,15 +357,25 @@ static void slot_report_disagreement(struct slot *slot)
 
 /* --- gathering -------------------------------------------------------------------------------- */
 
+/* What the first node asked for that has been heard, which one has. */
+static const struct wire_ask *slot_first_ask(const struct slot *slot)
+{
+    uint32_t first = 0;
+    while (!slot->contributions[first].heard)
+        first++;
+    return &slot->contributions[first].ask;
+}
+
 /* A slot whose nodes have all been heard. */
 static void slot_complete(struct slot *slot)
 {
     const struct exchange_group *group = slot->group;
-    slot->ask = slot->contributions[0].ask;
+    slot->ask = *slot_first_ask(slot);
     bool agree = true;
     for (uint32_t i = 0; i < group->node_count; i++) {
         const struct contribution *it = &slot->contributions[i];
-        agree &= !it->disagrees && wire_ask_equal(&it->ask, &slot->ask);
+        agree &= it->heard == ask_takes_part(group, &slot->ask, i);
+        agree &= !it->heard || (!it->disagrees && wire_ask_equal(&it->ask, &slot->ask));
     }
     if (!agree) {
         /* Asks meet in chunk 0 first as a rule; but its owner may be another node, and a peer may
@@ -351,14 +384,13 @@ static void slot_complete(struct slot *slot)
         return;
     }
     struct layout layout;
-    int result = layout_init(&layout, &group->rule, slot->sequence, slot->ask.count,
-                             ask_element_bytes(&slot->ask));
+    int result = ask_layout(group, &slot->ask, slot->sequence, &layout);
     assert(result == 0); /* checked for every contribution */
     (void)result;
     slot->place = layout_chunk(&layout, slot->chunk);
-    if (slot->ask.kind == COLLECTIVE_BARRIER || slot->place.count == 0)
+    if (slot->place.count == 0)
         slot_return(slot);
-    else if (slot->ask.kind == COLLECTIVE_BROADCAST)
+    else if (ask_route(group, &slot->ask).from != ROUTE_ALL)
         slot_copy(slot);
     else
         slot_sum(slot);
@@ -369,7 +401,7 @@ static void slot_hear(struct slot *slot, uint32_t node_index, const struct contr
     assert(!slot->contributions[node_index].heard);
     slot->contributions[node_index] = *heard;
     slot->contributions[node_index].heard = true;
-    if (++slot->heard == slot->group->node_count)
+    if (++slot->heard == slot->needed)
         slot_complete(slot);
 }
 
@@ -377,8 +409,8 @@ static int contribution_check_disagree(const struct exchange_group *group,
                                        const struct wire_header *header, struct error *error)
 {
     if (header->chunk != 0 || header->payload_bytes == 0 ||
-        header->payload_bytes % WIRE_RANK_ASK_BYTES != 0 ||
-        header->sequence % group->rule.servers != group->self_server)
+        header->payload_bytes % WIRE_RANK_ASK_BYTES != 0 || header->ask.block != 0 ||
+        header->sequence % group->rule.servers != group->self_owner)
         return error_set(error, ERR_PROTOCOL,
                          "a disagreement about collective %" PRIu64 " of group %" PRIu32
                          " that makes no sense",
@@ -410,8 +442,7 @@ static int contribution_check(const struct exchange_group *group, uint32_t node_
     if (wire_ask_check(&header->ask, group->size, error) != 0)
         return error_set(error, ERR_PROTOCOL, "a contribution to a collective that does not exist");
     struct layout layout;
-    if (layout_init(&layout, &group->rule, header->sequence, header->ask.count,
-                    ask_element_bytes(&header->ask)) != 0 ||
+    if (ask_layout(group, &header->ask, header->sequence, &layout) != 0 ||
         header->chunk >= layout.chunks)
         return error_set(error, ERR_PROTOCOL,
                          "a contribution to chunk %" PRIu32 ", which does not exist",
@@ -420,7 +451,9 @@ static int contribution_check(const struct exchange_group *group, uint32_t node_
     uint64_t bytes = ask_contributes(group, &header->ask, node_index)
                          ? place.count * ask_element_bytes(&header->ask)
                          : 0;
-    if (place.server != group->self_server || header->payload_bytes != bytes)
+    uint32_t owner = header->ask.block ? ask_block_owner(group, &header->ask) : place.server;
+    if (owner != group->self_owner || header->payload_bytes != bytes ||
+        !ask_takes_part(group, &header->ask, node_index))
         return error_set(error, ERR_PROTOCOL,
                          "a contribution of %" PRIu32 " bytes to chunk %" PRIu32 ", where %" PRIu64
                          " were expected or another node owns it",
@@ -435,13 +468,13 @@ int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
     int result = contribution_check(group, node_index, header, error);
     if (result != 0)
         return result;
-    struct slot *slot = slot_find(group, header->sequence, header->chunk);
+    struct slot *slot = slot_find(group, header->sequence, header->ask.block, header->chunk);
     if (slot && slot->contributions[node_index].heard)
         return error_set(error, ERR_PROTOCOL,
                          "a second contribution to chunk %" PRIu32 " of collective %" PRIu64,
                          header->chunk, header->sequence);
     if (!slot)
-        slot = slot_create(group, header->sequence, header->chunk);
+        slot = slot_create(group, header->sequence, &header->ask, header->chunk);
     if (!slot)
         return error_set(error, ERR_MEMORY, "no memory for a slot");
     struct contribution heard = {.ask = header->ask,
@@ -463,9 +496,10 @@ int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
 void slot_contribute_local(struct exchange_group *group, struct chunk *chunk, const void *data)
 {
     const struct collective *collective = chunk->collective;
-    struct slot *slot = slot_find(group, collective->sequence, chunk->index);
+    const struct wire_ask *ask = &collective->ask;
+    struct slot *slot = slot_find(group, collective->sequence, ask->block, chunk->index);
     if (!slot)
-        slot = slot_create(group, collective->sequence, chunk->index);
+        slot = slot_create(group, collective->sequence, ask, chunk->index);
     if (!slot) {
         exchange_group_fail(group, ERR_MEMORY, "no memory for a slot");
         return;
@@ -475,13 +509,16 @@ void slot_contribute_local(struct exchange_group *group, struct chunk *chunk, co
     slot_hear(slot, group->self_node, &heard);
 }
 
+/* All that take part and are here have asked; where others do too, it is clear already. */
 static void slot_report_single(struct collective *collective)
 {
     struct exchange_group *group = collective->group;
     struct disagreement all;
-    disagreement_init(&all, group->id, collective->sequence);
-    for (uint32_t i = 0; i < group->local_count; i++)
-        disagreement_add(&all, group->locals[i].job_rank, &collective->parts[i].ask);
+    disagreement_init(&all, group->id, group->size, collective->sequence);
+    for (uint32_t i = 0; i < group->local_count; i++) {
+        if (collective->parts[i].submitted)
+            disagreement_add(&all, group->locals[i].job_rank, &collective->parts[i].ask);
+    }
     char text[ERROR_TEXT_BYTES];
     disagreement_text(&all, text, sizeof(text));
     exchange_group_fail(group, ERR_MISMATCH, text);
@@ -490,13 +527,13 @@ static void slot_report_single(struct collective *collective)
 void slot_disagree_local(struct collective *collective)
 {
     struct exchange_group *group = collective->group;
-    if (group->single) {
+    if (collective->single || collective->ask.block > 0) {
         slot_report_single(collective);
         return;
     }
-    struct slot *slot = slot_find(group, collective->sequence, 0);
+    struct slot *slot = slot_find(group, collective->sequence, 0, 0);
     if (!slot)
-        slot = slot_create(group, collective->sequence, 0);
+        slot = slot_create(group, collective->sequence, &collective->ask, 0);
     struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
     if (!slot || !buffer) {
         buffer_release(buffer);
@@ -519,7 +556,7 @@ bool slot_oldest_waiting(const struct exchange_group *group, uint64_t *sequence,
     const struct slot *oldest = NULL;
     for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {
         for (const struct slot *it = group->slot_table[i]; it; it = it->next) {
-            bool waits = it->heard < group->node_count;
+            bool waits = it->heard < it->needed;
             if (waits && (!oldest || it->sequence < oldest->sequence))
                 oldest = it;
         }
@@ -541,7 +578,8 @@ void slot_missing_nodes(const struct exchange_group *group, uint64_t sequence,
         bool missing = false;
         for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {
             for (const struct slot *it = group->slot_table[i]; it; it = it->next)
-                missing |= it->sequence == sequence && !it->contributions[node].heard;
+                missing |= it->sequence == sequence && !it->contributions[node].heard &&
+                           ask_takes_part(group, slot_first_ask(it), node);
         }
         if (missing && node != group->self_node)
             event->nodes[event->node_count++] = group->nodes[node];

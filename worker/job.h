@@ -159,5 +159,9 @@ enum start_mode {
 /* Start a collective with this priority; on success one reference is the caller's. */
 int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
                      struct shoal_request **request, struct error *error);
+/* What the public calls do with an ask and its checked blocks (none: NULL, 0), whose priorities it
+ * sets. A SHOAL_ code; the text is the thread's. */
+int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
+                    uint32_t block_count, struct shoal_request **request);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
@@ -59,20 +60,28 @@ static void leave_queue(struct request **queue, struct request *request)
     DL_DELETE2(*queue, request, queue_prev, queue_next);
 }
 
-static void complete(struct progress *progress, struct request *request, int result,
+/* This request, a block or a whole, is over; with the last one the collective is complete. */
+static void complete(struct progress *progress, struct request *request, const struct error *error,
                      uint64_t now_ns)
 {
     struct progress_group *group = request->group;
+    struct request *whole = request->whole ? request->whole : request;
     if (request->state == REQUEST_SUBMITTED) {
         progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
         progress->submitted--;
     }
     DL_DELETE(group->requests, request);
     group->request_count--;
-    request->state = REQUEST_COMPLETE;
-    request->result = result;
-    request->completed_ns = now_ns;
-    DL_APPEND2(progress->completed, request, queue_prev, queue_next);
+    request->state = REQUEST_OVER;
+    if (error && whole->result == 0) {
+        whole->result = error->code;
+        whole->error_text = strdup(error->text);
+    }
+    if (--whole->incomplete > 0)
+        return;
+    whole->state = REQUEST_COMPLETE;
+    whole->completed_ns = now_ns;
+    DL_APPEND2(progress->completed, whole, queue_prev, queue_next);
 }
 
 struct request *progress_next_completed(struct progress *progress)
@@ -134,6 +143,7 @@ static void submit(struct progress *progress, struct request *request)
                        .in_offset = request->staged ? 0 : request->in_offset,
                        .out_offset = request->staged ? 0 : request->out_offset,
                        .root = ask->root,
+                       .block = ask->block,
                        .flags = request->staged ? ARENA_FLAG_STAGED : 0,
                        .priority = ask->priority,
                    });
@@ -177,8 +187,13 @@ static struct staging_slot *take_slot(struct progress *progress, struct request 
     slot->request = request;
     slot->number = request->number;
     slot->chunk = request->chunks_given++;
-    if (!request_has_chunk(request))
+    if (!request_has_chunk(request)) {
         leave_queue(&progress->to_stage, request);
+    } else if (request->whole) {
+        /* The blocks of a collective go side by side: each has another owner. */
+        leave_queue(&progress->to_stage, request);
+        queue_for_staging(progress, request);
+    }
     return slot;
 }
 
@@ -193,6 +208,7 @@ static void give_slot(struct progress *progress, struct staging_slot *slot)
                        .sequence = request->sequence,
                        .in_offset = slot->offset,
                        .chunk = slot->chunk,
+                       .block = request->ask.block,
                    });
 }
 
@@ -250,32 +266,78 @@ static void stage_now(struct progress *progress, struct request *request)
     }
 }
 
+static void enqueue(struct progress *progress, struct progress_group *group,
+                    struct request *request, uint64_t age)
+{
+    request->group = group;
+    request->age = age;
+    DL_APPEND(group->requests, request);
+    group->request_count++;
+    DL_APPEND2(progress->to_submit, request, queue_prev, queue_next);
+}
+
+static int init_request(const struct progress *progress, const struct progress_group *group,
+                        const struct request_ask *ask, uint32_t rank, struct request *request,
+                        struct error *error)
+{
+    int code =
+        request_init(request, ask, rank, &group->rule, group->next_sequence, &progress->memory);
+    if (code < 0)
+        error_set(error, code,
+                  "%s: %" PRIu64 " elements are too many: one collective has at most %u "
+                  "chunks of %" PRIu32 " bytes (data.chunk_bytes); split it",
+                  collective_name(ask->kind), ask->count, LAYOUT_MAX_CHUNKS,
+                  group->rule.chunk_bytes);
+    return code;
+}
+
+static void stage_if_small(struct progress *progress, struct request *request)
+{
+    uint64_t bytes = request_bytes(request);
+    for (uint32_t i = 0; i < request->block_count; i++)
+        bytes += request_bytes(&request->blocks[i]);
+    if (bytes > PROGRESS_SMALL_BYTES)
+        return;
+    if (request->state == REQUEST_SUBMITTED)
+        stage_now(progress, request);
+    for (uint32_t i = 0; i < request->block_count; i++) {
+        if (request->blocks[i].state == REQUEST_SUBMITTED)
+            stage_now(progress, &request->blocks[i]);
+    }
+}
+
 int progress_submit(struct progress *progress, struct progress_group *group,
-                    const struct request_ask *ask, uint32_t rank, struct request *request,
+                    const struct request_ask *ask, const struct request_ask *blocks,
+                    uint32_t block_count, uint32_t rank, struct request *request,
                     struct error *error)
 {
     const struct error *failure = progress->failed ? &progress->failure : &group->failure;
     if (progress->failed || group->failed)
         return error_set(error, failure->code, "%s", failure->text);
-    int code =
-        request_init(request, ask, rank, &group->rule, group->next_sequence, &progress->memory);
-    if (code < 0)
-        return error_set(error, code,
-                         "%s: %" PRIu64 " elements are too many: one collective has at most %u "
-                         "chunks of %" PRIu32 " bytes (data.chunk_bytes); split it",
-                         collective_name(ask->kind), ask->count, LAYOUT_MAX_CHUNKS,
-                         group->rule.chunk_bytes);
+    struct request *made = NULL;
+    if (block_count > 0 && !(made = calloc(block_count, sizeof(*made))))
+        return error_set(error, ERR_MEMORY, "out of memory for %" PRIu32 " parts", block_count);
+    int code = init_request(progress, group, ask, rank, request, error);
+    for (uint32_t i = 0; i < block_count && code == 0; i++)
+        code = init_request(progress, group, &blocks[i], rank, &made[i], error);
+    if (code < 0) {
+        free(made);
+        return code;
+    }
+    request->blocks = made;
+    request->block_count = block_count;
+    request->incomplete = block_count + 1;
     group->next_sequence++;
-    request->group = group;
-    request->age = progress->next_age++;
-    DL_APPEND(group->requests, request);
-    group->request_count++;
     bool nothing_ahead = !progress->to_stage && !progress->to_submit;
-    DL_APPEND2(progress->to_submit, request, queue_prev, queue_next);
+    uint64_t age = progress->next_age++;
+    enqueue(progress, group, request, age);
+    for (uint32_t i = 0; i < block_count; i++) {
+        made[i].whole = request;
+        enqueue(progress, group, &made[i], age);
+    }
     submit_waiting(progress);
-    if (nothing_ahead && request->state == REQUEST_SUBMITTED &&
-        request_bytes(request) <= PROGRESS_SMALL_BYTES)
-        stage_now(progress, request);
+    if (nothing_ahead)
+        stage_if_small(progress, request);
     return 0;
 }
 
@@ -291,7 +353,7 @@ static bool finish_if_done(struct progress *progress, struct request *request, u
 {
     if (!request_finished(request))
         return false;
-    complete(progress, request, 0, now_ns);
+    complete(progress, request, NULL, now_ns);
     return true;
 }
 
@@ -433,8 +495,7 @@ static void fail_request(struct progress *progress, struct request *request,
         leave_queue(&progress->to_submit, request);
     else if (request_has_chunk(request))
         leave_queue(&progress->to_stage, request);
-    request->error_text = strdup(error->text);
-    complete(progress, request, error->code, now_ns);
+    complete(progress, request, error, now_ns);
 }
 
 void progress_fail_group(struct progress *progress, struct progress_group *group,

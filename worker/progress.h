@@ -90,10 +90,13 @@ int progress_group_add(struct progress *progress, struct progress_group *group, 
  * group's own slot, so that its memory cannot be used again. */
 bool progress_group_remove(struct progress *progress, struct progress_group *group);
 
-/* Give a checked ask the group's next sequence number and send it on its way as far as that goes
- * without waiting. Returns 0, or the failure of the group or job, or ERR_INVALID (too large). */
+/* Give a checked ask, and the blocks of it that this rank takes part in, in the order of their
+ * numbers, the group's next sequence number, and send them on their way as far as that goes without
+ * waiting. Returns 0, or the failure of the group or job, or ERR_INVALID (too large), ERR_MEMORY.
+ */
 int progress_submit(struct progress *progress, struct progress_group *group,
-                    const struct request_ask *ask, uint32_t rank, struct request *request,
+                    const struct request_ask *ask, const struct request_ask *blocks,
+                    uint32_t block_count, uint32_t rank, struct request *request,
                     struct error *error);
 
 /* Whether the driver has something to do that did not come from the daemon. */

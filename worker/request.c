@@ -7,23 +7,9 @@
 
 #define DATA_ALIGNMENT 64u
 
-static bool sends(const struct request_ask *ask, uint32_t rank)
+static struct route ask_route(const struct request_ask *ask)
 {
-    return ask->kind == COLLECTIVE_BROADCAST ? rank == ask->root : ask->kind != COLLECTIVE_BARRIER;
-}
-
-static bool receives(const struct request_ask *ask, uint32_t rank)
-{
-    switch (ask->kind) {
-    case COLLECTIVE_ALL_REDUCE:
-        return true;
-    case COLLECTIVE_REDUCE:
-        return rank == ask->root;
-    case COLLECTIVE_BROADCAST:
-        return rank != ask->root;
-    default:
-        return false;
-    }
+    return ask->block ? ask->route : route_find(ask->kind, ask->root, 0, 0);
 }
 
 static bool ranges_overlap_partly(const void *a, const void *b, uint64_t bytes)
@@ -45,7 +31,8 @@ int request_check(const struct request_ask *ask, uint32_t rank, uint32_t size, s
     if (element_bytes == 0)
         return error_set(error, ERR_INVALID, "%s: %d is no element type (0 to %d)", name,
                          (int)ask->dtype, DTYPE_COUNT - 1);
-    if (ask->kind != COLLECTIVE_BROADCAST) {
+    struct route route = ask_route(ask);
+    if (collective_has_op(ask->kind)) {
         if ((unsigned)ask->op >= REDUCE_OP_COUNT)
             return error_set(error, ERR_INVALID, "%s: %d is no operation (0 to %d)", name,
                              (int)ask->op, REDUCE_OP_COUNT - 1);
@@ -53,7 +40,7 @@ int request_check(const struct request_ask *ask, uint32_t rank, uint32_t size, s
             return error_set(error, ERR_INVALID, "%s: %s is not for %s, only for integers", name,
                              reduce_op_name(ask->op), dtype_name(ask->dtype));
     }
-    if (ask->kind != COLLECTIVE_ALL_REDUCE && ask->root >= size)
+    if (collective_has_root(ask->kind) && ask->root >= size)
         return error_set(error, ERR_INVALID, "%s: root %d is not a rank of the group (0 to %u)",
                          name, (int)ask->root, size - 1);
     if (ask->count > (1ull << 62) / element_bytes)
@@ -61,11 +48,12 @@ int request_check(const struct request_ask *ask, uint32_t rank, uint32_t size, s
                          ask->count);
     if (ask->count == 0)
         return 0;
-    if (sends(ask, rank) && !ask->send)
+    bool sends = route_sends(&route, rank), receives = route_receives(&route, rank);
+    if (sends && !ask->send)
         return error_set(error, ERR_INVALID, "%s: the buffer to send is NULL", name);
-    if (receives(ask, rank) && !ask->recv)
+    if (receives && !ask->recv)
         return error_set(error, ERR_INVALID, "%s: the buffer to receive into is NULL", name);
-    if (sends(ask, rank) && receives(ask, rank) &&
+    if (sends && receives &&
         ranges_overlap_partly(ask->send, ask->recv, ask->count * element_bytes))
         return error_set(error, ERR_INVALID, "%s: the buffers overlap without being the same",
                          name);
@@ -90,21 +78,23 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
                  const struct request_memory *memory)
 {
     struct request made = {.ask = *ask, .state = REQUEST_QUEUED, .sequence = sequence};
+    struct route route = ask_route(ask);
     if (ask->kind == COLLECTIVE_BARRIER) {
         made.ask.count = 0;
         made.ask.dtype = DTYPE_U8;
-        made.ask.op = REDUCE_SUM;
     }
-    if (ask->kind == COLLECTIVE_BROADCAST)
+    if (!collective_has_op(ask->kind))
         made.ask.op = REDUCE_SUM;
-    if (ask->kind == COLLECTIVE_BARRIER || ask->kind == COLLECTIVE_ALL_REDUCE)
+    if (!collective_has_root(ask->kind))
         made.ask.root = 0;
-    uint32_t element_bytes = (uint32_t)dtype_bytes(made.ask.dtype);
-    int code = layout_init(&made.layout, rule, sequence, made.ask.count, element_bytes);
+    uint64_t elements = route_in_blocks(ask->kind) && ask->block == 0 ? 0 : made.ask.count;
+    made.block_rule = layout_rule_single(rule);
+    int code = layout_init(&made.layout, ask->block ? &made.block_rule : rule, sequence, elements,
+                           (uint32_t)dtype_bytes(made.ask.dtype));
     if (code < 0)
         return code;
-    made.copy_in = sends(ask, rank);
-    made.copy_out = receives(ask, rank);
+    made.copy_in = route_sends(&route, rank);
+    made.copy_out = route_receives(&route, rank);
     uint64_t bytes = request_bytes(&made);
     if (bytes == 0) {
         made.in_offset = made.out_offset = memory->data_offset;
@@ -116,6 +106,8 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
                       !lies_in_arena(memory, out, bytes, &made.out_offset);
     }
     *request = made;
+    if (ask->block)
+        request->layout.rule = &request->block_rule;
     return 0;
 }
 
@@ -123,6 +115,8 @@ void request_clear(struct request *request)
 {
     free(request->error_text);
     request->error_text = NULL;
+    free(request->blocks);
+    request->blocks = NULL;
 }
 
 bool request_has_chunk(const struct request *request)
@@ -160,10 +154,19 @@ void request_describe(const struct request *request, uint32_t group, char *text,
     else if (ask->kind == COLLECTIVE_BROADCAST)
         snprintf(what, sizeof(what), "broadcast of %" PRIu64 " %s from rank %" PRIu32, ask->count,
                  dtype_name(ask->dtype), ask->root);
+    else if (!collective_has_op(ask->kind))
+        snprintf(what, sizeof(what), "%s of %" PRIu64 " %s", collective_name(ask->kind), ask->count,
+                 dtype_name(ask->dtype));
     else
         snprintf(what, sizeof(what), "%s of %" PRIu64 " %s (%s)", collective_name(ask->kind),
                  ask->count, dtype_name(ask->dtype), reduce_op_name(ask->op));
-    if (request->staged)
+    if (request->blocks)
+        snprintf(text, bytes,
+                 "%s on group %" PRIu32 ", number %" PRIu64 ": %" PRIu32 " of %" PRIu32
+                 " parts complete",
+                 what, group, request->sequence, request->block_count + 1 - request->incomplete,
+                 request->block_count + 1);
+    else if (request->staged)
         snprintf(text, bytes,
                  "%s on group %" PRIu32 ", number %" PRIu64 ": %" PRIu32 " of %" PRIu32
                  " chunks handed over, %" PRIu32 " back",

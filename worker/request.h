@@ -1,4 +1,6 @@
-/* A collective in progress, as the worker sees it.
+/* A collective in progress, as the worker sees it. One that travels in blocks (common/route.h) is a
+ * request without data of its own, the *whole*, and a request for each block that this rank takes
+ * part in; the whole is complete when all of them are.
  *
  *   QUEUED --submitted to the daemon--> SUBMITTED --all chunks back--> COMPLETE
  *      \________________________failure___________/                       ^
@@ -15,6 +17,7 @@
 #include "common/dtype.h"
 #include "common/error.h"
 #include "common/layout.h"
+#include "common/route.h"
 
 struct progress_group;
 
@@ -23,14 +26,21 @@ struct request_ask {
     enum collective_kind kind;
     enum dtype dtype;
     enum reduce_op op;
-    uint32_t root; /* rank in the group */
-    uint64_t count;
+    uint32_t root;      /* rank in the group */
+    uint32_t block;     /* common/route.h; 0: the collective itself */
+    struct route route; /* of the block; not looked at for the collective itself */
+    uint64_t count;     /* elements; a collective in blocks has none of its own to move */
     const void *send;
     void *recv;
     uint32_t priority;
 };
 
-enum request_state { REQUEST_QUEUED, REQUEST_SUBMITTED, REQUEST_COMPLETE };
+enum request_state {
+    REQUEST_QUEUED,
+    REQUEST_SUBMITTED,
+    REQUEST_OVER, /* a block; or the whole, while blocks of it are not */
+    REQUEST_COMPLETE,
+};
 
 struct request {
     struct request_ask ask;
@@ -40,10 +50,11 @@ struct request {
     uint64_t age;      /* order of the calls in the job */
     uint64_t number;   /* in the rings; valid while SUBMITTED */
     struct layout layout;
-    bool staged;        /* chunks travel through staging slots */
-    bool copy_in;       /* staged: this rank has data to give */
-    bool copy_out;      /* staged: this rank wants the result */
-    uint64_t in_offset; /* not staged: where it lies in the arena */
+    struct layout_rule block_rule; /* of a block: what its layout refers to */
+    bool staged;                   /* chunks travel through staging slots */
+    bool copy_in;                  /* staged: this rank has data to give */
+    bool copy_out;                 /* staged: this rank wants the result */
+    uint64_t in_offset;            /* not staged: where it lies in the arena */
     uint64_t out_offset;
     uint32_t chunks_given; /* handed over, or being copied for that */
     uint32_t chunks_back;  /* reported by the daemon */
@@ -52,6 +63,10 @@ struct request {
     int result;            /* COMPLETE: 0 or an error code */
     char *error_text;      /* of a failure; may be NULL; freed by request_clear */
     uint64_t completed_ns;
+    struct request *whole;  /* a block: whose it is; else NULL */
+    struct request *blocks; /* the whole: [block_count], freed by request_clear; or NULL */
+    uint32_t block_count;
+    uint32_t incomplete;                     /* the whole: itself and its blocks */
     struct request *prev, *next;             /* group's incomplete requests */
     struct request *queue_prev, *queue_next; /* waiting to be submitted, staged, or told complete */
 };

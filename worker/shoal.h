@@ -133,6 +133,46 @@ SHOAL_API int shoal_broadcast(shoal_group *group, void *data, size_t count, enum
                               int root, shoal_request **request);
 SHOAL_API int shoal_barrier(shoal_group *group, shoal_request **request);
 
+/* Collectives in which every rank has a part of its own. In the first form all parts have `count`
+ * elements and lie side by side in rank order; in the `_v` form each has a size of its own, which
+ * may be 0, and lies anywhere: send[i] and recv[i] are the parts for and from rank i of the group.
+ * The lists are read before the call returns. Buffers must not overlap, but a rank's own part may
+ * be in place: for all_gather, send may be this rank's part of recv; for reduce_scatter, recv may
+ * be this rank's part of send; likewise for gather and scatter on the root. Ranks that do not agree
+ * on the size of a part get SHOAL_EMISMATCH.
+ *
+ * all_gather: everybody gets every rank's part. reduce_scatter: rank i gets the reduction of
+ * everybody's part i. gather, scatter: to and from the root alone (recv, or send, is not looked at
+ * elsewhere, nor its list and counts). all_to_all: rank i's part j goes to rank j. */
+SHOAL_API int shoal_all_gather(shoal_group *group, const void *send, void *recv, size_t count,
+                               enum shoal_dtype dtype, shoal_request **request);
+SHOAL_API int shoal_all_gather_v(shoal_group *group, const void *send, void *const recv[],
+                                 const size_t counts[], enum shoal_dtype dtype,
+                                 shoal_request **request);
+SHOAL_API int shoal_reduce_scatter(shoal_group *group, const void *send, void *recv, size_t count,
+                                   enum shoal_dtype dtype, enum shoal_op op,
+                                   shoal_request **request);
+SHOAL_API int shoal_reduce_scatter_v(shoal_group *group, const void *const send[], void *recv,
+                                     const size_t counts[], enum shoal_dtype dtype,
+                                     enum shoal_op op, shoal_request **request);
+SHOAL_API int shoal_gather(shoal_group *group, const void *send, void *recv, size_t count,
+                           enum shoal_dtype dtype, int root, shoal_request **request);
+/* `count` elements are sent by this rank; counts[i] come from rank i. */
+SHOAL_API int shoal_gather_v(shoal_group *group, const void *send, size_t count, void *const recv[],
+                             const size_t counts[], enum shoal_dtype dtype, int root,
+                             shoal_request **request);
+SHOAL_API int shoal_scatter(shoal_group *group, const void *send, void *recv, size_t count,
+                            enum shoal_dtype dtype, int root, shoal_request **request);
+SHOAL_API int shoal_scatter_v(shoal_group *group, const void *const send[], const size_t counts[],
+                              void *recv, size_t count, enum shoal_dtype dtype, int root,
+                              shoal_request **request);
+SHOAL_API int shoal_all_to_all(shoal_group *group, const void *send, void *recv, size_t count,
+                               enum shoal_dtype dtype, shoal_request **request);
+SHOAL_API int shoal_all_to_all_v(shoal_group *group, const void *const send[],
+                                 const size_t send_counts[], void *const recv[],
+                                 const size_t recv_counts[], enum shoal_dtype dtype,
+                                 shoal_request **request);
+
 /* Progress among requests in flight: smaller priorities go first. For the next collectives that
  * this thread starts on the group; 0 at first. All ranks should use the same. */
 SHOAL_API int shoal_group_set_priority(shoal_group *group, uint32_t priority);

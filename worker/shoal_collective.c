@@ -26,20 +26,18 @@ static bool needs_background(const struct shoal_job *job, const struct shoal_req
 {
     if (mode == START_WAITING)
         return job->completions_used;
-    return mode == START_BACKGROUND || job->completions_used ||
+    return mode == START_BACKGROUND || job->completions_used || request->core.block_count > 0 ||
            request->core.state == REQUEST_QUEUED || request_has_chunk(&request->core) ||
            (request->core.staged && request_bytes(&request->core) > PROGRESS_SMALL_BYTES);
 }
 
-int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
-                     struct shoal_request **request, struct error *error)
+/* The asks are checked. */
+static int start(struct shoal_group *group, const struct request_ask *ask,
+                 const struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
+                 struct shoal_request **request, struct error *error)
 {
     struct shoal_job *job = group->job;
-    int code = job_check(job, error);
-    if (code == 0)
-        code = request_check(ask, group->rank, group->size, error);
-    if (code < 0)
-        return code;
+    int code = 0;
     struct shoal_request *made = calloc(1, sizeof(*made));
     if (!made)
         return error_set(error, ERR_MEMORY, "out of memory for a request");
@@ -47,7 +45,8 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     if (job->closing)
         code = error_set(error, ERR_STATE, "the job is being closed");
     else
-        code = progress_submit(&job->progress, &group->core, ask, group->rank, &made->core, error);
+        code = progress_submit(&job->progress, &group->core, ask, blocks, block_count, group->rank,
+                               &made->core, error);
     if (code == 0) {
         made->job = job;
         made->references = 2; /* the caller's, and progress's until it is complete */
@@ -64,6 +63,15 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     }
     *request = made;
     return 0;
+}
+
+int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
+                     struct shoal_request **request, struct error *error)
+{
+    int code = job_check(group->job, error);
+    if (code == 0)
+        code = request_check(ask, group->rank, group->size, error);
+    return code < 0 ? code : start(group, ask, NULL, 0, mode, request, error);
 }
 
 static bool request_is_complete(const void *argument)
@@ -108,7 +116,8 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
     return code;
 }
 
-static int start(struct shoal_group *group, struct request_ask *ask, struct shoal_request **request)
+int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
+                    uint32_t block_count, struct shoal_request **request)
 {
     struct error error;
     struct shoal_job *job = group->job;
@@ -117,8 +126,11 @@ static int start(struct shoal_group *group, struct request_ask *ask, struct shoa
     pthread_mutex_lock(&job->lock);
     ask->priority = thread_priority(group);
     pthread_mutex_unlock(&job->lock);
+    for (uint32_t i = 0; i < block_count; i++)
+        blocks[i].priority = ask->priority;
     struct shoal_request *made = NULL;
-    int code = collective_start(group, ask, request ? START_ASYNC : START_WAITING, &made, &error);
+    int code = start(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING, &made,
+                     &error);
     assert(code < 0 || (made && made->job));
     if (code == 0 && !request)
         code = wait_for_request(made, -1, true, &error);
@@ -127,6 +139,16 @@ static int start(struct shoal_group *group, struct request_ask *ask, struct shoa
     if (request)
         *request = made;
     return SHOAL_OK;
+}
+
+/* A collective that travels whole. */
+static int call_whole(struct shoal_group *group, struct request_ask *ask,
+                      struct shoal_request **request)
+{
+    struct error error;
+    if (request_check(ask, group->rank, group->size, &error) < 0)
+        return error_text_keep(&error);
+    return collective_call(group, ask, NULL, 0, request);
 }
 
 int shoal_all_reduce(shoal_group *group, const void *send, void *recv, size_t count,
@@ -138,7 +160,7 @@ int shoal_all_reduce(shoal_group *group, const void *send, void *recv, size_t co
                               .count = count,
                               .send = send,
                               .recv = recv};
-    return start(group, &ask, request);
+    return call_whole(group, &ask, request);
 }
 
 int shoal_reduce(shoal_group *group, const void *send, void *recv, size_t count,
@@ -151,7 +173,7 @@ int shoal_reduce(shoal_group *group, const void *send, void *recv, size_t count,
                               .count = count,
                               .send = send,
                               .recv = recv};
-    return start(group, &ask, request);
+    return call_whole(group, &ask, request);
 }
 
 int shoal_broadcast(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype, int root,
@@ -163,13 +185,13 @@ int shoal_broadcast(shoal_group *group, void *data, size_t count, enum shoal_dty
                               .count = count,
                               .send = data,
                               .recv = data};
-    return start(group, &ask, request);
+    return call_whole(group, &ask, request);
 }
 
 int shoal_barrier(shoal_group *group, shoal_request **request)
 {
     struct request_ask ask = {.kind = COLLECTIVE_BARRIER};
-    return start(group, &ask, request);
+    return call_whole(group, &ask, request);
 }
 
 int shoal_test(shoal_request *request)

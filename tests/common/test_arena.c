@@ -128,7 +128,7 @@ START_TEST(test_attach_refuses_a_bad_header)
         header->field = old;                                                                       \
     } while (0)
     REFUSED(magic, 1);
-    REFUSED(version, 2);
+    REFUSED(version, 1);
     REFUSED(zero, 1);
     REFUSED(total_bytes, BYTES + 4096);
     REFUSED(total_bytes, BYTES - 4096);

@@ -447,8 +447,8 @@ static void worker_start(struct virtual_worker *worker, uint32_t index)
     struct error error;
     flight->next = worker->flights;
     worker->flights = flight;
-    int result = progress_submit(&worker->progress, &worker->groups[it->group], &ask, place,
-                                 &flight->request, &error);
+    int result = progress_submit(&worker->progress, &worker->groups[it->group], &ask, NULL, 0,
+                                 place, &flight->request, &error);
     if (result != 0) {
         worker_failed(worker, result, error.text);
         flight_free(worker, flight);

@@ -16,7 +16,7 @@ static const struct wire_ask barrier = {.kind = COLLECTIVE_BARRIER};
 START_TEST(one_rank_against_others)
 {
     struct disagreement all;
-    disagreement_init(&all, 0, 3);
+    disagreement_init(&all, 0, 64, 3);
     struct wire_ask ask = sum_of(8);
     disagreement_add(&all, 0, &ask);
     disagreement_add(&all, 1, &barrier);
@@ -32,7 +32,7 @@ END_TEST
 START_TEST(ranks_are_named_as_they_come_and_asks_once)
 {
     struct disagreement all;
-    disagreement_init(&all, 7, 1ull << 40);
+    disagreement_init(&all, 7, 64, 1ull << 40);
     struct wire_ask small = sum_of(1), large = sum_of(2);
     disagreement_add(&all, 5, &small);
     disagreement_add(&all, 3, &large);
@@ -52,7 +52,7 @@ END_TEST
 START_TEST(beyond_sixteen_ranks_are_counted)
 {
     struct disagreement all;
-    disagreement_init(&all, 0, 0);
+    disagreement_init(&all, 0, 64, 0);
     for (uint32_t rank = 0; rank < 16; rank++)
         disagreement_add(&all, rank, &barrier);
     char text[512];
@@ -68,7 +68,7 @@ END_TEST
 START_TEST(beyond_eight_asks_are_counted)
 {
     struct disagreement all;
-    disagreement_init(&all, 0, 0);
+    disagreement_init(&all, 0, 64, 0);
     for (uint32_t rank = 0; rank < 8; rank++) {
         struct wire_ask ask = sum_of(rank);
         disagreement_add(&all, rank, &ask);
@@ -94,7 +94,7 @@ END_TEST
 START_TEST(text_is_cut_where_the_room_ends)
 {
     struct disagreement all;
-    disagreement_init(&all, UINT32_MAX, UINT64_MAX);
+    disagreement_init(&all, UINT32_MAX, 64, UINT64_MAX);
     for (uint32_t i = 0; i < 9; i++) {
         struct wire_ask ask = {.kind = COLLECTIVE_REDUCE,
                                .dtype = DTYPE_BF16,
@@ -123,7 +123,7 @@ END_TEST
 START_TEST(nobody_has_asked)
 {
     struct disagreement all;
-    disagreement_init(&all, 1, 2);
+    disagreement_init(&all, 1, 64, 2);
     char text[128];
     disagreement_text(&all, text, sizeof(text));
     ck_assert_str_eq(text, "the ranks disagree on collective 2 of group 1");

@@ -13,7 +13,8 @@ static struct fixture *two_and_one(uint32_t server)
     return fixture_create(&options);
 }
 
-/* Four nodes; this one owns all shards: window + 1 receives from each of three. */
+/* Four nodes; this one owns all shards: window + 1 receives from each of three for contributions,
+ * and as many for the results of blocks that they own. */
 static struct fixture_options four_nodes(uint64_t buffers)
 {
     return (struct fixture_options){.nodes = 4,
@@ -26,8 +27,8 @@ static struct fixture_options four_nodes(uint64_t buffers)
 
 START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
 {
-    /* 4 sums and 15 receives are wanted */
-    for (uint64_t buffers = 0; buffers < 19; buffers++) {
+    /* 16 sums (4 for each owner) and 30 receives are wanted */
+    for (uint64_t buffers = 0; buffers < 46; buffers++) {
         struct fixture_options options = four_nodes(buffers ? buffers : 1);
         struct fixture *fixture = fixture_create(&options);
         fixture_expect_error(fixture, fixture_open_job(fixture, FIXTURE_JOB), ERR_MEMORY,
@@ -41,15 +42,15 @@ START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
         exchange_check(fixture->exchange);
         fixture_destroy(fixture);
     }
-    struct fixture_options options = four_nodes(19);
+    struct fixture_options options = four_nodes(46);
     struct fixture *fixture = fixture_create(&options);
     ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 46 * 320);
     for (uint32_t node = 1; node < 4; node++)
-        ck_assert_uint_eq(fixture_posted(fixture, node), 5);
+        ck_assert_uint_eq(fixture_posted(fixture, node), 10);
     fixture_expect_error(fixture, fixture_open_job(fixture, 0x777), ERR_MEMORY,
                          "bytes already promised");
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 46 * 320);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -57,16 +58,16 @@ END_TEST
 /* Receives that were posted cannot be taken back, and serve the next job. */
 START_TEST(receives_of_a_closed_job_serve_the_next)
 {
-    struct fixture_options options = four_nodes(19);
+    struct fixture_options options = four_nodes(46);
     struct fixture *fixture = fixture_create(&options);
     for (int round = 0; round < 5; round++) {
         ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
-        ck_assert_uint_eq(fixture->posted_count, 15);
+        ck_assert_uint_eq(fixture->posted_count, 30);
         ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
-        ck_assert_uint_eq(fixture->posted_count, 14); /* one is held */
+        ck_assert_uint_eq(fixture->posted_count, 29); /* one is held */
         exchange_job_close(fixture->exchange, FIXTURE_JOB);
         exchange_check(fixture->exchange);
-        ck_assert_uint_le(fixture->posted_count, 15);
+        ck_assert_uint_le(fixture->posted_count, 30);
     }
     fixture_destroy(fixture);
 }
@@ -90,7 +91,7 @@ static int open_pair(struct fixture *fixture, uint64_t job, uint32_t node)
  * next with the same one. */
 START_TEST(a_closed_job_promises_nothing)
 {
-    struct fixture_options options = four_nodes(5);
+    struct fixture_options options = four_nodes(10);
     options.shared_receives = _i == 1;
     struct fixture *fixture = fixture_create(&options);
     for (uint64_t round = 0; round < 12; round++) {
@@ -98,9 +99,9 @@ START_TEST(a_closed_job_promises_nothing)
         uint32_t posted = fixture->posted_count;
         ck_assert_int_eq(open_pair(fixture, 7 + round, node), 0);
         ck_assert_uint_eq(fixture->posted_count, round < 3 && (round == 0 || _i == 0)
-                                                     ? posted + 5
+                                                     ? posted + 10
                                                      : posted); /* no memory more */
-        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 5 * 320);
+        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 10 * 320);
         fixture_expect_error(fixture, open_pair(fixture, 100, 3), ERR_MEMORY, "already promised");
         exchange_job_close(fixture->exchange, 7 + round);
         ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
@@ -124,12 +125,12 @@ START_TEST(receives_come_with_the_peer)
     ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
     ck_assert_uint_eq(fixture->posted_count, 0);
     exchange_peer_up(fixture->exchange, 2, fixture_receive_token(2), fixture_send_token(2));
-    ck_assert_uint_eq(fixture_posted(fixture, 2), 5);
-    ck_assert_uint_eq(fixture->posted_count, 5);
+    ck_assert_uint_eq(fixture_posted(fixture, 2), 10);
+    ck_assert_uint_eq(fixture->posted_count, 10);
     fixture_peer_down(fixture, 2);
     ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
     exchange_peer_up(fixture->exchange, 2, fixture_receive_token(2), fixture_send_token(2));
-    ck_assert_uint_eq(fixture_posted(fixture, 2), 5);
+    ck_assert_uint_eq(fixture_posted(fixture, 2), 10);
     exchange_check(fixture->exchange);
     fixture_destroy(fixture);
 }
@@ -154,16 +155,16 @@ START_TEST(missing_receives_are_made_up_for)
 {
     struct fixture_options options = four_nodes(100);
     struct fixture *fixture = fixture_create(&options);
-    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0); /* 15 of 16 of the first slab */
+    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0); /* 30 of 32 of two slabs */
     uint32_t both[] = {2, 0};
     fixture->refuse_slabs = true;
     ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 1, both, 2, NULL), 0);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 6); /* of 10 */
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 12); /* of 20 */
     fixture->refuse_slabs = false;
     struct wire_header header = fixture_header(1, WIRE_RESULT, 0, 0, COUNT);
     header.job = 1; /* dropped: its buffer is free at once */
     ck_assert_int_eq(fixture_message(fixture, 1, header, NULL, 0), 0);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 20);
     exchange_check(fixture->exchange);
     fixture_destroy(fixture);
 }
@@ -173,10 +174,10 @@ END_TEST
  * time: receives, sums, and the news of a disagreement. */
 START_TEST(what_lacked_memory_is_tried_again)
 {
-    struct fixture *fixture = two_and_one(1); /* 5 of 16 buffers are posted */
+    struct fixture *fixture = two_and_one(1); /* 10 of 16 buffers are posted */
     struct buffer *taken[16];
     uint32_t count = 0;
-    for (; count < 11; count++)
+    for (; count < 6; count++)
         taken[count] = buffer_get(fixture->pool);
     fixture->refuse_slabs = true;
     bool disagree = _i == 1;
@@ -197,18 +198,19 @@ START_TEST(what_lacked_memory_is_tried_again)
     fixture_all_reduced(fixture);
     fixture_all_sent(fixture);
     uint32_t both[] = {2, 0};
+    fixture->refuse_slabs = false;
     ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 1, both, 2, NULL), 0);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
-    for (uint32_t n = 0; n < 6; n++)
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 20);
+    for (uint32_t n = 0; n < 12; n++)
         taken[count++] = buffer_get(fixture->pool);
     both[0] = 1;
     both[1] = 2;
-    fixture->refuse_receives = true;
+    fixture->refuse_receives = fixture->refuse_slabs = true;
     ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 2, both, 2, NULL), 0);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 10);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 20);
     fixture->refuse_receives = fixture->refuse_slabs = false;
     exchange_tick(fixture->exchange, 3);
-    ck_assert_uint_eq(fixture_posted(fixture, 1), 15);
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 30);
     while (count > 0)
         buffer_release(taken[--count]);
     fixture_destroy(fixture);

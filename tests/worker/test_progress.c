@@ -147,7 +147,7 @@ static struct job_request *submit(struct cluster *cluster, uint32_t rank, uint32
     struct worker *worker = &cluster->workers[rank];
     made->rank = rank;
     ck_assert_int_eq(request_check(&ask, rank, cluster->rank_count, NULL), 0);
-    ck_assert_int_eq(progress_submit(&worker->progress, &worker->groups[group], &ask, rank,
+    ck_assert_int_eq(progress_submit(&worker->progress, &worker->groups[group], &ask, NULL, 0, rank,
                                      &made->request, NULL),
                      0);
     return made;
@@ -534,9 +534,9 @@ START_TEST(test_failed_group_leaves_the_others_alone)
             struct request later;
             struct request_ask ask = {.kind = COLLECTIVE_BARRIER};
             struct error text;
-            ck_assert_int_eq(
-                progress_submit(&worker->progress, &worker->groups[0], &ask, rank, &later, &text),
-                ERR_LOST);
+            ck_assert_int_eq(progress_submit(&worker->progress, &worker->groups[0], &ask, NULL, 0,
+                                             rank, &later, &text),
+                             ERR_LOST);
             ck_assert_str_eq(text.text, error.text);
             progress_group_remove(&worker->progress, &worker->groups[0]);
         }
@@ -559,7 +559,7 @@ START_TEST(test_too_large_is_refused_with_the_limit)
     struct request request;
     struct error error;
     ck_assert_int_eq(
-        progress_submit(&worker->progress, &worker->groups[0], &ask, 0, &request, &error),
+        progress_submit(&worker->progress, &worker->groups[0], &ask, NULL, 0, 0, &request, &error),
         ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "at most 4194304 chunks of 1024 bytes"));
     cluster_close(&cluster);
@@ -587,8 +587,9 @@ START_TEST(test_failed_job_fails_everything)
     ck_assert(!progress_has_work(&worker->progress));
     struct request later;
     struct request_ask ask = {.kind = COLLECTIVE_BARRIER};
-    ck_assert_int_eq(progress_submit(&worker->progress, &worker->groups[1], &ask, 0, &later, NULL),
-                     ERR_DISCONNECTED);
+    ck_assert_int_eq(
+        progress_submit(&worker->progress, &worker->groups[1], &ask, NULL, 0, 0, &later, NULL),
+        ERR_DISCONNECTED);
     struct progress_group group = {.number = 9, .rule = worker->groups[0].rule};
     ck_assert_int_eq(
         progress_group_add(&worker->progress, &group, take_memory(worker, CHUNK_BYTES), NULL), 0);

@@ -29,7 +29,7 @@ START_TEST(test_every_ask_is_checked)
         ck_assert_int_eq(request_check(&ask, 0, 2, &error), ERR_INVALID);                          \
         ck_assert_msg(strstr(error.text, words) != NULL, "%s", error.text);                        \
     } while (0)
-    REFUSED(kind, (enum collective_kind)4, "unknown collective");
+    REFUSED(kind, COLLECTIVE_KIND_COUNT, "unknown collective");
     REFUSED(dtype, (enum dtype)8, "all_reduce: 8 is no element type");
     REFUSED(op, (enum reduce_op)8, "all_reduce: 8 is no operation");
     REFUSED(op, REDUCE_BAND, "band is not for float");
