@@ -227,7 +227,10 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
 void send_submit(struct exchange *exchange, struct exchange_send *send)
 {
     if (send == &exchange->unsent) { /* its group has failed */
+        struct exchange_send *then = send->then;
         receive_release(exchange, send->buffer);
+        if (then)
+            slot_last_result(then);
         return;
     }
     send->group->pending++;

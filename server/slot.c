@@ -171,6 +171,12 @@ static void slot_send_results(struct slot *slot)
         if (i != group->self_node && slot->contributions[i].buffer == source.buffer)
             last = slot_result_send(slot, i, &source);
     }
+    if (last && group->failed) { /* there was no memory for it, and it is none of ours */
+        send_submit(group->job->exchange, last);
+        return;
+    }
+    if (last)
+        last->waits = 1; /* until all are sent: one for which there is no memory ends at once */
     for (uint32_t i = 0; i < group->node_count; i++) {
         if (i == group->self_node || !slot->contributions[i].heard ||
             (last && last->node == group->nodes[i]))
@@ -183,14 +189,14 @@ static void slot_send_results(struct slot *slot)
         group->slots_of[i]--;
         send_submit(group->job->exchange, send);
     }
-    if (last && last->waits == 0)
+    if (last)
         slot_last_result(last);
 }
 
 void slot_last_result(struct exchange_send *last)
 {
     struct exchange_group *group = last->group;
-    if (last->waits > 0 && --last->waits > 0)
+    if (--last->waits > 0)
         return;
     if (group->failed) {
         send_free(group->job->exchange, last);
