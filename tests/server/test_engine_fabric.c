@@ -193,6 +193,8 @@ START_TEST(messages_of_the_connection_before_are_passed_over)
     half_start(&half, false);
     while (engine_poll_transport(&half.engine, 1))
         continue;
+    uint32_t receives = memory_fabric_receives(half.fabric, 0, 1);
+    ck_assert_uint_gt(receives, 0);
     other_send(&half, 1, messages[0]);
     deliver(&half);
     ck_assert(engine_poll_transport(&half.engine, 2));
@@ -204,13 +206,11 @@ START_TEST(messages_of_the_connection_before_are_passed_over)
     engine_peer_disconnect(&half.engine, 1);
     command_connect(&half);
     ck_assert(engine_take_commands(&half.engine));
-    uint32_t posted = memory_fabric_receives(half.fabric, 0, 1);
     while (engine_poll_transport(&half.engine, 3))
         continue;
     ck_assert_ptr_null(next_event(&half));
     ck_assert_uint_eq(dropped(&half), 1);
-    ck_assert_uint_eq(memory_fabric_receives(half.fabric, 0, 1), 9);
-    ck_assert_uint_le(posted, 9);
+    ck_assert_uint_eq(memory_fabric_receives(half.fabric, 0, 1), receives);
     /* and the new one works */
     deliver(&half);
     other_poll(&half);
