@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
-#   scripts/install-deps.sh [--lint]    --lint: also what `make lint` needs
+#   scripts/install-deps.sh [--lint | --bench]
+#
+# --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures.
 #
 # Debian packages, with sudo only when not root. A machine without apt gets a list of what is
 # missing, and exit status 1 if the build cannot do without one of them.
@@ -10,12 +12,14 @@ set -euo pipefail
 packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
     uthash-dev check iproute2 python3-jsonschema)
 lint_packages=(clang-format clang-tidy cppcheck shellcheck)
+bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev)
 
 case ${1:-} in
 '') ;;
 --lint) packages+=("${lint_packages[@]}") ;;
+--bench) packages+=("${bench_packages[@]}") ;;
 *)
-    printf 'usage: %s [--lint]\n' "$0" >&2
+    printf 'usage: %s [--lint | --bench]\n' "$0" >&2
     exit 2
     ;;
 esac
@@ -77,6 +81,11 @@ list_other() {
             command -v "$command" >/dev/null || needed+=("the command $command")
         done
         command -v shellcheck >/dev/null || useful+=("shellcheck (lint of the scripts)")
+    fi
+    if [[ ${1:-} == --bench ]]; then
+        command -v python3 >/dev/null || needed+=("Python 3 (the benchmark)")
+        python3 -c 'import torch' 2>/dev/null || useful+=("Python 3 with torch (the peer Gloo)")
+        command -v mpicc mpirun >/dev/null || useful+=("mpicc and mpirun of Open MPI (a peer)")
     fi
     if ((${#useful[@]} > 0)); then
         printf 'missing, done without: %s\n' "${useful[@]}" >&2
