@@ -4,6 +4,7 @@
 #   make demo       set up, build, and train a model on two nodes of this machine
 #   make check      set up, build, and run every test
 #   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own
+#   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make lint       include floors, format, static analysis
 #   make install    PREFIX=/usr/local, DESTDIR=
 
@@ -77,12 +78,14 @@ PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUIL
             $(foreach p,$(WORKER_PROGRAMS),$(if $(wildcard worker/programs/$(p).c),$(BUILD)/bin/$(p))) \
             $(if $(DIGITS_SRC),$(BUILD)/bin/shoal-digits) $(BUILD)/bin/shoal-first
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
+# Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
+BENCH_PROGRAMS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
 TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
-.PHONY: all deps deps-lint tests demo demo-built check check-built check-asan check-tsan lint format \
-        install uninstall clean
+.PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-asan check-tsan \
+        bench bench-built bench-programs lint format install uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
 
@@ -168,6 +171,18 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 # Added to what the rule above links.
 $(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
 
+$(BENCH_PROGRAMS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lm
+
+$(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
+	@mkdir -p $(@D)
+	mpicc -std=c11 $(WARNINGS) $(CFLAGS) -o $@ $<
+
+# The recipe asks for mpicc, since it may have come with `make deps-bench`.
+bench-programs: $(BENCH_PROGRAMS)
+	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
+
 tests: all $(TESTS) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
 
 demo: deps
@@ -190,6 +205,16 @@ check-asan: deps
 
 check-tsan: deps
 	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
+
+deps-bench:
+	@scripts/install-deps.sh --bench
+
+bench: deps-bench
+	@$(MAKE) --no-print-directory bench-built
+
+bench-built: all bench-programs
+	@/usr/bin/python3 scripts/bench/bench.py --build $(BUILD) $(if $(ROWS),--rows $(ROWS)) \
+	    $(if $(PAIRS),--pairs $(PAIRS))
 
 deps-lint:
 	@scripts/install-deps.sh --lint
@@ -227,4 +252,4 @@ clean:
 -include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
          $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
          $(SERVER_PROGRAMS:%=$(BUILD)/obj/server/%.d) $(WORKER_PROGRAMS:%=$(BUILD)/obj/worker/programs/%.d) \
-         $(BUILD)/obj/tests/e2e/helper_worker.d
+         $(BUILD)/obj/tests/e2e/helper_worker.d $(BENCH_PROGRAMS:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d)

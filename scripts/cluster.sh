@@ -30,7 +30,8 @@ usage: scripts/cluster.sh COMMAND [--name NAME] ...
   run [-n N] -- COMMAND  N ranks (1) on every node with ranks; the exit code is the first failing
                          rank's. Sets what shoal and torch.distributed read: RANK, WORLD_SIZE,
                          LOCAL_RANK, LOCAL_WORLD_SIZE, SHOAL_JOB, SHOAL_SOCKET, MASTER_ADDR,
-                         MASTER_PORT, GLOO_SOCKET_IFNAME; DIR/bin leads PATH
+                         MASTER_PORT, GLOO_SOCKET_IFNAME, and CLUSTER_ADDRESSES with the address of
+                         every rank; DIR/bin leads PATH
   exec NODE -- COMMAND   one command in a node's namespace
   status                 nodes, addresses, daemons, bytes that the links carried
   down                   ends whatever runs in the namespaces and removes them
@@ -332,6 +333,11 @@ run() {
     export SHOAL_JOB=cluster-$name-$$-$RANDOM PATH=$build/bin:$PATH
     MASTER_ADDR=$(address 0)
     export MASTER_ADDR MASTER_PORT=$((20000 + RANDOM % 10000)) GLOO_SOCKET_IFNAME=eth0
+    CLUSTER_ADDRESSES=$(for ((rank = 0; rank < WORLD_SIZE; rank++)); do
+        printf '%s%s' "${separator:-}" "$(address $((rank / ranks_per_node)))"
+        separator=,
+    done)
+    export CLUSTER_ADDRESSES
     trap run_interrupted INT TERM HUP
     for ((rank = 0; rank < WORLD_SIZE; rank++)); do
         rank_start "$rank"
