@@ -1,0 +1,86 @@
+"""Measures shoal beside its peers and the floors, and writes the table and the plot.
+
+    bench.py [--build DIR] [--rows 1,3,plot] [--pairs N] [--strict]
+
+Writes DIR/bench/bench.md, bench.json and bench.svg. See scripts/bench/README.md.
+"""
+import argparse
+import json
+import os
+import sys
+
+import curves
+import plot
+import report
+from peers import Failed, Missing, Tools, say
+from rows import ROWS, Result
+
+
+def options_parse(words):
+    parser = argparse.ArgumentParser(prog="bench.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--build", default="build", help="where the programs are (default: build)")
+    parser.add_argument("--rows", default=",".join([*ROWS, "plot"]),
+                        help="some of " + ",".join([*ROWS, "plot"]) + " (default: all)")
+    parser.add_argument("--pairs", type=int, default=7, help="of runs by turns (default: 7)")
+    parser.add_argument("--strict", action="store_true",
+                        help="exit status 1 also when a target is not reached")
+    options = parser.parse_args(words)
+    options.rows = options.rows.split(",")
+    unknown = [row for row in options.rows if row not in ROWS and row != "plot"]
+    if unknown:
+        parser.error(f"--rows: there is no row {', '.join(unknown)}")
+    if not 1 <= options.pairs <= 101:
+        parser.error("--pairs: must be a number from 1 to 101")
+    return options
+
+
+def rows_measure(tools, options):
+    """All results, and whether one of ours or a peer failed."""
+    results, failed = [], False
+    for row in options.rows:
+        if row == "plot":
+            continue
+        say(f"row {row}")
+        try:
+            for result in ROWS[row](tools, options.pairs):
+                say("  " + report.table_line(result))
+                results.append(result)
+        except Missing as missing:
+            results.append(Result(row, "", "", None, skipped=str(missing)))
+        except Failed as error:
+            say(f"  failed: {error}")
+            results.append(Result(row, "", "", None, skipped="failed: " + str(error).split("\n")[0]))
+            failed = True
+    return results, failed
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def main(words):
+    options = options_parse(words)
+    tools, about = Tools(options.build), report.machine()
+    folder = tools.program("bench")
+    results, failed = rows_measure(tools, options)
+    panels = []
+    if "plot" in options.rows:
+        say("plot")
+        panels = curves.measure(tools)
+        if panels:
+            write(os.path.join(folder, "bench.svg"), plot.svg(panels))
+    table = report.as_markdown(results, about, options.pairs, "bench.svg" if panels else None)
+    write(os.path.join(folder, "bench.md"), table)
+    write(os.path.join(folder, "bench.json"),
+          json.dumps(report.as_json(results, panels, about), indent=1) + "\n")
+    print(table)
+    missed = any(report.measured(result)[1] is False for result in results)
+    return 1 if failed or (options.strict and missed) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,166 @@
+"""Runs what is measured, ours, peers and floors, and reads their figures. Times are in seconds."""
+import json
+import os
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import uuid
+
+TIMEOUT_S = 600
+PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's torch
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Failed(Exception):
+    """Something that was run failed; the text says what it said."""
+
+
+class Missing(Exception):
+    """Something that would be run is not on this machine; the text says what."""
+
+
+def run(argv):
+    """Its lines of JSON. In a process group of its own, which is ended with it."""
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            output, errors = process.communicate(timeout=TIMEOUT_S)
+        except BaseException as error:  # also Ctrl-C
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise Failed(f"{' '.join(argv)}: nothing after {TIMEOUT_S} s") from None
+            raise
+    if process.returncode != 0:
+        said = "\n".join((errors or output).strip().splitlines()[-5:])
+        raise Failed(f"{' '.join(argv)}: exit code {process.returncode}: {said}")
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def run_cpu(argv):
+    """Processor seconds of the command and of all that it started and waited for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(argv)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def times(rows):
+    """{bytes: seconds} of rows as shoalperf, gloo_ranks.py and bench_mpi print them."""
+    for row in rows:
+        if row.get("wrong"):
+            raise Failed(f"{row['wrong']} wrong elements at {row['bytes']} bytes")
+    return {row["bytes"]: row["time_us"] / 1e6 for row in rows}
+
+
+class Case:
+    """What is reduced: sizes in bytes, and how often."""
+
+    def __init__(self, sizes, warmup, iterations):
+        self.sizes, self.warmup, self.iterations = sizes, warmup, iterations
+
+    def numbers(self):
+        return [str(number) for number in (self.warmup, self.iterations, *self.sizes)]
+
+
+class Tools:
+    """The commands, with the paths of a build."""
+
+    def __init__(self, build):
+        self.build = os.path.abspath(build)
+
+    def program(self, name):
+        return os.path.join(self.build, name)
+
+    def perf_has(self, word):
+        """Whether shoalperf knows an option or a collective."""
+        usage = subprocess.run([self.program("bin/shoalperf"), "--help"], stdout=subprocess.PIPE,
+                               text=True, check=True).stdout
+        return word in usage
+
+    def perf(self, case, options=(), collective="all_reduce"):
+        counts = ",".join(str(size // 4) for size in case.sizes)
+        return [self.program("bin/shoalperf"), collective, "--count", counts, "-w", str(case.warmup),
+                "-n", str(case.iterations), "--json", *options]
+
+    def shoal(self, ranks, case, options=()):
+        return ["env", "-u", "SHOAL_SOCKET", self.program("bin/shoalrun"), "--nodes", "1", "-n",
+                str(ranks), "--", *self.perf(case, options)]
+
+    @staticmethod
+    def gloo(ranks, case):
+        Tools.need_torch()
+        return [PYTHON, os.path.join(HERE, "gloo_ranks.py"), "--ranks", str(ranks),
+                *case.numbers()]
+
+    def mpi(self, ranks, case):
+        program = self.program("bench/bench_mpi")
+        if not shutil.which("mpirun") or not os.path.exists(program):
+            raise Missing("Open MPI is not installed")
+        # btl: shared memory; without a network no other is asked for.
+        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
+                str(ranks), program, *case.numbers()]
+
+    @staticmethod
+    def need_torch():
+        if not os.path.exists(PYTHON) or subprocess.run(
+                [PYTHON, "-c", "import importlib.util as u, sys; sys.exit(not u.find_spec('torch'))"],
+                check=False).returncode:
+            raise Missing("Gloo is not installed (torch for " + PYTHON + ")")
+
+    def reduce_figures(self, pairs):
+        return run([self.program("bench/bench_reduce"), "--pairs", str(pairs)])
+
+    def copy_GBps(self):
+        return run([self.program("bench/bench_copy")])[0]["copy_GBps"]
+
+
+class Cluster:
+    """Nodes in network namespaces, for a `with`."""
+
+    def __init__(self, tools, nodes, cpu_nodes, rate):
+        self.tools, self.name = tools, "bench-" + uuid.uuid4().hex[:8]
+        self.script = os.path.join(os.path.dirname(HERE), "cluster.sh")
+        self.options = ["--nodes", str(nodes), "--cpu-nodes", str(cpu_nodes), "--rate", rate,
+                        "--build", tools.build]
+
+    def __enter__(self):
+        if os.geteuid() != 0:
+            raise Missing("needs root, for network namespaces")
+        done = subprocess.run([self.script, "up", "--name", self.name, *self.options],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            if "are network namespaces" in done.stdout:
+                raise Missing(done.stdout.strip())
+            raise Failed(done.stdout)
+        return self
+
+    def __exit__(self, *error):
+        subprocess.run([self.script, "down", "--name", self.name], check=False)
+
+    def ranks(self, command, per_node=1):
+        return [self.script, "run", "--name", self.name, "-n", str(per_node), "--", *command]
+
+    def shoal(self, case, per_node=1, options=(), collective="all_reduce"):
+        return times(run(self.ranks(self.tools.perf(case, options, collective), per_node)))
+
+    def gloo(self, case, per_node=1):
+        Tools.need_torch()
+        command = [PYTHON, os.path.join(HERE, "gloo_ranks.py"), *case.numbers()]
+        return times(run(self.ranks(command, per_node)))
+
+    def stream_Bps(self):
+        """What raw TCP gets on a link, both ways at once: bytes per second, the mean of the nodes."""
+        rows = run(self.ranks([self.tools.program("bench/bench_stream"), "64"]))
+        return statistics.mean(row["stream_GBps"] for row in rows) * 1e9
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)

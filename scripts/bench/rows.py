@@ -1,0 +1,208 @@
+"""The rows of the table: what is measured, against what, and what is to be reached.
+
+A row measures pair after pair, by turns, and gives Results: a name, a target, and one ratio a pair.
+"""
+from dataclasses import dataclass, field
+
+from peers import Case, Cluster, Missing, run, run_cpu, say, times
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass
+class Result:
+    """One figure. The measured value is the median of the ratios."""
+    row: str
+    what: str
+    figure: str  # what the ratio is of
+    target: float  # None: shown, nothing to reach
+    at_least: bool = True
+    ratios: list = field(default_factory=list)
+    skipped: str = ""  # why there are no ratios
+    seconds: dict = field(default_factory=dict)  # what was measured, by who
+
+
+def by_turns(pairs, label, **sides):
+    """{side: [value a pair]}; each pair begins with another side."""
+    measured = {side: [] for side in sides}
+    for pair in range(pairs):
+        order = list(sides)
+        order = order[pair % len(order):] + order[:pair % len(order)]
+        for side in order:
+            measured[side].append(sides[side]())
+        say(f"  {label}, pair {pair + 1} of {pairs}: " + ", ".join(
+            f"{side} {values[-1]:.6g}" for side, values in measured.items()))
+    return measured
+
+
+def divided(above, below):
+    return [a / b for a, b in zip(above, below)]
+
+
+def optional_mpi(tools, ranks, case):
+    """A side for Open MPI, or none where it is not installed."""
+    try:
+        command = tools.mpi(ranks, case)
+    except Missing as missing:
+        say(f"  {missing}")
+        return {}
+    return {"open_mpi": lambda: times(run(command))[case.sizes[0]]}
+
+
+# --- one host ---------------------------------------------------------------------------------------
+
+
+def one_host(tools, pairs, row, ranks, case, target, options=(), what=""):
+    """Gloo's time over ours; Open MPI's and the floor's are shown beside."""
+    size = case.sizes[0]
+    sides = {"shoal": lambda: times(run(tools.shoal(ranks, case, options)))[size],
+             "gloo": lambda: times(run(tools.gloo(ranks, case)))[size],
+             **optional_mpi(tools, ranks, case)}
+    floor = size >= MIB
+    if floor:
+        # Memory at least: every rank's buffer is read once and written once, as by one copy of it.
+        sides["copy_floor"] = lambda: ranks * size / (tools.copy_GBps() * 1e9)
+    label = f"one host, {what}, {ranks} ranks"
+    seconds = by_turns(pairs, label, **sides)
+    results = [Result(row, label, "time of Gloo / ours", target, True,
+                      divided(seconds["gloo"], seconds["shoal"]), seconds=seconds)]
+    if "open_mpi" in seconds:
+        results.append(Result(row, label, "time of Open MPI / ours", None, True,
+                              divided(seconds["open_mpi"], seconds["shoal"])))
+    if floor:
+        results.append(Result(row, label, "our time / one copy of every buffer", None, False,
+                              divided(seconds["shoal"], seconds["copy_floor"])))
+    return results
+
+
+def row_1(tools, pairs):
+    for ranks in (2, 4, 8):
+        yield from one_host(tools, pairs, "1", ranks, Case([64 * MIB], 2, 8), 3.0,
+                            what="64 MiB f32, private buffers")
+
+
+def row_2(tools, pairs):
+    case, arena = Case([64 * MIB], 2, 8), ("--arena", "--in-place")
+    for ranks in (2, 4, 8):
+        yield from one_host(tools, pairs, "2", ranks, case, 4.0, arena,
+                            what="64 MiB f32, arena, in place")
+    if not tools.perf_has("--shared-result"):
+        yield Result("2", "one host, 64 MiB f32, one shared result", "time of Gloo / ours", 6.0,
+                     skipped="shoalperf has no --shared-result yet")
+        return
+    for ranks in (2, 4, 8):
+        yield from one_host(tools, pairs, "2", ranks, case, 6.0, ("--arena", "--shared-result"),
+                            what="64 MiB f32, one shared result")
+
+
+def row_3(tools, pairs):
+    yield from one_host(tools, pairs, "3", 4, Case([4 * KIB], 50, 300), 10.0,
+                        what="4 KiB f32, private buffers")
+
+
+def row_4(tools, pairs):
+    """Within the program, by turns; the floor is the faster of its two loops."""
+    targets = {"float": 0.9, "bfloat16": 0.8, "half": 0.8}
+    for figures in tools.reduce_figures(pairs):
+        floor = [max(pair) for pair in zip(figures["plain_GBps"], figures["streamed_GBps"])]
+        names = {"float": "f32", "bfloat16": "bf16", "half": "f16"}
+        yield Result("4", f"sum of {figures['inputs']} inputs out of cache, one thread, "
+                     f"{names[figures['dtype']]} ({figures['isa']})",
+                     "bandwidth / loop that only reads and writes", targets[figures["dtype"]], True,
+                     divided(figures["kernel_GBps"], floor),
+                     seconds={key: figures[key] for key in figures if key.endswith("GBps")})
+
+
+def row_12(tools, pairs):
+    """Processor seconds of an all-reduce: what more iterations take beyond few, so that starting the
+    processes and filling the buffers are not counted."""
+    few, many, ranks = Case([64 * MIB], 0, 2), Case([64 * MIB], 0, 22), 4
+
+    def each(command):
+        return (run_cpu(command(many)) - run_cpu(command(few))) / (many.iterations - few.iterations)
+
+    label = "one host, 64 MiB f32, private buffers, 4 ranks"
+    seconds = by_turns(pairs, label + ", processor",
+                       shoal=lambda: each(lambda case: tools.shoal(ranks, case, ("--check", "0"))),
+                       gloo=lambda: each(lambda case: tools.gloo(ranks, case)))
+    yield Result("12", label, "processor time of ours / Gloo's", 0.5, False,
+                 divided(seconds["shoal"], seconds["gloo"]), seconds=seconds)
+
+
+# --- several nodes ----------------------------------------------------------------------------------
+
+
+def bound_colocated(nodes, cpu_nodes, size, rate):
+    """Bytes that the busiest link carries at least, over its rate (BytePS, OSDI'20): n nodes with ranks
+    and k servers without, shares chosen best; k = 0 is the ring's."""
+    n, k = nodes, cpu_nodes
+    if k >= n:
+        return size / rate
+    return 2 * n * (n - 1) * size / ((n * n + k * n - 2 * k) * rate)
+
+
+def links(tools, pairs, row, shape, sizes, time_most, gloo_least, per_node=1):
+    """Our time over the bound, with the raw streams' rate of the same pair, and Gloo's over ours."""
+    nodes, cpu_nodes, rate = shape
+    servers = f" + {cpu_nodes} CPU servers" if cpu_nodes else ""
+    with Cluster(tools, nodes, cpu_nodes, rate) as cluster:
+        for size in sizes:
+            case = Case([size], 1, 5 if size > 16 * MIB else 20)
+            label = (f"{nodes} nodes{servers}, {per_node} ranks each, {rate} links, "
+                     f"{size // MIB} MiB f32")
+            sides = {"shoal": lambda: cluster.shoal(case, per_node)[size],
+                     "stream_Bps": cluster.stream_Bps}
+            if gloo_least:
+                sides["gloo"] = lambda: cluster.gloo(case, per_node)[size]
+            seconds = by_turns(pairs, label, **sides)
+            bounds = [bound_colocated(nodes, cpu_nodes, size, rate_Bps)
+                      for rate_Bps in seconds["stream_Bps"]]
+            yield Result(row, label, "our time / the links' bound", time_most, False,
+                         divided(seconds["shoal"], bounds), seconds=seconds)
+            if gloo_least:
+                yield Result(row, label, "time of Gloo / ours", gloo_least, True,
+                             divided(seconds["gloo"], seconds["shoal"]))
+
+
+def row_5(tools, pairs):
+    yield from links(tools, pairs, "5", (4, 0, "1gbit"), (4 * MIB, 64 * MIB), 1.03, 1.0)
+
+
+def row_6(tools, pairs):
+    yield from links(tools, pairs, "6", (4, 0, "1gbit"), (64 * MIB,), 1.05, 1.12, per_node=2)
+
+
+def row_7(tools, pairs):
+    yield from links(tools, pairs, "7", (4, 4, "1gbit"), (64 * MIB,), 1.05, 1.5)
+
+
+def row_8(tools, pairs):
+    yield from links(tools, pairs, "8", (8, 8, "500mbit"), (64 * MIB,), 1.08, 1.6)
+
+
+def row_9(tools, pairs):
+    yield from links(tools, pairs, "9", (4, 2, "1gbit"), (64 * MIB,), 1.06, None)
+
+
+def row_10(tools, pairs):
+    size, nodes = 64 * MIB, 4
+    names = [name for name in ("all_gather", "reduce_scatter") if tools.perf_has(name)]
+    for name in ("all_gather", "reduce_scatter"):
+        if name not in names:
+            yield Result("10", f"{nodes} nodes, {name}, 64 MiB", "our time / the links' bound", 1.04,
+                         False, skipped=f"shoalperf has no {name} yet")
+    if not names:
+        return
+    case = Case([size], 1, 5)
+    with Cluster(tools, nodes, 0, "1gbit") as cluster:
+        for name in names:
+            label = f"{nodes} nodes, 1gbit links, {name}, 64 MiB"
+            seconds = by_turns(pairs, label, stream_Bps=cluster.stream_Bps,
+                               shoal=lambda: cluster.shoal(case, collective=name)[size])
+            bounds = [(nodes - 1) * size / (nodes * rate) for rate in seconds["stream_Bps"]]
+            yield Result("10", label, "our time / the links' bound", 1.04, False,
+                         divided(seconds["shoal"], bounds), seconds=seconds)
+
+
+ROWS = {"1": row_1, "2": row_2, "3": row_3, "4": row_4, "5": row_5, "6": row_6, "7": row_7,
+        "8": row_8, "9": row_9, "10": row_10, "12": row_12}
