@@ -113,7 +113,7 @@ shape() {
     [[ $rate != - ]] || return 0
     bits=$(bits_per_s "$rate")
     bucket=$((bits * BURST_US / 8000000))
-    ((bucket >= 65536)) || bucket=65536
+    ((bucket >= 98304)) || bucket=98304
     tc -n "$inside" qdisc add dev "$device" root tbf rate "$rate" burst "$bucket" latency "${QUEUE_MS}ms"
 }
 

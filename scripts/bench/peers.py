@@ -85,9 +85,10 @@ class Tools:
         return word in usage
 
     def perf(self, case, options=(), collective="all_reduce"):
-        counts = ",".join(str(size // 4) for size in case.sizes)
-        return [self.program("bin/shoalperf"), collective, "--count", counts, "-w", str(case.warmup),
-                "-n", str(case.iterations), "--json", *options]
+        # Sizes, each four times the one before, or one.
+        return [self.program("bin/shoalperf"), collective, "-b", str(case.sizes[0]), "-e",
+                str(case.sizes[-1]), "-f", "4", "-w", str(case.warmup), "-n", str(case.iterations),
+                "--json", *options]
 
     def shoal(self, ranks, case, options=()):
         return ["env", "-u", "SHOAL_SOCKET", self.program("bin/shoalrun"), "--nodes", "1", "-n",
@@ -103,7 +104,6 @@ class Tools:
         program = self.program("bench/bench_mpi")
         if not shutil.which("mpirun") or not os.path.exists(program):
             raise Missing("Open MPI is not installed")
-        # btl: shared memory; without a network no other is asked for.
         return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
                 str(ranks), program, *case.numbers()]
 

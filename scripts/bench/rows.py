@@ -132,7 +132,7 @@ def row_12(tools, pairs):
 # --- several nodes ----------------------------------------------------------------------------------
 
 
-def bound_colocated(nodes, cpu_nodes, size, rate):
+def bound_links(nodes, cpu_nodes, size, rate):
     """Bytes that the busiest link carries at least, over its rate (BytePS, OSDI'20): n nodes with ranks
     and k servers without, shares chosen best; k = 0 is the ring's."""
     n, k = nodes, cpu_nodes
@@ -150,12 +150,12 @@ def links(tools, pairs, row, shape, sizes, time_most, gloo_least, per_node=1):
             case = Case([size], 1, 5 if size > 16 * MIB else 20)
             label = (f"{nodes} nodes{servers}, {per_node} ranks each, {rate} links, "
                      f"{size // MIB} MiB f32")
-            sides = {"shoal": lambda: cluster.shoal(case, per_node)[size],
+            sides = {"shoal": lambda case=case, size=size: cluster.shoal(case, per_node)[size],
                      "stream_Bps": cluster.stream_Bps}
             if gloo_least:
-                sides["gloo"] = lambda: cluster.gloo(case, per_node)[size]
+                sides["gloo"] = lambda case=case, size=size: cluster.gloo(case, per_node)[size]
             seconds = by_turns(pairs, label, **sides)
-            bounds = [bound_colocated(nodes, cpu_nodes, size, rate_Bps)
+            bounds = [bound_links(nodes, cpu_nodes, size, rate_Bps)
                       for rate_Bps in seconds["stream_Bps"]]
             yield Result(row, label, "our time / the links' bound", time_most, False,
                          divided(seconds["shoal"], bounds), seconds=seconds)
@@ -186,19 +186,20 @@ def row_9(tools, pairs):
 
 def row_10(tools, pairs):
     size, nodes = 64 * MIB, 4
-    names = [name for name in ("all_gather", "reduce_scatter") if tools.perf_has(name)]
-    for name in ("all_gather", "reduce_scatter"):
-        if name not in names:
+    names = ("all_gather", "reduce_scatter")
+    known = [name for name in names if tools.perf_has(name)]
+    for name in names:
+        if name not in known:
             yield Result("10", f"{nodes} nodes, {name}, 64 MiB", "our time / the links' bound", 1.04,
                          False, skipped=f"shoalperf has no {name} yet")
-    if not names:
+    if not known:
         return
     case = Case([size], 1, 5)
     with Cluster(tools, nodes, 0, "1gbit") as cluster:
-        for name in names:
+        for name in known:
             label = f"{nodes} nodes, 1gbit links, {name}, 64 MiB"
             seconds = by_turns(pairs, label, stream_Bps=cluster.stream_Bps,
-                               shoal=lambda: cluster.shoal(case, collective=name)[size])
+                               shoal=lambda name=name: cluster.shoal(case, collective=name)[size])
             bounds = [(nodes - 1) * size / (nodes * rate) for rate in seconds["stream_Bps"]]
             yield Result("10", label, "our time / the links' bound", 1.04, False,
                          divided(seconds["shoal"], bounds), seconds=seconds)
