@@ -197,6 +197,7 @@ check: deps
 check-built: tests
 	@scripts/check-floors.sh --self-test
 	@scripts/run-tests.sh --self-test
+	@/usr/bin/python3 -B scripts/bench/self_test.py 2>&1
 	@scripts/check-floors.sh
 	@scripts/run-tests.sh $(BUILD) $(TESTS)
 
@@ -213,7 +214,7 @@ bench: deps-bench
 	@$(MAKE) --no-print-directory bench-built
 
 bench-built: all bench-programs
-	@/usr/bin/python3 scripts/bench/bench.py --build $(BUILD) $(if $(ROWS),--rows $(ROWS)) \
+	@/usr/bin/python3 -B scripts/bench/bench.py --build $(BUILD) $(if $(ROWS),--rows $(ROWS)) \
 	    $(if $(PAIRS),--pairs $(PAIRS))
 
 deps-lint:
