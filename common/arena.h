@@ -48,7 +48,7 @@ struct arena_submission {
     uint32_t group;
     uint64_t request;  /* the worker's own number, echoed in completions */
     uint64_t sequence; /* of the group: 0, 1, 2 ... in the order that all ranks submit; the blocks
-                        * of a collective have its own, and follow it before the next */
+                        * of a collective have its own, and follow it by number, before the next */
     uint64_t count;    /* elements */
     uint64_t in_offset;
     uint64_t out_offset;

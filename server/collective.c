@@ -208,29 +208,27 @@ static int submission_check_offsets(const struct exchange_worker *worker,
     return 0;
 }
 
-/* A collective has the next number; its blocks have its own, and come before the next. */
+/* A collective has the next number; its blocks have its own, and come in their order before the
+ * next. */
 static int submission_check_sequence(const struct exchange_group *group,
                                      const struct local_rank *rank, uint64_t sequence,
                                      const struct wire_ask *ask, struct error *error)
 {
-    uint64_t expected = ask->block > 0 ? rank->next_sequence - 1 : rank->next_sequence;
+    uint64_t expected = rank->next_sequence - (rank->next_block > 0);
+    if (ask->block != rank->next_block)
+        return error_set(error, ERR_PROTOCOL,
+                         "block %" PRIu32 " of collective %" PRIu64 " of group %" PRIu32
+                         ", where block %" PRIu32 " of collective %" PRIu64 " was expected",
+                         ask->block, sequence, group->id, rank->next_block, expected);
     if (sequence != expected)
         return error_set(error, ERR_PROTOCOL,
                          "collective %" PRIu64 " of group %" PRIu32 ", where %" PRIu64
                          " was expected",
                          sequence, group->id, expected);
-    if (ask->block == 0 && rank->blocks_left > 0)
-        return error_set(error, ERR_PROTOCOL,
-                         "collective %" PRIu64 " of group %" PRIu32 ", with %" PRIu32
-                         " blocks of the last one still to come",
-                         sequence, group->id, rank->blocks_left);
-    struct route route = ask_route(group, ask);
-    if (ask->block > 0 &&
-        (rank->blocks_left == 0 || ask->kind != rank->last.kind || ask->root != rank->last.root ||
-         !route_takes_part(&route, rank->group_rank)))
+    if (ask->block > 0 && (ask->kind != rank->last.kind || ask->root != rank->last.root))
         return error_set(error, ERR_PROTOCOL,
                          "block %" PRIu32 " of collective %" PRIu64 " of group %" PRIu32
-                         ", which is not one of this rank's",
+                         " is of another collective",
                          ask->block, sequence, group->id);
     return 0;
 }
@@ -238,14 +236,12 @@ static int submission_check_sequence(const struct exchange_group *group,
 static void rank_advance(const struct exchange_group *group, struct local_rank *rank,
                          const struct wire_ask *ask)
 {
-    if (ask->block > 0) {
-        rank->blocks_left--;
-        return;
+    if (ask->block == 0) {
+        rank->next_sequence++;
+        rank->last = *ask;
     }
-    rank->next_sequence++;
-    rank->last = *ask;
-    rank->blocks_left = route_block_count((enum collective_kind)ask->kind, ask->root,
-                                          rank->group_rank, group->size);
+    rank->next_block = route_next_block((enum collective_kind)ask->kind, ask->root,
+                                        rank->group_rank, group->size, ask->block + 1);
 }
 
 int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
@@ -268,8 +264,6 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
     if (worker->requests >= COLLECTIVES_MAX)
         return error_set(error, ERR_PROTOCOL, "more than %u requests under way", COLLECTIVES_MAX);
     struct collective *collective = collective_find(group, submission->sequence, ask.block);
-    if (collective && collective->parts[local].submitted)
-        return error_set(error, ERR_PROTOCOL, "block %" PRIu32 " of a collective twice", ask.block);
     if (!collective) {
         collective =
             collective_create(group, submission->sequence, &ask, submission->priority, error);
@@ -429,11 +423,28 @@ static uint32_t collective_next_chunk(const struct collective *collective, uint3
     return chunk < collective->ready ? chunk : NO_INDEX;
 }
 
+/* Whether a local rank may yet submit something older: with blocks, ranks take part in different
+ * ones. */
+static bool group_may_get_older(const struct exchange_group *group,
+                                const struct collective *collective)
+{
+    for (uint32_t i = 0; i < group->local_count; i++) {
+        const struct local_rank *rank = &group->locals[i];
+        uint64_t sequence = rank->next_sequence - (rank->next_block > 0);
+        if (sequence < collective->sequence ||
+            (sequence == collective->sequence && rank->next_block < collective->ask.block))
+            return true;
+    }
+    return false;
+}
+
 /* Smaller priority first, then older; the window's last place is for the oldest alone. */
 static struct collective *group_next_collective(const struct exchange_group *group, uint32_t owner)
 {
     bool last_place = group->in_flight[owner] + 1 >= group->window;
     struct collective *best = NULL;
+    if (last_place && group->oldest && group_may_get_older(group, group->oldest))
+        return NULL;
     for (struct collective *it = group->oldest; it; it = last_place ? NULL : it->next) {
         if (best && it->priority >= best->priority)
             continue;

@@ -550,7 +550,7 @@ void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
         /* A collective of which it has not submitted all blocks is one that it leaves out. */
         const struct local_rank *rank = &group->locals[local];
         event->positions[event->position_count++] = (struct engine_position){
-            .group = group->id, .sequences = rank->next_sequence - (rank->blocks_left > 0)};
+            .group = group->id, .sequences = rank->next_sequence - (rank->next_block > 0)};
     }
     exchange->options.io.event(exchange->options.io.context, event);
 }

@@ -69,7 +69,7 @@ struct local_rank {
     uint32_t group_rank;
     uint32_t job_rank;
     uint64_t next_sequence; /* of its next submission */
-    uint32_t blocks_left;   /* of its last collective: blocks that it has not submitted */
+    uint32_t next_block;    /* of its last collective, to be submitted before; 0: none is left */
     struct wire_ask last;   /* that collective */
 };
 

@@ -12,8 +12,10 @@
 
 #ifdef SHOAL_SANITIZED
 #define SEEDS 6
+#define PARTS_SEEDS 6
 #else
 #define SEEDS 25
+#define PARTS_SEEDS 40
 #endif
 
 #define LIMIT_NS (100 * NS_PER_S)
@@ -82,6 +84,40 @@ END_TEST
 START_TEST(test_random_clusters_on_datagrams)
 {
     random_run(3000 + (uint64_t)_i, true, true);
+}
+END_TEST
+
+/* Many blocks in small windows: several ranks on a node, which come in any order, share a window to
+ * each owner, and each takes part in other blocks. */
+START_TEST(test_parts_in_small_windows)
+{
+    uint64_t seed = 10150 + (uint64_t)_i;
+    srand48((long)seed);
+    uint32_t nodes = 2 + (uint32_t)(lrand48() % 2);
+    uint32_t rank_nodes[8], ranks = 4 + (uint32_t)(lrand48() % 5);
+    for (uint32_t i = 0; i < ranks; i++)
+        rank_nodes[i] = i < nodes ? i : (uint32_t)(lrand48() % nodes);
+    struct virtual_options options = {.seed = seed,
+                                      .nodes = nodes,
+                                      .window_chunks = 2 + (uint32_t)(lrand48() % 2),
+                                      .reorder = lrand48() % 2,
+                                      .shared_receives = lrand48() % 4 == 0};
+    struct virtual_cluster *cluster = virtual_cluster_create(&options);
+    struct virtual_job job = {.name = "parts",
+                              .ranks = ranks,
+                              .rank_nodes = rank_nodes,
+                              .groups = (uint32_t)(lrand48() % 3),
+                              .collectives = 24,
+                              .most_count = 6000,
+                              .in_flight = 1 + (uint32_t)(lrand48() % 4),
+                              .arena = true,
+                              .priorities = lrand48() % 2,
+                              .parts = true,
+                              .seed = seed};
+    virtual_cluster_start(cluster, &job);
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    assert_all_finished(cluster, 0, ranks);
+    virtual_cluster_destroy(cluster);
 }
 END_TEST
 
@@ -344,6 +380,7 @@ int main(void)
     tcase_add_loop_test(random, test_random_clusters, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_with_reordering, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_on_datagrams, 0, SEEDS);
+    tcase_add_loop_test(random, test_parts_in_small_windows, 0, PARTS_SEEDS);
     tcase_add_test(random, test_same_bits_whatever_the_timing_and_the_cut);
     suite_add_tcase(suite, random);
     TCase *faults = tcase_create("faults");

@@ -41,6 +41,7 @@ struct virtual_job {
     uint32_t in_flight;         /* started at once by a rank, at most */
     bool arena;                 /* some buffers lie in the arena */
     bool priorities;            /* random, different on every rank */
+    bool parts;                 /* only collectives that travel in blocks */
     uint64_t seed;              /* of data and choice; the same gives the same results */
 };
 

@@ -27,6 +27,7 @@
 
 #define VIRTUAL_NODES_MAX 16
 #define VIRTUAL_JOBS_MAX 16
+#define VIRTUAL_GROUPS_MAX 8
 
 /* Something that happens at a time. */
 struct virtual_happening {
@@ -106,19 +107,84 @@ void virtual_event(struct virtual_node *node, struct engine_event *event);
 /* virtual_script.c: a job's collectives, from its seed. */
 /* One collective of a job, the same for all ranks. */
 struct script {
-    uint32_t group; /* index of the job's groups; 0: the world */
-    struct request_ask ask;
+    uint32_t group;         /* index of the job's groups; 0: the world */
+    struct request_ask ask; /* count: of each part, at most, in a collective of parts */
+    bool uneven;            /* the parts have different sizes, some are empty */
     uint64_t seed;
 };
 
 void script_write(struct virtual_job_run *run);
 /* A rank's place in a group of the job, or -1. */
 int64_t script_place(const struct virtual_job_run *run, uint32_t group, uint32_t rank);
-size_t script_bytes(const struct request_ask *ask);
-/* What the rank at this place gives. */
-void script_input(const struct script *it, uint32_t place, void *data);
-/* In rank order on each node, in node order over the nodes. */
-void script_reference(const struct virtual_job_run *run, const struct script *it, void *result);
+/* Elements that go from one place to another; of the whole, in what does not travel in parts. */
+uint64_t script_count(const struct script *it, uint32_t from, uint32_t to);
+/* What the rank at this place gives for the other. */
+void script_input(const struct script *it, uint32_t from, uint32_t to, void *data);
+/* The reduction that the rank at this place gets: in rank order on each node, in node order over
+ * the nodes. */
+void script_reference(const struct virtual_job_run *run, const struct script *it, uint32_t to,
+                      void *result);
+
+/* virtual_flight.c: one collective under way at a rank */
+struct flight_region {
+    uint8_t *memory;
+    uint64_t arena_offset; /* 0: from malloc */
+    size_t bytes;
+};
+
+struct flight_side {
+    uint32_t region;
+    uint32_t parts;
+    bool apart;     /* each part has a place of its own */
+    size_t *at;     /* [parts]: in the region */
+    size_t *counts; /* [parts]: elements */
+    void **buffers; /* [parts] */
+};
+
+struct flight {
+    struct request request; /* first */
+    struct flight *next;
+    const struct script *it;
+    uint32_t script; /* its number */
+    uint32_t place;  /* of the rank in the group */
+    struct flight_side send, recv;
+    struct flight_region regions[2];
+};
+
+enum worker_state { JOINING, OPENING, RUNNING, LEAVING, ENDED };
+
+struct virtual_worker {
+    struct virtual_cluster *cluster;
+    struct virtual_job_run *run;
+    struct virtual_node *node;
+    struct exchange_worker *attached; /* the daemon's side */
+    uint32_t rank, handle;
+    enum worker_state state;
+    struct virtual_channel to, from;
+    uint8_t *memory;
+    struct arena arena;
+    struct arena_heap heap;
+    struct progress progress;
+    bool progressing;
+    struct progress_group groups[VIRTUAL_GROUPS_MAX];
+    uint32_t *weights[VIRTUAL_GROUPS_MAX];
+    uint32_t opened; /* groups so far */
+    uint32_t next_script[VIRTUAL_GROUPS_MAX];
+    uint32_t in_flight[VIRTUAL_GROUPS_MAX];
+    struct flight *flights;
+    uint32_t started, finished, mine; /* collectives; mine: that this rank takes part in */
+    uint32_t leave_after;
+    bool held, mislead, pump_due;
+    int code;
+    char text[ERROR_TEXT_BYTES];
+    uint64_t digest;
+};
+
+/* Start the collective of this number; misled if the worker is. Returns progress_submit's. */
+int flight_start(struct virtual_worker *worker, uint32_t script, struct error *error);
+/* All memory of a completed one is as it must be. */
+void flight_check(struct virtual_worker *worker, const struct flight *flight);
+void flight_free(struct virtual_worker *worker, struct flight *flight);
 
 /* virtual_worker.c: what a node has for a worker, by its handle */
 void virtual_worker_message(struct virtual_cluster *cluster, uint32_t handle,

@@ -60,42 +60,71 @@ void script_write(struct virtual_job_run *run)
         it->group = (uint32_t)(mix(&state) % (job->groups + 1));
         it->seed = mix(&state);
         it->ask.kind =
-            mix(&state) % 4 == 0 ? mix(&state) % COLLECTIVE_KIND_COUNT : COLLECTIVE_ALL_REDUCE;
+            mix(&state) % 3 > 0 ? mix(&state) % COLLECTIVE_KIND_COUNT : COLLECTIVE_ALL_REDUCE;
+        if (job->parts)
+            it->ask.kind = COLLECTIVE_ALL_GATHER +
+                           mix(&state) % (COLLECTIVE_KIND_COUNT - COLLECTIVE_ALL_GATHER);
         it->ask.dtype = mix(&state) % DTYPE_COUNT;
         do
             it->ask.op = mix(&state) % REDUCE_OP_COUNT;
         while (!reduce_op_allows(it->ask.op, it->ask.dtype));
         it->ask.root = (uint32_t)(mix(&state) % run->group_sizes[it->group]);
         uint64_t most = mix(&state) % 3 == 0 ? 40 : job->most_count;
+        if (it->ask.kind == COLLECTIVE_ALL_TO_ALL)
+            most /= 3;
         it->ask.count = it->ask.kind == COLLECTIVE_BARRIER ? 0 : mix(&state) % (most + 1);
+        it->uneven = route_in_blocks(it->ask.kind) && mix(&state) % 2;
     }
 }
 
 /* --- the reference ---------------------------------------------------------------------------- */
 
-size_t script_bytes(const struct request_ask *ask)
+/* Which pair the part is for; what is the same for all has number 0. */
+static uint64_t script_pair(const struct script *it, uint32_t from, uint32_t to)
 {
-    return ask->count * dtype_bytes(ask->dtype);
+    switch (it->ask.kind) {
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_GATHER:
+        return 1000003ull * from;
+    case COLLECTIVE_REDUCE_SCATTER:
+    case COLLECTIVE_SCATTER:
+        return 7919ull * (to + 1);
+    case COLLECTIVE_ALL_TO_ALL:
+        return 1000003ull * from + 7919ull * (to + 1);
+    default:
+        return 0;
+    }
 }
 
-void script_input(const struct script *it, uint32_t place, void *data)
+uint64_t script_count(const struct script *it, uint32_t from, uint32_t to)
 {
-    reference_fill(it->ask.dtype, data, it->ask.count, it->seed + 1000003ull * place, 8);
+    if (!it->uneven)
+        return it->ask.count;
+    uint64_t state = it->seed + script_pair(it, from, to);
+    return mix(&state) % 4 == 0 ? 0 : mix(&state) % (it->ask.count + 1);
 }
 
-static void sum_of(const struct request_ask *ask, enum reduce_op op, void **parts, unsigned count,
-                   void *result, uint32_t divisor)
+void script_input(const struct script *it, uint32_t from, uint32_t to, void *data)
+{
+    bool for_one = route_in_blocks(it->ask.kind) && it->ask.kind != COLLECTIVE_ALL_GATHER &&
+                   it->ask.kind != COLLECTIVE_GATHER;
+    uint64_t seed = it->seed + 1000003ull * from + (for_one ? 7919ull * (to + 1) : 0);
+    reference_fill(it->ask.dtype, data, script_count(it, from, to), seed, 8);
+}
+
+static void sum_of(const struct script *it, uint32_t to, enum reduce_op op, void **parts,
+                   unsigned count, void *result, uint32_t divisor)
 {
     void *out[1] = {result};
-    reduce_run(reduce_select(REDUCE_ISA_SCALAR), ask->dtype, op, (const void *const *)parts, count,
-               out, 1, ask->count, divisor);
+    reduce_run(reduce_select(REDUCE_ISA_SCALAR), it->ask.dtype, op, (const void *const *)parts,
+               count, out, 1, script_count(it, 0, to), divisor);
 }
 
-/* In rank order on each node, in node order over the nodes. */
-void script_reference(const struct virtual_job_run *run, const struct script *it, void *result)
+void script_reference(const struct virtual_job_run *run, const struct script *it, uint32_t to,
+                      void *result)
 {
     uint32_t size = run->group_sizes[it->group];
-    size_t bytes = script_bytes(&it->ask) + 1;
+    size_t bytes = script_count(it, 0, to) * dtype_bytes(it->ask.dtype) + 1;
     void *node_sums[VIRTUAL_NODES_MAX];
     unsigned nodes = 0;
     enum reduce_op first = it->ask.op == REDUCE_AVG ? REDUCE_SUM : it->ask.op;
@@ -107,23 +136,23 @@ void script_reference(const struct virtual_job_run *run, const struct script *it
             if (run->rank_nodes[run->group_ranks[it->group][i]] != node)
                 continue;
             parts[count] = malloc(bytes);
-            script_input(it, i, parts[count++]);
+            script_input(it, i, to, parts[count++]);
         }
         if (count == 0)
             continue;
         node_sums[nodes] = malloc(bytes);
         if (count == size) {
-            sum_of(&it->ask, it->ask.op, parts, count, result, size);
+            sum_of(it, to, it->ask.op, parts, count, result, size);
             whole = 1;
         } else {
-            sum_of(&it->ask, first, parts, count, node_sums[nodes], 1);
+            sum_of(it, to, first, parts, count, node_sums[nodes], 1);
         }
         nodes++;
         while (count > 0)
             free(parts[--count]);
     }
     if (!whole)
-        sum_of(&it->ask, it->ask.op, node_sums, nodes, result, size);
+        sum_of(it, to, it->ask.op, node_sums, nodes, result, size);
     while (nodes > 0)
         free(node_sums[--nodes]);
     free(parts);

@@ -5,81 +5,11 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/reduce.h"
-#include "tests/lib/reduce_reference.h"
 
 #define ARENA_BYTES (4u << 20)
 #define SHARED_SLOTS 4
-#define GROUPS_MAX 8
-#define UNTOUCHED 0x5a
-
-/* One of them under way at a rank. */
-struct flight {
-    struct request request; /* first */
-    struct flight *next;
-    uint32_t script;
-    uint8_t *send, *recv;
-    uint64_t arena_send, arena_recv; /* offsets, 0: from malloc */
-};
-
-enum worker_state { JOINING, OPENING, RUNNING, LEAVING, ENDED };
-
-struct virtual_worker {
-    struct virtual_cluster *cluster;
-    struct virtual_job_run *run;
-    struct virtual_node *node;
-    struct exchange_worker *attached; /* the daemon's side */
-    uint32_t rank, handle;
-    enum worker_state state;
-    struct virtual_channel to, from;
-    uint8_t *memory;
-    struct arena arena;
-    struct arena_heap heap;
-    struct progress progress;
-    bool progressing;
-    struct progress_group groups[GROUPS_MAX];
-    uint32_t *weights[GROUPS_MAX];
-    uint32_t opened; /* groups so far */
-    uint32_t next_script[GROUPS_MAX];
-    uint32_t in_flight[GROUPS_MAX];
-    struct flight *flights;
-    uint32_t started, finished, mine; /* collectives; mine: that this rank takes part in */
-    uint32_t leave_after;
-    bool held, mislead, pump_due;
-    int code;
-    char text[ERROR_TEXT_BYTES];
-    uint64_t digest;
-};
 
 static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t number);
-
-static void check_flight(struct virtual_worker *worker, const struct flight *flight)
-{
-    const struct script *it = &worker->run->script[flight->script];
-    uint32_t place = (uint32_t)script_place(worker->run, it->group, worker->rank);
-    size_t bytes = script_bytes(&it->ask);
-    uint8_t *expected = malloc(bytes + 1);
-    bool has_result = it->ask.kind == COLLECTIVE_ALL_REDUCE ||
-                      it->ask.kind == COLLECTIVE_BROADCAST || place == it->ask.root;
-    if (it->ask.kind == COLLECTIVE_BROADCAST)
-        script_input(it, it->ask.root, expected);
-    else if (has_result)
-        script_reference(worker->run, it, expected);
-    else if (flight->recv == flight->send)
-        script_input(it, place, expected);
-    else
-        memset(expected, UNTOUCHED, bytes);
-    EXPECT_MSG(memcmp(expected, flight->recv, bytes) == 0,
-               "job %s rank %u: %s of %llu %s %s differs, seed %llu", worker->run->job.name,
-               worker->rank, collective_name(it->ask.kind), (unsigned long long)it->ask.count,
-               dtype_name(it->ask.dtype), reduce_op_name(it->ask.op),
-               (unsigned long long)worker->cluster->options.seed);
-    uint64_t digest = 0xcbf29ce484222325ull + flight->script;
-    for (size_t i = 0; i < bytes && has_result; i++)
-        digest = (digest ^ expected[i]) * 0x100000001b3ull;
-    worker->digest ^= digest;
-    free(expected);
-}
 
 /* --- talking to the daemon -------------------------------------------------------------------- */
 
@@ -390,72 +320,16 @@ void virtual_worker_rung(struct virtual_cluster *cluster, struct exchange_worker
 
 /* --- the work --------------------------------------------------------------------------------- */
 
-static uint8_t *flight_buffer(struct virtual_worker *worker, size_t bytes, uint64_t *arena_offset)
-{
-    *arena_offset = 0;
-    if (worker->run->job.arena && virtual_random(worker->cluster, 2) == 0 &&
-        arena_heap_allocate(&worker->heap, bytes + 1, arena_offset) == 0)
-        return worker->memory + *arena_offset;
-    return malloc(bytes + 1);
-}
-
-static void flight_free(struct virtual_worker *worker, struct flight *flight)
-{
-    struct flight **link = &worker->flights;
-    while (*link != flight)
-        link = &(*link)->next;
-    *link = flight->next;
-    if (flight->recv != flight->send) {
-        if (flight->arena_recv)
-            arena_heap_free(&worker->heap, flight->arena_recv);
-        else
-            free(flight->recv);
-    }
-    if (flight->arena_send)
-        arena_heap_free(&worker->heap, flight->arena_send);
-    else
-        free(flight->send);
-    request_clear(&flight->request);
-    free(flight);
-}
-
 static void worker_start(struct virtual_worker *worker, uint32_t index)
 {
-    struct virtual_job_run *run = worker->run;
-    const struct script *it = &run->script[index];
-    uint32_t place = (uint32_t)script_place(run, it->group, worker->rank);
-    size_t bytes = script_bytes(&it->ask) + 8;
-    struct flight *flight = calloc(1, sizeof(*flight));
-    flight->script = index;
-    flight->send = flight_buffer(worker, bytes, &flight->arena_send);
-    bool in_place = it->ask.kind == COLLECTIVE_BROADCAST || virtual_random(worker->cluster, 2) == 0;
-    flight->recv = in_place ? flight->send : flight_buffer(worker, bytes, &flight->arena_recv);
-    if (!in_place)
-        memset(flight->recv, UNTOUCHED, bytes);
-    memset(flight->send, 0, bytes);
-    script_input(it, place, flight->send);
-    if (it->ask.kind == COLLECTIVE_BROADCAST && place != it->ask.root)
-        memset(flight->send, UNTOUCHED, bytes);
-    struct request_ask ask = it->ask;
-    ask.send = flight->send;
-    ask.recv = flight->recv;
-    ask.priority = run->job.priorities ? (uint32_t)virtual_random(worker->cluster, 4) : 0;
-    if (worker->mislead && ask.kind != COLLECTIVE_BARRIER) {
-        ask.count++;
-        worker->mislead = false;
-    }
     struct error error;
-    flight->next = worker->flights;
-    worker->flights = flight;
-    int result = progress_submit(&worker->progress, &worker->groups[it->group], &ask, NULL, 0,
-                                 place, &flight->request, &error);
+    int result = flight_start(worker, index, &error);
     if (result != 0) {
         worker_failed(worker, result, error.text);
-        flight_free(worker, flight);
         return;
     }
     worker->started++;
-    worker->in_flight[it->group]++;
+    worker->in_flight[worker->run->script[index].group]++;
 }
 
 /* Start one collective of a random group; whether there was one to start. */
@@ -492,7 +366,7 @@ static bool worker_take_completed(struct virtual_worker *worker)
         const struct script *it = &worker->run->script[flight->script];
         worker->in_flight[it->group]--;
         if (request->result == 0) {
-            check_flight(worker, flight);
+            flight_check(worker, flight);
             worker->finished++;
         } else {
             worker_failed(worker, request->result, request->error_text ? request->error_text : "");
@@ -564,7 +438,7 @@ static struct virtual_worker *worker_create(struct virtual_cluster *cluster,
 uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct virtual_job *job)
 {
     EXPECT(cluster->job_count < VIRTUAL_JOBS_MAX);
-    EXPECT(job->groups < GROUPS_MAX);
+    EXPECT(job->groups < VIRTUAL_GROUPS_MAX);
     uint32_t number = cluster->job_count;
     struct virtual_job_run *run = &cluster->jobs[number];
     run->job = *job;
@@ -627,7 +501,7 @@ static void worker_free(struct virtual_worker *worker)
         progress_clear(&worker->progress);
         arena_heap_clear(&worker->heap);
     }
-    for (uint32_t i = 0; i < GROUPS_MAX; i++)
+    for (uint32_t i = 0; i < VIRTUAL_GROUPS_MAX; i++)
         free(worker->weights[i]);
     EXPECT(!worker->attached);
     free(worker->memory);
