@@ -168,6 +168,11 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(TEST_LINKED) $(SERVER_LIBS) $(WORKER_LIBS) \
 	    $(TEST_LIBS) -lm
 
+# Measures the exchange without I/O; not one of the tests.
+$(BUILD)/tests/server/bench_exchange: $(BUILD)/obj/tests/server/bench_exchange.o $(TEST_ARCHIVES)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) -lm
+
 # Added to what the rule above links.
 $(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
 

@@ -13,42 +13,50 @@
 
 /* --- finding and freeing ---------------------------------------------------------------------- */
 
-/* Collectives are in the order of their sequence numbers, and blocks in theirs: the same order on
- * all nodes. */
-static bool comes_before(const struct collective *collective, uint64_t sequence, uint32_t block)
+bool collective_comes_before(const struct collective *collective, uint64_t sequence, uint32_t block)
 {
     return collective->sequence < sequence ||
            (collective->sequence == sequence && collective->ask.block < block);
 }
 
-struct collective *collective_find(const struct exchange_group *group, uint64_t sequence,
-                                   uint32_t block)
+static struct collective **collective_bucket(struct exchange_group *group, uint64_t sequence,
+                                             uint32_t block)
 {
-    for (struct collective *it = group->newest; it; it = it->previous) {
-        if (it->sequence == sequence && it->ask.block == block)
-            return it;
-        if (comes_before(it, sequence, block))
-            break;
-    }
-    return NULL;
+    uint64_t hash = (sequence + block) * 0x9e3779b97f4a7c15ull >> 32;
+    return &group->collective_table[hash % COLLECTIVE_BUCKETS];
 }
 
-static void collective_link(struct collective *made)
+struct collective *collective_find(struct exchange_group *group, uint64_t sequence, uint32_t block)
+{
+    struct collective *it = *collective_bucket(group, sequence, block);
+    while (it && (it->sequence != sequence || it->ask.block != block))
+        it = it->next_in_bucket;
+    return it;
+}
+
+/* In its place in the list, which is behind what the rank that makes it has submitted. */
+static void collective_link(struct collective *made, const struct local_rank *rank)
 {
     struct exchange_group *group = made->group;
-    struct collective *before = group->newest;
-    while (before && !comes_before(before, made->sequence, made->ask.block))
-        before = before->previous;
+    struct collective *before = rank->submitted;
+    struct collective *after = before ? before->next : group->oldest;
+    while (after && collective_comes_before(after, made->sequence, made->ask.block)) {
+        before = after;
+        after = after->next;
+    }
     made->previous = before;
-    made->next = before ? before->next : group->oldest;
-    if (made->next)
-        made->next->previous = made;
+    made->next = after;
+    if (after)
+        after->previous = made;
     else
         group->newest = made;
     if (before)
         before->next = made;
     else
         group->oldest = made;
+    struct collective **bucket = collective_bucket(group, made->sequence, made->ask.block);
+    made->next_in_bucket = *bucket;
+    *bucket = made;
 }
 
 /* Who takes part, and where it goes. */
@@ -74,10 +82,19 @@ static void collective_free(struct collective *collective)
         if (collective->chunks[i])
             chunk_free(collective->chunks[i]);
     }
+    for (uint32_t i = 0; i < collective->layout.shards; i++)
+        outlet_leave(&collective->outlets[i]);
     for (uint32_t i = 0; i < group->local_count; i++) {
         if (collective->parts[i].submitted)
             group_local_worker(group, i)->requests--;
+        if (group->locals[i].submitted == collective)
+            group->locals[i].submitted = collective->previous;
     }
+    struct collective **link =
+        collective_bucket(group, collective->sequence, collective->ask.block);
+    while (*link != collective)
+        link = &(*link)->next_in_bucket;
+    *link = collective->next_in_bucket;
     if (collective->previous)
         collective->previous->next = collective->next;
     else
@@ -88,7 +105,7 @@ static void collective_free(struct collective *collective)
         group->newest = collective->previous;
     group->collectives--;
     group->chunks -= collective->layout.chunks;
-    free(collective->next_piece);
+    free(collective->outlets);
     free(collective->chunks);
     free(collective);
 }
@@ -111,7 +128,8 @@ void collectives_drop_idle(struct exchange_group *group)
 
 /* --- handing over ----------------------------------------------------------------------------- */
 
-static struct collective *collective_create(struct exchange_group *group, uint64_t sequence,
+static struct collective *collective_create(struct exchange_group *group,
+                                            const struct local_rank *rank, uint64_t sequence,
                                             const struct wire_ask *ask, uint32_t priority,
                                             struct error *error)
 {
@@ -134,11 +152,11 @@ static struct collective *collective_create(struct exchange_group *group, uint64
         return NULL;
     }
     struct collective *made = calloc(1, sizeof(*made) + group->local_count * sizeof(struct part));
-    uint32_t *next_piece = calloc(layout.shards, sizeof(*next_piece));
+    struct outlet *outlets = calloc(layout.shards, sizeof(*outlets));
     struct chunk **chunks = calloc(layout.chunks, sizeof(*chunks));
-    if (!made || !next_piece || !chunks) {
+    if (!made || !outlets || !chunks) {
         free(made);
-        free(next_piece);
+        free(outlets);
         free(chunks);
         error_set(error, ERR_MEMORY, "no memory for a collective of %" PRIu32 " chunks",
                   layout.chunks);
@@ -151,10 +169,12 @@ static struct collective *collective_create(struct exchange_group *group, uint64
     made->layout = layout;
     made->element_bytes = element_bytes;
     made->priority = priority;
-    made->next_piece = next_piece;
+    made->outlets = outlets;
+    for (uint32_t i = 0; i < layout.shards; i++)
+        outlets[i].collective = made;
     made->chunks = chunks;
     collective_find_way(made);
-    collective_link(made);
+    collective_link(made, rank);
     group->collectives++;
     group->chunks += layout.chunks;
     return made;
@@ -171,10 +191,8 @@ static void collective_update_ready(struct collective *collective)
         if (collective->parts[i].submitted && collective->parts[i].handed < ready)
             ready = collective->parts[i].handed;
     }
-    if (ready > collective->ready) {
-        collective->ready = ready;
-        group_mark_dirty(collective->group);
-    }
+    if (ready > collective->ready)
+        collective_advance_ready(collective, ready);
 }
 
 /* All local ranks have submitted. */
@@ -183,10 +201,12 @@ static void collective_complete_asks(struct collective *collective, uint32_t las
     struct exchange_group *group = collective->group;
     if (group->local_count > 1 && collective->ask.block == 0)
         group->job->last_to_arrive[group->locals[last_local].job_rank]++;
-    if (collective->disagree)
-        group_mark_dirty(group);
-    else
+    if (!collective->disagree) {
         collective_update_ready(collective);
+        return;
+    }
+    group->disagrees = true;
+    group_mark_dirty(group);
 }
 
 static int submission_check_offsets(const struct exchange_worker *worker,
@@ -266,11 +286,12 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
     struct collective *collective = collective_find(group, submission->sequence, ask.block);
     if (!collective) {
         collective =
-            collective_create(group, submission->sequence, &ask, submission->priority, error);
+            collective_create(group, rank, submission->sequence, &ask, submission->priority, error);
         if (!collective)
             return error ? error->code : ERR_MEMORY;
     }
     rank_advance(group, rank, &ask);
+    rank->submitted = collective;
     worker->requests++;
     bool staged = submission->flags & ARENA_FLAG_STAGED;
     collective->parts[local] = (struct part){
@@ -398,146 +419,6 @@ void collective_complete(struct collective *collective)
     group->job->collectives++;
     exchange->collectives++;
     collective_free(collective);
-}
-
-/* --- issuing ---------------------------------------------------------------------------------- */
-
-/* Which of the collective's shards goes to the owner; its count of shards when none does. */
-static uint32_t collective_shard(const struct collective *collective, uint32_t owner)
-{
-    const struct layout *layout = &collective->layout;
-    uint32_t servers = layout->rule->servers;
-    if (collective->ask.block > 0)
-        return owner == collective->owner ? 0 : layout->shards;
-    return owner < servers ? (owner + servers - layout->first_server) % servers : layout->shards;
-}
-
-/* The next chunk of the collective for the owner, or NO_INDEX when none is ready. */
-static uint32_t collective_next_chunk(const struct collective *collective, uint32_t owner)
-{
-    const struct layout *layout = &collective->layout;
-    uint32_t shard = collective_shard(collective, owner);
-    if (shard >= layout->shards || collective->next_piece[shard] >= layout->pieces)
-        return NO_INDEX;
-    uint32_t chunk = collective->next_piece[shard] * layout->shards + shard;
-    return chunk < collective->ready ? chunk : NO_INDEX;
-}
-
-/* Whether a local rank may yet submit something older: with blocks, ranks take part in different
- * ones. */
-static bool group_may_get_older(const struct exchange_group *group,
-                                const struct collective *collective)
-{
-    for (uint32_t i = 0; i < group->local_count; i++) {
-        const struct local_rank *rank = &group->locals[i];
-        uint64_t sequence = rank->next_sequence - (rank->next_block > 0);
-        if (sequence < collective->sequence ||
-            (sequence == collective->sequence && rank->next_block < collective->ask.block))
-            return true;
-    }
-    return false;
-}
-
-/* Smaller priority first, then older; the window's last place is for the oldest alone. */
-static struct collective *group_next_collective(const struct exchange_group *group, uint32_t owner)
-{
-    bool last_place = group->in_flight[owner] + 1 >= group->window;
-    struct collective *best = NULL;
-    if (last_place && group->oldest && group_may_get_older(group, group->oldest))
-        return NULL;
-    for (struct collective *it = group->oldest; it; it = last_place ? NULL : it->next) {
-        if (best && it->priority >= best->priority)
-            continue;
-        if (collective_next_chunk(it, owner) != NO_INDEX)
-            best = it;
-    }
-    return best;
-}
-
-static bool group_issue_one(struct exchange_group *group, uint32_t owner)
-{
-    if (group->in_flight[owner] >= group->window)
-        return false;
-    struct collective *collective = group_next_collective(group, owner);
-    if (!collective)
-        return false;
-    uint32_t index = collective_next_chunk(collective, owner);
-    struct chunk *chunk = chunk_get(collective, index);
-    if (!chunk) {
-        group->starved = true;
-        return false;
-    }
-    group->in_flight[owner]++;
-    collective->next_piece[index % collective->layout.shards]++;
-    collective->issued++;
-    if (collective->single) {
-        chunk_issue_single(chunk);
-        return true;
-    }
-    if (chunk_issue_shared(chunk))
-        return true;
-    group->starved = true;
-    group->in_flight[owner]--;
-    collective->next_piece[index % collective->layout.shards]--;
-    collective->issued--;
-    return false;
-}
-
-/* The owner of chunk 0 hears of the oldest disagreement: there is no receive for more. */
-static void group_report_disagreements(struct exchange_group *group)
-{
-    for (struct collective *it = group->oldest; it; it = it->next) {
-        if (!it->disagree || it->submitted < it->needed)
-            continue;
-        if (it->told)
-            return;
-        it->told = true;
-        uint32_t server = it->layout.first_server;
-        uint32_t node = group->owner_nodes[server];
-        if (it->single || it->ask.block > 0 || server == group->self_owner) {
-            slot_disagree_local(it);
-            return;
-        }
-        struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
-        if (!buffer) {
-            it->told = false;
-            group->starved = true;
-            return;
-        }
-        buffer->peer = NO_INDEX;
-        uint8_t *payload = buffer->data + WIRE_HEADER_BYTES;
-        uint32_t bytes = collective_encode_asks(it, payload, buffer->capacity - WIRE_HEADER_BYTES);
-        struct exchange_send *send =
-            send_create(group, node, WIRE_DISAGREE, it->sequence, 0, &it->ask, payload, bytes);
-        send->buffer = buffer;
-        send_submit(group->job->exchange, send);
-        return;
-    }
-}
-
-static void group_check_left(struct exchange_group *group)
-{
-    if (!group->newest || group->newest->sequence < group->least_left)
-        return;
-    char text[ERROR_TEXT_BYTES];
-    snprintf(text, sizeof(text),
-             "rank %" PRIu32 " has left job '%s' after %" PRIu64 " collectives of group %" PRIu32,
-             group->left_rank, group->job->name, group->least_left, group->id);
-    exchange_group_fail(group, ERR_LOST, text);
-}
-
-void group_pump(struct exchange_group *group)
-{
-    if (!group->failed)
-        group_check_left(group);
-    if (!group->failed)
-        group_report_disagreements(group);
-    for (uint32_t owner = 0; owner < group->owner_count && !group->failed; owner++) {
-        while (!group->failed && group_issue_one(group, owner))
-            ;
-    }
-    if (group->failed)
-        exchange_job_settle(group->job);
 }
 
 /* --- late ranks ------------------------------------------------------------------------------- */

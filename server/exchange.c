@@ -495,13 +495,15 @@ void exchange_check(const struct exchange *exchange)
             assert(account->posted + account->held >= account->allowed);
     }
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
-        for (const struct exchange_group *group = job->groups; group; group = group->next) {
+        for (struct exchange_group *group = job->groups; group; group = group->next) {
             for (uint32_t i = 0; i < group->owner_count; i++)
                 assert(group->in_flight[i] <= group->window);
             for (uint32_t i = 0; i < group->node_count; i++)
                 assert(group->slots_of[i] <= group->window);
+            group_check_queues(group);
             for (const struct collective *it = group->oldest; it; it = it->next) {
                 assert(it->issued <= it->ready && it->delivered <= it->issued);
+                assert(collective_find(group, it->sequence, it->ask.block) == it);
                 assert(!it->next || it->sequence < it->next->sequence ||
                        (it->sequence == it->next->sequence && it->ask.block < it->next->ask.block));
             }

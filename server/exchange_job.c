@@ -201,6 +201,7 @@ static void group_free_arrays(struct exchange_group *group)
     free(group->owner_nodes);
     free(group->weights);
     free(group->in_flight);
+    free(group->queues);
     free(group->slots_of);
     free(group->disagreed);
     free(group);
@@ -223,12 +224,14 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
         .owner_nodes = calloc((size_t)servers + nodes, sizeof(uint32_t)),
         .weights = calloc(servers, sizeof(uint32_t)),
         .in_flight = calloc((size_t)servers + nodes, sizeof(uint32_t)),
+        .queues = calloc((size_t)servers + nodes, sizeof(struct outlet *)),
         .slots_of = calloc(nodes, sizeof(uint32_t)),
         .disagreed = calloc(nodes, sizeof(bool)),
         .least_left = UINT64_MAX,
     };
     if (!group->ranks || !group->nodes || !group->locals || !group->owner_nodes ||
-        !group->weights || !group->in_flight || !group->slots_of || !group->disagreed) {
+        !group->weights || !group->in_flight || !group->queues || !group->slots_of ||
+        !group->disagreed) {
         group_free_arrays(group);
         return NULL;
     }

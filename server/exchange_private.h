@@ -1,6 +1,6 @@
 /* What the files of the exchange share; nobody else includes it.
- * exchange.c: peers and messages; exchange_job.c: jobs and groups; collective.c and
- * chunk.c: collectives and their chunks on a node; slot.c: chunks at their owner. */
+ * exchange.c: peers and messages; exchange_job.c: jobs and groups; collective.c, collective_issue.c
+ * and chunk.c: collectives and their chunks on a node; slot.c: chunks at their owner. */
 #ifndef SERVER_EXCHANGE_PRIVATE_H
 #define SERVER_EXCHANGE_PRIVATE_H
 
@@ -11,6 +11,7 @@
 
 #define NO_INDEX UINT32_MAX
 #define SLOT_BUCKETS 64 /* a power of two */
+#define COLLECTIVE_BUCKETS 1024
 
 struct exchange_peer {
     bool up;
@@ -71,6 +72,8 @@ struct local_rank {
     uint64_t next_sequence; /* of its next submission */
     uint32_t next_block;    /* of its last collective, to be submitted before; 0: none is left */
     struct wire_ask last;   /* that collective */
+    struct collective *submitted; /* the newest that it has submitted, or the one before that in the
+                                   * group's list when that is gone */
 };
 
 struct exchange_group {
@@ -95,13 +98,16 @@ struct exchange_group {
     uint32_t owner_count;
     uint32_t self_owner; /* this node's place among the owners, or NO_INDEX */
     uint32_t window;
-    uint32_t *in_flight; /* [owner_count]: chunks issued and not delivered */
-    uint32_t *slots_of;  /* [node_count]: open slots here that the node has contributed to */
-    bool *disagreed;     /* [node_count]: its DISAGREE has come; beside the window, and once */
-    uint64_t reserved;   /* buffers promised for sums on this node and for receives */
+    uint32_t *in_flight;    /* [owner_count]: chunks issued and not delivered */
+    struct outlet **queues; /* [owner_count]: what can be issued to it, in the order in which it
+                             * goes */
+    uint32_t *slots_of;     /* [node_count]: open slots here that the node has contributed to */
+    bool *disagreed;        /* [node_count]: its DISAGREE has come; beside the window, and once */
+    uint64_t reserved;      /* buffers promised for sums on this node and for receives */
 
-    struct collective *oldest; /* in sequence order */
+    struct collective *oldest; /* in the order of sequence, then block */
     struct collective *newest;
+    struct collective *collective_table[COLLECTIVE_BUCKETS];
     uint64_t collectives; /* in the list */
     uint32_t chunks;      /* of all of them, made or not */
     struct slot *slot_table[SLOT_BUCKETS];
@@ -113,7 +119,8 @@ struct exchange_group {
     uint32_t left_rank;
     uint64_t late_reported; /* sequence + 1 of the last report */
     bool is_dirty;
-    bool starved; /* memory was lacking: it is pumped again at the next tick */
+    bool disagrees; /* the local ranks do, on a collective that all of them have submitted */
+    bool starved;   /* memory was lacking: it is pumped again at the next tick */
     bool failed;
     bool dropped; /* failed, and what nothing touches has been freed */
     bool closing;
@@ -130,10 +137,19 @@ struct part {
     bool staged;
 };
 
+/* What of a collective goes to one owner: one of its shards, or a block. */
+struct outlet {
+    struct outlet *next, *prev; /* in the owner's queue */
+    struct collective *collective;
+    uint32_t next_piece; /* to issue */
+    bool queued;
+};
+
 /* A collective on this node. */
 struct collective {
     struct collective *next;
     struct collective *previous;
+    struct collective *next_in_bucket;
     struct exchange_group *group;
     uint64_t sequence;
     uint64_t first_ns; /* when the first local rank submitted it */
@@ -145,15 +161,15 @@ struct collective {
     struct layout layout;
     uint32_t element_bytes;
     uint32_t priority;
-    uint32_t submitted;    /* local ranks */
-    uint32_t ready;        /* chunks [0, ready) have been handed over by all local ranks */
-    uint32_t issued;       /* chunks */
-    uint32_t delivered;    /* chunks */
-    uint32_t *next_piece;  /* [layout.shards]: next piece of each shard to issue */
-    struct chunk **chunks; /* [layout.chunks]: made when first handed over or issued */
-    bool disagree;         /* the local ranks do not agree */
-    bool told;             /* DISAGREE was sent */
-    struct part parts[];   /* [group->local_count] */
+    uint32_t submitted;     /* local ranks */
+    uint32_t ready;         /* chunks [0, ready) have been handed over by all local ranks */
+    uint32_t issued;        /* chunks */
+    uint32_t delivered;     /* chunks */
+    struct outlet *outlets; /* [layout.shards] */
+    struct chunk **chunks;  /* [layout.chunks]: made when first handed over or issued */
+    bool disagree;          /* the local ranks do not agree */
+    bool told;              /* DISAGREE was sent */
+    struct part parts[];    /* [group->local_count] */
 };
 
 enum chunk_state { CHUNK_GATHERING, CHUNK_SUMMING, CHUNK_CONTRIBUTED, CHUNK_DELIVERING };
@@ -249,16 +265,25 @@ uint32_t group_owner_index(const struct exchange_group *group, uint32_t node);
 uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank);
 
 /* collective.c */
-struct collective *collective_find(const struct exchange_group *group, uint64_t sequence,
-                                   uint32_t block);
+struct collective *collective_find(struct exchange_group *group, uint64_t sequence, uint32_t block);
+/* Collectives are in the order of their sequence numbers, and blocks in theirs: the same order on
+ * all nodes. */
+bool collective_comes_before(const struct collective *collective, uint64_t sequence,
+                             uint32_t block);
 int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
                       const struct arena_submission *submission, struct error *error);
 int collective_hand_over(struct exchange_group *group, uint32_t local,
                          struct exchange_worker *worker, const struct arena_submission *submission,
                          struct error *error);
-void group_pump(struct exchange_group *group);
 /* All its chunks are delivered: tell the ranks, free it. */
 void collective_complete(struct collective *collective);
+
+/* collective_issue.c */
+/* All local ranks have handed chunks [0, ready) over. */
+void collective_advance_ready(struct collective *collective, uint32_t ready);
+void outlet_leave(struct outlet *outlet);
+void group_pump(struct exchange_group *group);
+void group_check_queues(const struct exchange_group *group);
 
 /* chunk.c */
 /* The collective's chunk, made when it is not there yet; NULL: out of memory. */

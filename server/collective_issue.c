@@ -1,0 +1,235 @@
+/* Which chunk of which collective a node gives to each owner next.
+ *
+ * For every owner a group keeps a queue of the collectives that have a chunk for it now, in the
+ * order in which they go: what is issued costs the same however many blocks there are for others.
+ */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <utlist.h>
+
+#include "server/exchange_private.h"
+
+/* --- queues ----------------------------------------------------------------------------------- */
+
+static uint32_t outlet_shard(const struct outlet *outlet)
+{
+    return (uint32_t)(outlet - outlet->collective->outlets);
+}
+
+/* The owner that the collective's shard goes to. */
+static uint32_t outlet_owner(const struct outlet *outlet)
+{
+    const struct collective *collective = outlet->collective;
+    const struct layout *layout = &collective->layout;
+    if (collective->ask.block > 0)
+        return collective->owner;
+    return (layout->first_server + outlet_shard(outlet)) % layout->rule->servers;
+}
+
+/* Its next chunk, or NO_INDEX when that is not ready. */
+static uint32_t outlet_next_chunk(const struct outlet *outlet)
+{
+    const struct collective *collective = outlet->collective;
+    const struct layout *layout = &collective->layout;
+    if (outlet->next_piece >= layout->pieces)
+        return NO_INDEX;
+    uint32_t chunk = outlet->next_piece * layout->shards + outlet_shard(outlet);
+    return chunk < collective->ready ? chunk : NO_INDEX;
+}
+
+/* Smaller priority first, then older. */
+static bool outlet_goes_before(const struct outlet *a, const struct outlet *b)
+{
+    const struct collective *left = a->collective, *right = b->collective;
+    if (left->priority != right->priority)
+        return left->priority < right->priority;
+    return collective_comes_before(left, right->sequence, right->ask.block);
+}
+
+/* Most come in the order in which they go. */
+static void outlet_enqueue(struct outlet *outlet)
+{
+    struct outlet **queue = &outlet->collective->group->queues[outlet_owner(outlet)];
+    struct outlet *after = *queue ? (*queue)->prev : NULL;
+    while (after && outlet_goes_before(outlet, after))
+        after = after == *queue ? NULL : after->prev;
+    if (after)
+        DL_APPEND_ELEM(*queue, after, outlet);
+    else
+        DL_PREPEND(*queue, outlet);
+    outlet->queued = true;
+}
+
+void outlet_leave(struct outlet *outlet)
+{
+    struct outlet **queue = &outlet->collective->group->queues[outlet_owner(outlet)];
+    if (outlet->queued)
+        DL_DELETE(*queue, outlet);
+    outlet->queued = false;
+}
+
+void collective_advance_ready(struct collective *collective, uint32_t ready)
+{
+    uint32_t shards = collective->layout.shards;
+    uint32_t first = collective->ready;
+    collective->ready = ready;
+    /* The next of a shard that waits is the first one at or after `first`. */
+    for (uint32_t chunk = first; chunk < ready && chunk - first < shards; chunk++) {
+        struct outlet *outlet = &collective->outlets[chunk % shards];
+        if (!outlet->queued && outlet_next_chunk(outlet) != NO_INDEX)
+            outlet_enqueue(outlet);
+    }
+    group_mark_dirty(collective->group);
+}
+
+/* --- issuing ---------------------------------------------------------------------------------- */
+
+/* Whether a local rank may yet submit something older: with blocks, ranks take part in different
+ * ones. */
+static bool group_may_get_older(const struct exchange_group *group,
+                                const struct collective *collective)
+{
+    for (uint32_t i = 0; i < group->local_count; i++) {
+        const struct local_rank *rank = &group->locals[i];
+        uint64_t sequence = rank->next_sequence - (rank->next_block > 0);
+        if (sequence < collective->sequence ||
+            (sequence == collective->sequence && rank->next_block < collective->ask.block))
+            return true;
+    }
+    return false;
+}
+
+/* The outlet of the oldest collective for the owner, when it has a chunk for it. */
+static struct outlet *group_oldest_outlet(const struct exchange_group *group, uint32_t owner)
+{
+    const struct collective *oldest = group->oldest;
+    const struct layout *layout = &oldest->layout;
+    uint32_t servers = layout->rule->servers;
+    uint32_t shard = layout->shards;
+    if (oldest->ask.block > 0)
+        shard = owner == oldest->owner ? 0 : shard;
+    else if (owner < servers)
+        shard = (owner + servers - layout->first_server) % servers;
+    return shard < layout->shards && oldest->outlets[shard].queued ? &oldest->outlets[shard] : NULL;
+}
+
+/* The window's last place is for the oldest alone, and only when no older one can come. */
+static struct outlet *group_next_outlet(const struct exchange_group *group, uint32_t owner)
+{
+    if (group->in_flight[owner] + 1 < group->window)
+        return group->queues[owner];
+    struct outlet *oldest = group_oldest_outlet(group, owner);
+    return oldest && !group_may_get_older(group, group->oldest) ? oldest : NULL;
+}
+
+static bool group_issue_one(struct exchange_group *group, uint32_t owner)
+{
+    if (!group->queues[owner] || group->in_flight[owner] >= group->window)
+        return false;
+    struct outlet *outlet = group_next_outlet(group, owner);
+    if (!outlet)
+        return false;
+    struct collective *collective = outlet->collective;
+    struct chunk *chunk = chunk_get(collective, outlet_next_chunk(outlet));
+    if (!chunk) {
+        group->starved = true;
+        return false;
+    }
+    group->in_flight[owner]++;
+    outlet->next_piece++;
+    collective->issued++;
+    if (outlet_next_chunk(outlet) == NO_INDEX)
+        outlet_leave(outlet); /* now: the collective may be gone when the chunk is issued */
+    if (collective->single) {
+        chunk_issue_single(chunk);
+        return true;
+    }
+    if (chunk_issue_shared(chunk))
+        return true;
+    group->starved = true;
+    group->in_flight[owner]--;
+    outlet->next_piece--;
+    collective->issued--;
+    if (!outlet->queued)
+        outlet_enqueue(outlet);
+    return false;
+}
+
+/* The owner of chunk 0 hears of the oldest disagreement: there is no receive for more. */
+static void group_report_disagreements(struct exchange_group *group)
+{
+    if (!group->disagrees)
+        return;
+    for (struct collective *it = group->oldest; it; it = it->next) {
+        if (!it->disagree || it->submitted < it->needed)
+            continue;
+        if (it->told)
+            return;
+        it->told = true;
+        uint32_t server = it->layout.first_server;
+        uint32_t node = group->owner_nodes[server];
+        if (it->single || it->ask.block > 0 || server == group->self_owner) {
+            slot_disagree_local(it);
+            return;
+        }
+        struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
+        if (!buffer) {
+            it->told = false;
+            group->starved = true;
+            return;
+        }
+        buffer->peer = NO_INDEX;
+        uint8_t *payload = buffer->data + WIRE_HEADER_BYTES;
+        uint32_t bytes = collective_encode_asks(it, payload, buffer->capacity - WIRE_HEADER_BYTES);
+        struct exchange_send *send =
+            send_create(group, node, WIRE_DISAGREE, it->sequence, 0, &it->ask, payload, bytes);
+        send->buffer = buffer;
+        send_submit(group->job->exchange, send);
+        return;
+    }
+}
+
+static void group_check_left(struct exchange_group *group)
+{
+    if (!group->newest || group->newest->sequence < group->least_left)
+        return;
+    char text[ERROR_TEXT_BYTES];
+    snprintf(text, sizeof(text),
+             "rank %" PRIu32 " has left job '%s' after %" PRIu64 " collectives of group %" PRIu32,
+             group->left_rank, group->job->name, group->least_left, group->id);
+    exchange_group_fail(group, ERR_LOST, text);
+}
+
+void group_pump(struct exchange_group *group)
+{
+    if (!group->failed)
+        group_check_left(group);
+    if (!group->failed)
+        group_report_disagreements(group);
+    for (uint32_t owner = 0; owner < group->owner_count && !group->failed; owner++) {
+        while (!group->failed && group_issue_one(group, owner))
+            ;
+    }
+    if (group->failed)
+        exchange_job_settle(group->job);
+}
+
+void group_check_queues(const struct exchange_group *group)
+{
+    uint32_t queued = 0;
+    for (const struct collective *it = group->oldest; it; it = it->next) {
+        for (uint32_t i = 0; i < it->layout.shards; i++) {
+            assert(it->outlets[i].queued == (outlet_next_chunk(&it->outlets[i]) != NO_INDEX));
+            queued += it->outlets[i].queued;
+        }
+    }
+    for (uint32_t owner = 0; owner < group->owner_count; owner++) {
+        for (const struct outlet *it = group->queues[owner]; it; it = it->next) {
+            assert(outlet_owner(it) == owner);
+            assert(!it->next || outlet_goes_before(it, it->next));
+            queued--;
+        }
+    }
+    assert(queued == 0);
+}
