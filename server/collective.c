@@ -264,6 +264,14 @@ static void rank_advance(const struct exchange_group *group, struct local_rank *
                                         rank->group_rank, group->size, ask->block + 1);
 }
 
+/* A block of a collective on which the local ranks disagree: others have other blocks of the same
+ * number. The group is about to fail of it. */
+static bool is_beyond_agreement(const struct exchange_group *group,
+                                const struct arena_submission *submission)
+{
+    return submission->block > 0 && submission->sequence >= group->least_disagreed;
+}
+
 int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
                       const struct arena_submission *submission, struct error *error)
 {
@@ -283,6 +291,10 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
         return result;
     if (worker->requests >= COLLECTIVES_MAX)
         return error_set(error, ERR_PROTOCOL, "more than %u requests under way", COLLECTIVES_MAX);
+    if (is_beyond_agreement(group, submission)) {
+        rank_advance(group, rank, &ask);
+        return 0;
+    }
     struct collective *collective = collective_find(group, submission->sequence, ask.block);
     if (!collective) {
         collective =
@@ -304,8 +316,11 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
         .staged = staged,
     };
     group->job->bytes_submitted += wire_ask_elements(&ask) * ask_element_bytes(&ask);
-    if (!wire_ask_equal(&ask, &collective->ask))
+    if (!wire_ask_equal(&ask, &collective->ask)) {
         collective->disagree = true;
+        if (ask.block == 0 && submission->sequence < group->least_disagreed)
+            group->least_disagreed = submission->sequence;
+    }
     if (submission->sequence >= group->least_left)
         group_mark_dirty(group);
     if (++collective->submitted == collective->needed)
@@ -339,6 +354,11 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
 {
     struct collective *collective = collective_find(group, submission->sequence, submission->block);
     struct part *part = collective ? &collective->parts[local] : NULL;
+    if ((!part || !part->submitted) && is_beyond_agreement(group, submission)) {
+        chunk_give_back(group->job->exchange, worker, submission->request, submission->chunk,
+                        submission->in_offset);
+        return 0;
+    }
     if (!part || !part->submitted || !part->staged || part->request != submission->request)
         return error_set(error, ERR_PROTOCOL,
                          "a chunk of collective %" PRIu64 " of group %" PRIu32

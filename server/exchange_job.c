@@ -228,6 +228,7 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
         .slots_of = calloc(nodes, sizeof(uint32_t)),
         .disagreed = calloc(nodes, sizeof(bool)),
         .least_left = UINT64_MAX,
+        .least_disagreed = UINT64_MAX,
     };
     if (!group->ranks || !group->nodes || !group->locals || !group->owner_nodes ||
         !group->weights || !group->in_flight || !group->queues || !group->slots_of ||

@@ -120,7 +120,8 @@ struct exchange_group {
     uint64_t late_reported; /* sequence + 1 of the last report */
     bool is_dirty;
     bool disagrees; /* the local ranks do, on a collective that all of them have submitted */
-    bool starved;   /* memory was lacking: it is pumped again at the next tick */
+    uint64_t least_disagreed; /* the first sequence on which any of them do, block 0 */
+    bool starved;             /* memory was lacking: it is pumped again at the next tick */
     bool failed;
     bool dropped; /* failed, and what nothing touches has been freed */
     bool closing;

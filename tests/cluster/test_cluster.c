@@ -387,7 +387,7 @@ int main(void)
     tcase_set_timeout(faults, 120);
     tcase_add_loop_test(faults, test_a_killed_worker, 0, SEEDS);
     tcase_add_loop_test(faults, test_a_cut_link, 0, SEEDS);
-    tcase_add_loop_test(faults, test_ranks_that_disagree, 0, SEEDS);
+    tcase_add_loop_test(faults, test_ranks_that_disagree, 0, 4 * SEEDS);
     tcase_add_loop_test(faults, test_a_rank_that_leaves_early, 0, 4);
     tcase_add_loop_test(faults, test_a_late_rank_is_reported_and_the_job_goes_on, 0, 3);
     tcase_add_test(faults, test_jobs_in_a_row_leave_nothing);

@@ -257,6 +257,19 @@ static void flight_mislead(struct virtual_worker *worker, struct flight *flight)
         side->counts[other]--;
 }
 
+/* Another collective, of parts. */
+static const struct script *flight_other_kind(struct virtual_worker *worker, struct flight *flight,
+                                              const struct script *it)
+{
+    flight->other = *it;
+    do
+        flight->other.ask.kind =
+            COLLECTIVE_ALL_GATHER +
+            virtual_random(worker->cluster, COLLECTIVE_KIND_COUNT - COLLECTIVE_ALL_GATHER);
+    while (flight->other.ask.kind == it->ask.kind);
+    return &flight->other;
+}
+
 static int flight_submit_parts(struct virtual_worker *worker, struct flight *flight,
                                struct request_ask *ask, struct error *error)
 {
@@ -308,12 +321,15 @@ int flight_start(struct virtual_worker *worker, uint32_t script, struct error *e
     const struct script *it = &run->script[script];
     struct flight *flight = calloc(1, sizeof(*flight));
     EXPECT(flight);
+    bool mislead = worker->mislead && it->ask.kind != COLLECTIVE_BARRIER &&
+                   (!route_in_blocks(it->ask.kind) || run->group_sizes[it->group] > 1);
+    bool other = mislead && virtual_random(worker->cluster, 2) == 0;
+    if (other)
+        it = flight_other_kind(worker, flight, it);
     flight->it = it;
     flight->script = script;
     flight->place = (uint32_t)script_place(run, it->group, worker->rank);
     bool parts = route_in_blocks(it->ask.kind);
-    bool mislead = worker->mislead && it->ask.kind != COLLECTIVE_BARRIER &&
-                   (!parts || run->group_sizes[it->group] > 1);
     flight_lay_out(worker, flight, it->uneven || mislead);
     uint8_t *memory[2] = {flight->regions[0].memory, flight->regions[1].memory};
     flight_fill(flight, memory);
@@ -323,9 +339,9 @@ int flight_start(struct virtual_worker *worker, uint32_t script, struct error *e
     ask.priority = run->job.priorities ? (uint32_t)virtual_random(worker->cluster, 4) : 0;
     if (mislead) {
         worker->mislead = false;
-        if (parts)
+        if (parts && !other)
             flight_mislead(worker, flight);
-        else
+        else if (!other)
             ask.count++;
     }
     int result = parts ? flight_submit_parts(worker, flight, &ask, error)

@@ -145,8 +145,9 @@ struct flight {
     struct request request; /* first */
     struct flight *next;
     const struct script *it;
-    uint32_t script; /* its number */
-    uint32_t place;  /* of the rank in the group */
+    struct script other; /* what a rank that is misled asks for in its place */
+    uint32_t script;     /* its number */
+    uint32_t place;      /* of the rank in the group */
     struct flight_side send, recv;
     struct flight_region regions[2];
 };

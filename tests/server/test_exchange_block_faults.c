@@ -148,6 +148,40 @@ START_TEST(a_pair_on_one_node_that_disagrees)
 }
 END_TEST
 
+/* Until the server has heard all nodes the blocks of the one collective go on; those of the other,
+ * which have the same numbers, are not mixed up with them. */
+START_TEST(local_ranks_that_disagree_on_the_kind)
+{
+    struct fixture *fixture = blocks_fixture(0);
+    submit_block(fixture, 0, 0, COLLECTIVE_GATHER, 1, 0);
+    submit_block(fixture, 0, 0, COLLECTIVE_GATHER, 1, 1);
+    submit_block(fixture, 3, 0, COLLECTIVE_ALL_GATHER, 0, 0);
+    uint32_t told = find_send(fixture, 3, WIRE_DISAGREE, 0);
+    ck_assert_uint_eq(fixture->sends[told]->payload_bytes, 2 * WIRE_RANK_ASK_BYTES);
+    fixture_sent(fixture, told);
+    struct arena_submission it = block_ask(fixture, 3, 0, COLLECTIVE_ALL_GATHER, 0, 1);
+    it.flags = ARENA_FLAG_STAGED;
+    ck_assert_int_eq(fixture_submit(fixture, 3, &it), 0);
+    /* its chunk comes back at once, or with the group */
+    it.type = ARENA_CHUNK;
+    it.chunk = 0;
+    ck_assert_int_eq(fixture_submit(fixture, 3, &it), 0);
+    ck_assert_uint_eq(fixture->completion_count, 1);
+    ck_assert_uint_eq(fixture->completions[0].rank, 3);
+    ck_assert_int_eq(fixture->completions[0].it.type, ARENA_CHUNK_DONE);
+    /* rank 1, on node 2, has gathered with rank 0: that is complete */
+    contribute_block(fixture, 2, COLLECTIVE_GATHER, 1, 1, false, 0);
+    fixture_all_sent(fixture);
+    ck_assert(fixture_completed(fixture, 0, 1));
+    ck_assert(!fixture_completed(fixture, 3, 1));
+    submit_block(fixture, 3, 0, COLLECTIVE_ALL_GATHER, 0, 2);
+    ck_assert(!sends_block(fixture, 2)); /* it makes no difference any more */
+    ck_assert_uint_eq(fixture->event_count, 0);
+    exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 START_TEST(nodes_that_disagree_on_a_block)
 {
     struct fixture *fixture = blocks_fixture(0);
@@ -296,6 +330,7 @@ int main(void)
     tcase_add_test(refusals, a_peers_wrong_block_ends_its_connection);
     tcase_add_test(refusals, local_ranks_that_disagree_on_a_block);
     tcase_add_test(refusals, a_pair_on_one_node_that_disagrees);
+    tcase_add_test(refusals, local_ranks_that_disagree_on_the_kind);
     tcase_add_test(refusals, nodes_that_disagree_on_a_block);
     tcase_add_loop_test(refusals, nodes_that_disagree_on_the_kind, 0, 2);
     suite_add_tcase(suite, refusals);
