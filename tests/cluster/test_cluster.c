@@ -18,6 +18,9 @@
 #define PARTS_SEEDS 40
 #endif
 
+#define PARTS_KINDS                                                                                \
+    (1u << COLLECTIVE_ALL_GATHER | 1u << COLLECTIVE_REDUCE_SCATTER | 1u << COLLECTIVE_GATHER |     \
+     1u << COLLECTIVE_SCATTER | 1u << COLLECTIVE_ALL_TO_ALL)
 #define LIMIT_NS (100 * NS_PER_S)
 
 static void assert_all_finished(const struct virtual_cluster *cluster, uint32_t job, uint32_t ranks)
@@ -112,7 +115,7 @@ START_TEST(test_parts_in_small_windows)
                               .in_flight = 1 + (uint32_t)(lrand48() % 4),
                               .arena = true,
                               .priorities = lrand48() % 2,
-                              .parts = true,
+                              .kinds = PARTS_KINDS,
                               .seed = seed};
     virtual_cluster_start(cluster, &job);
     virtual_cluster_finish(cluster, LIMIT_NS);
@@ -160,6 +163,39 @@ START_TEST(test_same_bits_whatever_the_timing_and_the_cut)
     ck_assert(digest == digest_of(3, 3, 16384, 2, NULL));
     ck_assert(digest == digest_of(4, 3, 65536, 16, NULL));
     ck_assert(digest == digest_of(5, 4, 8192, 3, skewed));
+}
+END_TEST
+
+/* A node receives of an all-gather what it has not, once, and sends what it has to each other node,
+ * though servers have no ranks and ranks are several on a node (server/README.md). */
+START_TEST(test_no_more_travels_than_must)
+{
+    static const enum collective_kind kinds[] = {COLLECTIVE_ALL_GATHER, COLLECTIVE_REDUCE_SCATTER,
+                                                 COLLECTIVE_ALL_TO_ALL};
+    static const uint32_t rank_nodes[] = {0, 1, 2, 2, 0, 1}, weights[] = {0, 1, 0, 3};
+    struct virtual_options options = {.seed = 77, .nodes = 4, .weights = weights};
+    struct virtual_cluster *cluster = virtual_cluster_create(&options);
+    struct virtual_job job = {.name = "bytes",
+                              .ranks = 6,
+                              .rank_nodes = rank_nodes,
+                              .collectives = 10,
+                              .most_count = 9000,
+                              .in_flight = 2,
+                              .kinds = 1u << kinds[_i],
+                              .even = true,
+                              .seed = 78};
+    virtual_cluster_start(cluster, &job);
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    assert_all_finished(cluster, 0, 6);
+    uint64_t part_bytes = virtual_cluster_part_bytes(cluster, 0);
+    ck_assert_uint_gt(part_bytes, 0);
+    uint64_t parts = kinds[_i] == COLLECTIVE_ALL_TO_ALL ? 2 * 2 * 2 : 2 * 2; /* of other nodes */
+    for (uint32_t node = 0; node < 4; node++) {
+        struct virtual_traffic traffic = virtual_cluster_traffic(cluster, node);
+        ck_assert_uint_eq(traffic.sent, node < 3 ? parts * part_bytes : 0);
+        ck_assert_uint_eq(traffic.received, node < 3 ? parts * part_bytes : 0);
+    }
+    virtual_cluster_destroy(cluster);
 }
 END_TEST
 
@@ -381,6 +417,7 @@ int main(void)
     tcase_add_loop_test(random, test_random_clusters_with_reordering, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_on_datagrams, 0, SEEDS);
     tcase_add_loop_test(random, test_parts_in_small_windows, 0, PARTS_SEEDS);
+    tcase_add_loop_test(random, test_no_more_travels_than_must, 0, 3);
     tcase_add_test(random, test_same_bits_whatever_the_timing_and_the_cut);
     suite_add_tcase(suite, random);
     TCase *faults = tcase_create("faults");

@@ -107,6 +107,7 @@ static void io_send(void *context, struct exchange_send *send)
         {.iov_base = (void *)(uintptr_t)send->payload, .iov_len = send->payload_bytes},
     };
     void *registrations[2] = {NULL, NULL};
+    node->traffic.sent += send->payload_bytes;
     int result = transport_send(node->transport, send->node, parts, registrations,
                                 send->payload_bytes ? 2 : 1, send);
     EXPECT(result != ERR_AGAIN);
@@ -173,6 +174,7 @@ static void fabric_event(struct virtual_node *node, const struct transport_event
         exchange_peer_down(node->exchange, event->peer);
         break;
     case TRANSPORT_RECEIVED: {
+        node->traffic.received += event->bytes - WIRE_HEADER_BYTES;
         int result = exchange_receive(node->exchange, event->peer, event->context, event->bytes,
                                       cluster->now_ns, &from, &error);
         EXPECT_MSG(result == 0, "%s from node %u: %s", node->config.node, from, error.text);
@@ -451,6 +453,20 @@ void virtual_cluster_destroy(struct virtual_cluster *cluster)
 uint64_t virtual_cluster_now_ns(const struct virtual_cluster *cluster)
 {
     return cluster->now_ns;
+}
+
+struct virtual_traffic virtual_cluster_traffic(const struct virtual_cluster *cluster, uint32_t node)
+{
+    return cluster->nodes[node].traffic;
+}
+
+uint64_t virtual_cluster_part_bytes(const struct virtual_cluster *cluster, uint32_t job)
+{
+    const struct virtual_job_run *run = &cluster->jobs[job];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < run->job.collectives; i++)
+        bytes += run->script[i].ask.count * dtype_bytes(run->script[i].ask.dtype);
+    return bytes;
 }
 
 uint32_t virtual_cluster_late_reports(const struct virtual_cluster *cluster, uint32_t node)

@@ -41,7 +41,8 @@ struct virtual_job {
     uint32_t in_flight;         /* started at once by a rank, at most */
     bool arena;                 /* some buffers lie in the arena */
     bool priorities;            /* random, different on every rank */
-    bool parts;                 /* only collectives that travel in blocks */
+    uint32_t kinds;             /* bits 1 << enum collective_kind; 0: all */
+    bool even;                  /* parts are of one size */
     uint64_t seed;              /* of data and choice; the same gives the same results */
 };
 
@@ -80,6 +81,15 @@ struct virtual_outcome {
 };
 struct virtual_outcome virtual_cluster_outcome(const struct virtual_cluster *cluster, uint32_t job,
                                                uint32_t rank);
+/* Bytes of payload that a node has sent and received over the fabric. */
+struct virtual_traffic {
+    uint64_t sent;
+    uint64_t received;
+};
+struct virtual_traffic virtual_cluster_traffic(const struct virtual_cluster *cluster,
+                                               uint32_t node);
+/* Bytes of one part in each of the job's collectives, together. */
+uint64_t virtual_cluster_part_bytes(const struct virtual_cluster *cluster, uint32_t job);
 uint64_t virtual_cluster_now_ns(const struct virtual_cluster *cluster);
 /* Late reports that the node's exchange has made. */
 uint32_t virtual_cluster_late_reports(const struct virtual_cluster *cluster, uint32_t node);

@@ -59,6 +59,7 @@ struct virtual_node {
     bool connected[VIRTUAL_NODES_MAX];
     bool tick_due;
     uint32_t late_reports;
+    struct virtual_traffic traffic;
 };
 
 struct virtual_worker;

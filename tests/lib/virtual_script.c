@@ -61,9 +61,8 @@ void script_write(struct virtual_job_run *run)
         it->seed = mix(&state);
         it->ask.kind =
             mix(&state) % 3 > 0 ? mix(&state) % COLLECTIVE_KIND_COUNT : COLLECTIVE_ALL_REDUCE;
-        if (job->parts)
-            it->ask.kind = COLLECTIVE_ALL_GATHER +
-                           mix(&state) % (COLLECTIVE_KIND_COUNT - COLLECTIVE_ALL_GATHER);
+        while (job->kinds && !(job->kinds >> it->ask.kind & 1))
+            it->ask.kind = mix(&state) % COLLECTIVE_KIND_COUNT;
         it->ask.dtype = mix(&state) % DTYPE_COUNT;
         do
             it->ask.op = mix(&state) % REDUCE_OP_COUNT;
@@ -73,7 +72,7 @@ void script_write(struct virtual_job_run *run)
         if (it->ask.kind == COLLECTIVE_ALL_TO_ALL)
             most /= 3;
         it->ask.count = it->ask.kind == COLLECTIVE_BARRIER ? 0 : mix(&state) % (most + 1);
-        it->uneven = route_in_blocks(it->ask.kind) && mix(&state) % 2;
+        it->uneven = route_in_blocks(it->ask.kind) && mix(&state) % 2 && !job->even;
     }
 }
 
