@@ -28,7 +28,7 @@ float value_of(uint32_t rank, uint32_t block)
  * of the fixture, the results in the second. */
 uint64_t block_offset(const struct fixture *fixture, uint32_t rank, uint32_t block, bool out)
 {
-    return fixture_offset(fixture, rank, block / 8) + (block % 8) * 4096 + (out ? 32768 : 0);
+    return fixture_offset(fixture, rank, block / 8) + (block % 8) * 4096ull + (out ? 32768 : 0);
 }
 
 float *block_data(struct fixture *fixture, uint32_t rank, uint32_t block, bool out)

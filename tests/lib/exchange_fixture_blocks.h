@@ -5,7 +5,7 @@
 #include "tests/lib/exchange_fixture.h"
 
 #define BLOCK_COUNT 16u
-#define BLOCK_BYTES (BLOCK_COUNT * (uint32_t)sizeof(float))
+#define BLOCK_BYTES (BLOCK_COUNT * sizeof(float))
 #define BLOCKS_RANKS 5u
 
 /* Ranks 0 and 3 on node 0, 1 on node 2, 2 and 4 on node 1. Node 3 has none, and is the only server

@@ -63,7 +63,7 @@ struct bench {
 
 static uint32_t node_of(const struct bench *bench, uint32_t rank)
 {
-    return rank / bench->per_node;
+    return bench->per_node ? rank / bench->per_node : 0;
 }
 
 /* --- the table -------------------------------------------------------------------------------- */

@@ -157,7 +157,7 @@ START_TEST(local_ranks_that_disagree_on_the_kind)
     submit_block(fixture, 0, 0, COLLECTIVE_GATHER, 1, 1);
     submit_block(fixture, 3, 0, COLLECTIVE_ALL_GATHER, 0, 0);
     uint32_t told = find_send(fixture, 3, WIRE_DISAGREE, 0);
-    ck_assert_uint_eq(fixture->sends[told]->payload_bytes, 2 * WIRE_RANK_ASK_BYTES);
+    ck_assert_uint_eq(fixture->sends[told]->payload_bytes, 2ull * WIRE_RANK_ASK_BYTES);
     fixture_sent(fixture, told);
     struct arena_submission it = block_ask(fixture, 3, 0, COLLECTIVE_ALL_GATHER, 0, 1);
     it.flags = ARENA_FLAG_STAGED;

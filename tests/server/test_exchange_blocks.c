@@ -291,7 +291,7 @@ START_TEST(each_owner_has_a_window_of_its_own)
     struct fixture *fixture = fixture_create(&options);
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
     for (uint32_t block = 1; block <= 3; block++)
-        submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, block, 20 * FIXTURE_CHUNK);
+        submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, block, 20ull * FIXTURE_CHUNK);
     /* Two to each, the collective itself to node 1 among them, and two to itself, where they are
      * chunks and slots: the last places are for the oldest, which has nothing more to send. */
     ck_assert_uint_eq(sends_to(fixture, 1), 2);
@@ -317,7 +317,7 @@ END_TEST
 START_TEST(the_last_place_waits_for_ranks_that_may_have_older_blocks)
 {
     enum { A = 1 + 0 * 4 + 2, B = 1 + 0 * 4 + 3, C = 1 + 1 * 4 + 2, D = 1 + 1 * 4 + 3 };
-    uint64_t count = 8 * FIXTURE_CHUNK;
+    uint64_t count = 8ull * FIXTURE_CHUNK;
     struct fixture *fixture = two_and_two(1, 2);
     submit_large(fixture, 3, COLLECTIVE_ALL_TO_ALL, 0, 0);
     submit_large(fixture, 3, COLLECTIVE_ALL_TO_ALL, B, count);
@@ -346,7 +346,7 @@ START_TEST(an_owner_hears_no_more_than_the_window)
     for (uint32_t chunk = 0; chunk < 3; chunk++) {
         struct wire_header header =
             block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, chunk == 1 ? 2 : 1);
-        header.ask.count = 8 * FIXTURE_CHUNK;
+        header.ask.count = 8ull * FIXTURE_CHUNK;
         header.chunk = chunk;
         int result = block_message(fixture, &header, 1, false, 0);
         if (chunk < 2)
