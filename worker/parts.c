@@ -85,35 +85,40 @@ static int check_kind(const struct parts_ask *ask, struct error *error)
     return 0;
 }
 
-static int check_part(const struct parts_ask *ask, const char *side, const void *buffer,
-                      uint64_t count, uint32_t peer, uint64_t *sum, struct error *error)
+/* `one`: the side's only buffer; else `peer` says which of them. */
+static int check_part(const struct parts_ask *ask, bool sent, bool one, uint32_t peer,
+                      uint64_t *sum, struct error *error)
 {
     const char *name = collective_name(ask->kind);
+    uint64_t count = sent ? send_count(ask, peer) : recv_count(ask, peer);
     if (count > (1ull << 62) / dtype_bytes(ask->dtype) - *sum)
         return error_set(error, ERR_INVALID, "%s: %" PRIu64 " elements are too many", name, count);
     *sum += count;
-    if (count > 0 && !buffer)
-        return error_set(error, ERR_INVALID, "%s: the buffer to %s rank %" PRIu32 " is NULL", name,
-                         side, peer);
-    return 0;
+    if (count == 0 || (sent ? send_buffer(ask, peer) : recv_buffer(ask, peer)))
+        return 0;
+    if (one)
+        return error_set(error, ERR_INVALID, "%s: the buffer to %s is NULL", name,
+                         sent ? "send" : "receive into");
+    return error_set(error, ERR_INVALID, "%s: the buffer to %s rank %" PRIu32 " is NULL", name,
+                     sent ? "send to" : "receive into from", peer);
 }
 
 static int check_buffers(const struct parts_ask *ask, struct error *error)
 {
     uint64_t sent = 0, received = 0;
-    uint32_t sends = !has_send(ask) ? 0 : send_is_one(ask->kind) ? 1 : ask->size;
-    uint32_t recvs = !has_recv(ask) ? 0 : recv_is_one(ask->kind) ? 1 : ask->size;
+    bool one_sent = send_is_one(ask->kind), one_received = recv_is_one(ask->kind);
+    uint32_t sends = !has_send(ask) ? 0 : one_sent ? 1 : ask->size;
+    uint32_t recvs = !has_recv(ask) ? 0 : one_received ? 1 : ask->size;
     const char *name = collective_name(ask->kind);
     if ((sends > 1 && ask->send.counts && !ask->send.buffers) ||
         (recvs > 1 && ask->recv.counts && !ask->recv.buffers))
         return error_set(error, ERR_INVALID, "%s: the list of buffers is NULL", name);
     for (uint32_t i = 0; i < sends; i++) {
-        if (check_part(ask, "send to", send_buffer(ask, i), send_count(ask, i), i, &sent, error))
+        if (check_part(ask, true, one_sent, i, &sent, error))
             return ERR_INVALID;
     }
     for (uint32_t i = 0; i < recvs; i++) {
-        if (check_part(ask, "receive from", recv_buffer(ask, i), recv_count(ask, i), i, &received,
-                       error))
+        if (check_part(ask, false, one_received, i, &received, error))
             return ERR_INVALID;
     }
     return 0;
@@ -127,12 +132,26 @@ static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_b
     return left < right ? right - left < a_bytes : left - right < b_bytes;
 }
 
+/* With parts on both sides only those that lie side by side are looked at: lists would take a look
+ * at every pair. */
+static int check_overlap_of_many(const struct parts_ask *ask, struct error *error)
+{
+    uint64_t element_bytes = dtype_bytes(ask->dtype);
+    if (ask->send.buffers || ask->recv.buffers ||
+        !overlap(ask->send.base, ask->size * ask->send.count * element_bytes, ask->recv.base,
+                 ask->size * ask->recv.count * element_bytes))
+        return 0;
+    return error_set(error, ERR_INVALID, "%s: the buffers overlap", collective_name(ask->kind));
+}
+
 /* The one buffer of a side may be this rank's own part of the other, and no other memory of it. */
 static int check_overlap(const struct parts_ask *ask, struct error *error)
 {
     uint64_t element_bytes = dtype_bytes(ask->dtype);
-    if (!has_send(ask) || !has_recv(ask) || (!send_is_one(ask->kind) && !recv_is_one(ask->kind)))
+    if (!has_send(ask) || !has_recv(ask))
         return 0;
+    if (!send_is_one(ask->kind) && !recv_is_one(ask->kind))
+        return check_overlap_of_many(ask, error);
     for (uint32_t i = 0; i < ask->size; i++) {
         const void *from = send_buffer(ask, i), *to = recv_buffer(ask, i);
         if (i == ask->rank && from == to)

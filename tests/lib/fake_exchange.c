@@ -7,15 +7,19 @@
 
 #include "common/dtype.h"
 #include "common/reduce.h"
+#include "common/route.h"
 
 struct collective {
     uint32_t group;
     uint64_t sequence;
+    uint32_t block; /* common/route.h */
+    struct route route;
     struct arena_submission asked[FAKE_RANKS_MAX]; /* by place in the group; type 0: not yet */
     uint64_t *offsets[FAKE_RANKS_MAX];             /* staged: of each chunk; 0: not yet */
     uint32_t given[FAKE_RANKS_MAX];
     struct layout layout; /* once the first has asked */
-    uint8_t *done;        /* [chunk] */
+    struct layout_rule block_rule;
+    uint8_t *done; /* [chunk] */
     uint32_t done_count;
     struct collective *prev, *next;
 };
@@ -26,7 +30,8 @@ struct group {
     uint32_t rank_count;
     uint32_t weights[FAKE_RANKS_MAX];
     struct layout_rule rule;
-    uint64_t next_sequence[FAKE_RANKS_MAX]; /* by place: submissions come in order */
+    uint64_t next_sequence[FAKE_RANKS_MAX]; /* by place: submissions come in order, and so do */
+    uint32_t last_block[FAKE_RANKS_MAX];    /* the blocks of one */
 };
 
 struct fake_exchange {
@@ -121,18 +126,20 @@ static uint32_t place_of(const struct group *group, uint32_t rank)
     return 0;
 }
 
-static struct collective *find_collective(struct fake_exchange *exchange, uint32_t group,
-                                          uint64_t sequence)
+static struct collective *find_collective(struct fake_exchange *exchange,
+                                          const struct arena_submission *submission)
 {
     struct collective *collective;
     DL_FOREACH(exchange->collectives, collective)
     {
-        if (collective->group == group && collective->sequence == sequence)
+        if (collective->group == submission->group &&
+            collective->sequence == submission->sequence && collective->block == submission->block)
             return collective;
     }
     collective = calloc(1, sizeof(*collective));
-    collective->group = group;
-    collective->sequence = sequence;
+    collective->group = submission->group;
+    collective->sequence = submission->sequence;
+    collective->block = submission->block;
     DL_APPEND(exchange->collectives, collective);
     return collective;
 }
@@ -143,24 +150,50 @@ static bool same_ask(const struct arena_submission *a, const struct arena_submis
            a->root == b->root && a->priority == b->priority;
 }
 
+/* The collective itself first, then its blocks that the rank takes part in, in order. */
+static void check_order(struct group *group, uint32_t place,
+                        const struct arena_submission *submission)
+{
+    uint32_t block = submission->block;
+    if (block == 0) {
+        ck_assert_uint_eq(submission->sequence, group->next_sequence[place]++);
+    } else {
+        uint32_t expected = route_next_block(submission->kind, submission->root, place,
+                                             group->rank_count, group->last_block[place] + 1);
+        ck_assert_uint_eq(submission->sequence + 1, group->next_sequence[place]);
+        ck_assert_uint_eq(block, expected);
+    }
+    group->last_block[place] = block;
+}
+
+/* What the first rank that asks decides. */
+static void set_up(struct collective *collective, const struct group *group,
+                   const struct arena_submission *submission)
+{
+    bool blocks = route_in_blocks(submission->kind), whole = submission->block == 0;
+    collective->block_rule = layout_rule_single(&group->rule);
+    collective->route =
+        route_find(submission->kind, submission->root, submission->block, group->rank_count);
+    ck_assert_int_eq(layout_init(&collective->layout,
+                                 whole ? &group->rule : &collective->block_rule,
+                                 submission->sequence, blocks && whole ? 0 : submission->count,
+                                 (uint32_t)dtype_bytes(submission->dtype)),
+                     0);
+    collective->done = calloc(collective->layout.chunks, 1);
+}
+
 static void take_submit(struct fake_exchange *exchange, struct group *group, uint32_t place,
                         const struct arena_submission *submission)
 {
     const struct arena *arena = &exchange->arenas[group->ranks[place]];
-    ck_assert_uint_eq(submission->sequence, group->next_sequence[place]++);
+    check_order(group, place, submission);
     ck_assert_uint_lt(submission->kind, COLLECTIVE_KIND_COUNT);
     ck_assert(reduce_op_allows(submission->op, submission->dtype));
-    struct collective *collective =
-        find_collective(exchange, submission->group, submission->sequence);
-    uint32_t element_bytes = (uint32_t)dtype_bytes(submission->dtype);
-    if (!collective->done) {
-        ck_assert_int_eq(layout_init(&collective->layout, &group->rule, submission->sequence,
-                                     submission->count, element_bytes),
-                         0);
-        collective->done = calloc(collective->layout.chunks, 1);
-    }
+    struct collective *collective = find_collective(exchange, submission);
+    if (!collective->done)
+        set_up(collective, group, submission);
     if (!(submission->flags & ARENA_FLAG_STAGED)) {
-        uint64_t bytes = submission->count * element_bytes;
+        uint64_t bytes = collective->layout.count * collective->layout.element_bytes;
         ck_assert(arena_range_valid(arena, submission->in_offset, bytes));
         ck_assert(arena_range_valid(arena, submission->out_offset, bytes));
     }
@@ -181,8 +214,7 @@ static void take_chunk(struct fake_exchange *exchange, struct group *group, uint
                        const struct arena_submission *submission)
 {
     const struct arena *arena = &exchange->arenas[group->ranks[place]];
-    struct collective *collective =
-        find_collective(exchange, submission->group, submission->sequence);
+    struct collective *collective = find_collective(exchange, submission);
     const struct arena_submission *asked = &collective->asked[place];
     ck_assert_uint_eq(asked->type, ARENA_SUBMIT);
     ck_assert_uint_eq(asked->request, submission->request);
@@ -233,6 +265,8 @@ static bool chunk_ready(const struct group *group, const struct collective *coll
 {
     for (uint32_t i = 0; i < group->rank_count; i++) {
         const struct arena_submission *asked = &collective->asked[i];
+        if (!route_takes_part(&collective->route, i))
+            continue;
         if (!asked->type)
             return false;
         if ((asked->flags & ARENA_FLAG_STAGED) && !collective->offsets[i][c])
@@ -244,31 +278,33 @@ static bool chunk_ready(const struct group *group, const struct collective *coll
 static void reduce_chunk(struct fake_exchange *exchange, const struct group *group,
                          const struct collective *collective, uint32_t c)
 {
-    const void *in[FAKE_RANKS_MAX];
-    void *out[FAKE_RANKS_MAX];
+    const void *in[FAKE_RANKS_MAX] = {0};
+    void *out[FAKE_RANKS_MAX] = {0};
     struct layout_chunk chunk = layout_chunk(&collective->layout, c);
     for (uint32_t i = 0; i < group->rank_count; i++) {
         const struct arena_submission *asked = &collective->asked[i];
+        if (!route_takes_part(&collective->route, i))
+            continue;
         uint8_t *base = exchange->arenas[group->ranks[i]].base;
         uint64_t start = chunk.first * collective->layout.element_bytes;
         bool staged = asked->flags & ARENA_FLAG_STAGED;
         in[i] = base + (staged ? collective->offsets[i][c] : asked->in_offset + start);
         out[i] = base + (staged ? collective->offsets[i][c] : asked->out_offset + start);
     }
-    const struct arena_submission *asked = &collective->asked[0];
-    const struct reduce_kernels *kernels = reduce_select(REDUCE_ISA_SCALAR);
-    uint32_t root = asked->root;
-    if (chunk.count == 0 || asked->kind == COLLECTIVE_BARRIER)
+    const struct route *route = &collective->route;
+    if (chunk.count == 0 || route->from == ROUTE_NONE)
         return;
-    if (asked->kind == COLLECTIVE_BROADCAST) {
+    if (route->from != ROUTE_ALL) {
         for (uint32_t i = 0; i < group->rank_count; i++)
-            if (i != root)
-                memcpy(out[i], in[root], chunk.count * collective->layout.element_bytes);
+            if (route_receives(route, i))
+                memcpy(out[i], in[route->from], chunk.count * collective->layout.element_bytes);
         return;
     }
-    bool one = asked->kind == COLLECTIVE_REDUCE;
-    reduce_run(kernels, asked->dtype, asked->op, in, group->rank_count, one ? &out[root] : out,
-               one ? 1 : group->rank_count, chunk.count, group->rank_count);
+    const struct arena_submission *asked = &collective->asked[0];
+    bool one = route->to != ROUTE_ALL;
+    reduce_run(reduce_select(REDUCE_ISA_SCALAR), asked->dtype, asked->op, in, group->rank_count,
+               one ? &out[route->to] : out, one ? 1 : group->rank_count, chunk.count,
+               group->rank_count);
 }
 
 static bool any_ready(const struct fake_exchange *exchange, const struct collective *collective)
@@ -298,7 +334,9 @@ static void advance(struct fake_exchange *exchange, struct collective *collectiv
     if (collective->done_count < collective->layout.chunks)
         return;
     for (uint32_t i = 0; i < group->rank_count; i++)
-        report(exchange, group->ranks[i], ARENA_REQUEST_DONE, collective->asked[i].request, 0, 0);
+        if (route_takes_part(&collective->route, i))
+            report(exchange, group->ranks[i], ARENA_REQUEST_DONE, collective->asked[i].request, 0,
+                   0);
     exchange->completed++;
     free_collective(exchange, collective);
 }
