@@ -1,181 +1,22 @@
 #include "worker/progress.h"
 
-#include "tests/lib/fake_exchange.h"
+#include "tests/lib/progress_fixture.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <utlist.h>
 
-#define ARENA_BYTES (4u << 20)
-#define CHUNK_BYTES 1024u
-#define RANKS 4u
-#define GROUPS 6u
-
-/* Of single elements: ck_assert writes to a pipe each time. */
-#define EXPECT(condition)                                                                          \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            ck_abort_msg("%s", #condition);                                                        \
-    } while (0)
-
-struct worker {
-    struct arena arena, daemon_view;
-    int fd;
-    struct progress progress;
-    struct progress_group groups[GROUPS];
-    uint64_t next_offset;
-    struct progress_copy copy;
-    bool copying;
-};
-
-struct cluster {
-    struct worker workers[RANKS];
-    uint32_t rank_count;
-    struct fake_exchange *exchange;
-    uint64_t random;
-};
-
-static uint64_t draw(struct cluster *cluster, uint64_t below)
-{
-    cluster->random ^= cluster->random << 13;
-    cluster->random ^= cluster->random >> 7;
-    cluster->random ^= cluster->random << 17;
-    return cluster->random % below;
-}
-
-static uint64_t take_memory(struct worker *worker, uint64_t bytes)
-{
-    uint64_t offset = worker->next_offset;
-    worker->next_offset += (bytes + 63) / 64 * 64;
-    ck_assert_uint_le(worker->next_offset, worker->arena.total_bytes);
-    return offset;
-}
-
-static void cluster_open(struct cluster *cluster, uint32_t ranks, uint32_t slots, uint64_t seed)
-{
-    memset(cluster, 0, sizeof(*cluster));
-    cluster->rank_count = ranks;
-    cluster->random = seed * 0x2545f4914f6cdd1dull + 7;
-    cluster->exchange = fake_exchange_create(seed, NULL);
-    for (uint32_t i = 0; i < ranks; i++) {
-        struct worker *worker = &cluster->workers[i];
-        ck_assert_int_eq(
-            arena_create(&worker->arena, ARENA_BYTES, PROGRESS_RING_ENTRIES, &worker->fd, NULL), 0);
-        ck_assert_int_eq(arena_attach(&worker->daemon_view, worker->fd, ARENA_BYTES, NULL), 0);
-        fake_exchange_attach(cluster->exchange, i, &worker->daemon_view);
-        worker->next_offset = worker->arena.data_offset;
-        uint64_t offset = take_memory(worker, (uint64_t)slots * CHUNK_BYTES);
-        ck_assert_int_eq(
-            progress_init(&worker->progress, &worker->arena, offset, CHUNK_BYTES, slots), 0);
-    }
-}
-
-static void cluster_close(struct cluster *cluster)
-{
-    fake_exchange_destroy(cluster->exchange);
-    for (uint32_t i = 0; i < cluster->rank_count; i++) {
-        struct worker *worker = &cluster->workers[i];
-        progress_clear(&worker->progress);
-        arena_unmap(&worker->arena);
-        arena_unmap(&worker->daemon_view);
-        close(worker->fd);
-    }
-}
-
 static const uint32_t two_weights[2] = {1, 2};
-
-/* Group `number` on all ranks. */
-static void cluster_group(struct cluster *cluster, uint32_t number, uint32_t servers)
-{
-    uint32_t ranks[RANKS];
-    struct layout_rule rule = {servers, two_weights, CHUNK_BYTES, 128};
-    for (uint32_t i = 0; i < cluster->rank_count; i++) {
-        struct worker *worker = &cluster->workers[i];
-        ranks[i] = i;
-        worker->groups[number] = (struct progress_group){.number = number, .rule = rule};
-        ck_assert_int_eq(progress_group_add(&worker->progress, &worker->groups[number],
-                                            take_memory(worker, CHUNK_BYTES), NULL),
-                         0);
-    }
-    fake_exchange_open_group(cluster->exchange, number, ranks, cluster->rank_count, &rule);
-}
-
-/* One thing for one rank: make its copy, or take the next step. */
-static bool worker_step(struct worker *worker)
-{
-    if (worker->copying) {
-        memcpy(worker->copy.to, worker->copy.from, worker->copy.bytes);
-        progress_copied(&worker->progress, &worker->copy, 1);
-        worker->copying = false;
-        progress_doorbell_due(&worker->progress);
-        return true;
-    }
-    enum progress_result result = progress_work(&worker->progress, 1, &worker->copy);
-    progress_doorbell_due(&worker->progress);
-    worker->copying = result == PROGRESS_COPY;
-    return result != PROGRESS_IDLE;
-}
-
-/* Until nothing moves any more. */
-static void cluster_run(struct cluster *cluster)
-{
-    for (unsigned idle = 0; idle < 3;) {
-        bool moved = false;
-        for (uint32_t i = 0; i < cluster->rank_count; i++)
-            for (uint64_t n = draw(cluster, 4); n > 0; n--)
-                moved |= worker_step(&cluster->workers[i]);
-        moved |= fake_exchange_step(cluster->exchange);
-        if (!moved)
-            for (uint32_t i = 0; i < cluster->rank_count; i++)
-                moved |= worker_step(&cluster->workers[i]);
-        idle = moved ? 0 : idle + 1;
-    }
-}
-
-struct job_request {
-    struct request request; /* first */
-    uint32_t rank;
-    int64_t *send, *recv;
-};
-
-static struct job_request *submit(struct cluster *cluster, uint32_t rank, uint32_t group,
-                                  struct request_ask ask)
-{
-    struct job_request *made = calloc(1, sizeof(*made));
-    struct worker *worker = &cluster->workers[rank];
-    made->rank = rank;
-    ck_assert_int_eq(request_check(&ask, rank, cluster->rank_count, NULL), 0);
-    ck_assert_int_eq(progress_submit(&worker->progress, &worker->groups[group], &ask, NULL, 0, rank,
-                                     &made->request, NULL),
-                     0);
-    return made;
-}
-
-static uint32_t free_completed(struct worker *worker, int result)
-{
-    uint32_t count = 0;
-    struct request *request;
-    while ((request = progress_next_completed(&worker->progress))) {
-        ck_assert_int_eq(request->state, REQUEST_COMPLETE);
-        ck_assert_int_eq(request->result, result);
-        ck_assert_uint_eq(request->completed_ns, 1);
-        request_clear(request);
-        free(request);
-        count++;
-    }
-    return count;
-}
 
 /* --- one request at a time ----------------------------------------------------------------- */
 
 static void check_all_reduce(uint32_t ranks, uint32_t slots, uint32_t servers, uint64_t count,
                              uint64_t seed)
 {
-    struct cluster cluster;
-    cluster_open(&cluster, ranks, slots, seed);
-    cluster_group(&cluster, 0, servers);
+    struct progress_fixture fixture;
+    fixture_open(&fixture, ranks, slots, seed);
+    fixture_group(&fixture, 0, servers);
     int64_t *send[RANKS], *recv[RANKS];
     for (uint32_t i = 0; i < ranks; i++) {
         send[i] = calloc(count + 1, sizeof(int64_t));
@@ -183,26 +24,26 @@ static void check_all_reduce(uint32_t ranks, uint32_t slots, uint32_t servers, u
         for (uint64_t j = 0; j < count; j++)
             send[i][j] = (int64_t)(j * (i + 1));
         send[i][count] = recv[i][count] = -77;
-        submit(&cluster, i, 0,
-               (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                    .dtype = DTYPE_I64,
-                                    .count = count,
-                                    .send = send[i],
-                                    .recv = recv[i]});
+        fixture_submit(&fixture, i, 0,
+                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                            .dtype = DTYPE_I64,
+                                            .count = count,
+                                            .send = send[i],
+                                            .recv = recv[i]});
     }
-    cluster_run(&cluster);
+    fixture_run(&fixture);
     for (uint32_t i = 0; i < ranks; i++) {
-        ck_assert_uint_eq(free_completed(&cluster.workers[i], 0), 1);
+        ck_assert_uint_eq(fixture_free_completed(&fixture.workers[i], 0), 1);
         for (uint64_t j = 0; j < count; j++)
             EXPECT(recv[i][j] == ((int64_t)(j * ranks * (ranks + 1) / 2)));
         ck_assert_int_eq(recv[i][count], -77);
-        ck_assert(!progress_has_work(&cluster.workers[i].progress));
+        ck_assert(!progress_has_work(&fixture.workers[i].progress));
         if (recv[i] != send[i])
             free(recv[i]);
         free(send[i]);
     }
-    ck_assert_uint_eq(fake_exchange_completed(cluster.exchange), 1);
-    cluster_close(&cluster);
+    ck_assert_uint_eq(fake_exchange_completed(fixture.exchange), 1);
+    fixture_close(&fixture);
 }
 
 START_TEST(test_all_reduce_of_many_sizes)
@@ -218,9 +59,9 @@ END_TEST
 START_TEST(test_reduce_broadcast_and_barrier)
 {
     for (uint32_t root = 0; root < 3; root++) {
-        struct cluster cluster;
-        cluster_open(&cluster, 3, 2, root + 40);
-        cluster_group(&cluster, 0, 2);
+        struct progress_fixture fixture;
+        fixture_open(&fixture, 3, 2, root + 40);
+        fixture_group(&fixture, 0, 2);
         enum { COUNT = 3000 };
         static int64_t send[3][COUNT], recv[3][COUNT], data[3][COUNT];
         for (uint32_t i = 0; i < 3; i++) {
@@ -229,104 +70,108 @@ START_TEST(test_reduce_broadcast_and_barrier)
                 recv[i][j] = -5;
                 data[i][j] = i == root ? j * 3 : -6;
             }
-            submit(&cluster, i, 0,
-                   (struct request_ask){.kind = COLLECTIVE_REDUCE,
-                                        .dtype = DTYPE_I64,
-                                        .op = REDUCE_MAX,
-                                        .root = root,
-                                        .count = COUNT,
-                                        .send = send[i],
-                                        .recv = i == root ? recv[i] : NULL});
-            submit(&cluster, i, 0, (struct request_ask){.kind = COLLECTIVE_BARRIER});
-            submit(&cluster, i, 0,
-                   (struct request_ask){.kind = COLLECTIVE_BROADCAST,
-                                        .dtype = DTYPE_I64,
-                                        .root = root,
-                                        .count = COUNT,
-                                        .send = data[i],
-                                        .recv = data[i]});
+            fixture_submit(&fixture, i, 0,
+                           (struct request_ask){.kind = COLLECTIVE_REDUCE,
+                                                .dtype = DTYPE_I64,
+                                                .op = REDUCE_MAX,
+                                                .root = root,
+                                                .count = COUNT,
+                                                .send = send[i],
+                                                .recv = i == root ? recv[i] : NULL});
+            fixture_submit(&fixture, i, 0, (struct request_ask){.kind = COLLECTIVE_BARRIER});
+            fixture_submit(&fixture, i, 0,
+                           (struct request_ask){.kind = COLLECTIVE_BROADCAST,
+                                                .dtype = DTYPE_I64,
+                                                .root = root,
+                                                .count = COUNT,
+                                                .send = data[i],
+                                                .recv = data[i]});
         }
-        cluster_run(&cluster);
+        fixture_run(&fixture);
         for (uint32_t i = 0; i < 3; i++) {
-            ck_assert_uint_eq(free_completed(&cluster.workers[i], 0), 3);
+            ck_assert_uint_eq(fixture_free_completed(&fixture.workers[i], 0), 3);
             for (int j = 0; j < COUNT; j++) {
                 EXPECT(send[i][j] == ((int64_t)(j + i)));
                 EXPECT(recv[i][j] == (i == root ? j + 2 : -5));
                 EXPECT(data[i][j] == (j * 3));
             }
         }
-        cluster_close(&cluster);
+        fixture_close(&fixture);
     }
 }
 END_TEST
 
 START_TEST(test_arena_memory_is_not_copied)
 {
-    struct cluster cluster;
-    cluster_open(&cluster, 2, 4, 3);
-    cluster_group(&cluster, 0, 2);
+    struct progress_fixture fixture;
+    fixture_open(&fixture, 2, 4, 3);
+    fixture_group(&fixture, 0, 2);
     enum { COUNT = 5000 };
     int64_t *data[2];
     for (uint32_t i = 0; i < 2; i++) {
-        struct worker *worker = &cluster.workers[i];
-        data[i] =
-            (int64_t *)(void *)(worker->arena.base + take_memory(worker, COUNT * sizeof(int64_t)));
+        struct fixture_worker *worker = &fixture.workers[i];
+        data[i] = (int64_t *)(void *)(worker->arena.base +
+                                      fixture_memory(worker, COUNT * sizeof(int64_t)));
         for (int j = 0; j < COUNT; j++)
             data[i][j] = j;
-        struct job_request *made = submit(&cluster, i, 0,
-                                          (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                               .dtype = DTYPE_I64,
-                                                               .count = COUNT,
-                                                               .send = data[i],
-                                                               .recv = data[i]});
+        struct fixture_request *made =
+            fixture_submit(&fixture, i, 0,
+                           (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                .dtype = DTYPE_I64,
+                                                .count = COUNT,
+                                                .send = data[i],
+                                                .recv = data[i]});
         ck_assert(!made->request.staged);
     }
-    cluster_run(&cluster);
-    ck_assert_uint_eq(fake_exchange_staged_chunks(cluster.exchange), 0);
+    fixture_run(&fixture);
+    ck_assert_uint_eq(fake_exchange_staged_chunks(fixture.exchange), 0);
     for (uint32_t i = 0; i < 2; i++) {
-        ck_assert_uint_eq(free_completed(&cluster.workers[i], 0), 1);
+        ck_assert_uint_eq(fixture_free_completed(&fixture.workers[i], 0), 1);
         for (int j = 0; j < COUNT; j++)
             EXPECT(data[i][j] == (2 * j));
     }
-    cluster_close(&cluster);
+    fixture_close(&fixture);
 }
 END_TEST
 
 START_TEST(test_small_request_is_handed_over_by_the_caller)
 {
-    struct cluster cluster;
-    cluster_open(&cluster, 1, 4, 3);
-    cluster_group(&cluster, 0, 1);
+    struct progress_fixture fixture;
+    fixture_open(&fixture, 1, 4, 3);
+    fixture_group(&fixture, 0, 1);
     int64_t data[16] = {1, 2, 3};
-    struct worker *worker = &cluster.workers[0];
-    struct job_request *small = submit(&cluster, 0, 0,
-                                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                            .dtype = DTYPE_I64,
-                                                            .count = 16,
-                                                            .send = data,
-                                                            .recv = data});
+    struct fixture_worker *worker = &fixture.workers[0];
+    struct fixture_request *small =
+        fixture_submit(&fixture, 0, 0,
+                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                            .dtype = DTYPE_I64,
+                                            .count = 16,
+                                            .send = data,
+                                            .recv = data});
     ck_assert_int_eq(small->request.state, REQUEST_SUBMITTED);
     ck_assert(!request_has_chunk(&small->request));
     ck_assert(!progress_has_work(&worker->progress));
     /* Not when something is ahead: it takes its turn then. */
     static int64_t large[1 << 16];
-    struct job_request *first = submit(&cluster, 0, 0,
-                                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                            .dtype = DTYPE_I64,
-                                                            .count = 1 << 16,
-                                                            .send = large,
-                                                            .recv = large});
+    struct fixture_request *first =
+        fixture_submit(&fixture, 0, 0,
+                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                            .dtype = DTYPE_I64,
+                                            .count = 1 << 16,
+                                            .send = large,
+                                            .recv = large});
     ck_assert(request_has_chunk(&first->request));
-    struct job_request *second = submit(&cluster, 0, 0,
-                                        (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                             .dtype = DTYPE_I64,
-                                                             .count = 16,
-                                                             .send = data,
-                                                             .recv = data});
+    struct fixture_request *second =
+        fixture_submit(&fixture, 0, 0,
+                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                            .dtype = DTYPE_I64,
+                                            .count = 16,
+                                            .send = data,
+                                            .recv = data});
     ck_assert(request_has_chunk(&second->request));
-    cluster_run(&cluster);
-    ck_assert_uint_eq(free_completed(worker, 0), 3);
-    cluster_close(&cluster);
+    fixture_run(&fixture);
+    ck_assert_uint_eq(fixture_free_completed(worker, 0), 3);
+    fixture_close(&fixture);
 }
 END_TEST
 
@@ -335,19 +180,20 @@ END_TEST
 /* Ranks start collectives of several groups in orders and priorities of their own. */
 static void check_many(uint64_t seed, uint32_t slots)
 {
-    struct cluster cluster;
+    struct progress_fixture fixture;
     enum { EACH = 12 };
-    cluster_open(&cluster, RANKS, slots, seed);
+    fixture_open(&fixture, RANKS, slots, seed);
     for (uint32_t g = 0; g < GROUPS; g++)
-        cluster_group(&cluster, g, 1 + g % 2);
-    struct job_request *made[RANKS][GROUPS][EACH];
+        fixture_group(&fixture, g, 1 + g % 2);
+    struct fixture_request *made[RANKS][GROUPS][EACH];
     uint64_t counts[GROUPS][EACH];
     for (uint32_t g = 0; g < GROUPS; g++)
         for (uint32_t n = 0; n < EACH; n++)
-            counts[g][n] = draw(&cluster, 1500);
+            counts[g][n] = fixture_draw(&fixture, 1500);
     uint32_t started[RANKS][GROUPS] = {0};
     for (uint32_t left = RANKS * GROUPS * EACH; left > 0;) {
-        uint32_t rank = (uint32_t)draw(&cluster, RANKS), g = (uint32_t)draw(&cluster, GROUPS);
+        uint32_t rank = (uint32_t)fixture_draw(&fixture, RANKS),
+                 g = (uint32_t)fixture_draw(&fixture, GROUPS);
         if (rank % 2) /* these hurry through one group after the other */
             for (g = rank == 1 ? 0 : GROUPS - 1; started[rank][g] == EACH;) {
                 g = rank == 1 ? g + 1 : g - 1;
@@ -361,27 +207,27 @@ static void check_many(uint64_t seed, uint32_t slots)
         int64_t *send = calloc(count + 1, sizeof(*send)), *recv = calloc(count + 1, sizeof(*recv));
         for (uint64_t j = 0; j < count; j++)
             send[j] = (int64_t)(j ^ (g * 100 + n)) + rank;
-        made[rank][g][n] = submit(&cluster, rank, g,
-                                  (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                       .dtype = DTYPE_I64,
-                                                       .count = count,
-                                                       .priority = (g * 7 + n * 5) % 4,
-                                                       .send = send,
-                                                       .recv = recv});
+        made[rank][g][n] = fixture_submit(&fixture, rank, g,
+                                          (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                               .dtype = DTYPE_I64,
+                                                               .count = count,
+                                                               .priority = (g * 7 + n * 5) % 4,
+                                                               .send = send,
+                                                               .recv = recv});
         made[rank][g][n]->send = send;
         made[rank][g][n]->recv = recv;
         left--;
-        if (draw(&cluster, 3) == 0)
-            for (uint64_t k = draw(&cluster, 6); k > 0; k--)
-                worker_step(&cluster.workers[rank]);
-        if (draw(&cluster, 3) == 0)
-            fake_exchange_step(cluster.exchange);
+        if (fixture_draw(&fixture, 3) == 0)
+            for (uint64_t k = fixture_draw(&fixture, 6); k > 0; k--)
+                fixture_step(&fixture.workers[rank]);
+        if (fixture_draw(&fixture, 3) == 0)
+            fake_exchange_step(fixture.exchange);
     }
-    cluster_run(&cluster);
+    fixture_run(&fixture);
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         for (uint32_t g = 0; g < GROUPS; g++) {
             for (uint32_t n = 0; n < EACH; n++) {
-                struct job_request *request = made[rank][g][n];
+                struct fixture_request *request = made[rank][g][n];
                 ck_assert_msg(request->request.state == REQUEST_COMPLETE,
                               "seed %llu: rank %u, group %u, number %u hangs",
                               (unsigned long long)seed, rank, g, n);
@@ -391,10 +237,10 @@ static void check_many(uint64_t seed, uint32_t slots)
                 free(request->recv);
             }
         }
-        ck_assert_uint_eq(free_completed(&cluster.workers[rank], 0), GROUPS * EACH);
-        ck_assert(!progress_has_work(&cluster.workers[rank].progress));
+        ck_assert_uint_eq(fixture_free_completed(&fixture.workers[rank], 0), GROUPS * EACH);
+        ck_assert(!progress_has_work(&fixture.workers[rank].progress));
     }
-    cluster_close(&cluster);
+    fixture_close(&fixture);
 }
 
 START_TEST(test_groups_in_any_order_never_block_each_other)
@@ -406,11 +252,11 @@ END_TEST
 
 START_TEST(test_more_requests_than_credits)
 {
-    struct cluster cluster;
+    struct progress_fixture fixture;
     enum { COUNT = 3 * PROGRESS_RING_ENTRIES };
-    cluster_open(&cluster, 2, 2, 77);
-    cluster_group(&cluster, 0, 1);
-    cluster_group(&cluster, 1, 1);
+    fixture_open(&fixture, 2, 2, 77);
+    fixture_group(&fixture, 0, 1);
+    fixture_group(&fixture, 1, 1);
     static int64_t data[2][2][COUNT];
     /* Rank 0 fills its credits with group 0, rank 1 with group 1. */
     for (uint32_t rank = 0; rank < 2; rank++) {
@@ -418,32 +264,32 @@ START_TEST(test_more_requests_than_credits)
             uint32_t g = rank ^ turn;
             for (uint32_t n = 0; n < COUNT; n++) {
                 data[rank][g][n] = n + rank;
-                submit(&cluster, rank, g,
-                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                            .dtype = DTYPE_I64,
-                                            .count = 1,
-                                            .send = &data[rank][g][n],
-                                            .recv = &data[rank][g][n]});
+                fixture_submit(&fixture, rank, g,
+                               (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                    .dtype = DTYPE_I64,
+                                                    .count = 1,
+                                                    .send = &data[rank][g][n],
+                                                    .recv = &data[rank][g][n]});
             }
         }
-        ck_assert_uint_le(cluster.workers[rank].progress.submitted, PROGRESS_SUBMITTED_MAX + 2);
+        ck_assert_uint_le(fixture.workers[rank].progress.submitted, PROGRESS_SUBMITTED_MAX + 2);
     }
-    cluster_run(&cluster);
+    fixture_run(&fixture);
     for (uint32_t rank = 0; rank < 2; rank++) {
-        ck_assert_uint_eq(free_completed(&cluster.workers[rank], 0), 2 * COUNT);
+        ck_assert_uint_eq(fixture_free_completed(&fixture.workers[rank], 0), 2 * COUNT);
         for (uint32_t g = 0; g < 2; g++)
             for (int64_t n = 0; n < COUNT; n++)
                 EXPECT(data[rank][g][n] == (2 * n + 1));
     }
-    cluster_close(&cluster);
+    fixture_close(&fixture);
 }
 END_TEST
 
 START_TEST(test_smaller_priority_goes_first)
 {
-    struct cluster cluster;
-    cluster_open(&cluster, 1, 4, 9);
-    cluster_group(&cluster, 0, 1);
+    struct progress_fixture fixture;
+    fixture_open(&fixture, 1, 4, 9);
+    fixture_group(&fixture, 0, 1);
     static int64_t data[4][1024];
     const uint32_t priorities[4] = {5, 7, 1, 5};
     struct request *expected[4];
@@ -451,72 +297,74 @@ START_TEST(test_smaller_priority_goes_first)
     for (int i = 0; i < 4; i++) {
         /* Too large to be handed over at once. */
         static int64_t large[4][1 << 14];
-        struct job_request *made = submit(&cluster, 0, 0,
-                                          (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                               .dtype = DTYPE_I64,
-                                                               .priority = priorities[i],
-                                                               .count = 1 << 14,
-                                                               .send = large[i],
-                                                               .recv = large[i]});
+        struct fixture_request *made =
+            fixture_submit(&fixture, 0, 0,
+                           (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                .dtype = DTYPE_I64,
+                                                .priority = priorities[i],
+                                                .count = 1 << 14,
+                                                .send = large[i],
+                                                .recv = large[i]});
         expected[places[i]] = &made->request;
     }
     (void)data;
     struct request *request;
     int i = 0;
-    DL_FOREACH2(cluster.workers[0].progress.to_stage, request, queue_next)
+    DL_FOREACH2(fixture.workers[0].progress.to_stage, request, queue_next)
     {
         ck_assert_ptr_eq(request, expected[i]);
         i++;
     }
     ck_assert_int_eq(i, 4);
-    cluster_run(&cluster);
-    ck_assert_uint_eq(free_completed(&cluster.workers[0], 0), 4);
-    cluster_close(&cluster);
+    fixture_run(&fixture);
+    ck_assert_uint_eq(fixture_free_completed(&fixture.workers[0], 0), 4);
+    fixture_close(&fixture);
 }
 END_TEST
 
 /* --- failure ------------------------------------------------------------------------------- */
 
-static void submit_large(struct cluster *cluster, uint32_t rank, uint32_t group, int64_t *data)
+static void submit_large(struct progress_fixture *fixture, uint32_t rank, uint32_t group,
+                         int64_t *data)
 {
-    submit(cluster, rank, group,
-           (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                .dtype = DTYPE_I64,
-                                .count = 4096,
-                                .send = data,
-                                .recv = data});
+    fixture_submit(fixture, rank, group,
+                   (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                        .dtype = DTYPE_I64,
+                                        .count = 4096,
+                                        .send = data,
+                                        .recv = data});
 }
 
 START_TEST(test_failed_group_leaves_the_others_alone)
 {
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        struct cluster cluster;
-        cluster_open(&cluster, 2, 3, seed);
-        cluster_group(&cluster, 0, 1);
-        cluster_group(&cluster, 1, 1);
+        struct progress_fixture fixture;
+        fixture_open(&fixture, 2, 3, seed);
+        fixture_group(&fixture, 0, 1);
+        fixture_group(&fixture, 1, 1);
         static int64_t data[2][2][4096];
         memset(data, 0, sizeof(data));
         for (uint32_t rank = 0; rank < 2; rank++)
             for (uint32_t g = 0; g < 2; g++)
-                submit_large(&cluster, rank, g, data[rank][g]);
-        for (uint64_t n = draw(&cluster, 40); n > 0; n--) {
-            worker_step(&cluster.workers[n % 2]);
-            fake_exchange_step(cluster.exchange);
+                submit_large(&fixture, rank, g, data[rank][g]);
+        for (uint64_t n = fixture_draw(&fixture, 40); n > 0; n--) {
+            fixture_step(&fixture.workers[n % 2]);
+            fake_exchange_step(fixture.exchange);
         }
-        fake_exchange_fail_group(cluster.exchange, 0);
+        fake_exchange_fail_group(fixture.exchange, 0);
         struct error error;
         error_set(&error, ERR_LOST, "rank 7 on node b is gone");
         uint32_t completed[2];
         for (uint32_t rank = 0; rank < 2; rank++) {
-            struct worker *worker = &cluster.workers[rank];
+            struct fixture_worker *worker = &fixture.workers[rank];
             if (worker->copying) /* the driver fails nothing while it copies */
-                worker_step(worker);
+                fixture_step(worker);
             progress_fail_group(&worker->progress, &worker->groups[0], &error, 1);
             ck_assert_ptr_null(worker->groups[0].requests);
         }
-        cluster_run(&cluster);
+        fixture_run(&fixture);
         for (uint32_t rank = 0; rank < 2; rank++) {
-            struct worker *worker = &cluster.workers[rank];
+            struct fixture_worker *worker = &fixture.workers[rank];
             completed[rank] = 0;
             struct request *request;
             while ((request = progress_next_completed(&worker->progress))) {
@@ -540,7 +388,7 @@ START_TEST(test_failed_group_leaves_the_others_alone)
             ck_assert_str_eq(text.text, error.text);
             progress_group_remove(&worker->progress, &worker->groups[0]);
         }
-        cluster_close(&cluster);
+        fixture_close(&fixture);
     }
 }
 END_TEST
@@ -568,22 +416,22 @@ END_TEST
 
 START_TEST(test_failed_job_fails_everything)
 {
-    struct cluster cluster;
-    cluster_open(&cluster, 1, 2, 4);
-    cluster_group(&cluster, 0, 1);
-    cluster_group(&cluster, 1, 1);
+    struct progress_fixture fixture;
+    fixture_open(&fixture, 1, 2, 4);
+    fixture_group(&fixture, 0, 1);
+    fixture_group(&fixture, 1, 1);
     static int64_t data[4][4096];
-    fake_exchange_hold(cluster.exchange, true);
+    fake_exchange_hold(fixture.exchange, true);
     for (int i = 0; i < 4; i++)
-        submit_large(&cluster, 0, (uint32_t)i % 2, data[i]);
-    cluster_run(&cluster);
+        submit_large(&fixture, 0, (uint32_t)i % 2, data[i]);
+    fixture_run(&fixture);
     struct error error, second;
     error_set(&error, ERR_DISCONNECTED, "the daemon went away");
     error_set(&second, ERR_STATE, "something else");
-    struct worker *worker = &cluster.workers[0];
+    struct fixture_worker *worker = &fixture.workers[0];
     progress_fail(&worker->progress, &error, 1);
     progress_fail(&worker->progress, &second, 1);
-    ck_assert_uint_eq(free_completed(worker, ERR_DISCONNECTED), 4);
+    ck_assert_uint_eq(fixture_free_completed(worker, ERR_DISCONNECTED), 4);
     ck_assert(!progress_has_work(&worker->progress));
     struct request later;
     struct request_ask ask = {.kind = COLLECTIVE_BARRIER};
@@ -592,36 +440,37 @@ START_TEST(test_failed_job_fails_everything)
         ERR_DISCONNECTED);
     struct progress_group group = {.number = 9, .rule = worker->groups[0].rule};
     ck_assert_int_eq(
-        progress_group_add(&worker->progress, &group, take_memory(worker, CHUNK_BYTES), NULL), 0);
+        progress_group_add(&worker->progress, &group, fixture_memory(worker, CHUNK_BYTES), NULL),
+        0);
     ck_assert(group.failed);
-    cluster_close(&cluster);
+    fixture_close(&fixture);
 }
 END_TEST
 
 START_TEST(test_abandoned_slots_come_back)
 {
-    struct cluster cluster;
-    cluster_open(&cluster, 1, 2, 4);
-    cluster_group(&cluster, 0, 1);
+    struct progress_fixture fixture;
+    fixture_open(&fixture, 1, 2, 4);
+    fixture_group(&fixture, 0, 1);
     static int64_t data[4096];
-    fake_exchange_hold(cluster.exchange, true);
-    submit_large(&cluster, 0, 0, data);
-    cluster_run(&cluster);
-    struct worker *worker = &cluster.workers[0];
+    fake_exchange_hold(fixture.exchange, true);
+    submit_large(&fixture, 0, 0, data);
+    fixture_run(&fixture);
+    struct fixture_worker *worker = &fixture.workers[0];
     ck_assert_ptr_null(worker->progress.staging.free_slots);
     struct error error;
     error_set(&error, ERR_LOST, "gone");
     progress_fail_group(&worker->progress, &worker->groups[0], &error, 1);
-    ck_assert_uint_eq(free_completed(worker, ERR_LOST), 1);
+    ck_assert_uint_eq(fixture_free_completed(worker, ERR_LOST), 1);
     ck_assert_ptr_null(worker->progress.staging.free_slots);
     /* The daemon finishes after all. */
-    fake_exchange_hold(cluster.exchange, false);
-    cluster_run(&cluster);
+    fake_exchange_hold(fixture.exchange, false);
+    fixture_run(&fixture);
     ck_assert_ptr_nonnull(worker->progress.staging.free_slots);
     ck_assert_int_eq(worker->groups[0].own.state, STAGING_FREE);
     ck_assert(!worker->progress.failed);
     ck_assert(progress_group_remove(&worker->progress, &worker->groups[0]));
-    cluster_close(&cluster);
+    fixture_close(&fixture);
 }
 END_TEST
 
@@ -639,41 +488,41 @@ START_TEST(test_nonsense_from_the_daemon)
         {.type = ARENA_CHUNK_DONE, .request = 1, .chunk = 0, .offset = 1},
     };
     for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++) {
-        struct cluster cluster;
-        cluster_open(&cluster, 1, 2, 4);
-        cluster_group(&cluster, 0, 1);
+        struct progress_fixture fixture;
+        fixture_open(&fixture, 1, 2, 4);
+        fixture_group(&fixture, 0, 1);
         static int64_t data[4096];
-        fake_exchange_hold(cluster.exchange, true);
-        submit_large(&cluster, 0, 0, data);
-        cluster_run(&cluster);
-        struct worker *worker = &cluster.workers[0];
+        fake_exchange_hold(fixture.exchange, true);
+        submit_large(&fixture, 0, 0, data);
+        fixture_run(&fixture);
+        struct fixture_worker *worker = &fixture.workers[0];
         struct arena_completion completion = nonsense[i];
         if (completion.offset == 1)
             completion.offset = worker->progress.staging.first_offset;
         struct arena daemon = worker->daemon_view;
         ck_assert(arena_push_completion(&daemon, &completion));
-        while (worker_step(worker))
+        while (fixture_step(worker))
             ;
-        ck_assert_uint_eq(free_completed(worker, ERR_PROTOCOL), 1);
+        ck_assert_uint_eq(fixture_free_completed(worker, ERR_PROTOCOL), 1);
         ck_assert(worker->progress.failed);
-        cluster_close(&cluster);
+        fixture_close(&fixture);
     }
 }
 END_TEST
 
 START_TEST(test_too_many_groups)
 {
-    struct cluster cluster;
-    cluster_open(&cluster, 1, 2, 4);
-    struct worker *worker = &cluster.workers[0];
+    struct progress_fixture fixture;
+    fixture_open(&fixture, 1, 2, 4);
+    struct fixture_worker *worker = &fixture.workers[0];
     static struct progress_group groups[PROGRESS_GROUPS_MAX + 1];
     for (uint32_t i = 0; i <= PROGRESS_GROUPS_MAX; i++) {
         groups[i] = (struct progress_group){.number = i, .rule = {1, two_weights, CHUNK_BYTES, 64}};
         ck_assert_int_eq(progress_group_add(&worker->progress, &groups[i],
-                                            take_memory(worker, CHUNK_BYTES), NULL),
+                                            fixture_memory(worker, CHUNK_BYTES), NULL),
                          i < PROGRESS_GROUPS_MAX ? 0 : ERR_MEMORY);
     }
-    cluster_close(&cluster);
+    fixture_close(&fixture);
 }
 END_TEST
 
