@@ -145,6 +145,13 @@ uint64_t request_chunk_bytes(const struct request *request, const struct layout_
     return chunk->count * request->layout.element_bytes;
 }
 
+/* Whether all ranks know how many elements there are all together, or how many a block has. */
+static bool has_count(const struct request_ask *ask)
+{
+    return !route_in_blocks(ask->kind) || ask->block || ask->kind == COLLECTIVE_ALL_GATHER ||
+           ask->kind == COLLECTIVE_REDUCE_SCATTER;
+}
+
 void request_describe(const struct request *request, uint32_t group, char *text, size_t bytes)
 {
     const struct request_ask *ask = &request->ask;
@@ -154,6 +161,9 @@ void request_describe(const struct request *request, uint32_t group, char *text,
     else if (ask->kind == COLLECTIVE_BROADCAST)
         snprintf(what, sizeof(what), "broadcast of %" PRIu64 " %s from rank %" PRIu32, ask->count,
                  dtype_name(ask->dtype), ask->root);
+    else if (!has_count(ask))
+        snprintf(what, sizeof(what), "%s of %s", collective_name(ask->kind),
+                 dtype_name(ask->dtype));
     else if (!collective_has_op(ask->kind))
         snprintf(what, sizeof(what), "%s of %" PRIu64 " %s", collective_name(ask->kind), ask->count,
                  dtype_name(ask->dtype));

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-uint64_t fixture_draw(struct progress_fixture *fixture, uint64_t below)
+uint64_t ranks_draw(struct progress_fixture *fixture, uint64_t below)
 {
     fixture->random ^= fixture->random << 13;
     fixture->random ^= fixture->random >> 7;
@@ -12,7 +12,7 @@ uint64_t fixture_draw(struct progress_fixture *fixture, uint64_t below)
     return fixture->random % below;
 }
 
-uint64_t fixture_memory(struct fixture_worker *worker, uint64_t bytes)
+uint64_t ranks_memory(struct rank_worker *worker, uint64_t bytes)
 {
     uint64_t offset = worker->next_offset;
     worker->next_offset += (bytes + 63) / 64 * 64;
@@ -20,14 +20,14 @@ uint64_t fixture_memory(struct fixture_worker *worker, uint64_t bytes)
     return offset;
 }
 
-void fixture_open(struct progress_fixture *fixture, uint32_t ranks, uint32_t slots, uint64_t seed)
+void ranks_open(struct progress_fixture *fixture, uint32_t ranks, uint32_t slots, uint64_t seed)
 {
     memset(fixture, 0, sizeof(*fixture));
     fixture->rank_count = ranks;
     fixture->random = seed * 0x2545f4914f6cdd1dull + 7;
     fixture->exchange = fake_exchange_create(seed, NULL);
     for (uint32_t i = 0; i < ranks; i++) {
-        struct fixture_worker *worker = &fixture->workers[i];
+        struct rank_worker *worker = &fixture->workers[i];
         ck_assert_int_eq(arena_create(&worker->arena, FIXTURE_ARENA_BYTES, PROGRESS_RING_ENTRIES,
                                       &worker->fd, NULL),
                          0);
@@ -35,17 +35,17 @@ void fixture_open(struct progress_fixture *fixture, uint32_t ranks, uint32_t slo
                          0);
         fake_exchange_attach(fixture->exchange, i, &worker->daemon_view);
         worker->next_offset = worker->arena.data_offset;
-        uint64_t offset = fixture_memory(worker, (uint64_t)slots * CHUNK_BYTES);
+        uint64_t offset = ranks_memory(worker, (uint64_t)slots * CHUNK_BYTES);
         ck_assert_int_eq(
             progress_init(&worker->progress, &worker->arena, offset, CHUNK_BYTES, slots), 0);
     }
 }
 
-void fixture_close(struct progress_fixture *fixture)
+void ranks_close(struct progress_fixture *fixture)
 {
     fake_exchange_destroy(fixture->exchange);
     for (uint32_t i = 0; i < fixture->rank_count; i++) {
-        struct fixture_worker *worker = &fixture->workers[i];
+        struct rank_worker *worker = &fixture->workers[i];
         progress_clear(&worker->progress);
         arena_unmap(&worker->arena);
         arena_unmap(&worker->daemon_view);
@@ -55,22 +55,22 @@ void fixture_close(struct progress_fixture *fixture)
 
 static const uint32_t two_weights[2] = {1, 2};
 
-void fixture_group(struct progress_fixture *fixture, uint32_t number, uint32_t servers)
+void ranks_group(struct progress_fixture *fixture, uint32_t number, uint32_t servers)
 {
     uint32_t ranks[RANKS];
     struct layout_rule rule = {servers, two_weights, CHUNK_BYTES, 128};
     for (uint32_t i = 0; i < fixture->rank_count; i++) {
-        struct fixture_worker *worker = &fixture->workers[i];
+        struct rank_worker *worker = &fixture->workers[i];
         ranks[i] = i;
         worker->groups[number] = (struct progress_group){.number = number, .rule = rule};
         ck_assert_int_eq(progress_group_add(&worker->progress, &worker->groups[number],
-                                            fixture_memory(worker, CHUNK_BYTES), NULL),
+                                            ranks_memory(worker, CHUNK_BYTES), NULL),
                          0);
     }
     fake_exchange_open_group(fixture->exchange, number, ranks, fixture->rank_count, &rule);
 }
 
-bool fixture_step(struct fixture_worker *worker)
+bool ranks_step(struct rank_worker *worker)
 {
     if (worker->copying) {
         memcpy(worker->copy.to, worker->copy.from, worker->copy.bytes);
@@ -85,28 +85,27 @@ bool fixture_step(struct fixture_worker *worker)
     return result != PROGRESS_IDLE;
 }
 
-void fixture_run(struct progress_fixture *fixture)
+void ranks_run(struct progress_fixture *fixture)
 {
     for (unsigned idle = 0; idle < 3;) {
         bool moved = false;
         for (uint32_t i = 0; i < fixture->rank_count; i++)
-            for (uint64_t n = fixture_draw(fixture, 4); n > 0; n--)
-                moved |= fixture_step(&fixture->workers[i]);
+            for (uint64_t n = ranks_draw(fixture, 4); n > 0; n--)
+                moved |= ranks_step(&fixture->workers[i]);
         moved |= fake_exchange_step(fixture->exchange);
         if (!moved)
             for (uint32_t i = 0; i < fixture->rank_count; i++)
-                moved |= fixture_step(&fixture->workers[i]);
+                moved |= ranks_step(&fixture->workers[i]);
         idle = moved ? 0 : idle + 1;
     }
 }
 
-struct fixture_request *fixture_submit_blocks(struct progress_fixture *fixture, uint32_t rank,
-                                              uint32_t group, const struct request_ask *whole,
-                                              const struct request_ask *blocks,
-                                              uint32_t block_count)
+struct rank_request *ranks_submit_blocks(struct progress_fixture *fixture, uint32_t rank,
+                                         uint32_t group, const struct request_ask *whole,
+                                         const struct request_ask *blocks, uint32_t block_count)
 {
-    struct fixture_request *made = calloc(1, sizeof(*made));
-    struct fixture_worker *worker = &fixture->workers[rank];
+    struct rank_request *made = calloc(1, sizeof(*made));
+    struct rank_worker *worker = &fixture->workers[rank];
     ck_assert_ptr_nonnull(made);
     made->rank = rank;
     ck_assert_int_eq(progress_submit(&worker->progress, &worker->groups[group], whole, blocks,
@@ -115,14 +114,14 @@ struct fixture_request *fixture_submit_blocks(struct progress_fixture *fixture, 
     return made;
 }
 
-struct fixture_request *fixture_submit(struct progress_fixture *fixture, uint32_t rank,
-                                       uint32_t group, struct request_ask ask)
+struct rank_request *ranks_submit(struct progress_fixture *fixture, uint32_t rank, uint32_t group,
+                                  struct request_ask ask)
 {
     ck_assert_int_eq(request_check(&ask, rank, fixture->rank_count, NULL), 0);
-    return fixture_submit_blocks(fixture, rank, group, &ask, NULL, 0);
+    return ranks_submit_blocks(fixture, rank, group, &ask, NULL, 0);
 }
 
-uint32_t fixture_free_completed(struct fixture_worker *worker, int result)
+uint32_t ranks_free_completed(struct rank_worker *worker, int result)
 {
     uint32_t count = 0;
     struct request *request;

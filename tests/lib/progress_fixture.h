@@ -20,7 +20,7 @@
             ck_abort_msg("%s", #condition);                                                        \
     } while (0)
 
-struct fixture_worker {
+struct rank_worker {
     struct arena arena, daemon_view;
     int fd;
     struct progress progress;
@@ -31,42 +31,41 @@ struct fixture_worker {
 };
 
 struct progress_fixture {
-    struct fixture_worker workers[RANKS];
+    struct rank_worker workers[RANKS];
     uint32_t rank_count;
     struct fake_exchange *exchange;
     uint64_t random;
 };
 
-struct fixture_request {
+struct rank_request {
     struct request request; /* first */
     uint32_t rank;
     int64_t *send, *recv;
 };
 
 /* Below `below`, from the seed. */
-uint64_t fixture_draw(struct progress_fixture *fixture, uint64_t below);
+uint64_t ranks_draw(struct progress_fixture *fixture, uint64_t below);
 
 /* slots: shared staging slots of each rank. */
-void fixture_open(struct progress_fixture *fixture, uint32_t ranks, uint32_t slots, uint64_t seed);
-void fixture_close(struct progress_fixture *fixture);
+void ranks_open(struct progress_fixture *fixture, uint32_t ranks, uint32_t slots, uint64_t seed);
+void ranks_close(struct progress_fixture *fixture);
 /* Group `number` on all ranks, its shards on one or two servers. */
-void fixture_group(struct progress_fixture *fixture, uint32_t number, uint32_t servers);
+void ranks_group(struct progress_fixture *fixture, uint32_t number, uint32_t servers);
 /* Until nothing moves any more. */
-void fixture_run(struct progress_fixture *fixture);
+void ranks_run(struct progress_fixture *fixture);
 
 /* Arena memory: its offset. */
-uint64_t fixture_memory(struct fixture_worker *worker, uint64_t bytes);
+uint64_t ranks_memory(struct rank_worker *worker, uint64_t bytes);
 /* One thing for one rank: make its copy, or take the next step. False: nothing to do. */
-bool fixture_step(struct fixture_worker *worker);
+bool ranks_step(struct rank_worker *worker);
 
 /* Start a collective that travels whole, or this rank's part of one in blocks. */
-struct fixture_request *fixture_submit(struct progress_fixture *fixture, uint32_t rank,
-                                       uint32_t group, struct request_ask ask);
-struct fixture_request *fixture_submit_blocks(struct progress_fixture *fixture, uint32_t rank,
-                                              uint32_t group, const struct request_ask *whole,
-                                              const struct request_ask *blocks,
-                                              uint32_t block_count);
+struct rank_request *ranks_submit(struct progress_fixture *fixture, uint32_t rank, uint32_t group,
+                                  struct request_ask ask);
+struct rank_request *ranks_submit_blocks(struct progress_fixture *fixture, uint32_t rank,
+                                         uint32_t group, const struct request_ask *whole,
+                                         const struct request_ask *blocks, uint32_t block_count);
 /* How many are complete; all must have this result. They are freed. */
-uint32_t fixture_free_completed(struct fixture_worker *worker, int result);
+uint32_t ranks_free_completed(struct rank_worker *worker, int result);
 
 #endif

@@ -15,8 +15,8 @@ static void check_all_reduce(uint32_t ranks, uint32_t slots, uint32_t servers, u
                              uint64_t seed)
 {
     struct progress_fixture fixture;
-    fixture_open(&fixture, ranks, slots, seed);
-    fixture_group(&fixture, 0, servers);
+    ranks_open(&fixture, ranks, slots, seed);
+    ranks_group(&fixture, 0, servers);
     int64_t *send[RANKS], *recv[RANKS];
     for (uint32_t i = 0; i < ranks; i++) {
         send[i] = calloc(count + 1, sizeof(int64_t));
@@ -24,16 +24,16 @@ static void check_all_reduce(uint32_t ranks, uint32_t slots, uint32_t servers, u
         for (uint64_t j = 0; j < count; j++)
             send[i][j] = (int64_t)(j * (i + 1));
         send[i][count] = recv[i][count] = -77;
-        fixture_submit(&fixture, i, 0,
-                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                            .dtype = DTYPE_I64,
-                                            .count = count,
-                                            .send = send[i],
-                                            .recv = recv[i]});
+        ranks_submit(&fixture, i, 0,
+                     (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                          .dtype = DTYPE_I64,
+                                          .count = count,
+                                          .send = send[i],
+                                          .recv = recv[i]});
     }
-    fixture_run(&fixture);
+    ranks_run(&fixture);
     for (uint32_t i = 0; i < ranks; i++) {
-        ck_assert_uint_eq(fixture_free_completed(&fixture.workers[i], 0), 1);
+        ck_assert_uint_eq(ranks_free_completed(&fixture.workers[i], 0), 1);
         for (uint64_t j = 0; j < count; j++)
             EXPECT(recv[i][j] == ((int64_t)(j * ranks * (ranks + 1) / 2)));
         ck_assert_int_eq(recv[i][count], -77);
@@ -43,7 +43,7 @@ static void check_all_reduce(uint32_t ranks, uint32_t slots, uint32_t servers, u
         free(send[i]);
     }
     ck_assert_uint_eq(fake_exchange_completed(fixture.exchange), 1);
-    fixture_close(&fixture);
+    ranks_close(&fixture);
 }
 
 START_TEST(test_all_reduce_of_many_sizes)
@@ -60,8 +60,8 @@ START_TEST(test_reduce_broadcast_and_barrier)
 {
     for (uint32_t root = 0; root < 3; root++) {
         struct progress_fixture fixture;
-        fixture_open(&fixture, 3, 2, root + 40);
-        fixture_group(&fixture, 0, 2);
+        ranks_open(&fixture, 3, 2, root + 40);
+        ranks_group(&fixture, 0, 2);
         enum { COUNT = 3000 };
         static int64_t send[3][COUNT], recv[3][COUNT], data[3][COUNT];
         for (uint32_t i = 0; i < 3; i++) {
@@ -70,33 +70,33 @@ START_TEST(test_reduce_broadcast_and_barrier)
                 recv[i][j] = -5;
                 data[i][j] = i == root ? j * 3 : -6;
             }
-            fixture_submit(&fixture, i, 0,
-                           (struct request_ask){.kind = COLLECTIVE_REDUCE,
-                                                .dtype = DTYPE_I64,
-                                                .op = REDUCE_MAX,
-                                                .root = root,
-                                                .count = COUNT,
-                                                .send = send[i],
-                                                .recv = i == root ? recv[i] : NULL});
-            fixture_submit(&fixture, i, 0, (struct request_ask){.kind = COLLECTIVE_BARRIER});
-            fixture_submit(&fixture, i, 0,
-                           (struct request_ask){.kind = COLLECTIVE_BROADCAST,
-                                                .dtype = DTYPE_I64,
-                                                .root = root,
-                                                .count = COUNT,
-                                                .send = data[i],
-                                                .recv = data[i]});
+            ranks_submit(&fixture, i, 0,
+                         (struct request_ask){.kind = COLLECTIVE_REDUCE,
+                                              .dtype = DTYPE_I64,
+                                              .op = REDUCE_MAX,
+                                              .root = root,
+                                              .count = COUNT,
+                                              .send = send[i],
+                                              .recv = i == root ? recv[i] : NULL});
+            ranks_submit(&fixture, i, 0, (struct request_ask){.kind = COLLECTIVE_BARRIER});
+            ranks_submit(&fixture, i, 0,
+                         (struct request_ask){.kind = COLLECTIVE_BROADCAST,
+                                              .dtype = DTYPE_I64,
+                                              .root = root,
+                                              .count = COUNT,
+                                              .send = data[i],
+                                              .recv = data[i]});
         }
-        fixture_run(&fixture);
+        ranks_run(&fixture);
         for (uint32_t i = 0; i < 3; i++) {
-            ck_assert_uint_eq(fixture_free_completed(&fixture.workers[i], 0), 3);
+            ck_assert_uint_eq(ranks_free_completed(&fixture.workers[i], 0), 3);
             for (int j = 0; j < COUNT; j++) {
                 EXPECT(send[i][j] == ((int64_t)(j + i)));
                 EXPECT(recv[i][j] == (i == root ? j + 2 : -5));
                 EXPECT(data[i][j] == (j * 3));
             }
         }
-        fixture_close(&fixture);
+        ranks_close(&fixture);
     }
 }
 END_TEST
@@ -104,74 +104,70 @@ END_TEST
 START_TEST(test_arena_memory_is_not_copied)
 {
     struct progress_fixture fixture;
-    fixture_open(&fixture, 2, 4, 3);
-    fixture_group(&fixture, 0, 2);
+    ranks_open(&fixture, 2, 4, 3);
+    ranks_group(&fixture, 0, 2);
     enum { COUNT = 5000 };
     int64_t *data[2];
     for (uint32_t i = 0; i < 2; i++) {
-        struct fixture_worker *worker = &fixture.workers[i];
-        data[i] = (int64_t *)(void *)(worker->arena.base +
-                                      fixture_memory(worker, COUNT * sizeof(int64_t)));
+        struct rank_worker *worker = &fixture.workers[i];
+        data[i] =
+            (int64_t *)(void *)(worker->arena.base + ranks_memory(worker, COUNT * sizeof(int64_t)));
         for (int j = 0; j < COUNT; j++)
             data[i][j] = j;
-        struct fixture_request *made =
-            fixture_submit(&fixture, i, 0,
-                           (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                .dtype = DTYPE_I64,
-                                                .count = COUNT,
-                                                .send = data[i],
-                                                .recv = data[i]});
+        struct rank_request *made = ranks_submit(&fixture, i, 0,
+                                                 (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                                      .dtype = DTYPE_I64,
+                                                                      .count = COUNT,
+                                                                      .send = data[i],
+                                                                      .recv = data[i]});
         ck_assert(!made->request.staged);
     }
-    fixture_run(&fixture);
+    ranks_run(&fixture);
     ck_assert_uint_eq(fake_exchange_staged_chunks(fixture.exchange), 0);
     for (uint32_t i = 0; i < 2; i++) {
-        ck_assert_uint_eq(fixture_free_completed(&fixture.workers[i], 0), 1);
+        ck_assert_uint_eq(ranks_free_completed(&fixture.workers[i], 0), 1);
         for (int j = 0; j < COUNT; j++)
             EXPECT(data[i][j] == (2 * j));
     }
-    fixture_close(&fixture);
+    ranks_close(&fixture);
 }
 END_TEST
 
 START_TEST(test_small_request_is_handed_over_by_the_caller)
 {
     struct progress_fixture fixture;
-    fixture_open(&fixture, 1, 4, 3);
-    fixture_group(&fixture, 0, 1);
+    ranks_open(&fixture, 1, 4, 3);
+    ranks_group(&fixture, 0, 1);
     int64_t data[16] = {1, 2, 3};
-    struct fixture_worker *worker = &fixture.workers[0];
-    struct fixture_request *small =
-        fixture_submit(&fixture, 0, 0,
-                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                            .dtype = DTYPE_I64,
-                                            .count = 16,
-                                            .send = data,
-                                            .recv = data});
+    struct rank_worker *worker = &fixture.workers[0];
+    struct rank_request *small = ranks_submit(&fixture, 0, 0,
+                                              (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                                   .dtype = DTYPE_I64,
+                                                                   .count = 16,
+                                                                   .send = data,
+                                                                   .recv = data});
     ck_assert_int_eq(small->request.state, REQUEST_SUBMITTED);
     ck_assert(!request_has_chunk(&small->request));
     ck_assert(!progress_has_work(&worker->progress));
     /* Not when something is ahead: it takes its turn then. */
     static int64_t large[1 << 16];
-    struct fixture_request *first =
-        fixture_submit(&fixture, 0, 0,
-                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                            .dtype = DTYPE_I64,
-                                            .count = 1 << 16,
-                                            .send = large,
-                                            .recv = large});
+    struct rank_request *first = ranks_submit(&fixture, 0, 0,
+                                              (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                                   .dtype = DTYPE_I64,
+                                                                   .count = 1 << 16,
+                                                                   .send = large,
+                                                                   .recv = large});
     ck_assert(request_has_chunk(&first->request));
-    struct fixture_request *second =
-        fixture_submit(&fixture, 0, 0,
-                       (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                            .dtype = DTYPE_I64,
-                                            .count = 16,
-                                            .send = data,
-                                            .recv = data});
+    struct rank_request *second = ranks_submit(&fixture, 0, 0,
+                                               (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                                    .dtype = DTYPE_I64,
+                                                                    .count = 16,
+                                                                    .send = data,
+                                                                    .recv = data});
     ck_assert(request_has_chunk(&second->request));
-    fixture_run(&fixture);
-    ck_assert_uint_eq(fixture_free_completed(worker, 0), 3);
-    fixture_close(&fixture);
+    ranks_run(&fixture);
+    ck_assert_uint_eq(ranks_free_completed(worker, 0), 3);
+    ranks_close(&fixture);
 }
 END_TEST
 
@@ -182,18 +178,18 @@ static void check_many(uint64_t seed, uint32_t slots)
 {
     struct progress_fixture fixture;
     enum { EACH = 12 };
-    fixture_open(&fixture, RANKS, slots, seed);
+    ranks_open(&fixture, RANKS, slots, seed);
     for (uint32_t g = 0; g < GROUPS; g++)
-        fixture_group(&fixture, g, 1 + g % 2);
-    struct fixture_request *made[RANKS][GROUPS][EACH];
+        ranks_group(&fixture, g, 1 + g % 2);
+    struct rank_request *made[RANKS][GROUPS][EACH];
     uint64_t counts[GROUPS][EACH];
     for (uint32_t g = 0; g < GROUPS; g++)
         for (uint32_t n = 0; n < EACH; n++)
-            counts[g][n] = fixture_draw(&fixture, 1500);
+            counts[g][n] = ranks_draw(&fixture, 1500);
     uint32_t started[RANKS][GROUPS] = {0};
     for (uint32_t left = RANKS * GROUPS * EACH; left > 0;) {
-        uint32_t rank = (uint32_t)fixture_draw(&fixture, RANKS),
-                 g = (uint32_t)fixture_draw(&fixture, GROUPS);
+        uint32_t rank = (uint32_t)ranks_draw(&fixture, RANKS),
+                 g = (uint32_t)ranks_draw(&fixture, GROUPS);
         if (rank % 2) /* these hurry through one group after the other */
             for (g = rank == 1 ? 0 : GROUPS - 1; started[rank][g] == EACH;) {
                 g = rank == 1 ? g + 1 : g - 1;
@@ -207,27 +203,27 @@ static void check_many(uint64_t seed, uint32_t slots)
         int64_t *send = calloc(count + 1, sizeof(*send)), *recv = calloc(count + 1, sizeof(*recv));
         for (uint64_t j = 0; j < count; j++)
             send[j] = (int64_t)(j ^ (g * 100 + n)) + rank;
-        made[rank][g][n] = fixture_submit(&fixture, rank, g,
-                                          (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                               .dtype = DTYPE_I64,
-                                                               .count = count,
-                                                               .priority = (g * 7 + n * 5) % 4,
-                                                               .send = send,
-                                                               .recv = recv});
+        made[rank][g][n] = ranks_submit(&fixture, rank, g,
+                                        (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                             .dtype = DTYPE_I64,
+                                                             .count = count,
+                                                             .priority = (g * 7 + n * 5) % 4,
+                                                             .send = send,
+                                                             .recv = recv});
         made[rank][g][n]->send = send;
         made[rank][g][n]->recv = recv;
         left--;
-        if (fixture_draw(&fixture, 3) == 0)
-            for (uint64_t k = fixture_draw(&fixture, 6); k > 0; k--)
-                fixture_step(&fixture.workers[rank]);
-        if (fixture_draw(&fixture, 3) == 0)
+        if (ranks_draw(&fixture, 3) == 0)
+            for (uint64_t k = ranks_draw(&fixture, 6); k > 0; k--)
+                ranks_step(&fixture.workers[rank]);
+        if (ranks_draw(&fixture, 3) == 0)
             fake_exchange_step(fixture.exchange);
     }
-    fixture_run(&fixture);
+    ranks_run(&fixture);
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         for (uint32_t g = 0; g < GROUPS; g++) {
             for (uint32_t n = 0; n < EACH; n++) {
-                struct fixture_request *request = made[rank][g][n];
+                struct rank_request *request = made[rank][g][n];
                 ck_assert_msg(request->request.state == REQUEST_COMPLETE,
                               "seed %llu: rank %u, group %u, number %u hangs",
                               (unsigned long long)seed, rank, g, n);
@@ -237,10 +233,10 @@ static void check_many(uint64_t seed, uint32_t slots)
                 free(request->recv);
             }
         }
-        ck_assert_uint_eq(fixture_free_completed(&fixture.workers[rank], 0), GROUPS * EACH);
+        ck_assert_uint_eq(ranks_free_completed(&fixture.workers[rank], 0), GROUPS * EACH);
         ck_assert(!progress_has_work(&fixture.workers[rank].progress));
     }
-    fixture_close(&fixture);
+    ranks_close(&fixture);
 }
 
 START_TEST(test_groups_in_any_order_never_block_each_other)
@@ -254,9 +250,9 @@ START_TEST(test_more_requests_than_credits)
 {
     struct progress_fixture fixture;
     enum { COUNT = 3 * PROGRESS_RING_ENTRIES };
-    fixture_open(&fixture, 2, 2, 77);
-    fixture_group(&fixture, 0, 1);
-    fixture_group(&fixture, 1, 1);
+    ranks_open(&fixture, 2, 2, 77);
+    ranks_group(&fixture, 0, 1);
+    ranks_group(&fixture, 1, 1);
     static int64_t data[2][2][COUNT];
     /* Rank 0 fills its credits with group 0, rank 1 with group 1. */
     for (uint32_t rank = 0; rank < 2; rank++) {
@@ -264,32 +260,32 @@ START_TEST(test_more_requests_than_credits)
             uint32_t g = rank ^ turn;
             for (uint32_t n = 0; n < COUNT; n++) {
                 data[rank][g][n] = n + rank;
-                fixture_submit(&fixture, rank, g,
-                               (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                    .dtype = DTYPE_I64,
-                                                    .count = 1,
-                                                    .send = &data[rank][g][n],
-                                                    .recv = &data[rank][g][n]});
+                ranks_submit(&fixture, rank, g,
+                             (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                  .dtype = DTYPE_I64,
+                                                  .count = 1,
+                                                  .send = &data[rank][g][n],
+                                                  .recv = &data[rank][g][n]});
             }
         }
         ck_assert_uint_le(fixture.workers[rank].progress.submitted, PROGRESS_SUBMITTED_MAX + 2);
     }
-    fixture_run(&fixture);
+    ranks_run(&fixture);
     for (uint32_t rank = 0; rank < 2; rank++) {
-        ck_assert_uint_eq(fixture_free_completed(&fixture.workers[rank], 0), 2 * COUNT);
+        ck_assert_uint_eq(ranks_free_completed(&fixture.workers[rank], 0), 2 * COUNT);
         for (uint32_t g = 0; g < 2; g++)
             for (int64_t n = 0; n < COUNT; n++)
                 EXPECT(data[rank][g][n] == (2 * n + 1));
     }
-    fixture_close(&fixture);
+    ranks_close(&fixture);
 }
 END_TEST
 
 START_TEST(test_smaller_priority_goes_first)
 {
     struct progress_fixture fixture;
-    fixture_open(&fixture, 1, 4, 9);
-    fixture_group(&fixture, 0, 1);
+    ranks_open(&fixture, 1, 4, 9);
+    ranks_group(&fixture, 0, 1);
     static int64_t data[4][1024];
     const uint32_t priorities[4] = {5, 7, 1, 5};
     struct request *expected[4];
@@ -297,14 +293,13 @@ START_TEST(test_smaller_priority_goes_first)
     for (int i = 0; i < 4; i++) {
         /* Too large to be handed over at once. */
         static int64_t large[4][1 << 14];
-        struct fixture_request *made =
-            fixture_submit(&fixture, 0, 0,
-                           (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                                .dtype = DTYPE_I64,
-                                                .priority = priorities[i],
-                                                .count = 1 << 14,
-                                                .send = large[i],
-                                                .recv = large[i]});
+        struct rank_request *made = ranks_submit(&fixture, 0, 0,
+                                                 (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                                      .dtype = DTYPE_I64,
+                                                                      .priority = priorities[i],
+                                                                      .count = 1 << 14,
+                                                                      .send = large[i],
+                                                                      .recv = large[i]});
         expected[places[i]] = &made->request;
     }
     (void)data;
@@ -316,9 +311,9 @@ START_TEST(test_smaller_priority_goes_first)
         i++;
     }
     ck_assert_int_eq(i, 4);
-    fixture_run(&fixture);
-    ck_assert_uint_eq(fixture_free_completed(&fixture.workers[0], 0), 4);
-    fixture_close(&fixture);
+    ranks_run(&fixture);
+    ck_assert_uint_eq(ranks_free_completed(&fixture.workers[0], 0), 4);
+    ranks_close(&fixture);
 }
 END_TEST
 
@@ -327,28 +322,28 @@ END_TEST
 static void submit_large(struct progress_fixture *fixture, uint32_t rank, uint32_t group,
                          int64_t *data)
 {
-    fixture_submit(fixture, rank, group,
-                   (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
-                                        .dtype = DTYPE_I64,
-                                        .count = 4096,
-                                        .send = data,
-                                        .recv = data});
+    ranks_submit(fixture, rank, group,
+                 (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                      .dtype = DTYPE_I64,
+                                      .count = 4096,
+                                      .send = data,
+                                      .recv = data});
 }
 
 START_TEST(test_failed_group_leaves_the_others_alone)
 {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct progress_fixture fixture;
-        fixture_open(&fixture, 2, 3, seed);
-        fixture_group(&fixture, 0, 1);
-        fixture_group(&fixture, 1, 1);
+        ranks_open(&fixture, 2, 3, seed);
+        ranks_group(&fixture, 0, 1);
+        ranks_group(&fixture, 1, 1);
         static int64_t data[2][2][4096];
         memset(data, 0, sizeof(data));
         for (uint32_t rank = 0; rank < 2; rank++)
             for (uint32_t g = 0; g < 2; g++)
                 submit_large(&fixture, rank, g, data[rank][g]);
-        for (uint64_t n = fixture_draw(&fixture, 40); n > 0; n--) {
-            fixture_step(&fixture.workers[n % 2]);
+        for (uint64_t n = ranks_draw(&fixture, 40); n > 0; n--) {
+            ranks_step(&fixture.workers[n % 2]);
             fake_exchange_step(fixture.exchange);
         }
         fake_exchange_fail_group(fixture.exchange, 0);
@@ -356,15 +351,15 @@ START_TEST(test_failed_group_leaves_the_others_alone)
         error_set(&error, ERR_LOST, "rank 7 on node b is gone");
         uint32_t completed[2];
         for (uint32_t rank = 0; rank < 2; rank++) {
-            struct fixture_worker *worker = &fixture.workers[rank];
+            struct rank_worker *worker = &fixture.workers[rank];
             if (worker->copying) /* the driver fails nothing while it copies */
-                fixture_step(worker);
+                ranks_step(worker);
             progress_fail_group(&worker->progress, &worker->groups[0], &error, 1);
             ck_assert_ptr_null(worker->groups[0].requests);
         }
-        fixture_run(&fixture);
+        ranks_run(&fixture);
         for (uint32_t rank = 0; rank < 2; rank++) {
-            struct fixture_worker *worker = &fixture.workers[rank];
+            struct rank_worker *worker = &fixture.workers[rank];
             completed[rank] = 0;
             struct request *request;
             while ((request = progress_next_completed(&worker->progress))) {
@@ -388,7 +383,7 @@ START_TEST(test_failed_group_leaves_the_others_alone)
             ck_assert_str_eq(text.text, error.text);
             progress_group_remove(&worker->progress, &worker->groups[0]);
         }
-        fixture_close(&fixture);
+        ranks_close(&fixture);
     }
 }
 END_TEST
@@ -417,21 +412,21 @@ END_TEST
 START_TEST(test_failed_job_fails_everything)
 {
     struct progress_fixture fixture;
-    fixture_open(&fixture, 1, 2, 4);
-    fixture_group(&fixture, 0, 1);
-    fixture_group(&fixture, 1, 1);
+    ranks_open(&fixture, 1, 2, 4);
+    ranks_group(&fixture, 0, 1);
+    ranks_group(&fixture, 1, 1);
     static int64_t data[4][4096];
     fake_exchange_hold(fixture.exchange, true);
     for (int i = 0; i < 4; i++)
         submit_large(&fixture, 0, (uint32_t)i % 2, data[i]);
-    fixture_run(&fixture);
+    ranks_run(&fixture);
     struct error error, second;
     error_set(&error, ERR_DISCONNECTED, "the daemon went away");
     error_set(&second, ERR_STATE, "something else");
-    struct fixture_worker *worker = &fixture.workers[0];
+    struct rank_worker *worker = &fixture.workers[0];
     progress_fail(&worker->progress, &error, 1);
     progress_fail(&worker->progress, &second, 1);
-    ck_assert_uint_eq(fixture_free_completed(worker, ERR_DISCONNECTED), 4);
+    ck_assert_uint_eq(ranks_free_completed(worker, ERR_DISCONNECTED), 4);
     ck_assert(!progress_has_work(&worker->progress));
     struct request later;
     struct request_ask ask = {.kind = COLLECTIVE_BARRIER};
@@ -440,37 +435,36 @@ START_TEST(test_failed_job_fails_everything)
         ERR_DISCONNECTED);
     struct progress_group group = {.number = 9, .rule = worker->groups[0].rule};
     ck_assert_int_eq(
-        progress_group_add(&worker->progress, &group, fixture_memory(worker, CHUNK_BYTES), NULL),
-        0);
+        progress_group_add(&worker->progress, &group, ranks_memory(worker, CHUNK_BYTES), NULL), 0);
     ck_assert(group.failed);
-    fixture_close(&fixture);
+    ranks_close(&fixture);
 }
 END_TEST
 
 START_TEST(test_abandoned_slots_come_back)
 {
     struct progress_fixture fixture;
-    fixture_open(&fixture, 1, 2, 4);
-    fixture_group(&fixture, 0, 1);
+    ranks_open(&fixture, 1, 2, 4);
+    ranks_group(&fixture, 0, 1);
     static int64_t data[4096];
     fake_exchange_hold(fixture.exchange, true);
     submit_large(&fixture, 0, 0, data);
-    fixture_run(&fixture);
-    struct fixture_worker *worker = &fixture.workers[0];
+    ranks_run(&fixture);
+    struct rank_worker *worker = &fixture.workers[0];
     ck_assert_ptr_null(worker->progress.staging.free_slots);
     struct error error;
     error_set(&error, ERR_LOST, "gone");
     progress_fail_group(&worker->progress, &worker->groups[0], &error, 1);
-    ck_assert_uint_eq(fixture_free_completed(worker, ERR_LOST), 1);
+    ck_assert_uint_eq(ranks_free_completed(worker, ERR_LOST), 1);
     ck_assert_ptr_null(worker->progress.staging.free_slots);
     /* The daemon finishes after all. */
     fake_exchange_hold(fixture.exchange, false);
-    fixture_run(&fixture);
+    ranks_run(&fixture);
     ck_assert_ptr_nonnull(worker->progress.staging.free_slots);
     ck_assert_int_eq(worker->groups[0].own.state, STAGING_FREE);
     ck_assert(!worker->progress.failed);
     ck_assert(progress_group_remove(&worker->progress, &worker->groups[0]));
-    fixture_close(&fixture);
+    ranks_close(&fixture);
 }
 END_TEST
 
@@ -489,23 +483,23 @@ START_TEST(test_nonsense_from_the_daemon)
     };
     for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++) {
         struct progress_fixture fixture;
-        fixture_open(&fixture, 1, 2, 4);
-        fixture_group(&fixture, 0, 1);
+        ranks_open(&fixture, 1, 2, 4);
+        ranks_group(&fixture, 0, 1);
         static int64_t data[4096];
         fake_exchange_hold(fixture.exchange, true);
         submit_large(&fixture, 0, 0, data);
-        fixture_run(&fixture);
-        struct fixture_worker *worker = &fixture.workers[0];
+        ranks_run(&fixture);
+        struct rank_worker *worker = &fixture.workers[0];
         struct arena_completion completion = nonsense[i];
         if (completion.offset == 1)
             completion.offset = worker->progress.staging.first_offset;
         struct arena daemon = worker->daemon_view;
         ck_assert(arena_push_completion(&daemon, &completion));
-        while (fixture_step(worker))
+        while (ranks_step(worker))
             ;
-        ck_assert_uint_eq(fixture_free_completed(worker, ERR_PROTOCOL), 1);
+        ck_assert_uint_eq(ranks_free_completed(worker, ERR_PROTOCOL), 1);
         ck_assert(worker->progress.failed);
-        fixture_close(&fixture);
+        ranks_close(&fixture);
     }
 }
 END_TEST
@@ -513,16 +507,16 @@ END_TEST
 START_TEST(test_too_many_groups)
 {
     struct progress_fixture fixture;
-    fixture_open(&fixture, 1, 2, 4);
-    struct fixture_worker *worker = &fixture.workers[0];
+    ranks_open(&fixture, 1, 2, 4);
+    struct rank_worker *worker = &fixture.workers[0];
     static struct progress_group groups[PROGRESS_GROUPS_MAX + 1];
     for (uint32_t i = 0; i <= PROGRESS_GROUPS_MAX; i++) {
         groups[i] = (struct progress_group){.number = i, .rule = {1, two_weights, CHUNK_BYTES, 64}};
         ck_assert_int_eq(progress_group_add(&worker->progress, &groups[i],
-                                            fixture_memory(worker, CHUNK_BYTES), NULL),
+                                            ranks_memory(worker, CHUNK_BYTES), NULL),
                          i < PROGRESS_GROUPS_MAX ? 0 : ERR_MEMORY);
     }
-    fixture_close(&fixture);
+    ranks_close(&fixture);
 }
 END_TEST
 

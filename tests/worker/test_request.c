@@ -168,6 +168,40 @@ START_TEST(test_progress_of_chunks)
 }
 END_TEST
 
+/* A block of an all_gather: one shard, sent by one rank. The whole moves nothing itself. */
+START_TEST(test_whole_and_block)
+{
+    struct request_ask whole = ask_of(COLLECTIVE_ALL_GATHER, NULL, NULL), block;
+    struct request request = init(&whole, 0);
+    ck_assert_uint_eq(request_bytes(&request), 0);
+    ck_assert_uint_eq(request.ask.count, 1000); /* what the ranks compare */
+    ck_assert(!request.staged && !request_has_chunk(&request));
+    ck_assert(!request.copy_in && !request.copy_out);
+
+    block = ask_of(COLLECTIVE_ALL_GATHER, outside, NULL);
+    block.block = 1;
+    block.route = route_find(COLLECTIVE_ALL_GATHER, 0, 1, 2);
+    ck_assert_int_eq(request_init(&request, &block, 0, &rule, 5, &memory), 0);
+    ck_assert(request.staged && request.copy_in && !request.copy_out);
+    ck_assert_uint_eq(request_bytes(&request), 4000);
+    ck_assert_uint_eq(request.layout.shards, 1);
+    ck_assert_uint_eq(layout_chunk(&request.layout, 0).server, 0); /* whatever the sequence */
+    ck_assert_ptr_eq(request.layout.rule, &request.block_rule);
+    block.send = NULL;
+    block.recv = outside;
+    ck_assert_int_eq(request_init(&request, &block, 1, &rule, 5, &memory), 0);
+    ck_assert(!request.copy_in && request.copy_out);
+
+    /* Sent from the arena, and nothing to receive: no copy. */
+    block.send = arena + 4096;
+    block.recv = NULL;
+    ck_assert_int_eq(request_init(&request, &block, 0, &rule, 5, &memory), 0);
+    ck_assert(!request.staged);
+    ck_assert_uint_eq(request.in_offset, 4096);
+    ck_assert_uint_eq(request.out_offset, 4096);
+}
+END_TEST
+
 START_TEST(test_too_many_chunks)
 {
     struct request request = {.chunks_given = 99};
@@ -210,6 +244,31 @@ START_TEST(test_descriptions)
 }
 END_TEST
 
+START_TEST(test_descriptions_of_blocks)
+{
+    char text[256];
+    struct request blocks[4];
+    struct request_ask ask = ask_of(COLLECTIVE_REDUCE_SCATTER, NULL, NULL);
+    struct request request = init(&ask, 0);
+    request.blocks = blocks;
+    request.block_count = 4;
+    request.incomplete = 3;
+    request_describe(&request, 5, text, sizeof(text));
+    ck_assert_str_eq(
+        text, "reduce_scatter of 1000 float (sum) on group 5, number 0: 2 of 5 parts complete");
+    request.ask.kind = COLLECTIVE_ALL_GATHER;
+    request.incomplete = 5;
+    request_describe(&request, 5, text, sizeof(text));
+    ck_assert_str_eq(text, "all_gather of 1000 float on group 5, number 0: 0 of 5 parts complete");
+    request.ask.kind = COLLECTIVE_GATHER; /* nobody knows how many all together */
+    request_describe(&request, 5, text, sizeof(text));
+    ck_assert_str_eq(text, "gather of float on group 5, number 0: 0 of 5 parts complete");
+    request.blocks = NULL; /* in a group of one */
+    request_describe(&request, 5, text, sizeof(text));
+    ck_assert_str_eq(text, "gather of float on group 5, number 0: not submitted yet");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("request");
@@ -220,7 +279,9 @@ int main(void)
     tcase_add_test(cases, test_nothing_to_move);
     tcase_add_test(cases, test_progress_of_chunks);
     tcase_add_test(cases, test_too_many_chunks);
+    tcase_add_test(cases, test_whole_and_block);
     tcase_add_test(cases, test_descriptions);
+    tcase_add_test(cases, test_descriptions_of_blocks);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
