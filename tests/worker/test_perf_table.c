@@ -60,7 +60,7 @@ static void refuse(char **words, const char *expected)
 START_TEST(test_options_refused)
 {
     refuse(WORDS("-b", "4"), "which collective?");
-    refuse(WORDS("gather"), "unknown collective \"gather\"");
+    refuse(WORDS("all_scatter"), "unknown collective \"all_scatter\"");
     refuse(WORDS("reduce", "reduce"), "one collective only");
     refuse(WORDS("reduce", "-b", "x"), "-b: ");
     refuse(WORDS("reduce", "-b", "2K", "-e", "1K"), "-e is less than -b");
@@ -76,6 +76,8 @@ START_TEST(test_options_refused)
     refuse(WORDS("reduce", "--check", "2"), "--check: got \"2\"");
     refuse(WORDS("reduce", "-n", "0"), "-n: got \"0\"");
     refuse(WORDS("reduce", "-n"), "-n needs a value");
+    refuse(WORDS("reduce", "--uneven"), "--uneven: reduce has no parts");
+    refuse(WORDS("all_to_all", "--in-place"), "--in-place: all_to_all cannot be");
     refuse(WORDS("reduce", "--blocking"), "unknown option --blocking");
 }
 END_TEST
@@ -87,7 +89,7 @@ static void check_counts(char **words, enum dtype dtype, const uint64_t *expecte
     uint64_t *counts;
     size_t used;
     ck_assert_int_eq(parse(&options, &error, words), 0);
-    ck_assert_int_eq(perf_counts(&options, dtype, &counts, &used, &error), 0);
+    ck_assert_int_eq(perf_counts(&options, dtype, 4, &counts, &used, &error), 0);
     ck_assert_uint_eq(used, length);
     for (size_t i = 0; i < length; i++)
         ck_assert_uint_eq(counts[i], expected[i]);
@@ -108,6 +110,10 @@ START_TEST(test_counts)
     check_counts(WORDS("all_reduce", "-b", "1M"), DTYPE_I8, (uint64_t[]){1u << 20}, 1);
     check_counts(WORDS("reduce", "--count", "1,3,1000003"), DTYPE_I64, (uint64_t[]){1, 3, 1000003},
                  3);
+    /* Of 4 ranks, each with a part: a size is that of all, a count that of one. */
+    check_counts(WORDS("all_gather", "-b", "4", "-e", "1K", "-f", "4"), DTYPE_F32,
+                 (uint64_t[]){1, 4, 16, 64}, 4);
+    check_counts(WORDS("scatter", "--count", "1,3"), DTYPE_F32, (uint64_t[]){1, 3}, 2);
     check_counts(WORDS("barrier", "-b", "4", "-e", "64", "-f", "2"), DTYPE_F32, (uint64_t[]){0}, 1);
 }
 END_TEST
@@ -136,6 +142,8 @@ START_TEST(test_pairs)
     ck_assert_uint_eq(count_pairs(WORDS("reduce", "-d", "all", "-o", "bor")), 4);
     ck_assert_uint_eq(count_pairs(WORDS("reduce", "-d", "all", "-o", "all")), 4 * 5 + 4 * 8);
     ck_assert_uint_eq(count_pairs(WORDS("broadcast", "-d", "all", "-o", "all")), 8);
+    ck_assert_uint_eq(count_pairs(WORDS("reduce_scatter", "-d", "all", "-o", "all")), 52);
+    ck_assert_uint_eq(count_pairs(WORDS("all_to_all", "-d", "all", "-o", "all")), 8);
     ck_assert_uint_eq(count_pairs(WORDS("barrier", "-d", "all", "-o", "all")), 1);
 }
 END_TEST
@@ -302,6 +310,12 @@ START_TEST(test_bandwidths)
     ck_assert_double_eq_tol(perf_busbw_GBps(&row), 2.0, 1e-12);
     row.collective = COLLECTIVE_BROADCAST;
     ck_assert_double_eq_tol(perf_busbw_GBps(&row), 2.0, 1e-12);
+    /* A million for each of 4 ranks: 16e6 bytes. */
+    for (unsigned kind = COLLECTIVE_ALL_GATHER; kind <= COLLECTIVE_ALL_TO_ALL; kind++) {
+        row.collective = kind;
+        ck_assert_double_eq_tol(perf_algbw_GBps(&row), 8.0, 1e-12);
+        ck_assert_double_eq_tol(perf_busbw_GBps(&row), 6.0, 1e-12); /* 3 / 4 of it */
+    }
     row.collective = COLLECTIVE_ALL_REDUCE;
     row.ranks = 1;
     ck_assert_double_eq_tol(perf_busbw_GBps(&row), 0, 1e-12);
@@ -344,6 +358,11 @@ START_TEST(test_rows)
     row.collective = COLLECTIVE_BROADCAST;
     text = printed(perf_table_row, &row);
     words_check(text, "4000000 1000000 float none 2 2000.00 2.00 2.00 N/A");
+    free(text);
+    row = example_row();
+    row.collective = COLLECTIVE_REDUCE_SCATTER;
+    text = printed(perf_table_row, &row);
+    words_check(text, "16000000 1000000 float sum -1 2000.00 8.00 6.00 0");
     free(text);
     row = (struct perf_row){
         .collective = COLLECTIVE_BARRIER, .root = -1, .time_us = 5, .checked = true, .wrong = 1};

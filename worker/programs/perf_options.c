@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/number_text.h"
+#include "common/route.h"
 #include "common/size_text.h"
 
 #define SIZES_MAX 100000u
@@ -14,22 +15,25 @@
 const char *perf_usage(void)
 {
     return "usage: shoalperf COLLECTIVE [options]      (under shoalrun)\n"
-           "COLLECTIVE: all_reduce, reduce, broadcast, barrier\n"
+           "COLLECTIVE: all_reduce, reduce, broadcast, barrier,\n"
+           "            all_gather, reduce_scatter, gather, scatter, all_to_all\n"
            "\n"
            "  -b SIZE  least size (default 32M)       -e SIZE  greatest size (default: the least)\n"
            "  -f N     multiply by N from size to size; or -i SIZE: add (default 1M)\n"
-           "  --count N,N,...   exact element counts in place of sizes\n"
+           "  --count N,N,...   exact element counts in place of sizes; of a rank's part if it has "
+           "one\n"
            "  -d TYPE  float, double, half, bfloat16, int8, uint8, int32, int64 or all\n"
            "  -o OP    sum, avg, prod, min, max, band, bor, bxor or all\n"
-           "  -r ROOT  root of reduce and broadcast (default 0)\n"
+           "  -r ROOT  root of reduce, broadcast, gather and scatter (default 0)\n"
            "  -w N     warm-up iterations (default 5)  -n N  measured iterations (default 20)\n"
            "  --arena           buffers in the arena: no copies\n"
-           "  --in-place, --out-of-place (default)\n"
+           "  --in-place, --out-of-place (default); of parts, a rank's own is in place\n"
+           "  --uneven          parts of different sizes, some empty, in the _v form of the call\n"
            "  --check 0|1       check every element of every rank (default 1)\n"
            "  --json            a line of JSON for each size\n"
            "  --help, --version\n"
-           "Sizes are bytes, or with K, M, G powers of 1024. The exit code is 1 if a result was\n"
-           "wrong, 3 if a collective failed.\n";
+           "Sizes are bytes, or with K, M, G powers of 1024, of the large buffer: of all parts\n"
+           "together. The exit code is 1 if a result was wrong, 3 if a collective failed.\n";
 }
 
 static int parse_number(const char *option, const char *text, uint64_t least, uint64_t most,
@@ -99,6 +103,7 @@ enum {
     OPTION_ARENA,
     OPTION_IN_PLACE,
     OPTION_OUT_OF_PLACE,
+    OPTION_UNEVEN,
     OPTION_CHECK,
     OPTION_JSON,
     OPTION_HELP,
@@ -119,6 +124,7 @@ static const struct option long_options[] = {
     {"arena", no_argument, NULL, OPTION_ARENA},
     {"in-place", no_argument, NULL, OPTION_IN_PLACE},
     {"out-of-place", no_argument, NULL, OPTION_OUT_OF_PLACE},
+    {"uneven", no_argument, NULL, OPTION_UNEVEN},
     {"check", required_argument, NULL, OPTION_CHECK},
     {"json", no_argument, NULL, OPTION_JSON},
     {"help", no_argument, NULL, OPTION_HELP},
@@ -179,6 +185,9 @@ static int take_option(struct perf_options *options, int option, char *const *ar
     case OPTION_OUT_OF_PLACE:
         options->in_place = option == OPTION_IN_PLACE;
         return 0;
+    case OPTION_UNEVEN:
+        options->uneven = true;
+        return 0;
     case OPTION_JSON:
         options->json = true;
         return 0;
@@ -207,6 +216,11 @@ static int options_check(struct perf_options *options, int argc, char *const *ar
                          argv[optind + 1]);
     if (collective_parse(argv[optind], &options->collective))
         return error_set(error, ERR_INVALID, "unknown collective \"%s\"", argv[optind]);
+    if (options->uneven && !route_in_blocks(options->collective))
+        return error_set(error, ERR_INVALID, "--uneven: %s has no parts",
+                         collective_name(options->collective));
+    if (options->in_place && options->collective == COLLECTIVE_ALL_TO_ALL)
+        return error_set(error, ERR_INVALID, "--in-place: all_to_all cannot be");
     if (options->most_bytes == 0)
         options->most_bytes = options->least_bytes;
     if (options->most_bytes < options->least_bytes)
@@ -249,8 +263,8 @@ int perf_options_parse(int argc, char **argv, struct perf_options *options, stru
     return 0;
 }
 
-int perf_counts(const struct perf_options *options, enum dtype dtype, uint64_t **counts,
-                size_t *count, struct error *error)
+int perf_counts(const struct perf_options *options, enum dtype dtype, uint32_t ranks,
+                uint64_t **counts, size_t *count, struct error *error)
 {
     if (options->collective == COLLECTIVE_BARRIER || options->count_count) {
         size_t used = options->count_count ? options->count_count : 1;
@@ -269,8 +283,9 @@ int perf_counts(const struct perf_options *options, enum dtype dtype, uint64_t *
     if (!list)
         return error_set(error, ERR_MEMORY, "out of memory");
     size_t used = 0;
+    uint64_t parts = route_in_blocks(options->collective) ? ranks : 1;
     for (uint64_t bytes = options->least_bytes; bytes <= options->most_bytes && used < SIZES_MAX;) {
-        uint64_t elements = bytes / dtype_bytes(dtype);
+        uint64_t elements = bytes / dtype_bytes(dtype) / parts;
         elements = elements ? elements : 1;
         if (used == 0 || list[used - 1] != elements)
             list[used++] = elements;
@@ -287,8 +302,7 @@ int perf_counts(const struct perf_options *options, enum dtype dtype, uint64_t *
 bool perf_next_pair(const struct perf_options *options, uint32_t *place, enum dtype *dtype,
                     enum reduce_op *op)
 {
-    bool has_op =
-        options->collective == COLLECTIVE_ALL_REDUCE || options->collective == COLLECTIVE_REDUCE;
+    bool has_op = collective_has_op(options->collective);
     bool all_ops = options->all_ops && has_op;
     bool all_dtypes = options->all_dtypes && options->collective != COLLECTIVE_BARRIER;
     for (; *place < DTYPE_COUNT * REDUCE_OP_COUNT; (*place)++) {

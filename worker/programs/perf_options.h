@@ -23,7 +23,7 @@ struct perf_options {
     enum reduce_op op;
     uint32_t root;
     uint32_t warmup, iterations;
-    bool arena, in_place, check, json;
+    bool arena, in_place, uneven, check, json;
     bool help, version;
 };
 
@@ -32,10 +32,11 @@ int perf_options_parse(int argc, char **argv, struct perf_options *options, stru
 const char *perf_usage(void);
 
 /* The element counts to measure for a type, smallest first: a size that is no whole number of
- * elements is rounded down, to one element at least; what that makes equal is measured once.
+ * elements is rounded down, to one element at least; what that makes equal is measured once. Where
+ * every rank has a part of its own, a size is that of all parts, a count that of one.
  * *counts is the caller's to free. */
-int perf_counts(const struct perf_options *options, enum dtype dtype, uint64_t **counts,
-                size_t *count, struct error *error);
+int perf_counts(const struct perf_options *options, enum dtype dtype, uint32_t ranks,
+                uint64_t **counts, size_t *count, struct error *error);
 
 /* The types and operations to measure, in order; false at the end. Start with *place 0. Only pairs
  * that are defined; one pair for collectives without an operation or type. */

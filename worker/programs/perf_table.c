@@ -2,14 +2,12 @@
 
 #include <inttypes.h>
 
-static bool has_op(const struct perf_row *row)
-{
-    return row->collective == COLLECTIVE_ALL_REDUCE || row->collective == COLLECTIVE_REDUCE;
-}
+#include "common/route.h"
 
 static uint64_t row_bytes(const struct perf_row *row)
 {
-    return row->count * dtype_bytes(row->dtype);
+    uint64_t parts = route_in_blocks(row->collective) ? row->ranks : 1;
+    return parts * row->count * dtype_bytes(row->dtype);
 }
 
 double perf_algbw_GBps(const struct perf_row *row)
@@ -22,6 +20,8 @@ double perf_busbw_GBps(const struct perf_row *row)
     double factor = 1;
     if (row->collective == COLLECTIVE_ALL_REDUCE && row->ranks)
         factor = 2.0 * (row->ranks - 1) / row->ranks;
+    if (route_in_blocks(row->collective) && row->ranks)
+        factor = 1.0 * (row->ranks - 1) / row->ranks;
     return factor * perf_algbw_GBps(row);
 }
 
@@ -45,8 +45,8 @@ void perf_table_row(FILE *out, const struct perf_row *row)
         snprintf(wrong, sizeof(wrong), "%" PRIu64, row->wrong);
     fprintf(out, " %12" PRIu64 " %12" PRIu64 " %9s %7s %6d %10.2f %8.2f %8.2f %8s\n",
             row_bytes(row), row->count, barrier ? "none" : dtype_name(row->dtype),
-            has_op(row) ? reduce_op_name(row->op) : "none", row->root, row->time_us,
-            perf_algbw_GBps(row), perf_busbw_GBps(row), wrong);
+            collective_has_op(row->collective) ? reduce_op_name(row->op) : "none", row->root,
+            row->time_us, perf_algbw_GBps(row), perf_busbw_GBps(row), wrong);
     fflush(out);
 }
 
@@ -69,7 +69,7 @@ void perf_json_row(FILE *out, const struct perf_row *row)
             "\"busbw_GBps\":%.6f,\"wrong\":%s}\n",
             collective_name(row->collective), row_bytes(row),
             row->collective == COLLECTIVE_BARRIER ? "none" : dtype_name(row->dtype),
-            has_op(row) ? reduce_op_name(row->op) : "none", row->ranks, row->nodes, row->time_us,
-            perf_algbw_GBps(row), perf_busbw_GBps(row), wrong);
+            collective_has_op(row->collective) ? reduce_op_name(row->op) : "none", row->ranks,
+            row->nodes, row->time_us, perf_algbw_GBps(row), perf_busbw_GBps(row), wrong);
     fflush(out);
 }

@@ -13,17 +13,20 @@ struct perf_row {
     enum dtype dtype;
     enum reduce_op op;
     int root; /* -1: none */
-    uint64_t count;
+    uint64_t
+        count; /* of the buffer; where every rank has a part of its own, of a part (the mean) */
     uint32_t ranks, nodes;
     double time_us;
     uint64_t wrong; /* elements on all ranks */
     bool checked;
 };
 
-/* Bytes moved in a second by the algorithm's own measure, in 1e9 bytes/s. */
+/* Bytes moved in a second by the algorithm's own measure, in 1e9 bytes/s: of the large buffer, with
+ * all parts. */
 double perf_algbw_GBps(const struct perf_row *row);
 /* As nccl-tests' doc/PERFORMANCE.md: what the slowest link carries, comparable between numbers of
- * ranks. all_reduce: algbw 2 (n - 1) / n; reduce, broadcast: algbw. */
+ * ranks. all_reduce: algbw 2 (n - 1) / n; reduce, broadcast: algbw; all_gather, reduce_scatter,
+ * gather, scatter, all_to_all: algbw (n - 1) / n. */
 double perf_busbw_GBps(const struct perf_row *row);
 
 void perf_table_head(FILE *out, const char *collective, uint32_t ranks, uint32_t nodes,

@@ -10,6 +10,7 @@
 #ifndef WORKER_PROGRAMS_PERF_VALUES_H
 #define WORKER_PROGRAMS_PERF_VALUES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/dtype.h"
@@ -21,7 +22,7 @@ struct perf_values {
     enum dtype dtype;
     uint32_t element_bytes;
     uint8_t *input;    /* [PERF_PERIOD]: what this rank gives */
-    uint8_t *expected; /* [PERF_PERIOD]: what this rank must have afterwards */
+    uint8_t *expected; /* [PERF_PERIOD]: what this rank must have afterwards; or NULL */
 };
 
 struct perf_case {
@@ -29,7 +30,8 @@ struct perf_case {
     enum dtype dtype;
     enum reduce_op op;
     uint32_t rank, ranks, root;
-    uint32_t round; /* different data for different rounds */
+    uint32_t round;  /* different data for different rounds */
+    bool input_only; /* nothing is expected here */
 };
 
 /* For up to 128 ranks every result is exact. perf_values_clear when done. */

@@ -4,7 +4,10 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/env.h"
+#include "common/route.h"
 #include "worker/programs/perf_options.h"
+#include "worker/programs/perf_parts.h"
 #include "worker/programs/perf_table.h"
 #include "worker/programs/perf_values.h"
 #include "worker/shoal.h"
@@ -21,21 +24,26 @@ struct perf {
     shoal_job *job;
     shoal_group *group;
     uint32_t rank, ranks, nodes;
-    void *send, *recv; /* the same in place */
-    uint32_t round;    /* of data */
-    bool one_clock;    /* all ranks are on one machine */
+    void *send, *recv; /* the same in place; never of collectives with parts */
+    bool in_blocks;    /* the collective has parts: this is its data, else values are */
+    struct perf_values values;
+    struct perf_parts parts;
+    uint32_t round; /* of data */
+    bool one_clock; /* all ranks are on one machine */
     uint64_t wrong, rows;
     double busbw_sum;
 };
 
 /* Bytes of the greatest buffer that will be needed. */
-static uint64_t buffer_bytes(const struct perf_options *options)
+static uint64_t buffer_bytes(const struct perf_options *options, uint32_t ranks)
 {
-    uint64_t most = options->most_bytes < 8 ? 8 : options->most_bytes;
+    bool in_blocks = route_in_blocks(options->collective);
+    uint64_t least = in_blocks ? 8ull * ranks : 8;
+    uint64_t most = options->most_bytes < least ? least : options->most_bytes;
     for (uint32_t i = 0; i < options->count_count; i++)
-        if (options->counts[i] * 8 > most)
-            most = options->counts[i] * 8;
-    return (most + 63) / 64 * 64;
+        if (options->counts[i] * least > most)
+            most = options->counts[i] * least;
+    return in_blocks ? perf_parts_bytes(most, ranks) : (most + 63) / 64 * 64;
 }
 
 static int failed(const struct perf *perf, const char *what, int result)
@@ -59,6 +67,9 @@ static int collective_run(const struct perf *perf, enum dtype dtype, enum reduce
     enum shoal_dtype type = (enum shoal_dtype)dtype;
     enum shoal_op operation = (enum shoal_op)op;
     switch (perf->options.collective) {
+    case COLLECTIVE_BARRIER:
+        result = shoal_barrier(perf->group, &request);
+        break;
     case COLLECTIVE_ALL_REDUCE:
         result =
             shoal_all_reduce(perf->group, perf->send, perf->recv, count, type, operation, &request);
@@ -71,7 +82,7 @@ static int collective_run(const struct perf *perf, enum dtype dtype, enum reduce
         result = shoal_broadcast(perf->group, perf->recv, count, type, root, &request);
         break;
     default:
-        result = shoal_barrier(perf->group, &request);
+        result = perf_parts_start(&perf->parts, perf->group, &request);
     }
     if (result == SHOAL_OK) {
         result = shoal_wait(request, -1);
@@ -81,9 +92,9 @@ static int collective_run(const struct perf *perf, enum dtype dtype, enum reduce
     return failed(perf, collective_name(perf->options.collective), result);
 }
 
-static void buffers_prepare(const struct perf *perf, const struct perf_values *values,
-                            uint64_t count)
+static void buffers_prepare(const struct perf *perf, uint64_t count)
 {
+    const struct perf_values *values = &perf->values;
     bool broadcast = perf->options.collective == COLLECTIVE_BROADCAST;
     perf_values_poison(values, perf->recv, count);
     if (!broadcast)
@@ -93,29 +104,67 @@ static void buffers_prepare(const struct perf *perf, const struct perf_values *v
 }
 
 /* Results where there are some; elsewhere, and in what was sent, nothing may have changed. */
-static uint64_t buffers_check(const struct perf *perf, const struct perf_values *values,
-                              uint64_t count)
+static uint64_t buffers_check(const struct perf *perf, uint64_t count, uint64_t *first)
 {
-    uint64_t wrong, first = 0;
+    uint64_t wrong;
+    const struct perf_values *values = &perf->values;
     bool in_place = perf->send == perf->recv;
     if (receives(perf))
-        wrong = perf_values_check(values, perf->recv, count, &first);
+        wrong = perf_values_check(values, perf->recv, count, first);
     else if (in_place)
         wrong = perf_values_check_input(values, perf->recv, count);
     else
         wrong = perf_values_check_poison(values, perf->recv, count);
     if (!in_place && perf->options.collective != COLLECTIVE_BROADCAST)
         wrong += perf_values_check_input(values, perf->send, count);
+    return wrong;
+}
+
+/* Make the data of a round and put it into the buffers. */
+static int data_make(struct perf *perf, const struct perf_case *what, uint64_t count)
+{
+    struct error error;
+    struct perf_parts_case is = {*what, count, perf->options.uneven, perf->options.in_place};
+    int code = perf->in_blocks ? perf_parts_make(&perf->parts, &is, perf->send, perf->recv, &error)
+                               : perf_values_make(&perf->values, what, &error);
+    if (code < 0)
+        fprintf(stderr, "shoalperf: rank %u: %s\n", perf->rank, error.text);
+    else if (perf->in_blocks)
+        perf_parts_prepare(&perf->parts);
+    else
+        buffers_prepare(perf, count);
+    return code < 0 ? SHOAL_EMEMORY : SHOAL_OK;
+}
+
+static void data_clear(struct perf *perf)
+{
+    perf_values_clear(&perf->values);
+    perf_parts_clear(&perf->parts);
+}
+
+static uint64_t data_check(const struct perf *perf, enum dtype dtype, uint64_t count)
+{
+    uint64_t first = 0;
+    uint64_t wrong =
+        perf->in_blocks ? perf_parts_check(&perf->parts) : buffers_check(perf, count, &first);
     if (wrong)
         fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong, the first at %llu\n",
-                perf->rank, collective_name(perf->options.collective), dtype_name(values->dtype),
+                perf->rank, collective_name(perf->options.collective), dtype_name(dtype),
                 (unsigned long long)count, (unsigned long long)wrong, (unsigned long long)first);
     return wrong;
 }
 
+/* Whether every iteration starts with the same; else it has the result of the one before. */
+static bool data_repeats(const struct perf *perf)
+{
+    if (perf->in_blocks)
+        return perf_parts_repeats(&perf->parts.is);
+    return perf->send != perf->recv || perf->options.collective == COLLECTIVE_BROADCAST;
+}
+
 /* Fresh data, once through the collective. *wrong is added to. */
 static int checked_run(struct perf *perf, enum dtype dtype, enum reduce_op op, uint64_t count,
-                       struct perf_values *values, uint64_t *wrong)
+                       uint64_t *wrong)
 {
     struct perf_case what = {
         .collective = perf->options.collective,
@@ -126,15 +175,12 @@ static int checked_run(struct perf *perf, enum dtype dtype, enum reduce_op op, u
         .root = perf->options.root,
         .round = perf->round++,
     };
-    struct error error;
-    if (perf_values_make(values, &what, &error)) {
-        fprintf(stderr, "shoalperf: rank %u: %s\n", perf->rank, error.text);
-        return SHOAL_EMEMORY;
-    }
-    buffers_prepare(perf, values, count);
-    int result = collective_run(perf, dtype, op, count);
+    data_clear(perf);
+    int result = data_make(perf, &what, count);
+    if (result == SHOAL_OK)
+        result = collective_run(perf, dtype, op, count);
     if (result == SHOAL_OK && perf->options.check)
-        *wrong += buffers_check(perf, values, count);
+        *wrong += data_check(perf, dtype, count);
     return result;
 }
 
@@ -182,28 +228,24 @@ static void row_report(struct perf *perf, const struct perf_row *row)
 
 static int count_measure(struct perf *perf, enum dtype dtype, enum reduce_op op, uint64_t count)
 {
-    struct perf_values values = {0};
     struct perf_row row = {
         .collective = perf->options.collective,
         .dtype = dtype,
         .op = op,
-        .root = perf->options.collective == COLLECTIVE_ALL_REDUCE ? -1 : (int)perf->options.root,
+        .root = collective_has_root(perf->options.collective) ? (int)perf->options.root : -1,
         .count = count,
         .ranks = perf->ranks,
         .nodes = perf->nodes,
         .checked = perf->options.check,
     };
-    int result = checked_run(perf, dtype, op, count, &values, &row.wrong);
+    int result = checked_run(perf, dtype, op, count, &row.wrong);
     if (result == SHOAL_OK)
         result = timed_run(perf, dtype, op, count, &row.time_us);
-    /* In place, every iteration has had the result of the one before. */
-    bool repeats = perf->send != perf->recv || perf->options.collective == COLLECTIVE_BROADCAST;
-    if (result == SHOAL_OK && repeats && perf->options.check)
-        row.wrong += buffers_check(perf, &values, count);
-    perf_values_clear(&values);
+    if (result == SHOAL_OK && data_repeats(perf) && perf->options.check)
+        row.wrong += data_check(perf, dtype, count);
     if (result == SHOAL_OK)
-        result = checked_run(perf, dtype, op, count, &values, &row.wrong);
-    perf_values_clear(&values);
+        result = checked_run(perf, dtype, op, count, &row.wrong);
+    data_clear(perf);
     if (result == SHOAL_OK)
         result = results_gather(perf, &row.wrong, &row.time_us);
     if (result == SHOAL_OK)
@@ -217,7 +259,7 @@ static int barrier_check(struct perf *perf, uint64_t *wrong)
 {
     for (uint32_t late = 0; late < perf->ranks && late < 8; late++) {
         if (perf->rank == late)
-            memset(perf->send, (int)late, buffer_bytes(&perf->options));
+            memset(perf->send, (int)late, buffer_bytes(&perf->options, perf->ranks));
         int64_t entered = (int64_t)clock_now_ns();
         int result = failed(perf, "barrier", shoal_barrier(perf->group, NULL));
         int64_t left = (int64_t)clock_now_ns();
@@ -262,7 +304,7 @@ static int all_measure(struct perf *perf)
         uint64_t *counts;
         size_t used;
         struct error error;
-        result = perf_counts(&perf->options, dtype, &counts, &used, &error);
+        result = perf_counts(&perf->options, dtype, perf->ranks, &counts, &used, &error);
         if (result) {
             fprintf(stderr, "shoalperf: rank %u: %s\n", perf->rank, error.text);
             return result;
@@ -276,8 +318,8 @@ static int all_measure(struct perf *perf)
 
 static int buffers_open(struct perf *perf)
 {
-    uint64_t bytes = buffer_bytes(&perf->options);
-    bool one = perf->options.in_place;
+    uint64_t bytes = buffer_bytes(&perf->options, perf->ranks);
+    bool one = perf->options.in_place && !perf->in_blocks;
     if (perf->options.arena) {
         perf->send = shoal_alloc(perf->job, bytes);
         perf->recv = perf->send && !one ? shoal_alloc(perf->job, bytes) : perf->send;
@@ -333,7 +375,11 @@ static int clock_compare(struct perf *perf)
 static int job_open(struct perf *perf)
 {
     struct shoal_options options = {.struct_size = sizeof(options)};
-    uint64_t needed = 2 * buffer_bytes(&perf->options) + ARENA_SPARE_BYTES;
+    struct error error;
+    long long ranks = 1;
+    if (env_integer("WORLD_SIZE", 1, 1 << 20, 1, &ranks, &error) < 0)
+        ranks = 1; /* shoal_open says what is wrong */
+    uint64_t needed = 2 * buffer_bytes(&perf->options, (uint32_t)ranks) + ARENA_SPARE_BYTES;
     if (perf->options.arena && needed > ARENA_DEFAULT_BYTES)
         options.arena_bytes = (needed + (2u << 20) - 1) & ~((2ull << 20) - 1);
     int result = shoal_open(&options, &perf->job);
@@ -360,9 +406,10 @@ static int job_measure(struct perf *perf)
     bool head = perf->rank == 0 && !perf->options.json;
     if (head) {
         char buffers[64];
-        snprintf(buffers, sizeof(buffers), "%s buffers, %s",
+        snprintf(buffers, sizeof(buffers), "%s buffers, %s%s",
                  perf->options.arena ? "arena" : "private",
-                 perf->options.in_place ? "in place" : "out of place");
+                 perf->options.in_place ? "in place" : "out of place",
+                 perf->options.uneven ? ", uneven parts" : "");
         perf_table_head(stdout, collective_name(perf->options.collective), perf->ranks, perf->nodes,
                         buffers);
     }
@@ -389,6 +436,7 @@ int main(int argc, char **argv)
         fputs(perf.options.help ? perf_usage() : "shoalperf " SHOAL_VERSION "\n", stdout);
         return EXIT_SUCCESS;
     }
+    perf.in_blocks = route_in_blocks(perf.options.collective);
     if (job_open(&perf))
         return EXIT_ERROR;
     int result = job_measure(&perf);
