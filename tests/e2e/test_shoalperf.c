@@ -1,5 +1,5 @@
-/* shoalperf over real daemons: every type and operation, odd counts, several shapes of a cluster.
- */
+/* shoalperf over real daemons: every collective, type and operation, odd counts, several shapes of
+ * a cluster. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -140,6 +140,62 @@ START_TEST(test_barrier)
 }
 END_TEST
 
+static const char *const parted[] = {"all_gather", "reduce_scatter", "gather -r 1", "scatter -r 2",
+                                     "all_to_all"};
+#define PARTED 5
+
+/* _i: the collective. Private and arena memory, parts of one size and of many, everybody's own part
+ * in place. */
+START_TEST(test_parts)
+{
+    static const char *const shapes[] = {"--nodes 1 -n 4", "--nodes 2 -n 2", "--nodes 3 -n 1",
+                                         "--nodes 2 -n 2 --cpu-nodes 1"};
+    static const char *const ways[] = {
+        "", "--uneven", "--arena", "--uneven --arena", "--in-place", "--uneven --in-place --arena"};
+    char words[256];
+    int ways_count = strcmp(parted[_i], "all_to_all") == 0 ? 4 : 6;
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < (i < 2 ? ways_count : 2); k++) {
+            snprintf(words, sizeof(words), "%s --count 1,3,%s -w 1 -n 2 -d %s %s", parted[_i],
+                     k < 2 ? "1000003" : "100003", k == 0 ? "half" : "float", ways[k]);
+            ck_assert_int_eq(rows_measured(shapes[i], words), 3);
+        }
+}
+END_TEST
+
+START_TEST(test_parts_of_every_type)
+{
+    static const char *const shapes[] = {"--nodes 1 -n 4", "--nodes 2 -n 2"};
+    char words[256];
+    snprintf(words, sizeof(words), "%s --count 1,3,%s -w 0 -n 1 -d all%s", parted[_i],
+             strcmp(parted[_i], "reduce_scatter") == 0 ? "1000003" : "1001",
+             _i % 2 ? " --uneven" : "");
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(rows_measured(shapes[i], words), 3 * 8);
+}
+END_TEST
+
+START_TEST(test_reduce_scatter_every_operation)
+{
+    ck_assert_int_eq(rows_measured("--nodes 1 -n 4", "reduce_scatter -o all " ODD), 3 * PAIRS);
+    ck_assert_int_eq(rows_measured("--nodes 2 -n 2", "reduce_scatter -o all --uneven " ODD),
+                     3 * PAIRS);
+}
+END_TEST
+
+/* Sizes are of the large buffer. */
+START_TEST(test_parts_sizes)
+{
+    char words[256];
+    for (int i = 0; i < PARTED; i++) {
+        snprintf(words, sizeof(words), "%s -b 4 -e 16M -f 16 -w 1 -n 2", parted[i]);
+        ck_assert_int_eq(rows_measured("--nodes 2 -n 2", words), 6);
+        snprintf(words, sizeof(words), "%s -r 0 --count 1,1000 -w 0 -n 1", parted[i]);
+        ck_assert_int_eq(rows_measured("--nodes 1 -n 1", words), 2);
+    }
+}
+END_TEST
+
 START_TEST(test_table_output)
 {
     const char *argv[] = {CLUSTER_BIN "shoalrun",
@@ -172,10 +228,10 @@ END_TEST
 
 START_TEST(test_usage)
 {
-    const char *wrong[] = {CLUSTER_BIN "shoalperf", "gather", NULL};
+    const char *wrong[] = {CLUSTER_BIN "shoalperf", "all_scatter", NULL};
     struct process *process = process_run(wrong);
     ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 2);
-    ck_assert_ptr_nonnull(strstr(process_errors(process), "unknown collective \"gather\""));
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "unknown collective \"all_scatter\""));
     process_free(process);
     /* No daemon there. */
     const char *argv[] = {CLUSTER_BIN "shoalperf", "barrier", NULL};
@@ -210,6 +266,10 @@ int main(void)
     tcase_add_test(tests, test_reduce);
     tcase_add_test(tests, test_broadcast);
     tcase_add_test(tests, test_barrier);
+    tcase_add_loop_test(tests, test_parts, 0, PARTED);
+    tcase_add_loop_test(tests, test_parts_of_every_type, 0, PARTED);
+    tcase_add_test(tests, test_reduce_scatter_every_operation);
+    tcase_add_test(tests, test_parts_sizes);
     tcase_add_test(tests, test_table_output);
     tcase_add_test(tests, test_usage);
     suite_add_tcase(suite, tests);
