@@ -25,7 +25,7 @@ enum engine_event_type {
 
 struct engine_position {
     uint32_t group;
-    uint64_t sequences; /* how many collectives of it the rank has submitted */
+    uint64_t sequences; /* how many collectives of it the rank has submitted and handed over */
 };
 
 /* Freed with engine_event_free, arrays and all. */

@@ -532,6 +532,17 @@ int exchange_attach(struct exchange *exchange, uint64_t id, struct exchange_work
     return 0;
 }
 
+/* How many collectives a rank that leaves has given all that it has to give to. One of which it has
+ * not submitted all blocks, or not handed over all chunks, is one that it leaves out. */
+static uint64_t group_rank_sequences(const struct exchange_group *group, uint32_t local)
+{
+    const struct local_rank *rank = &group->locals[local];
+    for (const struct collective *it = group->oldest; it; it = it->next)
+        if (it->parts[local].submitted && it->parts[local].handed < it->layout.chunks)
+            return it->sequence;
+    return rank->next_sequence - (rank->next_block > 0);
+}
+
 void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
 {
     struct exchange_job *job = worker->job;
@@ -551,10 +562,8 @@ void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
         uint32_t local = group_local_index(group, worker->rank);
         if (local == NO_INDEX || group->closing)
             continue;
-        /* A collective of which it has not submitted all blocks is one that it leaves out. */
-        const struct local_rank *rank = &group->locals[local];
         event->positions[event->position_count++] = (struct engine_position){
-            .group = group->id, .sequences = rank->next_sequence - (rank->next_block > 0)};
+            .group = group->id, .sequences = group_rank_sequences(group, local)};
     }
     exchange->options.io.event(exchange->options.io.context, event);
 }

@@ -450,6 +450,30 @@ START_TEST(a_detached_worker_tells_how_far_it_got)
 }
 END_TEST
 
+/* A rank that leaves with chunks still to be handed over has not taken part in that collective: the
+ * others must not wait for them. */
+START_TEST(chunks_not_handed_over_count_as_left_out)
+{
+    struct fixture *fixture = two_and_one(0);
+    for (uint64_t sequence = 0; sequence < 3; sequence++) {
+        struct arena_submission it = fixture_ask(fixture, 0, sequence, COUNT);
+        it.flags = ARENA_FLAG_STAGED;
+        ck_assert_int_eq(fixture_submit(fixture, 0, &it), 0);
+    }
+    ck_assert_int_eq(fixture_hand_over(fixture, 0, 0, 0, fixture_offset(fixture, 0, 0)), 0);
+    ck_assert_int_eq(fixture_hand_over(fixture, 0, 2, 0, fixture_offset(fixture, 0, 1)), 0);
+    exchange_detach(fixture->exchange, &fixture->workers[0]);
+    struct engine_event *event = fixture_event(fixture, ENGINE_WORKER_DETACHED);
+    ck_assert_uint_eq(event->position_count, 1);
+    ck_assert_uint_eq(event->positions[0].sequences, 1);
+    engine_event_free(event);
+    exchange_rank_left(fixture->exchange, FIXTURE_JOB, 0, 0, 1);
+    fixture_run(fixture);
+    fixture_expect_failure(fixture, ERR_LOST, "rank 0 has left job 'train' after 1 collectives");
+    fixture_destroy(fixture);
+}
+END_TEST
+
 START_TEST(attaching_is_checked)
 {
     struct fixture *fixture = two_and_one(0);
@@ -622,6 +646,7 @@ static TCase *ends(void)
     tcase_add_test(tests, a_rank_that_left_is_missed_by_what_it_did_not_submit);
     tcase_add_test(tests, a_rank_leaves_while_others_wait_for_it);
     tcase_add_test(tests, a_detached_worker_tells_how_far_it_got);
+    tcase_add_test(tests, chunks_not_handed_over_count_as_left_out);
     return tests;
 }
 
