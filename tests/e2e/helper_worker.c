@@ -3,6 +3,7 @@
  *   once                  one checked all-reduce
  *   loop FILE [COUNT]     all-reduces of COUNT elements until FILE is there or one fails; the time
  *                         between the last success and the failure is printed
+ *   parts FILE [COUNT]    the same with the collectives that have parts, all at once
  *   count | dtype | op | kind | root     the last rank asks for something else than the rest
  *   late FILE             the last rank comes when FILE is there
  *   leave FILE            the last rank closes the job after one round, the others go on
@@ -133,6 +134,64 @@ static void run_loop(struct rank *self)
     }
     free(send);
     free(recv);
+}
+
+/* A part of every rank, rank by rank, each with its rank's value. */
+static void parts_fill(const struct rank *self, float *data)
+{
+    for (int rank = 0; rank < self->size; rank++)
+        for (size_t i = 0; i < self->count; i++)
+            data[(size_t)rank * self->count + i] = (float)rank;
+}
+
+static void parts_check(const struct rank *self, const float *data, const char *what)
+{
+    for (int rank = 0; rank < self->size; rank++)
+        floats_check(data + (size_t)rank * self->count, self->count, (float)rank, what);
+}
+
+static void parts_round(const struct rank *self, float *const send[4], float *const recv[4])
+{
+    enum { KINDS = 4 };
+    shoal_request *requests[KINDS];
+    size_t count = self->count;
+    shoal_group *world = self->world;
+    float *own = send[0] + (size_t)self->rank * count;
+    expect(shoal_all_gather(world, own, recv[0], count, SHOAL_F32, &requests[0]), "all_gather");
+    expect(shoal_reduce_scatter(world, send[1], recv[1], count, SHOAL_F32, SHOAL_SUM, &requests[1]),
+           "reduce_scatter");
+    expect(shoal_all_to_all(world, send[2], recv[2], count, SHOAL_F32, &requests[2]), "all_to_all");
+    expect(shoal_scatter(world, send[3], recv[3], count, SHOAL_F32, 0, &requests[3]), "scatter");
+    for (int i = 0; i < KINDS; i++)
+        expect(shoal_wait(requests[i], -1), "wait");
+    parts_check(self, recv[0], "all_gather");
+    floats_check(recv[1], count, (float)(self->size * self->rank), "reduce_scatter");
+    parts_check(self, recv[2], "all_to_all");
+    floats_check(recv[3], count, (float)self->rank, "scatter");
+}
+
+static void run_parts(struct rank *self)
+{
+    float *send[4], *recv[4], stop = 0;
+    for (int i = 0; i < 4; i++) {
+        send[i] = floats((size_t)self->size * self->count, (float)self->rank);
+        recv[i] = floats((size_t)self->size * self->count, -1);
+    }
+    /* all_to_all: what a rank sends is its own number, so that it is what arrives from it. */
+    for (int i = 0; i < 4; i++)
+        if (i != 2)
+            parts_fill(self, send[i]);
+    for (unsigned long rounds = 0; stop == 0; rounds++) {
+        parts_round(self, send, recv);
+        stop = self->rank == 0 && file_there(self->file) ? 1 : 0;
+        expect(shoal_broadcast(self->world, &stop, 1, SHOAL_F32, 0, NULL), "broadcast");
+        if (rounds == 0)
+            say("running");
+    }
+    for (int i = 0; i < 4; i++) {
+        free(send[i]);
+        free(recv[i]);
+    }
 }
 
 static void run_disagreement(struct rank *self, const char *mode)
@@ -307,6 +366,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_once(self);
     else if (strcmp(mode, "loop") == 0)
         run_loop(self);
+    else if (strcmp(mode, "parts") == 0)
+        run_parts(self);
     else if (strcmp(mode, "late") == 0)
         run_late(self);
     else if (strcmp(mode, "leave") == 0 || strcmp(mode, "exit") == 0)

@@ -87,13 +87,15 @@ static void works(struct cluster *cluster, const char *name, uint32_t ranks_per_
     ck_assert_int_eq(cluster_job_end(workers, cluster->count * ranks_per_node), 0);
 }
 
-static void worker_killed(const char *extra)
+/* mode: what the victims' job does. */
+static void worker_killed(const char *mode, const char *extra)
 {
     struct cluster *cluster = cluster_start(2, extra);
     struct process *workers[4], *others[4];
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
+    const char *argv[] = {CLUSTER_HELPER, mode, stop_file, NULL};
+    const char *loop[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
     cluster_job(cluster, "victim", 2, argv, workers);
-    cluster_job(cluster, "other", 2, argv, others);
+    cluster_job(cluster, "other", 2, loop, others);
     wait_running(workers, 4);
     wait_running(others, 4);
     process_signal(workers[2], SIGKILL);
@@ -115,13 +117,19 @@ static void worker_killed(const char *extra)
 
 START_TEST(test_worker_killed)
 {
-    worker_killed(NULL);
+    worker_killed("loop", NULL);
+}
+END_TEST
+
+START_TEST(test_worker_killed_in_parts)
+{
+    worker_killed("parts", NULL);
 }
 END_TEST
 
 START_TEST(test_worker_killed_datagrams)
 {
-    worker_killed("{\"fabric\":{\"provider\":\"tcp;ofi_rxm\"}}");
+    worker_killed("loop", "{\"fabric\":{\"provider\":\"tcp;ofi_rxm\"}}");
 }
 END_TEST
 
@@ -324,6 +332,7 @@ int main(void)
     tcase_set_timeout(tests, 300);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_worker_killed);
+    tcase_add_test(tests, test_worker_killed_in_parts);
     tcase_add_test(tests, test_worker_killed_datagrams);
     tcase_add_test(tests, test_worker_killed_one_node);
     tcase_add_test(tests, test_daemon_killed);
