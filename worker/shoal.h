@@ -138,8 +138,10 @@ SHOAL_API int shoal_barrier(shoal_group *group, shoal_request **request);
  * may be 0, and lies anywhere: send[i] and recv[i] are the parts for and from rank i of the group.
  * The lists are read before the call returns. Buffers must not overlap, but a rank's own part may
  * be in place: for all_gather, send may be this rank's part of recv; for reduce_scatter, recv may
- * be this rank's part of send; likewise for gather and scatter on the root. Ranks that do not agree
- * on the size of a part get SHOAL_EMISMATCH.
+ * be this rank's part of send; likewise for gather and scatter on the root. Of lists on both sides
+ * (all_to_all_v) overlaps are not looked for. Ranks that do not agree on the size of a part get
+ * SHOAL_EMISMATCH; a rank that the part is not for may be complete before, and then gets it from
+ * its next collective of the group.
  *
  * all_gather: everybody gets every rank's part. reduce_scatter: rank i gets the reduction of
  * everybody's part i. gather, scatter: to and from the root alone (recv, or send, is not looked at
