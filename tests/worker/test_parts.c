@@ -414,6 +414,35 @@ START_TEST(test_own_part_of_two_sizes)
 }
 END_TEST
 
+/* Lists that are nowhere, on a side that a rank other than the root does not have. */
+START_TEST(test_unused_sides_are_not_looked_at)
+{
+    struct request_ask block;
+    const struct parts_side nowhere = {.buffers = (const void *const *)(uintptr_t)8,
+                                       .counts = (const size_t *)(uintptr_t)8};
+    struct parts_ask ask = good_ask(COLLECTIVE_GATHER);
+    ask.root = 0;
+    ask.recv = nowhere;
+    allowed(&ask);
+    ck_assert_uint_eq(parts_block_count(&ask), 1);
+    parts_blocks(&ask, &block);
+    ck_assert_ptr_eq(block.send, left);
+    ck_assert_uint_eq(block.count, 4);
+    ck_assert_uint_eq(parts_whole(&ask).count, 0);
+    ck_assert_uint_eq(parts_own_copy(&ask).bytes, 0);
+
+    ask = good_ask(COLLECTIVE_SCATTER);
+    ask.root = 0;
+    ask.send = nowhere;
+    allowed(&ask);
+    ck_assert_uint_eq(parts_block_count(&ask), 1);
+    parts_blocks(&ask, &block);
+    ck_assert_ptr_eq(block.recv, right);
+    ck_assert_uint_eq(block.count, 4);
+    ck_assert_uint_eq(parts_own_copy(&ask).bytes, 0);
+}
+END_TEST
+
 START_TEST(test_overlap)
 {
     for (int i = 0; i < KINDS; i++) {
@@ -487,6 +516,7 @@ int main(void)
     tcase_add_loop_test(checks, test_buffers_that_are_missing, 0, KINDS);
     tcase_add_test(checks, test_lists_with_gaps);
     tcase_add_test(checks, test_own_part_of_two_sizes);
+    tcase_add_test(checks, test_unused_sides_are_not_looked_at);
     tcase_add_test(checks, test_overlap);
     suite_add_tcase(suite, checks);
     return suite_main(suite);
