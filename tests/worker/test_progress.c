@@ -390,22 +390,22 @@ END_TEST
 
 START_TEST(test_too_large_is_refused_with_the_limit)
 {
-    struct cluster cluster;
-    cluster_open(&cluster, 1, 8, 5);
-    cluster_group(&cluster, 0, 1);
-    struct worker *worker = &cluster.workers[0];
+    struct progress_fixture fixture;
+    ranks_open(&fixture, 1, 8, 5);
+    ranks_group(&fixture, 0, 1);
+    struct rank_worker *worker = &fixture.workers[0];
     struct request_ask ask = {.kind = COLLECTIVE_ALL_REDUCE,
                               .dtype = DTYPE_U8,
                               .count = (uint64_t)LAYOUT_MAX_CHUNKS * CHUNK_BYTES + 1,
-                              .send = &cluster,
-                              .recv = &cluster};
+                              .send = &fixture,
+                              .recv = &fixture};
     struct request request;
     struct error error;
     ck_assert_int_eq(
         progress_submit(&worker->progress, &worker->groups[0], &ask, NULL, 0, 0, &request, &error),
         ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "at most 4194304 chunks of 1024 bytes"));
-    cluster_close(&cluster);
+    ranks_close(&fixture);
 }
 END_TEST
 
