@@ -119,8 +119,8 @@ static bool flight_may_be_in_place(const struct flight *flight)
 {
     if (flight->it->ask.kind == COLLECTIVE_BROADCAST)
         return true;
-    return flight->send.parts > 0 && flight->recv.parts > 0 &&
-           (flight->send.parts == 1 || flight->recv.parts == 1);
+    return flight->it->ask.kind != COLLECTIVE_ALL_TO_ALL && flight->send.parts > 0 &&
+           flight->recv.parts > 0 && (flight->send.parts == 1 || flight->recv.parts == 1);
 }
 
 static void flight_put_in_place(struct flight *flight)
