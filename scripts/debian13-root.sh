@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Make a Debian 13 root, with PyTorch 2.6, libfabric 2.1 and what the build needs, to test in.
+#
+#   scripts/debian13-root.sh ROOT             make it (about 2 GB); nothing to do when it is there
+#   scripts/debian13-root.sh ROOT -- COMMAND  run a command in it, in this tree (mounted at /shoal)
+#
+# Needs root and debootstrap. Two stages: the base first, then apt-get inside with /proc and /dev
+# mounted, without which Debian's Python and OpenMP packages do not configure. Mounts are made in a
+# mount namespace of the command's own, so none can be left behind.
+#
+#   SHOAL_DEBIAN_MIRROR   where packages come from; default: debootstrap's
+set -euo pipefail
+
+packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
+    uthash-dev check iproute2 procps python3-jsonschema python3-torch python3-numpy
+    python3-pytest)
+
+fail() {
+    printf 'debian13-root: %s\n' "$*" >&2
+    exit 1
+}
+
+# Run a command line of bash inside, with the mounts that it needs. The tree is at /shoal.
+inside() {
+    unshare --mount --fork --kill-child bash -c '
+        set -euo pipefail
+        root=$1 tree=$2
+        shift 2
+        mount --make-rprivate /
+        mount -t proc proc "$root/proc"
+        mount --rbind /dev "$root/dev"
+        mount --rbind /sys "$root/sys"
+        mount -t tmpfs tmpfs "$root/run"
+        mkdir -p "$root/shoal"
+        mount --bind "$tree" "$root/shoal"
+        exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
+            DEBIAN_FRONTEND=noninteractive SHOAL_IN_ROOT=1 \
+            bash -c "cd /shoal && exec \"\$@\"" bash "$@"
+    ' bash "$root" "$tree" "$@"
+}
+
+make_base() {
+    local arguments=(--variant=minbase trixie "$root.new")
+    [[ -z ${SHOAL_DEBIAN_MIRROR:-} ]] || arguments+=("$SHOAL_DEBIAN_MIRROR")
+    rm -rf --one-file-system "$root.new"
+    debootstrap "${arguments[@]}" >"$root.log" 2>&1 || {
+        tail -n 5 "$root.log" >&2
+        fail "debootstrap failed; all it said is in $root.log"
+    }
+    # The names of hosts as here.
+    cp /etc/resolv.conf /etc/hosts "$root.new/etc/"
+    if [[ -d $root ]]; then
+        rm -rf --one-file-system "$root"
+    fi
+    mv "$root.new" "$root"
+}
+
+install_packages() {
+    inside apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends "${packages[@]}" \
+        >>"$root.log" 2>&1 || {
+        tail -n 5 "$root.log" >&2
+        fail "apt-get failed; all it said is in $root.log"
+    }
+    inside apt-get clean
+    : >"$root/.shoal-ready"
+}
+
+(($# >= 1)) || fail "usage: $0 ROOT [-- COMMAND...]"
+tree=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "$(dirname "$1")"
+root=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+shift
+((EUID == 0)) || fail "must be root, for debootstrap and chroot"
+if [[ ! -e $root/.shoal-ready ]]; then
+    command -v debootstrap >/dev/null || fail "debootstrap is missing (the package of that name)"
+    make_base
+    install_packages
+fi
+if (($# > 0)); then
+    [[ $1 == -- ]] || fail "expected -- before the command, got $1"
+    shift
+    inside "$@"
+fi

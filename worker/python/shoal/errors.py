@@ -1,0 +1,76 @@
+"""What goes wrong, as exceptions: one class for each code of shoal.h, with the library's own text."""
+
+
+class ShoalError(RuntimeError):
+    """A call of the library failed. `code` is the library's (shoal.h); str() says who is to blame."""
+
+    code = 0
+
+
+class InvalidError(ShoalError, ValueError):
+    code = -1
+
+
+class OutOfMemoryError(ShoalError, MemoryError):
+    code = -2
+
+
+class TimeoutError(ShoalError, TimeoutError):  # noqa: A001 - also Python's own
+    code = -3
+
+
+class DisconnectedError(ShoalError, ConnectionError):
+    code = -4
+
+
+class RankLostError(ShoalError, ConnectionError):
+    code = -5
+
+
+class MismatchError(ShoalError):
+    code = -6
+
+
+class ProtocolError(ShoalError):
+    code = -7
+
+
+class RefusedError(ShoalError):
+    code = -8
+
+
+class SystemCallError(ShoalError):
+    code = -9
+
+
+class StateError(ShoalError):
+    code = -10
+
+
+class UnsupportedError(ShoalError, NotImplementedError):
+    code = -11
+
+
+_CLASSES = {
+    error.code: error
+    for error in (
+        InvalidError,
+        OutOfMemoryError,
+        TimeoutError,
+        DisconnectedError,
+        RankLostError,
+        MismatchError,
+        ProtocolError,
+        RefusedError,
+        SystemCallError,
+        StateError,
+        UnsupportedError,
+    )
+}
+
+
+def make_error(code, text):
+    """The exception for a code of the library."""
+    error = _CLASSES.get(code, ShoalError)(text)
+    error.code = code
+    return error

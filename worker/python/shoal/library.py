@@ -1,0 +1,262 @@
+"""The C library: where it is, and every declaration of shoal.h that Python uses.
+
+A collective is one small method of Group, so that one more call of the C API is one more method
+here. Addresses are integers; whoever calls keeps the memory alive until the request is complete.
+"""
+
+import ctypes
+import os
+import pathlib
+import sys
+
+from shoal import errors
+
+OK, EAGAIN, ETIMEOUT = 0, -12, -3
+
+F32, F64, F16, BF16, I8, U8, I32, I64 = range(8)
+SUM, AVG, PROD, MIN, MAX, BAND, BOR, BXOR = range(8)
+DTYPE_BYTES = {F32: 4, F64: 8, F16: 2, BF16: 2, I8: 1, U8: 1, I32: 4, I64: 8}
+
+_int, _size, _pointer, _text = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
+
+
+class Options(ctypes.Structure):
+    """struct shoal_options."""
+
+    _fields_ = [
+        ("struct_size", _size),
+        ("job", _text),
+        ("socket_path", _text),
+        ("rank_plus_1", _int),
+        ("local_rank_plus_1", _int),
+        ("world_size", _int),
+        ("timeout_ms", _int),
+        ("arena_bytes", ctypes.c_uint64),
+    ]
+
+
+# name: (result, arguments). A result of _int is checked by Library.call.
+_DECLARATIONS = {
+    "shoal_open": (_int, [_pointer, _pointer]),
+    "shoal_close": (_int, [_pointer]),
+    "shoal_rank": (_int, [_pointer]),
+    "shoal_world_size": (_int, [_pointer]),
+    "shoal_local_rank": (_int, [_pointer]),
+    "shoal_local_size": (_int, [_pointer]),
+    "shoal_node_count": (_int, [_pointer]),
+    "shoal_world": (_pointer, [_pointer]),
+    "shoal_group_open": (_int, [_pointer, _pointer, _int, _int, _pointer]),
+    "shoal_group_close": (_int, [_pointer]),
+    "shoal_group_rank": (_int, [_pointer]),
+    "shoal_group_size": (_int, [_pointer]),
+    "shoal_group_set_priority": (_int, [_pointer, ctypes.c_uint32]),
+    "shoal_alloc": (_pointer, [_pointer, _size]),
+    "shoal_free": (None, [_pointer, _pointer]),
+    "shoal_all_reduce": (_int, [_pointer, _pointer, _pointer, _size, _int, _int, _pointer]),
+    "shoal_reduce": (_int, [_pointer, _pointer, _pointer, _size, _int, _int, _int, _pointer]),
+    "shoal_broadcast": (_int, [_pointer, _pointer, _size, _int, _int, _pointer]),
+    "shoal_barrier": (_int, [_pointer, _pointer]),
+    "shoal_test": (_int, [_pointer]),
+    "shoal_wait": (_int, [_pointer, _int]),
+    "shoal_request_free": (None, [_pointer]),
+    "shoal_completions_descriptor": (_int, [_pointer]),
+    "shoal_completions_clear": (_int, [_pointer]),
+    "shoal_error_text": (_text, []),
+    "shoal_result_name": (_text, [_int]),
+    "shoal_version": (_text, []),
+}
+
+
+def library_paths():
+    """Where libshoal may be, best first: SHOAL_LIBRARY alone when it is set; the tree that this
+    file is in; the prefix that it is installed under; what the system's loader finds."""
+    given = os.environ.get("SHOAL_LIBRARY")
+    if given:
+        return [given]
+    here = pathlib.Path(__file__).resolve()
+    paths = [here.parents[3] / "build" / "lib" / "libshoal.so.0"]
+    # PREFIX/lib/python3.x/site-packages/shoal/library.py, or PREFIX/lib/python3/dist-packages/...
+    paths += [parent / "libshoal.so.0" for parent in here.parents if parent.name == "lib"]
+    paths += [pathlib.Path(prefix) / "lib" / "libshoal.so.0" for prefix in (sys.prefix, "/usr/local")]
+    return [str(path) for path in paths if path.exists()] + ["libshoal.so.0"]
+
+
+class Library:
+    """libshoal, loaded. All its threads are C's; calls release Python's lock."""
+
+    def __init__(self):
+        tried = []
+        for path in library_paths():
+            try:
+                self.c = ctypes.CDLL(path)
+                break
+            except OSError as problem:
+                tried.append(f"{path}: {problem}")
+        else:
+            raise ImportError(
+                "libshoal is not there (build the tree, install it, or set SHOAL_LIBRARY to the"
+                " path of libshoal.so): " + "; ".join(tried)
+            )
+        self.path = path
+        for name, (result, arguments) in _DECLARATIONS.items():
+            function = getattr(self.c, name)
+            function.restype = result
+            function.argtypes = arguments
+
+    def error(self, code):
+        """The exception for what just failed in this thread."""
+        text = self.c.shoal_error_text().decode(errors="replace")
+        name = self.c.shoal_result_name(code).decode()
+        return errors.make_error(code, f"{name}: {text}" if text else name)
+
+    def call(self, function, *arguments):
+        result = function(*arguments)
+        if result < 0:
+            raise self.error(result)
+        return result
+
+
+_library = None
+
+
+def load():
+    """The library, loaded once for the process."""
+    global _library
+    if _library is None:
+        _library = Library()
+    return _library
+
+
+class Job:
+    """A job that this process has joined (shoal_open)."""
+
+    def __init__(self, name, socket_path, rank, world_size, *, local_rank=None, timeout_ms=0, arena_bytes=0):
+        self.library = load()
+        options = Options(
+            struct_size=ctypes.sizeof(Options),
+            job=name.encode(),
+            socket_path=socket_path.encode(),
+            rank_plus_1=rank + 1,
+            local_rank_plus_1=0 if local_rank is None else local_rank + 1,
+            world_size=world_size,
+            timeout_ms=timeout_ms,
+            arena_bytes=arena_bytes,
+        )
+        handle = _pointer()
+        self.library.call(self.library.c.shoal_open, ctypes.byref(options), ctypes.byref(handle))
+        self.handle = handle
+        self.pid = os.getpid()
+        c = self.library.c
+        self.rank = c.shoal_rank(handle)
+        self.world_size = c.shoal_world_size(handle)
+        self.local_rank = c.shoal_local_rank(handle)
+        self.local_size = c.shoal_local_size(handle)
+        self.node_count = c.shoal_node_count(handle)
+        self.world = Group(self, c.shoal_world(handle))
+
+    def close(self):
+        """Leave the job. Requests under way fail first; arena memory is gone afterwards."""
+        handle, self.handle = self.handle, None
+        # A forked child has nothing to close.
+        if handle is not None and os.getpid() == self.pid:
+            self.library.call(self.library.c.shoal_close, handle)
+
+    def open_group(self, ranks, timeout_ms=-1):
+        """A group of these ranks, in this order; all of them call it."""
+        list_of_ranks = (_int * len(ranks))(*ranks)
+        handle = _pointer()
+        self.library.call(
+            self.library.c.shoal_group_open,
+            self.handle,
+            list_of_ranks,
+            len(ranks),
+            timeout_ms,
+            ctypes.byref(handle),
+        )
+        return Group(self, handle)
+
+    def completions_descriptor(self):
+        return self.library.call(self.library.c.shoal_completions_descriptor, self.handle)
+
+    def clear_completions(self):
+        self.library.call(self.library.c.shoal_completions_clear, self.handle)
+
+    def allocate(self, byte_count):
+        """Address of memory in the arena; freed with free(), or with the job."""
+        address = self.library.c.shoal_alloc(self.handle, byte_count)
+        if not address:
+            raise self.library.error(errors.OutOfMemoryError.code)
+        return address
+
+    def free(self, address):
+        if self.handle is not None:
+            self.library.c.shoal_free(self.handle, address)
+
+
+class Group:
+    """A group of ranks; each collective returns a Request."""
+
+    def __init__(self, job, handle):
+        self.job = job
+        self.handle = handle
+        c = job.library.c
+        self.rank = c.shoal_group_rank(handle)
+        self.size = c.shoal_group_size(handle)
+
+    def close(self):
+        handle, self.handle = self.handle, None
+        if handle is not None and self.job.handle is not None:
+            self.job.library.call(self.job.library.c.shoal_group_close, handle)
+
+    def _start(self, function, *arguments):
+        if self.job.handle is None or self.handle is None:
+            raise errors.StateError("not possible now: the process group has been destroyed")
+        request = _pointer()
+        self.job.library.call(function, self.handle, *arguments, ctypes.byref(request))
+        return Request(self.job, request)
+
+    def all_reduce(self, send, recv, count, dtype, op):
+        return self._start(self.job.library.c.shoal_all_reduce, send, recv, count, dtype, op)
+
+    def reduce(self, send, recv, count, dtype, op, root):
+        return self._start(self.job.library.c.shoal_reduce, send, recv, count, dtype, op, root)
+
+    def broadcast(self, data, count, dtype, root):
+        return self._start(self.job.library.c.shoal_broadcast, data, count, dtype, root)
+
+    def barrier(self):
+        return self._start(self.job.library.c.shoal_barrier)
+
+
+class Request:
+    """A collective under way. One thread at a time may use it."""
+
+    def __init__(self, job, handle):
+        self.job = job
+        self.handle = handle
+
+    def test(self):
+        """True when it is complete; raises when it has failed. Either way it is freed then."""
+        result = self.job.library.c.shoal_test(self.handle)
+        if result == EAGAIN:
+            return False
+        error = self.job.library.error(result) if result < 0 else None
+        self.free()
+        if error:
+            raise error
+        return True
+
+    def wait(self, timeout_ms):
+        """True when it is complete, False when the time has passed first; raises as test does."""
+        result = self.job.library.c.shoal_wait(self.handle, timeout_ms)
+        if result == ETIMEOUT:
+            return False
+        self.handle = None
+        if result < 0:
+            raise self.job.library.error(result)
+        return True
+
+    def free(self):
+        handle, self.handle = self.handle, None
+        if handle is not None and self.job.handle is not None:
+            self.job.library.c.shoal_request_free(handle)

@@ -1,0 +1,19 @@
+"""The PyTorch backend: `import shoal.torch`, then `init_process_group(backend="shoal")`.
+
+It registers itself when imported. README.md in worker/python says what it does and how.
+"""
+
+from torch.distributed import is_available
+
+if not is_available():
+    raise ImportError("this PyTorch has been built without torch.distributed")
+
+from shoal.torch import _launch, _process_group, _versions, _work  # noqa: E402
+
+__all__ = []
+
+_work.install()
+_launch.install()
+_versions.add_method_names(_process_group.ProcessGroup)
+_versions.patch_monitored_barrier(lambda group: isinstance(group, _process_group.ProcessGroup))
+_versions.register_backend("shoal", _process_group.create)

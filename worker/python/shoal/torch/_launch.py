@@ -1,0 +1,83 @@
+"""What a launcher leaves out of the environment that torch's "env://" wants, filled in when
+init_process_group asks: by shoalrun (no store), by srun (nothing of torch's) and on SageMaker (no
+master). What is set already is left alone."""
+
+import importlib
+import itertools
+import os
+import pathlib
+import re
+
+import torch.distributed as dist
+
+from shoal.torch import _hosts
+
+# torch.distributed has a function of the same name.
+_rendezvous = importlib.import_module("torch.distributed.rendezvous")
+
+_stores = itertools.count()
+
+
+def _fill_in_slurm():
+    """Task number and count, and the first host of the list as master."""
+    environment = os.environ
+    if "RANK" in environment or "SLURM_PROCID" not in environment:
+        return
+    environment["RANK"] = environment["SLURM_PROCID"]
+    environment.setdefault("WORLD_SIZE", environment.get("SLURM_NTASKS", "1"))
+    if "SLURM_LOCALID" in environment:
+        environment.setdefault("LOCAL_RANK", environment["SLURM_LOCALID"])
+    hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+    environment.setdefault("MASTER_ADDR", first_host(hosts) or "127.0.0.1")
+    job = int(environment.get("SLURM_JOB_ID", "0")) + int(environment.get("SLURM_STEP_ID", "0"))
+    environment.setdefault("MASTER_PORT", str(20000 + job % 20000))
+
+
+def first_host(hosts):
+    """The first of Slurm's host list: "gpu[03-07,12],cpu1" gives "gpu03"."""
+    match = re.match(r"([^,\[]*)(?:\[(\d+)[^\]]*\]([^,\[]*))?", hosts)
+    return "".join(part or "" for part in match.groups())
+
+
+def _fill_in_sagemaker():
+    hosts = _hosts.resource_config().get("hosts")
+    if hosts:
+        os.environ.setdefault("MASTER_ADDR", sorted(hosts)[0])
+        os.environ.setdefault("MASTER_PORT", "29500")
+
+
+def _shoalrun_store():
+    """The path of a store for ranks of shoalrun, all on this machine; None elsewhere."""
+    environment = os.environ
+    wanted = ("SHOAL_JOB", "SHOAL_SOCKET", "RANK", "WORLD_SIZE")
+    if "MASTER_ADDR" in environment or not all(name in environment for name in wanted):
+        return None
+    folder = pathlib.Path(environment["SHOAL_SOCKET"]).parent
+    # Beside the socket of a daemon of its own, where shoalrun removes it; else where we may write.
+    if not os.access(folder, os.W_OK) or folder.stat().st_mode & 0o077:
+        folder = pathlib.Path(f"/tmp/shoal-torch-{os.getuid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise RuntimeError(f"{folder} belongs to another user")
+    return folder / f"{environment['SHOAL_JOB']}-store-{next(_stores)}"
+
+
+def install():
+    """Fill in before torch looks."""
+    original = _rendezvous._rendezvous_handlers["env"]
+    if hasattr(original, "shoal"):
+        return
+
+    def env_handler(url, *arguments, **options):
+        _fill_in_slurm()
+        _fill_in_sagemaker()
+        path = _shoalrun_store()
+        if path is None:
+            yield from original(url, *arguments, **options)
+            return
+        size = int(os.environ["WORLD_SIZE"])
+        yield dist.FileStore(str(path), size), int(os.environ["RANK"]), size
+        raise RuntimeError("a job of shoalrun cannot be joined again")
+
+    env_handler.shoal = True
+    _rendezvous._rendezvous_handlers["env"] = env_handler

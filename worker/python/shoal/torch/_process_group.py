@@ -1,0 +1,290 @@
+"""The ProcessGroup that torch calls, from Python and from C++ (pybind11 finds the methods by name).
+
+Each method turns torch's lists and options into a call of shoal.torch._collectives.
+"""
+
+import datetime
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from shoal import errors
+from shoal.torch import _collectives, _monitored_barrier, _session, _versions, _work
+
+
+def create(options):
+    """The ProcessGroup that torch asks for (its _DistributedBackendOptions); every member calls it.
+
+    A group inside torch's default group is a group of the same job. Without such a default group
+    (the default one itself, or one beside a default group of another backend) it is a job."""
+    ranks = list(options.global_ranks_in_group)
+    default = dist.GroupMember.WORLD
+    if ranks and isinstance(default, ProcessGroup):
+        session = default.session
+        milliseconds = int(options.timeout.total_seconds() * 1000)
+        group = session.job.open_group(ranks, milliseconds)
+    else:
+        session = _session.Session(
+            options.store, options.group_rank, options.group_size, options.timeout
+        )
+        group = session.job.world
+    return ProcessGroup(
+        session,
+        group,
+        options.group_id or "default",
+        ranks or list(range(options.group_size)),
+        options.store,
+        options.timeout,
+    )
+
+
+class ProcessGroup(c10d.ProcessGroup):
+    """A group of ranks of a job. Calls start a collective and return torch's Work for it."""
+
+    def __init__(self, session, group, name, ranks, store, timeout):
+        super().__init__(group.rank, group.size)
+        self.session = session
+        self._group = group
+        self._name = name
+        self._ranks = ranks  # in the default group's numbers
+        self._store = store
+        self._timeout = timeout
+        self._failure = None  # after which the ranks no longer agree on what comes next
+        self._sequence = 0
+        self._coalescing = None
+        session.acquire()
+
+    def __del__(self):
+        # Not there when __init__ has failed.
+        if "session" in self.__dict__:
+            self.session.release(self._group)
+
+    # --- what torch asks about a group
+
+    def getBackendName(self):
+        return "shoal"
+
+    def _set_sequence_number_for_group(self):
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self):
+        return self._sequence
+
+    # --- starting operations
+
+    def _start(self, name, options, start, value):
+        """Run `start(group, operation)`, and make a Work of the operation with this value."""
+        if self._failure:
+            raise type(self._failure)(str(self._failure))
+        timeout = _versions.timeout_of(options) or self._timeout
+        self._sequence += 1
+        operation = _work.Operation(
+            f"{name} (number {self._sequence} of group {self._name}, ranks {_list(self._ranks)})",
+            timeout.total_seconds(),
+        )
+        operation.value = value
+        try:
+            start(self._group, operation)
+        except BaseException as error:
+            if operation.requests:
+                # Some ranks may wait for the requests that were not made.
+                self._fail(error if isinstance(error, errors.ShoalError) else None)
+                self.session.completions.drain(operation)
+            raise
+        work = operation.make_work(self.session.completions, self._fail)
+        if self._coalescing is not None:
+            self._coalescing.append(operation)
+        return work
+
+    def _fail(self, error):
+        self._failure = self._failure or error or errors.StateError("an earlier call has failed")
+
+    # --- reductions
+
+    def allreduce(self, tensors, options=None):
+        tensors = _as_list(tensors)
+        op = _op_of(options)
+
+        def start(group, operation):
+            for tensor in tensors:
+                _collectives.all_reduce(group, operation, tensor, op)
+
+        return self._start("all_reduce", options, start, tensors)
+
+    def allreduce_coalesced(self, tensors, options=None):
+        return self.allreduce(tensors, options)
+
+    def reduce(self, tensors, root=0, op=None):
+        tensors = _as_list(tensors)
+        options = None if isinstance(root, int) else root
+        if options is not None:
+            root, op = options.rootRank, options.reduceOp
+        op = c10d.ReduceOp.SUM if op is None else op
+
+        def start(group, operation):
+            for tensor in tensors:
+                _collectives.reduce(group, operation, tensor, op, root)
+
+        return self._start("reduce", options, start, tensors)
+
+    def reduce_scatter(self, outputs, inputs, options=None):
+        outputs, inputs = _as_list(outputs), _as_lists(inputs)
+        op = _op_of(options)
+
+        def start(group, operation):
+            for output, given in zip(outputs, inputs):
+                _collectives.reduce_scatter(group, operation, output, given, op)
+
+        return self._start("reduce_scatter", options, start, outputs)
+
+    def _reduce_scatter_base(self, output, tensor, options=None):
+        return self.reduce_scatter_tensor_coalesced([output], [tensor], options)
+
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, options=None):
+        op = _op_of(options)
+
+        def start(group, operation):
+            for output, tensor in zip(outputs, inputs):
+                parts = _parts(tensor, group.size, output, "reduce_scatter_tensor")
+                _collectives.reduce_scatter(group, operation, output, parts, op)
+
+        return self._start("reduce_scatter_tensor", options, start, list(outputs))
+
+    # --- moving
+
+    def broadcast(self, tensors, root=0):
+        tensors = _as_list(tensors)
+        options = None if isinstance(root, int) else root
+        root = root if options is None else options.rootRank
+
+        def start(group, operation):
+            for tensor in tensors:
+                _collectives.broadcast(group, operation, tensor, root)
+
+        return self._start("broadcast", options, start, tensors)
+
+    def allgather(self, outputs, inputs, options=None):
+        outputs, inputs = _as_lists(outputs), _as_list(inputs)
+
+        def start(group, operation):
+            for places, tensor in zip(outputs, inputs):
+                _collectives.all_gather(group, operation, places, tensor)
+
+        return self._start("all_gather", options, start, outputs)
+
+    def allgather_coalesced(self, outputs, inputs, options=None):
+        # outputs[r][i] is rank r's inputs[i].
+        return self.allgather([list(places) for places in zip(*outputs)], inputs, options)
+
+    def _allgather_base(self, output, tensor, options=None):
+        return self.allgather_into_tensor_coalesced([output], [tensor], options)
+
+    def allgather_into_tensor_coalesced(self, outputs, inputs, options=None):
+        def start(group, operation):
+            for output, tensor in zip(outputs, inputs):
+                places = _parts(output, group.size, tensor, "all_gather_into_tensor")
+                _collectives.all_gather(group, operation, places, tensor)
+
+        return self._start("all_gather_into_tensor", options, start, list(outputs))
+
+    def gather(self, outputs, inputs, root=0):
+        outputs, inputs = _as_lists(outputs), _as_list(inputs)
+        options = None if isinstance(root, int) else root
+        root = root if options is None else options.rootRank
+
+        def start(group, operation):
+            for number, tensor in enumerate(inputs):
+                places = outputs[number] if group.rank == root else None
+                _collectives.gather(group, operation, places, tensor, root)
+
+        return self._start("gather", options, start, outputs)
+
+    def scatter(self, outputs, inputs, root=0):
+        outputs, inputs = _as_list(outputs), _as_lists(inputs)
+        options = None if isinstance(root, int) else root
+        root = root if options is None else options.rootRank
+
+        def start(group, operation):
+            for number, output in enumerate(outputs):
+                given = inputs[number] if group.rank == root else None
+                _collectives.scatter(group, operation, output, given, root)
+
+        return self._start("scatter", options, start, outputs)
+
+    def alltoall(self, outputs, inputs, options=None):
+        _collectives.missing("all_to_all")
+
+    def alltoall_base(self, output, tensor, output_sizes, input_sizes, options=None):
+        _collectives.missing("all_to_all_single")
+
+    def send(self, tensors, rank, tag):
+        _collectives.missing("send")
+
+    def recv(self, tensors, rank, tag):
+        _collectives.missing("recv")
+
+    def recv_anysource(self, tensors, tag):
+        _collectives.missing("recv")
+
+    # --- barriers
+
+    def barrier(self, options=None, opts=None):
+        return self._start("barrier", opts or options, _collectives.barrier, [])
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        self._sequence += 1
+        _monitored_barrier.wait(
+            self._store,
+            f"monitored_barrier/{self._sequence}",
+            self.rank(),
+            self.size(),
+            timeout if timeout and timeout > datetime.timedelta(0) else self._timeout,
+            wait_all_ranks,
+        )
+
+    # --- several operations as one
+
+    def _start_coalescing(self, device=None):
+        self._coalescing = []
+
+    def _end_coalescing(self, device_or_works=None):
+        operations, self._coalescing = self._coalescing or [], None
+        return _work.AllOf(operations).work
+
+
+def _as_list(tensors):
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _as_lists(lists):
+    """[[Tensor]], which some callers give as [Tensor]."""
+    lists = list(lists)
+    if lists and isinstance(lists[0], torch.Tensor):
+        return [lists]
+    return [list(tensors) for tensors in lists]
+
+
+def _op_of(options):
+    if options is None:
+        return c10d.ReduceOp.SUM
+    return getattr(options, "reduceOp", options)
+
+
+def _parts(whole, count, part, name):
+    """`count` equal parts of a contiguous tensor, each of as many elements as `part` has."""
+    if whole.dtype != part.dtype:
+        raise errors.InvalidError(f"{name}: {whole.dtype} and {part.dtype} together")
+    if whole.numel() != part.numel() * count:
+        raise errors.InvalidError(
+            f"{name}: {whole.numel()} elements are not {count} times {part.numel()}"
+        )
+    if not whole.is_contiguous():
+        raise errors.InvalidError(f"{name}: the larger tensor is not contiguous")
+    flat = whole.detach().view(-1)
+    return [flat[i * part.numel() : (i + 1) * part.numel()] for i in range(count)]
+
+
+def _list(ranks, shown=16):
+    text = ", ".join(str(rank) for rank in ranks[:shown])
+    return text if len(ranks) <= shown else f"{text}, ... ({len(ranks)} in all)"

@@ -1,0 +1,124 @@
+"""How the ranks of a job find their daemons, through torch's store.
+
+A daemon that is configured is used: SHOAL_SOCKET, or one that answers at the default path. Without
+one, the first rank of each node starts a daemon for the job (_daemon.py) and tells the others.
+
+    every rank    -> node/RANK      where it runs and whether a daemon is there
+    rank 0        -> plan           the job's name, the nodes in order, which daemon
+    first of node -> address/NODE   where the other daemons will reach its daemon
+    rank 0        -> roster         the addresses, the secret that the daemons share
+    first of node -> socket/NODE    the daemon's socket, for the ranks of the node
+
+Rank 0 gathers, so that the number of look-ups grows with the ranks and not with their square.
+"""
+
+import json
+import os
+import secrets
+import socket
+
+from shoal import errors
+from shoal.torch import _daemon, _hosts
+
+DEFAULT_SOCKET = "/run/shoal/shoald.sock"
+
+
+class Place:
+    """Where a rank is: its job, its daemon's socket, its number on the node."""
+
+    def __init__(self, job, socket_path, local_rank, local_size, daemon=None, membership=None):
+        self.job = job
+        self.socket_path = socket_path
+        self.local_rank = local_rank
+        self.local_size = local_size
+        self._daemon = daemon  # the one that this process has started
+        self._membership = membership  # keeps an embedded daemon alive
+
+    def settled(self):
+        """All ranks have joined, or this one has not: the daemon no longer needs this process's
+        own descriptors."""
+        if self._daemon:
+            self._daemon.settled()
+
+    def daemon_log(self):
+        """The end of the log of a daemon that this process has started, as a further sentence."""
+        return self._daemon.log_tail() if self._daemon else ""
+
+    def leave(self):
+        """The embedded daemon ends when all its ranks have left."""
+        if self._membership is not None:
+            os.close(self._membership)
+            self._membership = None
+
+
+def meet(store, rank, size, timeout):
+    """Every rank calls it with the same store; returns its Place."""
+    given = _given_socket()
+    store.set(f"node/{rank}", json.dumps({"node": _hosts.node_identity(), "given": bool(given)}))
+    if rank == 0:
+        store.set("plan", json.dumps(_make_plan(store, size, timeout)))
+    plan = _get(store, "plan", timeout)
+    if "error" in plan:
+        raise errors.InvalidError(plan["error"])
+    node = plan["node_of"][rank]
+    local = [other for other, its in enumerate(plan["node_of"]) if its == node]
+    local_rank = local.index(rank)
+    if plan["given"]:
+        return Place(plan["job"], given, local_rank, len(local))
+    daemon = None
+    if local_rank == 0:
+        daemon = _daemon.EmbeddedDaemon(plan["nodes"], node)
+        store.set(f"address/{node}", json.dumps(daemon.address))
+    if rank == 0:
+        store.set("roster", json.dumps(_make_roster(store, plan["nodes"], timeout)))
+    if daemon:
+        daemon.start(_get(store, "roster", timeout))
+        store.set(
+            f"socket/{node}", json.dumps({"socket": daemon.socket_path, "alive": daemon.alive_path})
+        )
+    told = _get(store, f"socket/{node}", timeout)
+    membership = os.open(told["alive"], os.O_WRONLY | os.O_CLOEXEC)
+    return Place(plan["job"], told["socket"], local_rank, len(local), daemon, membership)
+
+
+def _get(store, key, timeout):
+    store.wait([key], timeout)
+    return json.loads(store.get(key))
+
+
+def _given_socket():
+    """The path of a daemon that is there already, or None."""
+    path = os.environ.get("SHOAL_SOCKET")
+    if path:
+        return path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(5)
+        try:
+            probe.connect(DEFAULT_SOCKET)
+        except OSError:
+            return None
+    return DEFAULT_SOCKET
+
+
+def _make_plan(store, size, timeout):
+    answers = [_get(store, f"node/{rank}", timeout) for rank in range(size)]
+    with_daemon = [rank for rank, answer in enumerate(answers) if answer["given"]]
+    if with_daemon and len(with_daemon) < size:
+        without = next(rank for rank in range(size) if not answers[rank]["given"])
+        return {
+            "error": f"rank {with_daemon[0]} has a daemon on its node and rank {without} has none:"
+            " start shoald on every node (or set SHOAL_SOCKET), or on none"
+        }
+    numbers = {}
+    node_of = [numbers.setdefault(answer["node"], len(numbers)) for answer in answers]
+    return {
+        "job": f"torch-{secrets.token_hex(8)}",
+        "given": bool(with_daemon),
+        "nodes": len(numbers),
+        "node_of": node_of,
+    }
+
+
+def _make_roster(store, nodes, timeout):
+    addresses = [_get(store, f"address/{node}", timeout) for node in range(nodes)]
+    return {"addresses": addresses, "secret": secrets.token_hex(32)}

@@ -1,0 +1,88 @@
+"""A job of the library as the process groups of this process share it."""
+
+import atexit
+import multiprocessing.util
+import os
+import threading
+import weakref
+
+from shoal import errors, library
+from shoal.torch import _rendezvous, _work
+
+_sessions = weakref.WeakSet()
+
+
+class Session:
+    """A job, the thread that completes its operations, and the embedded daemon if there is one.
+    It ends with the last process group of it, or with the process."""
+
+    def __init__(self, store, rank, size, timeout):
+        self.lock = threading.Lock()
+        self.groups = 0
+        self.place = _rendezvous.meet(store, rank, size, timeout)
+        try:
+            self.job = library.Job(
+                self.place.job,
+                self.place.socket_path,
+                rank,
+                size,
+                local_rank=self.place.local_rank,
+                timeout_ms=min(int(timeout.total_seconds() * 1000), 86400000),
+                arena_bytes=_arena_bytes(self.place.local_size),
+            )
+        except errors.ShoalError as error:
+            raise type(error)(f"{error}{self.place.daemon_log()}") from None
+        finally:
+            self.place.settled()
+        self.completions = _work.Completions(self.job)
+        self.completions.start()
+        _sessions.add(self)
+
+    def acquire(self):
+        with self.lock:
+            self.groups += 1
+
+    def release(self, group):
+        """A process group has gone."""
+        with self.lock:
+            self.groups -= 1
+            last, job = self.groups == 0, self.job
+        if last:
+            self.close()
+        elif job is not None and group is not job.world:
+            try:
+                group.close()
+            except errors.StateError:
+                pass  # collectives of it are under way: it is closed with the job
+
+    def close(self):
+        with self.lock:
+            job, self.job = self.job, None
+        if job is None or job.pid != os.getpid():
+            return
+        closed = errors.StateError("the process group was destroyed before this was complete")
+        kept = self.completions.stop(closed)
+        job.close()
+        kept.clear()
+        self.completions.close()
+        self.place.leave()
+
+
+def _arena_bytes(local_size):
+    """0, the library's own, when the environment says it; else what may be needed for gradients.
+    Only what is touched takes memory."""
+    if os.environ.get("SHOAL_ARENA_BYTES"):
+        return 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(256 << 20, min(memory // 2 // local_size, 32 << 30) >> 20 << 20)
+
+
+def close_all():
+    for session in list(_sessions):
+        session.close()
+
+
+# Leaving is a courtesy to the other ranks: without it this rank counts as lost. A process of
+# multiprocessing does not run atexit's functions, but its own.
+atexit.register(close_all)
+multiprocessing.util.Finalize(None, close_all, exitpriority=100)

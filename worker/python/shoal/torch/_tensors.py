@@ -1,0 +1,83 @@
+"""Tensors as the library sees them: an address, a count, an element type, an operation."""
+
+import torch
+from torch.distributed import ReduceOp
+
+from shoal import errors, library
+
+DTYPES = {
+    torch.float32: library.F32,
+    torch.float64: library.F64,
+    torch.float16: library.F16,
+    torch.bfloat16: library.BF16,
+    torch.int8: library.I8,
+    torch.uint8: library.U8,
+    torch.int32: library.I32,
+    torch.int64: library.I64,
+}
+
+_OPS = [
+    (ReduceOp.SUM, library.SUM),
+    (ReduceOp.AVG, library.AVG),
+    (ReduceOp.PRODUCT, library.PROD),
+    (ReduceOp.MIN, library.MIN),
+    (ReduceOp.MAX, library.MAX),
+    (ReduceOp.BAND, library.BAND),
+    (ReduceOp.BOR, library.BOR),
+    (ReduceOp.BXOR, library.BXOR),
+]
+
+# On bytes that are 0 or 1. A sum of truths is their "or", as torch.tensor + gives it.
+_BOOL_OPS = {
+    library.SUM: library.MAX,
+    library.PROD: library.MIN,
+    library.MIN: library.MIN,
+    library.MAX: library.MAX,
+    library.BAND: library.BAND,
+    library.BOR: library.BOR,
+    library.BXOR: library.BXOR,
+}
+
+
+def reduction(dtype, op):
+    """(element type, operation) of the library for a reduction."""
+    code = next((code for known, code in _OPS if op == known), None)
+    if code is None:
+        raise errors.UnsupportedError(f"{op} is not an operation of shoal")
+    if dtype == torch.bool:
+        if code not in _BOOL_OPS:
+            raise errors.InvalidError(f"{op} is not for torch.bool")
+        return library.U8, _BOOL_OPS[code]
+    if dtype not in DTYPES:
+        raise errors.InvalidError(f"{dtype} cannot be reduced: {known_names()} and torch.bool can")
+    return DTYPES[dtype], code
+
+
+def known_names():
+    return ", ".join(str(dtype) for dtype in DTYPES)
+
+
+def movement(tensor):
+    """(element type, count) for moving a tensor's bytes: of any type, as itself where possible."""
+    if tensor.dtype in DTYPES:
+        return DTYPES[tensor.dtype], tensor.numel()
+    return library.U8, tensor.numel() * tensor.element_size()
+
+
+def check(tensor, what):
+    if tensor.is_sparse or tensor.layout != torch.strided:
+        raise errors.InvalidError(f"{what}: a {tensor.layout} tensor; shoal takes dense tensors")
+    if tensor.device.type != "cpu":
+        raise errors.UnsupportedError(f"{what}: a tensor on {tensor.device}; shoal takes CPU tensors")
+
+
+def flat(tensor):
+    """The tensor's elements in row-major order: itself, or a copy where it is laid out otherwise."""
+    return tensor.detach().contiguous()
+
+
+def copy_back(tensor, contiguous):
+    """What makes `tensor` hold what `contiguous`, made by flat() of it, holds; None: they are one."""
+    if contiguous.data_ptr() == tensor.data_ptr():
+        return None
+    return lambda: tensor.detach().copy_(contiguous)

@@ -1,0 +1,284 @@
+"""Operations under way, the thread that completes them, and torch's Work for them.
+
+torch waits for a Work from Python and from C++ (the reducer of DDP, functional collectives). A
+Work class made in Python would die when Python lets go of it, and C++ would wait for ever; so it
+is torch's own Work round a future, which the thread here completes. That Work swallows errors in
+wait() and knows no timeout, so waiting from Python is done here too: `Work.wait` looks the
+operation up first. Whoever waits moves the data itself (shoal_wait); the thread is for the others.
+"""
+
+import collections
+import os
+import select
+import threading
+import time
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from shoal import errors
+
+# So long a wait in C lasts at the most before Python looks for signals such as Ctrl-C.
+SLICE_S = 0.5
+# Failed operations whose Work is remembered, for whoever waits late.
+FAILED_KEPT = 1024
+
+_operations = {}  # id(work): operation; the operation keeps the work alive
+_failed = collections.deque()  # the keys above whose operation has failed
+
+
+class Operation:
+    """One call of torch: the requests of the library that it made, what follows them, its Work."""
+
+    def __init__(self, name, timeout_s):
+        self.name = name
+        self.timeout_s = timeout_s
+        self.deadline = time.monotonic() + timeout_s
+        self.requests = collections.deque()
+        self.finishers = []  # called in order when all requests have succeeded
+        self.kept = []  # memory that the requests use
+        self.value = []  # of the future
+        self.source_rank = -1  # of a receive from any rank
+        self.error = None
+        self.published = threading.Event()
+        self._lock = threading.Lock()  # who holds it uses the requests
+        self._finished = self._claimed = False
+
+    def add(self, request, *kept):
+        self.requests.append(request)
+        self.kept.extend(kept)
+
+    def make_work(self, completions, on_failure):
+        """torch's Work of it, once its requests have been made."""
+        self._completions = completions
+        self._on_failure = on_failure
+        self._inner = torch.futures.Future()
+        # An exception in a callback is the only way to give a future an error that C++ sees.
+        self.future = self._inner.then(self._outcome)
+        self.work = c10d._create_work_from_future(self.future)
+        _operations[id(self.work)] = self
+        completions.add(self)
+        return self.work
+
+    def _outcome(self, _):
+        if self.error:
+            raise self.error
+        return self.value
+
+    def _take_request(self, wait_s):
+        """Wait for the first request. True: it is complete, in whatever way."""
+        request = self.requests[0]
+        try:
+            if not (request.wait(max(1, int(wait_s * 1000))) if wait_s else request.test()):
+                return False
+        except errors.ShoalError as error:
+            self.error = self.error or error
+        self.requests.popleft()
+        return True
+
+    def _finish(self):
+        self._finished = True
+        try:
+            if not self.error:
+                for finisher in self.finishers:
+                    finisher()
+        except Exception as error:  # raised where the operation is waited for
+            self.error = error
+        self.kept.clear()
+        self.finishers.clear()
+
+    def advance(self, wait_s=0):
+        """Move on, for at most wait_s for each request; True when nothing is under way any more."""
+        if not (self._lock.acquire(timeout=wait_s) if wait_s else self._lock.acquire(False)):
+            return False
+        try:
+            while self.requests:
+                if not self._take_request(wait_s):
+                    return False
+            if not self._finished:
+                self._finish()
+        finally:
+            self._lock.release()
+        self._publish()
+        return True
+
+    def fail(self, error, forget=False):
+        """Fail, though requests may go on in their memory; unless all are complete. forget: the
+        requests are the job's to free."""
+        with self._lock:
+            if self._finished:
+                return
+            self.error = self.error or error
+            if forget:
+                self.requests.clear()
+                self._finished = True
+        self._publish()
+
+    def expire(self):
+        self.fail(
+            errors.TimeoutError(
+                f"timed out: {self.name} has not completed within {self.timeout_s:g} s"
+            )
+        )
+
+    def _publish(self):
+        """Tell whoever waits, once."""
+        with self._lock:
+            first, self._claimed = not self._claimed, True
+        if not first:
+            return
+        if self.error:
+            self._on_failure(self.error)
+            _failed.append(id(self.work))
+            if len(_failed) > FAILED_KEPT:
+                _operations.pop(_failed.popleft(), None)
+        self.published.set()
+        self._inner.set_result(None)
+        if not self.error:
+            _operations.pop(id(self.work), None)
+
+    def wait(self, timeout_s):
+        """Until it is published; raises its error, or TimeoutError after timeout_s (None: never)."""
+        end = self.deadline if timeout_s is None else time.monotonic() + timeout_s
+        while not self.published.is_set():
+            left_s = end - time.monotonic()
+            if left_s > 0:
+                self.advance(min(left_s, SLICE_S))
+            elif timeout_s is None:
+                self.expire()
+            else:
+                self._completions.wake()  # which may have found this thread at it
+                raise errors.TimeoutError(
+                    f"timed out: {self.name} has not completed within the {timeout_s:g} s of wait()"
+                )
+        if self.error:
+            raise self.error
+        return True
+
+
+class AllOf:
+    """Several operations as one Work (coalescing)."""
+
+    def __init__(self, operations):
+        self.operations = operations
+        self.source_rank = -1
+        joined = torch.futures.collect_all([operation.future for operation in operations])
+        self.work = c10d._create_work_from_future(joined)
+        _operations[id(self.work)] = self
+        joined.add_done_callback(lambda _: _operations.pop(id(self.work), None))
+
+    def wait(self, timeout_s):
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        for operation in self.operations:
+            operation.wait(None if end is None else max(0.001, end - time.monotonic()))
+        return True
+
+
+def operation_of(work):
+    """The operation that a Work stands for while it is under way."""
+    return _operations.get(id(work))
+
+
+class Completions(threading.Thread):
+    """The thread of a job that completes what nobody waits for, and lets time run out."""
+
+    def __init__(self, job):
+        super().__init__(name="shoal-completions", daemon=True)
+        self.job = job
+        self.lock = threading.Lock()
+        self.pending = {}  # id: operation with requests under way
+        self.wake_read, self.wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.descriptor = job.completions_descriptor()
+        self.stopping = False
+
+    def add(self, operation):
+        with self.lock:
+            self.pending[id(operation)] = operation
+            earliest = min(self.pending.values(), key=lambda other: other.deadline)
+        # What needs no request is complete already, and has rung no bell; a deadline may be news.
+        if earliest is operation or not operation.requests:
+            self.wake()
+
+    def drain(self, operation):
+        """Keep the memory of an operation that could not be started as a whole."""
+        operation.error = errors.StateError("the operation was not started as a whole")
+        operation.make_work(self, lambda error: None)
+
+    def wake(self):
+        try:
+            os.write(self.wake_write, b"x")
+        except BlockingIOError:
+            pass  # it has been woken already
+
+    def run(self):
+        poller = select.poll()
+        poller.register(self.descriptor, select.POLLIN)
+        poller.register(self.wake_read, select.POLLIN)
+        while not self.stopping:
+            ready = dict(poller.poll(self._wait_ms()))
+            if self.stopping:
+                break
+            if self.wake_read in ready:
+                os.read(self.wake_read, 4096)
+            if self.descriptor in ready:
+                self.job.clear_completions()
+            self._look()
+
+    def _wait_ms(self):
+        with self.lock:
+            deadlines = [o.deadline for o in self.pending.values() if not o.published.is_set()]
+        if not deadlines:
+            return None
+        return max(0, int((min(deadlines) - time.monotonic()) * 1000) + 1)
+
+    def _look(self):
+        with self.lock:
+            pending = list(self.pending.items())
+        now = time.monotonic()
+        for key, operation in pending:
+            if operation.advance():
+                with self.lock:
+                    self.pending.pop(key, None)
+            elif now >= operation.deadline and not operation.published.is_set():
+                operation.expire()
+
+    def stop(self, error):
+        """End the thread; what is under way fails with `error`. Returns the memory that the library
+        may use until the job is closed."""
+        self.stopping = True
+        self.wake()
+        if threading.current_thread() is not self:
+            self.join()
+        with self.lock:
+            pending, self.pending = list(self.pending.values()), {}
+        for operation in pending:
+            operation.fail(error, forget=True)
+        return [operation.kept for operation in pending]
+
+    def close(self):
+        os.close(self.wake_read)
+        os.close(self.wake_write)
+
+
+def _patched_wait(original):
+    def wait(self, timeout=None):
+        operation = operation_of(self)
+        seconds = timeout.total_seconds() if timeout is not None else 0
+        if operation is not None:
+            return operation.wait(seconds if seconds > 0 else None)
+        # A Work of a future knows no timeout; one that is complete needs none.
+        if seconds > 0 and not self.is_completed():
+            return original(self, timeout)
+        return original(self)
+
+    wait.__doc__ = original.__doc__
+    wait.shoal = True
+    return wait
+
+
+
+
+def install():
+    """Make torch's Work find the operations of this module."""
+    if not hasattr(c10d.Work.wait, "shoal"):
+        c10d.Work.wait = _patched_wait(c10d.Work.wait)
