@@ -1,0 +1,80 @@
+"""What the examples share: the options, the process group, a model of text, one printed result.
+
+Each example is an ordinary script of torch.distributed; `--backend gloo` trains the same on gloo.
+"""
+
+import argparse
+import json
+import pathlib
+
+import torch
+import torch.distributed as dist
+
+TREE = pathlib.Path(__file__).resolve().parents[3]
+
+
+def start(description):
+    """Options, then the process group; returns (options, rank, number of ranks)."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--backend", default="shoal", help="shoal (the default) or gloo")
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
+    # Only this line and the name of the backend are shoal's.
+    import shoal.torch  # noqa: F401
+
+    dist.init_process_group(backend=options.backend)
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    return options, dist.get_rank(), dist.get_world_size()
+
+
+def finish(losses):
+    """Rank 0 prints the loss of each step, averaged over the ranks; the process group ends."""
+    mean = torch.tensor(losses, dtype=torch.float64)
+    dist.all_reduce(mean)
+    mean /= dist.get_world_size()
+    if dist.get_rank() == 0:
+        print(json.dumps({"backend": dist.get_backend(), "losses": mean.tolist()}), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+class TextModel(torch.nn.Module):
+    """A small transformer that guesses the next character."""
+
+    def __init__(self, characters=128, width=64, heads=4, layers=2, length=32):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(characters, width)
+        self.position = torch.nn.Parameter(torch.randn(length, width) * 0.02)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(
+                width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+            )
+            for _ in range(layers)
+        )
+        self.head = torch.nn.Linear(width, characters)
+        mask = torch.full((length, length), float("-inf")).triu(1)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, text):
+        hidden = self.embedding(text) + self.position
+        for layer in self.layers:
+            hidden = layer(hidden, src_mask=self.mask)
+        return self.head(hidden)
+
+
+def text_batches(rank, size, steps, batch=8, length=32):
+    """Batches of (characters, next characters) out of the tree's LICENSE, different on each rank."""
+    text = (TREE / "LICENSE").read_bytes()
+    characters = torch.tensor(list(text), dtype=torch.int64).clamp_(0, 127)
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(steps):
+        starts = torch.randint(len(text) - length - 1, (size, batch), generator=generator)[rank]
+        rows = torch.stack([characters[start : start + length + 1] for start in starts])
+        yield rows[:, :-1], rows[:, 1:]
+
+
+def text_loss(model, inputs, targets):
+    return torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+
+
