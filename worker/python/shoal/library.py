@@ -35,6 +35,35 @@ class Options(ctypes.Structure):
     ]
 
 
+class Parameter(ctypes.Structure):
+    """struct shoal_parameter."""
+
+    _fields_ = [("gradient", _pointer), ("count", _size), ("dtype", _int)]
+
+
+class FusionOptions(ctypes.Structure):
+    """struct shoal_fusion_options."""
+
+    _fields_ = [
+        ("struct_size", _size),
+        ("threshold_bytes", _size),
+        ("first_buffer_bytes", _size),
+        ("op", _int),
+    ]
+
+
+class FusionStatistics(ctypes.Structure):
+    """struct shoal_fusion_statistics."""
+
+    _fields_ = [
+        ("struct_size", _size),
+        ("buffers", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("communication_ns", ctypes.c_uint64),
+        ("exposed_ns", ctypes.c_uint64),
+    ]
+
+
 # name: (result, arguments). A result of _int is checked by Library.call.
 _DECLARATIONS = {
     "shoal_open": (_int, [_pointer, _pointer]),
@@ -61,6 +90,12 @@ _DECLARATIONS = {
     "shoal_request_free": (None, [_pointer]),
     "shoal_completions_descriptor": (_int, [_pointer]),
     "shoal_completions_clear": (_int, [_pointer]),
+    "shoal_fusion_create": (_int, [_pointer, _pointer, _size, _pointer, _pointer]),
+    "shoal_fusion_free": (None, [_pointer]),
+    "shoal_fusion_gradient": (_pointer, [_pointer, _size]),
+    "shoal_fusion_ready": (_int, [_pointer, _size]),
+    "shoal_fusion_wait": (_int, [_pointer, _int]),
+    "shoal_fusion_statistics": (_int, [_pointer, _pointer]),
     "shoal_error_text": (_text, []),
     "shoal_result_name": (_text, [_int]),
     "shoal_version": (_text, []),
@@ -260,3 +295,54 @@ class Request:
         handle, self.handle = self.handle, None
         if handle is not None and self.job.handle is not None:
             self.job.library.c.shoal_request_free(handle)
+
+
+class Fusion:
+    """Balanced fusion buffers (shoal_fusion_create) whose gradients the library allocates."""
+
+    def __init__(self, group, parameters, op, threshold_bytes=0, first_buffer_bytes=0):
+        """parameters: [(count, element type)] in the order of the forward pass."""
+        self.group = group
+        self.job = group.job
+        self.c = self.job.library.c
+        array = (Parameter * len(parameters))(*[(None, *parameter) for parameter in parameters])
+        options = FusionOptions(
+            ctypes.sizeof(FusionOptions), threshold_bytes, first_buffer_bytes, op
+        )
+        handle = _pointer()
+        self.job.library.call(
+            self.c.shoal_fusion_create,
+            group.handle,
+            array,
+            len(parameters),
+            ctypes.byref(options),
+            ctypes.byref(handle),
+        )
+        self.handle = handle
+
+    def gradient(self, index):
+        """The address of a gradient; another one after the first step."""
+        return self.c.shoal_fusion_gradient(self.handle, index)
+
+    def ready(self, index):
+        self.job.library.call(self.c.shoal_fusion_ready, self.handle, index)
+
+    def wait(self, timeout_ms):
+        """True when the step is done, False when the time has passed first."""
+        result = self.c.shoal_fusion_wait(self.handle, timeout_ms)
+        if result == ETIMEOUT:
+            return False
+        if result < 0:
+            raise self.job.library.error(result)
+        return True
+
+    def statistics(self):
+        """Of the last step: {"buffers", "bytes", "communication_ns", "exposed_ns"}."""
+        got = FusionStatistics(struct_size=ctypes.sizeof(FusionStatistics))
+        self.job.library.call(self.c.shoal_fusion_statistics, self.handle, ctypes.byref(got))
+        return {name: getattr(got, name) for name, _ in FusionStatistics._fields_[1:]}
+
+    def free(self):
+        handle, self.handle = self.handle, None
+        if handle is not None and self.job.handle is not None:
+            self.c.shoal_fusion_free(handle)

@@ -9,8 +9,9 @@ if not is_available():
     raise ImportError("this PyTorch has been built without torch.distributed")
 
 from shoal.torch import _launch, _process_group, _versions, _work  # noqa: E402
+from shoal.torch._data_parallel import DistributedDataParallel, allreduce_hook  # noqa: E402
 
-__all__ = []
+__all__ = ["DistributedDataParallel", "allreduce_hook"]
 
 _work.install()
 _launch.install()

@@ -52,6 +52,7 @@ class ProcessGroup(c10d.ProcessGroup):
         self._timeout = timeout
         self._failure = None  # after which the ranks no longer agree on what comes next
         self._sequence = 0
+        self._barriers = 0
         self._coalescing = None
         session.acquire()
 
@@ -233,10 +234,10 @@ class ProcessGroup(c10d.ProcessGroup):
         return self._start("barrier", opts or options, _collectives.barrier, [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        self._sequence += 1
+        self._barriers += 1  # a count of its own: a rank may be stuck in a collective
         _monitored_barrier.wait(
             self._store,
-            f"monitored_barrier/{self._sequence}",
+            f"monitored_barrier/{self._barriers}",
             self.rank(),
             self.size(),
             timeout if timeout and timeout > datetime.timedelta(0) else self._timeout,

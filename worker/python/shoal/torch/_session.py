@@ -19,6 +19,7 @@ class Session:
     def __init__(self, store, rank, size, timeout):
         self.lock = threading.Lock()
         self.groups = 0
+        self.arena_users = weakref.WeakSet()  # detach() is called before the arena goes
         self.place = _rendezvous.meet(store, rank, size, timeout)
         try:
             self.job = library.Job(
@@ -60,6 +61,8 @@ class Session:
             job, self.job = self.job, None
         if job is None or job.pid != os.getpid():
             return
+        for user in list(self.arena_users):
+            user.detach()
         closed = errors.StateError("the process group was destroyed before this was complete")
         kept = self.completions.stop(closed)
         job.close()

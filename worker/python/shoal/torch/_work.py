@@ -8,6 +8,7 @@ operation up first. Whoever waits moves the data itself (shoal_wait); the thread
 """
 
 import collections
+import math
 import os
 import select
 import threading
@@ -42,7 +43,7 @@ class Operation:
         self.error = None
         self.published = threading.Event()
         self._lock = threading.Lock()  # who holds it uses the requests
-        self._finished = self._claimed = False
+        self._finished = self._claimed = self._look_again = False
 
     def add(self, request, *kept):
         self.requests.append(request)
@@ -55,6 +56,8 @@ class Operation:
         self._inner = torch.futures.Future()
         # An exception in a callback is the only way to give a future an error that C++ sees.
         self.future = self._inner.then(self._outcome)
+        # The first callback: when a waiter goes on, the Work is complete.
+        self.future.add_done_callback(lambda _: self.published.set())
         self.work = c10d._create_work_from_future(self.future)
         _operations[id(self.work)] = self
         completions.add(self)
@@ -87,20 +90,35 @@ class Operation:
         self.kept.clear()
         self.finishers.clear()
 
-    def advance(self, wait_s=0):
-        """Move on, for at most wait_s for each request; True when nothing is under way any more."""
-        if not (self._lock.acquire(timeout=wait_s) if wait_s else self._lock.acquire(False)):
-            return False
-        try:
-            while self.requests:
-                if not self._take_request(wait_s):
-                    return False
-            if not self._finished:
-                self._finish()
-        finally:
-            self._lock.release()
-        self._publish()
+    def _drain(self, wait_s):
+        """Requests, then what follows them; the lock is held. True: all is done."""
+        while self.requests:
+            if not self._take_request(wait_s):
+                return False
+        if not self._finished:
+            self._finish()
         return True
+
+    def advance(self, wait_s=0):
+        """Move on, for at most wait_s for each request; True when nothing is under way any more.
+
+        A thread that finds another one at it leaves, and the other one looks once more after it:
+        the bell that the first one came for may have rung after the other one looked."""
+        while True:
+            self._look_again = True
+            if not (self._lock.acquire(timeout=wait_s) if wait_s else self._lock.acquire(False)):
+                return False
+            try:
+                self._look_again = False
+                done = self._drain(wait_s)
+            finally:
+                self._lock.release()
+            if done:
+                self._publish()
+                return True
+            if not self._look_again:
+                return False
+            wait_s = 0
 
     def fail(self, error, forget=False):
         """Fail, though requests may go on in their memory; unless all are complete. forget: the
@@ -132,7 +150,6 @@ class Operation:
             _failed.append(id(self.work))
             if len(_failed) > FAILED_KEPT:
                 _operations.pop(_failed.popleft(), None)
-        self.published.set()
         self._inner.set_result(None)
         if not self.error:
             _operations.pop(id(self.work), None)
@@ -147,7 +164,6 @@ class Operation:
             elif timeout_s is None:
                 self.expire()
             else:
-                self._completions.wake()  # which may have found this thread at it
                 raise errors.TimeoutError(
                     f"timed out: {self.name} has not completed within the {timeout_s:g} s of wait()"
                 )
@@ -189,14 +205,18 @@ class Completions(threading.Thread):
         self.pending = {}  # id: operation with requests under way
         self.wake_read, self.wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.descriptor = job.completions_descriptor()
+        self.sleeps_until = 0.0  # the earliest deadline that it knows
         self.stopping = False
 
     def add(self, operation):
         with self.lock:
             self.pending[id(operation)] = operation
-            earliest = min(self.pending.values(), key=lambda other: other.deadline)
-        # What needs no request is complete already, and has rung no bell; a deadline may be news.
-        if earliest is operation or not operation.requests:
+            late = operation.deadline < self.sleeps_until
+        # What completed before it was added has rung a bell that found nothing.
+        if operation.advance():
+            with self.lock:
+                self.pending.pop(id(operation), None)
+        elif late:
             self.wake()
 
     def drain(self, operation):
@@ -225,11 +245,17 @@ class Completions(threading.Thread):
             self._look()
 
     def _wait_ms(self):
+        # With nothing to do, the deadline known last stays: what comes next is due later, and need
+        # not wake this thread.
+        idle = self.sleeps_until if self.sleeps_until > time.monotonic() else math.inf
         with self.lock:
-            deadlines = [o.deadline for o in self.pending.values() if not o.published.is_set()]
-        if not deadlines:
+            self.sleeps_until = min(
+                (o.deadline for o in self.pending.values() if not o.published.is_set()),
+                default=idle,
+            )
+        if self.sleeps_until == math.inf:
             return None
-        return max(0, int((min(deadlines) - time.monotonic()) * 1000) + 1)
+        return max(0, int((self.sleeps_until - time.monotonic()) * 1000) + 1)
 
     def _look(self):
         with self.lock:

@@ -1,0 +1,53 @@
+"""Inside a rank: running the cases of a module on all ranks together."""
+
+import datetime
+import json
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT = datetime.timedelta(seconds=100)
+gloo = None  # a group of all ranks to compare with and to meet in
+shoal_group = None  # the same ranks
+
+
+def start(default):
+    """The default group is of this backend; beside it there is one of the other."""
+    global gloo, shoal_group
+    import shoal.torch  # noqa: F401
+
+    torch.set_num_threads(1)
+    dist.init_process_group(default, timeout=TIMEOUT)
+    gloo = shoal_group = dist.GroupMember.WORLD
+    if default == "gloo":
+        shoal_group = dist.new_group(backend="shoal", timeout=TIMEOUT)
+    else:
+        gloo = dist.new_group(backend="gloo", timeout=TIMEOUT)
+
+
+def run(module_name):
+    """Run test_* of the module in its order; rank 0 prints a RESULT line for each."""
+    module = sys.modules[module_name]
+    for name, case in list(vars(module).items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            case()
+            text = ""
+        except Exception:
+            text = f"rank {dist.get_rank()}: {traceback.format_exc()}"
+        texts = [None] * dist.get_world_size()
+        dist.all_gather_object(texts, text, group=gloo)
+        if dist.get_rank() == 0:
+            print("RESULT " + json.dumps([name, "\n".join(filter(None, texts))]), flush=True)
+
+
+def raises(kind, call):
+    """The exception of this kind that call() raises."""
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")

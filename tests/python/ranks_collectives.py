@@ -1,0 +1,332 @@
+"""Collectives on tensors of every kind, compared with gloo's or with what must come out."""
+
+import datetime
+import itertools
+
+import ranks
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int8,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+]
+
+
+def values(dtype, shape=(7, 3), seed=0):
+    """Small whole numbers, different on each rank: sums and products of them are exact."""
+    generator = torch.Generator().manual_seed(100 * seed + dist.get_rank())
+    return torch.randint(1, 4, shape, generator=generator).to(dtype)
+
+
+def everybody(tensor):
+    """[tensor of rank r], over gloo as int64."""
+    gathered = [torch.empty(tensor.shape, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, tensor.to(torch.int64).contiguous())
+    return gathered
+
+
+def check_equal(got, expected):
+    assert got.shape == expected.shape, (got.shape, expected.shape)
+    assert torch.equal(got.to(torch.float64), expected.to(torch.float64)), (got, expected)
+
+
+def group():
+    return ranks.shoal_group
+
+
+def test_all_reduce_of_every_type():
+    folds = {
+        ReduceOp.SUM: torch.add,
+        ReduceOp.PRODUCT: torch.mul,
+        ReduceOp.MIN: torch.minimum,
+        ReduceOp.MAX: torch.maximum,
+    }
+    for dtype, (op, fold) in itertools.product(DTYPES, folds.items()):
+        tensor = values(dtype)
+        expected = everybody(tensor)[0]
+        for other in everybody(tensor)[1:]:
+            expected = fold(expected, other)
+        dist.all_reduce(tensor, op, group=group())
+        check_equal(tensor, expected)
+
+
+def test_all_reduce_bitwise():
+    folds = {
+        ReduceOp.BAND: torch.bitwise_and,
+        ReduceOp.BOR: torch.bitwise_or,
+        ReduceOp.BXOR: torch.bitwise_xor,
+    }
+    for dtype, (op, fold) in itertools.product(DTYPES[4:], folds.items()):
+        tensor = values(dtype)
+        all_of_them = everybody(tensor)
+        expected = all_of_them[0]
+        for other in all_of_them[1:]:
+            expected = fold(expected, other)
+        dist.all_reduce(tensor, op, group=group())
+        check_equal(tensor, expected)
+
+
+def test_average():
+    tensor = values(torch.float32)
+    expected = sum(everybody(tensor)).float() / dist.get_world_size()
+    dist.all_reduce(tensor, ReduceOp.AVG, group=group())
+    check_equal(tensor, expected)
+
+
+def test_truth_values():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    mine = torch.tensor([False, True, rank == 0, rank != 0])
+    expected = {
+        ReduceOp.SUM: [False, True, True, size > 1],
+        ReduceOp.MAX: [False, True, True, size > 1],
+        ReduceOp.BOR: [False, True, True, size > 1],
+        ReduceOp.PRODUCT: [False, True, False, False],
+        ReduceOp.MIN: [False, True, False, False],
+        ReduceOp.BAND: [False, True, False, False],
+        ReduceOp.BXOR: [False, size % 2 == 1, True, size % 2 == 0],
+    }
+    for op, values_of_op in expected.items():
+        tensor = mine.clone()
+        dist.all_reduce(tensor, op, group=group())
+        assert tensor.dtype == torch.bool and tensor.tolist() == values_of_op, (op, tensor)
+        assert set(tensor.view(torch.uint8).tolist()) <= {0, 1}
+    tensor = mine.clone()
+    dist.broadcast(tensor, 0, group=group())
+    assert tensor.tolist() == [False, True, True, False]
+
+
+def test_reduce_to_every_root():
+    for root in range(dist.get_world_size()):
+        tensor = values(torch.float32, seed=root)
+        before = tensor.clone()
+        expected = sum(everybody(tensor))
+        dist.reduce(tensor, root, group=group())
+        check_equal(tensor, expected if dist.get_rank() == root else before)
+
+
+def test_broadcast_of_every_type_and_root():
+    others = [torch.int16, torch.complex64, torch.bool]
+    for number, dtype in enumerate(DTYPES + others):
+        root = number % dist.get_world_size()
+        real = values(torch.int64, seed=number)
+        tensor = real.to(dtype)
+        dist.broadcast(tensor, root, group=group())
+        assert torch.equal(tensor, everybody(real)[root].to(dtype)), dtype
+
+
+def test_all_gather():
+    tensor = values(torch.float32)
+    outputs = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(outputs, tensor, group=group())
+    for got, expected in zip(outputs, everybody(tensor)):
+        check_equal(got, expected)
+
+
+def test_all_gather_into_one_tensor():
+    tensor = values(torch.int32)
+    output = torch.empty((7 * dist.get_world_size(), 3), dtype=torch.int32)
+    dist.all_gather_into_tensor(output, tensor, group=group())
+    check_equal(output, torch.cat(everybody(tensor)))
+    stacked = torch.empty((dist.get_world_size(), 7, 3), dtype=torch.int32)
+    dist.all_gather_into_tensor(stacked, tensor, group=group())
+    check_equal(stacked, torch.stack(everybody(tensor)))
+
+
+def test_all_gather_of_different_sizes():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    outputs = [torch.zeros(other + 1) for other in range(size)]
+    dist.all_gather(outputs, torch.full((rank + 1,), float(rank)), group=group())
+    for other, output in enumerate(outputs):
+        assert output.tolist() == [other] * (other + 1)
+
+
+def test_reduce_scatter():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    inputs = [values(torch.float64, seed=other) for other in range(size)]
+    expected = [sum(everybody(tensor)) for tensor in inputs][rank]
+    output = torch.empty(7, 3, dtype=torch.float64)
+    dist.reduce_scatter(output, inputs, group=group())
+    check_equal(output, expected)
+    output = torch.empty(7, 3, dtype=torch.float64)
+    dist.reduce_scatter_tensor(output, torch.cat(inputs), group=group())
+    check_equal(output, expected)
+    dist.reduce_scatter_tensor(output, torch.cat(inputs), op=ReduceOp.AVG, group=group())
+    check_equal(output, expected / size)
+
+
+def test_gather_and_scatter():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for root in range(size):
+        tensor = values(torch.int64, seed=root)
+        outputs = [torch.empty_like(tensor) for _ in range(size)] if rank == root else None
+        dist.gather(tensor, outputs, root, group=group())
+        for got, expected in zip(outputs or [], everybody(tensor)):
+            check_equal(got, expected)
+        inputs = [torch.full((5,), float(10 * root + other)) for other in range(size)]
+        output = torch.empty(5)
+        dist.scatter(output, inputs if rank == root else None, root, group=group())
+        assert output.tolist() == [10 * root + rank] * 5
+
+
+def test_tensors_that_are_not_contiguous():
+    tensor = values(torch.float32, (6, 4)).t()
+    expected = sum(everybody(tensor))
+    dist.all_reduce(tensor, group=group())
+    assert tensor.stride() == (1, 4)
+    check_equal(tensor, expected)
+    whole = torch.zeros(8, 2)
+    whole[::2] = values(torch.float32, (4, 2))
+    expected = everybody(whole[::2])[0]
+    dist.broadcast(whole[::2], 0, group=group())
+    check_equal(whole[::2], expected)
+    assert whole[1::2].abs().sum() == 0
+    source = values(torch.float32, (3, 5)).t()
+    places = [torch.empty(3, 5).t() for _ in range(dist.get_world_size())]
+    dist.all_gather(places, source, group=group())
+    for got, expected in zip(places, everybody(source)):
+        check_equal(got, expected)
+    output = torch.empty(3, 2).t()
+    inputs = [values(torch.float32, (3, 2), seed=n).t() for n in range(dist.get_world_size())]
+    expected = [sum(everybody(tensor)) for tensor in inputs][dist.get_rank()]
+    dist.reduce_scatter(output, inputs, group=group())
+    check_equal(output, expected)
+
+
+def test_tensors_without_elements():
+    empty = torch.empty(0, 3)
+    dist.all_reduce(empty, group=group())
+    dist.broadcast(empty, 0, group=group())
+    outputs = [torch.empty(0, 3) for _ in range(dist.get_world_size())]
+    dist.all_gather(outputs, empty, group=group())
+    dist.reduce_scatter(torch.empty(0), [torch.empty(0)] * dist.get_world_size(), group=group())
+    assert empty.shape == (0, 3)
+
+
+def test_scalars_and_large_tensors():
+    scalar = torch.tensor(float(dist.get_rank() + 1))
+    dist.all_reduce(scalar, group=group())
+    assert scalar.item() == sum(range(1, dist.get_world_size() + 1))
+    large = torch.full((3 << 20,), float(dist.get_rank() + 1))
+    dist.all_reduce(large, group=group())
+    assert torch.all(large == scalar.item())
+
+
+def test_parameters_that_need_gradients():
+    parameter = torch.nn.Parameter(torch.full((4,), float(dist.get_rank())))
+    dist.broadcast(parameter, 1, group=group())
+    assert parameter.tolist() == [1] * 4 and parameter.requires_grad
+    matrix = torch.nn.Parameter(torch.full((4, 2), float(dist.get_rank())).t())
+    dist.broadcast(matrix, 1, group=group())
+    assert matrix.tolist() == [[1] * 4] * 2
+
+
+def test_many_in_flight():
+    size = dist.get_world_size()
+    tensors = [torch.full((1000 * i + 1,), float(i)) for i in range(40)]
+    works = [dist.all_reduce(tensor, group=group(), async_op=True) for tensor in tensors]
+    for work in reversed(works):
+        assert work.wait()
+    assert all(work.is_completed() for work in works)
+    for i, tensor in enumerate(tensors):
+        assert torch.all(tensor == i * size)
+
+
+def test_futures():
+    tensor = torch.ones(100)
+    work = dist.all_reduce(tensor, group=group(), async_op=True)
+    future = work.get_future().then(lambda done: done.value()[0] * 2)
+    assert torch.all(future.wait() == 2 * dist.get_world_size())
+    # Nobody waits for this one, and it completes.
+    work = dist.barrier(group=group(), async_op=True)
+    work.get_future().wait()
+    assert work.is_completed()
+
+
+def test_a_wait_with_a_timeout():
+    tensor = torch.ones(10)
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(tensor, group=group(), async_op=True)
+        error = ranks.raises(RuntimeError, lambda: work.wait(datetime.timedelta(seconds=0.2)))
+        assert "all_reduce" in str(error), error
+    dist.barrier()  # gloo's: the others come only now
+    if dist.get_rank() != 0:
+        work = dist.all_reduce(tensor, group=group(), async_op=True)
+    assert work.wait(datetime.timedelta(seconds=60))
+    assert torch.all(tensor == dist.get_world_size())
+    assert work.wait(datetime.timedelta(seconds=1))
+
+
+def test_objects():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    gathered = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank, "more": "x" * rank}, group=group())
+    assert [item["rank"] for item in gathered] == list(range(size))
+    shared = [{"from": rank}, rank]
+    dist.broadcast_object_list(shared, 1, group=group())
+    assert shared == [{"from": 1}, 1]
+    collected = [None] * size if rank == 0 else None
+    dist.gather_object(("rank", rank), collected, 0, group=group())
+    assert rank != 0 or collected == [("rank", other) for other in range(size)]
+    mine = [None]
+    dist.scatter_object_list(mine, [f"to {i}" for i in range(size)], 0, group=group())
+    assert mine == [f"to {rank}"]
+
+
+def test_coalesced():
+    size = dist.get_world_size()
+    tensors = [torch.ones(3), torch.full((2, 2), 2.0)]
+    dist.all_reduce_coalesced(tensors, group=group())
+    assert tensors[0].tolist() == [size] * 3 and torch.all(tensors[1] == 2 * size)
+    c10d = torch._C._distributed_c10d
+    tensors = [torch.full((i + 1,), float(dist.get_rank())) for i in range(5)]
+    c10d._broadcast_coalesced(group(), tensors, 16, 1)
+    assert all(torch.all(tensor == 1) for tensor in tensors)
+    inputs = [torch.full((2,), float(dist.get_rank())), torch.full((3,), 5.0)]
+    outputs = [[torch.empty(2), torch.empty(3)] for _ in range(size)]
+    dist.all_gather_coalesced(outputs, inputs, group=group())
+    for other in range(size):
+        assert outputs[other][0].tolist() == [other] * 2 and outputs[other][1].tolist() == [5] * 3
+
+
+def test_wrong_arguments_harm_nobody():
+    import shoal
+
+    short = torch.ones(3, dtype=torch.int16)
+    error = ranks.raises(shoal.InvalidError, lambda: dist.all_reduce(short, group=group()))
+    assert "int16" in str(error), error
+    few = [torch.ones(1)] * (dist.get_world_size() + 1)
+    ranks.raises(shoal.InvalidError, lambda: dist.all_gather(few, torch.ones(1), group=group()))
+    floats = torch.ones(3)
+    error = ranks.raises(
+        shoal.InvalidError, lambda: dist.all_reduce(floats, ReduceOp.BAND, group=group())
+    )
+    sparse = torch.ones(3).to_sparse()
+    ranks.raises(shoal.InvalidError, lambda: group().allreduce([sparse]))
+    dist.all_reduce(floats, group=group())
+    assert floats.tolist() == [dist.get_world_size()] * 3
+
+
+def test_direct_calls_of_a_group():
+    size = dist.get_world_size()
+    tensor = torch.ones(2)
+    group().allreduce(tensor).wait()
+    group().allreduce([tensor], ReduceOp.MAX).wait()
+    assert tensor.tolist() == [size] * 2
+    group().broadcast(tensor, 0).wait()
+    group().reduce(tensor, 0).wait()
+    group().barrier().wait()
+    assert group().rank() == dist.get_rank() and group().size() == size
+    assert group().name() == "shoal" and dist.get_backend(group()) == "shoal"
+
+
+if __name__ == "__main__":
+    ranks.start("gloo")
+    ranks.run("__main__")

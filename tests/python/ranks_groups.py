@@ -1,0 +1,137 @@
+"""Groups of some ranks: translation of ranks, failures that stay in a group, barriers that watch."""
+
+import datetime
+
+import ranks
+import torch
+import torch.distributed as dist
+
+SHORT = datetime.timedelta(seconds=1)
+
+
+def new_group(members, timeout=ranks.TIMEOUT):
+    return dist.new_group(members, backend="shoal", timeout=timeout)
+
+
+def test_groups_of_some_ranks():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for members in ([0, 2], [1, 2, 3], [3], list(range(size)), [0, 2]):
+        group = new_group(members)
+        if rank not in members:
+            continue
+        tensor = torch.full((3,), float(rank))
+        dist.all_reduce(tensor, group=group)
+        assert tensor.tolist() == [sum(members)] * 3
+        tensor = torch.full((3,), float(rank))
+        dist.broadcast(tensor, members[-1], group=group)
+        assert tensor.tolist() == [members[-1]] * 3
+        gathered = [torch.empty(1) for _ in members]
+        dist.all_gather(gathered, torch.tensor([float(rank)]), group=group)
+        assert [item.item() for item in gathered] == members
+        if len(members) < size:
+            dist.destroy_process_group(group)
+
+
+def test_two_groups_at_once():
+    rank = dist.get_rank()
+    pairs = [new_group([0, 1]), new_group([2, 3])]
+    crosses = [new_group([0, 2]), new_group([1, 3])]
+    for _ in range(20):
+        first, second = torch.ones(1000), torch.ones(1000)
+        works = [
+            dist.all_reduce(first, group=pairs[rank // 2], async_op=True),
+            dist.all_reduce(second, group=crosses[rank % 2], async_op=True),
+        ]
+        for work in works if rank % 2 else reversed(works):
+            work.wait()
+        assert torch.all(first == 2) and torch.all(second == 2)
+
+
+def test_many_groups_are_given_back():
+    for _ in range(300):  # more than a job may have open
+        group = new_group([0, 1])
+        if dist.get_rank() < 2:
+            dist.barrier(group=group)
+            dist.destroy_process_group(group)
+        del group
+
+
+def test_ranks_that_disagree():
+    import shoal
+
+    group = new_group([0, 1, 2])
+    if dist.get_rank() < 3:
+        count = 7 if dist.get_rank() == 1 else 8
+        work = dist.all_reduce(torch.ones(count), group=group, async_op=True)
+        error = ranks.raises(shoal.MismatchError, work.wait)
+        for part in ("ranks disagree", "rank 1 asked for all_reduce sum float count 7"):
+            assert part in str(error), error
+        assert "running the callback" in str(ranks.raises(RuntimeError, work.get_future().wait))
+        again = ranks.raises(shoal.MismatchError, lambda: dist.barrier(group=group))
+        assert str(again) == str(error)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor, group=ranks.shoal_group)  # another group goes on
+    assert tensor.item() == dist.get_world_size()
+
+
+def test_a_timeout_of_a_group():
+    import shoal
+
+    group = new_group([0, 1, 2, 3], SHORT)
+    if dist.get_rank() == 0:
+        for call in (
+            lambda: dist.all_reduce(torch.ones(2), group=group),
+            lambda: dist.all_reduce(torch.ones(2), group=group),
+        ):
+            error = ranks.raises(shoal.TimeoutError, call)
+            assert isinstance(error, TimeoutError)
+            for part in ("all_reduce (number 1", "within 1 s", "0, 1, 2, 3"):
+                assert part in str(error), error
+    dist.barrier(ranks.gloo)
+
+
+def test_a_timeout_that_nobody_waits_for():
+    group = new_group([0, 1, 2, 3], SHORT)
+    if dist.get_rank() == 0:
+        future = dist.all_reduce(torch.ones(2), group=group, async_op=True).get_future()
+        error = ranks.raises(RuntimeError, future.wait)
+        assert "within 1 s" in str(error), error
+    dist.barrier(ranks.gloo)
+
+
+def test_monitored_barrier():
+    dist.monitored_barrier(group=ranks.shoal_group)
+    dist.monitored_barrier(group=ranks.gloo)
+    rank = dist.get_rank()
+    if rank == 0:
+        error = ranks.raises(
+            RuntimeError, lambda: dist.monitored_barrier(ranks.shoal_group, SHORT, True)
+        )
+        assert "Ranks 1, 3 failed to pass monitoredBarrier in 1000 ms" in str(error), error
+    elif rank == 2:
+        error = ranks.raises(RuntimeError, lambda: dist.monitored_barrier(ranks.shoal_group, SHORT))
+        assert "reached monitoredBarrier" in str(error), error
+    else:
+        ranks.shoal_group._barriers += 1  # as if it had been called and got stuck before
+    dist.barrier(ranks.gloo)
+    dist.monitored_barrier(group=ranks.shoal_group)
+
+
+def test_data_parallel_over_a_group():
+    """torch's DDP: its C++ calls broadcast, allgather and allreduce of the group."""
+    rank = dist.get_rank()
+    torch.manual_seed(rank)  # rank 0's parameters are the ones that count
+    model = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    parallel = torch.nn.parallel.DistributedDataParallel(model, process_group=ranks.shoal_group)
+    inputs = torch.full((4, 5), float(rank)) + torch.arange(20.0).reshape(4, 5) / 7
+    parallel(inputs).sum().backward()
+    for parameter in model.parameters():
+        for tensor in (parameter.detach(), parameter.grad):
+            others = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+            dist.all_gather(others, tensor, group=ranks.gloo)
+            assert all(torch.equal(other, tensor) for other in others)
+
+
+if __name__ == "__main__":
+    ranks.start("shoal")
+    ranks.run("__main__")

@@ -1,0 +1,131 @@
+"""One rank of a job without launcher and configured daemon; what it does is its first argument."""
+
+import os
+import signal
+import sys
+
+import shoal
+import shoal.torch  # noqa: F401
+import torch
+import torch.distributed as dist
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def start(number=0):
+    store = f"file://{os.environ['TEST_STORE']}-{number}"
+    dist.init_process_group("shoal", init_method=store, rank=RANK, world_size=SIZE)
+
+
+def check_sum():
+    tensor = torch.full((100_000,), float(RANK + 1))
+    dist.all_reduce(tensor)
+    assert torch.all(tensor == SIZE * (SIZE + 1) / 2)
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def join():
+    """Join, work, leave, join again; the last time without leaving by name."""
+    for number in range(3):
+        start(number)
+        session = dist.GroupMember.WORLD.session
+        say("SOCKET", session.place.socket_path)
+        say("NODES", session.job.node_count, session.job.local_rank, session.job.local_size)
+        del session
+        check_sum()
+        if number < 2:
+            dist.destroy_process_group()
+
+
+def leave_early():
+    """The rank that has started the daemon ends first; the others go on without it."""
+    start()
+    check_sum()
+    others = dist.new_group(list(range(1, SIZE)))
+    if RANK == 0:
+        os._exit(0) if sys.argv[2] == "abruptly" else sys.exit(0)
+    # Rank 0's end is an error only for those who still need it.
+    try:
+        dist.all_reduce(torch.ones(1))
+    except shoal.ShoalError as error:
+        say("ERROR", type(error).__name__, error)
+    del others
+
+
+def death():
+    """The last rank is killed while the others wait for it."""
+    start()
+    check_sum()
+    if RANK == SIZE - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(2):
+        try:
+            dist.all_reduce(torch.ones(5))
+        except shoal.ShoalError as error:
+            say("ERROR", type(error).__name__, error)
+
+
+def death_in_backward():
+    """The last rank is killed; the others are in the backward pass of DDP."""
+    start()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    for step in range(3):
+        loss = model(torch.ones(2, 4)).sum()
+        if RANK == SIZE - 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            say("ERROR", type(error).__name__, error)
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def daemon_pid(socket_path):
+    """The process whose command line has the configuration beside this socket."""
+    configuration = os.path.join(os.path.dirname(socket_path), "shoald.json")
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"shoald") and configuration.encode() in words:
+            return int(pid)
+    raise AssertionError(f"no daemon with {configuration}")
+
+
+def many_steps():
+    """1,000 steps of DDP after enough to have been all round the arena's rings; memory before and
+    after."""
+    start()
+    torch.set_num_threads(1)
+    if sys.argv[2] == "torch":
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    else:
+        model = shoal.torch.DistributedDataParallel(torch.nn.Linear(64, 64))
+    daemon = daemon_pid(dist.GroupMember.WORLD.session.place.socket_path)
+    data = torch.ones(2, 64)
+    for step in range(2200):
+        if step == 1200:
+            say("MEMORY", 1200, resident_bytes(os.getpid()), resident_bytes(daemon))
+        model.zero_grad()
+        model(data).sum().backward()
+    dist.barrier()
+    say("MEMORY", 2200, resident_bytes(os.getpid()), resident_bytes(daemon))
+
+
+if __name__ == "__main__":
+    {
+        "join": join,
+        "leave_early": leave_early,
+        "death": death,
+        "death_in_backward": death_in_backward,
+        "many_steps": many_steps,
+    }[sys.argv[1]]()

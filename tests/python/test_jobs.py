@@ -1,0 +1,134 @@
+#!/usr/bin/python3
+"""Jobs without a launcher: the daemon that a rank starts, ranks that die, memory over many steps."""
+
+import glob
+import os
+import re
+import select
+import signal
+import sys
+import unittest
+
+import suite
+
+SCRIPT = suite.HERE / "ranks_job.py"
+
+
+def start(test, size, *arguments, **more):
+    ranks = suite.Ranks(size, SCRIPT, *arguments, **more)
+    test.addCleanup(ranks.close)
+    return ranks
+
+
+def found(pattern, text):
+    return re.findall(pattern, text, re.MULTILINE)
+
+
+def wait_for_daemons(folders):
+    """Until the processes that have these folders in their command line or environment are gone."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                own = file.read()
+            if not any(f"SHOAL_FOLDER={folder}".encode() in own for folder in folders):
+                continue
+            descriptor = os.pidfd_open(int(pid))
+        except OSError:
+            continue  # it has ended meanwhile
+        try:
+            select.select([descriptor], [], [], suite.LIMIT_S)
+        finally:
+            os.close(descriptor)
+
+
+class EmbeddedDaemon(unittest.TestCase):
+    def check_join(self, finished, nodes):
+        sockets = set()
+        for code, text in finished:
+            self.assertEqual(code, 0, text)
+            sockets.update(found(r"^SOCKET (.*)", text))
+            self.assertEqual(len(found(r"^SOCKET", text)), 3, text)
+        self.assertEqual(len(sockets), 3 * nodes)  # a daemon of its own for each job and node
+        folders = [os.path.dirname(path) for path in sockets]
+        wait_for_daemons(folders)
+        for folder in folders:
+            # rm runs after the daemon; the shell that runs it is gone as well.
+            self.assertEqual(glob.glob(folder), [], "the daemon's folder is left")
+
+    def test_one_node(self):
+        finished = start(self, 4, "join").wait()
+        self.check_join(finished, 1)
+        self.assertEqual(found(r"^NODES (.*)", finished[3][1]), ["1 3 4"] * 3)
+
+    def test_two_nodes(self):
+        """Ranks with different SHOAL_NODE are on different nodes, whose daemons share a secret."""
+        nodes = [{"SHOAL_NODE": name} for name in "abab"]
+        finished = start(self, 4, "join", each=nodes, SHOAL_INTERFACE="lo").wait()
+        self.check_join(finished, 2)
+        self.assertEqual(found(r"^NODES (.*)", finished[2][1]), ["2 1 2"] * 3)
+
+    def test_no_daemon_to_start(self):
+        ranks = start(self, 2, "join", SHOAL_LIBRARY=self.lonely_library(), PATH="/bin")
+        code, text = ranks.processes[0].wait(suite.LIMIT_S), ranks.processes[0].stdout.read()
+        self.assertNotEqual(code, 0)
+        self.assertIn("there is no shoald to start", text)
+
+    def lonely_library(self):
+        import shutil
+        import tempfile
+
+        folder = tempfile.TemporaryDirectory(prefix="shoal-lonely-")
+        self.addCleanup(folder.cleanup)
+        return shutil.copy(suite.BUILD / "lib" / "libshoal.so", folder.name)
+
+
+class Failure(unittest.TestCase):
+    def check_lost(self, finished, lost, count, name="RankLostError"):
+        for rank, (code, text) in enumerate(finished):
+            if rank == lost:
+                continue
+            errors = found(r"^ERROR (\w+) (.*)", text)
+            self.assertEqual(len(errors), count, text)
+            for kind, words in errors:
+                self.assertEqual(kind, name)
+                self.assertIn(f"rank {lost}", words)
+            self.assertEqual(code, 0, text)
+
+    def test_a_killed_rank_raises_on_all_others(self):
+        finished = start(self, 4, "death").wait()
+        self.assertEqual(finished[3][0], -signal.SIGKILL)
+        self.check_lost(finished, 3, 2)
+
+    def test_a_killed_rank_in_the_backward_pass(self):
+        finished = start(self, 3, "death_in_backward").wait()
+        for code, text in finished[:2]:
+            self.assertEqual(code, 0, text)
+            self.assertIn("rank lost: rank 2", text)
+
+    def test_the_first_rank_ends_first(self):
+        self.check_lost(start(self, 3, "leave_early", "politely").wait(), 0, 1)
+        self.check_lost(start(self, 3, "leave_early", "abruptly").wait(), 0, 1)
+
+
+class Memory(unittest.TestCase):
+    # What an allocator may do; a leak of 50 bytes a step is more.
+    ALLOWED = 40 << 10
+
+    def check(self, kind):
+        for code, text in start(self, 2, "many_steps", kind).wait():
+            self.assertEqual(code, 0, text)
+            (_, worker, daemon), (_, worker_end, daemon_end) = [
+                [int(number) for number in line] for line in found(r"^MEMORY (\d+) (\d+) (\d+)", text)
+            ]
+            self.assertLessEqual(worker_end - worker, self.ALLOWED)
+            self.assertLessEqual(daemon_end - daemon, self.ALLOWED)
+
+    def test_thousand_steps_of_torchs_wrapper(self):
+        self.check("torch")
+
+    def test_thousand_steps_of_shoals_wrapper(self):
+        self.check("shoal")
+
+
+if __name__ == "__main__":
+    sys.exit(suite.main())

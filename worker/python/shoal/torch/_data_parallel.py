@@ -1,0 +1,265 @@
+"""Data-parallel training without copies: gradients that live in fusion buffers in the arena.
+
+A parameter's .grad is a view of its place in a fusion buffer, so that the backward pass writes the
+gradient where the daemon reads it, and the average comes back to the same place. A buffer is sent
+as soon as its gradients are there, while the backward pass goes on.
+"""
+
+import contextlib
+import ctypes
+import functools
+import time
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.autograd import Variable
+
+from shoal import errors, library
+from shoal.torch import _process_group, _tensors
+
+SLICE_MS = 500  # so often a wait looks for signals such as Ctrl-C
+
+
+def _our_group(process_group):
+    group = process_group if process_group is not None else dist.GroupMember.WORLD
+    if not isinstance(group, _process_group.ProcessGroup):
+        raise errors.InvalidError(
+            'the process group is not of shoal: init_process_group(backend="shoal") first'
+        )
+    return group
+
+
+def allreduce_hook(
+    state: object, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook for torch's own wrapper: the average by the daemons, with no division
+    before. `state` is the process group, None for the default one."""
+    group = _our_group(state)
+    options = c10d.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    future = group.allreduce([bucket.buffer()], options).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+class _Gradients:
+    """The fusion buffers, and each parameter's view of its place in them."""
+
+    def __init__(self, group, parameters, bucket_bytes):
+        self.group = group
+        self.parameters = parameters
+        self.fusion = library.Fusion(
+            group._group,
+            [(p.numel(), _element_type(p)) for p in parameters],
+            library.AVG,
+            threshold_bytes=bucket_bytes,
+        )
+        self.views = []
+        self.make_views()
+
+    def make_views(self):
+        self.views = [self._view(index) for index in range(len(self.parameters))]
+
+    def _view(self, index):
+        parameter = self.parameters[index]
+        if parameter.numel() == 0:
+            return torch.zeros_like(parameter)
+        size = parameter.numel() * parameter.element_size()
+        memory = (ctypes.c_char * size).from_address(self.fusion.gradient(index))
+        return torch.frombuffer(memory, dtype=parameter.dtype).view(parameter.shape)
+
+    def attached(self, index):
+        gradient = self.parameters[index].grad
+        return gradient is not None and gradient.data_ptr() == self.views[index].data_ptr()
+
+    def attach(self, index):
+        """The parameter's gradient, whatever it is now, comes into its place."""
+        gradient, view = self.parameters[index].grad, self.views[index]
+        if gradient is None:
+            view.zero_()
+        elif gradient.data_ptr() != view.data_ptr():
+            view.copy_(gradient)
+        else:
+            return
+        self.parameters[index].grad = view
+
+    def wait(self):
+        """Until all averages are there; the first time, they are in other places than before."""
+        end = time.monotonic() + self.group._timeout.total_seconds()
+        while not self.fusion.wait(SLICE_MS):
+            if time.monotonic() >= end:
+                error = errors.TimeoutError(
+                    "timed out: the gradients have not been averaged within"
+                    f" {self.group._timeout.total_seconds():g} s"
+                )
+                self.group._fail(error)
+                raise error
+        attached = [self.attached(index) for index in range(len(self.parameters))]
+        self.make_views()
+        for index, parameter in enumerate(self.parameters):
+            if attached[index]:
+                parameter.grad = self.views[index]
+
+    def detach(self):
+        """Before the arena goes: gradients that lie in it become ordinary tensors."""
+        for index, parameter in enumerate(self.parameters):
+            if self.attached(index):
+                parameter.grad = parameter.grad.clone()
+        self.fusion.free()
+
+
+def _element_type(parameter):
+    if parameter.device.type != "cpu" or parameter.dtype not in _tensors.DTYPES:
+        raise errors.UnsupportedError(
+            f"a parameter of {parameter.dtype} on {parameter.device}; shoal takes CPU tensors of"
+            f" {_tensors.known_names()}"
+        )
+    return _tensors.DTYPES[parameter.dtype]
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """Takes the place of torch.nn.parallel.DistributedDataParallel for modules on the CPU.
+
+    After backward() each parameter's .grad holds the average over the ranks. Gradients accumulate
+    over backward passes inside no_sync(). A parameter that a rank has not used counts as zero
+    there; with find_unused_parameters one that no rank has used keeps the .grad that it had.
+    Other arguments of torch's class are accepted where they mean nothing here.
+    """
+
+    def __init__(
+        self,
+        module,
+        device_ids=None,
+        output_device=None,
+        dim=0,
+        broadcast_buffers=True,
+        process_group=None,
+        bucket_cap_mb=25,
+        find_unused_parameters=False,
+        check_reduction=False,
+        gradient_as_bucket_view=True,
+        static_graph=False,
+    ):
+        super().__init__()
+        if device_ids or output_device is not None:
+            raise errors.UnsupportedError("device_ids: shoal takes modules on the CPU")
+        self.module = module
+        self.process_group = _our_group(process_group)
+        self.broadcast_buffers = broadcast_buffers
+        self.find_unused_parameters = find_unused_parameters
+        self.require_backward_grad_sync = True
+        self._trained = [p for p in module.parameters() if p.requires_grad]
+        if not self._trained:
+            raise errors.InvalidError("the module has no parameter that requires a gradient")
+        dist._verify_params_across_processes(self.process_group, self._trained, None)
+        self._broadcast([t.detach() for t in (*module.parameters(), *module.buffers())])
+        self._gradients = _Gradients(self.process_group, self._trained, int(bucket_cap_mb * 2**20))
+        self.process_group.session.arena_users.add(self)
+        self._forward_sync = True
+        self._under_way = False  # this backward pass has begun to send
+        self._ready = set()
+        self._untouched = {}  # index: the .grad that a parameter had before forward() attached it
+        self._accumulators = []
+        for index, parameter in enumerate(self._trained):
+            # The node that adds to .grad; hooks of it run after it has done so.
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            node.register_hook(functools.partial(_call_hook, weakref.ref(self), index))
+            self._accumulators.append(node)
+
+    def _broadcast(self, tensors):
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # in order, on all ranks
+            same = [tensor for tensor in tensors if tensor.dtype == dtype and tensor.numel() > 0]
+            if same:
+                dist._broadcast_coalesced(self.process_group, same, 250 << 20, 0)
+
+    # --- forward and backward
+
+    def forward(self, *inputs, **named_inputs):
+        # As torch has it: not after a forward pass without gradients or without averages.
+        if self.broadcast_buffers and self._forward_sync:
+            self._broadcast(list(self.module.buffers()))
+        self._forward_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
+        if torch.is_grad_enabled():
+            for index, parameter in enumerate(self._trained):
+                if parameter.grad is None:
+                    self._untouched[index] = None
+                self._gradients.attach(index)
+        return self.module(*inputs, **named_inputs)
+
+    def _on_gradient(self, index):
+        """The backward pass has added to a parameter's gradient."""
+        self._gradients.attach(index)
+        self._untouched.pop(index, None)
+        if not self.require_backward_grad_sync:
+            return
+        if not self._under_way:
+            self._under_way = True
+            Variable._execution_engine.queue_callback(self._on_backward_done)
+        if index not in self._ready:
+            self._ready.add(index)
+            self._gradients.fusion.ready(index)
+
+    def _on_backward_done(self):
+        """All of this rank's gradients are there: wait for the averages."""
+        try:
+            used = self._used_anywhere() if self.find_unused_parameters else None
+            for index in range(len(self._trained)):
+                if index not in self._ready and self._gradients.attached(index):
+                    # Unused in this pass: zero, or what earlier passes have accumulated.
+                    self._gradients.fusion.ready(index)
+            self._gradients.wait()
+            for index in list(self._untouched):
+                if used is not None and not used[index]:
+                    self._trained[index].grad = None
+            self._untouched.clear()
+        finally:
+            self._under_way = False
+            self._ready.clear()
+
+    def _used_anywhere(self):
+        used = torch.zeros(len(self._trained), dtype=torch.bool)
+        for index in range(len(self._trained)):
+            used[index] = index not in self._untouched
+        options = c10d.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self.process_group.allreduce([used], options).wait()
+        return used.tolist()
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Backward passes inside it accumulate gradients on this rank alone."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    # --- the rest
+
+    def register_comm_hook(self, state, hook):
+        raise errors.UnsupportedError(
+            "shoal.torch.DistributedDataParallel sends gradients from where they lie; take torch's"
+            " wrapper for communication hooks"
+        )
+
+    def statistics(self):
+        """Of the last backward pass: buffers and bytes sent, the time during which one was under
+        way (communication_ns), and the part of it that nothing else hid (exposed_ns)."""
+        return self._gradients.fusion.statistics()
+
+    def detach(self):
+        """Gradients become ordinary tensors, and no more are averaged."""
+        self._gradients.detach()
+
+    def __del__(self):
+        gradients = self.__dict__.get("_gradients")
+        if gradients is not None and gradients.fusion.handle is not None:
+            gradients.detach()
+
+
+def _call_hook(reference, index, *_):
+    # The nodes of the graph outlive the wrapper.
+    wrapper = reference()
+    if wrapper is not None and wrapper._gradients.fusion.handle is not None:
+        wrapper._on_gradient(index)
