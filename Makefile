@@ -6,7 +6,9 @@
 #   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make lint       include floors, format, static analysis
-#   make install    PREFIX=/usr/local, DESTDIR=
+#   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
+#   make check-debian13   build and check the Python package in a Debian 13 (torch 2.6) under DEBIAN13_ROOT
+#   make check-torch      torch's own tests of a backend, on this machine's torch
 
 CC ?= gcc
 PREFIX ?= /usr/local
@@ -80,6 +82,13 @@ PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUIL
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
 BENCH_PROGRAMS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
+# Tests of the Python package; they skip themselves where there is no torch.
+PYTHON ?= /usr/bin/python3
+PYTHON_TESTS := $(wildcard tests/python/test_*.py)
+# Where $(PYTHON) looks for packages under PREFIX.
+PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
+    print("python%d.%d" % sys.version_info[:2] + "/" + os.path.basename(sysconfig.get_path("purelib")))')
+DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
 TEST_WORKER := $(BUILD)/tests/helper_worker
 
@@ -204,7 +213,19 @@ check-built: tests
 	@scripts/run-tests.sh --self-test
 	@/usr/bin/python3 -B scripts/bench/self_test.py 2>&1
 	@scripts/check-floors.sh
-	@scripts/run-tests.sh $(BUILD) $(TESTS)
+	@scripts/run-tests.sh $(BUILD) $(TESTS) $(PYTHON_TESTS)
+
+check-python: all
+	@scripts/run-tests.sh $(BUILD) $(PYTHON_TESTS)
+
+# Torch's own tests of a process group, with this backend.
+check-torch: all
+	@PYTHON=$(PYTHON) TEST_BUILD_DIR=$(abspath $(BUILD)) $(PYTHON) tests/python/torch_own.py
+
+# The tree is built and tested inside, in a build tree of its own.
+check-debian13:
+	@scripts/debian13-root.sh $(DEBIAN13_ROOT) -- make BUILD=build/debian13 check-python
+	@scripts/debian13-root.sh $(DEBIAN13_ROOT) -- make BUILD=build/debian13 check-torch
 
 check-asan: deps
 	@$(MAKE) --no-print-directory BUILD=build/asan SANITIZE=address,undefined CFLAGS="-O1 -g" check-built
@@ -242,6 +263,9 @@ install: all
 	install -m 644 worker/shoal.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILD)/lib/pkgconfig/shoal.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/shoal
+	install -d $(DESTDIR)$(PYTHON_DIR)/shoal/torch
+	install -m 644 worker/python/shoal/*.py $(DESTDIR)$(PYTHON_DIR)/shoal
+	install -m 644 worker/python/shoal/torch/*.py $(DESTDIR)$(PYTHON_DIR)/shoal/torch
 	sed -e 's|@PREFIX@|$(PREFIX)|g' config/shoald.service.in \
 	    > $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
 
@@ -250,7 +274,7 @@ uninstall:
 	    $(DESTDIR)$(PREFIX)/lib/libshoal.so* $(DESTDIR)$(PREFIX)/include/shoal.h \
 	    $(DESTDIR)$(PREFIX)/lib/pkgconfig/shoal.pc \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
-	rm -rf $(DESTDIR)$(PREFIX)/share/shoal
+	rm -rf $(DESTDIR)$(PREFIX)/share/shoal $(DESTDIR)$(PYTHON_DIR)/shoal
 
 clean:
 	rm -rf build

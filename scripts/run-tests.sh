@@ -4,8 +4,8 @@
 #   scripts/run-tests.sh BUILD TEST...
 #   scripts/run-tests.sh --self-test    show that no kind of failure is counted as a success
 #
-# As many at once as there are processors; those under tests/e2e come last, one after another,
-# because each is a whole cluster. Output goes to BUILD/test-logs, one file a program, and a failing
+# As many at once as there are processors; those under tests/e2e and tests/python come last, one after
+# another, because each is a whole cluster. Output goes to BUILD/test-logs, one file a program, and a failing
 # program's is shown. A program that crashes, runs into its limit or says nothing counts as one
 # failed test. The last line is "N passed, N failed", with ", N skipped" when some were.
 #
@@ -93,6 +93,9 @@ export LSAN_OPTIONS=${LSAN_OPTIONS:-exitcode=97:print_suppressions=0$(suppressio
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:exitcode=66:second_deadlock_stack=1$(suppressions tsan)}
 # Debian's libfabric loads a library that takes over signals unless it is told not to.
 export IPATH_NO_BACKTRACE=1 HFI_NO_BACKTRACE=1
+# What those of Python test.
+TEST_BUILD_DIR=$(cd "$build" && pwd)
+export TEST_BUILD_DIR
 # Check's own limit of 4 s a test is meant for an idle machine.
 export CK_DEFAULT_TIMEOUT=${CK_DEFAULT_TIMEOUT:-60}
 
@@ -211,7 +214,7 @@ mkdir -p "$logs"
 light=() heavy=()
 for program in "$@"; do
     case $program in
-    */tests/e2e/* | tests/e2e/*) heavy+=("$program") ;;
+    */tests/e2e/* | tests/e2e/* | tests/python/*) heavy+=("$program") ;;
     *) light+=("$program") ;;
     esac
 done

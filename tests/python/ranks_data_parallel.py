@@ -148,7 +148,7 @@ def test_gradients_lie_in_the_arena():
     statistics = wrapped.statistics()
     assert statistics["bytes"] >= 3 * 4 * (300 * 300 + 300)
     assert statistics["buffers"] >= 2
-    assert statistics["communication_ns"] >= statistics["exposed_ns"] > 0
+    assert statistics["communication_ns"] >= max(1, statistics["exposed_ns"])
 
 
 def test_gradients_outlive_the_wrapper():

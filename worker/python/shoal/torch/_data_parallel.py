@@ -54,6 +54,7 @@ class _Gradients:
             [(p.numel(), _element_type(p)) for p in parameters],
             library.AVG,
             threshold_bytes=bucket_bytes,
+            first_buffer_bytes=min(bucket_bytes, 1 << 20),
         )
         self.views = []
         self.make_views()

@@ -1,0 +1,209 @@
+#!/usr/bin/python3
+"""The package by itself: installed by make and by pip, the library found, addresses, launchers."""
+
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+import suite
+
+sys.path.insert(0, str(suite.TREE / "worker" / "python"))
+
+
+def temporary_folder(test):
+    folder = tempfile.TemporaryDirectory(prefix="shoal-package-")
+    test.addCleanup(folder.cleanup)
+    return pathlib.Path(folder.name)
+
+
+def modules():
+    root = suite.TREE / "worker" / "python"
+    return sorted(path.relative_to(root).as_posix() for path in root.glob("shoal/**/*.py"))
+
+
+class Installation(unittest.TestCase):
+    def python(self, program, **more):
+        return suite.run([sys.executable, "-c", program], **more)
+
+    def test_make_install(self):
+        folder = temporary_folder(self)
+        command = ["make", "-C", suite.TREE, f"BUILD={suite.BUILD}", f"DESTDIR={folder}"]
+        finished = suite.run([*command, "PREFIX=/opt/shoal", "install"])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        (package,) = folder.glob("opt/shoal/lib/python*/*-packages")
+        self.assertEqual(
+            sorted(path.relative_to(package).as_posix() for path in package.glob("**/*.py")),
+            modules(),
+        )
+        # From there it finds the library beside it, without a variable.
+        program = "from shoal import library; print(library.load().path)"
+        finished = self.python(program, PYTHONPATH=str(package), SHOAL_LIBRARY="")
+        library = folder / "opt/shoal/lib/libshoal.so.0"
+        self.assertEqual(finished.stdout.strip(), str(library))
+        finished = suite.run([*command, "PREFIX=/opt/shoal", "uninstall"])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        self.assertEqual(list(folder.glob("**/*.py")), [])
+
+    def test_the_wheel(self):
+        """What pip calls; it is all that pip needs."""
+        builder = importlib.import_module("wheel_builder")
+        folder = temporary_folder(self)
+        first = (folder / builder.build_wheel(str(folder))).read_bytes()
+        with zipfile.ZipFile(folder / builder.build_wheel(str(folder))) as wheel:
+            names = wheel.namelist()
+            self.assertEqual([name for name in names if name.startswith("shoal/")], modules())
+            record = wheel.read(f"{builder.INFO}/RECORD").decode().splitlines()
+            self.assertEqual([line.split(",")[0] for line in record], names)
+            wheel.extractall(folder)
+        self.assertEqual(first, (folder / f"shoal-{builder.VERSION}-py3-none-any.whl").read_bytes())
+        finished = self.python("import shoal; print(shoal.__file__)", PYTHONPATH=str(folder))
+        self.assertEqual(finished.stdout.strip(), str(folder / "shoal/__init__.py"))
+
+    def test_pip(self):
+        if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode:
+            self.skipTest(f"{sys.executable} has no pip")
+        folder = temporary_folder(self)
+        command = [sys.executable, "-m", "pip", "install", "--no-index", "--target", folder]
+        finished = suite.run([*command, suite.TREE / "worker" / "python"])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        self.assertTrue((folder / "shoal" / "torch" / "__init__.py").exists())
+
+    def test_no_library(self):
+        finished = self.python("import shoal.library as l; l.load()", SHOAL_LIBRARY="/nowhere/x.so")
+        self.assertIn("ImportError: libshoal is not there", finished.stdout)
+        self.assertIn("/nowhere/x.so", finished.stdout)
+
+    def test_versions_agree(self):
+        from shoal import __version__, library
+
+        os.environ["SHOAL_LIBRARY"] = str(suite.BUILD / "lib" / "libshoal.so")
+        self.assertEqual(library.load().c.shoal_version().decode(), __version__)
+        project = (suite.TREE / "worker/python/pyproject.toml").read_text()
+        self.assertIn(f'version = "{__version__}"', project)
+
+
+class Errors(unittest.TestCase):
+    def test_a_class_for_each_code(self):
+        """The codes of shoal.h, as it has them."""
+        import re
+
+        from shoal import errors
+
+        header = (suite.TREE / "worker" / "shoal.h").read_text()
+        codes = [int(code) for _, code in re.findall(r"\b(SHOAL_E\w+) = (-\d+)", header)]
+        self.assertGreater(len(codes), 10)
+        for code in codes:
+            error = errors.make_error(code, "text")
+            self.assertEqual((error.code, str(error)), (code, "text"))
+            if code != -12:  # "not done yet" is no error
+                self.assertIsNot(type(error), errors.ShoalError, code)
+
+    def test_the_numbers_of_types_and_operations(self):
+        import re
+
+        from shoal import library
+
+        header = (suite.TREE / "worker" / "shoal.h").read_text()
+        for name in ("F32 F64 F16 BF16 I8 U8 I32 I64 SUM AVG PROD MIN MAX BAND BOR BXOR").split():
+            (number,) = re.findall(rf"\bSHOAL_{name} = (\d+)", header)
+            self.assertEqual(getattr(library, name), int(number), name)
+
+    def test_every_declared_function_is_there(self):
+        from shoal import library
+
+        header = (suite.TREE / "worker" / "shoal.h").read_text()
+        for name in library._DECLARATIONS:
+            self.assertIn(f"{name}(", header)
+
+
+class Environment(unittest.TestCase):
+    def setUp(self):
+        self.before = dict(os.environ)
+        self.addCleanup(lambda: (os.environ.clear(), os.environ.update(self.before)))
+
+    def test_the_first_host_of_slurm(self):
+        from shoal.torch import _launch
+
+        for hosts, first in {
+            "gpu[03-07,12],cpu1": "gpu03",
+            "gpu7": "gpu7",
+            "a,b": "a",
+            "n[1,5]x,m": "n1x",
+            "": "",
+        }.items():
+            self.assertEqual(_launch.first_host(hosts), first)
+
+    def test_srun(self):
+        from shoal.torch import _launch
+
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            os.environ.pop(name, None)
+        os.environ.update(
+            SLURM_PROCID="3",
+            SLURM_NTASKS="8",
+            SLURM_LOCALID="1",
+            SLURM_JOB_NODELIST="n[2-5]",
+            SLURM_JOB_ID="20001",
+            SLURM_STEP_ID="2",
+        )
+        os.environ["MASTER_PORT"] = "1234"
+        _launch._fill_in_slurm()
+        got = [os.environ[n] for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")]
+        self.assertEqual(got, ["3", "8", "1", "n2"])
+        self.assertEqual(os.environ["MASTER_PORT"], "1234")  # what is set stays
+
+    def test_sagemaker(self):
+        from shoal.torch import _hosts, _launch
+
+        path = temporary_folder(self) / "resourceconfig.json"
+        path.write_text(
+            '{"current_host": "algo-2", "hosts": ["algo-2", "algo-1"],'
+            ' "network_interface_name": "lo"}'
+        )
+        before, _hosts.RESOURCE_CONFIG = _hosts.RESOURCE_CONFIG, path
+        self.addCleanup(setattr, _hosts, "RESOURCE_CONFIG", before)
+        os.environ.pop("MASTER_ADDR", None)
+        os.environ.pop("SHOAL_INTERFACE", None)
+        _launch._fill_in_sagemaker()
+        self.assertEqual(os.environ["MASTER_ADDR"], "algo-1")
+        self.assertEqual(_hosts.own_address(), "127.0.0.1")
+
+    def test_an_interface_that_is_not_there(self):
+        from shoal import InvalidError
+        from shoal.torch import _hosts
+
+        os.environ["SHOAL_INTERFACE"] = "nosuch0"
+        with self.assertRaisesRegex(InvalidError, "nosuch0 has no IPv4 address"):
+            _hosts.own_address()
+
+    def test_daemons_on_some_nodes_only(self):
+        from shoal.torch import _rendezvous
+
+        class Store(dict):
+            def wait(self, keys, timeout):
+                assert all(key in self for key in keys)
+
+            def get(self, key):
+                return self[key]
+
+        store = Store(
+            {
+                "node/0": '{"node": "x", "given": true}',
+                "node/1": '{"node": "y", "given": true}',
+                "node/2": '{"node": "x", "given": true}',
+            }
+        )
+        plan = _rendezvous._make_plan(store, 3, None)
+        self.assertEqual((plan["nodes"], plan["node_of"], plan["given"]), (2, [0, 1, 0], True))
+        store["node/1"] = '{"node": "y", "given": false}'
+        plan = _rendezvous._make_plan(store, 3, None)
+        self.assertIn("rank 0 has a daemon on its node and rank 1 has none", plan["error"])
+
+
+if __name__ == "__main__":
+    sys.exit(suite.main())
