@@ -176,6 +176,18 @@ def test_gather_and_scatter():
         assert output.tolist() == [10 * root + rank] * 5
 
 
+def test_sparse_tensors():
+    """Different numbers of values on each rank, none on one."""
+    rank = dist.get_rank()
+    for shape in ((8,), (8, 3)):
+        dense = torch.zeros(*shape)
+        dense[:rank] = values(torch.float32, shape)[:rank]
+        expected = sum(everybody(dense))
+        sparse = dense.to_sparse(1)
+        dist.all_reduce(sparse, group=group())
+        check_equal(sparse.to_dense(), expected)
+
+
 def test_tensors_that_are_not_contiguous():
     tensor = values(torch.float32, (6, 4)).t()
     expected = sum(everybody(tensor))
@@ -309,7 +321,8 @@ def test_wrong_arguments_harm_nobody():
         shoal.InvalidError, lambda: dist.all_reduce(floats, ReduceOp.BAND, group=group())
     )
     sparse = torch.ones(3).to_sparse()
-    ranks.raises(shoal.InvalidError, lambda: group().allreduce([sparse]))
+    ranks.raises(shoal.InvalidError, lambda: group().broadcast([sparse]))
+    ranks.raises(shoal.InvalidError, lambda: group().allreduce([sparse], ReduceOp.MAX))
     dist.all_reduce(floats, group=group())
     assert floats.tolist() == [dist.get_world_size()] * 3
 

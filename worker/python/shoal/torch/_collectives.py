@@ -8,18 +8,50 @@ Until the library has all-gather, reduce-scatter, gather and scatter of its own,
 broadcasts and reduces here: right, but each byte goes through the sums, one root after another.
 """
 
+import torch
+from torch.distributed import ReduceOp
+
 from shoal import errors, library
 from shoal.torch import _tensors
 
 
 def all_reduce(group, operation, tensor, op):
     """`tensor` becomes the reduction of all ranks' tensors, in place."""
+    if tensor.layout != torch.strided:
+        all_reduce_sparse(group, operation, tensor, op)
+        return
     _tensors.check(tensor, "all_reduce")
     dtype, code = _tensors.reduction(tensor.dtype, op)
     data = _tensors.flat(tensor)
     address = data.data_ptr()
     operation.add(group.all_reduce(address, address, data.numel(), dtype, code), data, tensor)
     _finish_with(operation, _tensors.copy_back(tensor, data))
+
+
+def all_reduce_sparse(group, operation, tensor, op):
+    """`tensor`, of coordinates and values, becomes the sum of all ranks'. How many values each rank
+    has must be known first: this waits for the ranks, as long as the operation may take."""
+    if op != ReduceOp.SUM or tensor.layout != torch.sparse_coo:
+        raise errors.InvalidError(f"all_reduce: {op} of a {tensor.layout} tensor")
+    mine = tensor.detach().coalesce()
+    counts = torch.zeros(group.size, dtype=torch.int64)
+    counts[group.rank] = mine._nnz()
+    request = group.all_reduce(
+        counts.data_ptr(), counts.data_ptr(), group.size, library.I64, library.SUM
+    )
+    if not request.wait(max(1, int(operation.timeout_s * 1000))):
+        operation.add(request, counts)
+        raise errors.TimeoutError(f"timed out: {operation.name}")
+    indices = [mine.indices().new_empty((mine.sparse_dim(), count)) for count in counts.tolist()]
+    values = [mine.values().new_empty((count, *mine.values().shape[1:])) for count in counts.tolist()]
+    all_gather(group, operation, indices, mine.indices())
+    all_gather(group, operation, values, mine.values())
+
+    def add_up():
+        whole = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape)
+        tensor.detach().copy_(whole.coalesce())
+
+    operation.finishers.append(add_up)
 
 
 def reduce(group, operation, tensor, op, root):

@@ -38,6 +38,11 @@ class Session:
         self.completions = _work.Completions(self.job)
         self.completions.start()
         _sessions.add(self)
+        # Leaving is a courtesy to the other ranks: without it this rank counts as lost. A process of
+        # multiprocessing does not run atexit's functions, but its own.
+        atexit.unregister(close_all)
+        atexit.register(close_all)
+        multiprocessing.util.Finalize(None, close_all, exitpriority=100)
 
     def acquire(self):
         with self.lock:
@@ -85,7 +90,3 @@ def close_all():
         session.close()
 
 
-# Leaving is a courtesy to the other ranks: without it this rank counts as lost. A process of
-# multiprocessing does not run atexit's functions, but its own.
-atexit.register(close_all)
-multiprocessing.util.Finalize(None, close_all, exitpriority=100)

@@ -1,0 +1,156 @@
+#!/usr/bin/python3
+"""Torch's own tests of a process group (torch.testing._internal.distributed.distributed_test), run
+on gloo and on shoal; `make check-torch` calls it.
+
+    torch_own.py            both, one after the other; then what differs
+    torch_own.py BACKEND [PATTERN]   one of them; prints a JSON line for each test
+
+What is skipped only because the backend's name is not "gloo" runs on shoal too. Ranks are forked,
+not spawned, so that each need not load torch; ranks of shoal use one daemon, of shoalrun.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import suite  # noqa: E402
+
+# Tests that gloo passes and shoal does not, and why that is so.
+DIFFERENT = {}
+
+
+def load(backend):
+    """torch's module, for this backend, with ranks that are forked."""
+    import importlib.util
+    import types
+
+    try:
+        import expecttest  # noqa: F401
+    except ImportError:  # Debian 12 has no package of it; these tests take its TestCase for a base
+        sys.modules["expecttest"] = types.SimpleNamespace(
+            TestCase=unittest.TestCase, ACCEPT=False
+        )
+    import torch
+    from torch.testing._internal import common_distributed
+
+    import shoal.torch  # noqa: F401
+
+    features = common_distributed.DistTestCases.backend_feature
+    for known in features.values():
+        if "gloo" in known:
+            known.add(backend)
+    if backend != "gloo":
+        features["plugin"].add(backend)
+    name = "torch.testing._internal.distributed.distributed_test"
+    spec = importlib.util.find_spec(name)
+    source = pathlib.Path(spec.origin).read_text()
+    source = source.replace('BACKEND != "gloo"', f'BACKEND not in ("gloo", "{backend}")')
+    source = source.replace('@require_backend({"gloo"})', f'@require_backend({{"gloo", "{backend}"}})')
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    exec(compile(source, spec.origin, "exec"), module.__dict__)
+    fork = torch.multiprocessing.get_context("fork").Process
+
+    class TestBackend(module.TestDistBackend, module.DistributedTest._DistTestBase):
+        def setUp(self):
+            super().setUp()
+            self._start_processes(fork)
+
+    return module, TestBackend
+
+
+class Results(unittest.TextTestResult):
+    def say(self, test, result, text=""):
+        print(json.dumps([test.id().split(".")[-1], result, text]), flush=True)
+
+    def addSuccess(self, test):
+        self.say(test, "passed")
+
+    def addSkip(self, test, reason):
+        self.say(test, "skipped", reason)
+
+    def addFailure(self, test, error):
+        self.say(test, "failed", self._exc_info_to_string(error, test))
+
+    addError = addFailure
+
+
+def run_one(backend, pattern):
+    os.environ["BACKEND"] = backend
+    with tempfile.TemporaryDirectory(prefix="shoal-torch-own-") as folder:
+        os.environ.update(TEMP_DIR=folder, WORLD_SIZE="3", INIT_METHOD=f"file://{folder}/shared_init_file")
+        for name in ("barrier", "test_dir", "init_dir"):
+            os.makedirs(os.path.join(folder, name))
+        _, case = load(backend)
+        names = unittest.TestLoader().getTestCaseNames(case)
+        tests = unittest.TestSuite(case(name) for name in names if pattern in name)
+        with open(os.devnull, "w") as nowhere:
+            unittest.TextTestRunner(stream=nowhere, resultclass=Results).run(tests)
+
+
+def collect(backend, pattern):
+    """{test: (result, text)}, from a process of its own under shoalrun."""
+    command = [suite.BUILD / "bin" / "shoalrun", "-n", "1", "--", sys.executable, __file__, backend]
+    process = subprocess.Popen(
+        [str(word) for word in (*command, pattern)],
+        env=suite.environment(GLOO_SOCKET_IFNAME="lo"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    results = {}
+    for line in process.stdout:
+        if line.startswith('["test_'):
+            name, result, text = json.loads(line)
+            results[name] = (result, text)
+            print(f"{backend:6} {result:8} {name}", flush=True)
+    if process.wait() != 0 or not results:
+        raise SystemExit(f"the tests on {backend} ended with {process.returncode}")
+    return results
+
+
+def report(backend, results):
+    counts = collections.Counter(result for result, _ in results.values())
+    print(
+        f"\n{backend}: {len(results)} tests: {counts['passed']} passed,"
+        f" {counts['failed']} failed, {counts['skipped']} skipped"
+    )
+    reasons = collections.Counter(
+        text.splitlines()[0] for result, text in results.values() if result == "skipped"
+    )
+    for reason, count in reasons.most_common():
+        print(f"  {count:4} skipped: {reason}")
+
+
+def main():
+    reason = suite.reason_to_skip()
+    if reason:
+        print(f"SKIP torch_own: {reason}")
+        return 0
+    pattern = sys.argv[1][1:] if sys.argv[1:] and sys.argv[1].startswith("/") else ""
+    ours, theirs = collect("shoal", pattern), collect("gloo", pattern)
+    report("shoal", ours)
+    report("gloo", theirs)
+    bad = 0
+    for name, (result, text) in sorted(ours.items()):
+        on_gloo = theirs.get(name, ("missing", ""))[0]
+        if result == "passed" or result == on_gloo:
+            continue
+        reason = DIFFERENT.get(name)
+        bad += not reason
+        print(f"\n{name}: {result}; on gloo {on_gloo}; {reason or 'NOT EXPECTED'}\n{text[-3000:]}")
+    print(f"{len(ours) - bad} passed, {bad} failed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] and not sys.argv[1].startswith("/"):
+        run_one(sys.argv[1], sys.argv[2] if sys.argv[2:] else "")
+    else:
+        sys.exit(main())
