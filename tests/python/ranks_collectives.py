@@ -176,6 +176,62 @@ def test_gather_and_scatter():
         assert output.tolist() == [10 * root + rank] * 5
 
 
+def test_gather_and_scatter_of_different_sizes():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    outputs = [torch.empty(other) for other in range(size)] if rank == 1 else None
+    dist.gather(torch.full((rank,), float(rank)), outputs, 1, group=group())
+    for other, output in enumerate(outputs or []):
+        assert output.tolist() == [other] * other
+    inputs = [torch.full((other,), float(other)) for other in range(size)] if rank == 2 else None
+    output = torch.empty(rank)
+    dist.scatter(output, inputs, 2, group=group())
+    assert output.tolist() == [rank] * rank
+
+
+def test_all_to_all():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64):
+        # Rank i sends 10 i + j, j times, to rank j; nothing to rank 0.
+        inputs = [torch.full((other,), 10 * rank + other).to(dtype) for other in range(size)]
+        outputs = [torch.empty(rank, dtype=dtype) for _ in range(size)]
+        dist.all_to_all(outputs, inputs, group=group())
+        for other, output in enumerate(outputs):
+            assert torch.equal(output, torch.full((rank,), 10 * other + rank).to(dtype))
+    # A transposed one, as it lies.
+    inputs = [torch.full((2, 3), float(10 * rank + other)).t() for other in range(size)]
+    outputs = [torch.empty(2, 3).t() for _ in range(size)]
+    dist.all_to_all(outputs, inputs, group=group())
+    assert all(torch.all(output == 10 * other + rank) for other, output in enumerate(outputs))
+
+
+def test_all_to_all_in_one_tensor():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    whole = torch.arange(2 * size).reshape(size, 2) + 100 * rank
+    output = torch.empty_like(whole)
+    dist.all_to_all_single(output, whole, group=group())
+    assert torch.equal(output[:, 0], 100 * torch.arange(size) + 2 * rank)
+    # Rank i sends i + j rows to rank j.
+    rows = [rank + other for other in range(size)]
+    whole = torch.full((sum(rows), 3), float(rank))
+    output = torch.empty(sum(rows), 3)
+    dist.all_to_all_single(output, whole, rows, rows, group=group())
+    assert torch.equal(
+        output[:, 0], torch.repeat_interleave(torch.arange(size), torch.tensor(rows)).float()
+    )
+
+
+def test_in_place():
+    """A rank's own part of the larger tensor is the smaller one."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    whole = torch.zeros(size, 4)
+    whole[rank] = rank + 1
+    dist.all_gather_into_tensor(whole, whole[rank], group=group())
+    assert torch.equal(whole[:, 0], torch.arange(size) + 1.0)
+    whole = torch.ones(size, 4)
+    dist.reduce_scatter_tensor(whole[rank], whole, group=group())
+    assert torch.all(whole[rank] == size)
+
+
 def test_sparse_tensors():
     """Different numbers of values on each rank, none on one."""
     rank = dist.get_rank()

@@ -85,6 +85,23 @@ _DECLARATIONS = {
     "shoal_reduce": (_int, [_pointer, _pointer, _pointer, _size, _int, _int, _int, _pointer]),
     "shoal_broadcast": (_int, [_pointer, _pointer, _size, _int, _int, _pointer]),
     "shoal_barrier": (_int, [_pointer, _pointer]),
+    "shoal_all_gather_v": (_int, [_pointer, _pointer, _pointer, _pointer, _int, _pointer]),
+    "shoal_reduce_scatter_v": (
+        _int,
+        [_pointer, _pointer, _pointer, _pointer, _int, _int, _pointer],
+    ),
+    "shoal_gather_v": (
+        _int,
+        [_pointer, _pointer, _size, _pointer, _pointer, _int, _int, _pointer],
+    ),
+    "shoal_scatter_v": (
+        _int,
+        [_pointer, _pointer, _pointer, _pointer, _size, _int, _int, _pointer],
+    ),
+    "shoal_all_to_all_v": (
+        _int,
+        [_pointer, _pointer, _pointer, _pointer, _pointer, _int, _pointer],
+    ),
     "shoal_test": (_int, [_pointer]),
     "shoal_wait": (_int, [_pointer, _int]),
     "shoal_request_free": (None, [_pointer]),
@@ -261,6 +278,42 @@ class Group:
 
     def barrier(self):
         return self._start(self.job.library.c.shoal_barrier)
+
+    # A part is (address, count); parts are listed by rank of the group.
+
+    def all_gather(self, send, parts, dtype):
+        """`send` is this rank's part; parts[r] is where rank r's comes."""
+        c = self.job.library.c
+        return self._start(c.shoal_all_gather_v, send, *_lists(parts), dtype)
+
+    def reduce_scatter(self, parts, recv, dtype, op):
+        """`recv` becomes the reduction of everybody's part for this rank."""
+        addresses, counts = _lists(parts)
+        c = self.job.library.c
+        return self._start(c.shoal_reduce_scatter_v, addresses, recv, counts, dtype, op)
+
+    def gather(self, send, count, parts, dtype, root):
+        """parts: on the root alone, else None."""
+        c = self.job.library.c
+        return self._start(c.shoal_gather_v, send, count, *_lists(parts), dtype, root)
+
+    def scatter(self, parts, recv, count, dtype, root):
+        """parts: on the root alone, else None."""
+        c = self.job.library.c
+        return self._start(c.shoal_scatter_v, *_lists(parts), recv, count, dtype, root)
+
+    def all_to_all(self, sent, received, dtype):
+        """sent[r] goes to rank r, received[r] comes from it."""
+        c = self.job.library.c
+        return self._start(c.shoal_all_to_all_v, *_lists(sent), *_lists(received), dtype)
+
+
+def _lists(parts):
+    """(array of addresses, array of counts) of [(address, count)]."""
+    if parts is None:
+        return None, None
+    addresses, counts = zip(*parts)
+    return (_pointer * len(parts))(*addresses), (_size * len(parts))(*counts)
 
 
 class Request:

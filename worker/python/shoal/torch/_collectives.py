@@ -3,9 +3,6 @@
 A function takes the library's group and an Operation, to which it adds requests, the memory that
 they use and what must follow them. It returns nothing and waits for nothing. Requests of an
 operation complete in the order in which they were added.
-
-Until the library has all-gather, reduce-scatter, gather and scatter of its own, they are made of
-broadcasts and reduces here: right, but each byte goes through the sums, one root after another.
 """
 
 import torch
@@ -49,7 +46,8 @@ def all_reduce_sparse(group, operation, tensor, op):
 
     def add_up():
         whole = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape)
-        tensor.detach().copy_(whole.coalesce())
+        with torch.no_grad():
+            tensor.copy_(whole.coalesce())
 
     operation.finishers.append(add_up)
 
@@ -78,82 +76,57 @@ def broadcast(group, operation, tensor, root):
 def all_gather(group, operation, outputs, tensor):
     """outputs[r] becomes rank r's tensor. Sizes may differ between ranks; each rank gives outputs
     of the sizes that will come."""
-    _tensors.check(tensor, "all_gather")
-    if len(outputs) != group.size:
+    dtype, _ = _check_all("all_gather", group, [tensor], outputs)
+    if outputs[group.rank].numel() != tensor.numel():
         raise errors.InvalidError(
-            f"all_gather: {len(outputs)} output tensors for a group of {group.size}"
+            f"all_gather: {tensor.numel()} elements are given, and the output for them has"
+            f" {outputs[group.rank].numel()}"
         )
-    outputs[group.rank].detach().copy_(tensor.detach().reshape(outputs[group.rank].shape))
-    for root, output in enumerate(outputs):
-        broadcast(group, operation, output, root)
+    data = _tensors.flat(tensor)
+    places = _receive(operation, outputs)
+    operation.add(group.all_gather(data.data_ptr(), _parts(places), dtype), data, tensor)
 
 
 def reduce_scatter(group, operation, output, inputs, op):
     """`output` becomes the reduction of all ranks' inputs[own rank]."""
-    _tensors.check(output, "reduce_scatter")
-    if len(inputs) != group.size:
+    _check_all("reduce_scatter", group, [output], inputs)
+    dtype, code = _tensors.reduction(output.dtype, op)
+    if output.numel() != inputs[group.rank].numel():
         raise errors.InvalidError(
-            f"reduce_scatter: {len(inputs)} input tensors for a group of {group.size}"
+            f"reduce_scatter: {output.numel()} elements out, {inputs[group.rank].numel()} in"
         )
-    for root, tensor in enumerate(inputs):
-        _tensors.check(tensor, "reduce_scatter")
-        dtype, code = _tensors.reduction(tensor.dtype, op)
-        data = _tensors.flat(tensor)
-        result = _tensors.flat(output) if root == group.rank else None
-        if result is not None and result.numel() != data.numel():
-            raise errors.InvalidError(
-                f"reduce_scatter: {data.numel()} elements in, {result.numel()} out"
-            )
-        receive = None if result is None else result.data_ptr()
-        operation.add(
-            group.reduce(data.data_ptr(), receive, data.numel(), dtype, code, root), data, result
-        )
-        if result is not None:
-            _finish_with(operation, _tensors.copy_back(output, result))
-    operation.kept.append(output)
+    parts = [_tensors.flat(tensor) for tensor in inputs]
+    (place,) = _receive(operation, [output])
+    request = group.reduce_scatter(_parts(parts), place.data_ptr(), dtype, code)
+    operation.add(request, parts, list(inputs))
 
 
 def gather(group, operation, outputs, tensor, root):
-    """On the root outputs[r] becomes rank r's tensor; all tensors have the same size."""
-    _tensors.check(tensor, "gather")
-    if group.rank == root and len(outputs) != group.size:
-        raise errors.InvalidError(
-            f"gather: {len(outputs)} output tensors for a group of {group.size}"
-        )
-    scratch = None
-    for source in range(group.size):
-        if group.rank == root:
-            place = outputs[source]
-            if source == root:
-                place.detach().copy_(tensor.detach())
-        elif source == group.rank:
-            place = tensor
-        else:
-            # Nobody looks at it, so that one is enough.
-            scratch = tensor.new_empty(tensor.shape) if scratch is None else scratch
-            place = scratch
-        broadcast(group, operation, place, source)
+    """On the root outputs[r] becomes rank r's tensor; `outputs` is not looked at elsewhere."""
+    outputs = outputs if group.rank == root else None
+    dtype, count = _check_all("gather", group, [tensor], outputs)
+    data = _tensors.flat(tensor)
+    places = None if outputs is None else _parts(_receive(operation, outputs))
+    operation.add(group.gather(data.data_ptr(), count, places, dtype, root), data, tensor)
 
 
 def scatter(group, operation, output, inputs, root):
-    """`output` becomes the root's inputs[own rank]; all tensors have the same size."""
-    _tensors.check(output, "scatter")
-    if group.rank == root and len(inputs) != group.size:
-        raise errors.InvalidError(
-            f"scatter: {len(inputs)} input tensors for a group of {group.size}"
-        )
-    scratch = None
-    for receiver in range(group.size):
-        if group.rank == root:
-            place = inputs[receiver]
-            if receiver == root:
-                output.detach().copy_(place.detach())
-        elif receiver == group.rank:
-            place = output
-        else:
-            scratch = output.new_empty(output.shape) if scratch is None else scratch
-            place = scratch
-        broadcast(group, operation, place, root)
+    """`output` becomes the root's inputs[own rank]; `inputs` is not looked at elsewhere."""
+    inputs = inputs if group.rank == root else None
+    dtype, count = _check_all("scatter", group, [output], inputs)
+    parts = None if inputs is None else [_tensors.flat(tensor) for tensor in inputs]
+    (place,) = _receive(operation, [output])
+    given = None if parts is None else _parts(parts)
+    operation.add(group.scatter(given, place.data_ptr(), count, dtype, root), parts, inputs)
+
+
+def all_to_all(group, operation, outputs, inputs):
+    """inputs[r] goes to rank r, outputs[r] comes from it; of any sizes."""
+    dtype, _ = _check_all("all_to_all", group, [], outputs)
+    _check_all("all_to_all", group, outputs[:1], inputs)
+    parts = [_tensors.flat(tensor) for tensor in inputs]
+    places = _receive(operation, outputs)
+    operation.add(group.all_to_all(_parts(parts), _parts(places), dtype), parts, list(inputs))
 
 
 def barrier(group, operation):
@@ -170,3 +143,29 @@ def missing(name):
 def _finish_with(operation, finisher):
     if finisher:
         operation.finishers.append(finisher)
+
+
+def _check_all(name, group, tensors, listed):
+    """(element type, count) of the first tensor. listed: one tensor for each rank, or None. All must
+    be dense, on the CPU and of one type."""
+    if listed is not None and len(listed) != group.size:
+        raise errors.InvalidError(f"{name}: {len(listed)} tensors for a group of {group.size}")
+    every = [*tensors, *(listed or [])]
+    for tensor in every:
+        _tensors.check(tensor, name)
+        if tensor.dtype != every[0].dtype:
+            raise errors.InvalidError(f"{name}: {every[0].dtype} and {tensor.dtype} together")
+    return _tensors.movement(every[0])
+
+
+def _receive(operation, tensors):
+    """Where the library may write for each of these tensors, which then get it."""
+    places = [_tensors.flat(tensor) for tensor in tensors]
+    for tensor, place in zip(tensors, places):
+        _finish_with(operation, _tensors.copy_back(tensor, place))
+    operation.kept.extend((places, list(tensors)))
+    return places
+
+
+def _parts(tensors):
+    return [(tensor.data_ptr(), _tensors.movement(tensor)[1]) for tensor in tensors]

@@ -214,10 +214,23 @@ class ProcessGroup(c10d.ProcessGroup):
         return self._start("scatter", options, start, outputs)
 
     def alltoall(self, outputs, inputs, options=None):
-        _collectives.missing("all_to_all")
+        outputs, inputs = list(outputs), list(inputs)
+
+        def start(group, operation):
+            _collectives.all_to_all(group, operation, outputs, inputs)
+
+        return self._start("all_to_all", options, start, outputs)
 
     def alltoall_base(self, output, tensor, output_sizes, input_sizes, options=None):
-        _collectives.missing("all_to_all_single")
+        def start(group, operation):
+            _collectives.all_to_all(
+                group,
+                operation,
+                _rows(output, output_sizes, group.size, "the output"),
+                _rows(tensor, input_sizes, group.size, "the input"),
+            )
+
+        return self._start("all_to_all_single", options, start, [output])
 
     def send(self, tensors, rank, tag):
         _collectives.missing("send")
@@ -240,7 +253,7 @@ class ProcessGroup(c10d.ProcessGroup):
             f"monitored_barrier/{self._barriers}",
             self.rank(),
             self.size(),
-            timeout if timeout and timeout > datetime.timedelta(0) else self._timeout,
+            self._timeout if timeout is None else _as_timedelta(timeout),
             wait_all_ranks,
         )
 
@@ -266,6 +279,13 @@ def _as_lists(lists):
     return [list(tensors) for tensors in lists]
 
 
+def _as_timedelta(timeout):
+    """pybind11 takes seconds as well."""
+    if isinstance(timeout, datetime.timedelta):
+        return timeout
+    return datetime.timedelta(seconds=timeout)
+
+
 def _op_of(options):
     if options is None:
         return c10d.ReduceOp.SUM
@@ -284,6 +304,24 @@ def _parts(whole, count, part, name):
         raise errors.InvalidError(f"{name}: the larger tensor is not contiguous")
     flat = whole.detach().view(-1)
     return [flat[i * part.numel() : (i + 1) * part.numel()] for i in range(count)]
+
+
+def _rows(whole, sizes, count, what):
+    """A contiguous tensor cut along its first dimension: into these sizes, or equally for []."""
+    length = whole.shape[0] if whole.dim() else 0
+    if not whole.is_contiguous():
+        raise errors.InvalidError(f"all_to_all_single: {what} is not contiguous")
+    if not sizes:
+        if length % count:
+            raise errors.InvalidError(
+                f"all_to_all_single: {what} has {length} rows, not a multiple of {count} ranks"
+            )
+        sizes = [length // count] * count
+    if len(sizes) != count or sum(sizes) != length:
+        raise errors.InvalidError(
+            f"all_to_all_single: {what} has {length} rows, the sizes for {count} ranks are {sizes}"
+        )
+    return list(whole.detach().split(list(sizes)))
 
 
 def _list(ranks, shown=16):

@@ -135,7 +135,7 @@ class Operation:
     def expire(self):
         self.fail(
             errors.TimeoutError(
-                f"timed out: {self.name} has not completed within {self.timeout_s:g} s"
+                f"timed out: {self.name} has not completed within its timeout of {self.timeout_s:g} s"
             )
         )
 
@@ -165,7 +165,7 @@ class Operation:
                 self.expire()
             else:
                 raise errors.TimeoutError(
-                    f"timed out: {self.name} has not completed within the {timeout_s:g} s of wait()"
+                    f"timed out: {self.name} has not completed within wait's timeout of {timeout_s:g} s"
                 )
         if self.error:
             raise self.error
