@@ -38,6 +38,7 @@ def run(module_name):
             text = ""
         except Exception:
             text = f"rank {dist.get_rank()}: {traceback.format_exc()}"
+            print(text, flush=True)  # now: the others may be stuck for want of this rank
         texts = [None] * dist.get_world_size()
         dist.all_gather_object(texts, text, group=gloo)
         if dist.get_rank() == 0:

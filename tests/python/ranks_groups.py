@@ -136,6 +136,53 @@ def test_data_parallel_over_a_group():
             assert all(torch.equal(other, tensor) for other in others)
 
 
+def test_functional_collectives():
+    """What DTensor and torch.compile call: from C++, by the group's name (torch 2)."""
+    if not hasattr(torch.ops, "_c10d_functional") or torch.__version__ < "2.4":
+        return
+    from torch.distributed import _functional_collectives as functional
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for group in (ranks.shoal_group, new_group(list(range(size)))):
+        ones = torch.ones(size, 2)
+        assert torch.all(functional.all_reduce(ones, "sum", group) == size)
+        assert torch.all(functional.all_reduce(ones, "avg", group) == 1)
+        gathered = functional.all_gather_tensor(torch.full((1, 2), float(rank)), 0, group)
+        assert torch.equal(gathered[:, 0], torch.arange(size).float())
+        part = functional.reduce_scatter_tensor(ones * (rank + 1), "sum", 0, group)
+        assert part.shape == (1, 2) and torch.all(part == size * (size + 1) / 2)
+        swapped = functional.all_to_all_single(ones * rank, None, None, group)
+        assert torch.equal(swapped[:, 0], torch.arange(size).float())
+        assert torch.all(functional.broadcast(ones * rank, 2, group) == 2)
+
+
+def test_tensor_parallel_modules():
+    """parallelize_module over a device mesh trains as the whole module does (torch 2)."""
+    if torch.__version__ < "2.4":
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(5)
+    whole = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    split = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    split.load_state_dict(whole.state_dict())
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallelize_module(split, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    inputs = torch.arange(12.0).reshape(3, 4)
+    for module in (whole, split):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(inputs).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(split(inputs), whole(inputs))
+
+
 if __name__ == "__main__":
     ranks.start("shoal")
     ranks.run("__main__")

@@ -71,6 +71,8 @@ class Launchers(unittest.TestCase):
             command += ["-r", "1", "-t", "1"]  # 1.13 cannot do without on Python 3.11
         command += ["--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0", "--max_restarts=0"]
         finished = suite.run([*command, suite.EXAMPLES / "digits_ddp.py"])
+        if "PyTorch was build without libuv" in finished.stdout:
+            self.skipTest("torchrun of this torch wants libuv, which it has been built without")
         self.assertEqual(finished.returncode, 0, finished.stdout)
         self.assertIn('{"backend": "shoal", "losses"', finished.stdout)
 

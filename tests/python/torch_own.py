@@ -84,7 +84,7 @@ class Results(unittest.TextTestResult):
 def run_one(backend, pattern):
     os.environ["BACKEND"] = backend
     with tempfile.TemporaryDirectory(prefix="shoal-torch-own-") as folder:
-        os.environ.update(TEMP_DIR=folder, WORLD_SIZE="3", INIT_METHOD=f"file://{folder}/shared_init_file")
+        os.environ.update(TEMP_DIR=folder, WORLD_SIZE="4", INIT_METHOD=f"file://{folder}/shared_init_file")
         for name in ("barrier", "test_dir", "init_dir"):
             os.makedirs(os.path.join(folder, name))
         _, case = load(backend)

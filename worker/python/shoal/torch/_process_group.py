@@ -47,6 +47,7 @@ class ProcessGroup(c10d.ProcessGroup):
         self.session = session
         self._group = group
         self._name = name
+        self._names = {"name": name, "desc": ""}
         self._ranks = ranks  # in the default group's numbers
         self._store = store
         self._timeout = timeout
@@ -65,6 +66,16 @@ class ProcessGroup(c10d.ProcessGroup):
 
     def getBackendName(self):
         return "shoal"
+
+    # torch 2 keeps a group's names in its backends, of which a group made in Python has none.
+    group_name = property(lambda self: self._names["name"])
+    group_desc = property(lambda self: self._names["desc"])
+
+    def _set_group_name(self, name):
+        self._names["name"] = name
+
+    def _set_group_desc(self, desc):
+        self._names["desc"] = desc
 
     def _set_sequence_number_for_group(self):
         self._sequence = 0
