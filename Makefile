@@ -87,7 +87,8 @@ PYTHON ?= /usr/bin/python3
 PYTHON_TESTS := $(wildcard tests/python/test_*.py)
 # Where $(PYTHON) looks for packages under PREFIX.
 PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
-    print("python%d.%d" % sys.version_info[:2] + "/" + os.path.basename(sysconfig.get_path("purelib")))')
+    print("python%d.%d" % sys.version_info[:2] + "/" + os.path.basename(sysconfig.get_path("purelib")))' \
+    2>/dev/null || echo python3/site-packages)
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
 TEST_WORKER := $(BUILD)/tests/helper_worker

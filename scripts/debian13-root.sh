@@ -13,7 +13,7 @@ set -euo pipefail
 
 packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
     uthash-dev check iproute2 procps python3-jsonschema python3-torch python3-numpy
-    python3-pytest)
+    python3-pip python3-setuptools python3-hypothesis)
 
 fail() {
     printf 'debian13-root: %s\n' "$*" >&2
@@ -22,6 +22,7 @@ fail() {
 
 # Run a command line of bash inside, with the mounts that it needs. The tree is at /shoal.
 inside() {
+    # shellcheck disable=SC2016
     unshare --mount --fork --kill-child bash -c '
         set -euo pipefail
         root=$1 tree=$2
@@ -62,7 +63,7 @@ install_packages() {
         fail "apt-get failed; all it said is in $root.log"
     }
     inside apt-get clean
-    : >"$root/.shoal-ready"
+    printf '%s\n' "${packages[*]}" >"$root/.shoal-ready"
 }
 
 (($# >= 1)) || fail "usage: $0 ROOT [-- COMMAND...]"
@@ -74,6 +75,9 @@ shift
 if [[ ! -e $root/.shoal-ready ]]; then
     command -v debootstrap >/dev/null || fail "debootstrap is missing (the package of that name)"
     make_base
+fi
+# Also when the list above has changed since.
+if [[ $(cat "$root/.shoal-ready" 2>/dev/null || true) != "${packages[*]}" ]]; then
     install_packages
 fi
 if (($# > 0)); then

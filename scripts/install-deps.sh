@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
-#   scripts/install-deps.sh [--lint | --bench]
+#   scripts/install-deps.sh [--lint] [--bench] [--torch]
 #
-# --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures.
+# --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
+# also PyTorch, without which the tests of the Python package are skipped (large).
 #
 # Debian packages, with sudo only when not root. A machine without apt gets a list of what is
 # missing, and exit status 1 if the build cannot do without one of them.
@@ -14,15 +15,18 @@ packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc
 lint_packages=(clang-format clang-tidy cppcheck shellcheck)
 bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev)
 
-case ${1:-} in
-'') ;;
---lint) packages+=("${lint_packages[@]}") ;;
---bench) packages+=("${bench_packages[@]}") ;;
-*)
-    printf 'usage: %s [--lint | --bench]\n' "$0" >&2
-    exit 2
-    ;;
-esac
+lint=''
+for option in "$@"; do
+    case $option in
+    --lint) packages+=("${lint_packages[@]}") lint=--lint ;;
+    --bench) packages+=("${bench_packages[@]}") ;;
+    --torch) packages+=(python3-torch python3-numpy) ;;
+    *)
+        printf 'usage: %s [--lint] [--bench] [--torch]\n' "$0" >&2
+        exit 2
+        ;;
+    esac
+done
 
 # The packages of the list that dpkg does not know as installed.
 packages_missing() {
@@ -99,5 +103,5 @@ list_other() {
 if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
     install_debian
 else
-    list_other "${1:-}"
+    list_other "$lint"
 fi

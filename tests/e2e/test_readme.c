@@ -57,7 +57,8 @@ static int walk_entry(const char *path, const struct stat *status, int type, str
         char readme[1024];
         snprintf(readme, sizeof(readme), "%s/README.md", path);
         bool below_tests = strstr(path, TEST_SOURCE_DIR "/tests/") != NULL;
-        if (!below_tests && access(readme, R_OK) != 0) {
+        bool python_cache = strstr(path, "/__pycache__") != NULL;
+        if (!below_tests && !python_cache && access(readme, R_OK) != 0) {
             printf("%s has no README.md\n", path);
             walked_without_readme++;
         }
@@ -294,13 +295,20 @@ static bool paper_names(const char *paper, const char *path, const char *name)
 
 START_TEST(test_every_source_is_in_its_folders_readme)
 {
-    static const char *const sources[] = {"server",          "common",
-                                          "worker",          "worker/programs",
-                                          "worker/examples", "worker/examples/digits"};
+    static const char *const sources[] = {"server",
+                                          "common",
+                                          "worker",
+                                          "worker/programs",
+                                          "worker/examples",
+                                          "worker/examples/digits",
+                                          "worker/python/shoal",
+                                          "worker/python/shoal/torch",
+                                          "worker/python/examples"};
     int missing = 0;
     for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
         char pattern[1024], paper[TOKEN_BYTES];
-        snprintf(pattern, sizeof(pattern), TEST_SOURCE_DIR "/%s/*.[ch]", sources[i]);
+        snprintf(pattern, sizeof(pattern), TEST_SOURCE_DIR "/%s/*.%s", sources[i],
+                 strstr(sources[i], "python") ? "py" : "[ch]");
         snprintf(paper, sizeof(paper), "%s/README.md", sources[i]);
         glob_t files;
         ck_assert_int_eq(glob(pattern, 0, NULL, &files), 0);
