@@ -4,6 +4,7 @@ import datetime
 import json
 import sys
 import traceback
+import unittest
 
 import torch
 import torch.distributed as dist
@@ -36,13 +37,15 @@ def run(module_name):
         try:
             case()
             text = ""
+        except unittest.SkipTest as reason:
+            text = f"SKIP {reason}"
         except Exception:
             text = f"rank {dist.get_rank()}: {traceback.format_exc()}"
             print(text, flush=True)  # now: the others may be stuck for want of this rank
         texts = [None] * dist.get_world_size()
         dist.all_gather_object(texts, text, group=gloo)
         if dist.get_rank() == 0:
-            print("RESULT " + json.dumps([name, "\n".join(filter(None, texts))]), flush=True)
+            print("RESULT " + json.dumps([name, "\n".join(dict.fromkeys(filter(None, texts)))]), flush=True)
 
 
 def raises(kind, call):

@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import unittest
 
 import ranks
 import torch
@@ -230,6 +231,32 @@ def test_in_place():
     whole = torch.ones(size, 4)
     dist.reduce_scatter_tensor(whole[rank], whole, group=group())
     assert torch.all(whole[rank] == size)
+
+
+def test_send_and_receive():
+    from shoal import library
+
+    if not library.load().has("shoal_send"):
+        raise unittest.SkipTest("the library has no shoal_send")
+    size, rank = dist.get_world_size(), dist.get_rank()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for dtype in (torch.float32, torch.bool, torch.complex64):
+        sent = dist.isend(torch.full((3, 2), rank).to(dtype), right, group=group())
+        received = torch.empty(2, 3, dtype=dtype).t()
+        assert dist.recv(received, left, group=group()) == left
+        sent.wait()
+        assert torch.equal(received, torch.full((3, 2), left).to(dtype))
+    # Tags are kept apart, whatever the order.
+    works = [
+        dist.isend(torch.full((10_000,), float(tag)), right, group=group(), tag=tag)
+        for tag in range(4)
+    ]
+    for tag in (2, 0, 3, 1):
+        received = torch.empty(10_000)
+        dist.recv(received, left, group=group(), tag=tag)
+        assert torch.all(received == tag)
+    for work in works:
+        work.wait()
 
 
 def test_sparse_tensors():

@@ -61,6 +61,8 @@ def load(backend):
     source = source.replace('BACKEND != "gloo"', f'BACKEND not in ("gloo", "{backend}")')
     source = source.replace('({"gloo"})', f'({{"gloo", "{backend}"}})')
     source = source.replace('== "mpi" or BACKEND == "gloo"', f'in ("mpi", "gloo", "{backend}")')
+    if backend != "gloo":  # whose all-to-all is younger than these tests
+        source = source.replace('BACKEND != "mpi", "Only', f'BACKEND not in ("mpi", "{backend}"), "Only')
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     exec(compile(source, spec.origin, "exec"), module.__dict__)

@@ -118,6 +118,12 @@ _DECLARATIONS = {
     "shoal_version": (_text, []),
 }
 
+# Calls that not every version of the library has: None where it has not.
+_LATER = {
+    "shoal_send": (_int, [_pointer, _pointer, _size, _int, _int, _int, _pointer]),
+    "shoal_recv": (_int, [_pointer, _pointer, _size, _int, _int, _int, _pointer]),
+}
+
 
 def library_paths():
     """Where libshoal may be, best first: SHOAL_LIBRARY alone when it is set; the tree that this
@@ -154,6 +160,15 @@ class Library:
             function = getattr(self.c, name)
             function.restype = result
             function.argtypes = arguments
+        for name, (result, arguments) in _LATER.items():
+            function = getattr(self.c, name, None)
+            if function is not None:
+                function.restype = result
+                function.argtypes = arguments
+
+    def has(self, name):
+        """Whether the library has a call of _LATER."""
+        return getattr(self.c, name, None) is not None
 
     def error(self, code):
         """The exception for what just failed in this thread."""
@@ -306,6 +321,14 @@ class Group:
         """sent[r] goes to rank r, received[r] comes from it."""
         c = self.job.library.c
         return self._start(c.shoal_all_to_all_v, *_lists(sent), *_lists(received), dtype)
+
+    def send(self, data, count, dtype, peer, tag):
+        c = self.job.library.c
+        return self._start(c.shoal_send, data, count, dtype, peer, tag)
+
+    def recv(self, data, count, dtype, peer, tag):
+        c = self.job.library.c
+        return self._start(c.shoal_recv, data, count, dtype, peer, tag)
 
 
 def _lists(parts):

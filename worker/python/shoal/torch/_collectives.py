@@ -133,6 +133,24 @@ def barrier(group, operation):
     operation.add(group.barrier())
 
 
+def send(group, operation, tensor, peer, tag):
+    if not library.load().has("shoal_send"):
+        missing("send")
+    _tensors.check(tensor, "send")
+    dtype, count = _tensors.movement(tensor)
+    data = _tensors.flat(tensor)
+    operation.add(group.send(data.data_ptr(), count, dtype, peer, tag), data, tensor)
+
+
+def recv(group, operation, tensor, peer, tag):
+    if not library.load().has("shoal_recv"):
+        missing("recv")
+    _tensors.check(tensor, "recv")
+    dtype, count = _tensors.movement(tensor)
+    (place,) = _receive(operation, [tensor])
+    operation.add(group.recv(place.data_ptr(), count, dtype, peer, tag))
+
+
 def missing(name):
     """What a collective that the library does not have raises."""
     raise errors.UnsupportedError(

@@ -244,13 +244,21 @@ class ProcessGroup(c10d.ProcessGroup):
         return self._start("all_to_all_single", options, start, [output])
 
     def send(self, tensors, rank, tag):
-        _collectives.missing("send")
+        def start(group, operation):
+            for tensor in tensors:
+                _collectives.send(group, operation, tensor, rank, tag)
+
+        return self._start(f"send to rank {rank} of the group", None, start, list(tensors))
 
     def recv(self, tensors, rank, tag):
-        _collectives.missing("recv")
+        def start(group, operation):
+            for tensor in tensors:
+                _collectives.recv(group, operation, tensor, rank, tag)
+
+        return self._start(f"recv from rank {rank} of the group", None, start, list(tensors))
 
     def recv_anysource(self, tensors, tag):
-        _collectives.missing("recv")
+        _collectives.missing("recv from any rank")
 
     # --- barriers
 
