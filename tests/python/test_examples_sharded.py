@@ -1,0 +1,33 @@
+#!/usr/bin/python3
+"""The examples that shard parameters, gradients or the optimizer train as they do on gloo."""
+
+import sys
+
+import suite
+from examples_case import ExamplesCase, torch_version
+
+
+class Sharded(ExamplesCase):
+    def test_transformer_zero(self):
+        self.check("transformer_zero.py")
+
+    def test_two_groups(self):
+        self.check("two_groups.py")
+
+    def test_tensor_parallel(self):
+        self.check("tensor_parallel.py")
+
+    def check_fsdp(self, *arguments):
+        if torch_version() < (2, 0):
+            self.skipTest("torch.distributed.fsdp of 1.13 does not import on Python 3.11")
+        self.check("transformer_fsdp.py", *arguments)
+
+    def test_transformer_fsdp(self):
+        self.check_fsdp()
+
+    def test_transformer_hybrid_shard(self):
+        self.check_fsdp("--hybrid")
+
+
+if __name__ == "__main__":
+    sys.exit(suite.main())
