@@ -13,7 +13,8 @@
 static struct slot **slot_bucket(struct exchange_group *group, uint64_t sequence, uint32_t block,
                                  uint32_t chunk)
 {
-    uint64_t hash = (sequence * 0x9e3779b97f4a7c15ull + block * 7u + chunk) ^ (sequence >> 7);
+    uint64_t hash =
+        (sequence * 0x9e3779b97f4a7c15ull + (uint64_t)block * 7u + chunk) ^ (sequence >> 7);
     return &group->slot_table[hash & (SLOT_BUCKETS - 1)];
 }
 
@@ -230,6 +231,7 @@ static struct buffer *slot_result_buffer(const struct slot *slot)
     const struct exchange_group *group = slot->group;
     bool wanted = false;
     struct buffer *buffer = NULL;
+    assert(group->node_count > 0);
     uint32_t first = (uint32_t)((slot->sequence + slot->chunk) % group->node_count);
     for (uint32_t n = 0; n < group->node_count; n++) {
         uint32_t i = (first + n) % group->node_count;
