@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/memory.h"
 #include "server/exchange_private.h"
 
 /* What workers can make the daemon keep for the collectives of a group under way, besides their
@@ -446,9 +447,7 @@ void collective_complete(struct collective *collective)
 void collective_missing_ranks(const struct exchange_group *group, uint64_t sequence,
                               struct engine_event *event)
 {
-    event->ranks = calloc(group->local_count ? group->local_count : 1, sizeof(*event->ranks));
-    if (!event->ranks)
-        abort();
+    event->ranks = memory_require(group->local_count, sizeof(*event->ranks), "the late ranks");
     for (uint32_t i = 0; i < group->local_count; i++) {
         if (group->locals[i].next_sequence <= sequence)
             event->ranks[event->rank_count++] = group->locals[i].job_rank;

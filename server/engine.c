@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/memory.h"
 #include "server/engine_private.h"
 
 /* How long engine_stop lets operations come back before it closes the fabric under them. */
@@ -334,10 +335,7 @@ void engine_peer_disconnect(struct engine *engine, uint32_t node)
 
 static uint32_t *numbers_allocate(size_t count)
 {
-    uint32_t *numbers = calloc(count ? count : 1, sizeof(*numbers));
-    if (!numbers)
-        abort();
-    return numbers;
+    return memory_require(count, sizeof(uint32_t), "the numbers of an engine command");
 }
 
 void engine_job_open(struct engine *engine, const struct engine_job *job)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/memory.h"
 #include "server/engine_private.h"
 
 /* A token's first eight bytes, little-endian, travel in every message. */
@@ -87,9 +88,7 @@ static int worker_watch(struct engine *engine, struct engine_worker *worker, str
 static void command_worker_attach(struct engine *engine, struct engine_command *command)
 {
     struct error error;
-    struct engine_worker *worker = calloc(1, sizeof(*worker));
-    if (!worker)
-        abort(); /* a few hundred bytes: nothing else would work either */
+    struct engine_worker *worker = memory_require(1, sizeof(*worker), "an attached worker");
     worker->exchange.rank = command->rank;
     worker->exchange.arena = command->arena;
     worker->job = command->job;

@@ -2,11 +2,11 @@
 
 #include <stdlib.h>
 
+#include "common/memory.h"
+
 struct engine_event *engine_event_create(enum engine_event_type type)
 {
-    struct engine_event *event = calloc(1, sizeof(*event));
-    if (!event)
-        abort();
+    struct engine_event *event = memory_require(1, sizeof(*event), "an engine event");
     event->type = type;
     return event;
 }

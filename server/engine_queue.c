@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/memory.h"
+
 int engine_queue_init(struct engine_queue *queue, struct error *error)
 {
     *queue = (struct engine_queue){.descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -95,9 +97,7 @@ struct engine_event *engine_queue_take_event(struct engine_queue *queue)
 
 struct engine_command *engine_command_create(enum engine_command_type type)
 {
-    struct engine_command *command = calloc(1, sizeof(*command));
-    if (!command)
-        abort();
+    struct engine_command *command = memory_require(1, sizeof(*command), "an engine command");
     command->type = type;
     command->submission_doorbell = -1;
     command->completion_doorbell = -1;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/memory.h"
 #include "common/reduce.h"
 #include "server/exchange_private.h"
 
@@ -555,9 +556,7 @@ void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
     uint32_t groups = 0;
     for (struct exchange_group *group = job->groups; group; group = group->next)
         groups++;
-    event->positions = calloc(groups ? groups : 1, sizeof(*event->positions));
-    if (!event->positions)
-        abort();
+    event->positions = memory_require(groups, sizeof(*event->positions), "a worker's positions");
     for (struct exchange_group *group = job->groups; group; group = group->next) {
         uint32_t local = group_local_index(group, worker->rank);
         if (local == NO_INDEX || group->closing)

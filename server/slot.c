@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/memory.h"
 #include "server/disagreement.h"
 #include "server/exchange_private.h"
 
@@ -579,9 +580,7 @@ bool slot_oldest_waiting(const struct exchange_group *group, uint64_t *sequence,
 void slot_missing_nodes(const struct exchange_group *group, uint64_t sequence,
                         struct engine_event *event)
 {
-    event->nodes = calloc(group->node_count, sizeof(*event->nodes));
-    if (!event->nodes)
-        abort();
+    event->nodes = memory_require(group->node_count, sizeof(*event->nodes), "the late nodes");
     for (uint32_t node = 0; node < group->node_count; node++) {
         bool missing = false;
         for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {

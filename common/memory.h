@@ -1,0 +1,15 @@
+/* Memory for small records without which nothing can be reported or ordered: an event, a command, a
+ * list of ranks. Their size is bounded by what was already accepted, they are small, and an
+ * error about their lack could not be told either. What grows with what peers and
+ * workers ask for does not come from here: it has limits and is refused with ERR_MEMORY. */
+#ifndef SHOAL_COMMON_MEMORY_H
+#define SHOAL_COMMON_MEMORY_H
+
+#include <stddef.h>
+
+/* `count` zeroed items of `item_bytes` bytes, of which none may be asked for; the caller frees
+ * them. Never NULL: when there is no memory, writes a line that names `what` on stderr and aborts.
+ */
+void *memory_require(size_t count, size_t item_bytes, const char *what);
+
+#endif
