@@ -7,7 +7,7 @@
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make lint       include floors, format, static analysis
 #   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
-#   make check-debian13   build and check the Python package in a Debian 13 (torch 2.6) under DEBIAN13_ROOT
+#   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
 #   make check-torch      torch's own tests of a backend, on this machine's torch
 
 CC ?= gcc
@@ -90,6 +90,7 @@ PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
     print("python%d.%d" % sys.version_info[:2] + "/" + os.path.basename(sysconfig.get_path("purelib")))' \
     2>/dev/null || echo python3/site-packages)
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
+DEBIAN13_CHECKS ?= check-built check-torch
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
 TEST_WORKER := $(BUILD)/tests/helper_worker
 
@@ -225,8 +226,10 @@ check-torch: all
 
 # The tree is built and tested inside, in a build tree of its own.
 check-debian13:
-	@scripts/debian13-root.sh $(DEBIAN13_ROOT) -- make BUILD=build/debian13 check-python
-	@scripts/debian13-root.sh $(DEBIAN13_ROOT) -- make BUILD=build/debian13 check-torch
+	@scripts/install-deps.sh --debian13
+	@set -e; for target in $(DEBIAN13_CHECKS); do \
+	    scripts/debian13-root.sh $(DEBIAN13_ROOT) -- make -j$$(nproc) BUILD=build/debian13 $$target; \
+	done
 
 check-asan: deps
 	@$(MAKE) --no-print-directory BUILD=build/asan SANITIZE=address,undefined CFLAGS="-O1 -g" check-built

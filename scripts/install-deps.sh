@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
-#   scripts/install-deps.sh [--lint] [--bench] [--torch]
+#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--debian13]
 #
 # --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
-# also PyTorch, without which the tests of the Python package are skipped (large).
+# also PyTorch, without which the tests of the Python package are skipped (large); --debian13: also
+# what scripts/debian13-root.sh needs.
 #
 # Debian packages, with sudo only when not root. A machine without apt gets a list of what is
 # missing, and exit status 1 if the build cannot do without one of them.
@@ -14,15 +15,16 @@ packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc
     uthash-dev check iproute2 python3-jsonschema)
 lint_packages=(clang-format clang-tidy cppcheck shellcheck)
 bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev)
+options=("$@")
 
-lint=''
 for option in "$@"; do
     case $option in
-    --lint) packages+=("${lint_packages[@]}") lint=--lint ;;
+    --lint) packages+=("${lint_packages[@]}") ;;
     --bench) packages+=("${bench_packages[@]}") ;;
     --torch) packages+=(python3-torch python3-numpy) ;;
+    --debian13) packages+=(debootstrap) ;;
     *)
-        printf 'usage: %s [--lint] [--bench] [--torch]\n' "$0" >&2
+        printf 'usage: %s [--lint] [--bench] [--torch] [--debian13]\n' "$0" >&2
         exit 2
         ;;
     esac
@@ -67,6 +69,11 @@ have_header() {
     printf '#include <%s>\n' "$1" | "${CC:-gcc}" -E -x c - >/dev/null 2>&1
 }
 
+# Whether an option was given.
+asked_for() {
+    [[ " ${options[*]} " == *" $1 "* ]]
+}
+
 # For other systems: what to look for, by the names that every system has.
 list_other() {
     local needed=() useful=() command module
@@ -80,16 +87,23 @@ list_other() {
     command -v ip >/dev/null || useful+=("ip of iproute2 (tests over network namespaces)")
     python3 -c 'import jsonschema' 2>/dev/null ||
         useful+=("Python 3 with jsonschema (tests of the configuration's schema)")
-    if [[ ${1:-} == --lint ]]; then
+    if asked_for --lint; then
         for command in clang-format clang-tidy cppcheck; do
             command -v "$command" >/dev/null || needed+=("the command $command")
         done
         command -v shellcheck >/dev/null || useful+=("shellcheck (lint of the scripts)")
     fi
-    if [[ ${1:-} == --bench ]]; then
+    if asked_for --bench; then
         command -v python3 >/dev/null || needed+=("Python 3 (the benchmark)")
         python3 -c 'import torch' 2>/dev/null || useful+=("Python 3 with torch (the peer Gloo)")
         command -v mpicc mpirun >/dev/null || useful+=("mpicc and mpirun of Open MPI (a peer)")
+    fi
+    if asked_for --torch; then
+        python3 -c 'import torch' 2>/dev/null ||
+            useful+=("Python 3 with torch (tests of the Python package)")
+    fi
+    if asked_for --debian13; then
+        command -v debootstrap >/dev/null || needed+=("the command debootstrap")
     fi
     if ((${#useful[@]} > 0)); then
         printf 'missing, done without: %s\n' "${useful[@]}" >&2
@@ -103,5 +117,5 @@ list_other() {
 if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
     install_debian
 else
-    list_other "$lint"
+    list_other
 fi

@@ -2,6 +2,7 @@
 #include "common/transport.h"
 
 #include <poll.h>
+#include <rdma/fabric.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -352,7 +353,11 @@ START_TEST(information)
         ck_assert_str_eq(info->provider, providers[i]);
         ck_assert_str_eq(info->endpoint, i == 0 ? "connected" : "datagram");
         ck_assert_int_eq(info->per_peer_receives, i == 0);
-        ck_assert_int_eq(strncmp(info->version, "libfabric 1.", 12), 0);
+        uint32_t version = fi_version();
+        char expected[32];
+        snprintf(expected, sizeof(expected), "libfabric %u.%u", FI_MAJOR(version),
+                 FI_MINOR(version));
+        ck_assert_str_eq(info->version, expected);
         const char *start = strcmp(providers[i], "shm") == 0 ? "fi_shm://" : "127.0.0.1:";
         ck_assert_msg(strncmp(info->local, start, strlen(start)) == 0, "%s", info->local);
         end_close(&end);
