@@ -153,6 +153,8 @@ int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *err
     if (collective_has_root(ask->kind) && ask->root >= ranks)
         return error_set(error, ERR_INVALID, "root %" PRIu32 " in a group of %" PRIu32 " ranks",
                          ask->root, ranks);
+    if (ask->kind == COLLECTIVE_SEND && ask->block == 0)
+        return error_set(error, ERR_INVALID, "a send goes between two ranks");
     if (ask->block > 0 &&
         !route_block_valid((enum collective_kind)ask->kind, ask->root, ask->block, ranks))
         return error_set(error, ERR_INVALID,

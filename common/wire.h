@@ -19,6 +19,12 @@ enum wire_type {
     WIRE_ERROR = 4,        /* owner to node: the collective failed; payload: text without NUL */
 };
 
+/* The sequence numbers of sends are not those of the group's collectives: this bit, the tag, and a
+ * counter of what goes from the one rank to the other with that tag. */
+#define WIRE_SEND_SEQUENCE (1ull << 63)
+#define WIRE_SEND_TAG_MAX 0x7fffffffu
+#define WIRE_SEND_TAG_SHIFT 32
+
 /* What a rank asked for. All ranks of a collective must ask for the same. */
 struct wire_ask {
     uint8_t kind;   /* enum collective_kind */

@@ -269,8 +269,10 @@ void chunk_delivered(struct chunk *chunk)
 {
     struct collective *collective = chunk->collective;
     struct exchange_group *group = collective->group;
-    assert(group->in_flight[chunk->owner] > 0);
-    group->in_flight[chunk->owner]--;
+    uint32_t *in_flight =
+        is_transfer(&collective->ask) ? &collective->in_flight : &group->in_flight[chunk->owner];
+    assert(*in_flight > 0);
+    --*in_flight;
     group_mark_dirty(group);
     chunk_free(chunk);
     if (++collective->delivered == collective->layout.chunks)

@@ -480,7 +480,8 @@ bool exchange_idle(const struct exchange *exchange)
             if (group->failed)
                 continue;
             uint64_t sequence, first_ns;
-            if (group->oldest || group->pending || slot_oldest_waiting(group, &sequence, &first_ns))
+            if (group->oldest || group->transfers || group->pending ||
+                slot_oldest_waiting(group, &sequence, &first_ns))
                 return false;
         }
     }
@@ -501,6 +502,11 @@ void exchange_check(const struct exchange *exchange)
             for (uint32_t i = 0; i < group->node_count; i++)
                 assert(group->slots_of[i] <= group->window);
             group_check_queues(group);
+            for (const struct collective *it = group->transfers; it; it = it->next) {
+                assert(it->in_flight <= group->window);
+                assert(it->issued <= it->ready && it->in_flight == it->issued - it->delivered);
+                assert(collective_find(group, it->sequence, it->ask.block) == it);
+            }
             for (const struct collective *it = group->oldest; it; it = it->next) {
                 assert(it->issued <= it->ready && it->delivered <= it->issued);
                 assert(collective_find(group, it->sequence, it->ask.block) == it);

@@ -82,6 +82,7 @@ struct exchange_worker {
     uint64_t handed_bytes;
     uint32_t handed_chunks;
     uint32_t requests;
+    uint32_t transfers; /* of those */
 };
 
 struct exchange_io {

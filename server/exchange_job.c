@@ -205,6 +205,7 @@ static void group_free_arrays(struct exchange_group *group)
     free(group->queues);
     free(group->slots_of);
     free(group->disagreed);
+    free(group->left);
     free(group);
 }
 
@@ -228,12 +229,13 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
         .queues = calloc((size_t)servers + nodes, sizeof(struct outlet *)),
         .slots_of = calloc(nodes, sizeof(uint32_t)),
         .disagreed = calloc(nodes, sizeof(bool)),
+        .left = calloc(size, sizeof(bool)),
         .least_left = UINT64_MAX,
         .least_disagreed = UINT64_MAX,
     };
     if (!group->ranks || !group->nodes || !group->locals || !group->owner_nodes ||
         !group->weights || !group->in_flight || !group->queues || !group->slots_of ||
-        !group->disagreed) {
+        !group->disagreed || !group->left) {
         group_free_arrays(group);
         return NULL;
     }
@@ -351,7 +353,10 @@ void exchange_rank_left(struct exchange *exchange, uint64_t job_id, uint32_t id,
 {
     struct exchange_job *job = exchange_job_find(exchange, job_id);
     struct exchange_group *group = job ? exchange_group_find(job, id) : NULL;
-    if (!group || group->failed || sequences >= group->least_left)
+    if (!group || group->failed)
+        return;
+    transfers_rank_left(group, rank);
+    if (sequences >= group->least_left)
         return;
     group->least_left = sequences;
     group->left_rank = rank;

@@ -108,8 +108,12 @@ struct exchange_group {
     struct collective *oldest; /* in the order of sequence, then block */
     struct collective *newest;
     struct collective *collective_table[COLLECTIVE_BUCKETS];
-    uint64_t collectives; /* in the list */
-    uint32_t chunks;      /* of all of them, made or not */
+    struct collective *transfers;  /* sends, not in the list: they have an order of their own */
+    struct outlet *transfer_queue; /* those with a chunk to issue */
+    bool *left;                    /* [size]: ranks of the group that have left the job */
+    uint64_t transfer_slots;       /* open here */
+    uint64_t collectives;          /* in the list */
+    uint32_t chunks;               /* of those and of transfers, made or not */
     struct slot *slot_table[SLOT_BUCKETS];
     uint64_t pending; /* tasks and sends under way that touch its memory */
     struct slab chunk_slab;
@@ -156,9 +160,10 @@ struct collective {
     uint64_t first_ns; /* when the first local rank submitted it */
     struct wire_ask ask;
     struct route route;
-    uint32_t owner;  /* of a block: place among the owners */
-    uint32_t needed; /* local ranks that take part */
-    bool single;     /* all that take part are on this node: one hop, no owner */
+    uint32_t owner;     /* of a block: place among the owners */
+    uint32_t needed;    /* local ranks that take part */
+    bool single;        /* all that take part are on this node: one hop, no owner */
+    uint32_t in_flight; /* of a transfer: chunks issued and not delivered */
     struct layout layout;
     uint32_t element_bytes;
     uint32_t priority;
@@ -216,6 +221,7 @@ struct slot {
     uint32_t chunk;
     uint32_t heard;
     uint32_t needed; /* nodes that take part, as the first that was heard has it */
+    bool transfer;
     enum slot_state state;
     struct wire_ask ask;
     struct layout_chunk place;
@@ -271,15 +277,41 @@ struct collective *collective_find(struct exchange_group *group, uint64_t sequen
  * all nodes. */
 bool collective_comes_before(const struct collective *collective, uint64_t sequence,
                              uint32_t block);
-int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
-                      const struct arena_submission *submission, struct error *error);
 int collective_hand_over(struct exchange_group *group, uint32_t local,
                          struct exchange_worker *worker, const struct arena_submission *submission,
                          struct error *error);
 /* All its chunks are delivered: tell the ranks, free it. */
 void collective_complete(struct collective *collective);
 
+struct wire_ask submission_ask(const struct arena_submission *submission);
+bool is_transfer(const struct wire_ask *ask);
+/* Not yet in a list. */
+struct collective *collective_create(struct exchange_group *group, uint64_t sequence,
+                                     const struct wire_ask *ask, uint32_t priority,
+                                     struct error *error);
+/* A local rank's part of it; true when all that are here have submitted theirs. */
+bool collective_add_part(struct collective *collective, uint32_t local, const struct wire_ask *ask,
+                         const struct arena_submission *submission);
+int submission_check_worker(const struct exchange_worker *worker,
+                            const struct arena_submission *submission, const struct wire_ask *ask,
+                            struct error *error);
+
+/* transfer.c: sends, from one rank to another. */
+int transfer_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
+                    const struct arena_submission *submission, struct error *error);
+/* Of all transfers, in turns. */
+void transfers_issue(struct exchange_group *group);
+/* The rank has left the job: fail the group when a transfer waits for it. */
+void transfers_rank_left(struct exchange_group *group, uint32_t job_rank);
+/* How many slots other nodes' asks can honestly make. */
+uint64_t transfer_slots_most(const struct exchange_group *group);
+/* Another node asks for the transfer: the same, when the sender is gone and has not sent. */
+void transfer_check_source(struct exchange_group *group, uint64_t sequence,
+                           const struct wire_ask *ask);
+
 /* collective_issue.c */
+/* Issue the outlet's next chunk; false when memory is lacking. */
+bool outlet_issue(struct outlet *outlet, uint32_t *in_flight);
 /* All local ranks have handed chunks [0, ready) over. */
 void collective_advance_ready(struct collective *collective, uint32_t ready);
 void outlet_leave(struct outlet *outlet);
@@ -333,6 +365,8 @@ void slot_disagree_local(struct collective *collective);
  * has failed, free it. */
 void slot_last_result(struct exchange_send *last);
 void slots_drop(struct exchange_group *group);
+/* transfer_check_source of all that have been asked for. */
+void slots_check_sources(struct exchange_group *group);
 void slots_drop_idle(struct exchange_group *group);
 bool slot_has_chunk(struct exchange_group *group, const struct chunk *chunk);
 /* Slots of the group that wait: the oldest one's sequence, since when, and which nodes it lacks.

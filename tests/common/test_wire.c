@@ -229,6 +229,7 @@ START_TEST(asks_are_equal_in_what_their_kind_gives_a_meaning)
         [COLLECTIVE_GATHER] = {true, false, true, true},
         [COLLECTIVE_SCATTER] = {true, false, true, true},
         [COLLECTIVE_ALL_TO_ALL] = {true, false, false, true},
+        [COLLECTIVE_SEND] = {true, false, false, true},
     };
     for (uint8_t kind = 0; kind < COLLECTIVE_KIND_COUNT; kind++) {
         struct wire_ask ask = {.kind = kind, .dtype = 1, .op = 1, .root = 1, .count = 1};
@@ -272,7 +273,7 @@ static const struct checked checks[] = {
     {{COLLECTIVE_BROADCAST, DTYPE_U8, 200, 0, 1, 0}, NULL}, /* no operation: not looked at */
     {{COLLECTIVE_BARRIER, 200, 200, 200, 0, 0}, NULL},
     {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, (1ull << 62) / 8, 0}, NULL},
-    {{COLLECTIVE_KIND_COUNT, DTYPE_F32, REDUCE_SUM, 0, 1, 0}, "collective 9 does not exist"},
+    {{COLLECTIVE_KIND_COUNT, DTYPE_F32, REDUCE_SUM, 0, 1, 0}, "collective 10 does not exist"},
     {{255, DTYPE_F32, REDUCE_SUM, 0, 1, 0}, "collective 255 does not exist"},
     {{COLLECTIVE_BARRIER, 0, 0, 0, 5, 0}, "a barrier has 5 elements"},
     {{COLLECTIVE_ALL_REDUCE, DTYPE_COUNT, REDUCE_SUM, 0, 1, 0}, "data type 8 does not exist"},
@@ -294,6 +295,11 @@ static const struct checked checks[] = {
     {{COLLECTIVE_SCATTER, DTYPE_F32, 0, 3, 8, 3}, NULL},
     {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 8, 2}, NULL},
     {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 8, 6}, "all_to_all has no block 6"},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 2}, NULL},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 0, 5}, NULL},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 0}, "a send goes between two ranks"},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 6}, "send has no block 6"}, /* to itself */
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 17}, "send has no block 17"},
     {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 8, 1}, "all_reduce has no block 1"},
     {{COLLECTIVE_BARRIER, 0, 0, 0, 0, 1}, "a barrier has 0 elements"},
 };

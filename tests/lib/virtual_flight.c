@@ -265,7 +265,7 @@ static const struct script *flight_other_kind(struct virtual_worker *worker, str
     do
         flight->other.ask.kind =
             COLLECTIVE_ALL_GATHER +
-            virtual_random(worker->cluster, COLLECTIVE_KIND_COUNT - COLLECTIVE_ALL_GATHER);
+            virtual_random(worker->cluster, COLLECTIVE_SEND - COLLECTIVE_ALL_GATHER);
     while (flight->other.ask.kind == it->ask.kind);
     return &flight->other;
 }

@@ -60,9 +60,9 @@ void script_write(struct virtual_job_run *run)
         it->group = (uint32_t)(mix(&state) % (job->groups + 1));
         it->seed = mix(&state);
         it->ask.kind =
-            mix(&state) % 3 > 0 ? mix(&state) % COLLECTIVE_KIND_COUNT : COLLECTIVE_ALL_REDUCE;
+            mix(&state) % 3 > 0 ? mix(&state) % COLLECTIVE_SEND : COLLECTIVE_ALL_REDUCE;
         while (job->kinds && !(job->kinds >> it->ask.kind & 1))
-            it->ask.kind = mix(&state) % COLLECTIVE_KIND_COUNT;
+            it->ask.kind = mix(&state) % COLLECTIVE_SEND;
         it->ask.dtype = mix(&state) % DTYPE_COUNT;
         do
             it->ask.op = mix(&state) % REDUCE_OP_COUNT;

@@ -148,7 +148,7 @@ static const struct {
     struct wire_ask ask;
     uint32_t chunk;
 } contributions[] = {
-    {"a collective that does not exist", 256, {.kind = 9, .count = COUNT}, 0},
+    {"a collective that does not exist", 256, {.kind = 10, .count = COUNT}, 0},
     {"a collective that does not exist", 256, {.dtype = 9, .count = COUNT}, 0},
     {"a collective that does not exist", 256, {.op = 9, .count = COUNT}, 0},
     {"a collective that does not exist", 256, {.op = REDUCE_BAND, .count = COUNT}, 0},
