@@ -42,11 +42,30 @@ int job_send(struct shoal_job *job, const struct message *message, uint64_t dead
 
 void job_release_request(struct shoal_job *job, struct shoal_request *request)
 {
+    /* The daemon may still be writing for one that has failed. */
+    if (request->bounce_offset && request->core.state == REQUEST_COMPLETE &&
+        request->core.result == 0) {
+        arena_heap_free(&job->heap, request->bounce_offset);
+        request->bounce_offset = 0;
+    }
     if (--request->references > 0)
         return;
     DL_DELETE(job->requests, request);
     request_clear(&request->core);
     free(request);
+}
+
+int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error)
+{
+    int code = arena_heap_allocate(&job->heap, bytes, offset);
+    if (code < 0)
+        error_set(error, code,
+                  "no room for %" PRIu64 " bytes in the arena of %" PRIu64 ": %" PRIu64
+                  " free, %" PRIu64 " at most in one piece (options.arena_bytes or "
+                  "SHOAL_ARENA_BYTES makes it larger)",
+                  bytes, job->arena.total_bytes, arena_heap_free_bytes(&job->heap),
+                  arena_heap_largest_bytes(&job->heap));
+    return code;
 }
 
 /* --- groups -------------------------------------------------------------------------------- */
@@ -76,6 +95,12 @@ static void free_group(struct shoal_group *group)
 {
     free(group->weights);
     free(group->priorities);
+    struct transfer_counter *counter, *next;
+    HASH_ITER(hh, group->transfer_counters, counter, next)
+    {
+        HASH_DEL(group->transfer_counters, counter);
+        free(counter);
+    }
     free(group);
 }
 

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <uthash.h>
 
 #include "common/arena.h"
 #include "worker/arena_heap.h"
@@ -32,6 +33,7 @@ struct shoal_request {
     bool told;       /* complete, and the callback called if there was one by then */
     void (*callback)(void *argument, int result);
     void *callback_argument;
+    uint64_t bounce_offset;            /* arena memory that a transfer goes through, or 0 */
     struct shoal_request *prev, *next; /* of the job */
     struct shoal_request *called_next; /* callbacks to be called */
 };
@@ -41,6 +43,16 @@ struct group_priority {
     uint32_t priority;
 };
 
+/* How many transfers there have been between this rank and a peer, one way, with one tag. */
+struct transfer_counter {
+    struct transfer_key {
+        uint32_t peer, tag;
+        uint32_t receive; /* 0 or 1 */
+    } key;
+    uint32_t next;
+    UT_hash_handle hh;
+};
+
 struct shoal_group {
     struct progress_group core;
     struct shoal_job *job;
@@ -48,6 +60,7 @@ struct shoal_group {
     uint32_t *weights; /* what core.rule.weights points to */
     struct group_priority *priorities;
     size_t priority_count;
+    struct transfer_counter *transfer_counters;
     struct shoal_group *prev, *next;
 };
 
@@ -149,6 +162,9 @@ void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 /* Drop a reference; lock held. */
 void job_release_request(struct shoal_job *job, struct shoal_request *request);
 
+/* Lock held: the arena's heap, with an error that says how full it is. */
+int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error);
+
 /* --- worker/shoal_collective.c */
 
 enum start_mode {
@@ -159,6 +175,10 @@ enum start_mode {
 /* Start a collective with this priority; on success one reference is the caller's. */
 int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
                      struct shoal_request **request, struct error *error);
+/* Lock held: the request is on its way; one reference is the caller's, one the library's. */
+void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode);
+/* Wait for the request with the job's timeout, and free it. A SHOAL_ code. */
+int collective_wait(struct shoal_request *request, struct error *error);
 /* What the public calls do with an ask and its checked blocks (none: NULL, 0), whose priorities it
  * sets. A SHOAL_ code; the text is the thread's. */
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,

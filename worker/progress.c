@@ -48,11 +48,22 @@ int progress_group_add(struct progress *progress, struct progress_group *group, 
 
 bool progress_group_remove(struct progress *progress, struct progress_group *group)
 {
-    assert(!group->requests);
+    assert(!group->requests && !group->transfers);
     staging_remove_own(&progress->staging, &group->own);
     DL_DELETE(progress->groups, group);
     progress->group_count--;
     return group->own.state == STAGING_FREE;
+}
+
+static bool is_transfer(const struct request *request)
+{
+    return request->ask.kind == COLLECTIVE_SEND;
+}
+
+/* What it is counted among. */
+static uint32_t *count_of(struct progress *progress, const struct request *request)
+{
+    return is_transfer(request) ? &progress->transfers[request->receives] : &progress->submitted;
 }
 
 static void leave_queue(struct request **queue, struct request *request)
@@ -68,9 +79,12 @@ static void complete(struct progress *progress, struct request *request, const s
     struct request *whole = request->whole ? request->whole : request;
     if (request->state == REQUEST_SUBMITTED) {
         progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
-        progress->submitted--;
+        --*count_of(progress, request);
     }
-    DL_DELETE(group->requests, request);
+    if (is_transfer(request))
+        DL_DELETE(group->transfers, request);
+    else
+        DL_DELETE(group->requests, request);
     group->request_count--;
     request->state = REQUEST_OVER;
     if (error && whole->result == 0) {
@@ -128,9 +142,8 @@ static void submit(struct progress *progress, struct request *request)
     request->number = progress->next_number++ * PROGRESS_RING_ENTRIES + progress->place;
     progress->table[progress->place] = request;
     progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
-    progress->submitted++;
+    ++*count_of(progress, request);
     request->state = REQUEST_SUBMITTED;
-    leave_queue(&progress->to_submit, request);
     push(progress, &(struct arena_submission){
                        .type = ARENA_SUBMIT,
                        .kind = (uint8_t)ask->kind,
@@ -151,12 +164,25 @@ static void submit(struct progress *progress, struct request *request)
         queue_for_staging(progress, request);
 }
 
+static void submit_next(struct progress *progress, struct request **queue, struct request *request)
+{
+    leave_queue(queue, request);
+    submit(progress, request);
+}
+
 static bool submit_waiting(struct progress *progress)
 {
     bool moved = false;
     while (progress->to_submit && progress->submitted < PROGRESS_SUBMITTED_MAX) {
-        submit(progress, progress->to_submit);
+        submit_next(progress, &progress->to_submit, progress->to_submit);
         moved = true;
+    }
+    for (unsigned way = 0; way < 2; way++) {
+        struct request **queue = &progress->to_transfer[way];
+        while (*queue && progress->transfers[way] < PROGRESS_TRANSFERS_MAX) {
+            submit_next(progress, queue, *queue);
+            moved = true;
+        }
     }
     if (!progress->to_submit)
         return moved;
@@ -165,7 +191,7 @@ static bool submit_waiting(struct progress *progress)
     DL_FOREACH(progress->groups, group)
     {
         if (group->requests && group->requests->state == REQUEST_QUEUED) {
-            submit(progress, group->requests);
+            submit_next(progress, &progress->to_submit, group->requests);
             moved = true;
         }
     }
@@ -277,11 +303,10 @@ static void enqueue(struct progress *progress, struct progress_group *group,
 }
 
 static int init_request(const struct progress *progress, const struct progress_group *group,
-                        const struct request_ask *ask, uint32_t rank, struct request *request,
-                        struct error *error)
+                        const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                        struct request *request, struct error *error)
 {
-    int code =
-        request_init(request, ask, rank, &group->rule, group->next_sequence, &progress->memory);
+    int code = request_init(request, ask, rank, &group->rule, sequence, &progress->memory);
     if (code < 0)
         error_set(error, code,
                   "%s: %" PRIu64 " elements are too many: one collective has at most %u "
@@ -317,9 +342,10 @@ int progress_submit(struct progress *progress, struct progress_group *group,
     struct request *made = NULL;
     if (block_count > 0 && !(made = calloc(block_count, sizeof(*made))))
         return error_set(error, ERR_MEMORY, "out of memory for %" PRIu32 " parts", block_count);
-    int code = init_request(progress, group, ask, rank, request, error);
+    int code = init_request(progress, group, ask, group->next_sequence, rank, request, error);
     for (uint32_t i = 0; i < block_count && code == 0; i++)
-        code = init_request(progress, group, &blocks[i], rank, &made[i], error);
+        code =
+            init_request(progress, group, &blocks[i], group->next_sequence, rank, &made[i], error);
     if (code < 0) {
         free(made);
         return code;
@@ -341,10 +367,38 @@ int progress_submit(struct progress *progress, struct progress_group *group,
     return 0;
 }
 
+int progress_transfer(struct progress *progress, struct progress_group *group,
+                      const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                      void *copy_to, struct request *request, struct error *error)
+{
+    const struct error *failure = progress->failed ? &progress->failure : &group->failure;
+    if (progress->failed || group->failed)
+        return error_set(error, failure->code, "%s", failure->text);
+    int code = init_request(progress, group, ask, sequence, rank, request, error);
+    if (code < 0)
+        return code;
+    assert(!request->staged);
+    request->group = group;
+    request->age = progress->next_age++;
+    request->incomplete = 1;
+    request->copy_to = copy_to;
+    request->receives = route_receives(&ask->route, rank);
+    DL_APPEND(group->transfers, request);
+    group->request_count++;
+    DL_APPEND2(progress->to_transfer[request->receives], request, queue_prev, queue_next);
+    submit_waiting(progress);
+    return 0;
+}
+
+static bool has_submitted(const struct progress *progress)
+{
+    return progress->submitted + progress->transfers[0] + progress->transfers[1] > 0;
+}
+
 bool progress_has_work(const struct progress *progress)
 {
-    return progress->to_submit || progress->to_stage || progress->to_deliver ||
-           progress->completed || (progress->failed && progress->submitted > 0);
+    return progress->to_submit || progress->to_copy || progress->to_stage || progress->to_deliver ||
+           progress->completed || (progress->failed && has_submitted(progress));
 }
 
 /* --- coming back --------------------------------------------------------------------------- */
@@ -353,6 +407,11 @@ static bool finish_if_done(struct progress *progress, struct request *request, u
 {
     if (!request_finished(request))
         return false;
+    if (request->copy_to && request->copied_bytes < request_bytes(request)) {
+        request->copying = true;
+        DL_APPEND2(progress->to_copy, request, queue_prev, queue_next);
+        return true;
+    }
     complete(progress, request, NULL, now_ns);
     return true;
 }
@@ -425,12 +484,28 @@ static bool receive(struct progress *progress, uint64_t now_ns)
     return moved;
 }
 
+/* A piece of the first receive that is done. */
+static void copy_out_next(struct progress *progress, struct progress_copy *copy)
+{
+    struct request *request = progress->to_copy;
+    uint64_t left = request_bytes(request) - request->copied_bytes;
+    leave_queue(&progress->to_copy, request);
+    request->copying = false;
+    *copy = (struct progress_copy){
+        .to = (uint8_t *)request->copy_to + request->copied_bytes,
+        .from = progress->arena->base + request->out_offset + request->copied_bytes,
+        .bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES,
+        .request = request,
+    };
+}
+
 enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
                                    struct progress_copy *copy)
 {
     if (progress->failed) {
         /* push() may have found out, where nothing could be failed. */
-        bool left = progress->submitted > 0 || progress->to_submit;
+        bool left = has_submitted(progress) || progress->to_submit || progress->to_transfer[0] ||
+                    progress->to_transfer[1];
         progress_fail(progress, &progress->failure, now_ns);
         return left ? PROGRESS_MOVED : PROGRESS_IDLE;
     }
@@ -449,6 +524,10 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
         };
         return PROGRESS_COPY;
     }
+    if (progress->to_copy) {
+        copy_out_next(progress, copy);
+        return PROGRESS_COPY;
+    }
     while ((slot = next_slot(progress))) {
         if (copy_in(progress, slot, copy))
             return PROGRESS_COPY;
@@ -460,7 +539,10 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
 
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns)
 {
-    if (copy->slot->state == STAGING_TAKEN)
+    if (copy->request) {
+        copy->request->copied_bytes += copy->bytes;
+        finish_if_done(progress, copy->request, now_ns);
+    } else if (copy->slot->state == STAGING_TAKEN)
         give_slot(progress, copy->slot);
     else
         chunk_done(progress, copy->slot, now_ns);
@@ -491,7 +573,11 @@ static void fail_request(struct progress *progress, struct request *request,
 {
     forget_results(progress, request);
     staging_abandon(&progress->staging, request);
-    if (request->state == REQUEST_QUEUED)
+    if (request->copying)
+        leave_queue(&progress->to_copy, request);
+    else if (request->state == REQUEST_QUEUED && is_transfer(request))
+        leave_queue(&progress->to_transfer[request->receives], request);
+    else if (request->state == REQUEST_QUEUED)
         leave_queue(&progress->to_submit, request);
     else if (request_has_chunk(request))
         leave_queue(&progress->to_stage, request);
@@ -507,6 +593,8 @@ void progress_fail_group(struct progress *progress, struct progress_group *group
     }
     while (group->requests)
         fail_request(progress, group->requests, &group->failure, now_ns);
+    while (group->transfers)
+        fail_request(progress, group->transfers, &group->failure, now_ns);
 }
 
 void progress_fail(struct progress *progress, const struct error *error, uint64_t now_ns)

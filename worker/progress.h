@@ -8,8 +8,10 @@
  * progress_work, progress_copied, and what fails requests. Hence nothing fails while it is copied.
  *
  * The submission ring cannot overflow: PROGRESS_SUBMITTED_MAX collectives and, beyond it, the
- * oldest of each group, and one chunk for every staging slot is all that can be out, and together
- * that is no more than the ring has entries. The completion ring has twice as many.
+ * oldest of each group, PROGRESS_TRANSFERS_MAX sends and as many receives, and one chunk for every
+ * staging slot is all that can be out, and together that is no more than the ring has entries. The
+ * completion ring has twice as many. Collectives, sends and receives are counted apart, since any
+ * of them may wait at another rank for one of the others.
  */
 #ifndef WORKER_PROGRESS_H
 #define WORKER_PROGRESS_H
@@ -19,16 +21,20 @@
 #include "worker/request.h"
 #include "worker/staging.h"
 
-#define PROGRESS_RING_ENTRIES 1024u
+#define PROGRESS_RING_ENTRIES 2048u
 #define PROGRESS_SUBMITTED_MAX 512u
+#define PROGRESS_TRANSFERS_MAX 256u /* sends, and as many receives; further ones wait */
 #define PROGRESS_SHARED_SLOTS_MAX 64u
 #define PROGRESS_GROUPS_MAX 200u
-_Static_assert(PROGRESS_SUBMITTED_MAX + PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX <=
+_Static_assert(PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_SHARED_SLOTS_MAX +
+                       2 * PROGRESS_GROUPS_MAX <=
                    PROGRESS_RING_ENTRIES,
                "the submission ring has room for all that can be out");
 
 /* A request at most this large is copied by the calling thread when nothing is ahead of it. */
 #define PROGRESS_SMALL_BYTES 65536u
+/* What a receive has got is copied out of the arena in pieces of this, between other work. */
+#define PROGRESS_COPY_BYTES (1u << 20)
 
 /* What progress needs of a group. Owned by the caller; zeroed, then number and rule set, then
  * progress_group_add. */
@@ -36,7 +42,8 @@ struct progress_group {
     uint32_t number; /* the daemon's */
     struct layout_rule rule;
     uint64_t next_sequence;
-    struct request *requests; /* incomplete, oldest first */
+    struct request *requests;  /* incomplete collectives, oldest first */
+    struct request *transfers; /* incomplete */
     uint32_t request_count;
     struct staging_slot own;
     bool failed; /* then every further request fails with this: */
@@ -52,14 +59,18 @@ struct progress {
     uint32_t group_count;
     struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
     uint64_t next_number, next_age;
-    uint32_t submitted;              /* requests in the table */
+    uint32_t submitted;              /* collectives and blocks in the table */
     uint32_t place;                  /* where the search for a free place in the table begins */
     struct request *to_submit;       /* in the order of the calls */
     struct request *to_stage;        /* submitted, with chunks to hand over: priority, then age */
     struct staging_slot *to_deliver; /* results to be copied out */
-    struct request *completed;       /* for the caller to take: progress_next_completed */
-    bool doorbell;                   /* something was pushed since progress_doorbell_due */
-    bool failed;                     /* the job: nothing goes on */
+    /* Sends, and receives: to be submitted, in the order of the calls; submitted. */
+    struct request *to_transfer[2];
+    uint32_t transfers[2];
+    struct request *to_copy;   /* receives that are done, to be copied out of the arena */
+    struct request *completed; /* for the caller to take: progress_next_completed */
+    bool doorbell;             /* something was pushed since progress_doorbell_due */
+    bool failed;               /* the job: nothing goes on */
     struct error failure;
 };
 
@@ -68,7 +79,8 @@ struct progress_copy {
     void *to;
     const void *from;
     uint64_t bytes;
-    struct staging_slot *slot;
+    struct staging_slot *slot; /* or NULL: of a receive */
+    struct request *request;   /* then: which */
 };
 
 enum progress_result {
@@ -98,6 +110,12 @@ int progress_submit(struct progress *progress, struct progress_group *group,
                     const struct request_ask *ask, const struct request_ask *blocks,
                     uint32_t block_count, uint32_t rank, struct request *request,
                     struct error *error);
+
+/* A checked ask of a send or receive whose data lies in the arena: copy_to is where it is to be
+ * copied when it has come, or NULL. Results as above. */
+int progress_transfer(struct progress *progress, struct progress_group *group,
+                      const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                      void *copy_to, struct request *request, struct error *error);
 
 /* Whether the driver has something to do that did not come from the daemon. */
 bool progress_has_work(const struct progress *progress);

@@ -66,7 +66,11 @@ struct request {
     struct request *whole;  /* a block: whose it is; else NULL */
     struct request *blocks; /* the whole: [block_count], freed by request_clear; or NULL */
     uint32_t block_count;
-    uint32_t incomplete;                     /* the whole: itself and its blocks */
+    uint32_t incomplete;   /* the whole: itself and its blocks */
+    void *copy_to;         /* a receive: where its data goes from the arena; NULL: it stays there */
+    uint64_t copied_bytes; /* of that */
+    bool copying;          /* in the queue for it */
+    bool receives;         /* of a transfer: this rank is the one that gets the data */
     struct request *prev, *next;             /* group's incomplete requests */
     struct request *queue_prev, *queue_next; /* waiting to be submitted, staged, or told complete */
 };
@@ -80,6 +84,9 @@ struct request_memory {
     const uint8_t *base; /* of the arena */
     uint64_t data_offset, total_bytes;
 };
+
+/* Whether the buffer lies in the data area, so that it can be used where it is. */
+bool request_in_arena(const struct request_memory *memory, const void *buffer, uint64_t bytes);
 
 /* Set up a checked ask: cut it up and decide between staging and direct use of arena memory.
  * ERR_INVALID when the buffer has too many chunks. The state is QUEUED. */

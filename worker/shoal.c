@@ -212,14 +212,7 @@ void *shoal_alloc(shoal_job *job, size_t bytes)
     }
     uint64_t offset;
     pthread_mutex_lock(&job->lock);
-    int code = arena_heap_allocate(&job->heap, bytes, &offset);
-    if (code < 0)
-        error_set(&error, code,
-                  "no room for %zu bytes in the arena of %" PRIu64 ": %" PRIu64 " free, %" PRIu64
-                  " at most in one piece (options.arena_bytes or "
-                  "SHOAL_ARENA_BYTES makes it larger)",
-                  bytes, job->arena.total_bytes, arena_heap_free_bytes(&job->heap),
-                  arena_heap_largest_bytes(&job->heap));
+    int code = job_allocate(job, bytes, &offset, &error);
     pthread_mutex_unlock(&job->lock);
     if (code < 0) {
         error_text_keep(&error);

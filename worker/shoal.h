@@ -175,6 +175,19 @@ SHOAL_API int shoal_all_to_all_v(shoal_group *group, const void *const send[],
                                  const size_t recv_counts[], enum shoal_dtype dtype,
                                  shoal_request **request);
 
+/* From one rank to another: `count` elements to `peer`, or from it, a rank of the group other than
+ * this one, which makes the other of the two calls with the same count and type. Those with one tag
+ * (0 to 2^31 - 1) arrive in the order in which they were sent; those with different tags, and
+ * collectives, may be waited for in any order. Data that does not lie in the arena goes through
+ * memory taken from it: SHOAL_EMEMORY when that has no room. Of a send, the buffer is then free as
+ * soon as the call returns. When the peer leaves the job, or asks for another count or type, the
+ * group fails: SHOAL_ELOST, SHOAL_EMISMATCH. Of a rank's sends 256 are under way at once, and of its
+ * receives as many; others follow in the order of the calls. */
+SHOAL_API int shoal_send(shoal_group *group, const void *data, size_t count, enum shoal_dtype dtype,
+                         int peer, int tag, shoal_request **request);
+SHOAL_API int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
+                         int peer, int tag, shoal_request **request);
+
 /* Progress among requests in flight: smaller priorities go first. For the next collectives that
  * this thread starts on the group; 0 at first. All ranks should use the same. */
 SHOAL_API int shoal_group_set_priority(shoal_group *group, uint32_t priority);

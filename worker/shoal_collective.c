@@ -27,8 +27,20 @@ static bool needs_background(const struct shoal_job *job, const struct shoal_req
     if (mode == START_WAITING)
         return job->completions_used;
     return mode == START_BACKGROUND || job->completions_used || request->core.block_count > 0 ||
-           request->core.state == REQUEST_QUEUED || request_has_chunk(&request->core) ||
+           request->core.copy_to || request->core.state == REQUEST_QUEUED ||
+           request_has_chunk(&request->core) ||
            (request->core.staged && request_bytes(&request->core) > PROGRESS_SMALL_BYTES);
+}
+
+void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode)
+{
+    request->job = job;
+    request->references = 2; /* the caller's, and progress's until it is complete */
+    DL_APPEND(job->requests, request);
+    if (needs_background(job, request, mode))
+        progress_thread_adopt(job, request);
+    /* Who waits at once will drive; else the background thread is told. */
+    progress_thread_notify(job);
 }
 
 /* The asks are checked. */
@@ -47,15 +59,8 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
     else
         code = progress_submit(&job->progress, &group->core, ask, blocks, block_count, group->rank,
                                &made->core, error);
-    if (code == 0) {
-        made->job = job;
-        made->references = 2; /* the caller's, and progress's until it is complete */
-        DL_APPEND(job->requests, made);
-        if (needs_background(job, made, mode))
-            progress_thread_adopt(job, made);
-        /* Who waits at once will drive; else the background thread is told. */
-        progress_thread_notify(job);
-    }
+    if (code == 0)
+        collective_started(job, made, mode);
     pthread_mutex_unlock(&job->lock);
     if (code < 0) {
         free(made);
@@ -114,6 +119,11 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
         job_release_request(job, request);
     pthread_mutex_unlock(&job->lock);
     return code;
+}
+
+int collective_wait(struct shoal_request *request, struct error *error)
+{
+    return wait_for_request(request, -1, true, error);
 }
 
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
