@@ -27,7 +27,7 @@
 #include "common/error.h"
 
 #define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
-#define ARENA_VERSION 2
+#define ARENA_VERSION 3
 #define ARENA_ALIGNMENT 64            /* of every offset handed over for data */
 #define ARENA_RING_ENTRIES_MAX 65536u /* and a power of two, at least 16 */
 #define ARENA_LEAST_BYTES (1u << 20)
@@ -39,6 +39,10 @@ enum arena_submission_type {
 };
 
 #define ARENA_FLAG_STAGED 1u
+/* Of a COLLECTIVE_SEND: tell when any rank has sent with the tag in `sequence`. in_offset: how many
+ * this rank has got with it from each rank of the group, u32 each. The completion's chunk is the
+ * rank, or UINT32_MAX: all others have left. */
+#define ARENA_FLAG_ANY 2u
 
 struct arena_submission {
     uint8_t type; /* enum arena_submission_type */
@@ -48,7 +52,8 @@ struct arena_submission {
     uint32_t group;
     uint64_t request;  /* the worker's own number, echoed in completions */
     uint64_t sequence; /* of the group: 0, 1, 2 ... in the order that all ranks submit; the blocks
-                        * of a collective have its own, and follow it by number, before the next */
+                        * of a collective have its own, and follow it by number, before the next;
+                        * of sends see common/wire.h */
     uint64_t count;    /* elements */
     uint64_t in_offset;
     uint64_t out_offset;

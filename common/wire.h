@@ -9,7 +9,7 @@
 #include "common/error.h"
 
 #define WIRE_MAGIC 0x4c4f4853u /* "SHOL" */
-#define WIRE_VERSION 2
+#define WIRE_VERSION 3
 #define WIRE_HEADER_BYTES 64
 
 enum wire_type {
@@ -17,6 +17,9 @@ enum wire_type {
     WIRE_RESULT = 2,       /* owner to node: the reduced chunk (may be empty) */
     WIRE_DISAGREE = 3,     /* node to owner of chunk 0: its ranks disagree; payload: wire_ask[] */
     WIRE_ERROR = 4,        /* owner to node: the collective failed; payload: text without NUL */
+    WIRE_PROBE = 5,        /* to a sender's node: has it sent this, or later, with this tag? */
+    WIRE_READY = 6,        /* the answer: it has */
+    WIRE_GONE = 7,         /* the answer: it has left the job, and has not */
 };
 
 /* The sequence numbers of sends are not those of the group's collectives: this bit, the tag, and a

@@ -44,6 +44,7 @@ server/disagreement*.[ch]   3 pure
 server/chunk*.[ch]          3 pure
 server/slot*.[ch]           3 pure
 server/transfer*.[ch]       3 pure
+server/probe*.[ch]          3 pure
 server/collective*.[ch]     3 pure
 server/group*.[ch]          3 pure
 server/gathering*.[ch]      3 pure

@@ -350,6 +350,10 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
                              "a result for group %" PRIu32 ", in which it owns no shard",
                              group->id);
         return chunk_result(group, from, header, buffer, error);
+    case WIRE_PROBE:
+    case WIRE_READY:
+    case WIRE_GONE:
+        return probe_message(group, from, header, error);
     default:
         return message_error(group, from, header, buffer, error);
     }

@@ -289,6 +289,7 @@ static void group_drop(struct exchange_group *group)
     assert(group->pending == 0);
     collectives_drop(group);
     slots_drop(group);
+    probes_drop(group);
     memset(group->in_flight, 0, group->owner_count * sizeof(*group->in_flight));
     memset(group->slots_of, 0, group->node_count * sizeof(*group->slots_of));
 }

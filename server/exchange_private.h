@@ -12,6 +12,7 @@
 #define NO_INDEX UINT32_MAX
 #define SLOT_BUCKETS 64 /* a power of two */
 #define COLLECTIVE_BUCKETS 1024
+#define PROBE_BUCKETS 64
 
 struct exchange_peer {
     bool up;
@@ -74,6 +75,7 @@ struct local_rank {
     struct wire_ask last;   /* that collective */
     struct collective *submitted; /* the newest that it has submitted, or the one before that in the
                                    * group's list when that is gone */
+    struct any_receive *any;      /* its receives from any rank (probe.c); NULL: none so far */
 };
 
 struct exchange_group {
@@ -112,8 +114,10 @@ struct exchange_group {
     struct outlet *transfer_queue; /* those with a chunk to issue */
     bool *left;                    /* [size]: ranks of the group that have left the job */
     uint64_t transfer_slots;       /* open here */
-    uint64_t collectives;          /* in the list */
-    uint32_t chunks;               /* of those and of transfers, made or not */
+    struct probe_pair *probes[PROBE_BUCKETS]; /* what receivers from any rank ask of this node */
+    uint64_t probe_version;                   /* of the last that a rank of this node has asked */
+    uint64_t collectives;                     /* in the list */
+    uint32_t chunks;                          /* of those and of transfers, made or not */
     struct slot *slot_table[SLOT_BUCKETS];
     uint64_t pending; /* tasks and sends under way that touch its memory */
     struct slab chunk_slab;
@@ -308,6 +312,18 @@ uint64_t transfer_slots_most(const struct exchange_group *group);
 /* Another node asks for the transfer: the same, when the sender is gone and has not sent. */
 void transfer_check_source(struct exchange_group *group, uint64_t sequence,
                            const struct wire_ask *ask);
+
+/* probe.c: receives from any rank */
+int probe_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
+                 const struct arena_submission *submission, struct error *error);
+/* PROBE, READY or GONE, from a node. */
+int probe_message(struct exchange_group *group, uint32_t node, const struct wire_header *header,
+                  struct error *error);
+/* The transfer's sender has submitted it. */
+void probes_sent(struct exchange_group *group, const struct collective *transfer);
+/* A rank of this node, by its place in the group, has left the job. */
+void probes_rank_left(struct exchange_group *group, uint32_t rank);
+void probes_drop(struct exchange_group *group);
 
 /* collective_issue.c */
 /* Issue the outlet's next chunk; false when memory is lacking. */

@@ -14,6 +14,14 @@
 /* Of a rank, in all its groups, both ways; the library has fewer under way. */
 #define TRANSFERS_MAX 1024u
 
+static int transfer_check_worker(const struct exchange_worker *worker, struct error *error)
+{
+    return worker->transfers < TRANSFERS_MAX
+               ? 0
+               : error_set(error, ERR_PROTOCOL, "more than %u sends and receives under way",
+                           TRANSFERS_MAX);
+}
+
 uint64_t transfer_slots_most(const struct exchange_group *group)
 {
     return (uint64_t)group->size * TRANSFERS_MAX * group->window;
@@ -91,14 +99,17 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
                     const struct arena_submission *submission, struct error *error)
 {
     struct wire_ask ask = submission_ask(submission);
+    if (submission->flags & ARENA_FLAG_ANY)
+        return transfer_check_worker(worker, error) == 0
+                   ? probe_submit(group, local, worker, submission, error)
+                   : ERR_PROTOCOL;
     int result = wire_ask_check(&ask, group->size, error);
     if (result == 0)
         result = transfer_check(group, local, submission, &ask, error);
     if (result == 0)
         result = submission_check_worker(worker, submission, &ask, error);
-    if (result == 0 && worker->transfers >= TRANSFERS_MAX)
-        result = error_set(error, ERR_PROTOCOL, "more than %u sends and receives under way",
-                           TRANSFERS_MAX);
+    if (result == 0)
+        result = transfer_check_worker(worker, error);
     if (result != 0)
         return result;
     struct collective *transfer = collective_find(group, submission->sequence, ask.block);
@@ -115,6 +126,8 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
         group->transfers = transfer;
     }
     bool all_here = collective_add_part(transfer, local, &ask, submission);
+    if (group->locals[local].group_rank == transfer->route.from)
+        probes_sent(group, transfer);
     if (all_here && transfer->disagree)
         slot_disagree_local(transfer);
     else if (all_here)
@@ -145,8 +158,12 @@ void transfers_issue(struct exchange_group *group)
 
 void transfers_rank_left(struct exchange_group *group, uint32_t job_rank)
 {
-    for (uint32_t rank = 0; rank < group->size; rank++)
-        group->left[rank] |= group->ranks[rank] == job_rank;
+    for (uint32_t rank = 0; rank < group->size; rank++) {
+        if (group->ranks[rank] != job_rank)
+            continue;
+        group->left[rank] = true;
+        probes_rank_left(group, rank); /* there are some on its node only */
+    }
     for (struct collective *it = group->transfers; it && !group->failed; it = it->next)
         transfer_check_left(it);
     slots_check_sources(group);

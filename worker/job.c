@@ -48,6 +48,10 @@ void job_release_request(struct shoal_job *job, struct shoal_request *request)
         arena_heap_free(&job->heap, request->bounce_offset);
         request->bounce_offset = 0;
     }
+    if (request->core.numbers_offset && request->core.state == REQUEST_COMPLETE) {
+        arena_heap_free(&job->heap, request->core.numbers_offset); /* is only read */
+        request->core.numbers_offset = 0;
+    }
     if (--request->references > 0)
         return;
     DL_DELETE(job->requests, request);
@@ -95,11 +99,12 @@ static void free_group(struct shoal_group *group)
 {
     free(group->weights);
     free(group->priorities);
-    struct transfer_counter *counter, *next;
-    HASH_ITER(hh, group->transfer_counters, counter, next)
-    {
-        HASH_DEL(group->transfer_counters, counter);
+    struct transfer_counter *counter = group->transfer_counters;
+    HASH_CLEAR(hh, group->transfer_counters);
+    while (counter) {
+        struct transfer_counter *next = counter->hh.next;
         free(counter);
+        counter = next;
     }
     free(group);
 }

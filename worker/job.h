@@ -11,6 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+/* Without memory for its table nothing is added (hh.tbl is NULL); the default ends the process. */
+#define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
 #include "common/arena.h"
@@ -34,6 +37,7 @@ struct shoal_request {
     void (*callback)(void *argument, int result);
     void *callback_argument;
     uint64_t bounce_offset;            /* arena memory that a transfer goes through, or 0 */
+    int *source;                       /* where a receive from any rank says who it was, or NULL */
     struct shoal_request *prev, *next; /* of the job */
     struct shoal_request *called_next; /* callbacks to be called */
 };
@@ -164,6 +168,11 @@ void job_release_request(struct shoal_job *job, struct shoal_request *request);
 
 /* Lock held: the arena's heap, with an error that says how full it is. */
 int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error);
+
+/* --- worker/shoal_transfer.c */
+
+/* The driver: receives from any rank, for which there is a sender, go on. */
+void transfers_match(struct shoal_job *job);
 
 /* --- worker/shoal_collective.c */
 

@@ -1,4 +1,4 @@
-#include "worker/progress.h"
+#include "worker/progress_private.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -55,18 +55,16 @@ bool progress_group_remove(struct progress *progress, struct progress_group *gro
     return group->own.state == STAGING_FREE;
 }
 
-static bool is_transfer(const struct request *request)
-{
-    return request->ask.kind == COLLECTIVE_SEND;
-}
-
 /* What it is counted among. */
 static uint32_t *count_of(struct progress *progress, const struct request *request)
 {
-    return is_transfer(request) ? &progress->transfers[request->receives] : &progress->submitted;
+    if (request->any)
+        return &progress->any;
+    return progress_is_transfer(request) ? &progress->transfers[request->receives]
+                                         : &progress->submitted;
 }
 
-static void leave_queue(struct request **queue, struct request *request)
+void progress_leave_queue(struct request **queue, struct request *request)
 {
     DL_DELETE2(*queue, request, queue_prev, queue_next);
 }
@@ -81,7 +79,7 @@ static void complete(struct progress *progress, struct request *request, const s
         progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
         --*count_of(progress, request);
     }
-    if (is_transfer(request))
+    if (progress_is_transfer(request))
         DL_DELETE(group->transfers, request);
     else
         DL_DELETE(group->requests, request);
@@ -102,7 +100,7 @@ struct request *progress_next_completed(struct progress *progress)
 {
     struct request *request = progress->completed;
     if (request)
-        leave_queue(&progress->completed, request);
+        progress_leave_queue(&progress->completed, request);
     return request;
 }
 
@@ -144,6 +142,16 @@ static void submit(struct progress *progress, struct request *request)
     progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
     ++*count_of(progress, request);
     request->state = REQUEST_SUBMITTED;
+    if (request->any) {
+        push(progress, &(struct arena_submission){.type = ARENA_SUBMIT,
+                                                  .kind = (uint8_t)ask->kind,
+                                                  .group = request->group->number,
+                                                  .request = request->number,
+                                                  .sequence = request->sequence,
+                                                  .in_offset = request->numbers_offset,
+                                                  .flags = ARENA_FLAG_ANY});
+        return;
+    }
     push(progress, &(struct arena_submission){
                        .type = ARENA_SUBMIT,
                        .kind = (uint8_t)ask->kind,
@@ -166,15 +174,19 @@ static void submit(struct progress *progress, struct request *request)
 
 static void submit_next(struct progress *progress, struct request **queue, struct request *request)
 {
-    leave_queue(queue, request);
+    progress_leave_queue(queue, request);
     submit(progress, request);
 }
 
-static bool submit_waiting(struct progress *progress)
+bool progress_submit_waiting(struct progress *progress)
 {
     bool moved = false;
     while (progress->to_submit && progress->submitted < PROGRESS_SUBMITTED_MAX) {
         submit_next(progress, &progress->to_submit, progress->to_submit);
+        moved = true;
+    }
+    while (progress->to_any && progress->any < PROGRESS_ANY_MAX) {
+        submit_next(progress, &progress->to_any, progress->to_any);
         moved = true;
     }
     for (unsigned way = 0; way < 2; way++) {
@@ -214,10 +226,10 @@ static struct staging_slot *take_slot(struct progress *progress, struct request 
     slot->number = request->number;
     slot->chunk = request->chunks_given++;
     if (!request_has_chunk(request)) {
-        leave_queue(&progress->to_stage, request);
+        progress_leave_queue(&progress->to_stage, request);
     } else if (request->whole) {
         /* The blocks of a collective go side by side: each has another owner. */
-        leave_queue(&progress->to_stage, request);
+        progress_leave_queue(&progress->to_stage, request);
         queue_for_staging(progress, request);
     }
     return slot;
@@ -302,9 +314,9 @@ static void enqueue(struct progress *progress, struct progress_group *group,
     DL_APPEND2(progress->to_submit, request, queue_prev, queue_next);
 }
 
-static int init_request(const struct progress *progress, const struct progress_group *group,
-                        const struct request_ask *ask, uint64_t sequence, uint32_t rank,
-                        struct request *request, struct error *error)
+int progress_init_request(const struct progress *progress, const struct progress_group *group,
+                          const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                          struct request *request, struct error *error)
 {
     int code = request_init(request, ask, rank, &group->rule, sequence, &progress->memory);
     if (code < 0)
@@ -342,10 +354,11 @@ int progress_submit(struct progress *progress, struct progress_group *group,
     struct request *made = NULL;
     if (block_count > 0 && !(made = calloc(block_count, sizeof(*made))))
         return error_set(error, ERR_MEMORY, "out of memory for %" PRIu32 " parts", block_count);
-    int code = init_request(progress, group, ask, group->next_sequence, rank, request, error);
+    int code =
+        progress_init_request(progress, group, ask, group->next_sequence, rank, request, error);
     for (uint32_t i = 0; i < block_count && code == 0; i++)
-        code =
-            init_request(progress, group, &blocks[i], group->next_sequence, rank, &made[i], error);
+        code = progress_init_request(progress, group, &blocks[i], group->next_sequence, rank,
+                                     &made[i], error);
     if (code < 0) {
         free(made);
         return code;
@@ -361,44 +374,23 @@ int progress_submit(struct progress *progress, struct progress_group *group,
         made[i].whole = request;
         enqueue(progress, group, &made[i], age);
     }
-    submit_waiting(progress);
+    progress_submit_waiting(progress);
     if (nothing_ahead)
         stage_if_small(progress, request);
     return 0;
 }
 
-int progress_transfer(struct progress *progress, struct progress_group *group,
-                      const struct request_ask *ask, uint64_t sequence, uint32_t rank,
-                      void *copy_to, struct request *request, struct error *error)
-{
-    const struct error *failure = progress->failed ? &progress->failure : &group->failure;
-    if (progress->failed || group->failed)
-        return error_set(error, failure->code, "%s", failure->text);
-    int code = init_request(progress, group, ask, sequence, rank, request, error);
-    if (code < 0)
-        return code;
-    assert(!request->staged);
-    request->group = group;
-    request->age = progress->next_age++;
-    request->incomplete = 1;
-    request->copy_to = copy_to;
-    request->receives = route_receives(&ask->route, rank);
-    DL_APPEND(group->transfers, request);
-    group->request_count++;
-    DL_APPEND2(progress->to_transfer[request->receives], request, queue_prev, queue_next);
-    submit_waiting(progress);
-    return 0;
-}
-
 static bool has_submitted(const struct progress *progress)
 {
-    return progress->submitted + progress->transfers[0] + progress->transfers[1] > 0;
+    return progress->submitted + progress->transfers[0] + progress->transfers[1] + progress->any >
+           0;
 }
 
 bool progress_has_work(const struct progress *progress)
 {
-    return progress->to_submit || progress->to_copy || progress->to_stage || progress->to_deliver ||
-           progress->completed || (progress->failed && has_submitted(progress));
+    return progress->to_submit || progress->to_copy || progress->matched || progress->to_stage ||
+           progress->to_deliver || progress->completed ||
+           (progress->failed && has_submitted(progress));
 }
 
 /* --- coming back --------------------------------------------------------------------------- */
@@ -447,6 +439,24 @@ static bool receive_chunk(struct progress *progress, const struct arena_completi
     return true;
 }
 
+/* A receive from any rank has found one, or nobody is left. */
+static void receive_match(struct progress *progress, struct request *request, uint32_t source,
+                          uint64_t now_ns)
+{
+    if (source == UINT32_MAX) {
+        struct error error;
+        error_set(&error, ERR_LOST,
+                  "recv from any rank: all other ranks of the group have left the job");
+        complete(progress, request, &error, now_ns);
+        return;
+    }
+    progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
+    progress->any--;
+    request->state = REQUEST_MATCHED;
+    request->any_source = source;
+    DL_APPEND2(progress->matched, request, queue_prev, queue_next);
+}
+
 static bool receive_done(struct progress *progress, const struct arena_completion *completion,
                          uint64_t now_ns)
 {
@@ -454,6 +464,10 @@ static bool receive_done(struct progress *progress, const struct arena_completio
     if (!request || request->number != completion->request)
         /* Late news of a failed request is no fault; a number never given is. */
         return completion->request / PROGRESS_RING_ENTRIES < progress->next_number;
+    if (request->any) {
+        receive_match(progress, request, completion->chunk, now_ns);
+        return true;
+    }
     if (request->done_seen || (request->staged && request->chunks_back != request->layout.chunks))
         return false;
     request->done_seen = true;
@@ -484,33 +498,18 @@ static bool receive(struct progress *progress, uint64_t now_ns)
     return moved;
 }
 
-/* A piece of the first receive that is done. */
-static void copy_out_next(struct progress *progress, struct progress_copy *copy)
-{
-    struct request *request = progress->to_copy;
-    uint64_t left = request_bytes(request) - request->copied_bytes;
-    leave_queue(&progress->to_copy, request);
-    request->copying = false;
-    *copy = (struct progress_copy){
-        .to = (uint8_t *)request->copy_to + request->copied_bytes,
-        .from = progress->arena->base + request->out_offset + request->copied_bytes,
-        .bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES,
-        .request = request,
-    };
-}
-
 enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
                                    struct progress_copy *copy)
 {
     if (progress->failed) {
         /* push() may have found out, where nothing could be failed. */
         bool left = has_submitted(progress) || progress->to_submit || progress->to_transfer[0] ||
-                    progress->to_transfer[1];
+                    progress->to_transfer[1] || progress->to_any || progress->matched;
         progress_fail(progress, &progress->failure, now_ns);
         return left ? PROGRESS_MOVED : PROGRESS_IDLE;
     }
     bool moved = receive(progress, now_ns);
-    moved |= submit_waiting(progress);
+    moved |= progress_submit_waiting(progress);
     struct staging_slot *slot = progress->to_deliver;
     if (slot) {
         const struct request *request = slot->request;
@@ -525,7 +524,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
         return PROGRESS_COPY;
     }
     if (progress->to_copy) {
-        copy_out_next(progress, copy);
+        progress_copy_out(progress, copy);
         return PROGRESS_COPY;
     }
     while ((slot = next_slot(progress))) {
@@ -574,13 +573,17 @@ static void fail_request(struct progress *progress, struct request *request,
     forget_results(progress, request);
     staging_abandon(&progress->staging, request);
     if (request->copying)
-        leave_queue(&progress->to_copy, request);
-    else if (request->state == REQUEST_QUEUED && is_transfer(request))
-        leave_queue(&progress->to_transfer[request->receives], request);
+        progress_leave_queue(&progress->to_copy, request);
+    else if (request->state == REQUEST_MATCHED)
+        progress_leave_queue(&progress->matched, request);
+    else if (request->state == REQUEST_QUEUED && request->any)
+        progress_leave_queue(&progress->to_any, request);
+    else if (request->state == REQUEST_QUEUED && progress_is_transfer(request))
+        progress_leave_queue(&progress->to_transfer[request->receives], request);
     else if (request->state == REQUEST_QUEUED)
-        leave_queue(&progress->to_submit, request);
+        progress_leave_queue(&progress->to_submit, request);
     else if (request_has_chunk(request))
-        leave_queue(&progress->to_stage, request);
+        progress_leave_queue(&progress->to_stage, request);
     complete(progress, request, error, now_ns);
 }
 

@@ -8,10 +8,11 @@
  * progress_work, progress_copied, and what fails requests. Hence nothing fails while it is copied.
  *
  * The submission ring cannot overflow: PROGRESS_SUBMITTED_MAX collectives and, beyond it, the
- * oldest of each group, PROGRESS_TRANSFERS_MAX sends and as many receives, and one chunk for every
- * staging slot is all that can be out, and together that is no more than the ring has entries. The
- * completion ring has twice as many. Collectives, sends and receives are counted apart, since any
- * of them may wait at another rank for one of the others.
+ * oldest of each group, PROGRESS_TRANSFERS_MAX sends and as many receives, PROGRESS_ANY_MAX
+ * receives that look for a sender, and one chunk for every staging slot is all that can be out, and
+ * together that is no more than the ring has entries. The completion ring has twice as many.
+ * Collectives, sends and receives are counted apart, since any of them may wait at another rank for
+ * one of the others.
  */
 #ifndef WORKER_PROGRESS_H
 #define WORKER_PROGRESS_H
@@ -24,10 +25,11 @@
 #define PROGRESS_RING_ENTRIES 2048u
 #define PROGRESS_SUBMITTED_MAX 512u
 #define PROGRESS_TRANSFERS_MAX 256u /* sends, and as many receives; further ones wait */
+#define PROGRESS_ANY_MAX 64u /* receives from any rank that look for one; further ones wait */
 #define PROGRESS_SHARED_SLOTS_MAX 64u
 #define PROGRESS_GROUPS_MAX 200u
-_Static_assert(PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_SHARED_SLOTS_MAX +
-                       2 * PROGRESS_GROUPS_MAX <=
+_Static_assert(PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +
+                       PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX <=
                    PROGRESS_RING_ENTRIES,
                "the submission ring has room for all that can be out");
 
@@ -67,6 +69,9 @@ struct progress {
     /* Sends, and receives: to be submitted, in the order of the calls; submitted. */
     struct request *to_transfer[2];
     uint32_t transfers[2];
+    /* Receives from any rank: to be submitted; those for which there is a sender. */
+    struct request *to_any, *matched;
+    uint32_t any;              /* submitted */
     struct request *to_copy;   /* receives that are done, to be copied out of the arena */
     struct request *completed; /* for the caller to take: progress_next_completed */
     bool doorbell;             /* something was pushed since progress_doorbell_due */
@@ -116,6 +121,22 @@ int progress_submit(struct progress *progress, struct progress_group *group,
 int progress_transfer(struct progress *progress, struct progress_group *group,
                       const struct request_ask *ask, uint64_t sequence, uint32_t rank,
                       void *copy_to, struct request *request, struct error *error);
+
+/* The same for a receive from any rank, with the tag in `sequence`: ask is as if it came from one
+ * of them. numbers_offset: arena memory for one u32 for each rank of the group, the numbers of
+ * those received from it so far, which stays as it is while it looks for a sender. */
+int progress_any(struct progress *progress, struct progress_group *group,
+                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *copy_to,
+                 uint64_t numbers_offset, struct request *request, struct error *error);
+/* One that looked, and has found any_source, who has sent with its number or a later one; NULL:
+ * there is none. Of those of the group with one tag it is the oldest, whichever it was that looked.
+ * The caller must say at once how it goes on: */
+struct request *progress_next_matched(struct progress *progress);
+/* as a receive from that rank, with this number; */
+void progress_any_found(struct progress *progress, struct request *request, uint32_t block,
+                        const struct route *route, uint64_t sequence);
+/* or by looking again, with numbers that have changed. */
+void progress_any_again(struct progress *progress, struct request *request);
 
 /* Whether the driver has something to do that did not come from the daemon. */
 bool progress_has_work(const struct progress *progress);

@@ -267,8 +267,9 @@ static bool step(struct shoal_job *job)
         memcpy(copy.to, copy.from, copy.bytes);
         pthread_mutex_lock(&job->lock);
         progress_copied(&job->progress, &copy, clock_now_ns());
-        ring_daemon(job);
     }
+    transfers_match(job);
+    ring_daemon(job);
     finish_completed(job);
     return result != PROGRESS_IDLE;
 }

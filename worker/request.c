@@ -164,6 +164,14 @@ void request_describe(const struct request *request, uint32_t group, char *text,
 {
     const struct request_ask *ask = &request->ask;
     char what[128];
+    if (request->any) {
+        snprintf(text, bytes,
+                 "recv of %" PRIu64 " %s from any rank of group %" PRIu32 " with tag %" PRIu32
+                 ": nobody has sent it yet",
+                 ask->count, dtype_name(ask->dtype), group,
+                 (uint32_t)(request->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX);
+        return;
+    }
     if (ask->kind == COLLECTIVE_SEND) {
         snprintf(text, bytes,
                  "%s of %" PRIu64 " %s %s rank %" PRIu32 " of group %" PRIu32 " with tag %" PRIu32

@@ -38,7 +38,8 @@ struct request_ask {
 enum request_state {
     REQUEST_QUEUED,
     REQUEST_SUBMITTED,
-    REQUEST_OVER, /* a block; or the whole, while blocks of it are not */
+    REQUEST_MATCHED, /* a receive from any rank, for which there is a sender */
+    REQUEST_OVER,    /* a block; or the whole, while blocks of it are not */
     REQUEST_COMPLETE,
 };
 
@@ -71,6 +72,9 @@ struct request {
     uint64_t copied_bytes; /* of that */
     bool copying;          /* in the queue for it */
     bool receives;         /* of a transfer: this rank is the one that gets the data */
+    bool any;              /* and it looks for who sends it; then: */
+    uint32_t any_source;   /* who has been found */
+    uint64_t numbers_offset;                 /* see progress_any */
     struct request *prev, *next;             /* group's incomplete requests */
     struct request *queue_prev, *queue_next; /* waiting to be submitted, staged, or told complete */
 };

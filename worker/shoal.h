@@ -180,13 +180,21 @@ SHOAL_API int shoal_all_to_all_v(shoal_group *group, const void *const send[],
  * (0 to 2^31 - 1) arrive in the order in which they were sent; those with different tags, and
  * collectives, may be waited for in any order. Data that does not lie in the arena goes through
  * memory taken from it: SHOAL_EMEMORY when that has no room. Of a send, the buffer is then free as
- * soon as the call returns. When the peer leaves the job, or asks for another count or type, the
- * group fails: SHOAL_ELOST, SHOAL_EMISMATCH. Of a rank's sends 256 are under way at once, and of its
- * receives as many; others follow in the order of the calls. */
+ * soon as the call returns; the request is complete when the other side has got it, so two ranks
+ * that both wait for a send first wait for ever. When the peer leaves the job, or asks for another
+ * count or type, the group fails: SHOAL_ELOST, SHOAL_EMISMATCH. Of a rank's sends 256 are under way
+ * at once, and of its receives as many; others follow in the order of the calls. */
 SHOAL_API int shoal_send(shoal_group *group, const void *data, size_t count, enum shoal_dtype dtype,
                          int peer, int tag, shoal_request **request);
 SHOAL_API int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
                          int peer, int tag, shoal_request **request);
+/* From whichever rank sends something with the tag first: *source, unless it is NULL, is set to it
+ * before the request is complete, and must be there until then. Of one rank's sends those that were
+ * sent first come first, and so do, with one tag, the receives from any rank that were started
+ * first; one that names the rank may overtake those. It looks for a sender by a message to every
+ * node of the group. SHOAL_ELOST when all others have left the job. */
+SHOAL_API int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
+                             int tag, int *source, shoal_request **request);
 
 /* Progress among requests in flight: smaller priorities go first. For the next collectives that
  * this thread starts on the group; 0 at first. All ranks should use the same. */

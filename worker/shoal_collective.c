@@ -27,7 +27,7 @@ static bool needs_background(const struct shoal_job *job, const struct shoal_req
     if (mode == START_WAITING)
         return job->completions_used;
     return mode == START_BACKGROUND || job->completions_used || request->core.block_count > 0 ||
-           request->core.copy_to || request->core.state == REQUEST_QUEUED ||
+           request->core.copy_to || request->core.any || request->core.state == REQUEST_QUEUED ||
            request_has_chunk(&request->core) ||
            (request->core.staged && request_bytes(&request->core) > PROGRESS_SMALL_BYTES);
 }

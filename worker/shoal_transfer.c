@@ -14,6 +14,7 @@ struct transfer {
     uint64_t bytes;
     uint32_t peer, tag;
     bool receive;
+    bool any;     /* from any rank; peer is then one of them */
     bool bounces; /* data does not lie in the arena */
     struct request_ask ask;
 };
@@ -26,6 +27,8 @@ static int transfer_check(const struct transfer *transfer, int peer, int tag, st
     if (element_bytes == 0)
         return error_set(error, ERR_INVALID, "%s: %d is no element type (0 to %d)", name,
                          (int)transfer->ask.dtype, DTYPE_COUNT - 1);
+    if (transfer->any && group->size < 2)
+        return error_set(error, ERR_INVALID, "%s: there is no other rank in the group", name);
     if (peer < 0 || (uint32_t)peer >= group->size || (uint32_t)peer == group->rank)
         return error_set(error, ERR_INVALID,
                          "%s: rank %d is not another rank of the group (0 to %u)", name, peer,
@@ -61,7 +64,10 @@ static int next_number(struct transfer *transfer, struct transfer_counter **coun
         return error_set(error, ERR_MEMORY, "out of memory for a tag");
     (*counter)->key = key;
     HASH_ADD(hh, group->transfer_counters, key, sizeof(key), *counter);
-    return 0;
+    if ((*counter)->hh.tbl)
+        return 0;
+    free(*counter);
+    return error_set(error, ERR_MEMORY, "out of memory for a tag");
 }
 
 /* Lock held: what lies in the arena goes from there, the rest through memory of it. */
@@ -85,6 +91,97 @@ static int transfer_place(struct transfer *transfer, struct shoal_request *reque
     return 0;
 }
 
+static struct transfer_counter *find_counter(const struct shoal_group *group, uint32_t peer,
+                                             uint32_t tag)
+{
+    struct transfer_counter *counter;
+    struct transfer_key key;
+    memset(&key, 0, sizeof(key));
+    key.peer = peer;
+    key.tag = tag;
+    key.receive = 1;
+    HASH_FIND(hh, group->transfer_counters, &key, sizeof(key), counter);
+    return counter;
+}
+
+static uint64_t sequence_of(uint32_t tag, uint32_t number)
+{
+    return WIRE_SEND_SEQUENCE | (uint64_t)tag << WIRE_SEND_TAG_SHIFT | number;
+}
+
+/* Lock held: what this rank has got so far with the tag, from each, at the offset of the arena. */
+static void write_numbers(const struct shoal_group *group, uint32_t tag, uint64_t offset)
+{
+    uint32_t *numbers = (uint32_t *)(void *)(group->job->arena.base + offset);
+    for (uint32_t rank = 0; rank < group->size; rank++) {
+        const struct transfer_counter *counter = find_counter(group, rank, tag);
+        numbers[rank] = counter ? counter->next : 0;
+    }
+}
+
+/* Lock held. */
+static int any_begin(struct transfer *transfer, struct shoal_request *request, enum start_mode mode,
+                     struct error *error)
+{
+    struct shoal_group *group = transfer->group;
+    struct shoal_job *job = group->job;
+    uint64_t offset;
+    int code = job_allocate(job, group->size * sizeof(uint32_t), &offset, error);
+    if (code < 0)
+        return code;
+    write_numbers(group, transfer->tag, offset);
+    code = progress_any(&job->progress, &group->core, &transfer->ask, sequence_of(transfer->tag, 0),
+                        group->rank, transfer->bounces ? transfer->data : NULL, offset,
+                        &request->core, error);
+    if (code < 0)
+        arena_heap_free(&job->heap, offset);
+    else
+        collective_started(job, request, mode);
+    return code;
+}
+
+/* What a request has found is there, unless this rank has got it otherwise meanwhile. */
+static int match(struct shoal_job *job, struct request *core, struct error *error)
+{
+    struct shoal_request *request = (struct shoal_request *)core;
+    struct shoal_group *group = (struct shoal_group *)core->group;
+    uint32_t source = core->any_source;
+    uint32_t tag = (uint32_t)(core->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX;
+    if (source >= group->size || source == group->rank)
+        return error_set(error, ERR_PROTOCOL, "the daemon found a sender that is none: %u", source);
+    struct transfer transfer = {.group = group, .peer = source, .tag = tag, .receive = true};
+    struct transfer_counter *counter;
+    int code = next_number(&transfer, &counter, error);
+    if (code < 0)
+        return code;
+    const uint32_t *numbers =
+        (const uint32_t *)(const void *)(job->arena.base + core->numbers_offset);
+    if (counter->next != numbers[source]) {
+        write_numbers(group, tag, core->numbers_offset);
+        progress_any_again(&job->progress, core);
+        return 0;
+    }
+    uint32_t block = 1 + source * group->size + group->rank;
+    struct route route = route_find(COLLECTIVE_SEND, 0, block, group->size);
+    if (request->source)
+        *request->source = (int)source;
+    progress_any_found(&job->progress, core, block, &route, sequence_of(tag, counter->next));
+    counter->next++;
+    return 0;
+}
+
+void transfers_match(struct shoal_job *job)
+{
+    struct request *core;
+    struct error error;
+    while (!job->progress.failed && (core = progress_next_matched(&job->progress))) {
+        if (match(job, core, &error) < 0) {
+            progress_any_again(&job->progress, core); /* so that it fails with the others */
+            progress_thread_fail(job, &error);
+        }
+    }
+}
+
 /* Lock held. */
 static int transfer_begin(struct transfer *transfer, struct shoal_request *request,
                           enum start_mode mode, struct error *error)
@@ -92,11 +189,12 @@ static int transfer_begin(struct transfer *transfer, struct shoal_request *reque
     struct shoal_group *group = transfer->group;
     struct shoal_job *job = group->job;
     struct transfer_counter *counter;
+    if (transfer->any)
+        return any_begin(transfer, request, mode, error);
     int code = next_number(transfer, &counter, error);
     if (code < 0)
         return code;
-    uint64_t sequence =
-        WIRE_SEND_SEQUENCE | (uint64_t)transfer->tag << WIRE_SEND_TAG_SHIFT | counter->next;
+    uint64_t sequence = sequence_of(transfer->tag, counter->next);
     void *copy_to = transfer->bounces && transfer->receive ? transfer->data : NULL;
     code = progress_transfer(&job->progress, &group->core, &transfer->ask, sequence, group->rank,
                              copy_to, &request->core, error);
@@ -129,7 +227,8 @@ static int transfer_start(struct transfer *transfer, struct shoal_request *reque
     return code;
 }
 
-static int transfer_call(struct transfer *transfer, int peer, int tag, shoal_request **request)
+static int transfer_call(struct transfer *transfer, int peer, int tag, int *source,
+                         shoal_request **request)
 {
     struct error error;
     struct shoal_group *group = transfer->group;
@@ -138,9 +237,10 @@ static int transfer_call(struct transfer *transfer, int peer, int tag, shoal_req
         code = transfer_check(transfer, peer, tag, &error);
     struct shoal_request *made = code == 0 ? calloc(1, sizeof(*made)) : NULL;
     if (code == 0 && !made)
-        code = error_set(&error, ERR_MEMORY, "out of memory for a request");
-    if (code < 0)
+        error_set(&error, ERR_MEMORY, "out of memory for a request");
+    if (!made)
         return error_text_keep(&error);
+    made->source = source;
     transfer->peer = (uint32_t)peer;
     transfer->tag = (uint32_t)tag;
     transfer->bytes = transfer->ask.count * dtype_bytes(transfer->ask.dtype);
@@ -168,7 +268,7 @@ int shoal_send(shoal_group *group, const void *data, size_t count, enum shoal_dt
     struct transfer transfer = {.group = group,
                                 .data = (void *)(uintptr_t)data,
                                 .ask = {.dtype = (enum dtype)dtype, .count = count}};
-    return transfer_call(&transfer, peer, tag, request);
+    return transfer_call(&transfer, peer, tag, NULL, request);
 }
 
 int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype, int peer,
@@ -178,5 +278,16 @@ int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dt
                                 .data = data,
                                 .receive = true,
                                 .ask = {.dtype = (enum dtype)dtype, .count = count}};
-    return transfer_call(&transfer, peer, tag, request);
+    return transfer_call(&transfer, peer, tag, NULL, request);
+}
+
+int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype, int tag,
+                   int *source, shoal_request **request)
+{
+    struct transfer transfer = {.group = group,
+                                .data = data,
+                                .receive = true,
+                                .any = true,
+                                .ask = {.dtype = (enum dtype)dtype, .count = count}};
+    return transfer_call(&transfer, group->rank == 0, tag, source, request);
 }

@@ -7,6 +7,7 @@
 #include "tests/lib/library_job.h"
 #include "tests/lib/suite.h"
 
+#define DATAGRAMS "{\"fabric\":{\"provider\":\"tcp;ofi_rxm\"}}"
 #define SMALL_CHUNKS "{\"data\": {\"chunk_bytes\": 4096, \"least_shard_bytes\": 64}}"
 
 /* Memory of a rank, now in the arena, now not. */
@@ -118,6 +119,12 @@ static void in_groups(struct library_rank *self)
         if (groups[i])
             GOOD(shoal_group_close(groups[i]));
 }
+
+START_TEST(every_type_arrives_by_datagrams)
+{
+    library_cluster_run(2, DATAGRAMS, 3, every_type_and_size, NULL);
+}
+END_TEST
 
 START_TEST(groups_have_numbers_of_their_own)
 {
@@ -425,6 +432,7 @@ int main(void)
     TCase *right = tcase_create("right"); /* _i: nodes */
     tcase_set_timeout(right, 300);
     tcase_add_loop_test(right, every_type_arrives, 1, 4);
+    tcase_add_test(right, every_type_arrives_by_datagrams);
     tcase_add_loop_test(right, groups_have_numbers_of_their_own, 1, 3);
     tcase_add_loop_test(right, a_large_message_goes_around, 1, 4);
     tcase_add_loop_test(right, many_are_under_way, 1, 3);

@@ -126,7 +126,7 @@ START_TEST(unknown_jobs_and_groups_are_dropped_and_counted)
 {
     struct fixture *fixture = three_nodes(0);
     float payload[FIXTURE_CHUNK] = {0};
-    for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_ERROR; type++) {
+    for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_GONE; type++) {
         struct wire_header header = fixture_header(1, type, 0, 0, COUNT);
         header.job = 0xdead;
         ck_assert_int_eq(fixture_message(fixture, 1, header, payload, sizeof(payload)), 0);
