@@ -134,8 +134,6 @@ def barrier(group, operation):
 
 
 def send(group, operation, tensor, peer, tag):
-    if not library.load().has("shoal_send"):
-        missing("send")
     _tensors.check(tensor, "send")
     dtype, count = _tensors.movement(tensor)
     data = _tensors.flat(tensor)
@@ -143,19 +141,18 @@ def send(group, operation, tensor, peer, tag):
 
 
 def recv(group, operation, tensor, peer, tag):
-    if not library.load().has("shoal_recv"):
-        missing("recv")
     _tensors.check(tensor, "recv")
     dtype, count = _tensors.movement(tensor)
     (place,) = _receive(operation, [tensor])
     operation.add(group.recv(place.data_ptr(), count, dtype, peer, tag))
 
 
-def missing(name):
-    """What a collective that the library does not have raises."""
-    raise errors.UnsupportedError(
-        f"{name}: not in this version of shoal (libshoal {library.load().c.shoal_version().decode()})"
-    )
+def recv_any(group, operation, tensor, tag, source):
+    """From whoever sends first; `source`, a ctypes.c_int, becomes the rank of the group."""
+    _tensors.check(tensor, "recv")
+    dtype, count = _tensors.movement(tensor)
+    (place,) = _receive(operation, [tensor])
+    operation.add(group.recv_any(place.data_ptr(), count, dtype, tag, source), source)
 
 
 def _finish_with(operation, finisher):
