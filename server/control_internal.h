@@ -27,8 +27,9 @@
 struct control_stream_handlers {
     /* The line is valid during the call. The stream may be freed or finished in it. */
     void (*line)(void *context, char *line, size_t length);
-    /* It is over; the stream is to be freed in it. */
-    void (*end)(void *context, const char *reason);
+    /* It is over; the stream is to be freed in it. ERR_DISCONNECTED: the other side has ended it;
+     * ERR_PROTOCOL, ERR_MEMORY or ERR_SYSTEM: we do. */
+    void (*end)(void *context, int code, const char *reason);
 };
 
 struct control_stream {

@@ -301,8 +301,9 @@ static void peer_on_line(void *context, char *line, size_t length)
     peer_end(peer, error.text);
 }
 
-static void peer_on_stream_end(void *context, const char *reason)
+static void peer_on_stream_end(void *context, int code, const char *reason)
 {
+    (void)code;
     peer_end(context, reason);
 }
 

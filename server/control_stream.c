@@ -32,12 +32,19 @@ void control_stream_free(struct control_stream *stream)
         stream_destroy(stream);
 }
 
-static void stream_end(struct control_stream *stream, const char *reason)
+static void stream_end(struct control_stream *stream, const struct error *error)
 {
     if (stream->finishing)
         control_stream_free(stream);
     else
-        stream->handlers.end(stream->context, reason);
+        stream->handlers.end(stream->context, error->code, error->text);
+}
+
+/* Of a socket call that failed. */
+static int stream_error(struct error *error, int cause)
+{
+    bool ended = cause == ECONNRESET || cause == EPIPE;
+    return error_set(error, ended ? ERR_DISCONNECTED : ERR_SYSTEM, "%s", strerror(cause));
 }
 
 /* Descriptors that do not fit are closed; a join then has the wrong number of them. */
@@ -62,8 +69,8 @@ static bool stream_take_descriptors(struct control_stream *stream, struct msghdr
     return fits && !(header->msg_flags & MSG_CTRUNC);
 }
 
-/* Bytes read, 0 for "not now", or negative with *reason. */
-static ssize_t stream_receive(struct control_stream *stream, char *bytes, const char **reason)
+/* Bytes read, 0 for "not now", or negative. */
+static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct error *error)
 {
     union {
         struct cmsghdr align;
@@ -79,13 +86,13 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, const 
     if (count > 0) {
         if (!stream->with_descriptors || stream_take_descriptors(stream, &header))
             return count;
-        *reason = "too many descriptors";
-        return -1;
+        return error_set(error, ERR_PROTOCOL, "too many descriptors");
     }
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    *reason = count == 0 ? "connection closed" : strerror(errno);
-    return -1;
+    if (count < 0)
+        return stream_error(error, errno);
+    return error_set(error, ERR_DISCONNECTED, "connection closed");
 }
 
 static void stream_give_lines(struct control_stream *stream, const char *bytes, size_t count)
@@ -104,7 +111,7 @@ static void stream_give_lines(struct control_stream *stream, const char *bytes, 
             stream->handlers.line(stream->context, line, length);
     }
     if (result < 0 && !stream->dead)
-        stream_end(stream, error.text);
+        stream_end(stream, &error);
 }
 
 static void stream_leave(struct control_stream *stream, struct control *control)
@@ -121,14 +128,15 @@ static void stream_on_read(evutil_socket_t fd, short what, void *argument)
     struct control_stream *stream = argument;
     struct control *control = stream->control;
     char bytes[READ_BYTES];
-    const char *reason = "it does not read what it is sent";
+    struct error error = {0};
     stream->running = true;
     if (stream->overflow || (stream->finishing && (what & EV_TIMEOUT))) {
-        stream_end(stream, reason);
+        error_set(&error, ERR_PROTOCOL, "it does not read what it is sent");
+        stream_end(stream, &error);
     } else {
-        ssize_t count = stream_receive(stream, bytes, &reason);
+        ssize_t count = stream_receive(stream, bytes, &error);
         if (count < 0)
-            stream_end(stream, reason);
+            stream_end(stream, &error);
         else if (count > 0 && !stream->finishing)
             stream_give_lines(stream, bytes, (size_t)count);
     }
@@ -148,7 +156,9 @@ static void stream_on_write(evutil_socket_t fd, short what, void *argument)
         if (count < 0 && (errno == EAGAIN || errno == EINTR))
             break;
         if (count < 0) {
-            stream_end(stream, strerror(errno));
+            struct error error;
+            stream_error(&error, errno);
+            stream_end(stream, &error);
             over = true;
         } else {
             evbuffer_drain(stream->output, (size_t)count);

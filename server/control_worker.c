@@ -1,4 +1,3 @@
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,16 +62,14 @@ static void worker_on_timeout(evutil_socket_t fd, short what, void *argument)
     control_update(control);
 }
 
-static void worker_on_end(void *context, const char *reason)
+static void worker_on_end(void *context, int code, const char *reason)
 {
     struct control_worker *worker = context;
     struct control *control = worker->control;
     uint32_t id = worker->id;
     log_debug(control->log, "connection of process %u is over: %s", worker->credentials.pid,
               reason);
-    bool closed = strcmp(reason, "connection closed") == 0 ||
-                  strcmp(reason, strerror(ECONNRESET)) == 0 || strcmp(reason, strerror(EPIPE)) == 0;
-    if (!closed) {
+    if (code != ERR_DISCONNECTED) {
         worker_reject(worker, reason);
         return;
     }
