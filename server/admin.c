@@ -24,7 +24,7 @@ static int admin_source(struct control *control, struct engine_status *engine,
     if (result < 0)
         return result;
     *source = (struct status_source){
-        .software = "shoald " SHOAL_VERSION,
+        .software = CONTROL_SOFTWARE,
         .pid = (uint32_t)getpid(),
         .now_ns = clock_now_ns(),
         .started_ns = control->started_ns,

@@ -16,6 +16,7 @@
 #include "server/membership.h"
 #include "server/status.h"
 
+#define CONTROL_SOFTWARE "shoald " SHOAL_VERSION
 #define CONTROL_HANDSHAKE_S 5
 #define CONTROL_FLUSH_S 2
 #define CONTROL_DESCRIPTORS 3

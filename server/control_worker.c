@@ -6,8 +6,6 @@
 
 #include "server/control_internal.h"
 
-#define SOFTWARE "shoald " SHOAL_VERSION
-
 struct control_worker *control_worker_find(const struct control *control, uint32_t id)
 {
     struct control_worker *worker;
@@ -84,15 +82,15 @@ static void worker_hello(struct control_worker *worker, const struct message *me
     if (message->protocol != MESSAGE_PROTOCOL) {
         answer.type = MESSAGE_ERROR;
         answer.code = ERR_PROTOCOL;
-        snprintf(answer.text, sizeof(answer.text), "%s speaks protocol %u, %s speaks %u", SOFTWARE,
-                 MESSAGE_PROTOCOL, message->software, message->protocol);
+        snprintf(answer.text, sizeof(answer.text), "%s speaks protocol %u, %s speaks %u",
+                 CONTROL_SOFTWARE, MESSAGE_PROTOCOL, message->software, message->protocol);
         log_warning(control->log, "connection of process %u of user %u is closed: %s",
                     worker->credentials.pid, worker->credentials.uid, answer.text);
         control_stream_send_message(worker->stream, &answer);
         control_worker_finish(worker);
         return;
     }
-    snprintf(answer.software, sizeof(answer.software), "%s", SOFTWARE);
+    snprintf(answer.software, sizeof(answer.software), "%s", CONTROL_SOFTWARE);
     snprintf(answer.node, sizeof(answer.node), "%s", control->config->node);
     worker->hello = true;
     event_del(worker->timer);
