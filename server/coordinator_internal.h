@@ -44,6 +44,7 @@ struct worker {
     uint64_t deadline_ns;
     struct job *job; /* from WORKER_OPENING on */
     uint32_t rank;
+    uint32_t local_rank; /* from WORKER_JOINED on */
     struct worker_group_request *requests;
     UT_hash_handle hh; /* by id */
 };
@@ -117,7 +118,8 @@ void worker_send_failed(struct coordinator *c, struct worker *worker, int64_t gr
                         const char *text);
 void worker_send_error(struct coordinator *c, struct worker *worker, uint32_t request, int code,
                        const char *text);
-void worker_send_joined(struct coordinator *c, struct worker *worker);
+/* Tell the workers here of the ranks of a job that they have joined. */
+void workers_send_joined(struct coordinator *c, const struct job *job);
 void worker_set_rule(struct message *message, const struct coordinator *c, const struct job *job,
                      const struct group *group);
 void worker_request_free(struct worker *worker, struct worker_group_request *request);

@@ -197,11 +197,10 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
     log_info(c->log, "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
              job->world_size, job->local_count);
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
-        if (!job->locals[rank])
-            continue;
-        c->io.worker_attach(c->io.context, job->id, rank, job->locals[rank]->id);
-        worker_send_joined(c, job->locals[rank]);
+        if (job->locals[rank])
+            c->io.worker_attach(c->io.context, job->id, rank, job->locals[rank]->id);
     }
+    workers_send_joined(c, job);
     return 0;
 }
 
