@@ -412,6 +412,14 @@ uint32_t network_engine_groups(const struct network *network, uint32_t node)
     return sum;
 }
 
+uint32_t network_engine_group_ranks_left(const struct network *network, uint32_t node)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < network->nodes[node].job_count; i++)
+        sum += network->nodes[node].jobs[i].group_ranks_left;
+    return sum;
+}
+
 uint32_t network_engine_failed(const struct network *network, uint32_t node)
 {
     return network->nodes[node].failed;
