@@ -75,9 +75,14 @@ void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, ch
                                   size_t bytes)
 {
     const struct config_server *server = &c->config->servers[node];
-    const char *reason = c->membership->peers[node].reason;
-    snprintf(text, bytes, "server %s (%s:%u) is not connected%s%s", server->name, server->address,
-             server->port, reason[0] ? ": " : "", reason);
+    const struct membership_peer *peer = &c->membership->peers[node];
+    if (peer->state == MEMBERSHIP_DOWN)
+        snprintf(text, bytes, "server %s (%s:%u) is not connected%s%s", server->name,
+                 server->address, server->port, peer->reason[0] ? ": " : "", peer->reason);
+    else
+        snprintf(text, bytes, "server %s (%s:%u) is connected, but not yet over the fabric%s%s%s",
+                 server->name, server->address, server->port,
+                 peer->reason[0] ? " (last error: " : "", peer->reason, peer->reason[0] ? ")" : "");
 }
 
 void coordinator_send(struct coordinator *c, uint32_t node, const struct message *message)

@@ -87,7 +87,8 @@ struct coordinator {
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
 bool coordinator_reaches(const struct coordinator *c, uint32_t node); /* self, or connected */
 bool coordinator_is_up(const struct coordinator *c, uint32_t node);   /* self, or up */
-/* "server b (127.0.0.1:7701) is not connected: connection refused" */
+/* "server b (127.0.0.1:7701) is not connected: connection refused", or that it is so without the
+ * fabric */
 void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,
                                   size_t bytes);
 /* To a peer that is reached, or to ourselves; otherwise dropped: its loss is known or will be. */

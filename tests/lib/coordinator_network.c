@@ -125,7 +125,7 @@ void network_set_uid(struct network *network, uint32_t uid)
 
 /* --- links */
 
-void network_connect(struct network *network, uint32_t a, uint32_t b)
+static void connect_nodes(struct network *network, uint32_t a, uint32_t b, bool fabric)
 {
     struct channel *there = network_channel(network, a, b), *back = network_channel(network, b, a);
     if (there->open || there->count > 0 || back->count > 0)
@@ -134,8 +134,19 @@ void network_connect(struct network *network, uint32_t a, uint32_t b)
     for (int i = 0; i < 2; i++) {
         both[i]->open = true;
         network_channel_put(both[i], ITEM_CONNECTED, NULL, 0);
-        network_channel_put(both[i], ITEM_UP, NULL, 0);
+        if (fabric)
+            network_channel_put(both[i], ITEM_UP, NULL, 0);
     }
+}
+
+void network_connect(struct network *network, uint32_t a, uint32_t b)
+{
+    connect_nodes(network, a, b, true);
+}
+
+void network_connect_without_fabric(struct network *network, uint32_t a, uint32_t b)
+{
+    connect_nodes(network, a, b, false);
 }
 
 void network_connect_all(struct network *network)

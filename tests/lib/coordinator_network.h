@@ -52,6 +52,7 @@ struct coordinator *network_coordinator(struct network *network, uint32_t node);
 
 /* Links. */
 void network_connect(struct network *network, uint32_t a, uint32_t b);
+void network_connect_without_fabric(struct network *network, uint32_t a, uint32_t b);
 void network_connect_all(struct network *network);
 void network_cut(struct network *network, uint32_t a, uint32_t b, const char *reason);
 /* The daemon and its workers die, and a new daemon is there at once, without links. */

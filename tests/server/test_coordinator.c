@@ -205,6 +205,22 @@ START_TEST(test_server_not_connected)
 }
 END_TEST
 
+START_TEST(test_server_without_fabric)
+{
+    /* Node c answers on the control connection; the fabric does not come about. */
+    network_cut(network, 0, 2, "cable gone");
+    network_cut(network, 1, 2, "cable gone");
+    network_settle(network);
+    for (uint32_t node = 0; node < 2; node++)
+        network_connect_without_fabric(network, node, 2);
+    network_settle(network);
+    struct network_worker *worker = join_two(name_at(1), 1000);
+    network_run(network, 3000);
+    assert_text(worker, "server c (10.0.0.2:7002) is connected, but not yet over the fabric "
+                        "(last error: cable gone)");
+}
+END_TEST
+
 START_TEST(test_engine_refuses)
 {
     network_refuse_job_open(network, 2, "over the memory limit");
@@ -715,6 +731,7 @@ int main(void)
     tcase_add_test(cases, test_join_twice_of_one_name);
     tcase_add_test(cases, test_home_not_connected);
     tcase_add_test(cases, test_server_not_connected);
+    tcase_add_test(cases, test_server_without_fabric);
     tcase_add_test(cases, test_engine_refuses);
     tcase_add_test(cases, test_limits);
     tcase_add_loop_test(cases, test_worker_dies, 0, 3);
