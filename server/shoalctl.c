@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -159,9 +160,15 @@ static int conversation_open(struct conversation *talk, struct error *error)
     talk->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (talk->fd < 0)
         return error_set_errno(error, errno, "cannot open a socket");
-    if (connect(talk->fd, (struct sockaddr *)&address, sizeof(address)))
-        return error_set_errno(error, errno, "no daemon at %s", talk->path);
-    return 0;
+    /* A full backlog makes connect wait, a full buffer send; this bounds them. */
+    struct timeval limit = {.tv_sec = ANSWER_MS / 1000, .tv_usec = ANSWER_MS % 1000 * 1000};
+    if (setsockopt(talk->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)))
+        return error_set_errno(error, errno, "cannot set up a socket");
+    if (connect(talk->fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+        return 0;
+    if (errno == EAGAIN)
+        return error_set(error, ERR_TIMEOUT, "the daemon at %s does not answer", talk->path);
+    return error_set_errno(error, errno, "no daemon at %s", talk->path);
 }
 
 static void conversation_close(struct conversation *talk)
@@ -176,6 +183,8 @@ static int line_send(struct conversation *talk, const char *line, struct error *
     size_t length = strlen(line);
     while (length) {
         ssize_t sent = send(talk->fd, line, length, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EAGAIN)
+            return error_set(error, ERR_TIMEOUT, "the daemon at %s does not answer", talk->path);
         if (sent < 0 && errno != EINTR)
             return error_set_errno(error, errno, "cannot write to the daemon at %s", talk->path);
         if (sent > 0) {
