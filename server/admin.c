@@ -12,6 +12,7 @@
 
 struct admin {
     struct control *control;
+    struct event *status_event;
     struct evhttp *http; /* NULL: no metrics */
 };
 
@@ -41,7 +42,8 @@ static int admin_source(struct control *control, struct engine_status *engine,
     return 0;
 }
 
-char *admin_status(struct control *control, size_t *length)
+/* One line with its newline; the caller frees it. NULL: out of memory. */
+static char *admin_status(struct control *control, size_t *length)
 {
     struct engine_status engine;
     struct status_source source;
@@ -50,6 +52,57 @@ char *admin_status(struct control *control, size_t *length)
     char *document = status_document(&source, length);
     control->options.engine.status_clear(&engine);
     return document;
+}
+
+static void admin_arm_status(struct control *control)
+{
+    static const struct timeval at_once = {0, 0};
+    if (control->status_waiters)
+        evtimer_add(control->admin->status_event, &at_once);
+}
+
+/* What takes the place of a status that cannot be given; NULL: out of memory. */
+static char *admin_no_status(size_t status_bytes, size_t *length)
+{
+    struct message message = {.type = MESSAGE_ERROR, .code = ERR_MEMORY};
+    if (status_bytes > 0)
+        snprintf(message.text, sizeof(message.text),
+                 "the status has %zu bytes, more than the %zu that are allowed", status_bytes,
+                 CONTROL_STATUS_BYTES);
+    else
+        snprintf(message.text, sizeof(message.text), "no memory for the status");
+    return message_encode(&message, length);
+}
+
+static void admin_on_status(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    size_t length = 0, copied = 0;
+    char *answer = admin_status(control, &length);
+    if (!answer || length > CONTROL_STATUS_BYTES) {
+        free(answer);
+        answer = admin_no_status(length, &length);
+    }
+    while (control->status_waiters && copied < CONTROL_OUTPUT_BYTES) {
+        struct control_worker *worker = control->status_waiters;
+        DL_DELETE(control->status_waiters, worker);
+        worker->wants_status = false;
+        control_stream_answer(worker->stream, answer ? answer : "", answer ? length : 0);
+        copied += length;
+    }
+    free(answer);
+    admin_arm_status(control);
+    control_update(control);
+}
+
+void admin_want_status(struct control_worker *worker)
+{
+    struct control *control = worker->control;
+    control_stream_hold(worker->stream);
+    worker->wants_status = true;
+    DL_APPEND(control->status_waiters, worker);
+    admin_arm_status(control);
 }
 
 void admin_sample(struct control *control)
@@ -94,6 +147,11 @@ int admin_create(struct admin **created, struct control *control, struct error *
     if (!admin)
         return error_set(error, ERR_MEMORY, "no memory for the administration");
     admin->control = control;
+    admin->status_event = evtimer_new(control->base, admin_on_status, control);
+    if (!admin->status_event) {
+        admin_free(admin);
+        return error_set(error, ERR_MEMORY, "no memory for the administration");
+    }
     if (config->metrics_port != 0) {
         const char *address = config->metrics_address[0] ? config->metrics_address : "127.0.0.1";
         admin->http = evhttp_new(control->base);
@@ -120,5 +178,7 @@ void admin_free(struct admin *admin)
         return;
     if (admin->http)
         evhttp_free(admin->http);
+    if (admin->status_event)
+        event_free(admin->status_event);
     free(admin);
 }

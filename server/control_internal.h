@@ -21,6 +21,8 @@
 #define CONTROL_FLUSH_S 2
 #define CONTROL_DESCRIPTORS 3
 #define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
+#define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
+#define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
 #define CONTROL_PARENT_DRAIN_MS 1000u
 
 /* --- control_stream.c: lines over one socket */
@@ -37,6 +39,7 @@ struct control_stream {
     struct control *control;
     int fd;
     struct event *read_event, *write_event;
+    struct event *turn_event; /* lines are left to be given */
     struct evbuffer *output;
     struct line_reader lines;
     bool with_descriptors;
@@ -48,6 +51,10 @@ struct control_stream {
     bool dead;      /* freed while its callback runs */
     bool running;
     bool overflow;
+    bool unread; /* lines may be left in the reader: no bytes are received */
+    bool held;   /* no lines are given until it has its answer */
+    bool answered;
+    size_t answer_bytes; /* what the output may be longer by */
     struct control_stream *next, *prev;
 };
 
@@ -60,6 +67,10 @@ void control_stream_free(struct control_stream *stream);
 void control_stream_finish(struct control_stream *stream);
 void control_stream_send(struct control_stream *stream, const char *bytes, size_t length);
 void control_stream_send_message(struct control_stream *stream, const struct message *message);
+/* In its line callback: give it no more lines until the answer, which may be longer than others
+ * and which it may have once at a time, is written. */
+void control_stream_hold(struct control_stream *stream);
+void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length);
 
 /* --- control_listener.c */
 int control_listen_unix(const struct control *control, int *fd, struct error *error);
@@ -74,6 +85,8 @@ struct control_worker {
     struct control_stream *stream;
     struct coordinator_credentials credentials;
     bool hello;
+    bool wants_status; /* is in control->status_waiters */
+    struct control_worker *next, *prev;
     struct event *timer; /* hello must come */
     bool has_arena;      /* not yet handed to the engine */
     struct arena arena;
@@ -129,8 +142,8 @@ struct admin;
 int admin_create(struct admin **admin, struct control *control, struct error *error);
 void admin_free(struct admin *admin);
 void admin_sample(struct control *control); /* once a second */
-/* The status as one line with its newline; the caller frees it. NULL: out of memory. */
-char *admin_status(struct control *control, size_t *length);
+/* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
+void admin_want_status(struct control_worker *worker);
 
 /* --- control.c */
 struct control {
@@ -154,6 +167,7 @@ struct control {
     uint8_t roster_hash[AUTH_HASH_BYTES];
 
     struct admin *admin;
+    struct control_worker *status_waiters;
     struct status_rates rates;
     uint64_t started_ns;
     bool draining, stopping;

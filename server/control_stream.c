@@ -7,6 +7,8 @@
 
 #define READ_BYTES 65536
 
+static const struct timeval at_once = {0, 0};
+
 static void stream_destroy(struct control_stream *stream)
 {
     line_reader_clear(&stream->lines);
@@ -23,6 +25,8 @@ void control_stream_free(struct control_stream *stream)
         event_free(stream->read_event);
     if (stream->write_event)
         event_free(stream->write_event);
+    if (stream->turn_event)
+        event_free(stream->turn_event);
     if (stream->output)
         evbuffer_free(stream->output);
     for (int i = 0; i < stream->descriptor_count; i++)
@@ -95,23 +99,38 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
     return error_set(error, ERR_DISCONNECTED, "connection closed");
 }
 
-static void stream_give_lines(struct control_stream *stream, const char *bytes, size_t count)
+/* Some of the lines that are there. The others wait for the next round of the loop, in which other
+ * connections have their turn; meanwhile no more bytes are received. */
+static void stream_give_lines(struct control_stream *stream)
 {
     struct error error = {0};
-    int result = line_reader_feed(&stream->lines, bytes, count, &error);
-    while (result == 0 && !stream->dead && !stream->finishing) {
+    int result = 1;
+    stream->unread = true;
+    for (uint32_t i = 0; i < CONTROL_TURN_LINES && result > 0; i++) {
         char *line;
         size_t length;
-        int next = line_reader_next(&stream->lines, &line, &length, &error);
-        if (next == 0)
+        if (stream->dead || stream->finishing || stream->held || stream->overflow)
             return;
-        if (next < 0)
-            result = next;
-        else
+        result = line_reader_next(&stream->lines, &line, &length, &error);
+        if (result > 0)
             stream->handlers.line(stream->context, line, length);
     }
-    if (result < 0 && !stream->dead)
+    if (stream->dead)
+        return;
+    stream->unread = result > 0;
+    if (result < 0)
         stream_end(stream, &error);
+    else if (stream->unread && !stream->held)
+        evtimer_add(stream->turn_event, &at_once);
+}
+
+static void stream_take_bytes(struct control_stream *stream, const char *bytes, size_t count)
+{
+    struct error error = {0};
+    if (line_reader_feed(&stream->lines, bytes, count, &error) < 0)
+        stream_end(stream, &error);
+    else
+        stream_give_lines(stream);
 }
 
 static void stream_leave(struct control_stream *stream, struct control *control)
@@ -133,14 +152,35 @@ static void stream_on_read(evutil_socket_t fd, short what, void *argument)
     if (stream->overflow || (stream->finishing && (what & EV_TIMEOUT))) {
         error_set(&error, ERR_PROTOCOL, "it does not read what it is sent");
         stream_end(stream, &error);
-    } else {
+    } else if (stream->finishing || !stream->unread) {
         ssize_t count = stream_receive(stream, bytes, &error);
         if (count < 0)
             stream_end(stream, &error);
         else if (count > 0 && !stream->finishing)
-            stream_give_lines(stream, bytes, (size_t)count);
+            stream_take_bytes(stream, bytes, (size_t)count);
     }
     stream_leave(stream, control);
+}
+
+static void stream_on_turn(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
+    stream->running = true;
+    stream_give_lines(stream);
+    stream_leave(stream, control);
+}
+
+/* All that there was has been written. */
+static void stream_let_go(struct control_stream *stream)
+{
+    if (!stream->answered)
+        return;
+    stream->held = stream->answered = false;
+    stream->answer_bytes = 0;
+    event_add(stream->read_event, NULL);
+    evtimer_add(stream->turn_event, &at_once);
 }
 
 static void stream_on_write(evutil_socket_t fd, short what, void *argument)
@@ -168,6 +208,8 @@ static void stream_on_write(evutil_socket_t fd, short what, void *argument)
         event_add(stream->write_event, NULL);
     else if (!over && stream->finishing)
         control_stream_free(stream);
+    else if (!over)
+        stream_let_go(stream);
     stream_leave(stream, control);
 }
 
@@ -190,7 +232,8 @@ struct control_stream *control_stream_create(struct control *control, int fd, bo
     stream->output = evbuffer_new();
     stream->read_event = event_new(control->base, fd, EV_READ | EV_PERSIST, stream_on_read, stream);
     stream->write_event = event_new(control->base, fd, EV_WRITE, stream_on_write, stream);
-    if (!stream->output || !stream->read_event || !stream->write_event ||
+    stream->turn_event = evtimer_new(control->base, stream_on_turn, stream);
+    if (!stream->output || !stream->read_event || !stream->write_event || !stream->turn_event ||
         event_add(stream->read_event, NULL) < 0) {
         control_stream_free(stream);
         return NULL;
@@ -202,7 +245,8 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
 {
     if (stream->dead || stream->overflow)
         return;
-    if (evbuffer_get_length(stream->output) + length > CONTROL_OUTPUT_BYTES ||
+    if (evbuffer_get_length(stream->output) + length >
+            CONTROL_OUTPUT_BYTES + stream->answer_bytes ||
         evbuffer_add(stream->output, bytes, length) < 0) {
         /* The owner is in the middle of something: the end is told from the loop. */
         stream->overflow = true;
@@ -210,6 +254,19 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
         return;
     }
     event_add(stream->write_event, NULL);
+}
+
+void control_stream_hold(struct control_stream *stream)
+{
+    stream->held = true;
+    event_del(stream->read_event); /* what comes meanwhile is not to wake the loop */
+}
+
+void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length)
+{
+    stream->answered = true;
+    stream->answer_bytes = length;
+    control_stream_send(stream, bytes, length);
 }
 
 void control_stream_send_message(struct control_stream *stream, const struct message *message)

@@ -16,6 +16,8 @@ struct control_worker *control_worker_find(const struct control *control, uint32
 static void worker_destroy(struct control_worker *worker)
 {
     HASH_DEL(worker->control->workers, worker);
+    if (worker->wants_status)
+        DL_DELETE(worker->control->status_waiters, worker);
     if (worker->timer)
         event_free(worker->timer);
     if (worker->has_arena) {
@@ -165,15 +167,6 @@ static void worker_join(struct control_worker *worker, const struct message *mes
     control_worker_finish(worker);
 }
 
-static void worker_status(struct control_worker *worker)
-{
-    size_t length;
-    char *document = admin_status(worker->control, &length);
-    if (document)
-        control_stream_send(worker->stream, document, length);
-    free(document);
-}
-
 static void worker_drain(struct control_worker *worker)
 {
     struct control *control = worker->control;
@@ -211,7 +204,7 @@ static void worker_dispatch(struct control_worker *worker, const struct message 
         worker_join(worker, message, error);
         break;
     case MESSAGE_STATUS:
-        worker_status(worker);
+        admin_want_status(worker);
         break;
     case MESSAGE_DRAIN:
         worker_drain(worker);

@@ -392,21 +392,19 @@ uint32_t coordinator_worker_count(const struct coordinator *c)
     return HASH_COUNT(c->workers);
 }
 
-void coordinator_worker_view(const struct coordinator *c, uint32_t index,
-                             struct coordinator_worker_view *view)
+void coordinator_worker_views(const struct coordinator *c, struct coordinator_worker_view *views)
 {
-    const struct worker *worker = c->workers;
-    while (index-- > 0)
-        worker = worker->hh.next;
-    *view = (struct coordinator_worker_view){
-        .worker = worker->id,
-        .uid = worker->uid,
-        .pid = worker->pid,
-        .job_name = worker->name,
-        .world_size = worker->world_size,
-        .rank = worker->job ? (int32_t)worker->rank : worker->wished_rank,
-        .opened = worker->job != NULL,
-    };
+    for (const struct worker *worker = c->workers; worker; worker = worker->hh.next) {
+        *views++ = (struct coordinator_worker_view){
+            .worker = worker->id,
+            .uid = worker->uid,
+            .pid = worker->pid,
+            .job_name = worker->name,
+            .world_size = worker->world_size,
+            .rank = worker->job ? (int32_t)worker->rank : worker->wished_rank,
+            .opened = worker->job != NULL,
+        };
+    }
 }
 
 bool coordinator_job_worker(const struct job *job, uint32_t rank, uint32_t *pid)

@@ -116,9 +116,9 @@ struct coordinator_worker_view {
 const struct job *coordinator_jobs(const struct coordinator *coordinator);
 const struct gathering *coordinator_gatherings(const struct coordinator *coordinator);
 uint32_t coordinator_worker_count(const struct coordinator *coordinator);
-/* index below coordinator_worker_count. */
-void coordinator_worker_view(const struct coordinator *coordinator, uint32_t index,
-                             struct coordinator_worker_view *view);
+/* views: [coordinator_worker_count]. */
+void coordinator_worker_views(const struct coordinator *coordinator,
+                              struct coordinator_worker_view *views);
 bool coordinator_job_worker(const struct job *job, uint32_t rank, uint32_t *pid);
 uint64_t coordinator_dropped_messages(const struct coordinator *coordinator);
 

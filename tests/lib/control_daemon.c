@@ -34,6 +34,7 @@ struct fake_engine {
     struct transport_info info;
     struct fake_arena arenas[16];
     uint32_t arena_count;
+    _Atomic uint32_t status_count;
 };
 
 static struct fake_engine *fake(const struct engine *engine)
@@ -182,6 +183,7 @@ static void fake_drain(struct engine *engine)
 
 static int fake_status(struct engine *engine, struct engine_status *status)
 {
+    fake(engine)->status_count++;
     *status = (struct engine_status){.workers = fake(engine)->arena_count};
     return 0;
 }
@@ -297,6 +299,11 @@ static void *daemon_run(void *argument)
     struct control_daemon *daemon = argument;
     daemon->result = control_run(daemon->control);
     return NULL;
+}
+
+uint32_t control_daemon_status_count(const struct control_daemon *daemon)
+{
+    return daemon->engine->status_count;
 }
 
 int control_daemon_start(struct control_daemon *daemon, struct error *error)

@@ -167,6 +167,36 @@ START_TEST(test_long_line)
 }
 END_TEST
 
+/* Thousands of requests in a packet, of somebody who does not read: others are served meanwhile,
+ * and no more statuses are made than are read. */
+START_TEST(test_status_flood)
+{
+    enum { REQUESTS = 3600 };
+    static const char request[] = "{\"type\":\"status\"}\n";
+    struct control_client flood, client;
+    struct message message;
+    start_one();
+    control_client_open(&flood, daemons[0]);
+    control_client_hello(&flood);
+    control_client_open(&client, daemons[0]);
+    control_client_hello(&client);
+    char *text = malloc(REQUESTS * strlen(request) + 1);
+    for (int i = 0; i < REQUESTS; i++)
+        strcpy(text + (size_t)i * strlen(request), request);
+    control_client_write(&flood, text);
+    free(text);
+    for (int i = 0; i < 3; i++) {
+        control_client_write(&client, "{\"type\":\"ping\"}\n");
+        control_client_expect(&client, MESSAGE_PONG, &message);
+    }
+    ck_assert_uint_lt(control_daemon_status_count(daemons[0]), REQUESTS / 2);
+    for (int i = 0; i < REQUESTS; i++)
+        ck_assert_ptr_nonnull(strstr(control_client_line(&flood), "\"status\""));
+    control_client_close(&flood);
+    control_client_close(&client);
+}
+END_TEST
+
 START_TEST(test_connection_limit)
 {
     struct control_client first, second;
@@ -477,6 +507,7 @@ int main(void)
     tcase_add_loop_test(cases, test_garbage_ends_one_connection, 0,
                         sizeof(garbage) / sizeof(garbage[0]));
     tcase_add_test(cases, test_long_line);
+    tcase_add_test(cases, test_status_flood);
     tcase_add_test(cases, test_connection_limit);
     tcase_add_test(cases, test_share_of_one_user);
     tcase_add_test(cases, test_one_user_cannot_shut_others_out);
