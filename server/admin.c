@@ -1,5 +1,6 @@
 /* What administration asks for: the status, and the metrics over HTTP. */
 #include <event2/http.h>
+#include <event2/listener.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@ struct admin {
     struct control *control;
     struct event *status_event;
     struct evhttp *http; /* NULL: no metrics */
+    struct evconnlistener *listener;
 };
 
 /* The engine's part is the caller's to clear. */
@@ -140,6 +142,33 @@ static void admin_on_metrics(struct evhttp_request *request, void *argument)
     free(text);
 }
 
+/* A connection cannot be taken, and would be tried again at once and for ever. */
+static void admin_on_accept_error(struct evconnlistener *listener, void *argument)
+{
+    (void)argument; /* evhttp's */
+    evconnlistener_disable(listener);
+}
+
+void admin_accept_again(struct control *control)
+{
+    if (control->admin->listener)
+        evconnlistener_enable(control->admin->listener);
+}
+
+static int admin_listen(struct admin *admin, const char *address)
+{
+    admin->http = evhttp_new(admin->control->base);
+    if (!admin->http)
+        return ERR_MEMORY;
+    struct evhttp_bound_socket *bound =
+        evhttp_bind_socket_with_handle(admin->http, address, admin->control->config->metrics_port);
+    if (!bound)
+        return ERR_SYSTEM;
+    admin->listener = evhttp_bound_socket_get_listener(bound);
+    evconnlistener_set_error_cb(admin->listener, admin_on_accept_error);
+    return 0;
+}
+
 int admin_create(struct admin **created, struct control *control, struct error *error)
 {
     const struct config *config = control->config;
@@ -154,8 +183,7 @@ int admin_create(struct admin **created, struct control *control, struct error *
     }
     if (config->metrics_port != 0) {
         const char *address = config->metrics_address[0] ? config->metrics_address : "127.0.0.1";
-        admin->http = evhttp_new(control->base);
-        if (!admin->http || evhttp_bind_socket(admin->http, address, config->metrics_port) < 0) {
+        if (admin_listen(admin, address) < 0) {
             admin_free(admin);
             return error_set(error, ERR_SYSTEM, "metrics cannot be served on %s port %u", address,
                              config->metrics_port);

@@ -125,6 +125,7 @@ static void control_on_alive(evutil_socket_t fd, short what, void *argument)
     (void)fd, (void)what;
     struct control *control = argument;
     admin_sample(control);
+    admin_accept_again(control);
     control_notice(control, CONTROL_ALIVE);
     control_update(control);
 }
@@ -174,6 +175,31 @@ static void control_on_parent(evutil_socket_t fd, short what, void *argument)
     control_update(control);
 }
 
+/* A listener stays readable while a connection cannot be taken: it is looked at again later. */
+static void control_pause_accepting(struct control *control, int cause)
+{
+    static const struct timeval pause = {0, CONTROL_ACCEPT_MS * 1000};
+    uint64_t now_ns = clock_now_ns();
+    if (control->accept_told_ns == 0 || now_ns - control->accept_told_ns > 60 * NS_PER_S) {
+        log_error(control->log, "connections cannot be accepted, and have to wait: %s",
+                  strerror(cause));
+        control->accept_told_ns = now_ns;
+    }
+    event_del(control->unix_event);
+    event_del(control->tcp_event);
+    evtimer_add(control->accept_event, &pause);
+}
+
+static void control_on_accept_again(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    if (control->stopping)
+        return;
+    event_add(control->unix_event, NULL);
+    event_add(control->tcp_event, NULL);
+}
+
 static void control_on_accept(evutil_socket_t listening, short what, void *argument)
 {
     (void)what;
@@ -182,8 +208,8 @@ static void control_on_accept(evutil_socket_t listening, short what, void *argum
     socklen_t length = sizeof(address);
     int fd = accept4(listening, (struct sockaddr *)&address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE)
-            log_error(control->log, "a connection cannot be accepted: %s", strerror(errno));
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            control_pause_accepting(control, errno);
         return;
     }
     if (listening == control->unix_fd)
@@ -221,11 +247,12 @@ static int control_make_events(struct control *control, struct error *error)
         control->parent_event = control_reading(control, options->parent_fd, control_on_parent);
     control->tick_event = evtimer_new(control->base, control_on_tick, control);
     control->stop_event = evtimer_new(control->base, control_on_stop, control);
+    control->accept_event = evtimer_new(control->base, control_on_accept_again, control);
     control->alive_event = event_new(control->base, -1, EV_PERSIST, control_on_alive, control);
     if (!control->unix_event || !control->tcp_event || !control->engine_event ||
         (options->signal_fd >= 0 && !control->signal_event) ||
         (options->parent_fd >= 0 && !control->parent_event) || !control->tick_event ||
-        !control->stop_event || !control->alive_event ||
+        !control->stop_event || !control->accept_event || !control->alive_event ||
         event_add(control->alive_event, &period) < 0)
         return error_set(error, ERR_MEMORY, "the control thread's events cannot be made");
     return 0;
@@ -336,10 +363,10 @@ void control_free(struct control *control)
 {
     if (!control)
         return;
-    struct event **events[] = {&control->unix_event,   &control->tcp_event,
-                               &control->engine_event, &control->signal_event,
-                               &control->parent_event, &control->tick_event,
-                               &control->alive_event,  &control->stop_event};
+    struct event **events[] = {
+        &control->unix_event,   &control->tcp_event,    &control->engine_event,
+        &control->signal_event, &control->parent_event, &control->tick_event,
+        &control->alive_event,  &control->stop_event,   &control->accept_event};
     admin_free(control->admin);
     struct control_worker *worker, *next_worker;
     HASH_ITER(hh, control->workers, worker, next_worker)

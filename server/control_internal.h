@@ -24,6 +24,7 @@
 #define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
 #define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
 #define CONTROL_PARENT_DRAIN_MS 1000u
+#define CONTROL_ACCEPT_MS 200u /* until accepting is tried again that cannot be done now */
 
 /* --- control_stream.c: lines over one socket */
 
@@ -141,7 +142,9 @@ struct coordinator_io control_coordinator_io(struct control *control);
 struct admin;
 int admin_create(struct admin **admin, struct control *control, struct error *error);
 void admin_free(struct admin *admin);
-void admin_sample(struct control *control); /* once a second */
+/* Once a second. */
+void admin_sample(struct control *control);
+void admin_accept_again(struct control *control);
 /* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
 void admin_want_status(struct control_worker *worker);
 
@@ -153,7 +156,8 @@ struct control {
     struct event_base *base;
     struct evdns_base *dns; /* made when a name is looked up */
     struct event *unix_event, *tcp_event, *engine_event, *signal_event, *parent_event;
-    struct event *tick_event, *alive_event, *stop_event;
+    struct event *tick_event, *alive_event, *stop_event, *accept_event;
+    uint64_t accept_told_ns; /* when it was last said that connections cannot be accepted */
     int unix_fd, tcp_fd;
     bool owns_socket_path;
 

@@ -2,11 +2,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -20,6 +22,11 @@
 #include "common/topology.h"
 #include "server/control.h"
 #include "server/engine.h"
+
+/* The daemon's own descriptors, and those for another daemon: generous. */
+#define OWN_DESCRIPTORS 64u
+#define PEER_DESCRIPTORS 8u
+#define WORKER_DESCRIPTORS 3u /* its socket and two doorbells; its arena's is closed */
 
 /* Documented in server/README.md. */
 enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };
@@ -196,6 +203,30 @@ static int start_signals(struct daemon *daemon, struct error *error)
     return 0;
 }
 
+/* What a shell or a service manager gives softly is often less than a node with many ranks needs.
+ */
+static int start_descriptors(struct daemon *daemon, struct error *error)
+{
+    const struct config *config = &daemon->config;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return error_set_errno(error, errno, "RLIMIT_NOFILE");
+    rlim_t soft = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+        limit.rlim_cur = soft;
+    uint64_t others = config->connections - config->workers;
+    uint64_t needed = OWN_DESCRIPTORS + (uint64_t)PEER_DESCRIPTORS * config->server_count +
+                      (uint64_t)WORKER_DESCRIPTORS * config->workers + others;
+    if (needed > limit.rlim_cur)
+        return error_set(error, ERR_CONFIG,
+                         "limits.connections %u with limits.workers %u takes %" PRIu64
+                         " descriptors, and this process may have %" PRIu64
+                         ": lower them, or raise its hard limit (ulimit -Hn, LimitNOFILE)",
+                         config->connections, config->workers, needed, (uint64_t)limit.rlim_cur);
+    return 0;
+}
+
 static int start_manager(struct daemon *daemon, struct error *error)
 {
     daemon->notify_socket = env_text("NOTIFY_SOCKET");
@@ -269,8 +300,8 @@ static int start_control(struct daemon *daemon, struct error *error)
 }
 
 static int (*const starts[])(struct daemon *daemon, struct error *error) = {
-    start_log,     start_signals, start_manager, start_secret,
-    start_machine, start_engine,  start_control,
+    start_log,    start_descriptors, start_signals, start_manager,
+    start_secret, start_machine,     start_engine,  start_control,
 };
 
 static void daemon_stop(struct daemon *daemon)
