@@ -111,11 +111,14 @@ failed:
 int arena_attach(struct arena *arena, int fd, uint64_t limit_bytes, struct error *error)
 {
     struct stat status;
-    if (fstat(fd, &status) < 0)
+    /* First: of anything but memory, fstat could have to wait for a file system's answer. */
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 && errno == EBADF)
         return error_set_errno(error, errno, "cannot look at the arena's descriptor");
-    int seals = S_ISREG(status.st_mode) ? fcntl(fd, F_GET_SEALS) : -1;
     if (seals < 0)
         return error_set(error, ERR_PROTOCOL, "the arena is not sealed memory (memfd)");
+    if (fstat(fd, &status) < 0)
+        return error_set_errno(error, errno, "cannot look at the arena's descriptor");
     if (!(seals & F_SEAL_SHRINK) || (seals & F_SEAL_WRITE))
         return error_set(error, ERR_PROTOCOL,
                          "the arena has seals 0x%x: it must be sealed against shrinking, and not "

@@ -126,6 +126,7 @@ static void control_on_alive(evutil_socket_t fd, short what, void *argument)
     struct control *control = argument;
     admin_sample(control);
     admin_accept_again(control);
+    control_closer_sweep(control);
     control_notice(control, CONTROL_ALIVE);
     control_update(control);
 }
@@ -377,6 +378,7 @@ void control_free(struct control *control)
         control_peer_free(control->peers);
     while (control->streams)
         control_stream_free(control->streams);
+    control_closer_clear(control);
     coordinator_destroy(control->coordinator);
     membership_clear(&control->membership);
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)

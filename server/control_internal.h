@@ -20,6 +20,8 @@
 #define CONTROL_HANDSHAKE_S 5
 #define CONTROL_FLUSH_S 2
 #define CONTROL_DESCRIPTORS 3
+#define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
+#define CONTROL_ANY_USER UINT32_MAX
 #define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
 #define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
 #define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
@@ -44,6 +46,7 @@ struct control_stream {
     struct evbuffer *output;
     struct line_reader lines;
     bool with_descriptors;
+    uint32_t uid;                         /* of the other side, if it may send descriptors */
     int descriptors[CONTROL_DESCRIPTORS]; /* received and not yet taken */
     int descriptor_count;
     struct control_stream_handlers handlers;
@@ -61,6 +64,7 @@ struct control_stream {
 
 /* Takes the descriptor, also on failure. NULL: out of memory. */
 struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
+                                             uint32_t uid,
                                              const struct control_stream_handlers *handlers,
                                              void *context);
 void control_stream_free(struct control_stream *stream);
@@ -72,6 +76,20 @@ void control_stream_send_message(struct control_stream *stream, const struct mes
  * and which it may have once at a time, is written. */
 void control_stream_hold(struct control_stream *stream);
 void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length);
+
+/* --- control_closer.c: closing what strangers have sent, which may have to wait */
+/* In a thread of its own; until that is done it counts as a connection of the user. */
+void control_close_foreign(struct control *control, uint32_t uid, const int *descriptors,
+                           size_t count);
+/* A connection on the Unix socket, in which messages may lie unread. */
+void control_close_connection(struct control *control, uint32_t uid, int fd);
+/* Whether a Unix stream socket holds no messages, and so no descriptors; it gets none from now on.
+ * Then closing it does not wait. */
+bool control_socket_is_empty(int fd);
+/* How many such threads a user has, or all have (CONTROL_ANY_USER). */
+uint32_t control_closing_count(const struct control *control, uint32_t uid);
+void control_closer_sweep(struct control *control); /* now and then */
+void control_closer_clear(struct control *control);
 
 /* --- control_listener.c */
 int control_listen_unix(const struct control *control, int *fd, struct error *error);
@@ -164,6 +182,7 @@ struct control {
     struct membership membership;
     struct coordinator *coordinator;
     struct control_stream *streams;
+    struct control_closing *closings;
     struct control_worker *workers;
     uint32_t next_worker;
     struct control_peer *peers;    /* all connections, authenticated or not */

@@ -312,7 +312,8 @@ static bool peer_start(struct control_peer *peer, int fd)
     static const struct control_stream_handlers handlers = {peer_on_line, peer_on_stream_end};
     socket_set(fd, peer->control->config);
     peer->state = PEER_HELLO;
-    peer->stream = control_stream_create(peer->control, fd, false, &handlers, peer);
+    peer->stream =
+        control_stream_create(peer->control, fd, false, CONTROL_ANY_USER, &handlers, peer);
     return peer->stream != NULL;
 }
 

@@ -29,9 +29,12 @@ void control_stream_free(struct control_stream *stream)
         event_free(stream->turn_event);
     if (stream->output)
         evbuffer_free(stream->output);
-    for (int i = 0; i < stream->descriptor_count; i++)
-        close(stream->descriptors[i]);
-    close(stream->fd);
+    control_close_foreign(stream->control, stream->uid, stream->descriptors,
+                          (size_t)stream->descriptor_count);
+    if (stream->with_descriptors)
+        control_close_connection(stream->control, stream->uid, stream->fd);
+    else
+        close(stream->fd);
     if (!stream->running)
         stream_destroy(stream);
 }
@@ -51,10 +54,11 @@ static int stream_error(struct error *error, int cause)
     return error_set(error, ended ? ERR_DISCONNECTED : ERR_SYSTEM, "%s", strerror(cause));
 }
 
-/* Descriptors that do not fit are closed; a join then has the wrong number of them. */
+/* False: there are more than a join has. */
 static bool stream_take_descriptors(struct control_stream *stream, struct msghdr *header)
 {
-    bool fits = true;
+    int others[CONTROL_DESCRIPTORS_SENT];
+    size_t other_count = 0;
     for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part; part = CMSG_NXTHDR(header, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
             continue;
@@ -64,13 +68,13 @@ static bool stream_take_descriptors(struct control_stream *stream, struct msghdr
             memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
             if (stream->descriptor_count < CONTROL_DESCRIPTORS) {
                 stream->descriptors[stream->descriptor_count++] = fd;
-            } else {
-                close(fd);
-                fits = false;
+            } else if (other_count < CONTROL_DESCRIPTORS_SENT) {
+                others[other_count++] = fd;
             }
         }
     }
-    return fits && !(header->msg_flags & MSG_CTRUNC);
+    control_close_foreign(stream->control, stream->uid, others, other_count);
+    return other_count == 0 && !(header->msg_flags & MSG_CTRUNC);
 }
 
 /* Bytes read, 0 for "not now", or negative. */
@@ -78,7 +82,8 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * CONTROL_DESCRIPTORS)];
+        /* What has no room here would be closed by the kernel, in this thread. */
+        char bytes[CMSG_SPACE(sizeof(int) * CONTROL_DESCRIPTORS_SENT)];
     } ancillary;
     struct iovec part = {bytes, READ_BYTES};
     struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
@@ -214,17 +219,22 @@ static void stream_on_write(evutil_socket_t fd, short what, void *argument)
 }
 
 struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
+                                             uint32_t uid,
                                              const struct control_stream_handlers *handlers,
                                              void *context)
 {
     struct control_stream *stream = calloc(1, sizeof(*stream));
     if (!stream) {
-        close(fd);
+        if (with_descriptors)
+            control_close_connection(control, uid, fd);
+        else
+            close(fd);
         return NULL;
     }
     stream->control = control;
     stream->fd = fd;
     stream->with_descriptors = with_descriptors;
+    stream->uid = uid;
     stream->handlers = *handlers;
     stream->context = context;
     line_reader_init(&stream->lines, MESSAGE_LINE_BYTES);

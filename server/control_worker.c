@@ -110,12 +110,14 @@ static bool descriptor_is_eventfd(int fd)
     return strcmp(target, "anon_inode:[eventfd]") == 0;
 }
 
+/* Empty, so that it can be closed anywhere. */
 static bool descriptor_is_socket(int fd)
 {
     int domain, type;
     socklen_t length = sizeof(int);
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM;
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
+           control_socket_is_empty(fd);
 }
 
 /* Take the three descriptors of a join. */
@@ -131,12 +133,12 @@ static int worker_take_arena(struct control_worker *worker, struct error *error)
         return error_set(error, ERR_PROTOCOL, "the submission doorbell of join is not an eventfd");
     if (!descriptor_is_socket(stream->descriptors[2]))
         return error_set(error, ERR_PROTOCOL,
-                         "the completion doorbell of join is not a Unix stream socket");
+                         "the completion doorbell of join is not an empty Unix stream socket");
     int result = arena_attach(&worker->arena, stream->descriptors[0],
                               worker->control->config->arena_bytes, error);
     if (result < 0)
         return result;
-    close(stream->descriptors[0]);
+    close(stream->descriptors[0]); /* mapped, so that this is not the end of it */
     worker->doorbells[0] = stream->descriptors[1];
     worker->doorbells[1] = stream->descriptors[2];
     worker->has_arena = true;
@@ -247,7 +249,9 @@ uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_
 static bool worker_is_one_too_many(const struct control *control, const struct ucred *credentials)
 {
     uint32_t share = control_worker_share(control->config, credentials->uid, geteuid());
-    uint32_t count = HASH_COUNT(control->workers), of_user = 0;
+    uint32_t count =
+        HASH_COUNT(control->workers) + control_closing_count(control, CONTROL_ANY_USER);
+    uint32_t of_user = control_closing_count(control, credentials->uid);
     for (const struct control_worker *worker = control->workers; worker; worker = worker->hh.next)
         of_user += worker->credentials.uid == credentials->uid;
     if (count < control->config->connections && of_user < share)
@@ -266,16 +270,16 @@ void control_worker_accept(struct control *control, int fd)
     struct ucred credentials;
     socklen_t length = sizeof(credentials);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) {
-        close(fd);
+        control_close_connection(control, CONTROL_ANY_USER, fd);
         return;
     }
     if (worker_is_one_too_many(control, &credentials)) {
-        close(fd);
+        control_close_connection(control, credentials.uid, fd);
         return;
     }
     struct control_worker *worker = calloc(1, sizeof(*worker));
     if (!worker) {
-        close(fd);
+        control_close_connection(control, credentials.uid, fd);
         return;
     }
     worker->control = control;
@@ -283,7 +287,7 @@ void control_worker_accept(struct control *control, int fd)
     worker->credentials =
         (struct coordinator_credentials){credentials.uid, (uint32_t)credentials.pid};
     HASH_ADD(hh, control->workers, id, sizeof(worker->id), worker);
-    worker->stream = control_stream_create(control, fd, true, &handlers, worker);
+    worker->stream = control_stream_create(control, fd, true, credentials.uid, &handlers, worker);
     worker->timer = evtimer_new(control->base, worker_on_timeout, worker);
     struct timeval limit = {CONTROL_HANDSHAKE_S, 0};
     if (!worker->stream || !worker->timer || evtimer_add(worker->timer, &limit) < 0)

@@ -48,7 +48,7 @@ static void setup(void)
     control = (struct control){.base = event_base_new(), .stopping = true};
     ck_assert_ptr_nonnull(control.base);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    stream = control_stream_create(&control, ends[0], true, &handlers, NULL);
+    stream = control_stream_create(&control, ends[0], true, 1000, &handlers, NULL);
     ck_assert_ptr_nonnull(stream);
     other = ends[1];
     lines = 0;
