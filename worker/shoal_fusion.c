@@ -456,16 +456,17 @@ static int enter_wait(struct shoal_fusion *fusion, struct error *error)
     }
     if (fusion->waiting)
         return error_set(error, ERR_STATE, "another thread is in shoal_fusion_wait");
+    fusion->waiting = true; /* at once: send_rest lets the lock go */
+    int code = 0;
     if (fusion->phase == PHASE_GATHER) {
         fusion->wait_started_ns = clock_now_ns();
         fusion->finished = 0;
         fusion->phase = PHASE_REDUCE;
-        int code = send_rest(fusion, error);
-        if (code < 0)
-            return code;
+        code = send_rest(fusion, error);
     }
-    fusion->waiting = true;
-    return 0;
+    if (code < 0)
+        fusion->waiting = false;
+    return code;
 }
 
 int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)

@@ -1,0 +1,130 @@
+/* Calls of several threads that meet inside the library. */
+#include "worker/shoal.h"
+
+#include "tests/lib/suite.h"
+#include "tests/lib/world.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* --- memory that holds up who touches it --------------------------------------------------- */
+
+/* A page that cannot be touched: the thread that does so says so and sleeps until it is let on. */
+static struct {
+    float *page;
+    int touched[2], let[2]; /* pipes */
+} gate;
+
+static void gate_hold(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    char byte = 0;
+    if (info->si_addr < (void *)gate.page ||
+        info->si_addr >= (void *)((char *)gate.page + getpagesize())) {
+        signal(number, SIG_DFL); /* a fault of another kind ends the test */
+        return;
+    }
+    if (write(gate.touched[1], &byte, 1) != 1 || read(gate.let[0], &byte, 1) != 1 ||
+        mprotect(gate.page, (size_t)getpagesize(), PROT_READ | PROT_WRITE) != 0)
+        _exit(1);
+}
+
+static void gate_make(void)
+{
+    gate.page = mmap(NULL, (size_t)getpagesize(), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(gate.page != MAP_FAILED);
+    ck_assert_int_eq(pipe(gate.touched), 0);
+    ck_assert_int_eq(pipe(gate.let), 0);
+    struct sigaction action = {.sa_sigaction = gate_hold, .sa_flags = SA_SIGINFO};
+    ck_assert_int_eq(sigaction(SIGSEGV, &action, NULL), 0);
+}
+
+static void gate_close(void)
+{
+    ck_assert_int_eq(mprotect(gate.page, (size_t)getpagesize(), PROT_NONE), 0);
+}
+
+static void gate_await(void)
+{
+    char byte;
+    ck_assert_int_eq(read(gate.touched[0], &byte, 1), 1);
+}
+
+static void gate_open(void)
+{
+    ck_assert_int_eq(write(gate.let[1], "", 1), 1);
+}
+
+/* --- a fusion whose first gradient lies behind the gate ------------------------------------ */
+
+struct fixture {
+    struct fake_daemon *daemon;
+    shoal_job *job;
+    shoal_fusion *fusion;
+    float other[4];
+};
+
+static void fixture_open(struct fixture *fixture)
+{
+    gate_make();
+    *fixture = (struct fixture){
+        .daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1})};
+    struct shoal_options options = world_options(fixture->daemon, 1);
+    GOOD(shoal_open(&options, &fixture->job));
+    struct shoal_parameter parameters[2] = {
+        {.gradient = gate.page, .count = 4, .dtype = SHOAL_F32},
+        {.gradient = fixture->other, .count = 4, .dtype = SHOAL_F32}};
+    GOOD(shoal_fusion_create(shoal_world(fixture->job), parameters, 2, NULL, &fixture->fusion));
+    gate.page[0] = 3;
+}
+
+static void *say_ready(void *argument)
+{
+    struct fixture *fixture = argument;
+    GOOD(shoal_fusion_ready(fixture->fusion, 0));
+    return NULL;
+}
+
+static void *wait_well(void *argument)
+{
+    struct fixture *fixture = argument;
+    GOOD(shoal_fusion_wait(fixture->fusion, -1));
+    return NULL;
+}
+
+/* The first waits for a gradient that is being copied; the second is refused all the same. */
+START_TEST(test_two_waits_for_one_step)
+{
+    struct fixture fixture;
+    pthread_t gathers, waits;
+    fixture_open(&fixture);
+    gate_close();
+    pthread_create(&gathers, NULL, say_ready, &fixture);
+    gate_await();
+    pthread_create(&waits, NULL, wait_well, &fixture);
+    while (shoal_fusion_ready(fixture.fusion, 1) != SHOAL_ESTATE) /* it is in the wait then */
+        sched_yield();
+    BAD(shoal_fusion_wait(fixture.fusion, -1), SHOAL_ESTATE, "another thread");
+    gate_open();
+    pthread_join(gathers, NULL);
+    pthread_join(waits, NULL);
+    ck_assert(gate.page[0] == 3);
+    shoal_fusion_free(fixture.fusion);
+    GOOD(shoal_close(fixture.job));
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("api_threads");
+    TCase *cases = tcase_create("api_threads");
+    tcase_set_timeout(cases, 120);
+    tcase_add_test(cases, test_two_waits_for_one_step);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}
