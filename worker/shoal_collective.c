@@ -302,7 +302,10 @@ int shoal_completions_descriptor(shoal_job *job)
 
 int shoal_completions_clear(shoal_job *job)
 {
+    struct error error;
     uint64_t value;
+    if (job_check(job, &error) < 0) /* the count is the parent's too */
+        return error_text_keep(&error);
     ssize_t got = read(job->completions_fd, &value, sizeof(value));
     (void)got; /* nothing to read is fine */
     return SHOAL_OK;

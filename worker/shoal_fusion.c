@@ -212,6 +212,11 @@ static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index
 
 void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
 {
+    struct error error;
+    if (job_check(fusion->group->job, &error) < 0) {
+        error_text_keep(&error);
+        return NULL;
+    }
     if (index >= fusion->parameter_count)
         return NULL;
     if (fusion->gradients[index])
@@ -272,6 +277,8 @@ static int claim(struct shoal_fusion *fusion, size_t index, struct error *error)
 int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
 {
     struct error error;
+    if (job_check(fusion->group->job, &error) < 0)
+        return error_text_keep(&error);
     pthread_mutex_lock(&fusion->lock);
     int code = claim(fusion, index, &error);
     if (code == 0) {
@@ -507,6 +514,8 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
                   statistics ? "struct_size is not set" : "statistics is NULL");
         return error_text_keep(&error);
     }
+    if (job_check(fusion->group->job, &error) < 0)
+        return error_text_keep(&error);
     size_t bytes = statistics->struct_size;
     /* The lock is not part of what the caller sees as constant. */
     struct shoal_fusion *locked = (struct shoal_fusion *)(uintptr_t)fusion;

@@ -7,6 +7,7 @@
 #include "worker/job.h"
 #include "worker/progress_thread.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,32 +242,55 @@ START_TEST(test_close_ends_waits_and_calls_back)
 }
 END_TEST
 
+/* What a child would write would be in the arena, which is its parent's too. */
+static bool fusion_refused(shoal_fusion *fusion)
+{
+    struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics)};
+    return shoal_fusion_ready(fusion, 0) == SHOAL_ESTATE && !shoal_fusion_gradient(fusion, 0) &&
+           !shoal_fusion_gradient(fusion, 1) && shoal_fusion_wait(fusion, 0) == SHOAL_ESTATE &&
+           shoal_fusion_statistics(fusion, &statistics) == SHOAL_ESTATE;
+}
+
 START_TEST(test_forked_child_is_refused)
 {
     struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
     struct shoal_options options = world_options(daemon, 1);
     shoal_job *job;
     GOOD(shoal_open(&options, &job));
-    float value = 1;
+    float value = 1, gradient = 2;
     shoal_request *request;
+    shoal_fusion *fusion;
+    struct shoal_parameter parameters[2] = {{.gradient = &gradient, .count = 1, .dtype = SHOAL_F32},
+                                            {.count = 1, .dtype = SHOAL_F32}};
+    GOOD(shoal_fusion_create(shoal_world(job), parameters, 2, NULL, &fusion));
+    struct pollfd completions = {.fd = shoal_completions_descriptor(job), .events = POLLIN};
+    GOOD(shoal_barrier(shoal_world(job), NULL));
     GOOD(shoal_all_reduce(shoal_world(job), &value, &value, 1, SHOAL_F32, SHOAL_SUM, &request));
     pid_t child = fork();
     if (child == 0) {
         float x = 1;
+        gradient = 999;
         bool refused = shoal_all_reduce(shoal_world(job), &x, &x, 1, SHOAL_F32, SHOAL_SUM, NULL) ==
                            SHOAL_ESTATE &&
                        !shoal_alloc(job, 64) && shoal_close(job) == SHOAL_ESTATE &&
                        shoal_test(request) == SHOAL_ESTATE &&
                        shoal_wait(request, 0) == SHOAL_ESTATE &&
                        shoal_group_set_priority(shoal_world(job), 1) == SHOAL_ESTATE &&
-                       shoal_completions_descriptor(job) == SHOAL_ESTATE;
+                       shoal_completions_descriptor(job) == SHOAL_ESTATE &&
+                       shoal_completions_clear(job) == SHOAL_ESTATE && fusion_refused(fusion);
+        shoal_fusion_free(fusion);
         shoal_request_free(request); /* as a garbage collector would */
         _exit(refused ? 0 : 1);
     }
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    ck_assert_int_eq(poll(&completions, 1, 0), 1); /* of the barrier */
+    GOOD(shoal_completions_clear(job));
     GOOD(shoal_wait(request, -1));
+    GOOD(shoal_fusion_ready(fusion, 0));
+    GOOD(shoal_fusion_wait(fusion, -1));
+    ck_assert(gradient == 2);
     GOOD(shoal_barrier(shoal_world(job), NULL));
     GOOD(shoal_close(job));
     fake_daemon_stop(daemon);
