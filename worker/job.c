@@ -31,6 +31,28 @@ int job_check(const struct shoal_job *job, struct error *error)
                      (int)getpid(), (int)job->pid);
 }
 
+int job_enter(struct shoal_job *job, struct error *error)
+{
+    int code = job_check(job, error); /* a forked child's copy of the lock may be held for ever */
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&job->lock);
+    if (job->closing)
+        code = error_set(error, ERR_STATE, "the job is being closed");
+    else
+        job->calls++;
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+void job_leave(struct shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    if (--job->calls == 0 && job->closing)
+        pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
+}
+
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
              struct error *error)
 {

@@ -113,6 +113,7 @@ struct shoal_job {
     enum job_driver driver;
     bool driver_sleeping;
     unsigned waiters;
+    unsigned calls;               /* in the library, between job_enter and job_leave */
     unsigned background_requests; /* incomplete ones that the background thread must see to */
     bool stop;                    /* of the background thread */
     bool closing;                 /* every waiter is to return */
@@ -150,6 +151,12 @@ void job_destroy(struct shoal_job *job);
 
 /* ERR_STATE in a forked child, which must not use its parent's job. */
 int job_check(const struct shoal_job *job, struct error *error);
+
+/* Begin a call that uses the job, or what is freed with it, while `lock` is not held: shoal_close
+ * then waits for job_leave. ERR_STATE in a forked child, and when the job is being closed. Calls
+ * may contain others. `lock` is not held. */
+int job_enter(struct shoal_job *job, struct error *error);
+void job_leave(struct shoal_job *job);
 
 /* Send under the send lock. `lock` is not held. */
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,

@@ -433,7 +433,7 @@ void progress_thread_stop(struct shoal_job *job)
     eventfd_ring(job->wake_fd);
     pthread_cond_broadcast(&job->changed);
     pthread_cond_signal(&job->background);
-    while (job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
+    while (job->calls > 0 || job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
         pthread_cond_wait(&job->changed, &job->lock);
     job->driver = JOB_DRIVER_WAITER;
     pthread_mutex_unlock(&job->lock);

@@ -15,8 +15,8 @@
 /* Start the background thread; all signals are blocked in it. ERR_SYSTEM. */
 int progress_thread_start(struct shoal_job *job, struct error *error);
 
-/* Take the job out of all hands: waiters return, the background thread ends, the role of the
- * driver is the caller's for good. `lock` is not held. */
+/* Take the job out of all hands: waiters return, calls come to their end, the background thread
+ * ends, the role of the driver is the caller's for good. `lock` is not held. */
 void progress_thread_stop(struct shoal_job *job);
 
 /* After something was pushed or queued, lock held: ring the daemon, wake a sleeping driver that has

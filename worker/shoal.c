@@ -206,7 +206,7 @@ int shoal_node_count(const shoal_job *job)
 void *shoal_alloc(shoal_job *job, size_t bytes)
 {
     struct error error;
-    if (job_check(job, &error) < 0) {
+    if (job_enter(job, &error) < 0) {
         error_text_keep(&error);
         return NULL;
     }
@@ -214,11 +214,11 @@ void *shoal_alloc(shoal_job *job, size_t bytes)
     pthread_mutex_lock(&job->lock);
     int code = job_allocate(job, bytes, &offset, &error);
     pthread_mutex_unlock(&job->lock);
-    if (code < 0) {
+    void *memory = code < 0 ? NULL : job->arena.base + offset;
+    job_leave(job);
+    if (code < 0)
         error_text_keep(&error);
-        return NULL;
-    }
-    return job->arena.base + offset;
+    return memory;
 }
 
 void shoal_free(shoal_job *job, void *memory)

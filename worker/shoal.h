@@ -91,7 +91,8 @@ struct shoal_options {
  * ranks), SHOAL_EREFUSED, SHOAL_EMEMORY, SHOAL_ESYSTEM. */
 SHOAL_API int shoal_open(const struct shoal_options *options, shoal_job **job);
 /* Leave the job and free everything of it: requests, groups, arena memory, fusion buffers. Requests
- * not yet complete fail with SHOAL_ESTATE first. NULL is allowed. */
+ * not yet complete fail with SHOAL_ESTATE first. Calls of other threads that are under way end
+ * first, those that wait with SHOAL_ESTATE; no other may begin. NULL is allowed. */
 SHOAL_API int shoal_close(shoal_job *job);
 
 SHOAL_API int shoal_rank(const shoal_job *job);

@@ -131,7 +131,7 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
 {
     struct error error;
     struct shoal_job *job = group->job;
-    if (job_check(job, &error) < 0) /* a forked child's copy of the lock may be held for ever */
+    if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     ask->priority = thread_priority(group);
@@ -144,6 +144,7 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
     assert(code < 0 || (made && made->job));
     if (code == 0 && !request)
         code = wait_for_request(made, -1, true, &error);
+    job_leave(job);
     if (code < 0)
         return error_text_keep(&error);
     if (request)
@@ -296,8 +297,9 @@ int shoal_completions_descriptor(shoal_job *job)
         progress_thread_adopt(job, request);
     }
     progress_thread_notify(job);
+    int fd = job->completions_fd;
     pthread_mutex_unlock(&job->lock);
-    return job->completions_fd;
+    return fd;
 }
 
 int shoal_completions_clear(shoal_job *job)

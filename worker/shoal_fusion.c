@@ -164,6 +164,32 @@ static int read_options(const struct shoal_fusion_options *given, struct shoal_f
     return 0;
 }
 
+static int create(struct shoal_group *group, const struct shoal_parameter *parameters,
+                  uint32_t parameter_count, const struct shoal_fusion_options *options,
+                  struct shoal_fusion **fusion, struct error *error)
+{
+    struct shoal_fusion *made = calloc(1, sizeof(*made));
+    if (!made)
+        return error_set(error, ERR_MEMORY, "out of memory for fusion buffers");
+    made->group = group;
+    made->parameter_count = parameter_count;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->gathered, NULL);
+    int code = read_options(options, made, error);
+    if (code == 0)
+        code = set_up(made, parameters, error);
+    if (code < 0) {
+        free_fusion(made);
+        return code;
+    }
+    struct shoal_job *job = group->job;
+    pthread_mutex_lock(&job->lock);
+    DL_APPEND(job->fusions, made);
+    pthread_mutex_unlock(&job->lock);
+    *fusion = made;
+    return 0;
+}
+
 int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parameters,
                         size_t parameter_count, const struct shoal_fusion_options *options,
                         shoal_fusion **fusion)
@@ -174,28 +200,12 @@ int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parame
                   parameter_count > INT32_MAX ? "too many parameters" : "an argument is NULL");
         return error_text_keep(&error);
     }
-    struct shoal_fusion *made = calloc(1, sizeof(*made));
-    if (!made) {
-        error_set(&error, ERR_MEMORY, "out of memory for fusion buffers");
-        return error_text_keep(&error);
-    }
-    made->group = group;
-    made->parameter_count = (uint32_t)parameter_count;
-    pthread_mutex_init(&made->lock, NULL);
-    pthread_cond_init(&made->gathered, NULL);
-    int code = read_options(options, made, &error);
-    if (code == 0)
-        code = set_up(made, parameters, &error);
-    if (code < 0) {
-        free_fusion(made);
-        return error_text_keep(&error);
-    }
     struct shoal_job *job = group->job;
-    pthread_mutex_lock(&job->lock);
-    DL_APPEND(job->fusions, made);
-    pthread_mutex_unlock(&job->lock);
-    *fusion = made;
-    return SHOAL_OK;
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
+    int code = create(group, parameters, (uint32_t)parameter_count, options, fusion, &error);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 /* --- a step -------------------------------------------------------------------------------- */
@@ -213,17 +223,19 @@ static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index
 void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
 {
     struct error error;
-    if (job_check(fusion->group->job, &error) < 0) {
+    struct shoal_job *job = fusion->group->job;
+    void *place = NULL;
+    if (job_enter(job, &error) < 0) {
         error_text_keep(&error);
         return NULL;
     }
-    if (index >= fusion->parameter_count)
-        return NULL;
-    if (fusion->gradients[index])
-        return fusion->gradients[index];
-    pthread_mutex_lock(&fusion->lock);
-    void *place = gradient_place(fusion, (uint32_t)index);
-    pthread_mutex_unlock(&fusion->lock);
+    if (index < fusion->parameter_count) {
+        pthread_mutex_lock(&fusion->lock);
+        place = fusion->gradients[index] ? fusion->gradients[index]
+                                         : gradient_place(fusion, (uint32_t)index);
+        pthread_mutex_unlock(&fusion->lock);
+    }
+    job_leave(job);
     return place;
 }
 
@@ -277,7 +289,8 @@ static int claim(struct shoal_fusion *fusion, size_t index, struct error *error)
 int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
 {
     struct error error;
-    if (job_check(fusion->group->job, &error) < 0)
+    struct shoal_job *job = fusion->group->job;
+    if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&fusion->lock);
     int code = claim(fusion, index, &error);
@@ -296,6 +309,7 @@ int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
         code = send_ready(fusion, &error);
     }
     pthread_mutex_unlock(&fusion->lock);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -335,7 +349,6 @@ static int finish_request(struct shoal_fusion *fusion, struct shoal_request **pl
         error_set(error, code, "the time has passed: %s", what);
     } else if (code == ERR_STATE) {
         error_set(error, code, "the job was closed while fusion buffers were waited for");
-        *place = NULL; /* shoal_close frees it */
     } else {
         code = request->core.result;
         if (code < 0)
@@ -476,6 +489,26 @@ static int enter_wait(struct shoal_fusion *fusion, struct error *error)
     return code;
 }
 
+static int wait_for_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct error *error)
+{
+    pthread_mutex_lock(&fusion->lock);
+    int code = enter_wait(fusion, error);
+    pthread_mutex_unlock(&fusion->lock);
+    if (code < 0)
+        return code;
+    code = finish_step(fusion, deadline_ns, error);
+    pthread_mutex_lock(&fusion->lock);
+    fusion->waiting = false;
+    if (code == 0) {
+        fusion_step_begin(&fusion->step, &fusion->plan);
+        fusion->phase = PHASE_GATHER;
+    } else if (code != ERR_TIMEOUT) {
+        fusion->failure = *error;
+    }
+    pthread_mutex_unlock(&fusion->lock);
+    return code;
+}
+
 int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
 {
     struct error error;
@@ -483,26 +516,11 @@ int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
         error_set(&error, ERR_INVALID, "shoal_fusion_wait: timeout_ms is less than -1");
         return error_text_keep(&error);
     }
-    if (job_check(fusion->group->job, &error) < 0)
+    struct shoal_job *job = fusion->group->job;
+    if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
-    uint64_t deadline_ns = job_deadline_ns(fusion->group->job, timeout_ms);
-    pthread_mutex_lock(&fusion->lock);
-    int code = enter_wait(fusion, &error);
-    pthread_mutex_unlock(&fusion->lock);
-    if (code < 0)
-        return error_text_keep(&error);
-    code = finish_step(fusion, deadline_ns, &error);
-    if (code == ERR_STATE)
-        return error_text_keep(&error); /* the job and this are being freed */
-    pthread_mutex_lock(&fusion->lock);
-    fusion->waiting = false;
-    if (code == 0) {
-        fusion_step_begin(&fusion->step, &fusion->plan);
-        fusion->phase = PHASE_GATHER;
-    } else if (code != ERR_TIMEOUT) {
-        fusion->failure = error;
-    }
-    pthread_mutex_unlock(&fusion->lock);
+    int code = wait_for_step(fusion, job_deadline_ns(job, timeout_ms), &error);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -514,7 +532,8 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
                   statistics ? "struct_size is not set" : "statistics is NULL");
         return error_text_keep(&error);
     }
-    if (job_check(fusion->group->job, &error) < 0)
+    struct shoal_job *job = fusion->group->job;
+    if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
     size_t bytes = statistics->struct_size;
     /* The lock is not part of what the caller sees as constant. */
@@ -522,6 +541,7 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
     pthread_mutex_lock(&locked->lock);
     struct shoal_fusion_statistics copy = fusion->statistics;
     pthread_mutex_unlock(&locked->lock);
+    job_leave(job);
     copy.struct_size = bytes;
     memcpy(statistics, &copy, bytes < sizeof(copy) ? bytes : sizeof(copy));
     return SHOAL_OK;
@@ -530,8 +550,8 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
 void shoal_fusion_free(shoal_fusion *fusion)
 {
     struct error error;
-    if (!fusion || job_check(fusion->group->job, &error) < 0)
-        return; /* a forked child has nothing of the job to free */
+    if (!fusion || job_enter(fusion->group->job, &error) < 0)
+        return; /* a forked child has nothing of the job to free; a closed job frees it */
     struct shoal_job *job = fusion->group->job;
     uint64_t deadline_ns = job_deadline_ns(job, -1), completed_ns;
     bool idle = true; /* nothing may write to the buffers any more */
@@ -549,4 +569,5 @@ void shoal_fusion_free(shoal_fusion *fusion)
     if (idle && fusion->failure.code == 0)
         shoal_free(job, fusion->memory);
     free_fusion(fusion);
+    job_leave(job);
 }

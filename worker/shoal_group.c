@@ -164,42 +164,47 @@ static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int
     return code;
 }
 
-int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
-                     shoal_group **group)
+static int open_group(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+                      struct shoal_group **group, struct error *error)
 {
-    struct error error;
     uint32_t place = 0;
-    if (!group || timeout_ms < -1) {
-        error_set(&error, ERR_INVALID, "shoal_group_open: %s",
-                  group ? "timeout_ms is less than -1" : "group is NULL");
-        return error_text_keep(&error);
-    }
-    int code = job_check(job, &error);
-    if (code == 0)
-        code = check_ranks(job, ranks, count, &place, &error);
+    int code = check_ranks(job, ranks, count, &place, error);
     if (code < 0)
-        return error_text_keep(&error);
+        return code;
     if (timeout_ms < 0)
         timeout_ms = job->timeout_ms;
     else if (timeout_ms == 0)
         timeout_ms = 1; /* 0 would be the daemon's own */
     struct message answer;
-    code = ask_for_group(job, ranks, count, timeout_ms, &answer, &error);
+    code = ask_for_group(job, ranks, count, timeout_ms, &answer, error);
     if (code < 0)
-        return error_text_keep(&error);
-    struct shoal_group *made = NULL;
+        return code;
     pthread_mutex_lock(&job->lock);
-    code = job_add_group(job, &answer, place, (uint32_t)count, &made, &error);
+    code = job_add_group(job, &answer, place, (uint32_t)count, group, error);
     pthread_mutex_unlock(&job->lock);
     if (code < 0) {
         struct message unwanted = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = answer.group};
         job_send(job, &unwanted, job_deadline_ns(job, -1), NULL);
     }
     message_clear(&answer);
+    return code;
+}
+
+int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
+                     shoal_group **group)
+{
+    struct error error;
+    if (!group || timeout_ms < -1) {
+        error_set(&error, ERR_INVALID, "shoal_group_open: %s",
+                  group ? "timeout_ms is less than -1" : "group is NULL");
+        return error_text_keep(&error);
+    }
+    int code = job_enter(job, &error);
     if (code < 0)
         return error_text_keep(&error);
-    *group = made;
-    return SHOAL_OK;
+    code = open_group(job, ranks, count, timeout_ms, group, &error);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 int shoal_group_close(shoal_group *group)
@@ -208,7 +213,7 @@ int shoal_group_close(shoal_group *group)
     if (!group)
         return SHOAL_OK;
     struct shoal_job *job = group->job;
-    int code = job_check(job, &error);
+    int code = job_enter(job, &error);
     if (code < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
@@ -224,11 +229,10 @@ int shoal_group_close(shoal_group *group)
     if (code == 0)
         job_remove_group(job, group);
     pthread_mutex_unlock(&job->lock);
-    if (code < 0)
-        return error_text_keep(&error);
-    if (connected)
+    if (code == 0 && connected)
         job_send(job, &message, job_deadline_ns(job, -1), NULL);
-    return SHOAL_OK;
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 int shoal_group_set_priority(shoal_group *group, uint32_t priority)

@@ -8,11 +8,9 @@
 #include "worker/parts.h"
 #include "worker/shoal.h"
 
-static int start_parts(shoal_group *group, struct parts_ask *ask, shoal_request **request)
+static int call_parts(shoal_group *group, struct parts_ask *ask, shoal_request **request)
 {
     struct error error;
-    if (job_check(group->job, &error) < 0)
-        return error_text_keep(&error);
     ask->rank = group->rank;
     ask->size = group->size;
     if (parts_check(ask, &error) < 0)
@@ -32,6 +30,18 @@ static int start_parts(shoal_group *group, struct parts_ask *ask, shoal_request 
     if (code == SHOAL_OK && copy.bytes > 0)
         memmove(copy.to, copy.from, copy.bytes);
     free(blocks);
+    return code;
+}
+
+/* A rank's own part may lie in the arena, which must stay until it is copied. */
+static int start_parts(shoal_group *group, struct parts_ask *ask, shoal_request **request)
+{
+    struct error error;
+    struct shoal_job *job = group->job;
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
+    int code = call_parts(group, ask, request);
+    job_leave(job);
     return code;
 }
 

@@ -3,11 +3,14 @@
 
 #include "tests/lib/suite.h"
 #include "tests/lib/world.h"
+#include "worker/job.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 /* --- memory that holds up who touches it --------------------------------------------------- */
@@ -96,6 +99,13 @@ static void *wait_well(void *argument)
     return NULL;
 }
 
+static void *wait_until_closed(void *argument)
+{
+    struct fixture *fixture = argument;
+    BAD(shoal_fusion_wait(fixture->fusion, -1), SHOAL_ESTATE, "clos");
+    return NULL;
+}
+
 /* The first waits for a gradient that is being copied; the second is refused all the same. */
 START_TEST(test_two_waits_for_one_step)
 {
@@ -119,12 +129,83 @@ START_TEST(test_two_waits_for_one_step)
 }
 END_TEST
 
+/* --- closing under a call ------------------------------------------------------------------ */
+
+static void *close_job(void *job)
+{
+    GOOD(shoal_close(job));
+    return NULL;
+}
+
+/* It cannot end before the call is let go on, however long that is; a close that does not wait for
+ * the call ends well within this time. */
+static void expect_waiting(pthread_t closes)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    ck_assert_int_eq(pthread_timedjoin_np(closes, NULL, &until), ETIMEDOUT);
+}
+
+/* The results are being written back, with nothing left to wait for. */
+START_TEST(test_close_waits_for_a_fusion_wait)
+{
+    struct fixture fixture;
+    pthread_t waits, closes;
+    fixture_open(&fixture);
+    GOOD(shoal_fusion_ready(fixture.fusion, 0));
+    gate_close();
+    pthread_create(&waits, NULL, wait_until_closed, &fixture);
+    gate_await();
+    pthread_create(&closes, NULL, close_job, fixture.job);
+    expect_waiting(closes);
+    gate_open();
+    pthread_join(waits, NULL);
+    pthread_join(closes, NULL);
+    ck_assert(gate.page[0] == 3);
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
+static void *open_until_closed(void *job)
+{
+    shoal_group *group;
+    BAD(shoal_group_open(job, (int[]){0}, 1, -1, &group), SHOAL_ESTATE, "closed");
+    return NULL;
+}
+
+/* The call has its place among those that wait for the daemon, and is about to send. */
+START_TEST(test_close_waits_for_a_group_open)
+{
+    struct fixture fixture;
+    pthread_t opens, closes;
+    fixture_open(&fixture);
+    shoal_job *job = fixture.job;
+    pthread_mutex_lock(&job->send_lock);
+    pthread_create(&opens, NULL, open_until_closed, job);
+    for (bool there = false; !there; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        there = job->openings;
+        job->disconnected = there; /* or closing would need the socket as well */
+        pthread_mutex_unlock(&job->lock);
+    }
+    pthread_create(&closes, NULL, close_job, job);
+    expect_waiting(closes);
+    pthread_mutex_unlock(&job->send_lock);
+    pthread_join(opens, NULL);
+    pthread_join(closes, NULL);
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("api_threads");
     TCase *cases = tcase_create("api_threads");
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, test_two_waits_for_one_step);
+    tcase_add_test(cases, test_close_waits_for_a_fusion_wait);
+    tcase_add_test(cases, test_close_waits_for_a_group_open);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
