@@ -30,7 +30,8 @@ void progress_clear(struct progress *progress)
 int progress_group_add(struct progress *progress, struct progress_group *group, uint64_t own_offset,
                        struct error *error)
 {
-    if (progress->group_count >= PROGRESS_GROUPS_MAX)
+    /* A slot that the daemon still has counts: its chunk may be in the ring. */
+    if (progress->staging.own_count + progress->staging.orphan_count >= PROGRESS_GROUPS_MAX)
         return error_set(error, ERR_MEMORY, "this rank has %u groups open, which is the limit",
                          PROGRESS_GROUPS_MAX);
     int code =
@@ -42,7 +43,6 @@ int progress_group_add(struct progress *progress, struct progress_group *group, 
         group->failure = progress->failure;
     }
     DL_APPEND(progress->groups, group);
-    progress->group_count++;
     return 0;
 }
 
@@ -51,7 +51,6 @@ bool progress_group_remove(struct progress *progress, struct progress_group *gro
     assert(!group->requests && !group->transfers);
     staging_remove_own(&progress->staging, &group->own);
     DL_DELETE(progress->groups, group);
-    progress->group_count--;
     return group->own.state == STAGING_FREE;
 }
 
@@ -420,7 +419,10 @@ static bool receive_chunk(struct progress *progress, const struct arena_completi
                           uint64_t now_ns)
 {
     struct staging_slot *slot = staging_find(&progress->staging, completion->offset);
-    if (!slot || slot->state != STAGING_GIVEN || slot->number != completion->request ||
+    if (!slot)
+        return staging_orphan_back(&progress->staging, completion->offset, completion->request,
+                                   completion->chunk);
+    if (slot->state != STAGING_GIVEN || slot->number != completion->request ||
         slot->chunk != completion->chunk)
         return false;
     struct request *request = slot->request;

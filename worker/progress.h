@@ -58,7 +58,6 @@ struct progress {
     struct request_memory memory;
     struct staging staging;
     struct progress_group *groups;
-    uint32_t group_count;
     struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
     uint64_t next_number, next_age;
     uint32_t submitted;              /* collectives and blocks in the table */
@@ -100,11 +99,11 @@ int progress_init(struct progress *progress, struct arena *arena, uint64_t first
 void progress_clear(struct progress *progress);
 
 /* own_offset: arena memory of rule.chunk_bytes for the group's own slot. ERR_MEMORY: too many
- * groups. */
+ * groups, counting those that are gone while the daemon has their slot. */
 int progress_group_add(struct progress *progress, struct progress_group *group, uint64_t own_offset,
                        struct error *error);
 /* The group must have no incomplete request. Returns false when the daemon may still write to the
- * group's own slot, so that its memory cannot be used again. */
+ * group's own slot: its memory can be used again when staging_next_free gives it. */
 bool progress_group_remove(struct progress *progress, struct progress_group *group);
 
 /* Give a checked ask, and the blocks of it that this rank takes part in, in the order of their

@@ -94,6 +94,9 @@ static void finish_completed(struct shoal_job *job)
     struct shoal_request *called = NULL, **end = &called;
     struct request *core;
     bool any = false;
+    uint64_t offset;
+    while (staging_next_free(&job->progress.staging, &offset))
+        arena_heap_free(&job->heap, offset);
     while ((core = progress_next_completed(&job->progress))) {
         struct shoal_request *request = (struct shoal_request *)core;
         any = true;

@@ -33,13 +33,22 @@ struct staging_slot {
     struct staging_slot *prev, *next; /* the free shared ones; groups' own ones; results waiting */
 };
 
+/* The own slot of a group that is gone, while the daemon may still write to it. */
+struct staging_orphan {
+    uint64_t offset;
+    uint64_t number; /* of the request and */
+    uint32_t chunk;  /* its chunk that the daemon has; it reports them when it is done */
+    bool back;       /* it has; the memory can be used again */
+};
+
 struct staging {
     struct staging_slot *slots; /* shared, side by side in the arena */
     uint32_t slot_count, slot_bytes;
     uint64_t first_offset;
     struct staging_slot *free_slots; /* shared */
     struct staging_slot **own_slots; /* of groups */
-    uint32_t own_count, own_capacity;
+    struct staging_orphan *orphans;
+    uint32_t own_count, orphan_count, capacity; /* there is room for both together in either */
 };
 
 /* slot_count may be 0: groups then have their own slots only. Returns 0 or ERR_MEMORY. */
@@ -47,7 +56,8 @@ int staging_init(struct staging *staging, uint64_t first_offset, uint32_t slot_b
                  uint32_t slot_count);
 void staging_clear(struct staging *staging);
 
-/* A group's own slot; it belongs to the caller and must stay until removed. */
+/* A group's own slot; it belongs to the caller and must stay until removed. One that is removed
+ * while the daemon has it is remembered. */
 int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t offset,
                     uint32_t bytes);
 void staging_remove_own(struct staging *staging, struct staging_slot *own);
@@ -57,6 +67,11 @@ void staging_remove_own(struct staging *staging, struct staging_slot *own);
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
                                   bool oldest);
 void staging_give_back(struct staging *staging, struct staging_slot *slot);
+
+/* The daemon reports a chunk of a removed slot: true if there is such a one. */
+bool staging_orphan_back(struct staging *staging, uint64_t offset, uint64_t number, uint32_t chunk);
+/* True: the memory at *offset, of a slot that was removed, can be used again; it is forgotten. */
+bool staging_next_free(struct staging *staging, uint64_t *offset);
 
 /* The slot at this offset of the arena, or NULL. */
 struct staging_slot *staging_find(struct staging *staging, uint64_t offset);

@@ -9,6 +9,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -85,6 +86,49 @@ static void check_mismatch(struct member *member)
 START_TEST(test_disagreement_fails_the_group_alone)
 {
     world_run(&(struct fake_daemon_options){.world_size = 2}, check_mismatch);
+}
+END_TEST
+
+static uint64_t free_bytes(shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    uint64_t bytes = arena_heap_free_bytes(&job->heap);
+    pthread_mutex_unlock(&job->lock);
+    return bytes;
+}
+
+/* Its own slot is with the daemon when the group fails, and comes back after it is closed. */
+START_TEST(test_closing_a_failed_group_harms_nothing_else)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    static float large[200000], other[10000];
+    shoal_job *job;
+    shoal_group *group;
+    shoal_request *requests[2];
+    GOOD(shoal_open(&options, &job));
+    uint64_t bytes = free_bytes(job);
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
+    fake_daemon_hold(daemon, true);
+    GOOD(shoal_all_reduce(shoal_world(job), large, large, 200000, SHOAL_F32, SHOAL_SUM,
+                          &requests[0])); /* takes all shared slots */
+    GOOD(shoal_all_reduce(group, other, other, 10000, SHOAL_F32, SHOAL_SUM, &requests[1]));
+    for (bool given = false; !given; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        given = group->core.own.state == STAGING_GIVEN;
+        pthread_mutex_unlock(&job->lock);
+    }
+    fake_daemon_say(daemon, "{\"type\":\"failed\",\"group\":1,\"code\":-6,\"text\":\"no\"}\n");
+    BAD(shoal_wait(requests[1], -1), SHOAL_EMISMATCH, "no");
+    GOOD(shoal_group_close(group));
+    ck_assert_uint_lt(free_bytes(job), bytes);
+    fake_daemon_hold(daemon, false);
+    GOOD(shoal_wait(requests[0], -1));
+    while (free_bytes(job) < bytes)
+        GOOD(shoal_barrier(shoal_world(job), NULL));
+    ck_assert_uint_eq(free_bytes(job), bytes);
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
 }
 END_TEST
 
@@ -307,6 +351,7 @@ int main(void)
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
     tcase_add_test(cases, test_busy_driver_looks_at_its_deadline);
     tcase_add_test(cases, test_disagreement_fails_the_group_alone);
+    tcase_add_test(cases, test_closing_a_failed_group_harms_nothing_else);
     tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
     tcase_add_test(cases, test_daemon_dies);
     tcase_add_test(cases, test_daemon_speaks_nonsense);
