@@ -19,7 +19,13 @@ int progress_init(struct progress *progress, struct arena *arena, uint64_t first
     progress->memory = (struct request_memory){
         .base = arena->base, .data_offset = arena->data_offset, .total_bytes = arena->total_bytes};
     progress->staging = staging;
+    progress->chunks_max = LAYOUT_MAX_CHUNKS;
     return 0;
+}
+
+void progress_share(struct progress *progress, uint32_t local_ranks)
+{
+    progress->chunks_max = LAYOUT_MAX_CHUNKS / (local_ranks ? local_ranks : 1);
 }
 
 void progress_clear(struct progress *progress)
@@ -77,6 +83,7 @@ static void complete(struct progress *progress, struct request *request, const s
     if (request->state == REQUEST_SUBMITTED) {
         progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
         --*count_of(progress, request);
+        group->chunks -= request->layout.chunks;
     }
     if (progress_is_transfer(request))
         DL_DELETE(group->transfers, request);
@@ -140,6 +147,7 @@ static void submit(struct progress *progress, struct request *request)
     progress->table[progress->place] = request;
     progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
     ++*count_of(progress, request);
+    request->group->chunks += request->layout.chunks;
     request->state = REQUEST_SUBMITTED;
     if (request->any) {
         push(progress, &(struct arena_submission){.type = ARENA_SUBMIT,
@@ -177,10 +185,17 @@ static void submit_next(struct progress *progress, struct request **queue, struc
     submit(progress, request);
 }
 
+static bool has_credit(const struct progress *progress, const struct request *request)
+{
+    const struct progress_group *group = request->group;
+    return progress->submitted < PROGRESS_SUBMITTED_MAX &&
+           (group->chunks == 0 || group->chunks + request->layout.chunks <= progress->chunks_max);
+}
+
 bool progress_submit_waiting(struct progress *progress)
 {
     bool moved = false;
-    while (progress->to_submit && progress->submitted < PROGRESS_SUBMITTED_MAX) {
+    while (progress->to_submit && has_credit(progress, progress->to_submit)) {
         submit_next(progress, &progress->to_submit, progress->to_submit);
         moved = true;
     }

@@ -13,6 +13,10 @@
  * together that is no more than the ring has entries. The completion ring has twice as many.
  * Collectives, sends and receives are counted apart, since any of them may wait at another rank for
  * one of the others.
+ *
+ * The daemon keeps LAYOUT_MAX_CHUNKS chunks of a group at most, of all ranks of the node together:
+ * a collective that would exceed a rank's share waits until others are complete, or it is the group's
+ * oldest.
  */
 #ifndef WORKER_PROGRESS_H
 #define WORKER_PROGRESS_H
@@ -47,6 +51,7 @@ struct progress_group {
     struct request *requests;  /* incomplete collectives, oldest first */
     struct request *transfers; /* incomplete */
     uint32_t request_count;
+    uint64_t chunks; /* of the submitted requests */
     struct staging_slot own;
     bool failed; /* then every further request fails with this: */
     struct error failure;
@@ -60,6 +65,7 @@ struct progress {
     struct progress_group *groups;
     struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
     uint64_t next_number, next_age;
+    uint64_t chunks_max;             /* of a group's submitted requests; all, for one alone */
     uint32_t submitted;              /* collectives and blocks in the table */
     uint32_t place;                  /* where the search for a free place in the table begins */
     struct request *to_submit;       /* in the order of the calls */
@@ -97,6 +103,9 @@ enum progress_result {
 int progress_init(struct progress *progress, struct arena *arena, uint64_t first_offset,
                   uint32_t slot_bytes, uint32_t slots);
 void progress_clear(struct progress *progress);
+
+/* How many ranks of this node may submit to the same groups; 1 at first. */
+void progress_share(struct progress *progress, uint32_t local_ranks);
 
 /* own_offset: arena memory of rule.chunk_bytes for the group's own slot. ERR_MEMORY: too many
  * groups, counting those that are gone while the daemon has their slot. */
