@@ -86,8 +86,9 @@ void coordinator_group_opened(struct coordinator *coordinator, uint64_t now_ns, 
                               uint32_t group, int code, const char *text);
 void coordinator_group_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
                               uint32_t group, int code, const char *text);
+/* code 0, ERR_PROTOCOL or ERR_INVALID: nonsense in the arena; else what the engine lacks. */
 void coordinator_worker_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                               uint32_t rank, const char *text);
+                               uint32_t rank, int code, const char *text);
 void coordinator_worker_detached(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
                                  uint32_t rank, const struct message_position *positions,
                                  uint32_t position_count);

@@ -348,7 +348,7 @@ START_TEST(test_arena_nonsense)
     struct network_worker *workers[4];
     join_four(workers, name_at(2));
     coordinator_worker_failed(network_coordinator(network, 0), network_now(network),
-                              workers[1]->joined.job_id, 1, "chunk 9 of 4");
+                              workers[1]->joined.job_id, 1, ERR_PROTOCOL, "chunk 9 of 4");
     network_settle(network);
     ck_assert(workers[1]->closed);
     ck_assert_int_eq(workers[1]->failure.code, ERR_PROTOCOL);
@@ -456,12 +456,16 @@ START_TEST(test_engine_events)
     network_settle(network);
     ck_assert_int_eq(workers[3]->failure.code, ERR_MISMATCH);
     assert_text(workers[3], "rank 3 asked for f64");
-    event = (struct engine_event){
-        .type = ENGINE_WORKER_FAILED, .job = event.job, .rank = 1, .text = "a tail that jumps"};
+    event = (struct engine_event){.type = ENGINE_WORKER_FAILED,
+                                  .job = event.job,
+                                  .rank = 1,
+                                  .code = ERR_MEMORY, /* it has done nothing wrong */
+                                  .text = "no memory for a chunk"};
     ck_assert(coordinator_engine_event(coordinator, network_now(network), &event));
     network_settle(network);
     ck_assert_int_eq(workers[0]->failure.code, ERR_LOST);
-    assert_text(workers[0], "holds nonsense: a tail that jumps");
+    assert_text(workers[0], "gone: the daemon cannot serve process 4002: no memory for a chunk");
+    ck_assert_int_eq(workers[1]->failure.code, ERR_MEMORY);
 }
 END_TEST
 
