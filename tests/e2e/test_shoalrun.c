@@ -84,6 +84,22 @@ START_TEST(test_tagged_output)
 }
 END_TEST
 
+/* Writing fails then; the run goes on to its end and cleans up, and SIGPIPE is the ranks' own. */
+START_TEST(test_output_that_nobody_reads)
+{
+    const char *script = "exec 3>&1; { \"$0\" --nodes 1 -n 1 --tag-output -- sh -c '"
+                         "  i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i + 1)); done;"
+                         "  sh -c \"kill -PIPE \\$\\$\"; [ $? = 141 ] && exit 42"
+                         "' 2>&1; echo code $? >&3; } | head -n 1";
+    struct process *process =
+        run_start((const char *[]){"sh", "-c", script, CLUSTER_BIN "shoalrun", NULL});
+    end_with(process, 0);
+    ck_assert_msg(strstr(process_output(process), "code 42\n") != NULL, "%s",
+                  process_output(process));
+    process_free(process);
+}
+END_TEST
+
 START_TEST(test_job)
 {
     struct process *process = RUN("--nodes", "2", "-n", "2", "--", CLUSTER_HELPER, "once");
@@ -358,6 +374,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_ranks_and_environment);
     tcase_add_test(tests, test_tagged_output);
+    tcase_add_test(tests, test_output_that_nobody_reads);
     tcase_add_test(tests, test_job);
     tcase_add_test(tests, test_verbose_and_config);
     tcase_add_test(tests, test_exit_codes);
