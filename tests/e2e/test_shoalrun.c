@@ -1,10 +1,13 @@
 /* shoalrun: ranks, daemons, signals, exit codes, and that nothing is left behind. */
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
@@ -340,6 +343,33 @@ START_TEST(test_running_daemon)
 }
 END_TEST
 
+/* A daemon that is stopped: its backlog is full, and connect waits. */
+START_TEST(test_daemon_that_does_not_answer)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char *directory = suite_make_directory();
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.80s/stopped.sock", directory);
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fds[8];
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(listener, 0), 0);
+    int count = 0, result = 0;
+    while (result == 0) {
+        ck_assert_int_lt(count, 8);
+        fds[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        result = connect(fds[count++], (struct sockaddr *)&address, sizeof(address));
+    }
+    ck_assert_int_eq(errno, EAGAIN);
+    struct process *process = RUN("--socket", address.sun_path, "-n", "1", "--", "true");
+    end_with(process, 1);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "does not answer"));
+    process_free(process);
+    while (count > 0)
+        close(fds[--count]);
+    close(listener);
+    suite_remove_directory(directory);
+}
+END_TEST
+
 START_TEST(test_usage)
 {
     struct process *process = RUN("-n", "0", "true");
@@ -385,6 +415,7 @@ int main(void)
     tcase_add_test(tests, test_ranks_stop_and_go_on);
     tcase_add_test(tests, test_killed_launcher_leaves_no_process);
     tcase_add_test(tests, test_running_daemon);
+    tcase_add_test(tests, test_daemon_that_does_not_answer);
     tcase_add_test(tests, test_usage);
     tcase_add_test(tests, test_folder_is_private);
     suite_add_tcase(suite, tests);
