@@ -117,7 +117,7 @@ TABLE
 # Mutable data at file scope that is allowed: object, symbol.
 data_allowed() {
     cat <<'TABLE'
-worker/error_text.c last_error
+worker/error_text.c kept
 TABLE
 }
 

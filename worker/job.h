@@ -44,6 +44,7 @@ struct shoal_request {
 
 struct group_priority {
     pthread_t thread;
+    uint64_t mark; /* of the thread; when it now has another, the one that set this is gone */
     uint32_t priority;
 };
 

@@ -16,7 +16,8 @@ static uint32_t thread_priority(const struct shoal_group *group)
     pthread_t thread = pthread_self();
     for (size_t i = 0; i < group->priority_count; i++)
         if (pthread_equal(group->priorities[i].thread, thread))
-            return group->priorities[i].priority;
+            return group->priorities[i].mark == error_text_thread() ? group->priorities[i].priority
+                                                                    : 0;
     return 0;
 }
 

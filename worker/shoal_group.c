@@ -261,7 +261,8 @@ int shoal_group_set_priority(shoal_group *group, uint32_t priority)
             }
         }
         if (code == 0)
-            group->priorities[i] = (struct group_priority){.thread = thread, .priority = priority};
+            group->priorities[i] = (struct group_priority){
+                .thread = thread, .mark = error_text_thread(), .priority = priority};
     }
     pthread_mutex_unlock(&job->lock);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;

@@ -129,6 +129,57 @@ START_TEST(test_two_waits_for_one_step)
 }
 END_TEST
 
+/* --- what a thread has set ----------------------------------------------------------------- */
+
+struct setter {
+    shoal_group *group;
+    uint32_t priority, found; /* to set, 0: nothing; of a collective before that */
+};
+
+static void *set_priority(void *argument)
+{
+    struct setter *setter = argument;
+    shoal_request *request;
+    float value = 1;
+    GOOD(shoal_all_reduce(setter->group, &value, &value, 1, SHOAL_F32, SHOAL_SUM, &request));
+    setter->found = request->core.ask.priority;
+    GOOD(shoal_wait(request, -1));
+    if (setter->priority > 0)
+        GOOD(shoal_group_set_priority(setter->group, setter->priority));
+    return NULL;
+}
+
+/* Threads come and go, and their pthread_t with them. */
+START_TEST(test_priority_dies_with_its_thread)
+{
+    enum { THREADS = 40 };
+    pthread_t seen[THREADS];
+    size_t distinct = 0;
+    struct fixture fixture;
+    fixture_open(&fixture);
+    shoal_group *world = shoal_world(fixture.job);
+    GOOD(shoal_group_set_priority(world, 9));
+    for (uint32_t i = 0; i < THREADS; i++) {
+        struct setter setter = {.group = world, .priority = i % 4 == 3 ? 0 : 5 + i};
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, set_priority, &setter), 0);
+        size_t place = 0;
+        while (place < distinct && !pthread_equal(seen[place], thread))
+            place++;
+        if (place == distinct)
+            seen[distinct++] = thread;
+        pthread_join(thread, NULL);
+        ck_assert_uint_eq(setter.found, 0);
+    }
+    ck_assert_uint_le(world->priority_count, distinct + 1);
+    struct setter self = {.group = world};
+    set_priority(&self);
+    ck_assert_uint_eq(self.found, 9);
+    GOOD(shoal_close(fixture.job));
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
 /* --- closing under a call ------------------------------------------------------------------ */
 
 static void *close_job(void *job)
@@ -204,6 +255,7 @@ int main(void)
     TCase *cases = tcase_create("api_threads");
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, test_two_waits_for_one_step);
+    tcase_add_test(cases, test_priority_dies_with_its_thread);
     tcase_add_test(cases, test_close_waits_for_a_fusion_wait);
     tcase_add_test(cases, test_close_waits_for_a_group_open);
     suite_add_tcase(suite, cases);
