@@ -24,11 +24,18 @@ uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms)
 
 int job_check(const struct shoal_job *job, struct error *error)
 {
+    if (!job)
+        return error_set(error, ERR_INVALID, "the job is NULL");
     if (getpid() == job->pid)
         return 0;
     return error_set(error, ERR_STATE,
                      "process %d was forked from %d, whose job it cannot use: open one of its own",
                      (int)getpid(), (int)job->pid);
+}
+
+int group_check(const struct shoal_group *group, struct error *error)
+{
+    return group ? 0 : error_set(error, ERR_INVALID, "the group is NULL");
 }
 
 int job_enter(struct shoal_job *job, struct error *error)

@@ -150,8 +150,10 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
 /* Free everything. Nothing may be using the job any more. */
 void job_destroy(struct shoal_job *job);
 
-/* ERR_STATE in a forked child, which must not use its parent's job. */
+/* ERR_STATE in a forked child, which must not use its parent's job; ERR_INVALID for NULL. */
 int job_check(const struct shoal_job *job, struct error *error);
+/* ERR_INVALID for NULL. */
+int group_check(const struct shoal_group *group, struct error *error);
 
 /* Begin a call that uses the job, or what is freed with it, while `lock` is not held: shoal_close
  * then waits for job_leave. ERR_STATE in a forked child, and when the job is being closed. Calls

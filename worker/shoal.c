@@ -176,29 +176,43 @@ int shoal_close(shoal_job *job)
     return SHOAL_OK;
 }
 
+static int check_given(const struct shoal_job *job)
+{
+    struct error error;
+    if (job)
+        return SHOAL_OK;
+    error_set(&error, ERR_INVALID, "the job is NULL");
+    return error_text_keep(&error);
+}
+
 int shoal_rank(const shoal_job *job)
 {
-    return job->rank;
+    int code = check_given(job);
+    return code < 0 ? code : job->rank;
 }
 
 int shoal_world_size(const shoal_job *job)
 {
-    return job->world_size;
+    int code = check_given(job);
+    return code < 0 ? code : job->world_size;
 }
 
 int shoal_local_rank(const shoal_job *job)
 {
-    return job->local_rank;
+    int code = check_given(job);
+    return code < 0 ? code : job->local_rank;
 }
 
 int shoal_local_size(const shoal_job *job)
 {
-    return job->local_size;
+    int code = check_given(job);
+    return code < 0 ? code : job->local_size;
 }
 
 int shoal_node_count(const shoal_job *job)
 {
-    return job->node_count;
+    int code = check_given(job);
+    return code < 0 ? code : job->node_count;
 }
 
 /* --- arena memory -------------------------------------------------------------------------- */

@@ -6,7 +6,8 @@
  * same collectives in the same order.
  *
  * Every call returns SHOAL_OK or a negative SHOAL_E... code; shoal_error_text() of the calling
- * thread then names the culprit. No call waits for ever: where no timeout is given, the job's is
+ * thread then names the culprit. NULL in place of a handle is SHOAL_EINVALID, except in calls that
+ * close or free. No call waits for ever: where no timeout is given, the job's is
  * used.
  */
 #ifndef SHOAL_H

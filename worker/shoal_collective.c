@@ -158,7 +158,7 @@ static int call_whole(struct shoal_group *group, struct request_ask *ask,
                       struct shoal_request **request)
 {
     struct error error;
-    if (request_check(ask, group->rank, group->size, &error) < 0)
+    if (group_check(group, &error) < 0 || request_check(ask, group->rank, group->size, &error) < 0)
         return error_text_keep(&error);
     return collective_call(group, ask, NULL, 0, request);
 }
@@ -208,8 +208,12 @@ int shoal_barrier(shoal_group *group, shoal_request **request)
 
 int shoal_test(shoal_request *request)
 {
-    struct shoal_job *job = request->job;
     struct error error;
+    if (!request) {
+        error_set(&error, ERR_INVALID, "shoal_test: request is NULL");
+        return error_text_keep(&error);
+    }
+    struct shoal_job *job = request->job;
     if (job_check(job, &error) < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);

@@ -200,9 +200,9 @@ int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parame
                   parameter_count > INT32_MAX ? "too many parameters" : "an argument is NULL");
         return error_text_keep(&error);
     }
-    struct shoal_job *job = group->job;
-    if (job_enter(job, &error) < 0)
+    if (group_check(group, &error) < 0 || job_enter(group->job, &error) < 0)
         return error_text_keep(&error);
+    struct shoal_job *job = group->job;
     int code = create(group, parameters, (uint32_t)parameter_count, options, fusion, &error);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
@@ -220,15 +220,23 @@ static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index
     return fusion->memory + fusion->plan.offset_of[index];
 }
 
+/* Then job_leave. */
+static int enter(const struct shoal_fusion *fusion, struct error *error)
+{
+    if (!fusion)
+        return error_set(error, ERR_INVALID, "the fusion is NULL");
+    return job_enter(fusion->group->job, error);
+}
+
 void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
 {
     struct error error;
-    struct shoal_job *job = fusion->group->job;
-    void *place = NULL;
-    if (job_enter(job, &error) < 0) {
+    if (enter(fusion, &error) < 0) {
         error_text_keep(&error);
         return NULL;
     }
+    struct shoal_job *job = fusion->group->job;
+    void *place = NULL;
     if (index < fusion->parameter_count) {
         pthread_mutex_lock(&fusion->lock);
         place = fusion->gradients[index] ? fusion->gradients[index]
@@ -289,9 +297,9 @@ static int claim(struct shoal_fusion *fusion, size_t index, struct error *error)
 int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
 {
     struct error error;
-    struct shoal_job *job = fusion->group->job;
-    if (job_enter(job, &error) < 0)
+    if (enter(fusion, &error) < 0)
         return error_text_keep(&error);
+    struct shoal_job *job = fusion->group->job;
     pthread_mutex_lock(&fusion->lock);
     int code = claim(fusion, index, &error);
     if (code == 0) {
@@ -516,9 +524,9 @@ int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
         error_set(&error, ERR_INVALID, "shoal_fusion_wait: timeout_ms is less than -1");
         return error_text_keep(&error);
     }
-    struct shoal_job *job = fusion->group->job;
-    if (job_enter(job, &error) < 0)
+    if (enter(fusion, &error) < 0)
         return error_text_keep(&error);
+    struct shoal_job *job = fusion->group->job;
     int code = wait_for_step(fusion, job_deadline_ns(job, timeout_ms), &error);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
@@ -532,9 +540,9 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
                   statistics ? "struct_size is not set" : "statistics is NULL");
         return error_text_keep(&error);
     }
-    struct shoal_job *job = fusion->group->job;
-    if (job_enter(job, &error) < 0)
+    if (enter(fusion, &error) < 0)
         return error_text_keep(&error);
+    struct shoal_job *job = fusion->group->job;
     size_t bytes = statistics->struct_size;
     /* The lock is not part of what the caller sees as constant. */
     struct shoal_fusion *locked = (struct shoal_fusion *)(uintptr_t)fusion;
@@ -550,7 +558,7 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
 void shoal_fusion_free(shoal_fusion *fusion)
 {
     struct error error;
-    if (!fusion || job_enter(fusion->group->job, &error) < 0)
+    if (!fusion || enter(fusion, &error) < 0)
         return; /* a forked child has nothing of the job to free; a closed job frees it */
     struct shoal_job *job = fusion->group->job;
     uint64_t deadline_ns = job_deadline_ns(job, -1), completed_ns;

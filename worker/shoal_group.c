@@ -12,17 +12,25 @@
 
 shoal_group *shoal_world(shoal_job *job)
 {
-    return job->groups;
+    return job ? job->groups : NULL;
+}
+
+static int check_given(const struct shoal_group *group)
+{
+    struct error error;
+    return group_check(group, &error) < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 int shoal_group_rank(const shoal_group *group)
 {
-    return (int)group->rank;
+    int code = check_given(group);
+    return code < 0 ? code : (int)group->rank;
 }
 
 int shoal_group_size(const shoal_group *group)
 {
-    return (int)group->size;
+    int code = check_given(group);
+    return code < 0 ? code : (int)group->size;
 }
 
 /* *place: this process's place in the list. */
@@ -238,11 +246,13 @@ int shoal_group_close(shoal_group *group)
 int shoal_group_set_priority(shoal_group *group, uint32_t priority)
 {
     struct error error;
-    struct shoal_job *job = group->job;
-    pthread_t thread = pthread_self();
-    int code = job_check(job, &error);
+    int code = group_check(group, &error);
+    if (code == 0)
+        code = job_check(group->job, &error);
     if (code < 0)
         return error_text_keep(&error);
+    struct shoal_job *job = group->job;
+    pthread_t thread = pthread_self();
     pthread_mutex_lock(&job->lock);
     size_t i = 0;
     while (i < group->priority_count && !pthread_equal(group->priorities[i].thread, thread))

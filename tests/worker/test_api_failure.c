@@ -341,6 +341,57 @@ START_TEST(test_forked_child_is_refused)
 }
 END_TEST
 
+/* A handle that was never opened, or is forgotten already. */
+START_TEST(test_null_handles)
+{
+    enum { INVALID = SHOAL_EINVALID };
+    const enum shoal_dtype type = SHOAL_F32;
+    const enum shoal_op sum = SHOAL_SUM;
+    float data[1] = {0};
+    void *const buffers[1] = {data};
+    const void *const sources[1] = {data};
+    const size_t counts[1] = {1};
+    struct shoal_parameter parameter = {.count = 1, .dtype = SHOAL_F32};
+    struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics)};
+    shoal_group *group;
+    shoal_fusion *fusion;
+    BAD(shoal_rank(NULL), INVALID, "job is NULL");
+    BAD(shoal_world_size(NULL), INVALID, "job is NULL");
+    BAD(shoal_local_rank(NULL), INVALID, "job is NULL");
+    BAD(shoal_local_size(NULL), INVALID, "job is NULL");
+    BAD(shoal_node_count(NULL), INVALID, "job is NULL");
+    ck_assert_ptr_null(shoal_world(NULL));
+    ck_assert_ptr_null(shoal_alloc(NULL, 64));
+    shoal_free(NULL, data);
+    BAD(shoal_group_open(NULL, (int[]){0}, 1, -1, &group), INVALID, "job is NULL");
+    BAD(shoal_completions_descriptor(NULL), INVALID, "job is NULL");
+    BAD(shoal_completions_clear(NULL), INVALID, "job is NULL");
+    BAD(shoal_test(NULL), INVALID, "request is NULL");
+    BAD(shoal_group_rank(NULL), INVALID, "group is NULL");
+    BAD(shoal_group_size(NULL), INVALID, "group is NULL");
+    BAD(shoal_group_set_priority(NULL, 1), INVALID, "group is NULL");
+    BAD(shoal_all_reduce(NULL, data, data, 1, type, sum, NULL), INVALID, "group is NULL");
+    BAD(shoal_reduce(NULL, data, data, 1, type, sum, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_broadcast(NULL, data, 1, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_barrier(NULL, NULL), INVALID, "group is NULL");
+    BAD(shoal_all_gather(NULL, data, data, 1, type, NULL), INVALID, "group is NULL");
+    BAD(shoal_all_gather_v(NULL, data, buffers, counts, type, NULL), INVALID, "group is NULL");
+    BAD(shoal_reduce_scatter(NULL, data, data, 1, type, sum, NULL), INVALID, "group is NULL");
+    BAD(shoal_reduce_scatter_v(NULL, sources, data, counts, type, sum, NULL), INVALID, "group");
+    BAD(shoal_gather(NULL, data, data, 1, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_gather_v(NULL, data, 1, buffers, counts, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_scatter(NULL, data, data, 1, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_scatter_v(NULL, sources, counts, data, 1, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_all_to_all(NULL, data, data, 1, type, NULL), INVALID, "group is NULL");
+    BAD(shoal_all_to_all_v(NULL, sources, counts, buffers, counts, type, NULL), INVALID, "group");
+    BAD(shoal_fusion_create(NULL, &parameter, 1, NULL, &fusion), INVALID, "group is NULL");
+    BAD(shoal_fusion_ready(NULL, 0), INVALID, "fusion is NULL");
+    BAD(shoal_fusion_wait(NULL, 0), INVALID, "fusion is NULL");
+    BAD(shoal_fusion_statistics(NULL, &statistics), INVALID, "fusion is NULL");
+    ck_assert_ptr_null(shoal_fusion_gradient(NULL, 0));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("api_failure");
@@ -357,6 +408,7 @@ int main(void)
     tcase_add_test(cases, test_daemon_speaks_nonsense);
     tcase_add_test(cases, test_close_ends_waits_and_calls_back);
     tcase_add_test(cases, test_forked_child_is_refused);
+    tcase_add_test(cases, test_null_handles);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
