@@ -56,8 +56,9 @@ struct wire_header {
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header);
 
 /* Check and decode a message of `length` bytes: magic, version, type, that payload_bytes is just
- * what follows the header, and that zero bytes are zero; the ask is wire_ask_check's. Returns 0 or
- * ERR_PROTOCOL with the reason. */
+ * what follows the header, that zero bytes are zero, that an ERROR has a known code and others
+ * none, and that a collective's sequence number is below 2^63; the ask is wire_ask_check's. Returns
+ * 0 or ERR_PROTOCOL with the reason. */
 int wire_decode_header(const uint8_t *message, size_t length, struct wire_header *header,
                        struct error *error);
 

@@ -431,7 +431,7 @@ static void slot_hear(struct slot *slot, uint32_t node_index, const struct contr
 static int contribution_check_disagree(const struct exchange_group *group,
                                        const struct wire_header *header, struct error *error)
 {
-    if (header->chunk != 0 || header->payload_bytes == 0 ||
+    if (header->chunk != 0 || header->payload_bytes == 0 || header->sequence > INT64_MAX ||
         header->payload_bytes % WIRE_RANK_ASK_BYTES != 0 || header->ask.block != 0 ||
         header->sequence % group->rule.servers != group->self_owner)
         return error_set(error, ERR_PROTOCOL,

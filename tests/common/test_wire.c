@@ -150,10 +150,31 @@ START_TEST(an_error_has_a_negative_status_and_others_none)
             header.status = (int16_t)status;
             uint8_t bytes[WIRE_HEADER_BYTES];
             wire_encode_header(bytes, &header);
-            bool right = type == WIRE_ERROR ? status < 0 : status == 0;
+            bool right = type == WIRE_ERROR ? status < 0 && status >= ERR_CONFIG : status == 0;
             EXPECT(wire_decode_header(bytes, sizeof(bytes), &decoded, NULL) ==
                    (right ? 0 : ERR_PROTOCOL));
             EXPECT(!right || decoded.status == status);
+        }
+    }
+}
+END_TEST
+
+/* A late rank is asked for over the control plane, whose numbers are signed. */
+START_TEST(collectives_are_numbered_below_2_to_the_63)
+{
+    for (uint8_t kind = COLLECTIVE_ALL_REDUCE; kind <= COLLECTIVE_ALL_TO_ALL; kind++) {
+        for (unsigned i = 0; i < 4; i++) {
+            struct wire_header header = example(), decoded;
+            header.ask.kind = kind;
+            header.sequence = (const uint64_t[]){0, INT64_MAX, 1ull << 63, UINT64_MAX}[i];
+            uint8_t bytes[WIRE_HEADER_BYTES];
+            wire_encode_header(bytes, &header);
+            struct error error = {0};
+            int result = wire_decode_header(bytes, sizeof(bytes), &decoded, &error);
+            ck_assert_int_eq(result, i < 2 ? 0 : ERR_PROTOCOL);
+            if (result != 0)
+                EXPECT(strstr(error.text, i == 2 ? "numbered 9223372036854775808"
+                                                 : "numbered 18446744073709551615"));
         }
     }
 }
@@ -361,6 +382,7 @@ int main(void)
                         sizeof(wrongs) / sizeof(wrongs[0]));
     tcase_add_test(tests, only_the_right_length_is_taken);
     tcase_add_test(tests, an_error_has_a_negative_status_and_others_none);
+    tcase_add_test(tests, collectives_are_numbered_below_2_to_the_63);
     tcase_add_test(tests, random_bytes_never_do_harm);
     tcase_add_test(tests, a_ranks_ask_goes_there_and_back);
     tcase_add_test(tests, asks_are_equal_in_what_their_kind_gives_a_meaning);

@@ -319,7 +319,7 @@ START_TEST(a_peers_nonsense_ends_its_connection)
                              nonsense);
         header.ask.kind = COLLECTIVE_ALL_TO_ALL;
         fixture_expect_error(fixture, fixture_message(fixture, 1, header, NULL, 0), ERR_PROTOCOL,
-                             nonsense);
+                             "a message for all_to_all numbered");
         fixture_expect_error(fixture, probe(fixture, 1, type, other, number(0, 0), 0, 1),
                              ERR_PROTOCOL, elsewhere);
         fixture_expect_error(fixture, probe(fixture, 2, type, right, number(0, 0), 0, 1),
