@@ -148,16 +148,25 @@ static uint64_t engine_sleep_ns(const struct engine *engine)
     return poll_ns < ns ? poll_ns : ns;
 }
 
+/* Linux has epoll_pwait2 from 5.11 on, and a container's filter of system calls may forbid it. */
+static void engine_wait(struct engine *engine, uint64_t ns)
+{
+    struct epoll_event events[WAKE_EVENTS];
+    struct timespec timeout = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
+    if (!engine->waits_in_ms) {
+        int count = epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL);
+        if (count >= 0 || errno == EINTR)
+            return;
+        engine->waits_in_ms = true;
+    }
+    epoll_wait(engine->poll_descriptor, events, WAKE_EVENTS, (int)(ns / NS_PER_MS) + 1);
+}
+
 static void engine_sleep(struct engine *engine)
 {
     if (!engine_prepare_sleep(engine))
         return;
-    struct epoll_event events[WAKE_EVENTS];
-    uint64_t ns = engine_sleep_ns(engine);
-    struct timespec timeout = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
-    if (epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL) < 0 &&
-        errno == ENOSYS) /* before Linux 5.11 */
-        epoll_wait(engine->poll_descriptor, events, WAKE_EVENTS, (int)(ns / NS_PER_MS) + 1);
+    engine_wait(engine, engine_sleep_ns(engine));
     reducer_cancel_sleep(engine->reducer);
     for (struct engine_worker *it = engine->workers; it; it = it->next)
         arena_daemon_cancel_sleep(&it->exchange.arena);

@@ -47,6 +47,7 @@ struct engine {
     const char **node_names;   /* [server_count], from the config */
     uint32_t node_count;
     int poll_descriptor; /* epoll: transport, commands, reducer, doorbells */
+    bool waits_in_ms;    /* there is no epoll_pwait2 */
     int reduce_descriptor;
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     uint32_t address_bytes;
