@@ -216,8 +216,8 @@ static const struct config_key limit_keys[] = {
      .most = PIB,
      .default_number = 4 * GIB,
      .unit = "bytes",
-     .text = "Chunk buffers of all jobs together. Room for the window of one group over all "
-             "servers that own shards at least."},
+     .text = "Chunk buffers of all jobs together. At least enough for one group, whichever "
+             "nodes it is on."},
     {.name = "arena_bytes",
      .type = CONFIG_INTEGER,
      FIELD(arena_bytes),

@@ -7,11 +7,8 @@
 
 #include "common/memory.h"
 #include "common/reduce.h"
+#include "common/window.h"
 #include "server/exchange_private.h"
-
-/* Beyond this many nodes the window shrinks, so that an owner's buffers grow no further. */
-#define WINDOW_FULL_NODES 16u
-#define WINDOW_LEAST 2u
 
 /* --- finding ---------------------------------------------------------------------------------- */
 
@@ -135,13 +132,7 @@ static void group_fill_owners(struct exchange_group *group)
             group->owner_nodes[group->owner_count++] = group->nodes[i];
     }
     group->self_owner = group_owner_index(group, options->self);
-    /* The same on every daemon: it depends on the roster and the shared configuration only. */
-    group->window = options->window_chunks;
-    if (group->node_count > WINDOW_FULL_NODES) {
-        group->window = group->window * WINDOW_FULL_NODES / group->node_count;
-        if (group->window < WINDOW_LEAST)
-            group->window = WINDOW_LEAST;
-    }
+    group->window = window_chunks(options->window_chunks, group->node_count);
 }
 
 /* How many messages of this group the node may have under way to this one. */
@@ -149,12 +140,9 @@ static uint32_t group_receives_from(const struct exchange_group *group, uint32_t
 {
     if (group->single || node == group->job->exchange->options.self)
         return 0;
-    uint32_t receives = 0;
-    if (group->self_owner != NO_INDEX && group_node_index(group, node) != NO_INDEX)
-        receives += group->window + 1; /* contributions, and one DISAGREE */
-    if (group->self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX)
-        receives += group->window + 1; /* results, and the ERROR that answers a DISAGREE */
-    return receives;
+    return window_receives(
+        group->window, group->self_owner != NO_INDEX && group_node_index(group, node) != NO_INDEX,
+        group->self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX);
 }
 
 static struct exchange_peer *group_account(const struct exchange_group *group, uint32_t node)
@@ -170,7 +158,7 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     uint32_t nodes = exchange->options.node_count;
     uint64_t wanted = 0;
     if (!group->single && group->local_count > 1)
-        wanted += (uint64_t)group->window * group->owner_count;
+        wanted += window_sums(group->window, group->owner_count);
     for (uint32_t node = 0; node < nodes; node++)
         wanted += group_receives_from(group, node);
     int result = buffer_pool_reserve(exchange->options.pool, wanted, error);

@@ -519,28 +519,37 @@ START_TEST(test_jobs_in_a_row_leave_nothing)
 }
 END_TEST
 
-/* A cluster whose memory limit leaves no room says so, in the join's answer. */
+/* A job for which another one leaves no memory is told so, in the join's answer. */
 START_TEST(test_too_little_memory_is_an_answer)
 {
     static const uint32_t rank_nodes[] = {0, 0, 1, 1};
     struct virtual_options options = {
-        .seed = 1, .nodes = 2, .chunk_bytes = 65536, .memory_bytes = 1 << 20};
+        .seed = 1, .nodes = 2, .chunk_bytes = 65536, .memory_bytes = 18 * (65536 + 64)};
     struct virtual_cluster *cluster = virtual_cluster_create(&options);
-    struct virtual_job job = {.name = "large",
+    struct virtual_job job = {.name = "first",
                               .ranks = 4,
                               .rank_nodes = rank_nodes,
-                              .collectives = 1,
+                              .collectives = 10,
                               .most_count = 10,
                               .in_flight = 1,
                               .seed = 1};
-    uint32_t number = virtual_cluster_start(cluster, &job);
+    uint32_t first = virtual_cluster_start(cluster, &job);
+    while (virtual_cluster_outcome(cluster, first, 0).finished < 1)
+        virtual_cluster_run(cluster, 16);
+    virtual_cluster_hold(cluster, first, 0, true);
+    job.name = "second";
+    uint32_t second = virtual_cluster_start(cluster, &job);
     /* A refused worker's connection is ended by its daemon. */
+    while (!virtual_cluster_outcome(cluster, second, 3).ended)
+        virtual_cluster_run(cluster, 16);
+    virtual_cluster_hold(cluster, first, 0, false);
     virtual_cluster_finish(cluster, LIMIT_NS);
     for (uint32_t i = 0; i < 4; i++) {
-        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, number, i);
+        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, second, i);
         ck_assert_msg(outcome.code == ERR_MEMORY && strstr(outcome.text, "limits.memory_bytes"),
                       "%d %s", outcome.code, outcome.text);
     }
+    assert_all_finished(cluster, first, 4);
     virtual_cluster_destroy(cluster);
 }
 END_TEST

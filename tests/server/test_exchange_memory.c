@@ -1,5 +1,6 @@
 /* Chunk buffers: what groups are promised, receives that stay and return, memory that is lacking.
  */
+#include "common/window.h"
 #include "tests/lib/exchange_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -52,6 +53,39 @@ START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
                          "bytes already promised");
     ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 46 * 320);
     fixture_destroy(fixture);
+}
+END_TEST
+
+/* What a group with two ranks here and one on each node of `members` is promised. */
+static uint64_t promised(uint32_t nodes, uint32_t servers, uint32_t members)
+{
+    struct fixture_options options = {.nodes = nodes, .leave_closed = true};
+    for (uint32_t node = 0; node < nodes; node++) {
+        options.weights[node] = servers >> node & 1;
+        for (uint32_t i = 0; i < (node == 0 ? 2 : members >> node & 1); i++)
+            options.rank_nodes[options.ranks++] = node;
+    }
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
+    uint64_t bytes = buffer_pool_reserved_bytes(fixture->pool);
+    fixture_destroy(fixture);
+    return bytes / 320;
+}
+
+/* The least that the configuration allows is just what the largest group is promised. */
+START_TEST(the_check_of_the_configuration_promises_what_holds)
+{
+    for (uint32_t nodes = 1; nodes <= 5; nodes++) {
+        for (uint32_t servers = 1; servers < 1u << nodes; servers++) {
+            uint64_t most = 0;
+            for (uint32_t members = 1; members < 1u << nodes; members += 2) {
+                uint64_t one = promised(nodes, servers, members);
+                most = one > most ? one : most;
+            }
+            uint32_t count = (uint32_t)__builtin_popcount(servers);
+            ck_assert_uint_eq(window_buffers_most(4, nodes, count, servers & 1), most);
+        }
+    }
 }
 END_TEST
 
@@ -222,6 +256,7 @@ int main(void)
     Suite *suite = suite_create("exchange_memory");
     TCase *tests = tcase_create("exchange_memory");
     tcase_add_test(tests, a_job_beyond_the_memory_is_refused_and_takes_none);
+    tcase_add_test(tests, the_check_of_the_configuration_promises_what_holds);
     tcase_add_test(tests, receives_of_a_closed_job_serve_the_next);
     tcase_add_loop_test(tests, a_closed_job_promises_nothing, 0, 2);
     tcase_add_test(tests, receives_come_with_the_peer);
