@@ -1,5 +1,7 @@
 #include "common/config_table.h"
 
+#include "common/provider.h"
+
 #define FIELD(member)                                                                              \
     .offset = offsetof(struct config, member), .width = sizeof(((struct config *)0)->member)
 #define SERVER_FIELD(member)                                                                       \
@@ -135,12 +137,9 @@ static const struct config_key listen_keys[] = {
 
 static const struct config_key fabric_keys[] = {
     {.name = "provider",
-     .type = CONFIG_TEXT,
+     .type = CONFIG_CHOICE,
      FIELD(provider),
-     .least = 1,
-     .most = NAME_MOST,
-     .pattern = "^[a-z0-9_]+(;[a-z0-9_]+)?$",
-     .shape = "that is \"auto\" or a libfabric provider's name such as \"tcp\" or \"tcp;ofi_rxm\"",
+     .choices = provider_choices,
      .default_text = "auto",
      .text = "libfabric provider for the data between daemons. \"auto\": the best of efa, verbs "
              "and tcp that is there. One that is named and not there is an error."},

@@ -27,6 +27,7 @@ common/wire*.[ch]           1
 common/layout*.[ch]         1
 common/route*.[ch]          1
 common/window.[ch]          1
+common/provider.[ch]        1
 common/arena*.[ch]          1
 common/buffer*.[ch]         1
 common/config*.[ch]         1

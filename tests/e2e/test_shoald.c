@@ -243,9 +243,8 @@ START_TEST(test_unknown_provider)
              "{\"socket\": {\"path\": \"%s\"}, \"fabric\": {\"provider\": \"telepathy\"}}",
              socket_path);
     file_write(config_path, text, 0644);
-    /* The error says what this machine has: TCP is everywhere. */
-    fails(daemon_begin(NULL), 1, "fabric provider \"telepathy\" is not known",
-          "this machine has \"tcp\"");
+    fails(daemon_begin(NULL), 3, "/fabric/provider: got \"telepathy\"",
+          "must be \"auto\", \"efa\", \"verbs\", \"tcp\"");
     ck_assert_int_ne(access(socket_path, F_OK), 0);
 }
 END_TEST
