@@ -34,10 +34,18 @@ static int engine_try_send(struct engine *engine, struct exchange_send *send)
     return result;
 }
 
+/* What goes to a peer that is not there ends with its jobs, which the control thread sees to. */
 static void engine_lose(struct engine *engine, struct exchange_send *send)
 {
     send->next = engine->lost;
     engine->lost = send;
+}
+
+static void engine_refuse(struct engine *engine, struct exchange_send *send, int code)
+{
+    if (code != ERR_LOST)
+        exchange_send_failed(engine->exchange, send, code);
+    engine_lose(engine, send);
 }
 
 static void io_send(void *context, struct exchange_send *send)
@@ -50,7 +58,7 @@ static void io_send(void *context, struct exchange_send *send)
         *peer->backlog_end = send;
         peer->backlog_end = &send->next;
     } else if (result != 0) {
-        engine_lose(engine, send);
+        engine_refuse(engine, send, result);
     }
 }
 
@@ -67,7 +75,7 @@ static void engine_flush_backlog(struct engine *engine, uint32_t node)
         if (!next)
             peer->backlog_end = &peer->backlog;
         if (result != 0)
-            engine_lose(engine, send);
+            engine_refuse(engine, send, result);
     }
 }
 

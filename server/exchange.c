@@ -2,6 +2,7 @@
  * slot.c. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/transport.h"
@@ -241,6 +242,14 @@ void send_free(struct exchange *exchange, struct exchange_send *send)
 {
     receive_release(exchange, send->buffer);
     slab_put(&exchange->sends, send);
+}
+
+void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code)
+{
+    char text[ERROR_TEXT_BYTES];
+    snprintf(text, sizeof(text), "a message to node %s could not be sent: %s",
+             exchange->options.node_names[send->node], error_name(code));
+    exchange_group_fail(send->group, code, text);
 }
 
 void exchange_sent(struct exchange *exchange, struct exchange_send *send)

@@ -164,6 +164,8 @@ void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct 
 /* Receives still posted will not come back: the fabric is about to be closed. */
 void exchange_abandon_receives(struct exchange *exchange);
 void exchange_sent(struct exchange *exchange, struct exchange_send *send);
+/* It will not be sent, although its peer is there: the group fails. exchange_sent follows. */
+void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code);
 void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
 
 /* Issue what the calls above have made possible. To be called after each batch of them. */
