@@ -165,6 +165,7 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     if (result != 0)
         return result;
     group->reserved = wanted;
+    group->promised = true;
     for (uint32_t node = 0; node < nodes; node++)
         group_account(group, node)->allowed += group_receives_from(group, node);
     for (uint32_t node = 0; node < nodes; node++)
@@ -172,9 +173,13 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     return 0;
 }
 
+/* Late messages find the receives that they were promised: those stay posted. */
 static void group_unreserve(struct exchange_group *group)
 {
     struct exchange *exchange = group->job->exchange;
+    if (!group->promised)
+        return;
+    group->promised = false;
     for (uint32_t node = 0; node < exchange->options.node_count; node++)
         group_account(group, node)->allowed -= group_receives_from(group, node);
     buffer_pool_unreserve(exchange->options.pool, group->reserved);
@@ -471,10 +476,12 @@ void exchange_job_settle(struct exchange_job *job)
             group_free(group);
             continue;
         }
-        if (group->failed && quiet)
+        if (group->failed && quiet) {
             group_drop(group);
-        else if (group->failed && !group->dropped)
+            group_unreserve(group);
+        } else if (group->failed && !group->dropped) {
             group_drop_idle(group);
+        }
         link = &group->next;
     }
     if (job->closing && !job->groups)

@@ -106,6 +106,7 @@ struct exchange_group {
     uint32_t *slots_of;     /* [node_count]: open slots here that the node has contributed to */
     bool *disagreed;        /* [node_count]: its DISAGREE has come; beside the window, and once */
     uint64_t reserved;      /* buffers promised for sums on this node and for receives */
+    bool promised;          /* until it has failed, or closes, and nothing is pending */
 
     struct collective *oldest; /* in the order of sequence, then block */
     struct collective *newest;

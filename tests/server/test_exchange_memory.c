@@ -150,6 +150,40 @@ START_TEST(a_closed_job_promises_nothing)
 }
 END_TEST
 
+/* One process of a failed job may live for long; it must not hold the memory against others. */
+START_TEST(a_failed_job_promises_nothing)
+{
+    struct fixture_options options = {
+        .nodes = 2, .ranks = 3, .rank_nodes = {0, 0, 1}, .weights = {0, 1}, .buffers = 18};
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 18 * 320);
+    fixture_expect_error(fixture, fixture_open_job(fixture, 0x777), ERR_MEMORY, "already promised");
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fixture_submit_sum(fixture, rank, 0, COUNT);
+    ck_assert_uint_gt(fixture->task_count, 0);
+    if (_i == 0)
+        exchange_job_fail(fixture->exchange, FIXTURE_JOB);
+    else
+        exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
+    /* not while its memory is being summed or sent */
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 18 * 320);
+    fixture_all_reduced(fixture);
+    fixture_all_sent(fixture);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
+    exchange_check(fixture->exchange);
+    /* both workers are still there */
+    ck_assert(fixture->attached[0] && fixture->attached[1]);
+    ck_assert_int_eq(fixture_open_job(fixture, 0x777), 0);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 18 * 320);
+    /* and what goes now gives nothing back a second time */
+    exchange_job_close(fixture->exchange, FIXTURE_JOB);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 18 * 320);
+    ck_assert_int_eq(fixture_result(fixture, 1, 0, 0, COUNT, 1), 0); /* late, and dropped */
+    exchange_check(fixture->exchange);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* Receives are posted for who is up, and for the others once they are. */
 START_TEST(receives_come_with_the_peer)
 {
@@ -259,6 +293,7 @@ int main(void)
     tcase_add_test(tests, the_check_of_the_configuration_promises_what_holds);
     tcase_add_test(tests, receives_of_a_closed_job_serve_the_next);
     tcase_add_loop_test(tests, a_closed_job_promises_nothing, 0, 2);
+    tcase_add_loop_test(tests, a_failed_job_promises_nothing, 0, 2);
     tcase_add_test(tests, receives_come_with_the_peer);
     tcase_add_test(tests, a_held_buffer_outlives_its_sender);
     tcase_add_test(tests, missing_receives_are_made_up_for);
