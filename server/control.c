@@ -120,6 +120,21 @@ static void control_on_tick(evutil_socket_t fd, short what, void *argument)
     control_update(argument);
 }
 
+/* The watchdog is for both threads: that of the engine, which does the work, has no other. */
+static bool control_engine_turns(struct control *control)
+{
+    const struct control_engine *engine = &control->options.engine;
+    uint64_t turns = engine->turns(engine->engine);
+    bool stuck = turns == control->engine_turns;
+    if (stuck && !control->engine_stuck)
+        log_error(control->log, "the engine's thread is stuck: the watchdog is not fed");
+    else if (!stuck && control->engine_stuck)
+        log_warning(control->log, "the engine's thread goes on");
+    control->engine_turns = turns;
+    control->engine_stuck = stuck;
+    return !stuck;
+}
+
 static void control_on_alive(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
@@ -127,7 +142,8 @@ static void control_on_alive(evutil_socket_t fd, short what, void *argument)
     admin_sample(control);
     admin_accept_again(control);
     control_closer_sweep(control);
-    control_notice(control, CONTROL_ALIVE);
+    if (control_engine_turns(control))
+        control_notice(control, CONTROL_ALIVE);
     control_update(control);
 }
 

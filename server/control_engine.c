@@ -24,6 +24,7 @@ struct control_engine control_engine_of(struct engine *engine)
         .worker_detach = engine_worker_detach,
         .late_query = engine_late_query,
         .drain = engine_drain,
+        .turns = engine_turns,
         .status = engine_status,
         .status_clear = engine_status_clear,
         .event_free = engine_event_free,

@@ -194,6 +194,8 @@ struct control {
     struct status_rates rates;
     uint64_t started_ns;
     bool draining, stopping;
+    uint64_t engine_turns; /* when it was looked at last */
+    bool engine_stuck;     /* it had not gone on */
     int result;
 };
 /* At the end of every callback: do what is due, set the timer, see whether to stop. */

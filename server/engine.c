@@ -439,6 +439,12 @@ void engine_drain(struct engine *engine)
     engine_queue_put_command(&engine->commands, engine_command_create(COMMAND_DRAIN));
 }
 
+uint64_t engine_turns(struct engine *engine)
+{
+    engine_queue_wake(&engine->commands);
+    return atomic_load_explicit(&engine->turns, memory_order_relaxed);
+}
+
 int engine_status(struct engine *engine, struct engine_status *status)
 {
     int result = ERR_MEMORY;

@@ -80,6 +80,10 @@ void engine_late_query(struct engine *engine, uint64_t job, uint32_t group, uint
 /* Ask to be told (ENGINE_IDLE) at the first moment when no collective is in progress here. */
 void engine_drain(struct engine *engine);
 
+/* How often the engine's thread has gone round so far. Asking wakes it, so that a thread which is
+ * not stuck has gone round once more soon after. */
+uint64_t engine_turns(struct engine *engine);
+
 /* What the status shows. Taken under a lock that the engine holds for a copy only. */
 struct engine_group_status {
     uint64_t job;

@@ -176,6 +176,7 @@ void *engine_main(void *argument)
 {
     struct engine *engine = argument;
     while (!engine->stopping) {
+        atomic_fetch_add_explicit(&engine->turns, 1, memory_order_relaxed);
         if (!engine_round(engine))
             engine_sleep(engine);
     }

@@ -58,7 +58,8 @@ struct engine {
     bool draining;
     bool stopping;
     uint64_t next_tick_ns;
-    uint64_t stop_ns; /* how long engine_stop lets operations come back; tests shorten it */
+    _Atomic uint64_t turns; /* of its loop; engine_turns reads it */
+    uint64_t stop_ns;       /* how long engine_stop lets operations come back; tests shorten it */
     uint64_t receives_posted;
     uint64_t sends_posted;
 

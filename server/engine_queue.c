@@ -32,6 +32,11 @@ static void queue_ring(struct engine_queue *queue)
     (void)written; /* a full counter means that it is ringing already */
 }
 
+void engine_queue_wake(struct engine_queue *queue)
+{
+    queue_ring(queue);
+}
+
 static void queue_silence(struct engine_queue *queue)
 {
     uint64_t count;

@@ -57,6 +57,8 @@ struct engine_queue {
     int descriptor; /* an eventfd, rung when the queue becomes non-empty */
 };
 
+/* Rings the descriptor of an empty queue too: who waits for it looks, and finds nothing. */
+void engine_queue_wake(struct engine_queue *queue);
 int engine_queue_init(struct engine_queue *queue, struct error *error);
 void engine_queue_clear(struct engine_queue *queue); /* must be empty */
 

@@ -35,6 +35,7 @@ struct fake_engine {
     struct fake_arena arenas[16];
     uint32_t arena_count;
     _Atomic uint32_t status_count;
+    uint64_t turns;
 };
 
 static struct fake_engine *fake(const struct engine *engine)
@@ -181,6 +182,11 @@ static void fake_drain(struct engine *engine)
     fake_add(engine, ENGINE_IDLE);
 }
 
+static uint64_t fake_turns(struct engine *engine)
+{
+    return ++fake(engine)->turns;
+}
+
 static int fake_status(struct engine *engine, struct engine_status *status)
 {
     fake(engine)->status_count++;
@@ -221,6 +227,7 @@ static struct control_engine fake_create(struct control_daemon *daemon)
         .worker_detach = fake_detach,
         .late_query = fake_late_query,
         .drain = fake_drain,
+        .turns = fake_turns,
         .status = fake_status,
         .status_clear = fake_status_clear,
     };
