@@ -164,8 +164,8 @@ static const struct config_key data_keys[] = {
      .multiple = 64,
      .default_number = 256 * KIB,
      .unit = "bytes",
-     .text = "Unit of the pipeline. A chunk's contributions from all nodes should fit into the "
-             "last-level cache."},
+     .text = "Unit of the pipeline: the most bytes of a chunk. Its contributions from all nodes "
+             "should fit into the last-level cache."},
     {.name = "least_shard_bytes",
      .type = CONFIG_INTEGER,
      FIELD(least_shard_bytes),
