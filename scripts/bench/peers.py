@@ -156,6 +156,15 @@ class Cluster:
         command = [PYTHON, os.path.join(HERE, "gloo_ranks.py"), *case.numbers()]
         return times(run(self.ranks(command, per_node)))
 
+    def overlap(self, table, dtype, rate_Bps, steps, threshold_MiB):
+        """What bench_overlap says of a backward pass."""
+        path = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tests/bench/models", table + ".csv")
+        rows = run(self.ranks([self.tools.program("bench/bench_overlap"), path, dtype, str(rate_Bps),
+                               str(steps), str(threshold_MiB)]))
+        if rows[0]["wrong"]:
+            raise Failed(f"{rows[0]['wrong']} wrong gradients of {table}")
+        return rows[0]
+
     def stream_Bps(self):
         """What raw TCP gets on a link, both ways at once: bytes per second, the mean of the nodes."""
         rows = run(self.ranks([self.tools.program("bench/bench_stream"), "64"]))
