@@ -83,7 +83,8 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
 BENCH_FLOORS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
 BENCH_OVERLAP := $(BUILD)/bench/bench_overlap
-BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP)
+BENCH_SCALE := $(BUILD)/bench/bench_scale
+BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE)
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
 PYTHON_TESTS := $(wildcard tests/python/test_*.py)
@@ -198,6 +199,10 @@ $(BENCH_OVERLAP): $(BUILD)/obj/tests/bench/bench_overlap.o $(LIBWORKER) $(LIBCOM
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) -lm
 
+$(BENCH_SCALE): $(BUILD)/obj/tests/bench/bench_scale.o $(LIBSERVER) $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) -lm
+
 $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 	@mkdir -p $(@D)
 	mpicc -std=c11 $(WARNINGS) $(CFLAGS) -o $@ $<
@@ -206,7 +211,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(BENCH_OVERLAP) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
+tests: all $(TESTS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built

@@ -1,5 +1,6 @@
 """Tests the benchmark itself: bounds, turns, medians, table, picture, and how failures are told."""
 import json
+import math
 import os
 import subprocess
 import sys
@@ -236,6 +237,47 @@ class Models(unittest.TestCase):
         self.assertEqual([report.measured(result)[1] for result in results], [False, False])
         self.assertEqual(asked[0], ((4, 0, "1gbit"), "resnet50", "float", 1e8, 3, 25))
         self.assertEqual(asked[3], ((4, 0, "1gbit"), "bert_large", "bfloat16", 1e8, 1, 6))
+
+
+class Scale(unittest.TestCase):
+    """Row 13 on made-up daemons."""
+
+    def test_growth(self):
+        runs = [{"n": 1, "b": 5}, {"n": 3, "b": 25}, {"n": 4, "b": 45}]
+        self.assertEqual(rows.growth(runs, "n", lambda run: run["b"]), [10.0, 20.0])
+
+    def test_row_13(self):
+        class Standing:
+            @staticmethod
+            def scale(nodes, per_node, _clusters=1):
+                # Linear in workers, quadratic in nodes; join n log n, leave n n.
+                time_us = {"join": nodes * math.log(nodes), "all_reduce": nodes, "barrier": 1.0,
+                           "leave": nodes * nodes}
+                return {"nodes": nodes, "ranks": nodes * per_node,
+                        "worked_bytes": 100 * per_node + nodes * nodes,
+                        **{step: {"mean_us": value} for step, value in time_us.items()}}
+
+            @staticmethod
+            def descriptors(nodes, per_node):
+                return 20 + 2 * nodes + 3 * nodes * per_node
+
+        results = list(rows.row_13(Standing, 3))
+        ratios = [result.ratios for result in results]
+        self.assertEqual(ratios[0], [1.0])
+        self.assertAlmostEqual(ratios[1][0], 2.0)
+        self.assertEqual(ratios[2:4], [[1.0], [1.0]])
+        self.assertEqual([len(ratio) for ratio in ratios[4:]], [3] * 4)
+        self.assertAlmostEqual(ratios[4][0], 1.0)
+        verdicts = [report.measured(result)[1] for result in results]
+        self.assertEqual(verdicts[1], False)
+        self.assertEqual(verdicts[5:], [True, True, False])
+        self.assertIn("3 for each worker", results[2].what)
+
+    def test_descriptors_of_this_process(self):
+        before = peers.descriptors_of(os.getpid())
+        with open(__file__, encoding="utf-8"):
+            self.assertEqual(peers.descriptors_of(os.getpid()), before + 1)
+        self.assertEqual(peers.daemons_of(os.getpid()), [])
 
 
 if __name__ == "__main__":
