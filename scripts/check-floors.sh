@@ -42,6 +42,7 @@ common/pool*.[ch]           1
 common/ring*.[ch]           1
 common/transport*.[ch]      2
 server/exchange*.[ch]       3 pure
+server/trace*.[ch]          3 pure
 server/disagreement*.[ch]   3 pure
 server/chunk*.[ch]          3 pure
 server/slot*.[ch]           3 pure

@@ -222,6 +222,8 @@ static void collective_complete_asks(struct collective *collective, uint32_t las
     struct exchange_group *group = collective->group;
     if (group->local_count > 1 && collective->ask.block == 0)
         group->job->last_to_arrive[group->locals[last_local].job_rank]++;
+    if (collective->needed > 1)
+        collective_trace(collective, TRACE_ARRIVE, group->locals[last_local].job_rank);
     if (!collective->disagree) {
         collective_update_ready(collective);
         return;
@@ -434,6 +436,7 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
     worker->handed_bytes += chunk_arena_bytes(chunk);
     worker->handed_chunks++;
     chunk->offsets[local] = submission->in_offset;
+    chunk_trace_handed(chunk, worker, submission);
     part->handed++;
     collective_update_ready(collective);
     return 0;
@@ -446,6 +449,8 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
     exchange->now_ns = now_ns;
     if (worker->detached || job->failed)
         return 0;
+    if (submission->type == ARENA_COPIED) /* its group may be closed by now */
+        return worker_trace_copied(worker, submission, error);
     struct exchange_group *group = exchange_group_find(job, submission->group);
     uint32_t local = group ? group_local_index(group, worker->rank) : NO_INDEX;
     if (local == NO_INDEX)
@@ -475,6 +480,7 @@ void collective_complete(struct collective *collective)
 {
     struct exchange_group *group = collective->group;
     struct exchange *exchange = group->job->exchange;
+    collective_trace(collective, TRACE_COLLECTIVE, TRACE_NO_PEER);
     for (uint32_t i = 0; i < group->local_count; i++) {
         struct exchange_worker *worker = group_local_worker(group, i);
         struct arena_completion completion = {.type = ARENA_REQUEST_DONE,

@@ -143,6 +143,7 @@ bool outlet_issue(struct outlet *outlet, uint32_t *in_flight)
     ++*in_flight;
     outlet->next_piece++;
     collective->issued++;
+    chunk_trace(chunk, TRACE_WAIT);
     if (outlet_next_chunk(outlet) == NO_INDEX)
         outlet_leave(outlet); /* now: the collective may be gone when the chunk is issued */
     if (collective->single) {

@@ -76,8 +76,8 @@ void coordinator_peer_down(struct coordinator *coordinator, uint64_t now_ns, uin
 int coordinator_peer_message(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
                              const struct message *message, struct error *error);
 
-/* Events of the engine (server/engine_event.h). False: it is not about a job but about a peer, and
- * so the caller's, who tells membership first. */
+/* Events of the engine (server/engine_event.h). False: it is not the coordinator's but the
+ * caller's: about a peer, of which membership is told first, or a trace. */
 bool coordinator_engine_event(struct coordinator *coordinator, uint64_t now_ns,
                               const struct engine_event *event);
 void coordinator_job_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,

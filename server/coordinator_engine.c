@@ -27,6 +27,7 @@ bool coordinator_engine_event(struct coordinator *c, uint64_t now_ns,
     switch (event->type) {
     case ENGINE_PEER_UP:
     case ENGINE_PEER_DOWN:
+    case ENGINE_TRACED:
         return false;
     case ENGINE_JOB_OPENED:
         coordinator_job_opened(c, now_ns, event->job, event->code, event->text);

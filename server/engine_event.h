@@ -6,6 +6,7 @@
 
 #include "common/config.h"
 #include "common/error.h"
+#include "server/trace.h"
 
 enum engine_event_type {
     ENGINE_PEER_UP = 1,   /* node: the fabric reaches it */
@@ -21,6 +22,7 @@ enum engine_event_type {
     ENGINE_LATE,            /* job, group, sequence: ranks[] of this node have not reached it while
                              * others have; nodes[]: other nodes that have sent nothing yet */
     ENGINE_IDLE,            /* answer to engine_drain: no collective is in progress */
+    ENGINE_TRACED, /* job, trace: it is over; or code, text, trace: it could not be taken */
 };
 
 struct engine_position {
@@ -44,6 +46,7 @@ struct engine_event {
     uint32_t rank_count;
     uint32_t *nodes;
     uint32_t node_count;
+    struct trace *trace; /* the event's, and whoever's takes it out */
     struct engine_event *next;
 };
 

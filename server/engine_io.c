@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "server/engine_private.h"
 
 #define EVENTS_AT_ONCE 64
@@ -182,6 +183,12 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
     free(it);
 }
 
+static uint64_t io_now_ns(void *context)
+{
+    (void)context;
+    return clock_now_ns();
+}
+
 struct exchange_io engine_exchange_io(struct engine *engine)
 {
     return (struct exchange_io){
@@ -192,6 +199,7 @@ struct exchange_io engine_exchange_io(struct engine *engine)
         .post_receive = io_post_receive,
         .event = io_event,
         .release_worker = io_release_worker,
+        .now_ns = io_now_ns,
     };
 }
 

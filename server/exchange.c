@@ -235,6 +235,8 @@ void send_submit(struct exchange *exchange, struct exchange_send *send)
         return;
     }
     send->group->pending++;
+    if (send->group->job->trace)
+        send_trace_posted(send);
     exchange->options.io.send(exchange->options.io.context, send);
 }
 
@@ -257,6 +259,8 @@ void exchange_sent(struct exchange *exchange, struct exchange_send *send)
     struct exchange_group *group = send->group;
     struct chunk *chunk = send->chunk;
     struct exchange_send *then = send->then;
+    if (group->job->trace)
+        send_trace_sent(send);
     send_free(exchange, send);
     if (then)
         slot_last_result(then);
@@ -274,6 +278,8 @@ void task_submit(struct exchange_group *group, struct reduce_task *task)
 {
     struct exchange *exchange = group->job->exchange;
     task->group = group;
+    task->timed = group->job->trace != NULL;
+    task->begin_ns = 0;
     group->pending++;
     exchange->bytes_reduced += task->count * dtype_bytes(task->dtype) * task->inputs;
     exchange->options.io.reduce(exchange->options.io.context, task);

@@ -493,6 +493,7 @@ void exchange_job_fail(struct exchange *exchange, uint64_t id)
     struct exchange_job *job = exchange_job_find(exchange, id);
     if (!job || job->failed)
         return;
+    job_trace_over(job, TRACE_END_JOB_FAILED);
     job->failed = true;
     for (struct exchange_group *group = job->groups; group; group = group->next)
         group->failed = true;
@@ -504,6 +505,7 @@ void exchange_job_close(struct exchange *exchange, uint64_t id)
     struct exchange_job *job = exchange_job_find(exchange, id);
     if (!job)
         return;
+    job_trace_over(job, TRACE_END_JOB_CLOSED);
     job->failed = true;
     job->closing = true;
     for (struct exchange_group *group = job->groups; group; group = group->next) {
@@ -530,6 +532,8 @@ int exchange_attach(struct exchange *exchange, uint64_t id, struct exchange_work
     worker->next = job->workers;
     job->workers = worker;
     job->by_rank[worker->rank] = worker;
+    if (job->trace)
+        arena_set_tracing(&worker->arena, true);
     exchange->workers++;
     return 0;
 }

@@ -42,6 +42,7 @@ struct exchange {
     uint64_t dropped_messages;
     uint64_t slots;
     uint32_t workers;
+    struct exchange_job *traced; /* the one that has a trace, or NULL */
 };
 
 struct exchange_job {
@@ -62,8 +63,9 @@ struct exchange_job {
     uint64_t bytes_submitted;
     uint64_t collectives;
     uint64_t slots;
-    bool failed;  /* nothing moves any more */
-    bool closing; /* free it when nothing is pending */
+    bool failed;         /* nothing moves any more */
+    bool closing;        /* free it when nothing is pending */
+    struct trace *trace; /* being taken, or NULL */
 };
 
 /* One rank of a group on this node. */
@@ -191,7 +193,9 @@ struct chunk {
     struct collective *collective;
     struct layout_chunk place;
     uint32_t index;
-    uint32_t owner; /* place among the group's owners */
+    uint32_t owner;     /* place among the group's owners */
+    uint32_t last_rank; /* in a trace: who handed it over last */
+    uint64_t stage_ns;  /* in a trace: when its present stage began */
     enum chunk_state state;
     uint32_t unsent; /* sends straight from an arena; until they are done it is not written to, nor
                       * given back to its worker */
@@ -222,6 +226,7 @@ struct slot {
     struct reduce_task task;
     uint64_t sequence;
     uint64_t first_ns;
+    uint64_t stage_ns; /* in a trace: when its present stage began */
     uint32_t block;
     uint32_t chunk;
     uint32_t heard;
@@ -392,6 +397,74 @@ bool slot_oldest_waiting(const struct exchange_group *group, uint64_t *sequence,
                          uint64_t *first_ns);
 void slot_missing_nodes(const struct exchange_group *group, uint64_t sequence,
                         struct engine_event *event);
+
+/* exchange_trace.c. The functions in a line of their own are for jobs that are traced; the others
+ * look first, and are what the files above call. */
+void chunk_trace_stage(struct chunk *chunk, enum trace_stage stage);
+void chunk_trace_task_done(struct chunk *chunk);
+void chunk_trace_handed_over(struct chunk *chunk, const struct exchange_worker *worker,
+                             const struct arena_submission *submission);
+void slot_trace_made(struct slot *slot);
+void slot_trace_gathered(struct slot *slot, uint32_t node_index);
+void slot_trace_task_done(struct slot *slot);
+void collective_trace_end(const struct collective *collective, enum trace_stage stage,
+                          uint32_t rank);
+void send_trace_posted(struct exchange_send *send);
+void send_trace_sent(const struct exchange_send *send);
+/* An ARENA_COPIED; nothing more than checked when the job is not traced. ERR_PROTOCOL: more of them
+ * than chunks that were given back. */
+int worker_trace_copied(struct exchange_worker *worker, const struct arena_submission *submission,
+                        struct error *error);
+/* The job fails or closes: its trace is over. */
+void job_trace_over(struct exchange_job *job, enum trace_end end);
+
+/* A stage of the chunk ends now. */
+static inline void chunk_trace(struct chunk *chunk, enum trace_stage stage)
+{
+    if (chunk->collective->group->job->trace)
+        chunk_trace_stage(chunk, stage);
+}
+
+/* Its task is done. */
+static inline void chunk_trace_task(struct chunk *chunk)
+{
+    if (chunk->collective->group->job->trace)
+        chunk_trace_task_done(chunk);
+}
+
+static inline void chunk_trace_handed(struct chunk *chunk, const struct exchange_worker *worker,
+                                      const struct arena_submission *submission)
+{
+    if (worker->job->trace)
+        chunk_trace_handed_over(chunk, worker, submission);
+}
+
+static inline void slot_trace_begin(struct slot *slot)
+{
+    if (slot->group->job->trace)
+        slot_trace_made(slot);
+}
+
+/* All nodes have been heard, this one last. */
+static inline void slot_trace_gather(struct slot *slot, uint32_t node_index)
+{
+    if (slot->group->job->trace)
+        slot_trace_gathered(slot, node_index);
+}
+
+static inline void slot_trace_task(struct slot *slot)
+{
+    if (slot->group->job->trace)
+        slot_trace_task_done(slot);
+}
+
+/* Its ranks have arrived, this job rank last, or it is complete. */
+static inline void collective_trace(const struct collective *collective, enum trace_stage stage,
+                                    uint32_t rank)
+{
+    if (collective->group->job->trace)
+        collective_trace_end(collective, stage, rank);
+}
 
 /* collective.c: encode what the local ranks asked for; the bytes written, at most room. */
 uint32_t collective_encode_asks(const struct collective *collective, uint8_t *bytes, uint32_t room);

@@ -55,6 +55,7 @@ static struct slot *slot_create(struct exchange_group *group, uint64_t sequence,
     slot->task.owner = slot;
     slot->contributions =
         (struct contribution *)(slot->pointers + group->node_count + group->local_count + 1);
+    slot_trace_begin(slot);
     struct slot **bucket = slot_bucket(group, sequence, ask->block, chunk);
     slot->next = *bucket;
     if (slot->next)
@@ -243,6 +244,7 @@ static void slot_return(struct slot *slot)
 
 static void slot_task_done(struct reduce_task *task)
 {
+    slot_trace_task(task->owner);
     slot_return(task->owner);
 }
 
@@ -424,8 +426,10 @@ static void slot_hear(struct slot *slot, uint32_t node_index, const struct contr
     assert(!slot->contributions[node_index].heard);
     slot->contributions[node_index] = *heard;
     slot->contributions[node_index].heard = true;
-    if (++slot->heard == slot->needed)
-        slot_complete(slot);
+    if (++slot->heard < slot->needed)
+        return;
+    slot_trace_gather(slot, node_index);
+    slot_complete(slot);
 }
 
 static int contribution_check_disagree(const struct exchange_group *group,

@@ -296,6 +296,7 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
         0)
         return error_set(error, ERR_MEMORY, "out of memory for the staging slots");
     progress_share(&job->progress, joined->local_size);
+    job->progress.clock_ns = clock_now_ns;
     struct shoal_group *world;
     return job_add_group(job, joined, (uint32_t)job->rank, (uint32_t)job->world_size, &world,
                          error);

@@ -239,6 +239,8 @@ static struct staging_slot *take_slot(struct progress *progress, struct request 
     slot->request = request;
     slot->number = request->number;
     slot->chunk = request->chunks_given++;
+    slot->begin_ns = 0;
+    slot->end_ns = 0;
     if (!request_has_chunk(request)) {
         progress_leave_queue(&progress->to_stage, request);
     } else if (request->whole) {
@@ -258,7 +260,9 @@ static void give_slot(struct progress *progress, struct staging_slot *slot)
                        .group = request->group->number,
                        .request = request->number,
                        .sequence = request->sequence,
+                       .begin_ns = slot->begin_ns,
                        .in_offset = slot->offset,
+                       .end_ns = slot->end_ns,
                        .chunk = slot->chunk,
                        .block = request->ask.block,
                    });
@@ -295,6 +299,7 @@ static bool copy_in(const struct progress *progress, struct staging_slot *slot,
     struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
     if (!request->copy_in || chunk.count == 0)
         return false;
+    slot->begin_ns = progress_trace_ns(progress);
     *copy = (struct progress_copy){
         .to = slot_memory(progress, slot),
         .from = (const uint8_t *)request->ask.send + request_chunk_offset(request, &chunk),
@@ -312,8 +317,10 @@ static void stage_now(struct progress *progress, struct request *request)
         if (!slot)
             return;
         struct progress_copy copy;
-        if (copy_in(progress, slot, &copy))
+        if (copy_in(progress, slot, &copy)) {
             memcpy(copy.to, copy.from, copy.bytes);
+            slot->end_ns = slot->begin_ns > 0 ? progress->clock_ns() : 0;
+        }
         give_slot(progress, slot);
     }
 }
@@ -529,6 +536,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
     moved |= progress_submit_waiting(progress);
     struct staging_slot *slot = progress->to_deliver;
     if (slot) {
+        slot->begin_ns = progress_trace_ns(progress);
         const struct request *request = slot->request;
         struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
         DL_DELETE(progress->to_deliver, slot);
@@ -555,13 +563,20 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
 
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns)
 {
+    struct staging_slot *slot = copy->slot;
     if (copy->request) {
         copy->request->copied_bytes += copy->bytes;
         finish_if_done(progress, copy->request, now_ns);
-    } else if (copy->slot->state == STAGING_TAKEN)
-        give_slot(progress, copy->slot);
-    else
-        chunk_done(progress, copy->slot, now_ns);
+        return;
+    }
+    slot->end_ns = slot->begin_ns > 0 ? now_ns : 0;
+    if (slot->state == STAGING_TAKEN) {
+        give_slot(progress, slot);
+        return;
+    }
+    if (slot->begin_ns > 0)
+        progress_trace_copied(progress, slot);
+    chunk_done(progress, slot, now_ns);
 }
 
 bool progress_doorbell_due(struct progress *progress)

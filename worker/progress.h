@@ -32,9 +32,12 @@
 #define PROGRESS_ANY_MAX 64u /* receives from any rank that look for one; further ones wait */
 #define PROGRESS_SHARED_SLOTS_MAX 64u
 #define PROGRESS_GROUPS_MAX 200u
-_Static_assert(PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +
-                       PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX <=
-                   PROGRESS_RING_ENTRIES,
+/* The most that can be out. The rest of the ring is for what a trace wants, which is left out when
+ * that is full. */
+#define PROGRESS_OUT_MAX                                                                           \
+    (PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +                      \
+     PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX)
+_Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
                "the submission ring has room for all that can be out");
 
 /* A request at most this large is copied by the calling thread when nothing is ahead of it. */
@@ -76,13 +79,21 @@ struct progress {
     uint32_t transfers[2];
     /* Receives from any rank: to be submitted; those for which there is a sender. */
     struct request *to_any, *matched;
-    uint32_t any;              /* submitted */
-    struct request *to_copy;   /* receives that are done, to be copied out of the arena */
-    struct request *completed; /* for the caller to take: progress_next_completed */
-    bool doorbell;             /* something was pushed since progress_doorbell_due */
-    bool failed;               /* the job: nothing goes on */
+    uint32_t any;                    /* submitted */
+    struct request *to_copy;         /* receives that are done, to be copied out of the arena */
+    struct request *completed;       /* for the caller to take: progress_next_completed */
+    uint64_t (*clock_ns)(void);      /* asked while the daemon takes a trace; NULL: none is told */
+    uint32_t left_out;               /* copies that the trace is not told of, not yet said */
+    bool doorbell;                   /* something was pushed since progress_doorbell_due */
+    bool failed;                     /* the job: nothing goes on */
     struct error failure;
 };
+
+/* progress_trace.c. The time while the daemon takes a trace of the job, else 0. */
+uint64_t progress_trace_ns(const struct progress *progress);
+/* The slot's chunk has been copied out, and the trace was on when that began: tell the daemon,
+ * where the ring has room that nothing else may need, and without waking it. */
+void progress_trace_copied(struct progress *progress, const struct staging_slot *slot);
 
 /* A copy for the caller to make. */
 struct progress_copy {

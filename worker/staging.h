@@ -30,6 +30,7 @@ struct staging_slot {
         *request;    /* NULL: free, or abandoned: the request failed with the daemon at it */
     uint64_t number; /* of the request, as in the rings */
     uint32_t chunk;
+    uint64_t begin_ns, end_ns;        /* of the last copy, in a trace; else 0 */
     struct staging_slot *prev, *next; /* the free shared ones; groups' own ones; results waiting */
 };
 
