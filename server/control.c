@@ -24,7 +24,10 @@ void control_drain(struct control *control, uint32_t limit_ms)
         log_info(control->log, "shutting down: running collectives may finish for %u ms", limit_ms);
         control_notice(control, CONTROL_DRAINING);
     }
+    bool first = !control->draining;
     control->draining = true;
+    if (first)
+        admin_trace_drain(control);
     coordinator_drain(control->coordinator, clock_now_ns(), limit_ms);
 }
 
@@ -97,7 +100,7 @@ void control_update(struct control *control)
     uint64_t now_ns = clock_now_ns();
     control_do_due(control, now_ns);
     uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
-    if (coordinator_stopped(control->coordinator)) {
+    if (coordinator_stopped(control->coordinator) && !admin_trace_waits(control)) {
         control_begin_stop(control);
         control_update(control);
         return;
@@ -390,6 +393,7 @@ void control_free(struct control *control)
     {
         control_worker_free(worker);
     }
+    admin_trace_clear(control);
     while (control->peers)
         control_peer_free(control->peers);
     while (control->streams)

@@ -41,6 +41,8 @@ struct control_engine {
     void (*late_query)(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence);
     void (*drain)(struct engine *engine);
     uint64_t (*turns)(struct engine *engine);
+    void (*trace_start)(struct engine *engine, struct trace *trace);
+    void (*trace_stop)(struct engine *engine, uint32_t number);
     int (*status)(struct engine *engine, struct engine_status *status);
     void (*status_clear)(struct engine_status *status);
     void (*event_free)(struct engine_event *event);

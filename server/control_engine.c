@@ -25,6 +25,8 @@ struct control_engine control_engine_of(struct engine *engine)
         .late_query = engine_late_query,
         .drain = engine_drain,
         .turns = engine_turns,
+        .trace_start = engine_trace_start,
+        .trace_stop = engine_trace_stop,
         .status = engine_status,
         .status_clear = engine_status_clear,
         .event_free = engine_event_free,

@@ -166,6 +166,29 @@ void admin_accept_again(struct control *control);
 /* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
 void admin_want_status(struct control_worker *worker);
 
+/* --- admin_trace.c: the trace that a client of the Unix socket takes */
+struct admin_trace {
+    uint32_t worker; /* the connection that asked for it; 0: there is none */
+    uint32_t pid;
+    uint32_t number;
+    char job[MESSAGE_NAME_BYTES];
+    uint32_t world_size;
+    struct trace *trace; /* to be read; NULL: the engine has it */
+    uint32_t next;       /* record to be read */
+    struct event *timer; /* its end, or that of waiting for the client */
+};
+void admin_trace_start(struct control_worker *worker, const struct message *message);
+void admin_trace_read(struct control_worker *worker);
+/* ENGINE_TRACED; may take the trace out of it. */
+void admin_trace_over(struct control *control, struct engine_event *event);
+/* The connection is over. */
+void admin_trace_gone(struct control *control, uint32_t worker);
+/* The daemon drains, for the first time: what is recorded is the client's to read, soon. */
+void admin_trace_drain(struct control *control);
+/* Whether a client has a trace to read, or will have. */
+bool admin_trace_waits(const struct control *control);
+void admin_trace_clear(struct control *control);
+
 /* --- control.c */
 struct control {
     struct control_options options;
@@ -191,6 +214,7 @@ struct control {
 
     struct admin *admin;
     struct control_worker *status_waiters;
+    struct admin_trace tracing;
     struct status_rates rates;
     uint64_t started_ns;
     bool draining, stopping;

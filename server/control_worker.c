@@ -18,6 +18,7 @@ static void worker_destroy(struct control_worker *worker)
     HASH_DEL(worker->control->workers, worker);
     if (worker->wants_status)
         DL_DELETE(worker->control->status_waiters, worker);
+    admin_trace_gone(worker->control, worker->id);
     if (worker->timer)
         event_free(worker->timer);
     if (worker->has_arena) {
@@ -210,6 +211,12 @@ static void worker_dispatch(struct control_worker *worker, const struct message 
         break;
     case MESSAGE_DRAIN:
         worker_drain(worker);
+        break;
+    case MESSAGE_TRACE:
+        admin_trace_start(worker, message);
+        break;
+    case MESSAGE_TRACE_READ:
+        admin_trace_read(worker);
         break;
     case MESSAGE_WORKER_PING:
         control_stream_send_message(worker->stream, &(struct message){.type = MESSAGE_PONG});

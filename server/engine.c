@@ -445,6 +445,20 @@ uint64_t engine_turns(struct engine *engine)
     return atomic_load_explicit(&engine->turns, memory_order_relaxed);
 }
 
+void engine_trace_start(struct engine *engine, struct trace *trace)
+{
+    struct engine_command *command = job_command(COMMAND_TRACE_START, trace->job);
+    command->trace = trace;
+    engine_queue_put_command(&engine->commands, command);
+}
+
+void engine_trace_stop(struct engine *engine, uint32_t number)
+{
+    struct engine_command *command = engine_command_create(COMMAND_TRACE_STOP);
+    command->trace_number = number;
+    engine_queue_put_command(&engine->commands, command);
+}
+
 int engine_status(struct engine *engine, struct engine_status *status)
 {
     int result = ERR_MEMORY;

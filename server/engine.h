@@ -84,6 +84,12 @@ void engine_drain(struct engine *engine);
  * not stuck has gone round once more soon after. */
 uint64_t engine_turns(struct engine *engine);
 
+/* Take a trace of trace->job; takes the trace. ENGINE_TRACED follows and gives it back: after
+ * engine_trace_stop, when the job ends before, or at once when it cannot be taken. */
+void engine_trace_start(struct engine *engine, struct trace *trace);
+/* number: the trace's. Nothing, when it is over. */
+void engine_trace_stop(struct engine *engine, uint32_t number);
+
 /* What the status shows. Taken under a lock that the engine holds for a copy only. */
 struct engine_group_status {
     uint64_t job;

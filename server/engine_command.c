@@ -145,6 +145,29 @@ static void command_worker_detach(struct engine *engine, const struct engine_com
     exchange_detach(engine->exchange, found);
 }
 
+static void command_trace_start(struct engine *engine, struct engine_command *command)
+{
+    struct error error = {0};
+    struct trace *trace = command->trace;
+    command->trace = NULL;
+    if (exchange_trace_start(engine->exchange, trace, &error) == 0)
+        return;
+    struct engine_event *event = engine_event_create(ENGINE_TRACED);
+    event->job = trace->job;
+    event->trace = trace;
+    event->code = error.code;
+    snprintf(event->text, sizeof(event->text), "%s", error.text);
+    engine_queue_put_event(&engine->events, event);
+}
+
+static void command_trace_stop(struct engine *engine, const struct engine_command *command)
+{
+    /* What has been copied out by now is in it. */
+    for (struct engine_worker *it = engine->workers; it; it = it->next)
+        engine_read_worker(engine, it, it->exchange.arena.submission_mask + 1);
+    exchange_trace_stop(engine->exchange, command->trace_number, TRACE_END_ASKED);
+}
+
 static void engine_carry_out(struct engine *engine, struct engine_command *command)
 {
     switch (command->type) {
@@ -188,6 +211,12 @@ static void engine_carry_out(struct engine *engine, struct engine_command *comma
         break;
     case COMMAND_LATE_QUERY:
         exchange_late_query(engine->exchange, command->job, command->group, command->sequence);
+        break;
+    case COMMAND_TRACE_START:
+        command_trace_start(engine, command);
+        break;
+    case COMMAND_TRACE_STOP:
+        command_trace_stop(engine, command);
         break;
     case COMMAND_DRAIN:
         engine->draining = true;

@@ -114,5 +114,6 @@ void engine_command_free(struct engine_command *command)
     if (!command)
         return;
     free(command->numbers);
+    trace_free(command->trace);
     free(command);
 }

@@ -26,6 +26,8 @@ enum engine_command_type {
     COMMAND_WORKER_DETACH,
     COMMAND_LATE_QUERY,
     COMMAND_DRAIN,
+    COMMAND_TRACE_START,
+    COMMAND_TRACE_STOP,
 };
 
 /* One command; which fields count depends on the type. Freed with engine_command_free. */
@@ -48,6 +50,8 @@ struct engine_command {
     struct arena arena;
     int submission_doorbell;
     int completion_doorbell;
+    struct trace *trace; /* the command's until it is carried out */
+    uint32_t trace_number;
 };
 
 struct engine_queue {
