@@ -132,6 +132,13 @@ START_TEST(test_usage)
     usage((const char *[]){"drain", "--json", NULL}, "--json is for");
     usage((const char *[]){"status", "--watch=never", NULL}, "never");
     usage((const char *[]){"--socket", NULL}, "--socket needs a value");
+    usage((const char *[]){"trace", NULL}, "which job is to be traced?");
+    usage((const char *[]){"trace", "a", "b", NULL}, "unknown command or argument: b");
+    usage((const char *[]){"trace", "a", "--seconds", "61", NULL},
+          "--seconds: must be 0.001 to 60");
+    usage((const char *[]){"status", "--seconds", "1", NULL}, "--seconds and --output are for");
+    usage((const char *[]){"jobs", "--output", "x", NULL}, "--seconds and --output are for");
+    usage((const char *[]){"trace", "a", "--json", NULL}, "--json is for");
 }
 END_TEST
 
