@@ -59,6 +59,7 @@ struct virtual_node {
     bool connected[VIRTUAL_NODES_MAX];
     bool tick_due;
     uint32_t late_reports;
+    uint32_t traces; /* begun; virtual_trace.c */
     struct virtual_traffic traffic;
 };
 
@@ -104,6 +105,11 @@ struct coordinator_io virtual_world(struct virtual_node *node);
 void virtual_called(struct virtual_node *node);
 /* Takes the event to the coordinator, later. */
 void virtual_event(struct virtual_node *node, struct engine_event *event);
+
+/* virtual_trace.c: every other while each exchange takes a trace of some job. */
+void virtual_trace_tick(struct virtual_cluster *cluster, void *what, uint64_t number);
+/* Takes an ENGINE_TRACED, and looks at what was recorded. */
+void virtual_trace_over(struct virtual_node *node, struct engine_event *event);
 
 /* virtual_script.c: a job's collectives, from its seed. */
 /* One collective of a job, the same for all ranks, or a send. */
