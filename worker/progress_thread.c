@@ -328,10 +328,11 @@ static void release_role(struct shoal_job *job)
         pthread_cond_signal(&job->background);
 }
 
-static int drive(struct shoal_job *job, bool (*done)(const void *argument), const void *argument,
-                 uint64_t deadline_ns)
+/* False: the deadline has passed. */
+static bool drive(struct shoal_job *job, bool (*done)(const void *argument), const void *argument,
+                  uint64_t deadline_ns)
 {
-    int code = 0;
+    bool in_time = true;
     job->driver = JOB_DRIVER_WAITER;
     while (!done(argument) && !job->closing) {
         bool moved = step(job);
@@ -340,23 +341,23 @@ static int drive(struct shoal_job *job, bool (*done)(const void *argument), cons
         /* Others' requests may keep the driver busy for longer than its own caller wants to wait.
          */
         if (clock_now_ns() >= deadline_ns) {
-            code = ERR_TIMEOUT;
+            in_time = false;
             break;
         }
         if (!moved)
             sleep_until(job, deadline_ns);
     }
-    return code;
+    return in_time;
 }
 
-int progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
-                         const void *argument, uint64_t deadline_ns)
+enum progress_wait progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
+                                        const void *argument, uint64_t deadline_ns)
 {
-    int code = 0;
+    bool in_time = true;
     job->waiters++;
-    while (!done(argument) && !job->closing && code == 0) {
+    while (!done(argument) && !job->closing && in_time) {
         if (job->driver == JOB_DRIVER_NONE) {
-            code = drive(job, done, argument, deadline_ns);
+            in_time = drive(job, done, argument, deadline_ns);
             job->waiters--;
             release_role(job);
             job->waiters++;
@@ -366,20 +367,17 @@ int progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argumen
                                  .tv_nsec = (long)(deadline_ns % NS_PER_S)};
         if (pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT &&
             !done(argument))
-            code = ERR_TIMEOUT;
+            in_time = false;
     }
     job->waiters--;
-    if (job->closing) {
+    if (job->closing)
         pthread_cond_broadcast(&job->changed); /* shoal_close waits for the last waiter */
-        if (!done(argument))
-            code = ERR_STATE;
-    } else if (done(argument)) {
-        code = 0;
-    }
     /* A broadcast that offered the role may have gone to this thread, which does not take it. */
     if (job->driver == JOB_DRIVER_NONE)
         release_role(job);
-    return code;
+    if (done(argument))
+        return PROGRESS_WAIT_DONE;
+    return job->closing ? PROGRESS_WAIT_CLOSING : PROGRESS_WAIT_TIMEOUT;
 }
 
 void progress_thread_poll(struct shoal_job *job)

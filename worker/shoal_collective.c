@@ -102,21 +102,19 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
     struct shoal_job *job = request->job;
     uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
     pthread_mutex_lock(&job->lock);
-    int code = progress_thread_wait(job, request_is_complete, request, deadline_ns);
-    if (code == ERR_STATE) {
-        /* The request is shoal_close's now. */
-        pthread_mutex_unlock(&job->lock);
-        return error_set(error, code, "the job was closed while a collective was waited for");
-    }
-    if (code == ERR_TIMEOUT) {
+    enum progress_wait end = progress_thread_wait(job, request_is_complete, request, deadline_ns);
+    int code;
+    if (end == PROGRESS_WAIT_CLOSING) {
+        code = error_set(error, ERR_STATE, "the job was closed while a collective was waited for");
+    } else if (end == PROGRESS_WAIT_TIMEOUT) {
         char what[512];
         request_describe(&request->core, request->core.group->number, what, sizeof(what));
-        error_set(error, code, "%d ms have passed: %s",
-                  timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
+        code = error_set(error, ERR_TIMEOUT, "%d ms have passed: %s",
+                         timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
     } else {
         code = request_result(request, error);
     }
-    if (code != ERR_TIMEOUT || forget || request->core.state == REQUEST_COMPLETE)
+    if (end == PROGRESS_WAIT_DONE || (end == PROGRESS_WAIT_TIMEOUT && forget))
         job_release_request(job, request);
     pthread_mutex_unlock(&job->lock);
     return code;

@@ -343,20 +343,22 @@ static bool request_is_complete(const void *argument)
     return request->core.state == REQUEST_COMPLETE;
 }
 
-/* Wait for a request of ours; release and forget it unless the time has passed. */
+/* Wait for a request of ours; release and forget it when it is complete, well or not. */
 static int finish_request(struct shoal_fusion *fusion, struct shoal_request **place,
                           uint64_t deadline_ns, uint64_t *completed_ns, struct error *error)
 {
     struct shoal_job *job = fusion->group->job;
     struct shoal_request *request = *place;
     pthread_mutex_lock(&job->lock);
-    int code = progress_thread_wait(job, request_is_complete, request, deadline_ns);
-    if (code == ERR_TIMEOUT) {
+    int code;
+    enum progress_wait end = progress_thread_wait(job, request_is_complete, request, deadline_ns);
+    if (end == PROGRESS_WAIT_TIMEOUT) {
         char what[512];
         request_describe(&request->core, fusion->group->core.number, what, sizeof(what));
-        error_set(error, code, "the time has passed: %s", what);
-    } else if (code == ERR_STATE) {
-        error_set(error, code, "the job was closed while fusion buffers were waited for");
+        code = error_set(error, ERR_TIMEOUT, "the time has passed: %s", what);
+    } else if (end == PROGRESS_WAIT_CLOSING) {
+        code =
+            error_set(error, ERR_STATE, "the job was closed while fusion buffers were waited for");
     } else {
         code = request->core.result;
         if (code < 0)
@@ -497,6 +499,14 @@ static int enter_wait(struct shoal_fusion *fusion, struct error *error)
     return code;
 }
 
+/* What was waited for is still to come: only the time had passed, or the job is closed. */
+static bool is_under_way(const struct shoal_fusion *fusion)
+{
+    if (fusion->phase == PHASE_AGREE)
+        return fusion->order_request;
+    return fusion->finished < fusion->plan.buffer_count && fusion->requests[fusion->finished];
+}
+
 static int wait_for_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct error *error)
 {
     pthread_mutex_lock(&fusion->lock);
@@ -510,7 +520,7 @@ static int wait_for_step(struct shoal_fusion *fusion, uint64_t deadline_ns, stru
     if (code == 0) {
         fusion_step_begin(&fusion->step, &fusion->plan);
         fusion->phase = PHASE_GATHER;
-    } else if (code != ERR_TIMEOUT) {
+    } else if (!is_under_way(fusion)) {
         fusion->failure = *error;
     }
     pthread_mutex_unlock(&fusion->lock);

@@ -151,12 +151,13 @@ static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int
     pthread_mutex_lock(&job->lock);
     if (code == 0) {
         uint64_t deadline_ns = job_deadline_ns(job, timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
-        code = progress_thread_wait(job, opening_answered, &opening, deadline_ns);
-        if (code == ERR_TIMEOUT)
-            error_set(error, code, "the daemon has not opened a group of %d ranks in %d ms", count,
-                      timeout_ms);
-        else if (code < 0)
-            error_set(error, code, "the job was closed while a group was being opened");
+        enum progress_wait end = progress_thread_wait(job, opening_answered, &opening, deadline_ns);
+        if (end == PROGRESS_WAIT_TIMEOUT)
+            code = error_set(error, ERR_TIMEOUT,
+                             "the daemon has not opened a group of %d ranks in %d ms", count,
+                             timeout_ms);
+        else if (end == PROGRESS_WAIT_CLOSING)
+            code = error_set(error, ERR_STATE, "the job was closed while a group was being opened");
     }
     DL_DELETE(job->openings, &opening);
     if (code == 0 && opening.error.code < 0) {

@@ -58,7 +58,8 @@ static void check_busy_driver(struct member *member)
     pthread_mutex_lock(&job->lock);
     /* All was read, so that the worker's place is the daemon's, which is silent from now on. */
     struct busy busy = {.daemon = job->arena};
-    ck_assert_int_eq(progress_thread_wait(job, busy_done, &busy, clock_now_ns()), ERR_TIMEOUT);
+    ck_assert_int_eq(progress_thread_wait(job, busy_done, &busy, clock_now_ns()),
+                     PROGRESS_WAIT_TIMEOUT);
     pthread_mutex_unlock(&job->lock);
     ck_assert_uint_lt(busy.asked, 10);
 }
