@@ -69,6 +69,11 @@ int job_send(struct shoal_job *job, const struct message *message, uint64_t dead
     return code;
 }
 
+bool job_request_complete(const void *request)
+{
+    return ((const struct shoal_request *)request)->core.state == REQUEST_COMPLETE;
+}
+
 void job_release_request(struct shoal_job *job, struct shoal_request *request)
 {
     /* The daemon may still be writing for one that has failed. */

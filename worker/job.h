@@ -173,6 +173,8 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
                   struct shoal_group **group, struct error *error);
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 
+/* For progress_thread_wait: whether the struct shoal_request is complete; lock held. */
+bool job_request_complete(const void *request);
 /* Drop a reference; lock held. */
 void job_release_request(struct shoal_job *job, struct shoal_request *request);
 

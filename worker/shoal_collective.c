@@ -80,12 +80,6 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     return code < 0 ? code : start(group, ask, NULL, 0, mode, request, error);
 }
 
-static bool request_is_complete(const void *argument)
-{
-    const struct shoal_request *request = argument;
-    return request->core.state == REQUEST_COMPLETE;
-}
-
 static int request_result(const struct shoal_request *request, struct error *error)
 {
     const struct request *core = &request->core;
@@ -102,7 +96,7 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
     struct shoal_job *job = request->job;
     uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
     pthread_mutex_lock(&job->lock);
-    enum progress_wait end = progress_thread_wait(job, request_is_complete, request, deadline_ns);
+    enum progress_wait end = progress_thread_wait(job, job_request_complete, request, deadline_ns);
     int code;
     if (end == PROGRESS_WAIT_CLOSING) {
         code = error_set(error, ERR_STATE, "the job was closed while a collective was waited for");

@@ -337,12 +337,6 @@ static int send_rest(struct shoal_fusion *fusion, struct error *error)
     return send_ready(fusion, error);
 }
 
-static bool request_is_complete(const void *argument)
-{
-    const struct shoal_request *request = argument;
-    return request->core.state == REQUEST_COMPLETE;
-}
-
 /* Wait for a request of ours; release and forget it when it is complete, well or not. */
 static int finish_request(struct shoal_fusion *fusion, struct shoal_request **place,
                           uint64_t deadline_ns, uint64_t *completed_ns, struct error *error)
@@ -351,7 +345,7 @@ static int finish_request(struct shoal_fusion *fusion, struct shoal_request **pl
     struct shoal_request *request = *place;
     pthread_mutex_lock(&job->lock);
     int code;
-    enum progress_wait end = progress_thread_wait(job, request_is_complete, request, deadline_ns);
+    enum progress_wait end = progress_thread_wait(job, job_request_complete, request, deadline_ns);
     if (end == PROGRESS_WAIT_TIMEOUT) {
         char what[512];
         request_describe(&request->core, fusion->group->core.number, what, sizeof(what));

@@ -62,9 +62,7 @@ static int check_ranks(const struct shoal_job *job, const int *ranks, int count,
     return code;
 }
 
-/* How many times this list has been asked for before; counts this time. Lock held. */
-static int count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
-                      struct error *error)
+static struct group_list *find_list(const struct shoal_job *job, const int *ranks, int count)
 {
     struct group_list *list;
     LL_FOREACH(job->group_lists, list)
@@ -72,6 +70,14 @@ static int count_list(struct shoal_job *job, const int *ranks, int count, uint32
         if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
             break;
     }
+    return list;
+}
+
+/* How many times this list has been asked for before; counts this time. Lock held. */
+static int count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
+                      struct error *error)
+{
+    struct group_list *list = find_list(job, ranks, count);
     if (!list) {
         list = calloc(1, sizeof(*list));
         int *copy = list ? calloc((size_t)count, sizeof(*copy)) : NULL;
@@ -92,12 +98,7 @@ static int count_list(struct shoal_job *job, const int *ranks, int count, uint32
  * that have not asked yet. Lock held. */
 static void uncount_list(struct shoal_job *job, const int *ranks, int count, uint32_t nth)
 {
-    struct group_list *list;
-    LL_FOREACH(job->group_lists, list)
-    {
-        if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
-            break;
-    }
+    struct group_list *list = find_list(job, ranks, count);
     if (list && list->times == nth + 1)
         list->times = nth;
 }
