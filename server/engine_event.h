@@ -32,6 +32,7 @@ struct engine_position {
 
 /* Freed with engine_event_free, arrays and all. */
 struct engine_event {
+    void *next; /* first: in a queue */
     enum engine_event_type type;
     uint32_t node;
     uint64_t job;
@@ -47,7 +48,6 @@ struct engine_event {
     uint32_t *nodes;
     uint32_t node_count;
     struct trace *trace; /* the event's, and whoever's takes it out */
-    struct engine_event *next;
 };
 
 /* A zeroed event. Aborts the process when there is no memory for it: a daemon that cannot say what

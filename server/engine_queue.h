@@ -32,7 +32,7 @@ enum engine_command_type {
 
 /* One command; which fields count depends on the type. Freed with engine_command_free. */
 struct engine_command {
-    struct engine_command *next;
+    void *next; /* first: in a queue */
     enum engine_command_type type;
     uint64_t job;
     uint32_t group;

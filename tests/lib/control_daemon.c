@@ -30,7 +30,7 @@ struct fake_arena {
 
 struct fake_engine {
     int descriptor;
-    struct engine_event *first, **last;
+    void *first, **last;
     struct transport_info info;
     struct fake_arena arenas[16];
     uint32_t arena_count;
