@@ -20,7 +20,8 @@
 /* --- starting --------------------------------------------------------------------------------- */
 
 static const struct reduce_kernels *engine_kernels(const struct config *config,
-                                                   const struct log *log, struct error *error)
+                                                   const struct log *log, const char **name,
+                                                   struct error *error)
 {
     enum reduce_isa isa = reduce_isa_best();
     if (strcmp(config->isa, "auto") != 0 && reduce_isa_parse(config->isa, &isa) != 0) {
@@ -33,7 +34,8 @@ static const struct reduce_kernels *engine_kernels(const struct config *config,
                   reduce_isa_name(isa));
         return NULL;
     }
-    log_info(log, "reduction: %s, %u threads", reduce_isa_name(isa), config->reduce_threads);
+    *name = reduce_isa_name(isa);
+    log_info(log, "reduction: %s, %u threads", *name, config->reduce_threads);
     return kernels;
 }
 
@@ -156,7 +158,8 @@ static int engine_allocate(struct engine *engine, struct error *error)
 int engine_start(struct engine **engine, const struct config *config, const struct log *log,
                  struct error *error)
 {
-    const struct reduce_kernels *kernels = engine_kernels(config, log, error);
+    const char *instruction_set = NULL;
+    const struct reduce_kernels *kernels = engine_kernels(config, log, &instruction_set, error);
     if (!kernels)
         return error ? error->code : ERR_UNSUPPORTED;
     struct engine *made = calloc(1, sizeof(*made));
@@ -164,6 +167,7 @@ int engine_start(struct engine **engine, const struct config *config, const stru
         return error_set(error, ERR_MEMORY, "no memory for the engine");
     made->config = config;
     made->log = log;
+    made->instruction_set = instruction_set;
     made->node_count = config->server_count;
     made->stop_ns = STOP_NS;
     made->poll_descriptor = -1;
@@ -302,6 +306,11 @@ struct engine_event *engine_next_event(struct engine *engine)
 const struct transport_info *engine_transport_info(const struct engine *engine)
 {
     return transport_info(engine->transport);
+}
+
+const char *engine_instruction_set(const struct engine *engine)
+{
+    return engine->instruction_set;
 }
 
 void engine_fabric_address(const struct engine *engine, uint8_t address[TRANSPORT_ADDRESS_BYTES],

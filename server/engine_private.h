@@ -36,6 +36,7 @@ struct engine_peer {
 struct engine {
     const struct config *config;
     const struct log *log;
+    const char *instruction_set;
     struct transport *transport;
     struct buffer_pool *pool;
     struct exchange *exchange;

@@ -17,7 +17,6 @@
 #include "common/env.h"
 #include "common/log.h"
 #include "common/number_text.h"
-#include "common/reduce.h"
 #include "common/sd_notify.h"
 #include "common/topology.h"
 #include "server/control.h"
@@ -63,7 +62,6 @@ struct daemon {
     struct auth_secret secret;
     struct topology *topology;
     char topology_text[128];
-    const char *instruction_set;
     int signal_fd;
     struct engine *engine;
     struct control *control;
@@ -244,14 +242,6 @@ static int start_secret(struct daemon *daemon, struct error *error)
 
 static int start_machine(struct daemon *daemon, struct error *error)
 {
-    enum reduce_isa isa = reduce_isa_best();
-    if (strcmp(daemon->config.isa, "auto") != 0 && reduce_isa_parse(daemon->config.isa, &isa) < 0)
-        return error_set(error, ERR_CONFIG, "data.instruction_set %s is unknown",
-                         daemon->config.isa);
-    if (!reduce_isa_supported(isa))
-        return error_set(error, ERR_UNSUPPORTED, "data.instruction_set %s: this machine has not %s",
-                         daemon->config.isa, reduce_isa_name(isa));
-    daemon->instruction_set = reduce_isa_name(isa);
     int result = topology_open(&daemon->topology, NULL, error);
     if (result == 0)
         topology_describe(daemon->topology, daemon->topology_text, sizeof(daemon->topology_text));
@@ -285,7 +275,7 @@ static int start_control(struct daemon *daemon, struct error *error)
         .log = &daemon->log,
         .secret = &daemon->secret,
         .engine = control_engine_of(daemon->engine),
-        .instruction_set = daemon->instruction_set,
+        .instruction_set = engine_instruction_set(daemon->engine),
         .topology = daemon->topology_text,
         .listen_fd = daemon->options.listen_fd,
         .socket_fd = daemon->options.socket_fd,
@@ -330,7 +320,8 @@ static int daemon_run(struct daemon *daemon)
     const struct transport_info *info = engine_transport_info(daemon->engine);
     log_info(&daemon->log, "shoald %s on node %s: provider %s (%s, %s), %s, %s, %u servers",
              SHOAL_VERSION, daemon->config.node, info->provider, info->endpoint, info->version,
-             daemon->instruction_set, daemon->topology_text, daemon->config.server_count);
+             engine_instruction_set(daemon->engine), daemon->topology_text,
+             daemon->config.server_count);
     int result = control_run(daemon->control);
     log_info(&daemon->log, "ended");
     return result < 0 ? EXIT_FAILED : EXIT_FINE;

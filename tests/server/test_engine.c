@@ -346,6 +346,7 @@ START_TEST(every_instruction_set_that_is_there_starts)
         const struct transport_info *info = engine_transport_info(node.engine);
         ck_assert_str_eq(info->provider, "tcp");
         ck_assert_str_eq(info->endpoint, "connected");
+        ck_assert_str_eq(engine_instruction_set(node.engine), sets[i]);
         engine_stop(node.engine);
     }
 }
