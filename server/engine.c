@@ -144,10 +144,8 @@ static int engine_allocate(struct engine *engine, struct error *error)
 {
     engine->peers = calloc(engine->node_count, sizeof(*engine->peers));
     engine->node_names = calloc(engine->node_count, sizeof(*engine->node_names));
-    engine->status.peers = calloc(engine->node_count, sizeof(*engine->status.peers));
-    if (!engine->peers || !engine->node_names || !engine->status.peers)
+    if (!engine->peers || !engine->node_names)
         return error_set(error, ERR_MEMORY, "no memory for %u peers", engine->node_count);
-    engine->status.peer_count = engine->node_count;
     for (uint32_t i = 0; i < engine->node_count; i++) {
         engine->peers[i].backlog_end = &engine->peers[i].backlog;
         engine->node_names[i] = engine->config->servers[i].name;
@@ -470,22 +468,35 @@ void engine_trace_stop(struct engine *engine, uint32_t number)
 
 int engine_status(struct engine *engine, struct engine_status *status)
 {
-    int result = ERR_MEMORY;
-    pthread_mutex_lock(&engine->status_lock);
-    struct engine_status copy = engine->status;
-    copy.jobs = calloc(copy.job_count ? copy.job_count : 1, sizeof(*copy.jobs));
-    copy.peers = calloc(copy.peer_count, sizeof(*copy.peers));
-    if (copy.jobs && copy.peers) {
-        memcpy(copy.peers, engine->status.peers, copy.peer_count * sizeof(*copy.peers));
-        if (copy.job_count)
-            memcpy(copy.jobs, engine->status.jobs, copy.job_count * sizeof(*copy.jobs));
-        *status = copy;
-        result = 0;
-    } else {
-        engine_status_clear(&copy);
+    struct engine_status copy = {
+        .peers = calloc(engine->node_count, sizeof(*copy.peers)),
+    };
+    uint32_t room = 0;
+    bool fits = false;
+    while (copy.peers && !fits) {
+        struct engine_job_status *jobs = realloc(copy.jobs, (room + 1) * sizeof(*jobs));
+        if (!jobs)
+            break;
+        copy.jobs = jobs;
+        pthread_mutex_lock(&engine->status_lock);
+        const struct engine_status *shown = &engine->status;
+        fits = shown->job_count <= room;
+        room = shown->job_count;
+        if (fits && shown->peers) {
+            memcpy(copy.peers, shown->peers, shown->peer_count * sizeof(*copy.peers));
+            memcpy(jobs, shown->jobs, shown->job_count * sizeof(*jobs));
+        }
+        if (fits)
+            *status = *shown;
+        pthread_mutex_unlock(&engine->status_lock);
     }
-    pthread_mutex_unlock(&engine->status_lock);
-    return result;
+    if (!fits) {
+        engine_status_clear(&copy);
+        return ERR_MEMORY;
+    }
+    status->peers = copy.peers;
+    status->jobs = copy.jobs;
+    return 0;
 }
 
 void engine_status_clear(struct engine_status *status)

@@ -92,7 +92,8 @@ void engine_trace_start(struct engine *engine, struct trace *trace);
 /* number: the trace's. Nothing, when it is over. */
 void engine_trace_stop(struct engine *engine, uint32_t number);
 
-/* What the status shows. Taken under a lock that the engine holds for a copy only. */
+/* What the status shows: a picture that the engine makes ten times a second. It holds the lock to
+ * put the next one in place only, the caller to copy. */
 struct engine_group_status {
     uint64_t job;
     uint32_t group;

@@ -312,6 +312,55 @@ static void expect_no_start(struct node *node, int code, const char *words)
     ck_assert_int_le(descriptor_count(), before + 1);
 }
 
+/* Pictures are made and copied while jobs come and go. */
+START_TEST(pictures_follow_the_jobs)
+{
+    struct node node;
+    node_configure(&node, 0, 1, 0);
+    node_start(&node);
+    const uint32_t here = 0, one = 1;
+    struct engine_job job = {.name = "one",
+                             .world_size = 1,
+                             .rank_nodes = &here,
+                             .server_count = 1,
+                             .server_nodes = &here,
+                             .server_weights = &one};
+    static const uint32_t counts[] = {0, 5, 1, 7};
+    for (int round = 0; round < 4; round++) {
+        uint32_t jobs = counts[round];
+        for (uint32_t i = 0; i < jobs; i++) {
+            job.job = 100 + i;
+            engine_job_open(node.engine, &job);
+            node_expect(&node, ENGINE_JOB_OPENED, 0);
+        }
+        struct engine_status status = {0};
+        uint64_t end_ns = clock_now_ns() + PATIENCE_NS;
+        do {
+            engine_status_clear(&status);
+            EXPECT(engine_status(node.engine, &status) == 0);
+            EXPECT(status.peer_count == 1 && status.job_count <= jobs);
+            for (uint32_t i = 0; i < status.job_count; i++)
+                EXPECT(status.jobs[i].job >= 100 && status.jobs[i].job < 100 + jobs);
+            EXPECT(clock_now_ns() < end_ns);
+            poll(NULL, 0, 1);
+        } while (status.job_count < jobs);
+        engine_status_clear(&status);
+        for (uint32_t i = 0; i < jobs; i++)
+            engine_job_close(node.engine, 100 + i);
+        node_settle(&node);
+        status = node_status(&node, 0);
+        while (status.job_count > 0) {
+            engine_status_clear(&status);
+            poll(NULL, 0, 10);
+            status = node_status(&node, 0);
+            EXPECT(clock_now_ns() < end_ns);
+        }
+        engine_status_clear(&status);
+    }
+    engine_stop(node.engine);
+}
+END_TEST
+
 START_TEST(what_cannot_start_says_why)
 {
     struct node node;
@@ -366,6 +415,7 @@ static TCase *one_engine(void)
     tcase_add_test(tests, a_failed_job_is_silent_and_a_closed_one_gone);
     tcase_add_test(tests, draining_waits_for_what_is_in_progress);
     tcase_add_test(tests, late_ranks_are_reported);
+    tcase_add_test(tests, pictures_follow_the_jobs);
     tcase_add_test(tests, what_cannot_start_says_why);
     tcase_add_test(tests, every_instruction_set_that_is_there_starts);
     return tests;
