@@ -15,7 +15,7 @@
 enum wire_type {
     WIRE_CONTRIBUTION = 1, /* node to owner: this node's sum of the chunk (may be empty) */
     WIRE_RESULT = 2,       /* owner to node: the reduced chunk (may be empty) */
-    WIRE_DISAGREE = 3,     /* node to owner of chunk 0: its ranks disagree; payload: wire_ask[] */
+    WIRE_DISAGREE = 3,     /* node to owner of chunk 0: its ranks disagree; payload: ranks, asks */
     WIRE_ERROR = 4,        /* owner to node: the collective failed; payload: text without NUL */
     WIRE_PROBE = 5,        /* to a sender's node: has it sent this, or later, with this tag? */
     WIRE_READY = 6,        /* the answer: it has */

@@ -1,5 +1,5 @@
-/* Peers, messages and receives; the rest of the exchange is in exchange_job.c, collective.c and
- * slot.c. */
+/* Peers, messages and receives. The rest of the exchange: exchange_job.c jobs, groups and workers;
+ * collective.c, collective_issue.c and chunk.c a node with ranks; slot.c the owner. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
