@@ -119,7 +119,7 @@ struct shoal_job {
     bool stop;                    /* of the background thread */
     bool closing;                 /* every waiter is to return */
     bool left;                    /* the daemon said goodbye */
-    bool disconnected;            /* the socket is not to be read any more */
+    bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
 
     /* Whether the daemon lives, while somebody waits for it (progress_thread.c). */
     uint64_t silence_ns; /* after which it does not; the daemon's own figure for its peers */

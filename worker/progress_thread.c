@@ -219,7 +219,7 @@ static void read_socket(struct shoal_job *job)
             break;
     }
     if (code < 0) {
-        job->disconnected = true;
+        job->daemon_gone = true;
         progress_thread_fail(job, &error);
     }
 }
@@ -229,19 +229,19 @@ static void read_socket(struct shoal_job *job)
 static uint64_t watch_daemon(struct shoal_job *job)
 {
     uint64_t now_ns = clock_now_ns();
-    if (job->disconnected || job->silence_ns == 0)
+    if (job->daemon_gone || job->silence_ns == 0)
         return UINT64_MAX;
     /* The answer may have come while nobody waited, and lie in the socket since. */
     if (job->pinged_ns != 0 && now_ns >= job->pinged_ns + job->silence_ns)
         read_socket(job);
-    if (job->disconnected)
+    if (job->daemon_gone)
         return UINT64_MAX;
     if (job->pinged_ns != 0 && now_ns >= job->pinged_ns + job->silence_ns) {
         struct error error;
         error_set(&error, ERR_DISCONNECTED,
                   "the daemon of this node (socket %s) has not answered for %" PRIu64 " ms",
                   job->client.path, (uint64_t)(job->silence_ns / NS_PER_MS));
-        job->disconnected = true;
+        job->daemon_gone = true;
         progress_thread_fail(job, &error);
         return UINT64_MAX;
     }
@@ -285,16 +285,16 @@ static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
         read_socket(job);
         return;
     }
-    bool connected = !job->disconnected;
+    bool connected = !job->daemon_gone;
     uint64_t watch_ns = watch_daemon(job);
     if (watch_ns < deadline_ns)
         deadline_ns = watch_ns;
-    if ((connected && job->disconnected) || arena_worker_prepare_sleep(&job->arena))
+    if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
         return;
     struct pollfd pollers[] = {
         {.fd = job->completion_doorbell, .events = POLLIN},
         {.fd = job->wake_fd, .events = POLLIN},
-        {.fd = job->disconnected ? -1 : job->client.fd, .events = POLLIN},
+        {.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN},
     };
     uint64_t now_ns = clock_now_ns();
     uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
@@ -387,7 +387,7 @@ void progress_thread_poll(struct shoal_job *job)
     job->driver = JOB_DRIVER_WAITER;
     for (unsigned steps = 0; steps < POLL_STEPS_MAX && step(job); steps++)
         ;
-    if (!job->disconnected)
+    if (!job->daemon_gone)
         read_socket(job);
     watch_daemon(job);
     release_role(job);

@@ -235,7 +235,7 @@ int shoal_group_close(shoal_group *group)
         code = error_set(&error, ERR_STATE,
                          "group %" PRIu32 " has %" PRIu32 " collectives under way: wait for them",
                          group->core.number, group->core.request_count);
-    bool connected = !job->disconnected;
+    bool connected = !job->daemon_gone;
     if (code == 0)
         job_remove_group(job, group);
     pthread_mutex_unlock(&job->lock);
