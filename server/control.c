@@ -198,7 +198,7 @@ static void control_on_parent(evutil_socket_t fd, short what, void *argument)
 /* A listener stays readable while a connection cannot be taken: it is looked at again later. */
 static void control_pause_accepting(struct control *control, int cause)
 {
-    static const struct timeval pause = {0, CONTROL_ACCEPT_MS * 1000};
+    static const struct timeval pause = {0, CONTROL_ACCEPT_MS * 1000L};
     uint64_t now_ns = clock_now_ns();
     if (control->accept_told_ns == 0 || now_ns - control->accept_told_ns > 60 * NS_PER_S) {
         log_error(control->log, "connections cannot be accepted, and have to wait: %s",

@@ -26,7 +26,7 @@
 #define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
 #define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
 #define CONTROL_PARENT_DRAIN_MS 1000u
-#define CONTROL_ACCEPT_MS 200u /* until accepting is tried again that cannot be done now */
+#define CONTROL_ACCEPT_MS 200 /* until accepting is tried again that cannot be done now */
 
 /* --- control_stream.c: lines over one socket */
 

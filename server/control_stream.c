@@ -15,10 +15,9 @@ static void stream_destroy(struct control_stream *stream)
     free(stream);
 }
 
-void control_stream_free(struct control_stream *stream)
+/* All but the memory, which a callback of the stream, if one runs, still looks at. */
+static void stream_close(struct control_stream *stream)
 {
-    if (stream->dead)
-        return;
     stream->dead = true;
     DL_DELETE(stream->control->streams, stream);
     if (stream->read_event)
@@ -35,14 +34,22 @@ void control_stream_free(struct control_stream *stream)
         control_close_connection(stream->control, stream->uid, stream->fd);
     else
         close(stream->fd);
+}
+
+void control_stream_free(struct control_stream *stream)
+{
+    if (stream->dead)
+        return;
+    stream_close(stream);
     if (!stream->running)
         stream_destroy(stream);
 }
 
+/* In a callback of the stream; stream_leave frees it. */
 static void stream_end(struct control_stream *stream, const struct error *error)
 {
     if (stream->finishing)
-        control_stream_free(stream);
+        stream_close(stream);
     else
         stream->handlers.end(stream->context, error->code, error->text);
 }
@@ -212,7 +219,7 @@ static void stream_on_write(evutil_socket_t fd, short what, void *argument)
     if (!over && evbuffer_get_length(stream->output) > 0)
         event_add(stream->write_event, NULL);
     else if (!over && stream->finishing)
-        control_stream_free(stream);
+        stream_close(stream);
     else if (!over)
         stream_let_go(stream);
     stream_leave(stream, control);

@@ -27,7 +27,7 @@ int conversation_open(struct conversation *talk, struct error *error)
         return error_set_errno(error, errno, "cannot open a socket");
     /* A full backlog makes connect wait, a full buffer send; this bounds them. */
     struct timeval limit = {.tv_sec = TALK_ANSWER_MS / 1000,
-                            .tv_usec = TALK_ANSWER_MS % 1000 * 1000};
+                            .tv_usec = TALK_ANSWER_MS % 1000 * 1000L};
     if (setsockopt(talk->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)))
         return error_set_errno(error, errno, "cannot set up a socket");
     if (connect(talk->fd, (struct sockaddr *)&address, sizeof(address)) == 0)
