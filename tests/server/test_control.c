@@ -182,9 +182,9 @@ START_TEST(test_status_flood)
     control_client_hello(&flood);
     control_client_open(&client, daemons[0]);
     control_client_hello(&client);
-    char *text = malloc(REQUESTS * strlen(request) + 1);
+    char *text = calloc(REQUESTS, sizeof(request));
     for (int i = 0; i < REQUESTS; i++)
-        strcpy(text + (size_t)i * strlen(request), request);
+        memcpy(text + (size_t)i * strlen(request), request, strlen(request));
     control_client_write(&flood, text);
     free(text);
     for (int i = 0; i < 3; i++) {
