@@ -68,11 +68,13 @@ static void command_group_open(struct engine *engine, struct engine_command *com
     command_answer(engine, ENGINE_GROUP_OPENED, command, code, error.text);
 }
 
-static void worker_fail(struct engine *engine, struct engine_worker *worker, const char *text)
+static void worker_fail(struct engine *engine, struct engine_worker *worker,
+                        const struct error *error)
 {
     worker->stopped = true;
     struct engine_event *event = engine_event_create(ENGINE_WORKER_FAILED);
-    snprintf(event->text, sizeof(event->text), "%s", text);
+    event->code = error->code;
+    snprintf(event->text, sizeof(event->text), "%s", error->text);
     engine_report_worker(engine, worker, event);
 }
 
@@ -100,16 +102,16 @@ static void command_worker_attach(struct engine *engine, struct engine_command *
                            &worker->exchange.registration, &error) != 0) {
         /* Messages from arenas would fail; the sums of several ranks would not. */
         worker->exchange.registration = NULL;
-        worker_fail(engine, worker, error.text);
+        worker_fail(engine, worker, &error);
     }
     if (exchange_attach(engine->exchange, command->job, &worker->exchange, &error) != 0) {
-        worker_fail(engine, worker, error.text);
+        worker_fail(engine, worker, &error);
         struct exchange_io io = engine_exchange_io(engine);
         io.release_worker(engine, &worker->exchange);
         return;
     }
     if (worker_watch(engine, worker, &error) != 0)
-        worker_fail(engine, worker, error.text);
+        worker_fail(engine, worker, &error);
 }
 
 bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most)
@@ -126,7 +128,7 @@ bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uin
         if (got > 0 &&
             exchange_submit(engine->exchange, &worker->exchange, &submission, now_ns, &error) == 0)
             continue;
-        worker_fail(engine, worker, error.text);
+        worker_fail(engine, worker, &error);
         return true;
     }
     return true;

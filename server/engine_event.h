@@ -16,7 +16,7 @@ enum engine_event_type {
     ENGINE_GROUP_FAILED,  /* job, group, code, text: a collective failed (ranks disagree, a rank had
                            * left); every worker of the group on this node is to be told; the group
                            * takes no further collectives */
-    ENGINE_WORKER_FAILED, /* job, rank, text: nonsense in its arena; it is to be disconnected */
+    ENGINE_WORKER_FAILED, /* job, rank, code (0: nonsense in its arena), text; disconnect it */
     ENGINE_WORKER_DETACHED, /* job, rank: its ring has been read to the end. positions: how far it
                              * got in every group that it is in */
     ENGINE_LATE,            /* job, group, sequence: ranks[] of this node have not reached it while

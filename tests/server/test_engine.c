@@ -122,11 +122,12 @@ END_TEST
 
 /* --- workers that misbehave ------------------------------------------------------------------- */
 
-static void expect_worker_failed(struct node *node, uint32_t rank, const char *words)
+static void expect_worker_failed(struct node *node, uint32_t rank, int code, const char *words)
 {
     struct engine_event *event = node_event(node, ENGINE_WORKER_FAILED);
     ck_assert_uint_eq(event->job, JOB);
     ck_assert_uint_eq(event->rank, rank);
+    ck_assert_int_eq(event->code, code);
     ck_assert_msg(strstr(event->text, words) != NULL, "%s", event->text);
     engine_event_free(event);
 }
@@ -137,14 +138,14 @@ START_TEST(nonsense_in_a_ring_is_reported)
     alone_start(&alone, 3, 0, 60000);
     struct arena_submission nonsense = {.type = 77};
     worker_push(&alone.workers[1], &nonsense);
-    expect_worker_failed(&alone.node, 1, "submission type 77 does not exist");
+    expect_worker_failed(&alone.node, 1, ERR_PROTOCOL, "submission type 77 does not exist");
     /* it is read no more, and so reported once */
     worker_push(&alone.workers[1], &nonsense);
     /* a tail that is ahead of what the ring can hold */
     struct arena_header *header = (struct arena_header *)(void *)alone.workers[2].arena.base;
     atomic_store(&header->submission_tail, 1000);
     ring(alone.workers[2].submission_doorbell);
-    expect_worker_failed(&alone.node, 2, "its submission ring makes no sense");
+    expect_worker_failed(&alone.node, 2, 0, "its submission ring makes no sense");
     node_settle(&alone.node);
     ck_assert_ptr_null(engine_next_event(alone.node.engine));
     alone_stop(&alone);
@@ -164,7 +165,7 @@ START_TEST(a_worker_that_reads_nothing_is_reported)
         }
         worker_submit(worker, sequence, 1);
     }
-    expect_worker_failed(&alone.node, 0, "it lets its completion ring overflow");
+    expect_worker_failed(&alone.node, 0, 0, "it lets its completion ring overflow");
     alone_stop(&alone);
 }
 END_TEST
@@ -175,10 +176,10 @@ START_TEST(attaching_what_does_not_belong_is_reported)
     alone_start(&alone, 1, 0, 60000);
     struct worker other;
     worker_attach(&other, &alone.node, 0); /* a second one with its rank */
-    expect_worker_failed(&alone.node, 0, "rank 0 is not of this node, or attached");
+    expect_worker_failed(&alone.node, 0, ERR_STATE, "rank 0 is not of this node, or attached");
     worker_release(&other);
     worker_attach(&other, &alone.node, 5);
-    expect_worker_failed(&alone.node, 5, "rank 5");
+    expect_worker_failed(&alone.node, 5, ERR_STATE, "rank 5");
     worker_release(&other);
     reduce_once(alone.workers, 1, 0, 100); /* the first one is unharmed */
     alone_stop(&alone);
