@@ -227,14 +227,12 @@ static int transfer_start(struct transfer *transfer, struct shoal_request *reque
     return code;
 }
 
-static int transfer_call(struct transfer *transfer, int peer, int tag, int *source,
-                         shoal_request **request)
+static int call_entered(struct transfer *transfer, int peer, int tag, int *source,
+                        shoal_request **request)
 {
     struct error error;
     struct shoal_group *group = transfer->group;
-    int code = job_check(group->job, &error);
-    if (code == 0)
-        code = transfer_check(transfer, peer, tag, &error);
+    int code = transfer_check(transfer, peer, tag, &error);
     struct shoal_request *made = code == 0 ? calloc(1, sizeof(*made)) : NULL;
     if (code == 0 && !made)
         error_set(&error, ERR_MEMORY, "out of memory for a request");
@@ -260,6 +258,23 @@ static int transfer_call(struct transfer *transfer, int peer, int tag, int *sour
     }
     code = collective_wait(made, &error);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+/* The data may lie in the arena, and is copied to or from it while no lock is held. */
+static int transfer_call(struct transfer *transfer, int peer, int tag, int *source,
+                         shoal_request **request)
+{
+    struct error error;
+    if (group_check(transfer->group, &error) < 0)
+        return error_text_keep(&error);
+    struct shoal_job *job = transfer->group->job;
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
+    if (transfer->any) /* any other rank will do here */
+        peer = transfer->group->rank == 0;
+    int code = call_entered(transfer, peer, tag, source, request);
+    job_leave(job);
+    return code;
 }
 
 int shoal_send(shoal_group *group, const void *data, size_t count, enum shoal_dtype dtype, int peer,
@@ -289,5 +304,5 @@ int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtyp
                                 .receive = true,
                                 .any = true,
                                 .ask = {.dtype = (enum dtype)dtype, .count = count}};
-    return transfer_call(&transfer, group->rank == 0, tag, source, request);
+    return transfer_call(&transfer, 0, tag, source, request);
 }

@@ -385,6 +385,9 @@ START_TEST(test_null_handles)
     BAD(shoal_scatter_v(NULL, sources, counts, data, 1, type, 0, NULL), INVALID, "group is NULL");
     BAD(shoal_all_to_all(NULL, data, data, 1, type, NULL), INVALID, "group is NULL");
     BAD(shoal_all_to_all_v(NULL, sources, counts, buffers, counts, type, NULL), INVALID, "group");
+    BAD(shoal_send(NULL, data, 1, type, 0, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_recv(NULL, data, 1, type, 0, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_recv_any(NULL, data, 1, type, 0, NULL, NULL), INVALID, "group is NULL");
     BAD(shoal_fusion_create(NULL, &parameter, 1, NULL, &fusion), INVALID, "group is NULL");
     BAD(shoal_fusion_ready(NULL, 0), INVALID, "fusion is NULL");
     BAD(shoal_fusion_wait(NULL, 0), INVALID, "fusion is NULL");
