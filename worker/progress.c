@@ -83,7 +83,8 @@ static void complete(struct progress *progress, struct request *request, const s
     if (request->state == REQUEST_SUBMITTED) {
         progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
         --*count_of(progress, request);
-        group->chunks -= request->layout.chunks;
+        if (!progress_is_transfer(request))
+            group->chunks -= request->layout.chunks;
     }
     if (progress_is_transfer(request))
         DL_DELETE(group->transfers, request);
@@ -147,7 +148,8 @@ static void submit(struct progress *progress, struct request *request)
     progress->table[progress->place] = request;
     progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
     ++*count_of(progress, request);
-    request->group->chunks += request->layout.chunks;
+    if (!progress_is_transfer(request))
+        request->group->chunks += request->layout.chunks;
     request->state = REQUEST_SUBMITTED;
     if (request->any) {
         push(progress, &(struct arena_submission){.type = ARENA_SUBMIT,

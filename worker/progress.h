@@ -15,8 +15,8 @@
  * one of the others.
  *
  * The daemon keeps LAYOUT_MAX_CHUNKS chunks of a group at most, of all ranks of the node together:
- * a collective that would exceed a rank's share waits until others are complete, or it is the group's
- * oldest.
+ * a collective that would exceed a rank's share waits until others are complete, or it is the
+ * group's oldest.
  */
 #ifndef WORKER_PROGRESS_H
 #define WORKER_PROGRESS_H
@@ -54,7 +54,7 @@ struct progress_group {
     struct request *requests;  /* incomplete collectives, oldest first */
     struct request *transfers; /* incomplete */
     uint32_t request_count;
-    uint64_t chunks; /* of the submitted requests */
+    uint64_t chunks; /* of the submitted collectives */
     struct staging_slot own;
     bool failed; /* then every further request fails with this: */
     struct error failure;
@@ -79,13 +79,13 @@ struct progress {
     uint32_t transfers[2];
     /* Receives from any rank: to be submitted; those for which there is a sender. */
     struct request *to_any, *matched;
-    uint32_t any;                    /* submitted */
-    struct request *to_copy;         /* receives that are done, to be copied out of the arena */
-    struct request *completed;       /* for the caller to take: progress_next_completed */
-    uint64_t (*clock_ns)(void);      /* asked while the daemon takes a trace; NULL: none is told */
-    uint32_t left_out;               /* copies that the trace is not told of, not yet said */
-    bool doorbell;                   /* something was pushed since progress_doorbell_due */
-    bool failed;                     /* the job: nothing goes on */
+    uint32_t any;               /* submitted */
+    struct request *to_copy;    /* receives that are done, to be copied out of the arena */
+    struct request *completed;  /* for the caller to take: progress_next_completed */
+    uint64_t (*clock_ns)(void); /* asked while the daemon takes a trace; NULL: none is told */
+    uint32_t left_out;          /* copies that the trace is not told of, not yet said */
+    bool doorbell;              /* something was pushed since progress_doorbell_due */
+    bool failed;                /* the job: nothing goes on */
     struct error failure;
 };
 

@@ -237,7 +237,7 @@ START_TEST(test_close_waits_for_a_group_open)
     for (bool there = false; !there; sched_yield()) {
         pthread_mutex_lock(&job->lock);
         there = job->openings;
-        job->disconnected = there; /* or closing would need the socket as well */
+        job->daemon_gone = there; /* or closing would need the socket as well */
         pthread_mutex_unlock(&job->lock);
     }
     pthread_create(&closes, NULL, close_job, job);
