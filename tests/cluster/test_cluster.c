@@ -155,7 +155,8 @@ static struct virtual_cluster *sends_cluster(uint64_t seed, uint32_t nodes, uint
                                       .nodes = nodes,
                                       .window_chunks = 2 + (uint32_t)(lrand48() % 3),
                                       .reorder = lrand48() % 2,
-                                      .shared_receives = lrand48() % 4 == 0};
+                                      .shared_receives = lrand48() % 4 == 0,
+                                      .sends = true};
     return virtual_cluster_create(&options);
 }
 

@@ -367,6 +367,7 @@ struct virtual_cluster *virtual_cluster_create(const struct virtual_options *opt
                                            .most_delay_ns = own->most_delay_ns,
                                            .reorder = own->reorder,
                                            .shared_receives = own->shared_receives,
+                                           .messages_wait = own->sends,
                                            .nodes = own->nodes};
     cluster->fabric = memory_fabric_create(&fabric);
     EXPECT(cluster->fabric);
