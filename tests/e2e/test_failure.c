@@ -296,6 +296,13 @@ START_TEST(test_daemon_terminated)
 END_TEST
 
 /* A job that ends within the time to drain is not disturbed; a new one is refused meanwhile. */
+/* Both ranks' first all-reduce of the helper's 10007 floats, and rank 0's second. */
+static bool second_under_way(const json_t *status)
+{
+    const json_t *job = json_array_get(json_object_get(status, "jobs"), 0);
+    return json_integer_value(json_object_get(job, "bytes")) == 3 * 10007 * 4;
+}
+
 START_TEST(test_drain_lets_jobs_finish)
 {
     struct cluster *cluster = cluster_start(1, NULL);
@@ -304,6 +311,7 @@ START_TEST(test_drain_lets_jobs_finish)
     cluster_job(cluster, "train", 2, argv, workers);
     wait_running(workers, 2);
     /* Rank 0 is inside a collective that rank 1 will reach after the signal. */
+    ck_assert(cluster_wait_status(cluster, 0, second_under_way, CLUSTER_PATIENCE_MS));
     process_signal(cluster->nodes[0].daemon, SIGTERM);
     ck_assert(cluster_wait_log(cluster, 0, "shutting down", CLUSTER_PATIENCE_MS));
     struct process *late =
