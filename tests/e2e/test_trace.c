@@ -13,7 +13,7 @@
 #include "tests/lib/suite.h"
 
 #define RANKS_PER_NODE 2
-#define CHUNKS 16 /* of 4 MiB, in chunks of 256 KiB */
+#define CHUNKS_MAX 64 /* of 4 MiB */
 #define SEQUENCES_MAX 100000
 #define LANES_MAX 4096
 #define EXPECT_MSG(condition, ...)                                                                 \
@@ -65,6 +65,12 @@ static void start_job(uint32_t nodes)
         ck_assert(cluster_wait_status(cluster, node, job_runs, CLUSTER_PATIENCE_MS));
 }
 
+/* On one node chunks of 256 KiB; where shards are cut for the links, of 64 KiB. */
+static uint32_t chunk_count(void)
+{
+    return rank_count == RANKS_PER_NODE ? 16 : CHUNKS_MAX;
+}
+
 static struct process *trace_start(uint32_t node, const char *job, const char *seconds,
                                    const char *file)
 {
@@ -107,8 +113,8 @@ struct seen {
     json_t *document;
     json_int_t pid;
     uint32_t node;
-    struct chunk_seen (*chunks)[CHUNKS]; /* [SEQUENCES_MAX] */
-    json_int_t first, last;              /* sequence numbers */
+    struct chunk_seen (*chunks)[CHUNKS_MAX]; /* [SEQUENCES_MAX] */
+    json_int_t first, last;                  /* sequence numbers */
 };
 
 static int64_t nanoseconds(const json_t *event, const char *key)
@@ -135,7 +141,8 @@ static void see_stage(struct seen *seen, const json_t *event)
     const json_t *chunk = json_object_get(arguments, "chunk");
     if (!chunk || strcmp(collective, "all_reduce") != 0)
         return;
-    EXPECT_MSG(sequence >= 0 && sequence < SEQUENCES_MAX && json_integer_value(chunk) < CHUNKS,
+    EXPECT_MSG(sequence >= 0 && sequence < SEQUENCES_MAX &&
+                   json_integer_value(chunk) < chunk_count(),
                "chunk %d of collective %d", (int)json_integer_value(chunk), (int)sequence);
     struct chunk_seen *it = &seen->chunks[sequence][json_integer_value(chunk)];
     int64_t begin_ns = nanoseconds(event, "ts"), length_ns = nanoseconds(event, "dur");
@@ -292,13 +299,13 @@ static void check_all(const struct seen *seen, uint32_t nodes)
     /* Those between are whole: a rank copies the last out before it asks for the next. */
     for (json_int_t sequence = seen->first + 1; sequence < seen->last - 1; sequence++) {
         uint32_t owned = 0;
-        for (uint32_t i = 0; i < CHUNKS; i++) {
+        for (uint32_t i = 0; i < chunk_count(); i++) {
             const struct chunk_seen *chunk = &seen->chunks[sequence][i];
             EXPECT_MSG(!chunk->edge, "chunk %u of %d is not whole", i, (int)sequence);
             missing += nodes == 1 ? check_local(chunk, 0, &chunk->stages[TRACE_LOCAL_SUM])
                                   : check_shared(chunk, seen->node, &owned);
         }
-        EXPECT_MSG(nodes == 1 || owned == CHUNKS / 2, "%u chunks are this node's", owned);
+        EXPECT_MSG(nodes == 1 || owned == chunk_count() / 2, "%u chunks are this node's", owned);
     }
     /* Where a worker had no room to tell of one it says so. */
     EXPECT_MSG(missing <= head_number(seen, "left_out"), "%d copies out are missing", missing);
@@ -342,7 +349,7 @@ START_TEST(test_two_nodes)
     int compared = 0;
     for (uint32_t node = 0; node < 2; node++) {
         for (json_int_t sequence = 0; sequence < SEQUENCES_MAX; sequence++) {
-            for (uint32_t i = 0; i < CHUNKS; i++) {
+            for (uint32_t i = 0; i < chunk_count(); i++) {
                 const struct span *sent = &seen[node].chunks[sequence][i].stages[TRACE_SEND];
                 const struct span *summed =
                     &seen[1 - node].chunks[sequence][i].stages[TRACE_OWNER_SUM];
