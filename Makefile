@@ -49,10 +49,15 @@ WORKER_PROGRAMS := shoalrun shoalperf
 
 COMMON_SRC := $(wildcard common/*.c)
 SERVER_SRC := $(filter-out $(SERVER_PROGRAMS:%=server/%.c),$(wildcard server/*.c))
-WORKER_SRC := $(wildcard worker/*.c)
+# The CUDA path needs CUDA's headers, 12.0 or later, and nothing else of it: CUDA_HOME= leaves it out.
+CUDA_HOME ?= /usr/local/cuda
+CUDA_HEADER := $(wildcard $(CUDA_HOME)/include/cuda.h)
+WORKER_SRC := $(filter-out worker/device_$(if $(CUDA_HEADER),none,cuda).c,$(wildcard worker/*.c))
 PROGRAM_SRC := $(filter-out $(WORKER_PROGRAMS:%=worker/programs/%.c),$(wildcard worker/programs/*.c))
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
-TEST_LIB_SRC := $(wildcard tests/lib/*.c)
+# A shared object of its own, loaded in place of CUDA's driver library.
+STAND_IN_SRC := tests/lib/cuda_stand_in.c tests/lib/cuda_stand_in_stream.c
+TEST_LIB_SRC := $(filter-out $(STAND_IN_SRC),$(wildcard tests/lib/*.c))
 TEST_SRC := $(wildcard tests/common/test_*.c tests/server/test_*.c tests/worker/test_*.c \
               tests/config/test_*.c tests/cluster/test_*.c tests/e2e/test_*.c)
 
@@ -63,6 +68,8 @@ WORKER_OBJ := $(call object,$(WORKER_SRC))
 PROGRAM_OBJ := $(call object,$(PROGRAM_SRC))
 DIGITS_OBJ := $(call object,$(DIGITS_SRC))
 TEST_LIB_OBJ := $(call object,$(TEST_LIB_SRC))
+STAND_IN_OBJ := $(call object,$(STAND_IN_SRC))
+STAND_IN := $(if $(CUDA_HEADER),$(BUILD)/tests/lib/libcuda.so.1)
 
 # The example without its main and its calls of the library: what its tests link.
 DIGITS_PURE_OBJ := $(filter-out %/shoal_digits.o %/distributed.o,$(DIGITS_OBJ))
@@ -112,6 +119,18 @@ $(BUILD)/obj/tests/%.o: tests/%.c Makefile
 	$(CC) $(ALL_CFLAGS) $(PACKAGE_CFLAGS) $(TEST_CFLAGS) -Wno-missing-prototypes \
 	    -DTEST_BUILD_DIR='"$(abspath $(BUILD))"' -DTEST_SOURCE_DIR='"$(CURDIR)"' \
 	    -MMD -MP -c $< -o $@
+
+# Without CUDA it is said once, when this is built.
+$(BUILD)/obj/worker/device_none.o: worker/device_none.c Makefile
+	@mkdir -p $(@D)
+	@echo 'no cuda.h under CUDA_HOME=$(CUDA_HOME): built without the CUDA path'
+	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/obj/worker/device_cuda.o $(STAND_IN_OBJ): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+$(STAND_IN_OBJ): ALL_CFLAGS += -fvisibility=default
+$(STAND_IN): $(STAND_IN_OBJ)
+	@mkdir -p $(@D)
+	$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
 
 # One object per instruction set, chosen at run time.
 $(BUILD)/obj/common/reduce_avx2.o: ALL_CFLAGS += -mavx2 -mf16c
@@ -199,7 +218,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
+tests: all $(TESTS) $(STAND_IN) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built
@@ -284,6 +303,6 @@ clean:
 	rm -rf build
 
 -include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
-         $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
+         $(STAND_IN_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
          $(SERVER_PROGRAMS:%=$(BUILD)/obj/server/%.d) $(WORKER_PROGRAMS:%=$(BUILD)/obj/worker/programs/%.d) \
          $(BUILD)/obj/tests/e2e/helper_worker.d $(BENCH_PROGRAMS:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d)

@@ -15,6 +15,7 @@
 #include "common/arena.h"
 #include "worker/arena_heap.h"
 #include "worker/client.h"
+#include "worker/device_queue.h"
 #include "worker/progress.h"
 #include "worker/request.h"
 #include "worker/shoal.h"
@@ -27,6 +28,7 @@
 struct shoal_request {
     struct request core; /* first: a struct request of this library is always one of these */
     struct shoal_job *job;
+    struct device_ticket ticket; /* on a device */
     unsigned references;
     bool background; /* the background thread must see to it */
     bool told;       /* complete, and the callback called if there was one by then */
@@ -36,18 +38,21 @@ struct shoal_request {
     struct shoal_request *called_next; /* callbacks to be called */
 };
 
-struct group_priority {
+/* What a thread has set for the collectives that it starts on a group. */
+struct group_settings {
     pthread_t thread;
     uint32_t priority;
+    bool on_device;
+    void *stream;
 };
 
 struct shoal_group {
     struct progress_group core;
     struct shoal_job *job;
     uint32_t rank, size;
-    uint32_t *weights; /* what core.rule.weights points to */
-    struct group_priority *priorities;
-    size_t priority_count;
+    uint32_t *weights;               /* what core.rule.weights points to */
+    struct group_settings *settings; /* of the threads that have set any */
+    size_t settings_count;
     struct shoal_group *prev, *next;
 };
 
@@ -86,12 +91,14 @@ struct shoal_job {
     struct arena arena;
     struct arena_heap heap;
     struct progress progress;
-    int submission_doorbell; /* an eventfd shared with the daemon */
-    int completion_doorbell; /* a socket; the daemon has a copy of the other end: */
-    int daemons_doorbell;    /* kept open here, so that its end is never an event */
-    int wake_fd;             /* wakes the driver */
-    int completions_fd;      /* the caller's */
-    bool completions_used;   /* somebody asked for completions_fd */
+    struct device_queue *device; /* or NULL */
+    bool device_stuck;           /* it may still use the arena: that stays mapped */
+    int submission_doorbell;     /* an eventfd shared with the daemon */
+    int completion_doorbell;     /* a socket; the daemon has a copy of the other end: */
+    int daemons_doorbell;        /* kept open here, so that its end is never an event */
+    int wake_fd;                 /* wakes the driver */
+    int completions_fd;          /* the caller's */
+    bool completions_used;       /* somebody asked for completions_fd */
 
     enum job_driver driver;
     bool driver_sleeping;
@@ -146,6 +153,9 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
                   struct shoal_group **group, struct error *error);
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 
+/* What this thread has set on the group; lock held. NULL when it cannot be remembered. */
+struct group_settings *group_settings(struct shoal_group *group);
+
 /* Drop a reference; lock held. */
 void job_release_request(struct shoal_job *job, struct shoal_request *request);
 
@@ -159,6 +169,8 @@ enum start_mode {
 /* Start a collective with this priority; on success one reference is the caller's. */
 int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
                      struct shoal_request **request, struct error *error);
+/* Of a complete request: 0, or its failure with the words. */
+int collective_result(const struct shoal_request *request, struct error *error);
 /* What the public calls do with an ask and its checked blocks (none: NULL, 0), whose priorities it
  * sets. A SHOAL_ code; the text is the thread's. */
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,

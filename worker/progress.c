@@ -60,6 +60,13 @@ static void leave_queue(struct request **queue, struct request *request)
     DL_DELETE2(*queue, request, queue_prev, queue_next);
 }
 
+static void complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns)
+{
+    whole->state = REQUEST_COMPLETE;
+    whole->completed_ns = now_ns;
+    DL_APPEND2(progress->completed, whole, queue_prev, queue_next);
+}
+
 /* This request, a block or a whole, is over; with the last one the collective is complete. */
 static void complete(struct progress *progress, struct request *request, const struct error *error,
                      uint64_t now_ns)
@@ -77,11 +84,8 @@ static void complete(struct progress *progress, struct request *request, const s
         whole->result = error->code;
         whole->error_text = strdup(error->text);
     }
-    if (--whole->incomplete > 0)
-        return;
-    whole->state = REQUEST_COMPLETE;
-    whole->completed_ns = now_ns;
-    DL_APPEND2(progress->completed, whole, queue_prev, queue_next);
+    if (--whole->incomplete == 0)
+        complete_whole(progress, whole, now_ns);
 }
 
 struct request *progress_next_completed(struct progress *progress)
@@ -147,7 +151,7 @@ static void submit(struct progress *progress, struct request *request)
                        .flags = request->staged ? ARENA_FLAG_STAGED : 0,
                        .priority = ask->priority,
                    });
-    if (request->staged)
+    if (request->staged && !request->waiting)
         queue_for_staging(progress, request);
 }
 
@@ -226,7 +230,8 @@ static struct staging_slot *next_slot(struct progress *progress)
     DL_FOREACH(progress->groups, group)
     {
         struct request *oldest = group->requests;
-        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest)) {
+        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest) &&
+            !oldest->waiting) {
             slot = take_slot(progress, oldest);
             if (slot)
                 return slot;
@@ -248,6 +253,7 @@ static bool copy_in(const struct progress *progress, struct staging_slot *slot,
         .from = (const uint8_t *)request->ask.send + request_chunk_offset(request, &chunk),
         .bytes = request_chunk_bytes(request, &chunk),
         .slot = slot,
+        .on_device = request->ask.on_device,
     };
     return true;
 }
@@ -336,9 +342,34 @@ int progress_submit(struct progress *progress, struct progress_group *group,
         enqueue(progress, group, &made[i], age);
     }
     submit_waiting(progress);
-    if (nothing_ahead)
+    if (nothing_ahead && !ask->on_device)
         stage_if_small(progress, request);
     return 0;
+}
+
+static void ready(struct progress *progress, struct request *request)
+{
+    if (!request->waiting)
+        return;
+    request->waiting = false;
+    if (request->state == REQUEST_SUBMITTED && request_has_chunk(request))
+        queue_for_staging(progress, request);
+}
+
+bool progress_ready(struct progress *progress, struct request *request, struct progress_copy *copy)
+{
+    const struct request_ask *ask = &request->ask;
+    ready(progress, request);
+    for (uint32_t i = 0; i < request->block_count; i++)
+        ready(progress, &request->blocks[i]);
+    if (request->own != OWN_PENDING)
+        return false;
+    *copy = (struct progress_copy){.to = ask->own_to,
+                                   .from = ask->own_from,
+                                   .bytes = ask->own_bytes,
+                                   .on_device = true,
+                                   .request = request};
+    return true;
 }
 
 bool progress_has_work(const struct progress *progress)
@@ -446,6 +477,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
             .from = slot_memory(progress, slot),
             .bytes = request_chunk_bytes(request, &chunk),
             .slot = slot,
+            .on_device = request->ask.on_device,
         };
         return PROGRESS_COPY;
     }
@@ -458,9 +490,47 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
     return moved ? PROGRESS_MOVED : PROGRESS_IDLE;
 }
 
+void progress_copying(struct progress *progress, const struct progress_copy *copy)
+{
+    struct request *request = copy->slot ? copy->slot->request : copy->request;
+    (void)progress;
+    if (copy->slot)
+        copy->slot->copying = true;
+    else
+        request->own = OWN_COPYING;
+    (request->whole ? request->whole : request)->incomplete++;
+    request->group->request_count++; /* so that the group is not closed meanwhile */
+}
+
+/* The end of a device's copy. False: the request has failed meanwhile, and this was all. */
+static bool end_copying(struct progress *progress, const struct progress_copy *copy,
+                        uint64_t now_ns)
+{
+    struct staging_slot *slot = copy->slot;
+    struct request *request = slot ? slot->request : copy->request;
+    struct request *whole = request->whole ? request->whole : request;
+    if (slot)
+        slot->copying = false;
+    else
+        request->own = OWN_NONE;
+    request->group->request_count--;
+    whole->incomplete--;
+    if (request->state != REQUEST_OVER)
+        return true;
+    if (slot)
+        staging_give_back(&progress->staging, slot);
+    if (whole->incomplete == 0)
+        complete_whole(progress, whole, now_ns);
+    return false;
+}
+
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns)
 {
-    if (copy->slot->state == STAGING_TAKEN)
+    if ((!copy->slot || copy->slot->copying) && !end_copying(progress, copy, now_ns))
+        return;
+    if (!copy->slot)
+        finish_if_done(progress, copy->request, now_ns);
+    else if (copy->slot->state == STAGING_TAKEN)
         give_slot(progress, copy->slot);
     else
         chunk_done(progress, copy->slot, now_ns);
@@ -493,7 +563,7 @@ static void fail_request(struct progress *progress, struct request *request,
     staging_abandon(&progress->staging, request);
     if (request->state == REQUEST_QUEUED)
         leave_queue(&progress->to_submit, request);
-    else if (request_has_chunk(request))
+    else if (request_has_chunk(request) && !request->waiting)
         leave_queue(&progress->to_stage, request);
     complete(progress, request, error, now_ns);
 }

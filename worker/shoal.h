@@ -39,7 +39,7 @@ enum shoal_result {
     SHOAL_EMISMATCH = -6,     /* the ranks of a collective disagree on what it is */
     SHOAL_EPROTOCOL = -7,     /* the daemon speaks another version, or nonsense */
     SHOAL_EREFUSED = -8,      /* the daemon says no: draining, limits, a rank given twice */
-    SHOAL_ESYSTEM = -9,       /* a system call failed */
+    SHOAL_ESYSTEM = -9,       /* a call of the system, or of a device's driver, failed */
     SHOAL_ESTATE = -10,       /* not possible now: closed, or not yet */
     SHOAL_EUNSUPPORTED = -11, /* not in this build or on this machine */
     SHOAL_EAGAIN = -12,       /* not done yet (shoal_test) */
@@ -198,6 +198,50 @@ SHOAL_API int shoal_request_on_complete(shoal_request *request,
  * job. */
 SHOAL_API int shoal_completions_descriptor(shoal_job *job);
 SHOAL_API int shoal_completions_clear(shoal_job *job);
+
+/* --- memory of a GPU ------------------------------------------------------------------------
+ *
+ * A job can have one device. Collectives on its memory go in the order of the framework's streams:
+ * a collective begins when its stream has come to where it was when the call was made, and a stream
+ * can be made to wait for its end. Neither makes the host wait. Data goes through pinned memory of
+ * the arena by the copy engines alone: nothing is run on the device. Where shoal has no such
+ * device, or was built without CUDA, shoal_device_open says so. */
+
+struct shoal_device_options {
+    size_t struct_size;
+    int number;            /* as CUDA counts the devices of this process */
+    const char *library;   /* SHOAL_CUDA_LIBRARY, libcuda.so.1: the driver's library */
+    uint64_t pinned_bytes; /* SHOAL_PINNED_BYTES, 256 MiB: how much of the arena to pin at most,
+                            * beginning with the memory that copies go through */
+};
+
+/* Open the job's device, with its primary context. options may be NULL: device 0. It is closed with
+ * the job; shoal_close waits a few seconds for streams to come past their waits for requests.
+ * SHOAL_EUNSUPPORTED, SHOAL_EINVALID, SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena
+ * could not be pinned: the text says how much was asked for), SHOAL_ESYSTEM. */
+SHOAL_API int shoal_device_open(shoal_job *job, const struct shoal_device_options *options);
+
+enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };
+
+/* Of the next collectives that this thread starts on the group: where all their buffers lie, and,
+ * on the device, which stream (CUstream, cudaStream_t; NULL: the default one) they are in the order
+ * of. Host at first. A barrier is of the calls: it waits for no stream. SHOAL_ESTATE: the job has
+ * no device. */
+SHOAL_API int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream);
+
+/* Make a stream of the device wait until the request is complete, failed or not; returns at once,
+ * and does not free. What the stream does next finds the result. When the request is complete
+ * already, its result is returned; else SHOAL_OK. SHOAL_EUNSUPPORTED: streams of this device cannot
+ * wait for memory; use shoal_wait. SHOAL_EINVALID: the request is not on the device. */
+SHOAL_API int shoal_request_wait_stream(shoal_request *request, void *stream);
+
+/* For programs without a framework: memory of the device (NULL on failure), a stream, and copies
+ * between such memory and the process's in the order of that stream, which are waited for. Memory
+ * must be freed before the job is closed. */
+SHOAL_API void *shoal_device_alloc(shoal_job *job, size_t bytes);
+SHOAL_API void shoal_device_free(shoal_job *job, void *memory);
+SHOAL_API void *shoal_device_stream(shoal_job *job);
+SHOAL_API int shoal_device_copy(shoal_job *job, void *to, const void *from, size_t bytes);
 
 /* --- balanced fusion buffers ---------------------------------------------------------------
  *
