@@ -58,6 +58,7 @@
     X(cuEventQuery)                                                                                \
     X(cuMemAlloc)                                                                                  \
     X(cuMemFree)                                                                                   \
+    X(cuMemsetD8Async)                                                                             \
     X(cuMemcpyAsync)                                                                               \
     X(cuMemHostRegister)                                                                           \
     X(cuMemHostUnregister)                                                                         \
@@ -523,7 +524,7 @@ static int copy_all(const struct device *device, CUstream lane, const struct dev
                     uint32_t count, struct error *error)
 {
 #if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
-    if (count > 1 && (device->copy_batch_13000 || device->copy_batch_12080))
+    if (count > 1 && lane && (device->copy_batch_13000 || device->copy_batch_12080))
         return copy_batch(device, lane, copies, count, error);
 #endif
     int code = 0;
@@ -563,6 +564,36 @@ void device_settle(struct device *device)
     for (unsigned i = 0; i < DEVICE_LANES; i++)
         device->call.cuStreamSynchronize(device->lanes[i]);
     leave(device, 0);
+}
+
+int device_copy_on(struct device *device, void *stream, const struct device_copy *copies,
+                   uint32_t count, struct error *error)
+{
+    int code = enter(device, error);
+    return code < 0 ? code : leave(device, copy_all(device, stream, copies, count, error));
+}
+
+int device_zero_on(struct device *device, void *stream, void *memory, uint64_t bytes,
+                   struct error *error)
+{
+    int code = enter(device, error);
+    if (code < 0 || bytes == 0)
+        return code < 0 ? code : leave(device, 0);
+    code = CALL(device, error, cuMemsetD8Async, (CUdeviceptr)memory, 0, bytes, stream);
+    return leave(device, code);
+}
+
+int device_finish_on(struct device *device, void *stream, struct error *error)
+{
+    int code = enter(device, error);
+    return code < 0 ? code
+                    : leave(device, CALL(device, error, cuStreamSynchronize, (CUstream)stream));
+}
+
+int device_clear(struct device *device, void *memory, uint64_t bytes, struct error *error)
+{
+    int code = device_zero_on(device, device->own, memory, bytes, error);
+    return code < 0 ? code : device_finish_on(device, device->own, error);
 }
 
 static void CUDA_CB ring(void *argument)

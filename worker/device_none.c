@@ -77,6 +77,32 @@ int device_transfer(struct device *device, void *to, const void *from, uint64_t 
     return none(error);
 }
 
+int device_copy_on(struct device *device, void *stream, const struct device_copy *copies,
+                   uint32_t count, struct error *error)
+{
+    (void)device, (void)stream, (void)copies, (void)count;
+    return none(error);
+}
+
+int device_zero_on(struct device *device, void *stream, void *memory, uint64_t bytes,
+                   struct error *error)
+{
+    (void)device, (void)stream, (void)memory, (void)bytes;
+    return none(error);
+}
+
+int device_finish_on(struct device *device, void *stream, struct error *error)
+{
+    (void)device, (void)stream;
+    return none(error);
+}
+
+int device_clear(struct device *device, void *memory, uint64_t bytes, struct error *error)
+{
+    (void)device, (void)memory, (void)bytes;
+    return none(error);
+}
+
 int device_event_create(struct device *device, void **event, struct error *error)
 {
     (void)device, (void)event;

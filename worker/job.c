@@ -322,6 +322,8 @@ void job_destroy(struct shoal_job *job)
     client_close(&job->client);
     progress_clear(&job->progress);
     arena_heap_clear(&job->heap);
+    if (job->device && !job->device_stuck)
+        device_queue_destroy(job->device);
     if (!job->device_stuck)
         arena_unmap(&job->arena);
     close_descriptor(job->submission_doorbell);

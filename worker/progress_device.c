@@ -83,7 +83,7 @@ static void wait_for_ring(struct shoal_job *job)
     pthread_mutex_lock(&job->lock);
 }
 
-void progress_device_close(struct shoal_job *job)
+void progress_device_stop(struct shoal_job *job)
 {
     struct device_queue *queue = job->device;
     struct error error;
@@ -104,8 +104,4 @@ void progress_device_close(struct shoal_job *job)
         }
         job->device_stuck = device_queue_ringing_waits(queue);
     }
-    /* What the device may still write to, or a stream look at, must stay as long as the process. */
-    if (!job->device_stuck)
-        device_queue_destroy(queue);
-    job->device = NULL;
 }

@@ -22,7 +22,8 @@ bool progress_device_poll(struct shoal_job *job);
 enum progress_result progress_device_copy(struct shoal_job *job, struct progress_copy *copy);
 
 /* Of a job that has failed and has no other driver any more: let copies end and streams come past
- * their waits, for a bounded time, and close the device. */
-void progress_device_close(struct shoal_job *job);
+ * their waits, for a bounded time. What the device may still write to, or a stream look at, then
+ * must stay as long as the process (device_stuck). */
+void progress_device_stop(struct shoal_job *job);
 
 #endif

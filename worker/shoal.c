@@ -170,7 +170,7 @@ int shoal_close(shoal_job *job)
     error_set(&error, ERR_STATE, "the job was closed before the collective was complete");
     pthread_mutex_lock(&job->lock);
     progress_thread_fail(job, &error);
-    progress_device_close(job);
+    progress_device_stop(job);
     pthread_mutex_unlock(&job->lock);
     fusion_free_all(job);
     leave(job);

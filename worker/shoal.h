@@ -264,13 +264,26 @@ struct shoal_fusion_options {
     size_t threshold_bytes;    /* 0: 25 MiB */
     size_t first_buffer_bytes; /* 0: 1 MiB; the first buffer is sent early */
     enum shoal_op op;          /* SHOAL_SUM or SHOAL_AVG */
+    int on_device;             /* gradients and fusion buffers are in memory of the job's device */
+    void *device_memory;       /* for the buffers, of shoal_fusion_bytes; NULL: the library's */
 };
+
+/* On a device: gradients that the caller has are brought together, and results written back, on the
+ * stream that shoal_fusion_set_stream names (the default one at first), and gradients are ready
+ * when that stream has come to where it was when the last one of their buffer was said to be. The
+ * stream may be changed between steps. After shoal_fusion_wait_stream the next step may begin at
+ * once. */
 
 SHOAL_API int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parameters,
                                   size_t parameter_count,
                                   const struct shoal_fusion_options *options,
                                   shoal_fusion **fusion);
 SHOAL_API void shoal_fusion_free(shoal_fusion *fusion);
+/* The memory that the buffers of these parameters take, in any order; 0 when it is too much. */
+SHOAL_API size_t shoal_fusion_bytes(const struct shoal_parameter *parameters,
+                                    size_t parameter_count);
+/* SHOAL_EINVALID: not on a device; SHOAL_ESTATE: in the middle of a step. */
+SHOAL_API int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream);
 /* Where the gradient of a parameter lies now; it may move once, at the end of the first step, when
  * the library allocated it. NULL for an unknown index. */
 SHOAL_API void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index);
@@ -279,6 +292,12 @@ SHOAL_API int shoal_fusion_ready(shoal_fusion *fusion, size_t index);
 /* Reduce what is not yet under way (parameters without a gradient this step count as zero), wait
  * for all buffers. timeout_ms -1: the job's. */
 SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
+
+/* On a device: the same without the host waiting; what `stream` (of shoal_fusion_set_stream, or one
+ * that has come behind it) does next finds the results. A failure shows in the next call. The host
+ * does wait at the end of the first step, in which ranks agree on an order, and where streams of
+ * the device cannot wait for memory. Such steps have no times in their statistics. */
+SHOAL_API int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms);
 
 /* Of the last finished step, for measuring overlap. */
 struct shoal_fusion_statistics {

@@ -30,7 +30,7 @@ static struct {
     const char *function;
     long calls;
 } counts[FUNCTIONS_MAX];
-static long all_calls;
+static long all_calls, late_frees;
 static const char *fail_function, *failed_function = "";
 static int fail_nth, fail_result;
 /* So that a thread that ends has nothing of this library to free. */
@@ -138,6 +138,12 @@ CUresult cuMemAlloc(CUdeviceptr *memory, size_t bytes)
 CUresult cuMemFree(CUdeviceptr memory)
 {
     CUresult result = enter("cuMemFree", false);
+    const struct range *range = find_range(allocations, memory);
+    if (range && stand_in_busy(range)) { /* as the driver does */
+        late_frees++;
+        while (stand_in_busy(range) && !broken)
+            pthread_cond_wait(&changed, &lock);
+    }
     free_range(&allocations, memory);
     return leave(result);
 }
@@ -323,6 +329,7 @@ void stand_in_break_device(int result);
 long stand_in_calls(const char *function);
 const char *stand_in_failed(void);
 long stand_in_unpinned(void);
+long stand_in_late_frees(void);
 struct stand_in_live stand_in_live(void);
 
 void stand_in_seed(uint64_t seed)
@@ -389,6 +396,14 @@ long stand_in_unpinned(void)
 {
     pthread_mutex_lock(&lock);
     long count = unpinned_copies;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+long stand_in_late_frees(void)
+{
+    pthread_mutex_lock(&lock);
+    long count = late_frees;
     pthread_mutex_unlock(&lock);
     return count;
 }

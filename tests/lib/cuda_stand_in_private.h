@@ -44,6 +44,9 @@ struct range *find_range(struct range *ranges, uintptr_t address);
 /* Where a copy finds this; NULL when it lies partly outside of the device's memory. */
 void *reach(uintptr_t address, size_t bytes, bool *on_device, bool *pinned);
 
+/* Whether something on a stream is still to use this memory. */
+bool stand_in_busy(const struct range *range);
+
 /* Both forms of cuMemcpyBatchAsync. */
 CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
                     CUmemcpyAttributes *attributes, size_t *first, size_t attribute_count,

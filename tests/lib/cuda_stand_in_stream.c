@@ -17,7 +17,7 @@ struct CUevent_st {
     int references;
 };
 
-enum operation_type { OP_COPY, OP_RECORD, OP_WAIT_EVENT, OP_HOST, OP_WAIT_WORD, OP_HOLD };
+enum operation_type { OP_COPY, OP_RECORD, OP_WAIT_EVENT, OP_HOST, OP_WAIT_WORD, OP_HOLD, OP_ZERO };
 
 struct operation {
     enum operation_type type;
@@ -35,11 +35,12 @@ struct operation {
 
 struct CUstream_st {
     struct operation *operations;
+    struct CUstream_st *prev, *next;
     bool destroyed;
     int held; /* how many holds are still to be let go */
 };
 
-static struct CUstream_st *default_stream;
+static struct CUstream_st *default_stream, *streams;
 
 static void pause_ns(long ns)
 {
@@ -76,6 +77,8 @@ static void carry_out(struct CUstream_st *stream, const struct operation *operat
     if (operation->type == OP_COPY && !dead) {
         pause_ns(delay_ns);
         memmove(operation->to, operation->from, operation->bytes);
+    } else if (operation->type == OP_ZERO && !dead) {
+        memset(operation->to, 0, operation->bytes);
     } else if (operation->type == OP_HOST && !dead) {
         operation->function(operation->argument);
     }
@@ -109,6 +112,7 @@ static void *run_stream(void *argument)
         free(operation);
         pthread_cond_broadcast(&changed);
     }
+    DL_DELETE(streams, stream);
     free(stream);
     thread_count--;
     pthread_cond_broadcast(&changed);
@@ -126,6 +130,7 @@ static struct CUstream_st *make_stream(void)
     if (pthread_create(&thread, &attributes, run_stream, stream) != 0)
         abort();
     pthread_attr_destroy(&attributes);
+    DL_APPEND(streams, stream);
     thread_count++;
     return stream;
 }
@@ -145,6 +150,23 @@ static void enqueue(CUstream stream, struct operation operation)
         made->event->references++;
     DL_APPEND(stream->operations, made);
     pthread_cond_broadcast(&changed);
+}
+
+bool stand_in_busy(const struct range *range)
+{
+    const uint8_t *first = range->shadow, *end = first + range->bytes;
+    const struct CUstream_st *stream;
+    const struct operation *operation;
+    DL_FOREACH(streams, stream)
+    {
+        DL_FOREACH(stream->operations, operation)
+        {
+            const uint8_t *to = operation->to, *from = operation->from;
+            if ((to >= first && to < end) || (from >= first && from < end))
+                return true;
+        }
+    }
+    return false;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
@@ -169,6 +191,7 @@ CUresult cuStreamDestroy(CUstream stream)
 CUresult cuStreamSynchronize(CUstream stream)
 {
     ENTER(cuStreamSynchronize);
+    stream = stream ? stream : default_stream;
     while (stream && stream->operations && !broken)
         pthread_cond_wait(&changed, &lock);
     return leave(broken);
@@ -249,6 +272,17 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream st
     enqueue(stream,
             (struct operation){.type = OP_COPY, .to = target, .from = source, .bytes = bytes});
     return CUDA_SUCCESS;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t bytes, CUstream stream)
+{
+    ENTER(cuMemsetD8Async);
+    bool on_device = false, pinned = true;
+    void *target = reach(memory, bytes, &on_device, &pinned);
+    if (!target || !on_device || value != 0)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    enqueue(stream, (struct operation){.type = OP_ZERO, .to = target, .bytes = bytes});
+    return leave(CUDA_SUCCESS);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
