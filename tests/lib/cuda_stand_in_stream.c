@@ -41,6 +41,7 @@ struct CUstream_st {
 };
 
 static struct CUstream_st *default_stream, *streams;
+static bool any_memory; /* all of the process's counts as the device's */
 
 static void pause_ns(long ns)
 {
@@ -265,7 +266,7 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream st
     bool to_device = false, from_device = false, pinned = true;
     void *target = reach(to, bytes, &to_device, &pinned);
     const void *source = reach(from, bytes, &from_device, &pinned);
-    if (!target || !source || !(to_device || from_device))
+    if (!target || !source || !(to_device || from_device || any_memory))
         return CUDA_ERROR_INVALID_VALUE;
     if (!pinned)
         unpinned_copies++;
@@ -279,7 +280,7 @@ CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t bytes, 
     ENTER(cuMemsetD8Async);
     bool on_device = false, pinned = true;
     void *target = reach(memory, bytes, &on_device, &pinned);
-    if (!target || !on_device || value != 0)
+    if (!target || !(on_device || any_memory) || value != 0)
         return leave(CUDA_ERROR_INVALID_VALUE);
     enqueue(stream, (struct operation){.type = OP_ZERO, .to = target, .bytes = bytes});
     return leave(CUDA_SUCCESS);
@@ -321,6 +322,8 @@ void stand_in_stream_hold(void *stream);
 void stand_in_stream_let_go(void *stream);
 void stand_in_stream_copy(void *stream, void *to, const void *from, size_t bytes);
 void stand_in_stream_finish(void *stream);
+void stand_in_stream_follow(void *stream, void *other);
+void stand_in_set_any_memory(bool any);
 
 void *stand_in_stream_make(void)
 {
@@ -361,6 +364,24 @@ void stand_in_stream_copy(void *stream, void *to, const void *from, size_t bytes
     pthread_mutex_lock(&lock);
     if (copy((CUdeviceptr)to, (CUdeviceptr)from, bytes, stream) != CUDA_SUCCESS)
         abort();
+    pthread_mutex_unlock(&lock);
+}
+
+/* What comes onto the stream next waits for what is on the other by now. */
+void stand_in_stream_follow(void *stream, void *other)
+{
+    struct CUevent_st *event = calloc(1, sizeof(*event));
+    pthread_mutex_lock(&lock);
+    event->recorded = 1;
+    enqueue(other, (struct operation){.type = OP_RECORD, .event = event, .record = 1});
+    enqueue(stream, (struct operation){.type = OP_WAIT_EVENT, .event = event, .record = 1});
+    pthread_mutex_unlock(&lock);
+}
+
+void stand_in_set_any_memory(bool any)
+{
+    pthread_mutex_lock(&lock);
+    any_memory = any;
     pthread_mutex_unlock(&lock);
 }
 
