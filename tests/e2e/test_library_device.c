@@ -51,6 +51,47 @@ START_TEST(test_every_collective)
 }
 END_TEST
 
+/* The line that says which bits the ranks of a training run hold. */
+static char *trained_bits(const char *device)
+{
+    const char *argv[] = {CLUSTER_BIN "shoalrun",
+                          "--timeout",
+                          "200",
+                          "--nodes",
+                          "2",
+                          "-n",
+                          "2",
+                          "--",
+                          CLUSTER_BIN "shoal-digits",
+                          "--device",
+                          device,
+                          "--epochs",
+                          "2",
+                          "--accuracy-min",
+                          "0.5",
+                          "--no-verify",
+                          NULL};
+    struct process *process = process_run(argv);
+    int code = process_wait(process, 240000);
+    ck_assert_msg(code == 0, "exit code %d\n%.1000s\n%.1000s", code, process_output(process),
+                  process_errors(process));
+    const char *bits = strstr(process_output(process), "FNV-1a");
+    ck_assert_ptr_nonnull(bits);
+    char *line = strndup(bits, strcspn(bits, ")"));
+    process_free(process);
+    return line;
+}
+
+START_TEST(test_training)
+{
+    use_stand_in();
+    char *in_memory = trained_bits("cpu"), *on_device = trained_bits("cuda");
+    ck_assert_str_eq(in_memory, on_device);
+    free(in_memory);
+    free(on_device);
+}
+END_TEST
+
 static void check_bits(struct library_rank *self)
 {
     struct shoal_device_options options = {.struct_size = sizeof(options)};
@@ -145,6 +186,7 @@ int main(void)
     tcase_set_timeout(core, 240);
     tcase_add_test(core, test_every_type);
     tcase_add_test(core, test_every_collective);
+    tcase_add_test(core, test_training);
     tcase_add_test(core, test_same_bits_as_in_memory);
     tcase_add_test(core, test_device_of_one_rank_fails);
     suite_add_tcase(suite, core);
