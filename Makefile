@@ -5,6 +5,8 @@
 #   make check      set up, build, and run every test
 #   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
+#   make bundle     a folder that runs where nothing is installed: build/bundle
+#   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       include floors, format, static analysis
 #   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
@@ -89,6 +91,7 @@ PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUIL
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
 BENCH_PROGRAMS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
+GPU_BENCH := $(if $(CUDA_HEADER),$(BUILD)/bench/bench_gpu_copy)
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
 PYTHON_TESTS := $(wildcard tests/python/test_*.py)
@@ -103,7 +106,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-asan check-tsan \
-        bench bench-built bench-programs lint format install uninstall clean
+        bench bench-built bench-programs bundle check-gpu bench-gpu lint format install uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
 
@@ -210,6 +213,11 @@ $(BENCH_PROGRAMS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lm
 
+$(BUILD)/obj/tests/bench/bench_gpu_copy.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+$(GPU_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^
+
 $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 	@mkdir -p $(@D)
 	mpicc -std=c11 $(WARNINGS) $(CFLAGS) -o $@ $<
@@ -265,6 +273,15 @@ bench: deps-bench
 bench-built: all bench-programs
 	@/usr/bin/python3 -B scripts/bench/bench.py --build $(BUILD) $(if $(ROWS),--rows $(ROWS)) \
 	    $(if $(PAIRS),--pairs $(PAIRS))
+
+bundle: all $(GPU_BENCH)
+	@scripts/bundle.sh $(BUILD) $(BUILD)/bundle
+
+check-gpu: all
+	@PYTHON=$(PYTHON) scripts/check-gpu.sh $(BUILD)
+
+bench-gpu: all $(GPU_BENCH)
+	@$(PYTHON) -B scripts/bench/gpu.py $(BUILD) $(if $(PAIRS),--pairs $(PAIRS))
 
 deps-lint:
 	@scripts/install-deps.sh --lint
