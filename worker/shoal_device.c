@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "common/env.h"
+#include "worker/device_place.h"
 #include "worker/device_queue.h"
 #include "worker/error_text.h"
 #include "worker/job.h"
@@ -51,6 +52,7 @@ static int open_device(struct shoal_job *job, const struct shoal_device_options 
         return code;
     uint64_t bytes = job->arena.total_bytes < options->pinned_bytes ? job->arena.total_bytes
                                                                     : options->pinned_bytes;
+    device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
     code = device_pin(device, job->arena.base, bytes, error);
     if (code == 0)
         code = device_queue_create(&job->device, device, &job->progress, error);
