@@ -55,7 +55,7 @@ struct daemon {
     struct log log;
     struct auth_secret secret;
     struct topology *topology;
-    char topology_text[128];
+    char topology_text[512];
     const char *instruction_set;
     int signal_fd;
     struct engine *engine;
