@@ -179,6 +179,7 @@ static struct device_flight *make_flight(struct device_queue *queue, struct erro
     if (flight) {
         DL_DELETE(queue->spare_flights, flight);
         flight->count = 0;
+        flight->bytes = 0;
     } else {
         flight = calloc(1, sizeof(*flight));
         if (!flight) {
@@ -243,8 +244,10 @@ int device_queue_add(struct device_queue *queue, const struct progress_copy *cop
     if (!queue->loading[lane])
         DL_APPEND(queue->loading[lane], flight);
     flight->copies[flight->count++] = *copy;
+    flight->bytes += copy->bytes;
     progress_copying(queue->progress, copy);
-    return flight->count < DEVICE_COPIES_MAX ? 0 : begin_lane(queue, lane, now_ns, error);
+    bool full = flight->count == DEVICE_COPIES_MAX || flight->bytes >= DEVICE_FLIGHT_BYTES;
+    return full ? begin_lane(queue, lane, now_ns, error) : 0;
 }
 
 /* Let those through whose events have occurred. More than the oldest may have: streams differ. */

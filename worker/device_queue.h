@@ -25,11 +25,15 @@
 #include "worker/progress.h"
 
 #define DEVICE_LOOK_NS 100000000ull
+/* Copies that are begun together end together: few large ones, so that the first of them need not
+ * wait for the last, and many small ones. */
+#define DEVICE_FLIGHT_BYTES (1u << 20)
 
 /* Copies that were begun together. */
 struct device_flight {
     void *event;
     uint32_t count;
+    uint64_t bytes;
     struct progress_copy copies[DEVICE_COPIES_MAX];
     struct device_flight *prev, *next;
 };
