@@ -6,7 +6,9 @@
  * A build without cuda.h has worker/device_none.c, whose device_open says so. What is under way on
  * a device is kept by worker/device_queue.h.
  *
- * The caller sees to it that calls on one device come one at a time, from any thread. Streams are
+ * The caller sees to it that calls on one device come one at a time, from any thread, but for those
+ * that put something onto a stream of the caller's: these may come at any time, and must not hold
+ * up the others, since a stream that is full blocks who adds to it until it goes on. Streams are
  * the framework's handles (CUstream, which cudaStream_t is too; NULL is its default stream). Every
  * call that fails sets a text with the driver's function, its words and the device.
  */
@@ -108,7 +110,8 @@ uint32_t device_rung(struct device *device);
 
 /* One of the words; the host writes it, streams wait until (int32_t)(word - value) >= 0. */
 _Atomic uint32_t *device_word(struct device *device, uint32_t index);
+/* event: one that is free; it is again afterwards. */
 int device_wait_for_word(struct device *device, void *stream, uint32_t index, uint32_t value,
-                         struct error *error);
+                         void *event, struct error *error);
 
 #endif

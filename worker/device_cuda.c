@@ -100,7 +100,6 @@ struct device {
     CUstream lanes[DEVICE_LANES];
     CUstream bell_streams[DEVICE_BELLS]; /* that of DEVICE_BELL_WAITS waits for the waits */
     CUstream own;                        /* for programs without one */
-    CUevent waited;                      /* recorded behind each wait for a word */
     struct bells *bells;
     bool waits_for_words;
 #if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
@@ -237,8 +236,6 @@ static int make_streams(struct device *device, struct error *error)
     if (code == 0)
         code = CALL(device, error, cuStreamCreateWithPriority, &device->own, CU_STREAM_NON_BLOCKING,
                     lowest);
-    if (code == 0)
-        code = CALL(device, error, cuEventCreate, &device->waited, CU_EVENT_DISABLE_TIMING);
     return code;
 }
 
@@ -336,8 +333,6 @@ void device_close(struct device *device)
         for (unsigned i = 0; i < DEVICE_BELLS; i++)
             destroy_stream(device, device->bell_streams[i]);
         destroy_stream(device, device->own);
-        if (device->waited)
-            device->call.cuEventDestroy(device->waited);
         if (device->words_pinned)
             device->call.cuMemHostUnregister((void *)device->words);
         if (device->pinned)
@@ -636,7 +631,7 @@ _Atomic uint32_t *device_word(struct device *device, uint32_t index)
 }
 
 int device_wait_for_word(struct device *device, void *stream, uint32_t index, uint32_t value,
-                         struct error *error)
+                         void *event, struct error *error)
 {
     assert(index < DEVICE_WORDS && device->waits_for_words);
     int code = enter(device, error);
@@ -646,9 +641,9 @@ int device_wait_for_word(struct device *device, void *stream, uint32_t index, ui
                 device->words_address + index * sizeof(uint32_t), value, CU_STREAM_WAIT_VALUE_GEQ);
     /* So that it is known when the stream has come past it and the words may go. */
     if (code == 0)
-        code = CALL(device, error, cuEventRecord, device->waited, stream);
+        code = CALL(device, error, cuEventRecord, event, stream);
     if (code == 0)
         code = CALL(device, error, cuStreamWaitEvent, device->bell_streams[DEVICE_BELL_WAITS],
-                    device->waited, CU_EVENT_WAIT_DEFAULT);
+                    event, CU_EVENT_WAIT_DEFAULT);
     return leave(device, code);
 }

@@ -157,8 +157,8 @@ _Atomic uint32_t *device_word(struct device *device, uint32_t index)
 }
 
 int device_wait_for_word(struct device *device, void *stream, uint32_t index, uint32_t value,
-                         struct error *error)
+                         void *event, struct error *error)
 {
-    (void)device, (void)stream, (void)index, (void)value;
+    (void)device, (void)stream, (void)index, (void)value, (void)event;
     return none(error);
 }

@@ -74,7 +74,7 @@ static void expect(struct device_queue *queue, uint64_t now_ns)
 
 /* --- gates and words ----------------------------------------------------------------------- */
 
-static struct device_arrival *make_arrival(struct device_queue *queue, struct error *error)
+struct device_arrival *device_queue_take(struct device_queue *queue, struct error *error)
 {
     struct device_arrival *arrival = queue->spare_arrivals;
     if (arrival) {
@@ -106,40 +106,43 @@ static unsigned choose_gate(const struct device_queue *queue, const void *stream
     return chosen;
 }
 
+void device_queue_give_back(struct device_queue *queue, struct device_arrival *arrival)
+{
+    DL_APPEND(queue->spare_arrivals, arrival);
+}
+
 /* 1: the stream has come so far already; 0: the request is at a gate. */
-static int arrive(struct device_queue *queue, void *stream, struct request *request, bool own_part,
+static int arrive(struct device_queue *queue, struct device_arrival *arrival, bool own_part,
                   uint64_t now_ns, struct error *error)
 {
-    struct device_arrival *arrival = make_arrival(queue, error);
-    if (!arrival)
-        return error->code;
-    int code = device_event_record(queue->device, arrival->event, stream, error);
+    unsigned gate = choose_gate(queue, arrival->stream);
     /* Who has a copy to begin at once comes through the gate in any case: the driver begins it. */
-    if (code == 0 && !own_part)
-        code = device_event_done(queue->device, arrival->event, error);
-    unsigned gate = choose_gate(queue, stream);
+    int code = own_part ? 0 : device_event_done(queue->device, arrival->event, error);
     if (code == 0)
         code = ring(queue, DEVICE_BELL_GATE + gate,
                     queue->gates[gate] ? queue->gates[gate]->event : arrival->event, error);
     if (code != 0) {
-        DL_APPEND(queue->spare_arrivals, arrival);
+        device_queue_give_back(queue, arrival);
         return code;
     }
     expect(queue, now_ns);
-    arrival->stream = stream;
-    arrival->request = request;
     DL_APPEND(queue->gates[gate], arrival);
     return 0;
 }
 
-int device_queue_enter(struct device_queue *queue, const struct request_ask *ask,
-                       struct request *request, struct device_ticket *ticket, bool *ready,
-                       uint64_t now_ns, struct error *error)
+int device_queue_enter(struct device_queue *queue, struct device_arrival *arrival,
+                       const struct request_ask *ask, struct request *request,
+                       struct device_ticket *ticket, bool *ready, uint64_t now_ns,
+                       struct error *error)
 {
-    if (queue->free_count == 0)
+    if (queue->free_count == 0) {
+        device_queue_give_back(queue, arrival);
         return error_set(error, ERR_MEMORY, "%u collectives on GPU %d are under way: the most",
                          DEVICE_WORDS, device_number(queue->device));
-    int code = arrive(queue, ask->stream, request, ask->own_bytes > 0, now_ns, error);
+    }
+    arrival->stream = ask->stream;
+    arrival->request = request;
+    int code = arrive(queue, arrival, ask->own_bytes > 0, now_ns, error);
     if (code < 0)
         return code;
     *ready = code > 0;
@@ -162,13 +165,6 @@ void device_queue_leave(struct device_queue *queue, const struct request *reques
     atomic_store_explicit(device_word(queue->device, ticket->word), ticket->value,
                           memory_order_release);
     queue->free_words[queue->free_count++] = (uint16_t)ticket->word;
-}
-
-int device_queue_wait(struct device_queue *queue, void *stream, const struct device_ticket *ticket,
-                      struct error *error)
-{
-    queue->streams_waited = true;
-    return device_wait_for_word(queue->device, stream, ticket->word, ticket->value, error);
 }
 
 /* --- copies -------------------------------------------------------------------------------- */

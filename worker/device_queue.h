@@ -12,7 +12,9 @@
  * everything behind it is looked at. A device that has failed need not ring: without one, all is
  * looked at every DEVICE_LOOK_NS.
  *
- * The caller holds the job's lock around every call; the copies of one request go in order.
+ * Streams of the caller's may be full, and go on only when the driver does: nothing is put onto
+ * them with the job's lock held. The caller holds it around every call; the copies of one request
+ * go in order.
  */
 #ifndef WORKER_DEVICE_QUEUE_H
 #define WORKER_DEVICE_QUEUE_H
@@ -75,19 +77,20 @@ int device_queue_create(struct device_queue **queue, struct device *device,
 /* Frees it with its device. Nothing may be under way on the device. */
 void device_queue_destroy(struct device_queue *queue);
 
-/* A request that is about to be submitted: a ticket for it, and a place at a gate. *ready: its
- * stream has come to it already (progress_ready is the caller's then). ERR_MEMORY, or what the
- * driver says; nothing is left behind then. */
-int device_queue_enter(struct device_queue *queue, const struct request_ask *ask,
-                       struct request *request, struct device_ticket *ticket, bool *ready,
-                       uint64_t now_ns, struct error *error);
+/* An event for a stream of the caller's; NULL: what is wrong is said. */
+struct device_arrival *device_queue_take(struct device_queue *queue, struct error *error);
+void device_queue_give_back(struct device_queue *queue, struct device_arrival *arrival);
+
+/* A request that is about to be submitted, its event recorded on its stream: a ticket for it, and a
+ * place at a gate. *ready: its stream has come to it already (progress_ready is the caller's then).
+ * arrival is taken over. ERR_MEMORY, or what the driver says; nothing is left behind then. */
+int device_queue_enter(struct device_queue *queue, struct device_arrival *arrival,
+                       const struct request_ask *ask, struct request *request,
+                       struct device_ticket *ticket, bool *ready, uint64_t now_ns,
+                       struct error *error);
 /* The request is complete, or was not submitted after all: write its word. */
 void device_queue_leave(struct device_queue *queue, const struct request *request,
                         const struct device_ticket *ticket);
-
-/* Make the stream wait until the ticket's request is complete. */
-int device_queue_wait(struct device_queue *queue, void *stream, const struct device_ticket *ticket,
-                      struct error *error);
 
 /* Take a copy over (PROGRESS_COPY); it is begun by device_queue_begin, or when there are enough. */
 int device_queue_add(struct device_queue *queue, const struct progress_copy *copy, uint64_t now_ns,

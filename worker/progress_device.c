@@ -14,8 +14,20 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
 {
     bool ready = false;
     struct progress_copy none;
-    int code = device_queue_enter(job->device, ask, &request->core, &request->ticket, &ready,
-                                  clock_now_ns(), error);
+    struct device_arrival *arrival = device_queue_take(job->device, error);
+    if (!arrival)
+        return error->code;
+    pthread_mutex_unlock(&job->lock);
+    int code = device_event_record(job->device->device, arrival->event, ask->stream, error);
+    pthread_mutex_lock(&job->lock);
+    if (code == 0 && job->closing)
+        code = error_set(error, ERR_STATE, "the job is being closed");
+    if (code < 0) {
+        device_queue_give_back(job->device, arrival);
+        return code;
+    }
+    code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket, &ready,
+                              clock_now_ns(), error);
     if (code < 0)
         return code;
     code = progress_submit(&job->progress, group, ask, blocks, block_count, rank, &request->core,
@@ -28,6 +40,29 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
     if (ready)
         progress_ready(&job->progress, &request->core, &none);
     return 0;
+}
+
+int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,
+                         struct error *error)
+{
+    struct device *device = job->device->device;
+    struct device_ticket ticket = request->ticket;
+    if (request->core.state == REQUEST_COMPLETE)
+        return collective_result(request, error);
+    if (!device_waits_for_words(device))
+        return error_set(error, ERR_UNSUPPORTED,
+                         "GPU %d, %s: its streams cannot wait for memory: use shoal_wait",
+                         device_number(device), device_name(device));
+    struct device_arrival *arrival = device_queue_take(job->device, error);
+    if (!arrival)
+        return error->code;
+    job->device->streams_waited = true;
+    pthread_mutex_unlock(&job->lock);
+    int code =
+        device_wait_for_word(device, stream, ticket.word, ticket.value, arrival->event, error);
+    pthread_mutex_lock(&job->lock);
+    device_queue_give_back(job->device, arrival);
+    return code;
 }
 
 static void fail(struct shoal_job *job, const struct error *error)

@@ -6,6 +6,7 @@
 #include "worker/device_queue.h"
 #include "worker/error_text.h"
 #include "worker/job.h"
+#include "worker/progress_device.h"
 #include "worker/shoal.h"
 
 #define DEFAULT_PINNED_BYTES (256ll << 20)
@@ -110,17 +111,10 @@ int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *s
 /* Lock held. */
 static int wait_stream(struct shoal_request *request, void *stream, struct error *error)
 {
-    struct shoal_job *job = request->job;
     if (!request->core.ask.on_device)
         return error_set(error, ERR_INVALID,
                          "shoal_request_wait_stream: the request's buffers are not on a device");
-    if (request->core.state == REQUEST_COMPLETE)
-        return collective_result(request, error);
-    if (!device_waits_for_words(job->device->device))
-        return error_set(error, ERR_UNSUPPORTED,
-                         "GPU %d, %s: its streams cannot wait for memory: use shoal_wait",
-                         device_number(job->device->device), device_name(job->device->device));
-    return device_queue_wait(job->device, stream, &request->ticket, error);
+    return progress_device_wait(request->job, request, stream, error);
 }
 
 int shoal_request_wait_stream(shoal_request *request, void *stream)

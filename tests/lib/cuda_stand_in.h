@@ -46,6 +46,8 @@ struct stand_in {
     void (*stream_let_go)(void *stream);
     void (*stream_copy)(void *stream, void *to, const void *from, size_t bytes);
     void (*stream_finish)(void *stream);
+    /* Who adds to the stream waits while it has so many operations. */
+    void (*stream_limit)(void *stream, int room);
     /* When the threads of all streams that were destroyed have ended. */
     struct stand_in_live (*live)(void);
 };

@@ -42,6 +42,7 @@ static void load(void)
     FIND(stream_let_go);
     FIND(stream_copy);
     FIND(stream_finish);
+    FIND(stream_limit);
     FIND(live);
     made.path = PATH;
 }

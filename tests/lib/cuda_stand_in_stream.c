@@ -38,6 +38,7 @@ struct CUstream_st {
     struct CUstream_st *prev, *next;
     bool destroyed;
     int held; /* how many holds are still to be let go */
+    int room; /* operations that it takes before who adds to it has to wait; 0: any number */
 };
 
 static struct CUstream_st *default_stream, *streams;
@@ -136,6 +137,14 @@ static struct CUstream_st *make_stream(void)
     return stream;
 }
 
+static int operation_count(const struct CUstream_st *stream)
+{
+    const struct operation *operation;
+    int count = 0;
+    DL_COUNT(stream->operations, operation, count);
+    return count;
+}
+
 static void enqueue(CUstream stream, struct operation operation)
 {
     if (!stream) {
@@ -145,6 +154,8 @@ static void enqueue(CUstream stream, struct operation operation)
         }
         stream = default_stream;
     }
+    while (stream->room > 0 && operation_count(stream) >= stream->room && !broken)
+        pthread_cond_wait(&changed, &lock);
     struct operation *made = malloc(sizeof(*made));
     *made = operation;
     if (made->event)
@@ -322,6 +333,7 @@ void stand_in_stream_hold(void *stream);
 void stand_in_stream_let_go(void *stream);
 void stand_in_stream_copy(void *stream, void *to, const void *from, size_t bytes);
 void stand_in_stream_finish(void *stream);
+void stand_in_stream_limit(void *stream, int room);
 void stand_in_stream_follow(void *stream, void *other);
 void stand_in_set_any_memory(bool any);
 
@@ -364,6 +376,13 @@ void stand_in_stream_copy(void *stream, void *to, const void *from, size_t bytes
     pthread_mutex_lock(&lock);
     if (copy((CUdeviceptr)to, (CUdeviceptr)from, bytes, stream) != CUDA_SUCCESS)
         abort();
+    pthread_mutex_unlock(&lock);
+}
+
+void stand_in_stream_limit(void *stream, int room)
+{
+    pthread_mutex_lock(&lock);
+    ((struct CUstream_st *)stream)->room = room;
     pthread_mutex_unlock(&lock);
 }
 

@@ -7,6 +7,7 @@
 #include "tests/lib/world.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -246,6 +247,59 @@ START_TEST(test_waiting_stream)
 {
     run(&(struct fake_daemon_options){.world_size = 2, .chunk_bytes = 1024, .seed = 7},
         check_waiting_stream);
+}
+END_TEST
+
+struct full_stream {
+    struct fake_daemon *daemon;
+    long calls;
+};
+
+/* When the other thread is in its call, and the stream keeps it there. */
+static void *let_daemon_go(void *argument)
+{
+    const struct full_stream *full = argument;
+    while (stand_in_open()->calls("cuEventRecord") == full->calls)
+        sched_yield();
+    fake_daemon_hold(full->daemon, false);
+    return NULL;
+}
+
+/* A call on a stream that is full waits until the stream goes on, and that takes the driver. */
+static void check_full_stream(struct member *member)
+{
+    enum { ROOM = 8 };
+    const struct stand_in *cuda = stand_in_open();
+    void *stream = cuda->stream_make();
+    pthread_t thread;
+    open_device(member);
+    float *first = constant(member, 1), *second = constant(member, 2);
+    fake_daemon_hold(member->world->daemon, true);
+    shoal_request *slow = start(member, shoal_device_stream(member->job), first, first, COUNT, 0);
+    GOOD(shoal_request_wait_stream(slow, stream));
+    cuda->stream_limit(stream, ROOM);
+    for (int i = 2; i < ROOM; i++) /* two are there for the wait */
+        cuda->stream_copy(stream, second, second, sizeof(float));
+    /* The driver has nothing more to do: the daemon has all slots, and the group's own. */
+    while (fake_daemon_staged_chunks(member->world->daemon) < 33)
+        sched_yield();
+    struct full_stream full = {member->world->daemon, cuda->calls("cuEventRecord")};
+    ck_assert_int_eq(pthread_create(&thread, NULL, let_daemon_go, &full), 0);
+    shoal_request *request = start(member, stream, second, second, COUNT, 0);
+    GOOD(shoal_request_wait_stream(request, stream));
+    GOOD(shoal_wait(slow, -1));
+    GOOD(shoal_wait(request, -1));
+    pthread_join(thread, NULL);
+    expect_constant(member, first, 1);
+    expect_constant(member, second, 2);
+    shoal_device_free(member->job, first);
+    shoal_device_free(member->job, second);
+    cuda->stream_drop(stream);
+}
+
+START_TEST(test_full_stream)
+{
+    run(&(struct fake_daemon_options){.world_size = 1, .seed = 2}, check_full_stream);
 }
 END_TEST
 
@@ -605,6 +659,7 @@ int main(void)
     tcase_add_loop_test(order, test_late_stream, 0, 3);
     tcase_add_test(order, test_late_receiver);
     tcase_add_test(order, test_waiting_stream);
+    tcase_add_test(order, test_full_stream);
     tcase_add_test(order, test_many);
     tcase_add_loop_test(order, test_parts, 0, 4);
     tcase_add_test(order, test_streams_cannot_wait);
