@@ -90,7 +90,10 @@ PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUIL
             $(if $(DIGITS_SRC),$(BUILD)/bin/shoal-digits) $(BUILD)/bin/shoal-first
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
-BENCH_PROGRAMS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
+BENCH_FLOORS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
+BENCH_OVERLAP := $(BUILD)/bench/bench_overlap
+BENCH_SCALE := $(BUILD)/bench/bench_scale
+BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE)
 GPU_BENCH := $(if $(CUDA_HEADER),$(BUILD)/bench/bench_gpu_copy)
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
@@ -209,7 +212,7 @@ $(BUILD)/tests/server/bench_exchange: $(BUILD)/obj/tests/server/bench_exchange.o
 # Added to what the rule above links.
 $(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
 
-$(BENCH_PROGRAMS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
+$(BENCH_FLOORS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lm
 
@@ -217,6 +220,15 @@ $(BUILD)/obj/tests/bench/bench_gpu_copy.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/i
 $(GPU_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^
+
+# The library, and its plan of fusion buffers by itself.
+$(BENCH_OVERLAP): $(BUILD)/obj/tests/bench/bench_overlap.o $(LIBWORKER) $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) -lm
+
+$(BENCH_SCALE): $(BUILD)/obj/tests/bench/bench_scale.o $(LIBSERVER) $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) -lm
 
 $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 	@mkdir -p $(@D)
@@ -226,7 +238,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(STAND_IN) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
+tests: all $(TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built

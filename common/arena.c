@@ -62,6 +62,7 @@ int arena_format(struct arena *arena, void *base, uint64_t total_bytes, uint32_t
     atomic_init(&header->completion_head, 0);
     atomic_init(&header->daemon_sleeping, 0);
     atomic_init(&header->worker_sleeping, 0);
+    atomic_init(&header->tracing, 0);
     return arena_attach_memory(arena, base, total_bytes, error);
 }
 
@@ -111,11 +112,14 @@ failed:
 int arena_attach(struct arena *arena, int fd, uint64_t limit_bytes, struct error *error)
 {
     struct stat status;
-    if (fstat(fd, &status) < 0)
+    /* First: of anything but memory, fstat could have to wait for a file system's answer. */
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 && errno == EBADF)
         return error_set_errno(error, errno, "cannot look at the arena's descriptor");
-    int seals = S_ISREG(status.st_mode) ? fcntl(fd, F_GET_SEALS) : -1;
     if (seals < 0)
         return error_set(error, ERR_PROTOCOL, "the arena is not sealed memory (memfd)");
+    if (fstat(fd, &status) < 0)
+        return error_set_errno(error, errno, "cannot look at the arena's descriptor");
     if (!(seals & F_SEAL_SHRINK) || (seals & F_SEAL_WRITE))
         return error_set(error, ERR_PROTOCOL,
                          "the arena has seals 0x%x: it must be sealed against shrinking, and not "
@@ -351,6 +355,16 @@ bool arena_worker_needs_doorbell(struct arena *arena)
     struct arena_header *header = header_of(arena);
     return needs_doorbell(&header->worker_sleeping, &header->completion_tail,
                           arena->completion_index);
+}
+
+void arena_set_tracing(struct arena *arena, bool tracing)
+{
+    atomic_store_explicit(&header_of(arena)->tracing, tracing, memory_order_relaxed);
+}
+
+bool arena_tracing(const struct arena *arena)
+{
+    return atomic_load_explicit(&header_of(arena)->tracing, memory_order_relaxed) != 0;
 }
 
 bool arena_range_valid(const struct arena *arena, uint64_t offset, uint64_t bytes)

@@ -27,7 +27,7 @@
 #include "common/error.h"
 
 #define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
-#define ARENA_VERSION 2
+#define ARENA_VERSION 4
 #define ARENA_ALIGNMENT 64            /* of every offset handed over for data */
 #define ARENA_RING_ENTRIES_MAX 65536u /* and a power of two, at least 16 */
 #define ARENA_LEAST_BYTES (1u << 20)
@@ -35,10 +35,16 @@
 enum arena_submission_type {
     ARENA_SUBMIT = 1, /* a collective: all fields */
     ARENA_CHUNK = 2,  /* one chunk of a staged request: group, request, sequence, block, chunk,
-                       * in_offset */
+                       * in_offset; and begin_ns, end_ns of the copy in, or 0 */
+    ARENA_COPIED = 3, /* while the job is traced, a chunk was copied out: group, request, sequence,
+                       * block, chunk, begin_ns, end_ns; and left_out */
 };
 
 #define ARENA_FLAG_STAGED 1u
+/* Of a COLLECTIVE_SEND: tell when any rank has sent with the tag in `sequence`. in_offset: how many
+ * this rank has got with it from each rank of the group, u32 each. The completion's chunk is the
+ * rank, or UINT32_MAX: all others have left. */
+#define ARENA_FLAG_ANY 2u
 
 struct arena_submission {
     uint8_t type; /* enum arena_submission_type */
@@ -48,16 +54,27 @@ struct arena_submission {
     uint32_t group;
     uint64_t request;  /* the worker's own number, echoed in completions */
     uint64_t sequence; /* of the group: 0, 1, 2 ... in the order that all ranks submit; the blocks
-                        * of a collective have its own, and follow it by number, before the next */
-    uint64_t count;    /* elements */
+                         * of a collective have its own, and follow it by number, before the next;
+                         * of sends see common/wire.h */
+    union {
+        uint64_t count;    /* ARENA_SUBMIT: elements */
+        uint64_t begin_ns; /* the others: CLOCK_MONOTONIC; for a trace, and decides nothing */
+    };
     uint64_t in_offset;
-    uint64_t out_offset;
+    union {
+        uint64_t out_offset; /* ARENA_SUBMIT */
+        uint64_t end_ns;     /* the others */
+    };
     union {
         uint32_t root;  /* ARENA_SUBMIT */
         uint32_t chunk; /* ARENA_CHUNK */
     };
     uint32_t block; /* of the collective (common/route.h), or 0 */
-    uint32_t flags;
+    union {
+        uint32_t flags;    /* ARENA_SUBMIT */
+        uint32_t left_out; /* ARENA_COPIED: such entries that were not made since the last, for want
+                            * of room */
+    };
     uint32_t priority; /* smaller goes first among the requests in flight */
 };
 
@@ -93,6 +110,7 @@ struct arena_header {
     _Alignas(64) _Atomic uint32_t completion_head; /* written by the worker */
     _Alignas(64) _Atomic uint32_t daemon_sleeping;
     _Alignas(64) _Atomic uint32_t worker_sleeping;
+    _Alignas(64) _Atomic uint32_t tracing; /* written by the daemon: it wants ARENA_COPIED */
 };
 
 /* One side's view of a mapped arena: own copies of geometry and of its own indices. */
@@ -148,6 +166,10 @@ bool arena_worker_prepare_sleep(struct arena *arena);
 void arena_worker_cancel_sleep(struct arena *arena);
 bool arena_daemon_needs_doorbell(struct arena *arena);
 bool arena_worker_needs_doorbell(struct arena *arena);
+
+/* The daemon says whether it wants to be told of copies; the worker looks. */
+void arena_set_tracing(struct arena *arena, bool tracing);
+bool arena_tracing(const struct arena *arena);
 
 /* Whether [offset, offset + bytes) lies in the data area and offset is aligned. No overflow. */
 bool arena_range_valid(const struct arena *arena, uint64_t offset, uint64_t bytes);

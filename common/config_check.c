@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "common/config_report.h"
+#include "common/window.h"
 #include "common/wire.h"
 
 #define DEFAULT_NODE "localhost"
@@ -205,17 +206,19 @@ static void check_sizes(const struct config *config, uint32_t owners, struct con
             report, "/data/least_shard_bytes", got,
             "at most /data/chunk_bytes times /data/window_chunks (%" PRIu64 " bytes)", window);
     }
-    uint64_t least =
-        ((uint64_t)config->chunk_bytes + WIRE_HEADER_BYTES) * config->window_chunks * owners;
+    uint64_t buffers = window_buffers_most(config->window_chunks, config->server_count, owners,
+                                           config->servers[config->self].weight > 0);
+    uint64_t least = ((uint64_t)config->chunk_bytes + WIRE_HEADER_BYTES) * buffers;
     if (config->memory_bytes < least && !config_report_is_wrong(report, "/limits/memory_bytes") &&
         !config_report_is_wrong(report, "/servers")) {
         snprintf(got, sizeof(got), "%" PRIu64, config->memory_bytes);
-        config_report_text(
-            report, "/limits/memory_bytes", got,
-            "at least %" PRIu64 " bytes, the window of one group: servers with a weight "
-            "above 0 (%" PRIu32 ") times /data/window_chunks (%" PRIu32
-            ") times a chunk and its header (%" PRIu32 " + %d bytes)",
-            least, owners, config->window_chunks, config->chunk_bytes, WIRE_HEADER_BYTES);
+        config_report_text(report, "/limits/memory_bytes", got,
+                           "at least %" PRIu64 " bytes, for one group: with %" PRIu32
+                           " servers and "
+                           "/data/window_chunks %" PRIu32 " a group may need %" PRIu64
+                           " buffers of a chunk and its header (%" PRIu32 " + %d bytes)",
+                           least, config->server_count, config->window_chunks, buffers,
+                           config->chunk_bytes, WIRE_HEADER_BYTES);
     }
 }
 

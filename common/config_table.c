@@ -1,5 +1,7 @@
 #include "common/config_table.h"
 
+#include "common/provider.h"
+
 #define FIELD(member)                                                                              \
     .offset = offsetof(struct config, member), .width = sizeof(((struct config *)0)->member)
 #define SERVER_FIELD(member)                                                                       \
@@ -135,12 +137,9 @@ static const struct config_key listen_keys[] = {
 
 static const struct config_key fabric_keys[] = {
     {.name = "provider",
-     .type = CONFIG_TEXT,
+     .type = CONFIG_CHOICE,
      FIELD(provider),
-     .least = 1,
-     .most = NAME_MOST,
-     .pattern = "^[a-z0-9_]+(;[a-z0-9_]+)?$",
-     .shape = "that is \"auto\" or a libfabric provider's name such as \"tcp\" or \"tcp;ofi_rxm\"",
+     .choices = provider_choices,
      .default_text = "auto",
      .text = "libfabric provider for the data between daemons. \"auto\": the best of efa, verbs "
              "and tcp that is there. One that is named and not there is an error."},
@@ -165,8 +164,8 @@ static const struct config_key data_keys[] = {
      .multiple = 64,
      .default_number = 256 * KIB,
      .unit = "bytes",
-     .text = "Unit of the pipeline. A chunk's contributions from all nodes should fit into the "
-             "last-level cache."},
+     .text = "Unit of the pipeline: the most bytes of a chunk. Its contributions from all nodes "
+             "should fit into the last-level cache."},
     {.name = "least_shard_bytes",
      .type = CONFIG_INTEGER,
      FIELD(least_shard_bytes),
@@ -216,8 +215,8 @@ static const struct config_key limit_keys[] = {
      .most = PIB,
      .default_number = 4 * GIB,
      .unit = "bytes",
-     .text = "Chunk buffers of all jobs together. Room for the window of one group over all "
-             "servers that own shards at least."},
+     .text = "Chunk buffers of all jobs together. At least enough for one group, whichever "
+             "nodes it is on."},
     {.name = "arena_bytes",
      .type = CONFIG_INTEGER,
      FIELD(arena_bytes),
@@ -259,7 +258,9 @@ static const struct config_key limit_keys[] = {
      .unit = "connections",
      .text = "Connections to the Unix socket, of workers and `shoalctl`. More than `workers`, so "
              "that an administrator gets in when all workers are there. One user other than root "
-             "and the daemon's own may have half of them, or `workers` where that is more."},
+             "and the daemon's own may have half of them, or `workers` where that is more. "
+             "Three descriptors for each worker and one for each other connection must fit into "
+             "the hard limit that the daemon is started with (`ulimit -Hn`)."},
 };
 
 static const struct config_key timeout_keys[] = {

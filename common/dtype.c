@@ -33,7 +33,7 @@ static const char *const collective_names[COLLECTIVE_KIND_COUNT] = {
     [COLLECTIVE_BROADCAST] = "broadcast",   [COLLECTIVE_BARRIER] = "barrier",
     [COLLECTIVE_ALL_GATHER] = "all_gather", [COLLECTIVE_REDUCE_SCATTER] = "reduce_scatter",
     [COLLECTIVE_GATHER] = "gather",         [COLLECTIVE_SCATTER] = "scatter",
-    [COLLECTIVE_ALL_TO_ALL] = "all_to_all",
+    [COLLECTIVE_ALL_TO_ALL] = "all_to_all", [COLLECTIVE_SEND] = "send",
 };
 
 /* Index of text in names, or -1. */

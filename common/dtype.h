@@ -41,6 +41,7 @@ enum collective_kind {
     COLLECTIVE_GATHER = 6,
     COLLECTIVE_SCATTER = 7,
     COLLECTIVE_ALL_TO_ALL = 8,
+    COLLECTIVE_SEND = 9, /* from one rank to another; the others know nothing of it */
     COLLECTIVE_KIND_COUNT
 };
 
@@ -61,7 +62,7 @@ int reduce_op_parse(const char *text, enum reduce_op *op);
 bool reduce_op_allows(unsigned op, unsigned dtype);
 
 /* "all_reduce", "reduce", "broadcast", "barrier", "all_gather", "reduce_scatter", "gather",
- * "scatter", "all_to_all". */
+ * "scatter", "all_to_all", "send". */
 const char *collective_name(unsigned kind);
 int collective_parse(const char *text, enum collective_kind *kind);
 /* Whether the kind has a reduction, or a root. False for unknown numbers. */

@@ -3,18 +3,22 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *const names[] = {
+    "success",        "invalid argument",    "out of memory or limit reached",
+    "timed out",      "daemon gone",         "rank lost",
+    "ranks disagree", "protocol error",      "refused",
+    "system error",   "wrong state",         "not supported",
+    "try again",      "configuration error",
+};
+
+bool error_is_known(int code)
+{
+    return code < 0 && code > -(int)(sizeof(names) / sizeof(names[0]));
+}
+
 const char *error_name(int code)
 {
-    static const char *const names[] = {
-        "success",        "invalid argument",    "out of memory or limit reached",
-        "timed out",      "daemon gone",         "rank lost",
-        "ranks disagree", "protocol error",      "refused",
-        "system error",   "wrong state",         "not supported",
-        "try again",      "configuration error",
-    };
-    if (code > 0 || -code >= (int)(sizeof(names) / sizeof(names[0])))
-        return "unknown error";
-    return names[-code];
+    return code == 0 || error_is_known(code) ? names[-code] : "unknown error";
 }
 
 int error_vset(struct error *error, int code, const char *format, va_list arguments)

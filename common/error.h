@@ -8,6 +8,7 @@
 #define COMMON_ERROR_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 
 enum error_code {
     ERR_OK = 0,
@@ -35,6 +36,8 @@ struct error {
 
 /* A constant English name for a code ("rank lost"); never NULL. */
 const char *error_name(int code);
+/* Whether the code is one of those above that say that something went wrong. */
+bool error_is_known(int code);
 
 /* Fill *error (which may be NULL) and return code, so that a caller can `return error_set(...)`. */
 int error_set(struct error *error, int code, const char *format, ...)

@@ -7,6 +7,10 @@
 /* Borders lie on multiples of this many bytes, so that chunks of an aligned buffer are aligned. */
 #define UNIT_BYTES 64u
 #define MAX_BUFFER_BYTES (1ull << 62)
+/* Fewer pieces than this leave links idle while the pipeline fills and empties, for about one piece
+ * at each end; smaller ones cost more in messages than they gain. */
+#define ENOUGH_PIECES 64u
+#define LEAST_PIECE_BYTES (64u << 10)
 
 struct layout_rule layout_rule_single(const struct layout_rule *rule)
 {
@@ -81,6 +85,23 @@ static uint64_t largest_shard_units(const struct layout *layout)
     return largest;
 }
 
+static uint64_t divide_up(uint64_t number, uint64_t by)
+{
+    return number / by + (number % by != 0);
+}
+
+/* How many chunks the largest shard is cut into, and with it every shard. With one server nothing
+ * travels between shards, and the largest chunks are the cheapest. */
+static uint64_t shard_pieces(const struct layout_rule *rule, uint64_t units)
+{
+    uint64_t pieces = divide_up(units, rule->chunk_bytes / UNIT_BYTES);
+    uint64_t finest = divide_up(units, LEAST_PIECE_BYTES / UNIT_BYTES);
+    uint64_t enough = finest < ENOUGH_PIECES ? finest : ENOUGH_PIECES;
+    if (rule->servers > 1 && pieces < enough)
+        pieces = enough;
+    return pieces < 1 ? 1 : pieces;
+}
+
 int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t sequence,
                 uint64_t count, uint32_t element_bytes)
 {
@@ -109,11 +130,7 @@ int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t 
             made.equal_weights = false;
     made.weight_sum = weight_before(&made, made.shards);
 
-    uint64_t chunk_units = rule->chunk_bytes / UNIT_BYTES;
-    uint64_t largest = largest_shard_units(&made);
-    uint64_t pieces = largest / chunk_units + (largest % chunk_units != 0);
-    if (pieces < 1)
-        pieces = 1;
+    uint64_t pieces = shard_pieces(rule, largest_shard_units(&made));
     if (pieces > LAYOUT_MAX_CHUNKS / shards)
         return ERR_INVALID;
     made.pieces = (uint32_t)pieces;

@@ -2,7 +2,9 @@
  *
  * Pure arithmetic, the same on every worker and daemon. A buffer of `count` elements is cut into
  * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
- * same number of chunks (so that all shards progress together), none larger than chunk_bytes.
+ * same number of chunks (so that all shards progress together), none larger than chunk_bytes. With
+ * several servers there are 64 of them, smaller then, or as many as have 64 KiB in the largest
+ * shard.
  * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
  * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.
  * A buffer smaller than shards * least_shard_bytes goes to fewer servers, the first being

@@ -53,6 +53,7 @@ enum field {
     NODE_COUNT,
     MEMBER,
     TIMEOUT,
+    DURATION,
     REQUEST,
     GROUP_OR_JOB,
     GROUP,
@@ -101,6 +102,8 @@ static const struct message_field fields[FIELDS] = {
     [MEMBER] = FIELD_NUMBER("member", MESSAGE_FIELD_U32, member, 0, UINT32_MAX),
     [TIMEOUT] =
         FIELD_NUMBER("timeout_ms", MESSAGE_FIELD_U32, timeout_ms, 0, MESSAGE_TIMEOUT_MAX_MS),
+    [DURATION] =
+        FIELD_NUMBER("duration_ms", MESSAGE_FIELD_U32, duration_ms, 1, MESSAGE_TRACE_MAX_MS),
     [REQUEST] = FIELD_NUMBER("request", MESSAGE_FIELD_U32, request, 0, UINT32_MAX),
     [GROUP_OR_JOB] = FIELD_NUMBER("group", MESSAGE_FIELD_I32, group, -1, INT32_MAX),
     [GROUP] = FIELD_NUMBER("group", MESSAGE_FIELD_I32, group, 0, INT32_MAX),
@@ -136,6 +139,8 @@ static const struct message_form {
     [MESSAGE_WORKER_PING] = {"ping", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_STATUS] = {"status", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_DRAIN] = {"drain", MESSAGE_TO_DAEMON, {END}},
+    [MESSAGE_TRACE] = {"trace", MESSAGE_TO_DAEMON, {JOB, DURATION}},
+    [MESSAGE_TRACE_READ] = {"trace_read", MESSAGE_TO_DAEMON, {END}},
 
     [MESSAGE_DAEMON_HELLO] = {"hello", MESSAGE_TO_WORKER, {PROTOCOL, SOFTWARE, NODE}},
     [MESSAGE_JOINED] = {"joined",

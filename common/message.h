@@ -20,6 +20,7 @@
 #define MESSAGE_ADDRESS_BYTES 256
 #define MESSAGE_TOKEN_BYTES 16
 #define MESSAGE_TIMEOUT_MAX_MS 2000000000u
+#define MESSAGE_TRACE_MAX_MS 60000u
 
 enum message_conversation {
     MESSAGE_TO_DAEMON,       /* worker or shoalctl -> its node's daemon */
@@ -38,7 +39,10 @@ enum message_type {
     MESSAGE_WORKER_PING,
     MESSAGE_STATUS,
     MESSAGE_DRAIN,
-    /* to the worker (the answer to status is a document of its own: server/README.md) */
+    MESSAGE_TRACE,
+    MESSAGE_TRACE_READ,
+    /* to the worker (the answers to status, trace and trace_read are documents of their own:
+     * server/README.md) */
     MESSAGE_DAEMON_HELLO,
     MESSAGE_JOINED,
     MESSAGE_WORKER_GROUP_OPENED,
@@ -111,6 +115,7 @@ struct message {
     uint32_t local_size, node_index, node_count;
     uint32_t member; /* the number that a daemon gave its worker */
     uint32_t timeout_ms;
+    uint32_t duration_ms;
 
     uint32_t request;
     int32_t group; /* -1: the job, in failed only */

@@ -15,6 +15,7 @@ bool route_block_valid(enum collective_kind kind, uint32_t root, uint32_t block,
     case COLLECTIVE_SCATTER:
         return part < ranks && part != root;
     case COLLECTIVE_ALL_TO_ALL:
+    case COLLECTIVE_SEND:
         return part < ranks * ranks && part / ranks != part % ranks;
     default:
         return part < ranks;

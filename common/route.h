@@ -11,10 +11,12 @@
  *   gather          1 + r        r        root          r     (r is not root)
  *   scatter         1 + r        root     r             root  (r is not root)
  *   all_to_all      1 + s*n + d  s        d             s     (s is not d), n ranks
+ *   send            1 + s*n + d  s        d             s     likewise
  *
  * Block 0 is the collective itself: without data, like a barrier, it lets the ranks find out
- * whether they ask for the same, and who is late. Each node receives (n-1)/n of an all-gather, and
- * sends that much of a reduce-scatter; see the bounds in server/README.md. Pure.
+ * whether they ask for the same, and who is late. A send is one block alone. Each node receives
+ * (n-1)/n of an all-gather, and sends that much of a reduce-scatter; see the bounds in
+ * server/README.md. Pure.
  */
 #ifndef COMMON_ROUTE_H
 #define COMMON_ROUTE_H

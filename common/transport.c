@@ -7,27 +7,7 @@
 #include <string.h>
 
 #include "common/env.h"
-
-/* What may be opened. libfabric offers more (udp, sockets, net, psm): nobody gets those unasked,
- * and they were not tried. */
-struct provider {
-    const char *name;     /* what the configuration says */
-    const char *provider; /* what libfabric calls it */
-    bool connected;
-    bool automatic; /* "auto" takes the first of these that is there */
-};
-
-static const struct provider providers[] = {
-    {"efa", "efa", false, true},
-    {"verbs", "verbs", true, true},
-    {"tcp", "tcp", true, true},
-    {"tcp;ofi_rxm", "tcp;ofi_rxm", false, false},
-    {"verbs;ofi_rxm", "verbs;ofi_rxm", false, false},
-    {"tcp:rdm", "tcp", false, false},
-    {"shm", "shm", false, false},
-};
-
-#define PROVIDER_COUNT (sizeof(providers) / sizeof(providers[0]))
+#include "common/provider.h"
 
 /* Libraries that catch signals in their constructors, before main() can say anything. */
 static bool handler_is_foreign(const struct sigaction *action)
@@ -62,21 +42,12 @@ void transport_prepare_environment(void)
         env_set_default(defaults[i][0], defaults[i][1]);
 }
 
-static const struct provider *provider_find(const char *name)
-{
-    for (size_t i = 0; i < PROVIDER_COUNT; i++) {
-        if (strcmp(providers[i].name, name) == 0)
-            return &providers[i];
-    }
-    return NULL;
-}
-
 /* The names on the list, or those of them that are there, separated by commas. */
 static void provider_list(char *text, size_t bytes, const char *interface_address, bool all)
 {
     size_t used = 0;
     snprintf(text, bytes, "none");
-    for (size_t i = 0; i < PROVIDER_COUNT; i++) {
+    for (size_t i = 0; i < provider_count; i++) {
         const struct provider *p = &providers[i];
         if (!all && !transport_fabric_available(p->provider, p->connected, interface_address))
             continue;
@@ -110,7 +81,7 @@ int transport_open(struct transport **transport, const struct transport_options 
 {
     const struct provider *found = NULL;
     if (strcmp(options->provider, "auto") == 0) {
-        for (size_t i = 0; i < PROVIDER_COUNT && !found; i++) {
+        for (size_t i = 0; i < provider_count && !found; i++) {
             if (providers[i].automatic &&
                 transport_fabric_available(providers[i].provider, providers[i].connected,
                                            options->interface_address))

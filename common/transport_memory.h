@@ -7,7 +7,8 @@
 
 struct memory_fabric;
 
-/* The rules of common/transport.h are checked: a message without a posted receive, one longer than
+/* The rules of common/transport.h are checked: a message without a posted receive (unless
+ * messages_wait), one longer than
  * its receive, memory that changed before SENT or was not registered are faults of the user, and
  * end the test with abort() and a line on stderr. */
 
@@ -18,6 +19,8 @@ struct memory_fabric_options {
     uint64_t most_delay_ns;
     bool reorder; /* messages between one pair may overtake each other (as on datagram fabrics) */
     bool shared_receives; /* as on datagram endpoints */
+    bool messages_wait;   /* one without a receive waits for it, and those behind it, as on real
+                           * fabrics; false: it is a fault */
     uint32_t nodes;
     uint32_t sends_per_peer;  /* ERR_AGAIN beyond it; 0: no limit */
     bool registration_needed; /* as on verbs and efa: pieces must lie in registered memory */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RECEIVE_WAIT_NS 5000u /* until a message looks for a receive again */
+
 void memory_fault(const char *format, ...)
 {
     va_list arguments;
@@ -266,19 +268,47 @@ static void deliver_send(struct memory_fabric *fabric, struct memory_item *item)
     memory_item_insert(fabric, item);
 }
 
-static void deliver_message(struct memory_fabric *fabric, struct memory_item *item)
+/* Whether one that was sent before it waits for a receive. */
+static bool waits_behind(const struct memory_fabric *fabric, const struct memory_item *item)
+{
+    if (!fabric->options.messages_wait || fabric->options.reorder)
+        return false;
+    for (const struct memory_item *it = fabric->first; it; it = it->next) {
+        if (it->waits && it->from == item->from && it->to == item->to &&
+            it->sequence < item->sequence)
+            return true;
+    }
+    return false;
+}
+
+/* Looked at again soon, in turn. */
+static void message_wait(struct memory_fabric *fabric, struct memory_item *item)
+{
+    item->waits = true;
+    item->due_ns = fabric->now_ns + RECEIVE_WAIT_NS;
+    memory_item_insert(fabric, item);
+}
+
+/* Whether it is over for the item. */
+static bool deliver_message(struct memory_fabric *fabric, struct memory_item *item)
 {
     struct memory_node *node = &fabric->nodes[item->to];
     struct memory_side *side = &node->sides[item->from];
     bool shared = fabric->options.shared_receives;
     bool known = side->state == SIDE_UP;
     if (!node->open || (!shared && (!known || side->epoch != item->epoch)))
-        return; /* the connection that it came over is gone */
-    struct memory_receive *receive = memory_receive_pop(memory_receives_for(node, item->from));
+        return true; /* the connection that it came over is gone */
+    struct memory_receive *receive =
+        waits_behind(fabric, item) ? NULL
+                                   : memory_receive_pop(memory_receives_for(node, item->from));
     if (!receive) {
         /* A datagram of a pair that this side does not have is counted in nobody's window. */
         if (shared && !known)
-            return;
+            return true;
+        if (fabric->options.messages_wait) {
+            message_wait(fabric, item);
+            return false;
+        }
         memory_fault("node %u sent %u bytes to node %u, which has no receive posted for it",
                      item->from, item->bytes, item->to);
     }
@@ -292,6 +322,7 @@ static void deliver_message(struct memory_fabric *fabric, struct memory_item *it
     event->bytes = item->bytes;
     event->context = receive->context;
     free(receive);
+    return true;
 }
 
 static void deliver_control(struct memory_fabric *fabric, struct memory_item *item)
@@ -329,11 +360,13 @@ void memory_fabric_advance(struct memory_fabric *fabric, uint64_t now_ns)
         if (item->kind == ITEM_SEND) {
             deliver_send(fabric, item);
         } else {
+            bool over = true;
             if (item->kind == ITEM_MESSAGE)
-                deliver_message(fabric, item);
+                over = deliver_message(fabric, item);
             else
                 deliver_control(fabric, item);
-            item_free(item);
+            if (over)
+                item_free(item);
         }
         item = fabric->first;
     }

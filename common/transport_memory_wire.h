@@ -29,6 +29,7 @@ struct memory_item {
     /* ITEM_MESSAGE */
     uint8_t *data;
     uint32_t bytes;
+    bool waits;    /* for a receive */
     char text[64]; /* ITEM_DOWN: the reason */
     bool local;    /* ITEM_DOWN: known without word from the other side */
 };

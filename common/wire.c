@@ -64,6 +64,13 @@ void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_head
     put_ask(bytes + 44, &header->ask);
 }
 
+/* A group's collectives are counted from 0, and the control plane, which says that a rank is late
+ * with one, has numbers up to 2^63 - 1. */
+static bool sequence_is_right(const struct wire_header *header)
+{
+    return header->ask.kind > COLLECTIVE_ALL_TO_ALL || header->sequence <= INT64_MAX;
+}
+
 int wire_decode_header(const uint8_t *message, size_t length, struct wire_header *header,
                        struct error *error)
 {
@@ -86,7 +93,7 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
         .chunk = (uint32_t)get(message + 36, 4),
         .payload_bytes = (uint32_t)get(message + 40, 4),
     };
-    if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_ERROR)
+    if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_GONE)
         return error_set(error, ERR_PROTOCOL, "a message has the unknown type %u", decoded.type);
     if (decoded.payload_bytes != length - WIRE_HEADER_BYTES)
         return error_set(error, ERR_PROTOCOL,
@@ -95,9 +102,12 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
     if (!get_ask(message + 44, &decoded.ask))
         return error_set(error, ERR_PROTOCOL, "a message has a reserved byte that is not zero");
     bool is_error = decoded.type == WIRE_ERROR;
-    if (is_error != (decoded.status < 0) || decoded.status > 0)
+    if (is_error ? !error_is_known(decoded.status) : decoded.status != 0)
         return error_set(error, ERR_PROTOCOL, "a message of type %u has status %d", decoded.type,
                          decoded.status);
+    if (!sequence_is_right(&decoded))
+        return error_set(error, ERR_PROTOCOL, "a message for %s numbered %" PRIu64,
+                         collective_name(decoded.ask.kind), decoded.sequence);
     *header = decoded;
     return 0;
 }
@@ -153,6 +163,8 @@ int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *err
     if (collective_has_root(ask->kind) && ask->root >= ranks)
         return error_set(error, ERR_INVALID, "root %" PRIu32 " in a group of %" PRIu32 " ranks",
                          ask->root, ranks);
+    if (ask->kind == COLLECTIVE_SEND && ask->block == 0)
+        return error_set(error, ERR_INVALID, "a send goes between two ranks");
     if (ask->block > 0 &&
         !route_block_valid((enum collective_kind)ask->kind, ask->root, ask->block, ranks))
         return error_set(error, ERR_INVALID,

@@ -9,15 +9,24 @@
 #include "common/error.h"
 
 #define WIRE_MAGIC 0x4c4f4853u /* "SHOL" */
-#define WIRE_VERSION 2
+#define WIRE_VERSION 3
 #define WIRE_HEADER_BYTES 64
 
 enum wire_type {
     WIRE_CONTRIBUTION = 1, /* node to owner: this node's sum of the chunk (may be empty) */
     WIRE_RESULT = 2,       /* owner to node: the reduced chunk (may be empty) */
-    WIRE_DISAGREE = 3,     /* node to owner of chunk 0: its ranks disagree; payload: wire_ask[] */
+    WIRE_DISAGREE = 3,     /* node to owner of chunk 0: its ranks disagree; payload: ranks, asks */
     WIRE_ERROR = 4,        /* owner to node: the collective failed; payload: text without NUL */
+    WIRE_PROBE = 5,        /* to a sender's node: has it sent this, or later, with this tag? */
+    WIRE_READY = 6,        /* the answer: it has */
+    WIRE_GONE = 7,         /* the answer: it has left the job, and has not */
 };
+
+/* The sequence numbers of sends are not those of the group's collectives: this bit, the tag, and a
+ * counter of what goes from the one rank to the other with that tag. */
+#define WIRE_SEND_SEQUENCE (1ull << 63)
+#define WIRE_SEND_TAG_MAX 0x7fffffffu
+#define WIRE_SEND_TAG_SHIFT 32
 
 /* What a rank asked for. All ranks of a collective must ask for the same. */
 struct wire_ask {
@@ -47,8 +56,9 @@ struct wire_header {
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header);
 
 /* Check and decode a message of `length` bytes: magic, version, type, that payload_bytes is just
- * what follows the header, and that zero bytes are zero; the ask is wire_ask_check's. Returns 0 or
- * ERR_PROTOCOL with the reason. */
+ * what follows the header, that zero bytes are zero, that an ERROR has a known code and others
+ * none, and that a collective's sequence number is below 2^63; the ask is wire_ask_check's. Returns
+ * 0 or ERR_PROTOCOL with the reason. */
 int wire_decode_header(const uint8_t *message, size_t length, struct wire_header *header,
                        struct error *error);
 

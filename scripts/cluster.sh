@@ -13,7 +13,9 @@ set -euo pipefail
 
 readonly STATE_ROOT=/run/shoal-cluster
 readonly NETWORK=10.77 PORT=7070
-readonly BURST_US=1000 QUEUE_MS=10 # of a link: its bucket, and how long a byte may wait
+# Of a link: its bucket; how long a byte may wait in the bridge before it is dropped; and the queue of
+# a node's own end, which never fills, since a host holds its TCP back and drops nothing of its own.
+readonly BURST_US=1000 QUEUE_MS=10 OWN_QUEUE_BYTES=16777216
 readonly UP_S=30 DOWN_S=10 GRACE_S=10
 
 usage() {
@@ -110,11 +112,13 @@ bits_per_s() {
 # Shape what leaves through a device. The bucket holds at least one packet of segmentation offload.
 shape() {
     local inside=$1 device=$2 bits bucket
+    local -a queue=(latency "${QUEUE_MS}ms")
+    [[ $device != eth0 ]] || queue=(limit "$OWN_QUEUE_BYTES")
     [[ $rate != - ]] || return 0
     bits=$(bits_per_s "$rate")
     bucket=$((bits * BURST_US / 8000000))
     ((bucket >= 98304)) || bucket=98304
-    tc -n "$inside" qdisc add dev "$device" root tbf rate "$rate" burst "$bucket" latency "${QUEUE_MS}ms"
+    tc -n "$inside" qdisc add dev "$device" root tbf rate "$rate" burst "$bucket" "${queue[@]}"
 }
 
 network_up() {

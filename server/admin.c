@@ -1,5 +1,6 @@
 /* What administration asks for: the status, and the metrics over HTTP. */
 #include <event2/http.h>
+#include <event2/listener.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +13,9 @@
 
 struct admin {
     struct control *control;
+    struct event *status_event;
     struct evhttp *http; /* NULL: no metrics */
+    struct evconnlistener *listener;
 };
 
 /* The engine's part is the caller's to clear. */
@@ -24,7 +27,7 @@ static int admin_source(struct control *control, struct engine_status *engine,
     if (result < 0)
         return result;
     *source = (struct status_source){
-        .software = "shoald " SHOAL_VERSION,
+        .software = CONTROL_SOFTWARE,
         .pid = (uint32_t)getpid(),
         .now_ns = clock_now_ns(),
         .started_ns = control->started_ns,
@@ -41,7 +44,8 @@ static int admin_source(struct control *control, struct engine_status *engine,
     return 0;
 }
 
-char *admin_status(struct control *control, size_t *length)
+/* One line with its newline; the caller frees it. NULL: out of memory. */
+static char *admin_status(struct control *control, size_t *length)
 {
     struct engine_status engine;
     struct status_source source;
@@ -50,6 +54,57 @@ char *admin_status(struct control *control, size_t *length)
     char *document = status_document(&source, length);
     control->options.engine.status_clear(&engine);
     return document;
+}
+
+static void admin_arm_status(struct control *control)
+{
+    static const struct timeval at_once = {0, 0};
+    if (control->status_waiters)
+        evtimer_add(control->admin->status_event, &at_once);
+}
+
+/* What takes the place of a status that cannot be given; NULL: out of memory. */
+static char *admin_no_status(size_t status_bytes, size_t *length)
+{
+    struct message message = {.type = MESSAGE_ERROR, .code = ERR_MEMORY};
+    if (status_bytes > 0)
+        snprintf(message.text, sizeof(message.text),
+                 "the status has %zu bytes, more than the %zu that are allowed", status_bytes,
+                 CONTROL_STATUS_BYTES);
+    else
+        snprintf(message.text, sizeof(message.text), "no memory for the status");
+    return message_encode(&message, length);
+}
+
+static void admin_on_status(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    size_t length = 0, copied = 0;
+    char *answer = admin_status(control, &length);
+    if (!answer || length > CONTROL_STATUS_BYTES) {
+        free(answer);
+        answer = admin_no_status(length, &length);
+    }
+    while (control->status_waiters && copied < CONTROL_OUTPUT_BYTES) {
+        struct control_worker *worker = control->status_waiters;
+        DL_DELETE(control->status_waiters, worker);
+        worker->wants_status = false;
+        control_stream_answer(worker->stream, answer ? answer : "", answer ? length : 0);
+        copied += length;
+    }
+    free(answer);
+    admin_arm_status(control);
+    control_update(control);
+}
+
+void admin_want_status(struct control_worker *worker)
+{
+    struct control *control = worker->control;
+    control_stream_hold(worker->stream);
+    worker->wants_status = true;
+    DL_APPEND(control->status_waiters, worker);
+    admin_arm_status(control);
 }
 
 void admin_sample(struct control *control)
@@ -87,6 +142,33 @@ static void admin_on_metrics(struct evhttp_request *request, void *argument)
     free(text);
 }
 
+/* A connection cannot be taken, and would be tried again at once and for ever. */
+static void admin_on_accept_error(struct evconnlistener *listener, void *argument)
+{
+    (void)argument; /* evhttp's */
+    evconnlistener_disable(listener);
+}
+
+void admin_accept_again(struct control *control)
+{
+    if (control->admin->listener)
+        evconnlistener_enable(control->admin->listener);
+}
+
+static int admin_listen(struct admin *admin, const char *address)
+{
+    admin->http = evhttp_new(admin->control->base);
+    if (!admin->http)
+        return ERR_MEMORY;
+    struct evhttp_bound_socket *bound =
+        evhttp_bind_socket_with_handle(admin->http, address, admin->control->config->metrics_port);
+    if (!bound)
+        return ERR_SYSTEM;
+    admin->listener = evhttp_bound_socket_get_listener(bound);
+    evconnlistener_set_error_cb(admin->listener, admin_on_accept_error);
+    return 0;
+}
+
 int admin_create(struct admin **created, struct control *control, struct error *error)
 {
     const struct config *config = control->config;
@@ -94,10 +176,14 @@ int admin_create(struct admin **created, struct control *control, struct error *
     if (!admin)
         return error_set(error, ERR_MEMORY, "no memory for the administration");
     admin->control = control;
+    admin->status_event = evtimer_new(control->base, admin_on_status, control);
+    if (!admin->status_event) {
+        admin_free(admin);
+        return error_set(error, ERR_MEMORY, "no memory for the administration");
+    }
     if (config->metrics_port != 0) {
         const char *address = config->metrics_address[0] ? config->metrics_address : "127.0.0.1";
-        admin->http = evhttp_new(control->base);
-        if (!admin->http || evhttp_bind_socket(admin->http, address, config->metrics_port) < 0) {
+        if (admin_listen(admin, address) < 0) {
             admin_free(admin);
             return error_set(error, ERR_SYSTEM, "metrics cannot be served on %s port %u", address,
                              config->metrics_port);
@@ -120,5 +206,7 @@ void admin_free(struct admin *admin)
         return;
     if (admin->http)
         evhttp_free(admin->http);
+    if (admin->status_event)
+        event_free(admin->status_event);
     free(admin);
 }

@@ -19,6 +19,7 @@ void chunk_give_back(struct exchange *exchange, struct exchange_worker *worker, 
 {
     struct arena_completion completion = {
         .type = ARENA_CHUNK_DONE, .chunk = chunk, .request = request, .offset = offset};
+    worker->given_back++;
     if (!worker->detached)
         exchange->options.io.complete(exchange->options.io.context, worker, &completion);
 }
@@ -140,6 +141,7 @@ unsigned chunk_outputs(const struct chunk *chunk, void **out)
 
 static void chunk_task_delivered(struct reduce_task *task)
 {
+    chunk_trace_task(task->owner);
     chunk_delivered(task->owner);
 }
 
@@ -198,6 +200,7 @@ void chunk_send_from_arena(struct chunk *chunk, struct exchange_send *send, uint
 static void chunk_task_summed(struct reduce_task *task)
 {
     struct chunk *chunk = task->owner;
+    chunk_trace_task(chunk);
     chunk_contribute(chunk, chunk->sum->data + WIRE_HEADER_BYTES);
 }
 
@@ -269,8 +272,10 @@ void chunk_delivered(struct chunk *chunk)
 {
     struct collective *collective = chunk->collective;
     struct exchange_group *group = collective->group;
-    assert(group->in_flight[chunk->owner] > 0);
-    group->in_flight[chunk->owner]--;
+    uint32_t *in_flight =
+        is_transfer(&collective->ask) ? &collective->in_flight : &group->in_flight[chunk->owner];
+    assert(*in_flight > 0);
+    --*in_flight;
     group_mark_dirty(group);
     chunk_free(chunk);
     if (++collective->delivered == collective->layout.chunks)
@@ -316,6 +321,7 @@ int chunk_result(struct exchange_group *group, uint32_t from, const struct wire_
         chunk->result = result;
     }
     chunk->answered = true;
+    chunk_trace(chunk, TRACE_AT_OWNER);
     if (chunk->unsent == 0)
         chunk_take_result(chunk);
     return 0;
@@ -335,6 +341,7 @@ void chunk_sent(struct chunk *chunk)
 void chunk_returned(struct chunk *chunk)
 {
     chunk->state = CHUNK_DELIVERING;
+    chunk_trace(chunk, TRACE_AT_OWNER);
     if (chunk->unsent == 0)
         chunk_delivered(chunk);
 }

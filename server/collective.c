@@ -55,9 +55,6 @@ static void collective_link(struct collective *made, const struct local_rank *ra
         before->next = made;
     else
         group->oldest = made;
-    struct collective **bucket = collective_bucket(group, made->sequence, made->ask.block);
-    made->next_in_bucket = *bucket;
-    *bucket = made;
 }
 
 /* Who takes part, and where it goes. */
@@ -76,6 +73,25 @@ static void collective_find_way(struct collective *made)
         made->single = group_rank_node(group, route.from) == group_rank_node(group, route.to);
 }
 
+bool is_transfer(const struct wire_ask *ask)
+{
+    return ask->kind == COLLECTIVE_SEND;
+}
+
+static void collective_unlink(struct collective *collective)
+{
+    struct exchange_group *group = collective->group;
+    struct collective **first = is_transfer(&collective->ask) ? &group->transfers : &group->oldest;
+    if (collective->previous)
+        collective->previous->next = collective->next;
+    else
+        *first = collective->next;
+    if (collective->next)
+        collective->next->previous = collective->previous;
+    else if (!is_transfer(&collective->ask))
+        group->newest = collective->previous;
+}
+
 static void collective_free(struct collective *collective)
 {
     struct exchange_group *group = collective->group;
@@ -86,8 +102,10 @@ static void collective_free(struct collective *collective)
     for (uint32_t i = 0; i < collective->layout.shards; i++)
         outlet_leave(&collective->outlets[i]);
     for (uint32_t i = 0; i < group->local_count; i++) {
-        if (collective->parts[i].submitted)
+        if (collective->parts[i].submitted) {
             group_local_worker(group, i)->requests--;
+            group_local_worker(group, i)->transfers -= is_transfer(&collective->ask);
+        }
         if (group->locals[i].submitted == collective)
             group->locals[i].submitted = collective->previous;
     }
@@ -96,15 +114,8 @@ static void collective_free(struct collective *collective)
     while (*link != collective)
         link = &(*link)->next_in_bucket;
     *link = collective->next_in_bucket;
-    if (collective->previous)
-        collective->previous->next = collective->next;
-    else
-        group->oldest = collective->next;
-    if (collective->next)
-        collective->next->previous = collective->previous;
-    else
-        group->newest = collective->previous;
-    group->collectives--;
+    collective_unlink(collective);
+    group->collectives -= !is_transfer(&collective->ask);
     group->chunks -= collective->layout.chunks;
     free(collective->outlets);
     free(collective->chunks);
@@ -115,11 +126,13 @@ void collectives_drop(struct exchange_group *group)
 {
     while (group->oldest)
         collective_free(group->oldest);
+    while (group->transfers)
+        collective_free(group->transfers);
 }
 
-void collectives_drop_idle(struct exchange_group *group)
+static void list_drop_idle(struct collective *first)
 {
-    for (struct collective *it = group->oldest; it; it = it->next) {
+    for (struct collective *it = first; it; it = it->next) {
         for (uint32_t i = 0; i < it->layout.chunks; i++) {
             if (it->chunks[i])
                 chunk_drop_idle(it->chunks[i]);
@@ -127,12 +140,17 @@ void collectives_drop_idle(struct exchange_group *group)
     }
 }
 
+void collectives_drop_idle(struct exchange_group *group)
+{
+    list_drop_idle(group->oldest);
+    list_drop_idle(group->transfers);
+}
+
 /* --- handing over ----------------------------------------------------------------------------- */
 
-static struct collective *collective_create(struct exchange_group *group,
-                                            const struct local_rank *rank, uint64_t sequence,
-                                            const struct wire_ask *ask, uint32_t priority,
-                                            struct error *error)
+struct collective *collective_create(struct exchange_group *group, uint64_t sequence,
+                                     const struct wire_ask *ask, uint32_t priority,
+                                     struct error *error)
 {
     struct layout layout;
     uint32_t element_bytes = ask_element_bytes(ask);
@@ -142,7 +160,7 @@ static struct collective *collective_create(struct exchange_group *group,
                   LAYOUT_MAX_CHUNKS, group->rule.chunk_bytes);
         return NULL;
     }
-    if (group->collectives >= COLLECTIVES_MAX) {
+    if (!is_transfer(ask) && group->collectives >= COLLECTIVES_MAX) {
         error_set(error, ERR_MEMORY, "more than %u collectives of group %" PRIu32 " under way",
                   COLLECTIVES_MAX, group->id);
         return NULL;
@@ -175,8 +193,10 @@ static struct collective *collective_create(struct exchange_group *group,
         outlets[i].collective = made;
     made->chunks = chunks;
     collective_find_way(made);
-    collective_link(made, rank);
-    group->collectives++;
+    struct collective **bucket = collective_bucket(group, sequence, ask->block);
+    made->next_in_bucket = *bucket;
+    *bucket = made;
+    group->collectives += !is_transfer(ask);
     group->chunks += layout.chunks;
     return made;
 }
@@ -202,12 +222,24 @@ static void collective_complete_asks(struct collective *collective, uint32_t las
     struct exchange_group *group = collective->group;
     if (group->local_count > 1 && collective->ask.block == 0)
         group->job->last_to_arrive[group->locals[last_local].job_rank]++;
+    if (collective->needed > 1)
+        collective_trace(collective, TRACE_ARRIVE, group->locals[last_local].job_rank);
     if (!collective->disagree) {
         collective_update_ready(collective);
         return;
     }
     group->disagrees = true;
     group_mark_dirty(group);
+}
+
+struct wire_ask submission_ask(const struct arena_submission *submission)
+{
+    return (struct wire_ask){.kind = submission->kind,
+                             .dtype = submission->dtype,
+                             .op = submission->op,
+                             .root = submission->root,
+                             .block = submission->block,
+                             .count = submission->count};
 }
 
 static int submission_check_offsets(const struct exchange_worker *worker,
@@ -273,42 +305,23 @@ static bool is_beyond_agreement(const struct exchange_group *group,
     return submission->block > 0 && submission->sequence >= group->least_disagreed;
 }
 
-int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
-                      const struct arena_submission *submission, struct error *error)
+int submission_check_worker(const struct exchange_worker *worker,
+                            const struct arena_submission *submission, const struct wire_ask *ask,
+                            struct error *error)
 {
-    struct wire_ask ask = {.kind = submission->kind,
-                           .dtype = submission->dtype,
-                           .op = submission->op,
-                           .root = submission->root,
-                           .block = submission->block,
-                           .count = submission->count};
-    struct local_rank *rank = &group->locals[local];
-    int result = wire_ask_check(&ask, group->size, error);
-    if (result == 0)
-        result = submission_check_sequence(group, rank, submission->sequence, &ask, error);
-    if (result == 0)
-        result = submission_check_offsets(worker, submission, &ask, error);
-    if (result != 0)
-        return result;
-    if (worker->requests >= COLLECTIVES_MAX)
-        return error_set(error, ERR_PROTOCOL, "more than %u requests under way", COLLECTIVES_MAX);
-    if (is_beyond_agreement(group, submission)) {
-        rank_advance(group, rank, &ask);
-        return 0;
-    }
-    struct collective *collective = collective_find(group, submission->sequence, ask.block);
-    if (!collective) {
-        collective =
-            collective_create(group, rank, submission->sequence, &ask, submission->priority, error);
-        if (!collective)
-            return error ? error->code : ERR_MEMORY;
-    }
-    rank_advance(group, rank, &ask);
-    rank->submitted = collective;
-    worker->requests++;
+    int result = submission_check_offsets(worker, submission, ask, error);
+    if (result == 0 && worker->requests >= COLLECTIVES_MAX)
+        result = error_set(error, ERR_PROTOCOL, "more than %u requests under way", COLLECTIVES_MAX);
+    return result;
+}
+
+bool collective_add_part(struct collective *collective, uint32_t local, const struct wire_ask *ask,
+                         const struct arena_submission *submission)
+{
+    struct exchange_group *group = collective->group;
     bool staged = submission->flags & ARENA_FLAG_STAGED;
     collective->parts[local] = (struct part){
-        .ask = ask,
+        .ask = *ask,
         .request = submission->request,
         .in_offset = submission->in_offset,
         .out_offset = submission->out_offset,
@@ -316,15 +329,47 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
         .submitted = true,
         .staged = staged,
     };
-    group->job->bytes_submitted += wire_ask_elements(&ask) * ask_element_bytes(&ask);
-    if (!wire_ask_equal(&ask, &collective->ask)) {
+    group_local_worker(group, local)->requests++;
+    group_local_worker(group, local)->transfers += is_transfer(ask);
+    group->job->bytes_submitted += wire_ask_elements(ask) * ask_element_bytes(ask);
+    if (!wire_ask_equal(ask, &collective->ask))
         collective->disagree = true;
-        if (ask.block == 0 && submission->sequence < group->least_disagreed)
-            group->least_disagreed = submission->sequence;
+    return ++collective->submitted == collective->needed;
+}
+
+static int collective_submit(struct exchange_group *group, uint32_t local,
+                             struct exchange_worker *worker,
+                             const struct arena_submission *submission, struct error *error)
+{
+    struct wire_ask ask = submission_ask(submission);
+    struct local_rank *rank = &group->locals[local];
+    int result = wire_ask_check(&ask, group->size, error);
+    if (result == 0)
+        result = submission_check_sequence(group, rank, submission->sequence, &ask, error);
+    if (result == 0)
+        result = submission_check_worker(worker, submission, &ask, error);
+    if (result != 0)
+        return result;
+    if (is_beyond_agreement(group, submission)) {
+        rank_advance(group, rank, &ask);
+        return 0;
     }
+    struct collective *collective = collective_find(group, submission->sequence, ask.block);
+    if (!collective) {
+        collective =
+            collective_create(group, submission->sequence, &ask, submission->priority, error);
+        if (!collective)
+            return error ? error->code : ERR_MEMORY;
+        collective_link(collective, rank);
+    }
+    rank_advance(group, rank, &ask);
+    rank->submitted = collective;
+    bool all_here = collective_add_part(collective, local, &ask, submission);
+    if (collective->disagree && ask.block == 0 && submission->sequence < group->least_disagreed)
+        group->least_disagreed = submission->sequence;
     if (submission->sequence >= group->least_left)
         group_mark_dirty(group);
-    if (++collective->submitted == collective->needed)
+    if (all_here)
         collective_complete_asks(collective, local);
     return 0;
 }
@@ -391,6 +436,7 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
     worker->handed_bytes += chunk_arena_bytes(chunk);
     worker->handed_chunks++;
     chunk->offsets[local] = submission->in_offset;
+    chunk_trace_handed(chunk, worker, submission);
     part->handed++;
     collective_update_ready(collective);
     return 0;
@@ -403,6 +449,8 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
     exchange->now_ns = now_ns;
     if (worker->detached || job->failed)
         return 0;
+    if (submission->type == ARENA_COPIED) /* its group may be closed by now */
+        return worker_trace_copied(worker, submission, error);
     struct exchange_group *group = exchange_group_find(job, submission->group);
     uint32_t local = group ? group_local_index(group, worker->rank) : NO_INDEX;
     if (local == NO_INDEX)
@@ -417,7 +465,9 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
     }
     switch (submission->type) {
     case ARENA_SUBMIT:
-        return collective_submit(group, local, worker, submission, error);
+        return submission->kind == COLLECTIVE_SEND
+                   ? transfer_submit(group, local, worker, submission, error)
+                   : collective_submit(group, local, worker, submission, error);
     case ARENA_CHUNK:
         return collective_hand_over(group, local, worker, submission, error);
     default:
@@ -430,6 +480,7 @@ void collective_complete(struct collective *collective)
 {
     struct exchange_group *group = collective->group;
     struct exchange *exchange = group->job->exchange;
+    collective_trace(collective, TRACE_COLLECTIVE, TRACE_NO_PEER);
     for (uint32_t i = 0; i < group->local_count; i++) {
         struct exchange_worker *worker = group_local_worker(group, i);
         struct arena_completion completion = {.type = ARENA_REQUEST_DONE,

@@ -47,10 +47,18 @@ static bool outlet_goes_before(const struct outlet *a, const struct outlet *b)
     return collective_comes_before(left, right->sequence, right->ask.block);
 }
 
+static struct outlet **outlet_queue(const struct outlet *outlet)
+{
+    struct exchange_group *group = outlet->collective->group;
+    if (is_transfer(&outlet->collective->ask))
+        return &group->transfer_queue;
+    return &group->queues[outlet_owner(outlet)];
+}
+
 /* Most come in the order in which they go. */
 static void outlet_enqueue(struct outlet *outlet)
 {
-    struct outlet **queue = &outlet->collective->group->queues[outlet_owner(outlet)];
+    struct outlet **queue = outlet_queue(outlet);
     struct outlet *after = *queue ? (*queue)->prev : NULL;
     while (after && outlet_goes_before(outlet, after))
         after = after == *queue ? NULL : after->prev;
@@ -63,7 +71,7 @@ static void outlet_enqueue(struct outlet *outlet)
 
 void outlet_leave(struct outlet *outlet)
 {
-    struct outlet **queue = &outlet->collective->group->queues[outlet_owner(outlet)];
+    struct outlet **queue = outlet_queue(outlet);
     if (outlet->queued)
         DL_DELETE(*queue, outlet);
     outlet->queued = false;
@@ -123,22 +131,19 @@ static struct outlet *group_next_outlet(const struct exchange_group *group, uint
     return oldest && !group_may_get_older(group, group->oldest) ? oldest : NULL;
 }
 
-static bool group_issue_one(struct exchange_group *group, uint32_t owner)
+bool outlet_issue(struct outlet *outlet, uint32_t *in_flight)
 {
-    if (!group->queues[owner] || group->in_flight[owner] >= group->window)
-        return false;
-    struct outlet *outlet = group_next_outlet(group, owner);
-    if (!outlet)
-        return false;
     struct collective *collective = outlet->collective;
+    struct exchange_group *group = collective->group;
     struct chunk *chunk = chunk_get(collective, outlet_next_chunk(outlet));
     if (!chunk) {
         group->starved = true;
         return false;
     }
-    group->in_flight[owner]++;
+    ++*in_flight;
     outlet->next_piece++;
     collective->issued++;
+    chunk_trace(chunk, TRACE_WAIT);
     if (outlet_next_chunk(outlet) == NO_INDEX)
         outlet_leave(outlet); /* now: the collective may be gone when the chunk is issued */
     if (collective->single) {
@@ -148,12 +153,20 @@ static bool group_issue_one(struct exchange_group *group, uint32_t owner)
     if (chunk_issue_shared(chunk))
         return true;
     group->starved = true;
-    group->in_flight[owner]--;
+    --*in_flight;
     outlet->next_piece--;
     collective->issued--;
     if (!outlet->queued)
         outlet_enqueue(outlet);
     return false;
+}
+
+static bool group_issue_one(struct exchange_group *group, uint32_t owner)
+{
+    if (!group->queues[owner] || group->in_flight[owner] >= group->window)
+        return false;
+    struct outlet *outlet = group_next_outlet(group, owner);
+    return outlet && outlet_issue(outlet, &group->in_flight[owner]);
 }
 
 /* The owner of chunk 0 hears of the oldest disagreement: there is no receive for more. */
@@ -211,6 +224,8 @@ void group_pump(struct exchange_group *group)
         while (!group->failed && group_issue_one(group, owner))
             ;
     }
+    if (!group->failed)
+        transfers_issue(group);
     if (group->failed)
         exchange_job_settle(group->job);
 }

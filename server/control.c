@@ -24,7 +24,10 @@ void control_drain(struct control *control, uint32_t limit_ms)
         log_info(control->log, "shutting down: running collectives may finish for %u ms", limit_ms);
         control_notice(control, CONTROL_DRAINING);
     }
+    bool first = !control->draining;
     control->draining = true;
+    if (first)
+        admin_trace_drain(control);
     coordinator_drain(control->coordinator, clock_now_ns(), limit_ms);
 }
 
@@ -97,7 +100,7 @@ void control_update(struct control *control)
     uint64_t now_ns = clock_now_ns();
     control_do_due(control, now_ns);
     uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
-    if (coordinator_stopped(control->coordinator)) {
+    if (coordinator_stopped(control->coordinator) && !admin_trace_waits(control)) {
         control_begin_stop(control);
         control_update(control);
         return;
@@ -120,12 +123,30 @@ static void control_on_tick(evutil_socket_t fd, short what, void *argument)
     control_update(argument);
 }
 
+/* The watchdog is for both threads: that of the engine, which does the work, has no other. */
+static bool control_engine_turns(struct control *control)
+{
+    const struct control_engine *engine = &control->options.engine;
+    uint64_t turns = engine->turns(engine->engine);
+    bool stuck = turns == control->engine_turns;
+    if (stuck && !control->engine_stuck)
+        log_error(control->log, "the engine's thread is stuck: the watchdog is not fed");
+    else if (!stuck && control->engine_stuck)
+        log_warning(control->log, "the engine's thread goes on");
+    control->engine_turns = turns;
+    control->engine_stuck = stuck;
+    return !stuck;
+}
+
 static void control_on_alive(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
     struct control *control = argument;
     admin_sample(control);
-    control_notice(control, CONTROL_ALIVE);
+    admin_accept_again(control);
+    control_closer_sweep(control);
+    if (control_engine_turns(control))
+        control_notice(control, CONTROL_ALIVE);
     control_update(control);
 }
 
@@ -174,6 +195,31 @@ static void control_on_parent(evutil_socket_t fd, short what, void *argument)
     control_update(control);
 }
 
+/* A listener stays readable while a connection cannot be taken: it is looked at again later. */
+static void control_pause_accepting(struct control *control, int cause)
+{
+    static const struct timeval pause = {0, CONTROL_ACCEPT_MS * 1000L};
+    uint64_t now_ns = clock_now_ns();
+    if (control->accept_told_ns == 0 || now_ns - control->accept_told_ns > 60 * NS_PER_S) {
+        log_error(control->log, "connections cannot be accepted, and have to wait: %s",
+                  strerror(cause));
+        control->accept_told_ns = now_ns;
+    }
+    event_del(control->unix_event);
+    event_del(control->tcp_event);
+    evtimer_add(control->accept_event, &pause);
+}
+
+static void control_on_accept_again(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    if (control->stopping)
+        return;
+    event_add(control->unix_event, NULL);
+    event_add(control->tcp_event, NULL);
+}
+
 static void control_on_accept(evutil_socket_t listening, short what, void *argument)
 {
     (void)what;
@@ -182,8 +228,8 @@ static void control_on_accept(evutil_socket_t listening, short what, void *argum
     socklen_t length = sizeof(address);
     int fd = accept4(listening, (struct sockaddr *)&address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE)
-            log_error(control->log, "a connection cannot be accepted: %s", strerror(errno));
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            control_pause_accepting(control, errno);
         return;
     }
     if (listening == control->unix_fd)
@@ -221,11 +267,12 @@ static int control_make_events(struct control *control, struct error *error)
         control->parent_event = control_reading(control, options->parent_fd, control_on_parent);
     control->tick_event = evtimer_new(control->base, control_on_tick, control);
     control->stop_event = evtimer_new(control->base, control_on_stop, control);
+    control->accept_event = evtimer_new(control->base, control_on_accept_again, control);
     control->alive_event = event_new(control->base, -1, EV_PERSIST, control_on_alive, control);
     if (!control->unix_event || !control->tcp_event || !control->engine_event ||
         (options->signal_fd >= 0 && !control->signal_event) ||
         (options->parent_fd >= 0 && !control->parent_event) || !control->tick_event ||
-        !control->stop_event || !control->alive_event ||
+        !control->stop_event || !control->accept_event || !control->alive_event ||
         event_add(control->alive_event, &period) < 0)
         return error_set(error, ERR_MEMORY, "the control thread's events cannot be made");
     return 0;
@@ -336,20 +383,22 @@ void control_free(struct control *control)
 {
     if (!control)
         return;
-    struct event **events[] = {&control->unix_event,   &control->tcp_event,
-                               &control->engine_event, &control->signal_event,
-                               &control->parent_event, &control->tick_event,
-                               &control->alive_event,  &control->stop_event};
+    struct event **events[] = {
+        &control->unix_event,   &control->tcp_event,    &control->engine_event,
+        &control->signal_event, &control->parent_event, &control->tick_event,
+        &control->alive_event,  &control->stop_event,   &control->accept_event};
     admin_free(control->admin);
     struct control_worker *worker, *next_worker;
     HASH_ITER(hh, control->workers, worker, next_worker)
     {
         control_worker_free(worker);
     }
+    admin_trace_clear(control);
     while (control->peers)
         control_peer_free(control->peers);
     while (control->streams)
         control_stream_free(control->streams);
+    control_closer_clear(control);
     coordinator_destroy(control->coordinator);
     membership_clear(&control->membership);
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)

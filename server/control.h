@@ -40,6 +40,9 @@ struct control_engine {
     void (*worker_detach)(struct engine *engine, uint64_t job, uint32_t rank);
     void (*late_query)(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence);
     void (*drain)(struct engine *engine);
+    uint64_t (*turns)(struct engine *engine);
+    void (*trace_start)(struct engine *engine, struct trace *trace);
+    void (*trace_stop)(struct engine *engine, uint32_t number);
     int (*status)(struct engine *engine, struct engine_status *status);
     void (*status_clear)(struct engine_status *status);
     void (*event_free)(struct engine_event *event);
@@ -49,7 +52,7 @@ struct control_engine control_engine_of(struct engine *engine);
 
 enum control_notice {
     CONTROL_READY,    /* listening */
-    CONTROL_ALIVE,    /* the loop turns: once a second at least */
+    CONTROL_ALIVE,    /* this loop turns, and the engine's: once a second at least */
     CONTROL_DRAINING, /* shutting down */
 };
 

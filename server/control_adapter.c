@@ -154,7 +154,9 @@ void control_engine_events(struct control *control)
     struct engine_event *event;
     while ((event = engine->next_event(engine->engine)) != NULL) {
         uint64_t now_ns = clock_now_ns();
-        if (!coordinator_engine_event(control->coordinator, now_ns, event))
+        if (event->type == ENGINE_TRACED)
+            admin_trace_over(control, event);
+        else if (!coordinator_engine_event(control->coordinator, now_ns, event))
             adapter_peer_event(control, now_ns, event);
         engine->event_free(event);
     }

@@ -16,28 +16,37 @@
 #include "server/membership.h"
 #include "server/status.h"
 
+#define CONTROL_SOFTWARE "shoald " SHOAL_VERSION
 #define CONTROL_HANDSHAKE_S 5
 #define CONTROL_FLUSH_S 2
 #define CONTROL_DESCRIPTORS 3
+#define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
+#define CONTROL_ANY_USER UINT32_MAX
 #define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
+#define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
+#define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
 #define CONTROL_PARENT_DRAIN_MS 1000u
+#define CONTROL_ACCEPT_MS 200 /* until accepting is tried again that cannot be done now */
 
 /* --- control_stream.c: lines over one socket */
 
 struct control_stream_handlers {
     /* The line is valid during the call. The stream may be freed or finished in it. */
     void (*line)(void *context, char *line, size_t length);
-    /* It is over; the stream is to be freed in it. */
-    void (*end)(void *context, const char *reason);
+    /* It is over; the stream is to be freed in it. ERR_DISCONNECTED: the other side has ended it;
+     * ERR_PROTOCOL, ERR_MEMORY or ERR_SYSTEM: we do. */
+    void (*end)(void *context, int code, const char *reason);
 };
 
 struct control_stream {
     struct control *control;
     int fd;
     struct event *read_event, *write_event;
+    struct event *turn_event; /* lines are left to be given */
     struct evbuffer *output;
     struct line_reader lines;
     bool with_descriptors;
+    uint32_t uid;                         /* of the other side, if it may send descriptors */
     int descriptors[CONTROL_DESCRIPTORS]; /* received and not yet taken */
     int descriptor_count;
     struct control_stream_handlers handlers;
@@ -46,11 +55,16 @@ struct control_stream {
     bool dead;      /* freed while its callback runs */
     bool running;
     bool overflow;
+    bool unread; /* lines may be left in the reader: no bytes are received */
+    bool held;   /* no lines are given until it has its answer */
+    bool answered;
+    size_t answer_bytes; /* what the output may be longer by */
     struct control_stream *next, *prev;
 };
 
 /* Takes the descriptor, also on failure. NULL: out of memory. */
 struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
+                                             uint32_t uid,
                                              const struct control_stream_handlers *handlers,
                                              void *context);
 void control_stream_free(struct control_stream *stream);
@@ -58,6 +72,24 @@ void control_stream_free(struct control_stream *stream);
 void control_stream_finish(struct control_stream *stream);
 void control_stream_send(struct control_stream *stream, const char *bytes, size_t length);
 void control_stream_send_message(struct control_stream *stream, const struct message *message);
+/* In its line callback: give it no more lines until the answer, which may be longer than others
+ * and which it may have once at a time, is written. */
+void control_stream_hold(struct control_stream *stream);
+void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length);
+
+/* --- control_closer.c: closing what strangers have sent, which may have to wait */
+/* In a thread of its own; until that is done it counts as a connection of the user. */
+void control_close_foreign(struct control *control, uint32_t uid, const int *descriptors,
+                           size_t count);
+/* A connection on the Unix socket, in which messages may lie unread. */
+void control_close_connection(struct control *control, uint32_t uid, int fd);
+/* Whether a Unix stream socket holds no messages, and so no descriptors; it gets none from now on.
+ * Then closing it does not wait. */
+bool control_socket_is_empty(int fd);
+/* How many such threads a user has, or all have (CONTROL_ANY_USER). */
+uint32_t control_closing_count(const struct control *control, uint32_t uid);
+void control_closer_sweep(struct control *control); /* now and then */
+void control_closer_clear(struct control *control);
 
 /* --- control_listener.c */
 int control_listen_unix(const struct control *control, int *fd, struct error *error);
@@ -72,6 +104,8 @@ struct control_worker {
     struct control_stream *stream;
     struct coordinator_credentials credentials;
     bool hello;
+    bool wants_status; /* is in control->status_waiters */
+    struct control_worker *next, *prev;
     struct event *timer; /* hello must come */
     bool has_arena;      /* not yet handed to the engine */
     struct arena arena;
@@ -126,9 +160,34 @@ struct coordinator_io control_coordinator_io(struct control *control);
 struct admin;
 int admin_create(struct admin **admin, struct control *control, struct error *error);
 void admin_free(struct admin *admin);
-void admin_sample(struct control *control); /* once a second */
-/* The status as one line with its newline; the caller frees it. NULL: out of memory. */
-char *admin_status(struct control *control, size_t *length);
+/* Once a second. */
+void admin_sample(struct control *control);
+void admin_accept_again(struct control *control);
+/* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
+void admin_want_status(struct control_worker *worker);
+
+/* --- admin_trace.c: the trace that a client of the Unix socket takes */
+struct admin_trace {
+    uint32_t worker; /* the connection that asked for it; 0: there is none */
+    uint32_t pid;
+    uint32_t number;
+    char job[MESSAGE_NAME_BYTES];
+    uint32_t world_size;
+    struct trace *trace; /* to be read; NULL: the engine has it */
+    uint32_t next;       /* record to be read */
+    struct event *timer; /* its end, or that of waiting for the client */
+};
+void admin_trace_start(struct control_worker *worker, const struct message *message);
+void admin_trace_read(struct control_worker *worker);
+/* ENGINE_TRACED; may take the trace out of it. */
+void admin_trace_over(struct control *control, struct engine_event *event);
+/* The connection is over. */
+void admin_trace_gone(struct control *control, uint32_t worker);
+/* The daemon drains, for the first time: what is recorded is the client's to read, soon. */
+void admin_trace_drain(struct control *control);
+/* Whether a client has a trace to read, or will have. */
+bool admin_trace_waits(const struct control *control);
+void admin_trace_clear(struct control *control);
 
 /* --- control.c */
 struct control {
@@ -138,13 +197,15 @@ struct control {
     struct event_base *base;
     struct evdns_base *dns; /* made when a name is looked up */
     struct event *unix_event, *tcp_event, *engine_event, *signal_event, *parent_event;
-    struct event *tick_event, *alive_event, *stop_event;
+    struct event *tick_event, *alive_event, *stop_event, *accept_event;
+    uint64_t accept_told_ns; /* when it was last said that connections cannot be accepted */
     int unix_fd, tcp_fd;
     bool owns_socket_path;
 
     struct membership membership;
     struct coordinator *coordinator;
     struct control_stream *streams;
+    struct control_closing *closings;
     struct control_worker *workers;
     uint32_t next_worker;
     struct control_peer *peers;    /* all connections, authenticated or not */
@@ -152,9 +213,13 @@ struct control {
     uint8_t roster_hash[AUTH_HASH_BYTES];
 
     struct admin *admin;
+    struct control_worker *status_waiters;
+    struct admin_trace tracing;
     struct status_rates rates;
     uint64_t started_ns;
     bool draining, stopping;
+    uint64_t engine_turns; /* when it was looked at last */
+    bool engine_stuck;     /* it had not gone on */
     int result;
 };
 /* At the end of every callback: do what is due, set the timer, see whether to stop. */

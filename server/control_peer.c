@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/wire.h"
 #include "server/control_internal.h"
 
-#define SOFTWARE "shoald " SHOAL_VERSION
 #define NOBODY UINT32_MAX
 
 static const char *peer_name(const struct control_peer *peer)
@@ -125,7 +125,7 @@ static void peer_send_hello(struct control_peer *peer)
 {
     struct control *control = peer->control;
     struct message hello = {.type = MESSAGE_HELLO, .protocol = MESSAGE_PROTOCOL};
-    snprintf(hello.software, sizeof(hello.software), "%s", SOFTWARE);
+    snprintf(hello.software, sizeof(hello.software), "%s", CONTROL_SOFTWARE);
     snprintf(hello.node, sizeof(hello.node), "%s", control->config->node);
     memcpy(hello.roster, control->roster_hash, sizeof(hello.roster));
     memcpy(hello.nonce, peer->own_nonce, sizeof(hello.nonce));
@@ -157,7 +157,7 @@ static void peer_send_fabric(struct control_peer *peer)
     struct message fabric = {.type = MESSAGE_FABRIC};
     snprintf(fabric.provider, sizeof(fabric.provider), "%s", info->provider);
     snprintf(fabric.version, sizeof(fabric.version), "%s", info->version);
-    fabric.message_bytes = peer->control->config->chunk_bytes + 64; /* common/wire.h's header */
+    fabric.message_bytes = peer->control->config->chunk_bytes + WIRE_HEADER_BYTES;
     engine->fabric_address(engine->engine, fabric.address, &fabric.address_bytes);
     memcpy(fabric.token, peer->own_token, sizeof(fabric.token));
     control_stream_send_message(peer->stream, &fabric);
@@ -191,7 +191,7 @@ static int peer_on_hello(struct control_peer *peer, const struct message *messag
         peer_send_hello(peer); /* also before a refusal, so that the other side knows the reason */
     if (message->protocol != MESSAGE_PROTOCOL)
         return error_set(error, ERR_PROTOCOL, "%s speaks protocol %u, %s speaks %u",
-                         message->software, message->protocol, SOFTWARE, MESSAGE_PROTOCOL);
+                         message->software, message->protocol, CONTROL_SOFTWARE, MESSAGE_PROTOCOL);
     int result = peer_identify(peer, message, error);
     if (result < 0)
         return result;
@@ -235,10 +235,10 @@ static int peer_on_fabric(struct control_peer *peer, const struct message *messa
     if (strcmp(message->provider, info->provider) != 0)
         return error_set(error, ERR_UNSUPPORTED, "node %s uses provider %s, node %s uses %s",
                          peer_name(peer), message->provider, control->config->node, info->provider);
-    if (message->message_bytes != control->config->chunk_bytes + 64)
+    if (message->message_bytes != control->config->chunk_bytes + WIRE_HEADER_BYTES)
         return error_set(error, ERR_PROTOCOL, "node %s has messages of %u bytes, node %s of %u",
                          peer_name(peer), message->message_bytes, control->config->node,
-                         control->config->chunk_bytes + 64);
+                         control->config->chunk_bytes + WIRE_HEADER_BYTES);
     if (strcmp(message->version, info->version) != 0)
         log_warning(control->log, "node %s runs %s, node %s runs %s", peer_name(peer),
                     message->version, control->config->node, info->version);
@@ -301,8 +301,9 @@ static void peer_on_line(void *context, char *line, size_t length)
     peer_end(peer, error.text);
 }
 
-static void peer_on_stream_end(void *context, const char *reason)
+static void peer_on_stream_end(void *context, int code, const char *reason)
 {
+    (void)code;
     peer_end(context, reason);
 }
 
@@ -311,7 +312,8 @@ static bool peer_start(struct control_peer *peer, int fd)
     static const struct control_stream_handlers handlers = {peer_on_line, peer_on_stream_end};
     socket_set(fd, peer->control->config);
     peer->state = PEER_HELLO;
-    peer->stream = control_stream_create(peer->control, fd, false, &handlers, peer);
+    peer->stream =
+        control_stream_create(peer->control, fd, false, CONTROL_ANY_USER, &handlers, peer);
     return peer->stream != NULL;
 }
 

@@ -7,43 +7,65 @@
 
 #define READ_BYTES 65536
 
+static const struct timeval at_once = {0, 0};
+
 static void stream_destroy(struct control_stream *stream)
 {
     line_reader_clear(&stream->lines);
     free(stream);
 }
 
-void control_stream_free(struct control_stream *stream)
+/* All but the memory, which a callback of the stream, if one runs, still looks at. */
+static void stream_close(struct control_stream *stream)
 {
-    if (stream->dead)
-        return;
     stream->dead = true;
     DL_DELETE(stream->control->streams, stream);
     if (stream->read_event)
         event_free(stream->read_event);
     if (stream->write_event)
         event_free(stream->write_event);
+    if (stream->turn_event)
+        event_free(stream->turn_event);
     if (stream->output)
         evbuffer_free(stream->output);
-    for (int i = 0; i < stream->descriptor_count; i++)
-        close(stream->descriptors[i]);
-    close(stream->fd);
+    control_close_foreign(stream->control, stream->uid, stream->descriptors,
+                          (size_t)stream->descriptor_count);
+    if (stream->with_descriptors)
+        control_close_connection(stream->control, stream->uid, stream->fd);
+    else
+        close(stream->fd);
+}
+
+void control_stream_free(struct control_stream *stream)
+{
+    if (stream->dead)
+        return;
+    stream_close(stream);
     if (!stream->running)
         stream_destroy(stream);
 }
 
-static void stream_end(struct control_stream *stream, const char *reason)
+/* In a callback of the stream; stream_leave frees it. */
+static void stream_end(struct control_stream *stream, const struct error *error)
 {
     if (stream->finishing)
-        control_stream_free(stream);
+        stream_close(stream);
     else
-        stream->handlers.end(stream->context, reason);
+        stream->handlers.end(stream->context, error->code, error->text);
 }
 
-/* Descriptors that do not fit are closed; a join then has the wrong number of them. */
+/* Of a socket call that failed. */
+static int stream_error(struct error *error, int cause)
+{
+    bool ended = cause == ECONNRESET || cause == EPIPE;
+    return error_set(error, ended ? ERR_DISCONNECTED : ERR_SYSTEM, "%s", strerror(cause));
+}
+
+/* False: there are more than a join has. */
 static bool stream_take_descriptors(struct control_stream *stream, struct msghdr *header)
 {
-    bool fits = true;
+    int others[CONTROL_DESCRIPTORS_SENT];
+    size_t other_count = 0;
     for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part; part = CMSG_NXTHDR(header, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
             continue;
@@ -53,21 +75,22 @@ static bool stream_take_descriptors(struct control_stream *stream, struct msghdr
             memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
             if (stream->descriptor_count < CONTROL_DESCRIPTORS) {
                 stream->descriptors[stream->descriptor_count++] = fd;
-            } else {
-                close(fd);
-                fits = false;
+            } else if (other_count < CONTROL_DESCRIPTORS_SENT) {
+                others[other_count++] = fd;
             }
         }
     }
-    return fits && !(header->msg_flags & MSG_CTRUNC);
+    control_close_foreign(stream->control, stream->uid, others, other_count);
+    return other_count == 0 && !(header->msg_flags & MSG_CTRUNC);
 }
 
-/* Bytes read, 0 for "not now", or negative with *reason. */
-static ssize_t stream_receive(struct control_stream *stream, char *bytes, const char **reason)
+/* Bytes read, 0 for "not now", or negative. */
+static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct error *error)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * CONTROL_DESCRIPTORS)];
+        /* What has no room here would be closed by the kernel, in this thread. */
+        char bytes[CMSG_SPACE(sizeof(int) * CONTROL_DESCRIPTORS_SENT)];
     } ancillary;
     struct iovec part = {bytes, READ_BYTES};
     struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
@@ -79,32 +102,47 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, const 
     if (count > 0) {
         if (!stream->with_descriptors || stream_take_descriptors(stream, &header))
             return count;
-        *reason = "too many descriptors";
-        return -1;
+        return error_set(error, ERR_PROTOCOL, "too many descriptors");
     }
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    *reason = count == 0 ? "connection closed" : strerror(errno);
-    return -1;
+    if (count < 0)
+        return stream_error(error, errno);
+    return error_set(error, ERR_DISCONNECTED, "connection closed");
 }
 
-static void stream_give_lines(struct control_stream *stream, const char *bytes, size_t count)
+/* Some of the lines that are there. The others wait for the next round of the loop, in which other
+ * connections have their turn; meanwhile no more bytes are received. */
+static void stream_give_lines(struct control_stream *stream)
 {
     struct error error = {0};
-    int result = line_reader_feed(&stream->lines, bytes, count, &error);
-    while (result == 0 && !stream->dead && !stream->finishing) {
+    int result = 1;
+    stream->unread = true;
+    for (uint32_t i = 0; i < CONTROL_TURN_LINES && result > 0; i++) {
         char *line;
         size_t length;
-        int next = line_reader_next(&stream->lines, &line, &length, &error);
-        if (next == 0)
+        if (stream->dead || stream->finishing || stream->held || stream->overflow)
             return;
-        if (next < 0)
-            result = next;
-        else
+        result = line_reader_next(&stream->lines, &line, &length, &error);
+        if (result > 0)
             stream->handlers.line(stream->context, line, length);
     }
-    if (result < 0 && !stream->dead)
-        stream_end(stream, error.text);
+    if (stream->dead)
+        return;
+    stream->unread = result > 0;
+    if (result < 0)
+        stream_end(stream, &error);
+    else if (stream->unread && !stream->held)
+        evtimer_add(stream->turn_event, &at_once);
+}
+
+static void stream_take_bytes(struct control_stream *stream, const char *bytes, size_t count)
+{
+    struct error error = {0};
+    if (line_reader_feed(&stream->lines, bytes, count, &error) < 0)
+        stream_end(stream, &error);
+    else
+        stream_give_lines(stream);
 }
 
 static void stream_leave(struct control_stream *stream, struct control *control)
@@ -121,18 +159,40 @@ static void stream_on_read(evutil_socket_t fd, short what, void *argument)
     struct control_stream *stream = argument;
     struct control *control = stream->control;
     char bytes[READ_BYTES];
-    const char *reason = "it does not read what it is sent";
+    struct error error = {0};
     stream->running = true;
     if (stream->overflow || (stream->finishing && (what & EV_TIMEOUT))) {
-        stream_end(stream, reason);
-    } else {
-        ssize_t count = stream_receive(stream, bytes, &reason);
+        error_set(&error, ERR_PROTOCOL, "it does not read what it is sent");
+        stream_end(stream, &error);
+    } else if (stream->finishing || !stream->unread) {
+        ssize_t count = stream_receive(stream, bytes, &error);
         if (count < 0)
-            stream_end(stream, reason);
+            stream_end(stream, &error);
         else if (count > 0 && !stream->finishing)
-            stream_give_lines(stream, bytes, (size_t)count);
+            stream_take_bytes(stream, bytes, (size_t)count);
     }
     stream_leave(stream, control);
+}
+
+static void stream_on_turn(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
+    stream->running = true;
+    stream_give_lines(stream);
+    stream_leave(stream, control);
+}
+
+/* All that there was has been written. */
+static void stream_let_go(struct control_stream *stream)
+{
+    if (!stream->answered)
+        return;
+    stream->held = stream->answered = false;
+    stream->answer_bytes = 0;
+    event_add(stream->read_event, NULL);
+    evtimer_add(stream->turn_event, &at_once);
 }
 
 static void stream_on_write(evutil_socket_t fd, short what, void *argument)
@@ -148,7 +208,9 @@ static void stream_on_write(evutil_socket_t fd, short what, void *argument)
         if (count < 0 && (errno == EAGAIN || errno == EINTR))
             break;
         if (count < 0) {
-            stream_end(stream, strerror(errno));
+            struct error error;
+            stream_error(&error, errno);
+            stream_end(stream, &error);
             over = true;
         } else {
             evbuffer_drain(stream->output, (size_t)count);
@@ -157,22 +219,29 @@ static void stream_on_write(evutil_socket_t fd, short what, void *argument)
     if (!over && evbuffer_get_length(stream->output) > 0)
         event_add(stream->write_event, NULL);
     else if (!over && stream->finishing)
-        control_stream_free(stream);
+        stream_close(stream);
+    else if (!over)
+        stream_let_go(stream);
     stream_leave(stream, control);
 }
 
 struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
+                                             uint32_t uid,
                                              const struct control_stream_handlers *handlers,
                                              void *context)
 {
     struct control_stream *stream = calloc(1, sizeof(*stream));
     if (!stream) {
-        close(fd);
+        if (with_descriptors)
+            control_close_connection(control, uid, fd);
+        else
+            close(fd);
         return NULL;
     }
     stream->control = control;
     stream->fd = fd;
     stream->with_descriptors = with_descriptors;
+    stream->uid = uid;
     stream->handlers = *handlers;
     stream->context = context;
     line_reader_init(&stream->lines, MESSAGE_LINE_BYTES);
@@ -180,7 +249,8 @@ struct control_stream *control_stream_create(struct control *control, int fd, bo
     stream->output = evbuffer_new();
     stream->read_event = event_new(control->base, fd, EV_READ | EV_PERSIST, stream_on_read, stream);
     stream->write_event = event_new(control->base, fd, EV_WRITE, stream_on_write, stream);
-    if (!stream->output || !stream->read_event || !stream->write_event ||
+    stream->turn_event = evtimer_new(control->base, stream_on_turn, stream);
+    if (!stream->output || !stream->read_event || !stream->write_event || !stream->turn_event ||
         event_add(stream->read_event, NULL) < 0) {
         control_stream_free(stream);
         return NULL;
@@ -192,7 +262,8 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
 {
     if (stream->dead || stream->overflow)
         return;
-    if (evbuffer_get_length(stream->output) + length > CONTROL_OUTPUT_BYTES ||
+    if (evbuffer_get_length(stream->output) + length >
+            CONTROL_OUTPUT_BYTES + stream->answer_bytes ||
         evbuffer_add(stream->output, bytes, length) < 0) {
         /* The owner is in the middle of something: the end is told from the loop. */
         stream->overflow = true;
@@ -200,6 +271,19 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
         return;
     }
     event_add(stream->write_event, NULL);
+}
+
+void control_stream_hold(struct control_stream *stream)
+{
+    stream->held = true;
+    event_del(stream->read_event); /* what comes meanwhile is not to wake the loop */
+}
+
+void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length)
+{
+    stream->answered = true;
+    stream->answer_bytes = length;
+    control_stream_send(stream, bytes, length);
 }
 
 void control_stream_send_message(struct control_stream *stream, const struct message *message)

@@ -1,4 +1,3 @@
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +5,6 @@
 #include <unistd.h>
 
 #include "server/control_internal.h"
-
-#define SOFTWARE "shoald " SHOAL_VERSION
 
 struct control_worker *control_worker_find(const struct control *control, uint32_t id)
 {
@@ -19,6 +16,9 @@ struct control_worker *control_worker_find(const struct control *control, uint32
 static void worker_destroy(struct control_worker *worker)
 {
     HASH_DEL(worker->control->workers, worker);
+    if (worker->wants_status)
+        DL_DELETE(worker->control->status_waiters, worker);
+    admin_trace_gone(worker->control, worker->id);
     if (worker->timer)
         event_free(worker->timer);
     if (worker->has_arena) {
@@ -63,16 +63,14 @@ static void worker_on_timeout(evutil_socket_t fd, short what, void *argument)
     control_update(control);
 }
 
-static void worker_on_end(void *context, const char *reason)
+static void worker_on_end(void *context, int code, const char *reason)
 {
     struct control_worker *worker = context;
     struct control *control = worker->control;
     uint32_t id = worker->id;
     log_debug(control->log, "connection of process %u is over: %s", worker->credentials.pid,
               reason);
-    bool closed = strcmp(reason, "connection closed") == 0 ||
-                  strcmp(reason, strerror(ECONNRESET)) == 0 || strcmp(reason, strerror(EPIPE)) == 0;
-    if (!closed) {
+    if (code != ERR_DISCONNECTED) {
         worker_reject(worker, reason);
         return;
     }
@@ -87,15 +85,15 @@ static void worker_hello(struct control_worker *worker, const struct message *me
     if (message->protocol != MESSAGE_PROTOCOL) {
         answer.type = MESSAGE_ERROR;
         answer.code = ERR_PROTOCOL;
-        snprintf(answer.text, sizeof(answer.text), "%s speaks protocol %u, %s speaks %u", SOFTWARE,
-                 MESSAGE_PROTOCOL, message->software, message->protocol);
+        snprintf(answer.text, sizeof(answer.text), "%s speaks protocol %u, %s speaks %u",
+                 CONTROL_SOFTWARE, MESSAGE_PROTOCOL, message->software, message->protocol);
         log_warning(control->log, "connection of process %u of user %u is closed: %s",
                     worker->credentials.pid, worker->credentials.uid, answer.text);
         control_stream_send_message(worker->stream, &answer);
         control_worker_finish(worker);
         return;
     }
-    snprintf(answer.software, sizeof(answer.software), "%s", SOFTWARE);
+    snprintf(answer.software, sizeof(answer.software), "%s", CONTROL_SOFTWARE);
     snprintf(answer.node, sizeof(answer.node), "%s", control->config->node);
     worker->hello = true;
     event_del(worker->timer);
@@ -113,12 +111,14 @@ static bool descriptor_is_eventfd(int fd)
     return strcmp(target, "anon_inode:[eventfd]") == 0;
 }
 
+/* Empty, so that it can be closed anywhere. */
 static bool descriptor_is_socket(int fd)
 {
     int domain, type;
     socklen_t length = sizeof(int);
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM;
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
+           control_socket_is_empty(fd);
 }
 
 /* Take the three descriptors of a join. */
@@ -134,12 +134,12 @@ static int worker_take_arena(struct control_worker *worker, struct error *error)
         return error_set(error, ERR_PROTOCOL, "the submission doorbell of join is not an eventfd");
     if (!descriptor_is_socket(stream->descriptors[2]))
         return error_set(error, ERR_PROTOCOL,
-                         "the completion doorbell of join is not a Unix stream socket");
+                         "the completion doorbell of join is not an empty Unix stream socket");
     int result = arena_attach(&worker->arena, stream->descriptors[0],
                               worker->control->config->arena_bytes, error);
     if (result < 0)
         return result;
-    close(stream->descriptors[0]);
+    close(stream->descriptors[0]); /* mapped, so that this is not the end of it */
     worker->doorbells[0] = stream->descriptors[1];
     worker->doorbells[1] = stream->descriptors[2];
     worker->has_arena = true;
@@ -168,15 +168,6 @@ static void worker_join(struct control_worker *worker, const struct message *mes
     error->code = 0;
     control_stream_send_message(worker->stream, &refusal);
     control_worker_finish(worker);
-}
-
-static void worker_status(struct control_worker *worker)
-{
-    size_t length;
-    char *document = admin_status(worker->control, &length);
-    if (document)
-        control_stream_send(worker->stream, document, length);
-    free(document);
 }
 
 static void worker_drain(struct control_worker *worker)
@@ -216,10 +207,16 @@ static void worker_dispatch(struct control_worker *worker, const struct message 
         worker_join(worker, message, error);
         break;
     case MESSAGE_STATUS:
-        worker_status(worker);
+        admin_want_status(worker);
         break;
     case MESSAGE_DRAIN:
         worker_drain(worker);
+        break;
+    case MESSAGE_TRACE:
+        admin_trace_start(worker, message);
+        break;
+    case MESSAGE_TRACE_READ:
+        admin_trace_read(worker);
         break;
     case MESSAGE_WORKER_PING:
         control_stream_send_message(worker->stream, &(struct message){.type = MESSAGE_PONG});
@@ -259,7 +256,9 @@ uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_
 static bool worker_is_one_too_many(const struct control *control, const struct ucred *credentials)
 {
     uint32_t share = control_worker_share(control->config, credentials->uid, geteuid());
-    uint32_t count = HASH_COUNT(control->workers), of_user = 0;
+    uint32_t count =
+        HASH_COUNT(control->workers) + control_closing_count(control, CONTROL_ANY_USER);
+    uint32_t of_user = control_closing_count(control, credentials->uid);
     for (const struct control_worker *worker = control->workers; worker; worker = worker->hh.next)
         of_user += worker->credentials.uid == credentials->uid;
     if (count < control->config->connections && of_user < share)
@@ -278,16 +277,16 @@ void control_worker_accept(struct control *control, int fd)
     struct ucred credentials;
     socklen_t length = sizeof(credentials);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) {
-        close(fd);
+        control_close_connection(control, CONTROL_ANY_USER, fd);
         return;
     }
     if (worker_is_one_too_many(control, &credentials)) {
-        close(fd);
+        control_close_connection(control, credentials.uid, fd);
         return;
     }
     struct control_worker *worker = calloc(1, sizeof(*worker));
     if (!worker) {
-        close(fd);
+        control_close_connection(control, credentials.uid, fd);
         return;
     }
     worker->control = control;
@@ -295,7 +294,7 @@ void control_worker_accept(struct control *control, int fd)
     worker->credentials =
         (struct coordinator_credentials){credentials.uid, (uint32_t)credentials.pid};
     HASH_ADD(hh, control->workers, id, sizeof(worker->id), worker);
-    worker->stream = control_stream_create(control, fd, true, &handlers, worker);
+    worker->stream = control_stream_create(control, fd, true, credentials.uid, &handlers, worker);
     worker->timer = evtimer_new(control->base, worker_on_timeout, worker);
     struct timeval limit = {CONTROL_HANDSHAKE_S, 0};
     if (!worker->stream || !worker->timer || evtimer_add(worker->timer, &limit) < 0)

@@ -75,9 +75,14 @@ void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, ch
                                   size_t bytes)
 {
     const struct config_server *server = &c->config->servers[node];
-    const char *reason = c->membership->peers[node].reason;
-    snprintf(text, bytes, "server %s (%s:%u) is not connected%s%s", server->name, server->address,
-             server->port, reason[0] ? ": " : "", reason);
+    const struct membership_peer *peer = &c->membership->peers[node];
+    if (peer->state == MEMBERSHIP_DOWN)
+        snprintf(text, bytes, "server %s (%s:%u) is not connected%s%s", server->name,
+                 server->address, server->port, peer->reason[0] ? ": " : "", peer->reason);
+    else
+        snprintf(text, bytes, "server %s (%s:%u) is connected, but not yet over the fabric%s%s%s",
+                 server->name, server->address, server->port,
+                 peer->reason[0] ? " (last error: " : "", peer->reason, peer->reason[0] ? ")" : "");
 }
 
 void coordinator_send(struct coordinator *c, uint32_t node, const struct message *message)
@@ -387,21 +392,19 @@ uint32_t coordinator_worker_count(const struct coordinator *c)
     return HASH_COUNT(c->workers);
 }
 
-void coordinator_worker_view(const struct coordinator *c, uint32_t index,
-                             struct coordinator_worker_view *view)
+void coordinator_worker_views(const struct coordinator *c, struct coordinator_worker_view *views)
 {
-    const struct worker *worker = c->workers;
-    while (index-- > 0)
-        worker = worker->hh.next;
-    *view = (struct coordinator_worker_view){
-        .worker = worker->id,
-        .uid = worker->uid,
-        .pid = worker->pid,
-        .job_name = worker->name,
-        .world_size = worker->world_size,
-        .rank = worker->job ? (int32_t)worker->rank : worker->wished_rank,
-        .opened = worker->job != NULL,
-    };
+    for (const struct worker *worker = c->workers; worker; worker = worker->hh.next) {
+        *views++ = (struct coordinator_worker_view){
+            .worker = worker->id,
+            .uid = worker->uid,
+            .pid = worker->pid,
+            .job_name = worker->name,
+            .world_size = worker->world_size,
+            .rank = worker->job ? (int32_t)worker->rank : worker->wished_rank,
+            .opened = worker->job != NULL,
+        };
+    }
 }
 
 bool coordinator_job_worker(const struct job *job, uint32_t rank, uint32_t *pid)

@@ -76,8 +76,8 @@ void coordinator_peer_down(struct coordinator *coordinator, uint64_t now_ns, uin
 int coordinator_peer_message(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
                              const struct message *message, struct error *error);
 
-/* Events of the engine (server/engine_event.h). False: it is not about a job but about a peer, and
- * so the caller's, who tells membership first. */
+/* Events of the engine (server/engine_event.h). False: it is not the coordinator's but the
+ * caller's: about a peer, of which membership is told first, or a trace. */
 bool coordinator_engine_event(struct coordinator *coordinator, uint64_t now_ns,
                               const struct engine_event *event);
 void coordinator_job_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
@@ -86,8 +86,9 @@ void coordinator_group_opened(struct coordinator *coordinator, uint64_t now_ns, 
                               uint32_t group, int code, const char *text);
 void coordinator_group_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
                               uint32_t group, int code, const char *text);
+/* code 0, ERR_PROTOCOL or ERR_INVALID: nonsense in the arena; else what the engine lacks. */
 void coordinator_worker_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                               uint32_t rank, const char *text);
+                               uint32_t rank, int code, const char *text);
 void coordinator_worker_detached(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
                                  uint32_t rank, const struct message_position *positions,
                                  uint32_t position_count);
@@ -116,9 +117,9 @@ struct coordinator_worker_view {
 const struct job *coordinator_jobs(const struct coordinator *coordinator);
 const struct gathering *coordinator_gatherings(const struct coordinator *coordinator);
 uint32_t coordinator_worker_count(const struct coordinator *coordinator);
-/* index below coordinator_worker_count. */
-void coordinator_worker_view(const struct coordinator *coordinator, uint32_t index,
-                             struct coordinator_worker_view *view);
+/* views: [coordinator_worker_count]. */
+void coordinator_worker_views(const struct coordinator *coordinator,
+                              struct coordinator_worker_view *views);
 bool coordinator_job_worker(const struct job *job, uint32_t rank, uint32_t *pid);
 uint64_t coordinator_dropped_messages(const struct coordinator *coordinator);
 

@@ -9,7 +9,7 @@ static void engine_detached(struct coordinator *c, uint64_t now_ns,
     struct message_position *positions = calloc(event->position_count + 1, sizeof(*positions));
     if (!positions) {
         /* The others could wait for collectives that the rank will not take part in. */
-        coordinator_worker_failed(c, now_ns, event->job, event->rank,
+        coordinator_worker_failed(c, now_ns, event->job, event->rank, ERR_MEMORY,
                                   "no memory for how far it has got");
         return;
     }
@@ -27,6 +27,7 @@ bool coordinator_engine_event(struct coordinator *c, uint64_t now_ns,
     switch (event->type) {
     case ENGINE_PEER_UP:
     case ENGINE_PEER_DOWN:
+    case ENGINE_TRACED:
         return false;
     case ENGINE_JOB_OPENED:
         coordinator_job_opened(c, now_ns, event->job, event->code, event->text);
@@ -38,7 +39,7 @@ bool coordinator_engine_event(struct coordinator *c, uint64_t now_ns,
         coordinator_group_failed(c, now_ns, event->job, event->group, event->code, event->text);
         break;
     case ENGINE_WORKER_FAILED:
-        coordinator_worker_failed(c, now_ns, event->job, event->rank, event->text);
+        coordinator_worker_failed(c, now_ns, event->job, event->rank, event->code, event->text);
         break;
     case ENGINE_WORKER_DETACHED:
         engine_detached(c, now_ns, event);

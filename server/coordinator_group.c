@@ -165,6 +165,16 @@ int group_on_ready(struct coordinator *c, uint32_t node, const struct message *m
 
 /* --- every daemon's side */
 
+/* A rank_left that overtook the group's group_open was of no use to the engine. Nobody had used the
+ * group then: it was not open here. */
+static void group_tell_left(struct coordinator *c, const struct job *job, const struct group *group)
+{
+    for (uint32_t i = 0; i < group->count; i++) {
+        if (job->left[group->ranks[i]])
+            c->io.rank_left(c->io.context, job->id, group->id, group->ranks[i], 0);
+    }
+}
+
 int group_on_open(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error)
 {
@@ -188,10 +198,12 @@ int group_on_open(struct coordinator *c, uint32_t node, const struct message *me
     HASH_ADD(hh, job->groups, id, sizeof(group->id), group);
     if (job->home == job->self)
         group->deadline_ns = coordinator_deadline(c, 0, c->config->group_ms);
-    if (job_needs_engine(job))
+    if (job_needs_engine(job)) {
         c->io.group_open(c->io.context, job->id, group);
-    else
+        group_tell_left(c, job, group);
+    } else {
         coordinator_send(c, job->home, &opened);
+    }
     return 0;
 }
 
@@ -310,6 +322,11 @@ static void group_refuse(struct coordinator *c, const struct job *job, uint32_t 
     message_clear(&refused);
 }
 
+static void group_left_text(const struct job *job, uint32_t rank, char text[ERROR_TEXT_BYTES])
+{
+    snprintf(text, ERROR_TEXT_BYTES, "rank %u of the group has left job '%s'", rank, job->name);
+}
+
 static void group_end_gathering(struct job *job, struct group_gathering *gathering)
 {
     DL_DELETE(job->gatherings, gathering);
@@ -416,6 +433,14 @@ int group_on_opened(struct coordinator *c, uint32_t node, const struct message *
         if (job->roles[other] != 0 && !group->opened[other])
             return 0;
     }
+    for (uint32_t i = 0; i < group->count; i++) {
+        if (!job->left[group->ranks[i]])
+            continue;
+        char text[ERROR_TEXT_BYTES];
+        group_left_text(job, group->ranks[i], text);
+        group_open_failed(c, job, group, ERR_LOST, text);
+        return 0;
+    }
     group->deadline_ns = UINT64_MAX;
     struct message ready = coordinator_job_message(MESSAGE_GROUP_READY, job);
     ready.group = message->group;
@@ -467,7 +492,7 @@ void group_rank_gone(struct coordinator *c, struct job *job, uint32_t rank)
         if (!member)
             continue;
         char text[ERROR_TEXT_BYTES];
-        snprintf(text, sizeof(text), "rank %u of the group has left job '%s'", rank, job->name);
+        group_left_text(job, rank, text);
         for (uint32_t i = 0; i < gathering->count; i++) {
             if (gathering->joined[i])
                 group_refuse(c, job, gathering->ranks[i], gathering->ranks, gathering->count,

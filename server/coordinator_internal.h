@@ -44,6 +44,7 @@ struct worker {
     uint64_t deadline_ns;
     struct job *job; /* from WORKER_OPENING on */
     uint32_t rank;
+    uint32_t local_rank; /* from WORKER_JOINED on */
     struct worker_group_request *requests;
     UT_hash_handle hh; /* by id */
 };
@@ -86,7 +87,8 @@ struct coordinator {
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
 bool coordinator_reaches(const struct coordinator *c, uint32_t node); /* self, or connected */
 bool coordinator_is_up(const struct coordinator *c, uint32_t node);   /* self, or up */
-/* "server b (127.0.0.1:7701) is not connected: connection refused" */
+/* "server b (127.0.0.1:7701) is not connected: connection refused", or that it is so without the
+ * fabric */
 void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,
                                   size_t bytes);
 /* To a peer that is reached, or to ourselves; otherwise dropped: its loss is known or will be. */
@@ -117,7 +119,8 @@ void worker_send_failed(struct coordinator *c, struct worker *worker, int64_t gr
                         const char *text);
 void worker_send_error(struct coordinator *c, struct worker *worker, uint32_t request, int code,
                        const char *text);
-void worker_send_joined(struct coordinator *c, struct worker *worker);
+/* Tell the workers here of the ranks of a job that they have joined. */
+void workers_send_joined(struct coordinator *c, const struct job *job);
 void worker_set_rule(struct message *message, const struct coordinator *c, const struct job *job,
                      const struct group *group);
 void worker_request_free(struct worker *worker, struct worker_group_request *request);

@@ -197,11 +197,10 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
     log_info(c->log, "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
              job->world_size, job->local_count);
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
-        if (!job->locals[rank])
-            continue;
-        c->io.worker_attach(c->io.context, job->id, rank, job->locals[rank]->id);
-        worker_send_joined(c, job->locals[rank]);
+        if (job->locals[rank])
+            c->io.worker_attach(c->io.context, job->id, rank, job->locals[rank]->id);
     }
+    workers_send_joined(c, job);
     return 0;
 }
 
@@ -287,7 +286,7 @@ void coordinator_worker_detached(struct coordinator *c, uint64_t now_ns, uint64_
 }
 
 void coordinator_worker_failed(struct coordinator *c, uint64_t now_ns, uint64_t id, uint32_t rank,
-                               const char *text)
+                               int code, const char *text)
 {
     c->now_ns = now_ns;
     struct job *job = coordinator_job(c, id);
@@ -295,9 +294,11 @@ void coordinator_worker_failed(struct coordinator *c, uint64_t now_ns, uint64_t 
     if (!worker)
         return;
     char reason[ERROR_TEXT_BYTES];
-    uint32_t pid = worker->pid;
-    snprintf(reason, sizeof(reason), "the arena of process %u holds nonsense: %s", pid, text);
-    worker_send_failed(c, worker, -1, ERR_PROTOCOL, reason);
+    bool nonsense = code == 0 || code == ERR_PROTOCOL || code == ERR_INVALID;
+    snprintf(reason, sizeof(reason), "%s process %u%s: %s",
+             nonsense ? "the arena of" : "the daemon cannot serve", worker->pid,
+             nonsense ? " holds nonsense" : "", text);
+    worker_send_failed(c, worker, -1, nonsense ? ERR_PROTOCOL : code, reason);
     worker_end(c, worker);
     if (job->state == JOB_FAILED)
         job_worker_removed(c, job);

@@ -247,42 +247,52 @@ void worker_set_rule(struct message *message, const struct coordinator *c, const
 
 /* The numbers that the workers of this node gave, when together they make 0, 1, 2 ...; otherwise
  * the order of their ranks. */
-static uint32_t worker_local_rank(const struct worker *worker)
+static void workers_set_local_ranks(const struct job *job)
 {
-    const struct job *job = worker->job;
     uint32_t size = job_local_size(job), order = 0, fitting = 0;
+    bool *taken = size > 0 ? calloc(size, sizeof(*taken)) : NULL;
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
-        const struct worker *other = job->locals[rank];
-        if (!other)
+        struct worker *worker = job->locals[rank];
+        if (!worker)
             continue;
-        order += rank < worker->rank;
-        bool fits = other->wished_local_rank >= 0 && other->wished_local_rank < (int64_t)size;
-        for (uint32_t lower = 0; lower < rank && fits; lower++)
-            fits = !job->locals[lower] ||
-                   job->locals[lower]->wished_local_rank != other->wished_local_rank;
-        fitting += fits;
+        int32_t wished = worker->wished_local_rank;
+        worker->local_rank = order++;
+        if (!taken || wished < 0 || (uint32_t)wished >= size || taken[wished])
+            continue;
+        taken[wished] = true;
+        fitting++;
     }
-    return fitting == size ? (uint32_t)worker->wished_local_rank : order;
+    free(taken);
+    for (uint32_t rank = 0; fitting == size && rank < job->world_size; rank++) {
+        if (job->locals[rank])
+            job->locals[rank]->local_rank = (uint32_t)job->locals[rank]->wished_local_rank;
+    }
 }
 
-void worker_send_joined(struct coordinator *c, struct worker *worker)
+/* All that takes a walk through the ranks is found out once, not for each worker. */
+void workers_send_joined(struct coordinator *c, const struct job *job)
 {
-    const struct job *job = worker->job;
     struct message message = {
         .type = MESSAGE_JOINED,
         .job_id = job->id,
         .generation = job->generation,
-        .rank = (int32_t)worker->rank,
         .world_size = job->world_size,
-        .local_rank = (int32_t)worker_local_rank(worker),
         .local_size = job_local_size(job),
         .node_index = job_node_index(job),
         .node_count = job_node_count(job),
         .timeout_ms = c->config->peer_ms,
     };
     worker_set_rule(&message, c, job, job_group(job, 0));
-    worker->state = WORKER_JOINED;
-    worker_send(c, worker, &message);
+    workers_set_local_ranks(job);
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        struct worker *worker = job->locals[rank];
+        if (!worker)
+            continue;
+        message.rank = (int32_t)rank;
+        message.local_rank = (int32_t)worker->local_rank;
+        worker->state = WORKER_JOINED;
+        worker_send(c, worker, &message);
+    }
     message_clear(&message);
 }
 

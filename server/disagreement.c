@@ -62,8 +62,14 @@ static void text_add_ranks(struct text *text, const struct disagreement_ask *ask
 size_t disagreement_text(const struct disagreement *all, char *text, size_t bytes)
 {
     struct text out = {.at = text, .room = bytes};
-    text_add(&out, "the ranks disagree on collective %" PRIu64 " of group %" PRIu32, all->sequence,
-             all->group);
+    if (all->sequence & WIRE_SEND_SEQUENCE)
+        text_add(&out,
+                 "the ranks disagree on send %" PRIu32 " with tag %" PRIu32 " in group %" PRIu32,
+                 (uint32_t)all->sequence,
+                 (uint32_t)(all->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX, all->group);
+    else
+        text_add(&out, "the ranks disagree on collective %" PRIu64 " of group %" PRIu32,
+                 all->sequence, all->group);
     for (uint32_t i = 0; i < all->ask_count; i++) {
         char ask[192];
         wire_ask_text(&all->asks[i].ask, all->size, ask, sizeof(ask));

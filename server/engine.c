@@ -20,7 +20,8 @@
 /* --- starting --------------------------------------------------------------------------------- */
 
 static const struct reduce_kernels *engine_kernels(const struct config *config,
-                                                   const struct log *log, struct error *error)
+                                                   const struct log *log, const char **name,
+                                                   struct error *error)
 {
     enum reduce_isa isa = reduce_isa_best();
     if (strcmp(config->isa, "auto") != 0 && reduce_isa_parse(config->isa, &isa) != 0) {
@@ -33,7 +34,8 @@ static const struct reduce_kernels *engine_kernels(const struct config *config,
                   reduce_isa_name(isa));
         return NULL;
     }
-    log_info(log, "reduction: %s, %u threads", reduce_isa_name(isa), config->reduce_threads);
+    *name = reduce_isa_name(isa);
+    log_info(log, "reduction: %s, %u threads", *name, config->reduce_threads);
     return kernels;
 }
 
@@ -142,10 +144,8 @@ static int engine_allocate(struct engine *engine, struct error *error)
 {
     engine->peers = calloc(engine->node_count, sizeof(*engine->peers));
     engine->node_names = calloc(engine->node_count, sizeof(*engine->node_names));
-    engine->status.peers = calloc(engine->node_count, sizeof(*engine->status.peers));
-    if (!engine->peers || !engine->node_names || !engine->status.peers)
+    if (!engine->peers || !engine->node_names)
         return error_set(error, ERR_MEMORY, "no memory for %u peers", engine->node_count);
-    engine->status.peer_count = engine->node_count;
     for (uint32_t i = 0; i < engine->node_count; i++) {
         engine->peers[i].backlog_end = &engine->peers[i].backlog;
         engine->node_names[i] = engine->config->servers[i].name;
@@ -156,7 +156,8 @@ static int engine_allocate(struct engine *engine, struct error *error)
 int engine_start(struct engine **engine, const struct config *config, const struct log *log,
                  struct error *error)
 {
-    const struct reduce_kernels *kernels = engine_kernels(config, log, error);
+    const char *instruction_set = NULL;
+    const struct reduce_kernels *kernels = engine_kernels(config, log, &instruction_set, error);
     if (!kernels)
         return error ? error->code : ERR_UNSUPPORTED;
     struct engine *made = calloc(1, sizeof(*made));
@@ -164,6 +165,7 @@ int engine_start(struct engine **engine, const struct config *config, const stru
         return error_set(error, ERR_MEMORY, "no memory for the engine");
     made->config = config;
     made->log = log;
+    made->instruction_set = instruction_set;
     made->node_count = config->server_count;
     made->stop_ns = STOP_NS;
     made->poll_descriptor = -1;
@@ -304,6 +306,11 @@ const struct transport_info *engine_transport_info(const struct engine *engine)
     return transport_info(engine->transport);
 }
 
+const char *engine_instruction_set(const struct engine *engine)
+{
+    return engine->instruction_set;
+}
+
 void engine_fabric_address(const struct engine *engine, uint8_t address[TRANSPORT_ADDRESS_BYTES],
                            uint32_t *bytes)
 {
@@ -439,24 +446,57 @@ void engine_drain(struct engine *engine)
     engine_queue_put_command(&engine->commands, engine_command_create(COMMAND_DRAIN));
 }
 
+uint64_t engine_turns(struct engine *engine)
+{
+    engine_queue_wake(&engine->commands);
+    return atomic_load_explicit(&engine->turns, memory_order_relaxed);
+}
+
+void engine_trace_start(struct engine *engine, struct trace *trace)
+{
+    struct engine_command *command = job_command(COMMAND_TRACE_START, trace->job);
+    command->trace = trace;
+    engine_queue_put_command(&engine->commands, command);
+}
+
+void engine_trace_stop(struct engine *engine, uint32_t number)
+{
+    struct engine_command *command = engine_command_create(COMMAND_TRACE_STOP);
+    command->trace_number = number;
+    engine_queue_put_command(&engine->commands, command);
+}
+
 int engine_status(struct engine *engine, struct engine_status *status)
 {
-    int result = ERR_MEMORY;
-    pthread_mutex_lock(&engine->status_lock);
-    struct engine_status copy = engine->status;
-    copy.jobs = calloc(copy.job_count ? copy.job_count : 1, sizeof(*copy.jobs));
-    copy.peers = calloc(copy.peer_count, sizeof(*copy.peers));
-    if (copy.jobs && copy.peers) {
-        memcpy(copy.peers, engine->status.peers, copy.peer_count * sizeof(*copy.peers));
-        if (copy.job_count)
-            memcpy(copy.jobs, engine->status.jobs, copy.job_count * sizeof(*copy.jobs));
-        *status = copy;
-        result = 0;
-    } else {
-        engine_status_clear(&copy);
+    struct engine_status copy = {
+        .peers = calloc(engine->node_count, sizeof(*copy.peers)),
+    };
+    uint32_t room = 0;
+    bool fits = false;
+    while (copy.peers && !fits) {
+        struct engine_job_status *jobs = realloc(copy.jobs, (room + 1) * sizeof(*jobs));
+        if (!jobs)
+            break;
+        copy.jobs = jobs;
+        pthread_mutex_lock(&engine->status_lock);
+        const struct engine_status *shown = &engine->status;
+        fits = shown->job_count <= room;
+        room = shown->job_count;
+        if (fits && shown->peers) {
+            memcpy(copy.peers, shown->peers, shown->peer_count * sizeof(*copy.peers));
+            memcpy(jobs, shown->jobs, shown->job_count * sizeof(*jobs));
+        }
+        if (fits)
+            *status = *shown;
+        pthread_mutex_unlock(&engine->status_lock);
     }
-    pthread_mutex_unlock(&engine->status_lock);
-    return result;
+    if (!fits) {
+        engine_status_clear(&copy);
+        return ERR_MEMORY;
+    }
+    status->peers = copy.peers;
+    status->jobs = copy.jobs;
+    return 0;
 }
 
 void engine_status_clear(struct engine_status *status)

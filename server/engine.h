@@ -32,6 +32,8 @@ int engine_event_descriptor(const struct engine *engine);
 struct engine_event *engine_next_event(struct engine *engine);
 
 const struct transport_info *engine_transport_info(const struct engine *engine);
+/* What the sums use: "avx2". */
+const char *engine_instruction_set(const struct engine *engine);
 /* This node's fabric address for the hello between daemons. Constant after engine_start. */
 void engine_fabric_address(const struct engine *engine, uint8_t address[TRANSPORT_ADDRESS_BYTES],
                            uint32_t *bytes);
@@ -80,7 +82,18 @@ void engine_late_query(struct engine *engine, uint64_t job, uint32_t group, uint
 /* Ask to be told (ENGINE_IDLE) at the first moment when no collective is in progress here. */
 void engine_drain(struct engine *engine);
 
-/* What the status shows. Taken under a lock that the engine holds for a copy only. */
+/* How often the engine's thread has gone round so far. Asking wakes it, so that a thread which is
+ * not stuck has gone round once more soon after. */
+uint64_t engine_turns(struct engine *engine);
+
+/* Take a trace of trace->job; takes the trace. ENGINE_TRACED follows and gives it back: after
+ * engine_trace_stop, when the job ends before, or at once when it cannot be taken. */
+void engine_trace_start(struct engine *engine, struct trace *trace);
+/* number: the trace's. Nothing, when it is over. */
+void engine_trace_stop(struct engine *engine, uint32_t number);
+
+/* What the status shows: a picture that the engine makes ten times a second. It holds the lock to
+ * put the next one in place only, the caller to copy. */
 struct engine_group_status {
     uint64_t job;
     uint32_t group;

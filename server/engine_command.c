@@ -68,11 +68,13 @@ static void command_group_open(struct engine *engine, struct engine_command *com
     command_answer(engine, ENGINE_GROUP_OPENED, command, code, error.text);
 }
 
-static void worker_fail(struct engine *engine, struct engine_worker *worker, const char *text)
+static void worker_fail(struct engine *engine, struct engine_worker *worker,
+                        const struct error *error)
 {
     worker->stopped = true;
     struct engine_event *event = engine_event_create(ENGINE_WORKER_FAILED);
-    snprintf(event->text, sizeof(event->text), "%s", text);
+    event->code = error->code;
+    snprintf(event->text, sizeof(event->text), "%s", error->text);
     engine_report_worker(engine, worker, event);
 }
 
@@ -100,16 +102,16 @@ static void command_worker_attach(struct engine *engine, struct engine_command *
                            &worker->exchange.registration, &error) != 0) {
         /* Messages from arenas would fail; the sums of several ranks would not. */
         worker->exchange.registration = NULL;
-        worker_fail(engine, worker, error.text);
+        worker_fail(engine, worker, &error);
     }
     if (exchange_attach(engine->exchange, command->job, &worker->exchange, &error) != 0) {
-        worker_fail(engine, worker, error.text);
+        worker_fail(engine, worker, &error);
         struct exchange_io io = engine_exchange_io(engine);
         io.release_worker(engine, &worker->exchange);
         return;
     }
     if (worker_watch(engine, worker, &error) != 0)
-        worker_fail(engine, worker, error.text);
+        worker_fail(engine, worker, &error);
 }
 
 bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most)
@@ -126,7 +128,7 @@ bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uin
         if (got > 0 &&
             exchange_submit(engine->exchange, &worker->exchange, &submission, now_ns, &error) == 0)
             continue;
-        worker_fail(engine, worker, error.text);
+        worker_fail(engine, worker, &error);
         return true;
     }
     return true;
@@ -143,6 +145,29 @@ static void command_worker_detach(struct engine *engine, const struct engine_com
     engine_read_worker(engine, worker, ARENA_RING_ENTRIES_MAX);
     worker->stopped = true;
     exchange_detach(engine->exchange, found);
+}
+
+static void command_trace_start(struct engine *engine, struct engine_command *command)
+{
+    struct error error = {0};
+    struct trace *trace = command->trace;
+    command->trace = NULL;
+    if (exchange_trace_start(engine->exchange, trace, &error) == 0)
+        return;
+    struct engine_event *event = engine_event_create(ENGINE_TRACED);
+    event->job = trace->job;
+    event->trace = trace;
+    event->code = error.code;
+    snprintf(event->text, sizeof(event->text), "%s", error.text);
+    engine_queue_put_event(&engine->events, event);
+}
+
+static void command_trace_stop(struct engine *engine, const struct engine_command *command)
+{
+    /* What has been copied out by now is in it. */
+    for (struct engine_worker *it = engine->workers; it; it = it->next)
+        engine_read_worker(engine, it, it->exchange.arena.submission_mask + 1);
+    exchange_trace_stop(engine->exchange, command->trace_number, TRACE_END_ASKED);
 }
 
 static void engine_carry_out(struct engine *engine, struct engine_command *command)
@@ -188,6 +213,12 @@ static void engine_carry_out(struct engine *engine, struct engine_command *comma
         break;
     case COMMAND_LATE_QUERY:
         exchange_late_query(engine->exchange, command->job, command->group, command->sequence);
+        break;
+    case COMMAND_TRACE_START:
+        command_trace_start(engine, command);
+        break;
+    case COMMAND_TRACE_STOP:
+        command_trace_stop(engine, command);
         break;
     case COMMAND_DRAIN:
         engine->draining = true;

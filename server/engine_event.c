@@ -18,5 +18,6 @@ void engine_event_free(struct engine_event *event)
     free(event->positions);
     free(event->ranks);
     free(event->nodes);
+    trace_free(event->trace);
     free(event);
 }

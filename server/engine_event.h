@@ -6,6 +6,7 @@
 
 #include "common/config.h"
 #include "common/error.h"
+#include "server/trace.h"
 
 enum engine_event_type {
     ENGINE_PEER_UP = 1,   /* node: the fabric reaches it */
@@ -15,12 +16,13 @@ enum engine_event_type {
     ENGINE_GROUP_FAILED,  /* job, group, code, text: a collective failed (ranks disagree, a rank had
                            * left); every worker of the group on this node is to be told; the group
                            * takes no further collectives */
-    ENGINE_WORKER_FAILED, /* job, rank, text: nonsense in its arena; it is to be disconnected */
+    ENGINE_WORKER_FAILED, /* job, rank, code (0: nonsense in its arena), text; disconnect it */
     ENGINE_WORKER_DETACHED, /* job, rank: its ring has been read to the end. positions: how far it
                              * got in every group that it is in */
     ENGINE_LATE,            /* job, group, sequence: ranks[] of this node have not reached it while
                              * others have; nodes[]: other nodes that have sent nothing yet */
     ENGINE_IDLE,            /* answer to engine_drain: no collective is in progress */
+    ENGINE_TRACED, /* job, trace: it is over; or code, text, trace: it could not be taken */
 };
 
 struct engine_position {
@@ -30,6 +32,7 @@ struct engine_position {
 
 /* Freed with engine_event_free, arrays and all. */
 struct engine_event {
+    void *next; /* first: in a queue */
     enum engine_event_type type;
     uint32_t node;
     uint64_t job;
@@ -44,7 +47,7 @@ struct engine_event {
     uint32_t rank_count;
     uint32_t *nodes;
     uint32_t node_count;
-    struct engine_event *next;
+    struct trace *trace; /* the event's, and whoever's takes it out */
 };
 
 /* A zeroed event. Aborts the process when there is no memory for it: a daemon that cannot say what

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "server/engine_private.h"
 
 #define EVENTS_AT_ONCE 64
@@ -34,10 +35,18 @@ static int engine_try_send(struct engine *engine, struct exchange_send *send)
     return result;
 }
 
+/* What goes to a peer that is not there ends with its jobs, which the control thread sees to. */
 static void engine_lose(struct engine *engine, struct exchange_send *send)
 {
     send->next = engine->lost;
     engine->lost = send;
+}
+
+static void engine_refuse(struct engine *engine, struct exchange_send *send, int code)
+{
+    if (code != ERR_LOST)
+        exchange_send_failed(engine->exchange, send, code);
+    engine_lose(engine, send);
 }
 
 static void io_send(void *context, struct exchange_send *send)
@@ -50,7 +59,7 @@ static void io_send(void *context, struct exchange_send *send)
         *peer->backlog_end = send;
         peer->backlog_end = &send->next;
     } else if (result != 0) {
-        engine_lose(engine, send);
+        engine_refuse(engine, send, result);
     }
 }
 
@@ -67,7 +76,7 @@ static void engine_flush_backlog(struct engine *engine, uint32_t node)
         if (!next)
             peer->backlog_end = &peer->backlog;
         if (result != 0)
-            engine_lose(engine, send);
+            engine_refuse(engine, send, result);
     }
 }
 
@@ -174,6 +183,12 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
     free(it);
 }
 
+static uint64_t io_now_ns(void *context)
+{
+    (void)context;
+    return clock_now_ns();
+}
+
 struct exchange_io engine_exchange_io(struct engine *engine)
 {
     return (struct exchange_io){
@@ -184,6 +199,7 @@ struct exchange_io engine_exchange_io(struct engine *engine)
         .post_receive = io_post_receive,
         .event = io_event,
         .release_worker = io_release_worker,
+        .now_ns = io_now_ns,
     };
 }
 

@@ -33,15 +33,8 @@ bool engine_take_reduced(struct engine *engine)
     return any;
 }
 
-void engine_update_status(struct engine *engine, uint64_t now_ns)
+static void status_take_peers(const struct engine *engine, struct engine_status *status)
 {
-    struct exchange_totals totals;
-    exchange_totals(engine->exchange, &totals);
-    pthread_mutex_lock(&engine->status_lock);
-    struct engine_status *status = &engine->status;
-    status->now_ns = now_ns;
-    status->bytes_in = 0;
-    status->bytes_out = 0;
     for (uint32_t i = 0; i < engine->node_count; i++) {
         const struct engine_peer *peer = &engine->peers[i];
         status->peers[i] = (struct engine_peer_status){.node = i,
@@ -53,36 +46,55 @@ void engine_update_status(struct engine *engine, uint64_t now_ns)
         status->bytes_in += peer->bytes_in;
         status->bytes_out += peer->bytes_out;
     }
-    status->bytes_reduced = totals.bytes_reduced;
-    status->collectives = totals.collectives;
-    status->dropped_messages = totals.dropped_messages;
-    status->slots = totals.slots;
-    status->workers = totals.workers;
-    status->buffer_bytes_used = buffer_pool_used_bytes(engine->pool);
-    status->buffer_bytes_allocated = buffer_pool_allocated_bytes(engine->pool);
-    status->buffer_bytes_reserved = buffer_pool_reserved_bytes(engine->pool);
-    status->buffer_bytes_limit = buffer_pool_limit_bytes(engine->pool);
-    struct exchange_job_totals *jobs =
-        calloc(totals.jobs ? totals.jobs : 1, sizeof(struct exchange_job_totals));
-    struct engine_job_status *shown =
-        realloc(status->jobs, (totals.jobs ? totals.jobs : 1) * sizeof(struct engine_job_status));
-    if (shown)
-        status->jobs = shown;
-    status->job_count = 0;
-    if (jobs && shown) {
-        status->job_count = exchange_job_totals(engine->exchange, jobs, totals.jobs);
-        for (uint32_t i = 0; i < status->job_count; i++) {
-            shown[i] = (struct engine_job_status){.job = jobs[i].job,
-                                                  .bytes_submitted = jobs[i].bytes_submitted,
-                                                  .collectives = jobs[i].collectives,
-                                                  .slots = jobs[i].slots,
-                                                  .groups = jobs[i].groups,
-                                                  .slowest_rank = jobs[i].slowest_rank,
-                                                  .slowest_times = jobs[i].slowest_times,
-                                                  .failed = jobs[i].failed};
-        }
+}
+
+static void status_take_jobs(struct engine_status *status, const struct exchange_job_totals *jobs)
+{
+    for (uint32_t i = 0; i < status->job_count; i++) {
+        status->jobs[i] = (struct engine_job_status){.job = jobs[i].job,
+                                                     .bytes_submitted = jobs[i].bytes_submitted,
+                                                     .collectives = jobs[i].collectives,
+                                                     .slots = jobs[i].slots,
+                                                     .groups = jobs[i].groups,
+                                                     .slowest_rank = jobs[i].slowest_rank,
+                                                     .slowest_times = jobs[i].slowest_times,
+                                                     .failed = jobs[i].failed};
     }
-    pthread_mutex_unlock(&engine->status_lock);
+}
+
+/* The picture is made beside the one that is shown; without memory for it that one stays. */
+void engine_update_status(struct engine *engine, uint64_t now_ns)
+{
+    struct exchange_totals totals;
+    exchange_totals(engine->exchange, &totals);
+    struct exchange_job_totals *jobs = calloc(totals.jobs ? totals.jobs : 1, sizeof(*jobs));
+    struct engine_status made = {
+        .now_ns = now_ns,
+        .bytes_reduced = totals.bytes_reduced,
+        .collectives = totals.collectives,
+        .dropped_messages = totals.dropped_messages,
+        .buffer_bytes_used = buffer_pool_used_bytes(engine->pool),
+        .buffer_bytes_allocated = buffer_pool_allocated_bytes(engine->pool),
+        .buffer_bytes_reserved = buffer_pool_reserved_bytes(engine->pool),
+        .buffer_bytes_limit = buffer_pool_limit_bytes(engine->pool),
+        .slots = totals.slots,
+        .workers = totals.workers,
+        .jobs = calloc(totals.jobs ? totals.jobs : 1, sizeof(*made.jobs)),
+        .job_count = totals.jobs,
+        .peers = calloc(engine->node_count, sizeof(*made.peers)),
+        .peer_count = engine->node_count,
+    };
+    if (jobs && made.jobs && made.peers) {
+        exchange_job_totals(engine->exchange, jobs, totals.jobs);
+        status_take_jobs(&made, jobs);
+        status_take_peers(engine, &made);
+        pthread_mutex_lock(&engine->status_lock);
+        struct engine_status before = engine->status;
+        engine->status = made;
+        pthread_mutex_unlock(&engine->status_lock);
+        made = before;
+    }
+    engine_status_clear(&made);
     free(jobs);
 }
 
@@ -148,16 +160,25 @@ static uint64_t engine_sleep_ns(const struct engine *engine)
     return poll_ns < ns ? poll_ns : ns;
 }
 
+/* Linux has epoll_pwait2 from 5.11 on, and a container's filter of system calls may forbid it. */
+static void engine_wait(struct engine *engine, uint64_t ns)
+{
+    struct epoll_event events[WAKE_EVENTS];
+    struct timespec timeout = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
+    if (!engine->waits_in_ms) {
+        int count = epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL);
+        if (count >= 0 || errno == EINTR)
+            return;
+        engine->waits_in_ms = true;
+    }
+    epoll_wait(engine->poll_descriptor, events, WAKE_EVENTS, (int)(ns / NS_PER_MS) + 1);
+}
+
 static void engine_sleep(struct engine *engine)
 {
     if (!engine_prepare_sleep(engine))
         return;
-    struct epoll_event events[WAKE_EVENTS];
-    uint64_t ns = engine_sleep_ns(engine);
-    struct timespec timeout = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
-    if (epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL) < 0 &&
-        errno == ENOSYS) /* before Linux 5.11 */
-        epoll_wait(engine->poll_descriptor, events, WAKE_EVENTS, (int)(ns / NS_PER_MS) + 1);
+    engine_wait(engine, engine_sleep_ns(engine));
     reducer_cancel_sleep(engine->reducer);
     for (struct engine_worker *it = engine->workers; it; it = it->next)
         arena_daemon_cancel_sleep(&it->exchange.arena);
@@ -167,6 +188,7 @@ void *engine_main(void *argument)
 {
     struct engine *engine = argument;
     while (!engine->stopping) {
+        atomic_fetch_add_explicit(&engine->turns, 1, memory_order_relaxed);
         if (!engine_round(engine))
             engine_sleep(engine);
     }

@@ -36,6 +36,7 @@ struct engine_peer {
 struct engine {
     const struct config *config;
     const struct log *log;
+    const char *instruction_set;
     struct transport *transport;
     struct buffer_pool *pool;
     struct exchange *exchange;
@@ -47,6 +48,7 @@ struct engine {
     const char **node_names;   /* [server_count], from the config */
     uint32_t node_count;
     int poll_descriptor; /* epoll: transport, commands, reducer, doorbells */
+    bool waits_in_ms;    /* there is no epoll_pwait2 */
     int reduce_descriptor;
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     uint32_t address_bytes;
@@ -57,7 +59,8 @@ struct engine {
     bool draining;
     bool stopping;
     uint64_t next_tick_ns;
-    uint64_t stop_ns; /* how long engine_stop lets operations come back; tests shorten it */
+    _Atomic uint64_t turns; /* of its loop; engine_turns reads it */
+    uint64_t stop_ns;       /* how long engine_stop lets operations come back; tests shorten it */
     uint64_t receives_posted;
     uint64_t sends_posted;
 

@@ -1,6 +1,7 @@
 #include "server/engine_queue.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -25,7 +26,7 @@ void engine_queue_clear(struct engine_queue *queue)
     queue->descriptor = -1;
 }
 
-static void queue_ring(struct engine_queue *queue)
+void engine_queue_wake(struct engine_queue *queue)
 {
     uint64_t one = 1;
     ssize_t written = write(queue->descriptor, &one, sizeof(one));
@@ -39,60 +40,56 @@ static void queue_silence(struct engine_queue *queue)
     (void)got; /* nothing to read: it was silent */
 }
 
-void engine_queue_put_command(struct engine_queue *queue, struct engine_command *command)
+/* Both kinds of items begin with the pointer to the next one. */
+static void queue_put(struct engine_queue *queue, void *item)
 {
-    command->next = NULL;
+    *(void **)item = NULL;
     pthread_mutex_lock(&queue->lock);
     if (queue->last)
-        ((struct engine_command *)queue->last)->next = command;
+        *(void **)queue->last = item;
     else
-        queue->first = command;
-    queue->last = command;
-    queue_ring(queue);
+        queue->first = item;
+    queue->last = item;
+    engine_queue_wake(queue);
     pthread_mutex_unlock(&queue->lock);
+}
+
+static void *queue_take(struct engine_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    void *item = queue->first;
+    if (item) {
+        queue->first = *(void **)item;
+        if (!queue->first)
+            queue->last = NULL;
+    } else {
+        queue_silence(queue);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return item;
+}
+
+_Static_assert(offsetof(struct engine_command, next) == 0, "a command is queued by its next");
+_Static_assert(offsetof(struct engine_event, next) == 0, "an event is queued by its next");
+
+void engine_queue_put_command(struct engine_queue *queue, struct engine_command *command)
+{
+    queue_put(queue, command);
 }
 
 struct engine_command *engine_queue_take_command(struct engine_queue *queue)
 {
-    pthread_mutex_lock(&queue->lock);
-    struct engine_command *command = queue->first;
-    if (command) {
-        queue->first = command->next;
-        if (!command->next)
-            queue->last = NULL;
-    } else {
-        queue_silence(queue);
-    }
-    pthread_mutex_unlock(&queue->lock);
-    return command;
+    return queue_take(queue);
 }
 
 void engine_queue_put_event(struct engine_queue *queue, struct engine_event *event)
 {
-    event->next = NULL;
-    pthread_mutex_lock(&queue->lock);
-    if (queue->last)
-        ((struct engine_event *)queue->last)->next = event;
-    else
-        queue->first = event;
-    queue->last = event;
-    queue_ring(queue);
-    pthread_mutex_unlock(&queue->lock);
+    queue_put(queue, event);
 }
 
 struct engine_event *engine_queue_take_event(struct engine_queue *queue)
 {
-    pthread_mutex_lock(&queue->lock);
-    struct engine_event *event = queue->first;
-    if (event) {
-        queue->first = event->next;
-        if (!event->next)
-            queue->last = NULL;
-    } else {
-        queue_silence(queue);
-    }
-    pthread_mutex_unlock(&queue->lock);
-    return event;
+    return queue_take(queue);
 }
 
 struct engine_command *engine_command_create(enum engine_command_type type)
@@ -109,5 +106,6 @@ void engine_command_free(struct engine_command *command)
     if (!command)
         return;
     free(command->numbers);
+    trace_free(command->trace);
     free(command);
 }

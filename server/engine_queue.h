@@ -26,11 +26,13 @@ enum engine_command_type {
     COMMAND_WORKER_DETACH,
     COMMAND_LATE_QUERY,
     COMMAND_DRAIN,
+    COMMAND_TRACE_START,
+    COMMAND_TRACE_STOP,
 };
 
 /* One command; which fields count depends on the type. Freed with engine_command_free. */
 struct engine_command {
-    struct engine_command *next;
+    void *next; /* first: in a queue */
     enum engine_command_type type;
     uint64_t job;
     uint32_t group;
@@ -48,6 +50,8 @@ struct engine_command {
     struct arena arena;
     int submission_doorbell;
     int completion_doorbell;
+    struct trace *trace; /* the command's until it is carried out */
+    uint32_t trace_number;
 };
 
 struct engine_queue {
@@ -57,6 +61,8 @@ struct engine_queue {
     int descriptor; /* an eventfd, rung when the queue becomes non-empty */
 };
 
+/* Rings the descriptor of an empty queue too: who waits for it looks, and finds nothing. */
+void engine_queue_wake(struct engine_queue *queue);
 int engine_queue_init(struct engine_queue *queue, struct error *error);
 void engine_queue_clear(struct engine_queue *queue); /* must be empty */
 

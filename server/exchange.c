@@ -1,7 +1,8 @@
-/* Peers, messages and receives; the rest of the exchange is in exchange_job.c, collective.c and
- * slot.c. */
+/* Peers, messages and receives. The rest of the exchange: exchange_job.c jobs, groups and workers;
+ * collective.c, collective_issue.c and chunk.c a node with ranks; slot.c the owner. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/transport.h"
@@ -234,6 +235,8 @@ void send_submit(struct exchange *exchange, struct exchange_send *send)
         return;
     }
     send->group->pending++;
+    if (send->group->job->trace)
+        send_trace_posted(send);
     exchange->options.io.send(exchange->options.io.context, send);
 }
 
@@ -243,11 +246,21 @@ void send_free(struct exchange *exchange, struct exchange_send *send)
     slab_put(&exchange->sends, send);
 }
 
+void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code)
+{
+    char text[ERROR_TEXT_BYTES];
+    snprintf(text, sizeof(text), "a message to node %s could not be sent: %s",
+             exchange->options.node_names[send->node], error_name(code));
+    exchange_group_fail(send->group, code, text);
+}
+
 void exchange_sent(struct exchange *exchange, struct exchange_send *send)
 {
     struct exchange_group *group = send->group;
     struct chunk *chunk = send->chunk;
     struct exchange_send *then = send->then;
+    if (group->job->trace)
+        send_trace_sent(send);
     send_free(exchange, send);
     if (then)
         slot_last_result(then);
@@ -265,6 +278,8 @@ void task_submit(struct exchange_group *group, struct reduce_task *task)
 {
     struct exchange *exchange = group->job->exchange;
     task->group = group;
+    task->timed = group->job->trace != NULL;
+    task->begin_ns = 0;
     group->pending++;
     exchange->bytes_reduced += task->count * dtype_bytes(task->dtype) * task->inputs;
     exchange->options.io.reduce(exchange->options.io.context, task);
@@ -350,6 +365,10 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
                              "a result for group %" PRIu32 ", in which it owns no shard",
                              group->id);
         return chunk_result(group, from, header, buffer, error);
+    case WIRE_PROBE:
+    case WIRE_READY:
+    case WIRE_GONE:
+        return probe_message(group, from, header, error);
     default:
         return message_error(group, from, header, buffer, error);
     }
@@ -480,7 +499,8 @@ bool exchange_idle(const struct exchange *exchange)
             if (group->failed)
                 continue;
             uint64_t sequence, first_ns;
-            if (group->oldest || group->pending || slot_oldest_waiting(group, &sequence, &first_ns))
+            if (group->oldest || group->transfers || group->pending ||
+                slot_oldest_waiting(group, &sequence, &first_ns))
                 return false;
         }
     }
@@ -501,6 +521,11 @@ void exchange_check(const struct exchange *exchange)
             for (uint32_t i = 0; i < group->node_count; i++)
                 assert(group->slots_of[i] <= group->window);
             group_check_queues(group);
+            for (const struct collective *it = group->transfers; it; it = it->next) {
+                assert(it->in_flight <= group->window);
+                assert(it->issued <= it->ready && it->in_flight == it->issued - it->delivered);
+                assert(collective_find(group, it->sequence, it->ask.block) == it);
+            }
             for (const struct collective *it = group->oldest; it; it = it->next) {
                 assert(it->issued <= it->ready && it->delivered <= it->issued);
                 assert(collective_find(group, it->sequence, it->ask.block) == it);

@@ -30,6 +30,7 @@
 #include "common/error.h"
 #include "common/wire.h"
 #include "server/engine_event.h"
+#include "server/trace.h"
 
 struct exchange;
 struct chunk;
@@ -52,6 +53,8 @@ struct reduce_task {
     struct exchange_group *group; /* the exchange's, like the two below */
     void (*finish)(struct reduce_task *task);
     void *owner;
+    bool timed; /* whoever does it is asked for the two below */
+    uint64_t begin_ns, end_ns;
 };
 
 /* A message on its way out; exchange_sent gives it back. */
@@ -66,6 +69,7 @@ struct exchange_send {
     struct chunk *chunk;            /* whose memory the worker may not have back before; or NULL */
     struct exchange_send *then;     /* goes when this one and the others that say so are done */
     uint32_t waits;                 /* for so many */
+    uint64_t posted_ns;             /* when io->send was given it, in a trace */
     uint8_t header[WIRE_HEADER_BYTES];
 };
 
@@ -82,6 +86,8 @@ struct exchange_worker {
     uint64_t handed_bytes;
     uint32_t handed_chunks;
     uint32_t requests;
+    uint32_t transfers; /* of those */
+    uint64_t given_back; /* chunks that it has not told of copying out; it need not */
 };
 
 struct exchange_io {
@@ -100,6 +106,8 @@ struct exchange_io {
     void (*event)(void *context, struct engine_event *event);
     /* A worker that was attached is no longer needed: its job is gone. */
     void (*release_worker)(void *context, struct exchange_worker *worker);
+    /* Asked while a trace is taken; may be NULL where none ever is. */
+    uint64_t (*now_ns)(void *context);
 };
 
 struct exchange_options {
@@ -163,6 +171,8 @@ void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct 
 /* Receives still posted will not come back: the fabric is about to be closed. */
 void exchange_abandon_receives(struct exchange *exchange);
 void exchange_sent(struct exchange *exchange, struct exchange_send *send);
+/* It will not be sent, although its peer is there: the group fails. exchange_sent follows. */
+void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code);
 void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
 
 /* Issue what the calls above have made possible. To be called after each batch of them. */
@@ -173,6 +183,13 @@ void exchange_tick(struct exchange *exchange, uint64_t now_ns);
 /* Emits ENGINE_LATE with the ranks of this node that have not submitted the sequence. */
 void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t group,
                          uint64_t sequence);
+
+/* Record in trace->records what the chunks of trace->job go through. ERR_STATE: no such job is
+ * open, or one is traced; the caller keeps the trace. Otherwise it comes back with ENGINE_TRACED,
+ * at exchange_trace_stop or the job's end. */
+int exchange_trace_start(struct exchange *exchange, struct trace *trace, struct error *error);
+/* Nothing, when that trace is over. */
+void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_end end);
 
 /* Whether no collective is in progress. */
 bool exchange_idle(const struct exchange *exchange);

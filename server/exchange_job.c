@@ -7,11 +7,8 @@
 
 #include "common/memory.h"
 #include "common/reduce.h"
+#include "common/window.h"
 #include "server/exchange_private.h"
-
-/* Beyond this many nodes the window shrinks, so that an owner's buffers grow no further. */
-#define WINDOW_FULL_NODES 16u
-#define WINDOW_LEAST 2u
 
 /* --- finding ---------------------------------------------------------------------------------- */
 
@@ -135,13 +132,7 @@ static void group_fill_owners(struct exchange_group *group)
             group->owner_nodes[group->owner_count++] = group->nodes[i];
     }
     group->self_owner = group_owner_index(group, options->self);
-    /* The same on every daemon: it depends on the roster and the shared configuration only. */
-    group->window = options->window_chunks;
-    if (group->node_count > WINDOW_FULL_NODES) {
-        group->window = group->window * WINDOW_FULL_NODES / group->node_count;
-        if (group->window < WINDOW_LEAST)
-            group->window = WINDOW_LEAST;
-    }
+    group->window = window_chunks(options->window_chunks, group->node_count);
 }
 
 /* How many messages of this group the node may have under way to this one. */
@@ -149,12 +140,9 @@ static uint32_t group_receives_from(const struct exchange_group *group, uint32_t
 {
     if (group->single || node == group->job->exchange->options.self)
         return 0;
-    uint32_t receives = 0;
-    if (group->self_owner != NO_INDEX && group_node_index(group, node) != NO_INDEX)
-        receives += group->window + 1; /* contributions, and one DISAGREE */
-    if (group->self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX)
-        receives += group->window + 1; /* results, and the ERROR that answers a DISAGREE */
-    return receives;
+    return window_receives(
+        group->window, group->self_owner != NO_INDEX && group_node_index(group, node) != NO_INDEX,
+        group->self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX);
 }
 
 static struct exchange_peer *group_account(const struct exchange_group *group, uint32_t node)
@@ -170,13 +158,14 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     uint32_t nodes = exchange->options.node_count;
     uint64_t wanted = 0;
     if (!group->single && group->local_count > 1)
-        wanted += (uint64_t)group->window * group->owner_count;
+        wanted += window_sums(group->window, group->owner_count);
     for (uint32_t node = 0; node < nodes; node++)
         wanted += group_receives_from(group, node);
     int result = buffer_pool_reserve(exchange->options.pool, wanted, error);
     if (result != 0)
         return result;
     group->reserved = wanted;
+    group->promised = true;
     for (uint32_t node = 0; node < nodes; node++)
         group_account(group, node)->allowed += group_receives_from(group, node);
     for (uint32_t node = 0; node < nodes; node++)
@@ -184,9 +173,13 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     return 0;
 }
 
+/* Late messages find the receives that they were promised: those stay posted. */
 static void group_unreserve(struct exchange_group *group)
 {
     struct exchange *exchange = group->job->exchange;
+    if (!group->promised)
+        return;
+    group->promised = false;
     for (uint32_t node = 0; node < exchange->options.node_count; node++)
         group_account(group, node)->allowed -= group_receives_from(group, node);
     buffer_pool_unreserve(exchange->options.pool, group->reserved);
@@ -205,6 +198,7 @@ static void group_free_arrays(struct exchange_group *group)
     free(group->queues);
     free(group->slots_of);
     free(group->disagreed);
+    free(group->left);
     free(group);
 }
 
@@ -228,12 +222,13 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
         .queues = calloc((size_t)servers + nodes, sizeof(struct outlet *)),
         .slots_of = calloc(nodes, sizeof(uint32_t)),
         .disagreed = calloc(nodes, sizeof(bool)),
+        .left = calloc(size, sizeof(bool)),
         .least_left = UINT64_MAX,
         .least_disagreed = UINT64_MAX,
     };
     if (!group->ranks || !group->nodes || !group->locals || !group->owner_nodes ||
         !group->weights || !group->in_flight || !group->queues || !group->slots_of ||
-        !group->disagreed) {
+        !group->disagreed || !group->left) {
         group_free_arrays(group);
         return NULL;
     }
@@ -287,6 +282,7 @@ static void group_drop(struct exchange_group *group)
     assert(group->pending == 0);
     collectives_drop(group);
     slots_drop(group);
+    probes_drop(group);
     memset(group->in_flight, 0, group->owner_count * sizeof(*group->in_flight));
     memset(group->slots_of, 0, group->node_count * sizeof(*group->slots_of));
 }
@@ -351,7 +347,10 @@ void exchange_rank_left(struct exchange *exchange, uint64_t job_id, uint32_t id,
 {
     struct exchange_job *job = exchange_job_find(exchange, job_id);
     struct exchange_group *group = job ? exchange_group_find(job, id) : NULL;
-    if (!group || group->failed || sequences >= group->least_left)
+    if (!group || group->failed)
+        return;
+    transfers_rank_left(group, rank);
+    if (sequences >= group->least_left)
         return;
     group->least_left = sequences;
     group->left_rank = rank;
@@ -477,10 +476,12 @@ void exchange_job_settle(struct exchange_job *job)
             group_free(group);
             continue;
         }
-        if (group->failed && quiet)
+        if (group->failed && quiet) {
             group_drop(group);
-        else if (group->failed && !group->dropped)
+            group_unreserve(group);
+        } else if (group->failed && !group->dropped) {
             group_drop_idle(group);
+        }
         link = &group->next;
     }
     if (job->closing && !job->groups)
@@ -492,6 +493,7 @@ void exchange_job_fail(struct exchange *exchange, uint64_t id)
     struct exchange_job *job = exchange_job_find(exchange, id);
     if (!job || job->failed)
         return;
+    job_trace_over(job, TRACE_END_JOB_FAILED);
     job->failed = true;
     for (struct exchange_group *group = job->groups; group; group = group->next)
         group->failed = true;
@@ -503,6 +505,7 @@ void exchange_job_close(struct exchange *exchange, uint64_t id)
     struct exchange_job *job = exchange_job_find(exchange, id);
     if (!job)
         return;
+    job_trace_over(job, TRACE_END_JOB_CLOSED);
     job->failed = true;
     job->closing = true;
     for (struct exchange_group *group = job->groups; group; group = group->next) {
@@ -529,6 +532,8 @@ int exchange_attach(struct exchange *exchange, uint64_t id, struct exchange_work
     worker->next = job->workers;
     job->workers = worker;
     job->by_rank[worker->rank] = worker;
+    if (job->trace)
+        arena_set_tracing(&worker->arena, true);
     exchange->workers++;
     return 0;
 }

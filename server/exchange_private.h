@@ -12,6 +12,7 @@
 #define NO_INDEX UINT32_MAX
 #define SLOT_BUCKETS 64 /* a power of two */
 #define COLLECTIVE_BUCKETS 1024
+#define PROBE_BUCKETS 64
 
 struct exchange_peer {
     bool up;
@@ -41,6 +42,7 @@ struct exchange {
     uint64_t dropped_messages;
     uint64_t slots;
     uint32_t workers;
+    struct exchange_job *traced; /* the one that has a trace, or NULL */
 };
 
 struct exchange_job {
@@ -61,8 +63,9 @@ struct exchange_job {
     uint64_t bytes_submitted;
     uint64_t collectives;
     uint64_t slots;
-    bool failed;  /* nothing moves any more */
-    bool closing; /* free it when nothing is pending */
+    bool failed;         /* nothing moves any more */
+    bool closing;        /* free it when nothing is pending */
+    struct trace *trace; /* being taken, or NULL */
 };
 
 /* One rank of a group on this node. */
@@ -74,6 +77,7 @@ struct local_rank {
     struct wire_ask last;   /* that collective */
     struct collective *submitted; /* the newest that it has submitted, or the one before that in the
                                    * group's list when that is gone */
+    struct any_receive *any;      /* its receives from any rank (probe.c); NULL: none so far */
 };
 
 struct exchange_group {
@@ -104,12 +108,19 @@ struct exchange_group {
     uint32_t *slots_of;     /* [node_count]: open slots here that the node has contributed to */
     bool *disagreed;        /* [node_count]: its DISAGREE has come; beside the window, and once */
     uint64_t reserved;      /* buffers promised for sums on this node and for receives */
+    bool promised;          /* until it has failed, or closes, and nothing is pending */
 
     struct collective *oldest; /* in the order of sequence, then block */
     struct collective *newest;
     struct collective *collective_table[COLLECTIVE_BUCKETS];
-    uint64_t collectives; /* in the list */
-    uint32_t chunks;      /* of all of them, made or not */
+    struct collective *transfers;  /* sends, not in the list: they have an order of their own */
+    struct outlet *transfer_queue; /* those with a chunk to issue */
+    bool *left;                    /* [size]: ranks of the group that have left the job */
+    uint64_t transfer_slots;       /* open here */
+    struct probe_pair *probes[PROBE_BUCKETS]; /* what receivers from any rank ask of this node */
+    uint64_t probe_version;                   /* of the last that a rank of this node has asked */
+    uint64_t collectives;                     /* in the list */
+    uint32_t chunks;                          /* of those and of transfers, made or not */
     struct slot *slot_table[SLOT_BUCKETS];
     uint64_t pending; /* tasks and sends under way that touch its memory */
     struct slab chunk_slab;
@@ -156,9 +167,10 @@ struct collective {
     uint64_t first_ns; /* when the first local rank submitted it */
     struct wire_ask ask;
     struct route route;
-    uint32_t owner;  /* of a block: place among the owners */
-    uint32_t needed; /* local ranks that take part */
-    bool single;     /* all that take part are on this node: one hop, no owner */
+    uint32_t owner;     /* of a block: place among the owners */
+    uint32_t needed;    /* local ranks that take part */
+    bool single;        /* all that take part are on this node: one hop, no owner */
+    uint32_t in_flight; /* of a transfer: chunks issued and not delivered */
     struct layout layout;
     uint32_t element_bytes;
     uint32_t priority;
@@ -181,7 +193,9 @@ struct chunk {
     struct collective *collective;
     struct layout_chunk place;
     uint32_t index;
-    uint32_t owner; /* place among the group's owners */
+    uint32_t owner;     /* place among the group's owners */
+    uint32_t last_rank; /* in a trace: who handed it over last */
+    uint64_t stage_ns;  /* in a trace: when its present stage began */
     enum chunk_state state;
     uint32_t unsent; /* sends straight from an arena; until they are done it is not written to, nor
                       * given back to its worker */
@@ -212,10 +226,12 @@ struct slot {
     struct reduce_task task;
     uint64_t sequence;
     uint64_t first_ns;
+    uint64_t stage_ns; /* in a trace: when its present stage began */
     uint32_t block;
     uint32_t chunk;
     uint32_t heard;
     uint32_t needed; /* nodes that take part, as the first that was heard has it */
+    bool transfer;
     enum slot_state state;
     struct wire_ask ask;
     struct layout_chunk place;
@@ -271,15 +287,53 @@ struct collective *collective_find(struct exchange_group *group, uint64_t sequen
  * all nodes. */
 bool collective_comes_before(const struct collective *collective, uint64_t sequence,
                              uint32_t block);
-int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
-                      const struct arena_submission *submission, struct error *error);
 int collective_hand_over(struct exchange_group *group, uint32_t local,
                          struct exchange_worker *worker, const struct arena_submission *submission,
                          struct error *error);
 /* All its chunks are delivered: tell the ranks, free it. */
 void collective_complete(struct collective *collective);
 
+struct wire_ask submission_ask(const struct arena_submission *submission);
+bool is_transfer(const struct wire_ask *ask);
+/* Not yet in a list. */
+struct collective *collective_create(struct exchange_group *group, uint64_t sequence,
+                                     const struct wire_ask *ask, uint32_t priority,
+                                     struct error *error);
+/* A local rank's part of it; true when all that are here have submitted theirs. */
+bool collective_add_part(struct collective *collective, uint32_t local, const struct wire_ask *ask,
+                         const struct arena_submission *submission);
+int submission_check_worker(const struct exchange_worker *worker,
+                            const struct arena_submission *submission, const struct wire_ask *ask,
+                            struct error *error);
+
+/* transfer.c: sends, from one rank to another. */
+int transfer_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
+                    const struct arena_submission *submission, struct error *error);
+/* Of all transfers, in turns. */
+void transfers_issue(struct exchange_group *group);
+/* The rank has left the job: fail the group when a transfer waits for it. */
+void transfers_rank_left(struct exchange_group *group, uint32_t job_rank);
+/* How many slots other nodes' asks can honestly make. */
+uint64_t transfer_slots_most(const struct exchange_group *group);
+/* Another node asks for the transfer: the same, when the sender is gone and has not sent. */
+void transfer_check_source(struct exchange_group *group, uint64_t sequence,
+                           const struct wire_ask *ask);
+
+/* probe.c: receives from any rank */
+int probe_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
+                 const struct arena_submission *submission, struct error *error);
+/* PROBE, READY or GONE, from a node. */
+int probe_message(struct exchange_group *group, uint32_t node, const struct wire_header *header,
+                  struct error *error);
+/* The transfer's sender has submitted it. */
+void probes_sent(struct exchange_group *group, const struct collective *transfer);
+/* A rank of this node, by its place in the group, has left the job. */
+void probes_rank_left(struct exchange_group *group, uint32_t rank);
+void probes_drop(struct exchange_group *group);
+
 /* collective_issue.c */
+/* Issue the outlet's next chunk; false when memory is lacking. */
+bool outlet_issue(struct outlet *outlet, uint32_t *in_flight);
 /* All local ranks have handed chunks [0, ready) over. */
 void collective_advance_ready(struct collective *collective, uint32_t ready);
 void outlet_leave(struct outlet *outlet);
@@ -333,6 +387,8 @@ void slot_disagree_local(struct collective *collective);
  * has failed, free it. */
 void slot_last_result(struct exchange_send *last);
 void slots_drop(struct exchange_group *group);
+/* transfer_check_source of all that have been asked for. */
+void slots_check_sources(struct exchange_group *group);
 void slots_drop_idle(struct exchange_group *group);
 bool slot_has_chunk(struct exchange_group *group, const struct chunk *chunk);
 /* Slots of the group that wait: the oldest one's sequence, since when, and which nodes it lacks.
@@ -341,6 +397,74 @@ bool slot_oldest_waiting(const struct exchange_group *group, uint64_t *sequence,
                          uint64_t *first_ns);
 void slot_missing_nodes(const struct exchange_group *group, uint64_t sequence,
                         struct engine_event *event);
+
+/* exchange_trace.c. The functions in a line of their own are for jobs that are traced; the others
+ * look first, and are what the files above call. */
+void chunk_trace_stage(struct chunk *chunk, enum trace_stage stage);
+void chunk_trace_task_done(struct chunk *chunk);
+void chunk_trace_handed_over(struct chunk *chunk, const struct exchange_worker *worker,
+                             const struct arena_submission *submission);
+void slot_trace_made(struct slot *slot);
+void slot_trace_gathered(struct slot *slot, uint32_t node_index);
+void slot_trace_task_done(struct slot *slot);
+void collective_trace_end(const struct collective *collective, enum trace_stage stage,
+                          uint32_t rank);
+void send_trace_posted(struct exchange_send *send);
+void send_trace_sent(const struct exchange_send *send);
+/* An ARENA_COPIED; nothing more than checked when the job is not traced. ERR_PROTOCOL: more of them
+ * than chunks that were given back. */
+int worker_trace_copied(struct exchange_worker *worker, const struct arena_submission *submission,
+                        struct error *error);
+/* The job fails or closes: its trace is over. */
+void job_trace_over(struct exchange_job *job, enum trace_end end);
+
+/* A stage of the chunk ends now. */
+static inline void chunk_trace(struct chunk *chunk, enum trace_stage stage)
+{
+    if (chunk->collective->group->job->trace)
+        chunk_trace_stage(chunk, stage);
+}
+
+/* Its task is done. */
+static inline void chunk_trace_task(struct chunk *chunk)
+{
+    if (chunk->collective->group->job->trace)
+        chunk_trace_task_done(chunk);
+}
+
+static inline void chunk_trace_handed(struct chunk *chunk, const struct exchange_worker *worker,
+                                      const struct arena_submission *submission)
+{
+    if (worker->job->trace)
+        chunk_trace_handed_over(chunk, worker, submission);
+}
+
+static inline void slot_trace_begin(struct slot *slot)
+{
+    if (slot->group->job->trace)
+        slot_trace_made(slot);
+}
+
+/* All nodes have been heard, this one last. */
+static inline void slot_trace_gather(struct slot *slot, uint32_t node_index)
+{
+    if (slot->group->job->trace)
+        slot_trace_gathered(slot, node_index);
+}
+
+static inline void slot_trace_task(struct slot *slot)
+{
+    if (slot->group->job->trace)
+        slot_trace_task_done(slot);
+}
+
+/* Its ranks have arrived, this job rank last, or it is complete. */
+static inline void collective_trace(const struct collective *collective, enum trace_stage stage,
+                                    uint32_t rank)
+{
+    if (collective->group->job->trace)
+        collective_trace_end(collective, stage, rank);
+}
 
 /* collective.c: encode what the local ranks asked for; the bytes written, at most room. */
 uint32_t collective_encode_asks(const struct collective *collective, uint8_t *bytes, uint32_t room);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/ring.h"
 
 #define REDUCER_RING_ENTRIES 1024
@@ -36,8 +37,12 @@ struct reducer {
 
 static void task_run(const struct reducer *reducer, struct reduce_task *task)
 {
+    if (task->timed)
+        task->begin_ns = clock_now_ns();
     reduce_run(reducer->kernels, task->dtype, task->op, task->in, task->inputs, task->out,
                task->outputs, task->count, task->divisor);
+    if (task->timed)
+        task->end_ns = clock_now_ns();
 }
 
 static void *reduce_thread_main(void *argument)

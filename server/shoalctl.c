@@ -1,24 +1,20 @@
-/* shoalctl: asks the daemon of this node how it is, and tells it to drain. */
+/* shoalctl: asks the daemon of this node how it is, takes traces, and tells it to drain. */
 #include <assert.h>
-#include <errno.h>
 #include <getopt.h>
-#include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "common/env.h"
 #include "common/error.h"
+#include "common/message.h"
 #include "server/shoalctl_print.h"
+#include "server/shoalctl_trace.h"
 
 #define EXIT_NO_DAEMON 1
 #define EXIT_USAGE 2
-#define ANSWER_MS 10000
-#define LINE_BYTES_MAX (64u << 20) /* of a status with every job and peer that limits allow */
 #define DEFAULT_SOCKET "/run/shoal/shoald.sock"
 
 static const char usage_text[] =
@@ -27,6 +23,12 @@ static const char usage_text[] =
     "  jobs [--json]                         the jobs alone\n"
     "  drain [--wait]                        take no new jobs, finish what runs, then end;\n"
     "                                        root or the daemon's own user only\n"
+    "  trace JOB [--seconds S] [--output FILE]\n"
+    "                                        record what the chunks of a job go through on this\n"
+    "                                        node, for 2 or S seconds, and write it to trace.json\n"
+    "                                        or FILE (-: stdout) for chrome://tracing or "
+    "Perfetto;\n"
+    "                                        the job's user, root or the daemon's own user only\n"
     "  --socket PATH   the daemon's socket (default: SHOAL_SOCKET, then\n"
     "                  " DEFAULT_SOCKET ")\n"
     "  --help, --version\n"
@@ -37,14 +39,8 @@ struct options {
     const char *command;
     bool json, watch, wait, help, version;
     double watch_s;
-};
-
-/* One conversation with the daemon. */
-struct conversation {
-    const char *path;
-    int fd;
-    char *bytes; /* received and not yet taken */
-    size_t used, room;
+    struct trace_options trace;
+    bool seconds;
 };
 
 /* --- options -------------------------------------------------------------------------------- */
@@ -65,11 +61,22 @@ static bool parse_seconds(const char *text, double *seconds)
     return true;
 }
 
+static bool command_is(const struct options *options, const char *command)
+{
+    return options->command && strcmp(options->command, command) == 0;
+}
+
 static int command_take(struct options *options, const char *word)
 {
-    if (!options->command &&
-        (strcmp(word, "status") == 0 || strcmp(word, "jobs") == 0 || strcmp(word, "drain") == 0)) {
-        options->command = word;
+    static const char *const commands[] = {"status", "jobs", "drain", "trace"};
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]) && !options->command; i++) {
+        if (strcmp(word, commands[i]) == 0) {
+            options->command = word;
+            return 0;
+        }
+    }
+    if (command_is(options, "trace") && !options->trace.job) {
+        options->trace.job = word;
         return 0;
     }
     /* The seconds of --watch may stand apart from it. */
@@ -84,13 +91,19 @@ static int options_check(const struct options *options)
         return 0;
     if (!options->command)
         return usage_error("which command?", "");
-    bool drain = strcmp(options->command, "drain") == 0;
-    if (options->wait && !drain)
+    bool trace = command_is(options, "trace");
+    if (options->wait && !command_is(options, "drain"))
         return usage_error("--wait is for drain", "");
-    if (options->watch && strcmp(options->command, "status") != 0)
+    if (options->watch && !command_is(options, "status"))
         return usage_error("--watch is for status", "");
-    if (options->json && drain)
+    if (options->json && (trace || command_is(options, "drain")))
         return usage_error("--json is for status and jobs", "");
+    if ((options->seconds || options->trace.output) && !trace)
+        return usage_error("--seconds and --output are for trace", "");
+    if (trace && !options->trace.job)
+        return usage_error("which job is to be traced?", "");
+    if (trace && strlen(options->trace.job) >= MESSAGE_NAME_BYTES)
+        return usage_error("no job has so long a name: ", options->trace.job);
     return 0;
 }
 
@@ -101,6 +114,8 @@ static int options_parse(int argc, char **argv, struct options *options)
         {"json", no_argument, NULL, 'j'},
         {"watch", optional_argument, NULL, 'w'},
         {"wait", no_argument, NULL, 'W'},
+        {"seconds", required_argument, NULL, 'S'},
+        {"output", required_argument, NULL, 'o'},
         {"help", no_argument, NULL, 'h'},
         {"version", no_argument, NULL, 'v'},
         {NULL, 0, NULL, 0},
@@ -129,6 +144,14 @@ static int options_parse(int argc, char **argv, struct options *options)
         case 'W':
             options->wait = true;
             break;
+        case 'S':
+            options->seconds = true;
+            if (trace_parse_seconds(optarg, &options->trace.duration_ms) != 0)
+                return usage_error("--seconds: must be 0.001 to 60, got ", optarg);
+            break;
+        case 'o':
+            options->trace.output = optarg;
+            break;
         case 'h':
             options->help = true;
             break;
@@ -145,132 +168,6 @@ static int options_parse(int argc, char **argv, struct options *options)
         if (command_take(options, argv[optind]))
             return ERR_INVALID;
     return options_check(options);
-}
-
-/* --- conversation --------------------------------------------------------------------------- */
-
-static int conversation_open(struct conversation *talk, struct error *error)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t length = strlen(talk->path);
-    if (length >= sizeof(address.sun_path))
-        return error_set(error, ERR_INVALID, "%s is too long for a socket", talk->path);
-    memcpy(address.sun_path, talk->path, length + 1);
-    talk->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (talk->fd < 0)
-        return error_set_errno(error, errno, "cannot open a socket");
-    if (connect(talk->fd, (struct sockaddr *)&address, sizeof(address)))
-        return error_set_errno(error, errno, "no daemon at %s", talk->path);
-    return 0;
-}
-
-static void conversation_close(struct conversation *talk)
-{
-    if (talk->fd >= 0)
-        close(talk->fd);
-    free(talk->bytes);
-}
-
-static int line_send(struct conversation *talk, const char *line, struct error *error)
-{
-    size_t length = strlen(line);
-    while (length) {
-        ssize_t sent = send(talk->fd, line, length, MSG_NOSIGNAL);
-        if (sent < 0 && errno != EINTR)
-            return error_set_errno(error, errno, "cannot write to the daemon at %s", talk->path);
-        if (sent > 0) {
-            line += sent;
-            length -= (size_t)sent;
-        }
-    }
-    return 0;
-}
-
-/* More bytes, or an error; ERR_DISCONNECTED at the end. deadline_ns 0: no deadline. */
-static int bytes_receive(struct conversation *talk, uint64_t deadline_ns, struct error *error)
-{
-    int wait_ms = -1;
-    if (deadline_ns) {
-        uint64_t now = clock_now_ns();
-        if (now >= deadline_ns)
-            return error_set(error, ERR_TIMEOUT, "the daemon at %s does not answer", talk->path);
-        wait_ms = (int)((deadline_ns - now) / NS_PER_MS) + 1;
-    }
-    struct pollfd polled = {.fd = talk->fd, .events = POLLIN};
-    if (poll(&polled, 1, wait_ms) <= 0)
-        return 0;
-    if (talk->room - talk->used < 4096) {
-        size_t room = talk->room * 2 + 65536;
-        char *bytes = room <= LINE_BYTES_MAX ? realloc(talk->bytes, room) : NULL;
-        if (!bytes)
-            return error_set(error, ERR_MEMORY, "the answer of the daemon is too long");
-        talk->bytes = bytes;
-        talk->room = room;
-    }
-    ssize_t got = recv(talk->fd, talk->bytes + talk->used, talk->room - talk->used, 0);
-    if (got < 0 && errno != EINTR)
-        return error_set_errno(error, errno, "cannot read from the daemon at %s", talk->path);
-    if (got == 0)
-        return error_set(error, ERR_DISCONNECTED, "the daemon at %s closed the connection",
-                         talk->path);
-    talk->used += got > 0 ? (size_t)got : 0;
-    return 0;
-}
-
-/* The next object. An "error" object becomes an error. *object is the caller's. */
-static int object_receive(struct conversation *talk, const char *type, json_t **object,
-                          struct error *error)
-{
-    uint64_t deadline = clock_now_ns() + ANSWER_MS * NS_PER_MS;
-    char *end;
-    while (!(end = talk->used ? memchr(talk->bytes, '\n', talk->used) : NULL)) {
-        int result = bytes_receive(talk, deadline, error);
-        if (result)
-            return result;
-    }
-    size_t length = (size_t)(end - talk->bytes) + 1;
-    json_error_t place;
-    json_t *read = json_loadb(talk->bytes, length, 0, &place);
-    memmove(talk->bytes, talk->bytes + length, talk->used - length);
-    talk->used -= length;
-    const char *got = json_string_value(json_object_get(read, "type"));
-    int result = 0;
-    if (got && strcmp(got, "error") == 0) {
-        const char *text = json_string_value(json_object_get(read, "text"));
-        char shown[512];
-        shoalctl_format_text(text ? text : "no reason given", shown, sizeof(shown));
-        result = error_set(error, ERR_REFUSED, "the daemon at %s says: %s", talk->path, shown);
-    } else if (!got || strcmp(got, type) != 0) {
-        result = error_set(error, ERR_PROTOCOL, "%s is no shoald: its answer is no \"%s\"",
-                           talk->path, type);
-    }
-    if (result)
-        json_decref(read);
-    else
-        *object = read;
-    return result;
-}
-
-static int hello_exchange(struct conversation *talk, struct error *error)
-{
-    char line[256];
-    snprintf(line, sizeof(line),
-             "{\"type\":\"hello\",\"protocol\":1,\"software\":\"shoalctl " SHOAL_VERSION
-             "\",\"pid\":%d}\n",
-             (int)getpid());
-    int result = line_send(talk, line, error);
-    json_t *hello = NULL;
-    if (result == 0)
-        result = object_receive(talk, "hello", &hello, error);
-    if (result)
-        return result;
-    json_int_t protocol = json_integer_value(json_object_get(hello, "protocol"));
-    json_decref(hello);
-    if (protocol != 1)
-        return error_set(error, ERR_PROTOCOL,
-                         "the daemon at %s speaks protocol %d, this shoalctl 1", talk->path,
-                         (int)protocol);
-    return 0;
 }
 
 /* --- commands ------------------------------------------------------------------------------- */
@@ -316,7 +213,7 @@ static int status_command(struct conversation *talk, const struct options *optio
         json_t *status;
         int result = line_send(talk, "{\"type\":\"status\"}\n", error);
         if (result == 0)
-            result = object_receive(talk, "status", &status, error);
+            result = object_receive(talk, "status", TALK_ANSWER_MS, &status, error);
         if (result)
             return result;
         status_show(options, status);
@@ -335,7 +232,7 @@ static int drain_command(struct conversation *talk, const struct options *option
     json_t *answer;
     int result = line_send(talk, "{\"type\":\"drain\"}\n", error);
     if (result == 0)
-        result = object_receive(talk, "draining", &answer, error);
+        result = object_receive(talk, "draining", TALK_ANSWER_MS, &answer, error);
     if (result)
         return result;
     json_decref(answer);
@@ -350,9 +247,19 @@ static int drain_command(struct conversation *talk, const struct options *option
     return 0;
 }
 
+static int command_run(struct conversation *talk, const struct options *options,
+                       struct error *error)
+{
+    if (command_is(options, "drain"))
+        return drain_command(talk, options, error);
+    if (command_is(options, "trace"))
+        return shoalctl_trace(talk, &options->trace, error);
+    return status_command(talk, options, error);
+}
+
 int main(int argc, char **argv)
 {
-    struct options options = {.watch_s = 2};
+    struct options options = {.watch_s = 2, .trace.duration_ms = TRACE_DEFAULT_MS};
     if (options_parse(argc, argv, &options))
         return EXIT_USAGE;
     if (options.help || options.version) {
@@ -369,8 +276,7 @@ int main(int argc, char **argv)
     if (result == 0)
         result = hello_exchange(&talk, &error);
     if (result == 0)
-        result = strcmp(options.command, "drain") == 0 ? drain_command(&talk, &options, &error)
-                                                       : status_command(&talk, &options, &error);
+        result = command_run(&talk, &options, &error);
     conversation_close(&talk);
     if (result) {
         fprintf(stderr, "shoalctl: %s\n", error.text);

@@ -2,11 +2,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -15,11 +17,15 @@
 #include "common/env.h"
 #include "common/log.h"
 #include "common/number_text.h"
-#include "common/reduce.h"
 #include "common/sd_notify.h"
 #include "common/topology.h"
 #include "server/control.h"
 #include "server/engine.h"
+
+/* The daemon's own descriptors, and those for another daemon: generous. */
+#define OWN_DESCRIPTORS 64u
+#define PEER_DESCRIPTORS 8u
+#define WORKER_DESCRIPTORS 3u /* its socket and two doorbells; its arena's is closed */
 
 /* Documented in server/README.md. */
 enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };
@@ -56,7 +62,6 @@ struct daemon {
     struct auth_secret secret;
     struct topology *topology;
     char topology_text[512];
-    const char *instruction_set;
     int signal_fd;
     struct engine *engine;
     struct control *control;
@@ -196,6 +201,30 @@ static int start_signals(struct daemon *daemon, struct error *error)
     return 0;
 }
 
+/* What a shell or a service manager gives softly is often less than a node with many ranks needs.
+ */
+static int start_descriptors(struct daemon *daemon, struct error *error)
+{
+    const struct config *config = &daemon->config;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return error_set_errno(error, errno, "RLIMIT_NOFILE");
+    rlim_t soft = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+        limit.rlim_cur = soft;
+    uint64_t others = config->connections - config->workers;
+    uint64_t needed = OWN_DESCRIPTORS + (uint64_t)PEER_DESCRIPTORS * config->server_count +
+                      (uint64_t)WORKER_DESCRIPTORS * config->workers + others;
+    if (needed > limit.rlim_cur)
+        return error_set(error, ERR_CONFIG,
+                         "limits.connections %u with limits.workers %u takes %" PRIu64
+                         " descriptors, and this process may have %" PRIu64
+                         ": lower them, or raise its hard limit (ulimit -Hn, LimitNOFILE)",
+                         config->connections, config->workers, needed, (uint64_t)limit.rlim_cur);
+    return 0;
+}
+
 static int start_manager(struct daemon *daemon, struct error *error)
 {
     daemon->notify_socket = env_text("NOTIFY_SOCKET");
@@ -213,14 +242,6 @@ static int start_secret(struct daemon *daemon, struct error *error)
 
 static int start_machine(struct daemon *daemon, struct error *error)
 {
-    enum reduce_isa isa = reduce_isa_best();
-    if (strcmp(daemon->config.isa, "auto") != 0 && reduce_isa_parse(daemon->config.isa, &isa) < 0)
-        return error_set(error, ERR_CONFIG, "data.instruction_set %s is unknown",
-                         daemon->config.isa);
-    if (!reduce_isa_supported(isa))
-        return error_set(error, ERR_UNSUPPORTED, "data.instruction_set %s: this machine has not %s",
-                         daemon->config.isa, reduce_isa_name(isa));
-    daemon->instruction_set = reduce_isa_name(isa);
     int result = topology_open(&daemon->topology, NULL, error);
     if (result == 0)
         topology_describe(daemon->topology, daemon->topology_text, sizeof(daemon->topology_text));
@@ -254,7 +275,7 @@ static int start_control(struct daemon *daemon, struct error *error)
         .log = &daemon->log,
         .secret = &daemon->secret,
         .engine = control_engine_of(daemon->engine),
-        .instruction_set = daemon->instruction_set,
+        .instruction_set = engine_instruction_set(daemon->engine),
         .topology = daemon->topology_text,
         .listen_fd = daemon->options.listen_fd,
         .socket_fd = daemon->options.socket_fd,
@@ -269,8 +290,8 @@ static int start_control(struct daemon *daemon, struct error *error)
 }
 
 static int (*const starts[])(struct daemon *daemon, struct error *error) = {
-    start_log,     start_signals, start_manager, start_secret,
-    start_machine, start_engine,  start_control,
+    start_log,    start_descriptors, start_signals, start_manager,
+    start_secret, start_machine,     start_engine,  start_control,
 };
 
 static void daemon_stop(struct daemon *daemon)
@@ -299,7 +320,8 @@ static int daemon_run(struct daemon *daemon)
     const struct transport_info *info = engine_transport_info(daemon->engine);
     log_info(&daemon->log, "shoald %s on node %s: provider %s (%s, %s), %s, %s, %u servers",
              SHOAL_VERSION, daemon->config.node, info->provider, info->endpoint, info->version,
-             daemon->instruction_set, daemon->topology_text, daemon->config.server_count);
+             engine_instruction_set(daemon->engine), daemon->topology_text,
+             daemon->config.server_count);
     int result = control_run(daemon->control);
     log_info(&daemon->log, "ended");
     return result < 0 ? EXIT_FAILED : EXIT_FINE;

@@ -55,12 +55,15 @@ static struct slot *slot_create(struct exchange_group *group, uint64_t sequence,
     slot->task.owner = slot;
     slot->contributions =
         (struct contribution *)(slot->pointers + group->node_count + group->local_count + 1);
+    slot_trace_begin(slot);
     struct slot **bucket = slot_bucket(group, sequence, ask->block, chunk);
     slot->next = *bucket;
     if (slot->next)
         slot->next->previous = slot;
     *bucket = slot;
     group->job->slots++;
+    group->transfer_slots += is_transfer(ask);
+    slot->transfer = is_transfer(ask);
     exchange->slots++;
     return slot;
 }
@@ -77,9 +80,19 @@ static void slot_free(struct slot *slot)
         *slot_bucket(group, slot->sequence, slot->block, slot->chunk) = slot->next;
     if (slot->next)
         slot->next->previous = slot->previous;
+    group->transfer_slots -= slot->transfer;
     slab_put(&group->slot_slab, slot);
     group->job->slots--;
     exchange->slots--;
+}
+
+/* What the first node asked for that has been heard, which one has. */
+static const struct wire_ask *slot_first_ask(const struct slot *slot)
+{
+    uint32_t first = 0;
+    while (!slot->contributions[first].heard)
+        first++;
+    return &slot->contributions[first].ask;
 }
 
 void slots_drop(struct exchange_group *group)
@@ -99,6 +112,16 @@ void slots_drop_idle(struct exchange_group *group)
             next = it->next;
             if (it->state == SLOT_GATHERING)
                 slot_free(it);
+        }
+    }
+}
+
+void slots_check_sources(struct exchange_group *group)
+{
+    for (uint32_t i = 0; i < SLOT_BUCKETS && group->transfer_slots > 0; i++) {
+        for (const struct slot *it = group->slot_table[i]; it && !group->failed; it = it->next) {
+            if (it->transfer && it->heard < it->needed)
+                transfer_check_source(group, it->sequence, slot_first_ask(it));
         }
     }
 }
@@ -188,7 +211,8 @@ static void slot_send_results(struct slot *slot)
             send->then = last;
             last->waits++;
         }
-        group->slots_of[i]--;
+        if (!is_transfer(&slot->ask))
+            group->slots_of[i]--;
         send_submit(group->job->exchange, send);
     }
     if (last)
@@ -220,6 +244,7 @@ static void slot_return(struct slot *slot)
 
 static void slot_task_done(struct reduce_task *task)
 {
+    slot_trace_task(task->owner);
     slot_return(task->owner);
 }
 
@@ -366,15 +391,6 @@ static void slot_report_disagreement(struct slot *slot)
 
 /* --- gathering -------------------------------------------------------------------------------- */
 
-/* What the first node asked for that has been heard, which one has. */
-static const struct wire_ask *slot_first_ask(const struct slot *slot)
-{
-    uint32_t first = 0;
-    while (!slot->contributions[first].heard)
-        first++;
-    return &slot->contributions[first].ask;
-}
-
 /* A slot whose nodes have all been heard. */
 static void slot_complete(struct slot *slot)
 {
@@ -410,14 +426,16 @@ static void slot_hear(struct slot *slot, uint32_t node_index, const struct contr
     assert(!slot->contributions[node_index].heard);
     slot->contributions[node_index] = *heard;
     slot->contributions[node_index].heard = true;
-    if (++slot->heard == slot->needed)
-        slot_complete(slot);
+    if (++slot->heard < slot->needed)
+        return;
+    slot_trace_gather(slot, node_index);
+    slot_complete(slot);
 }
 
 static int contribution_check_disagree(const struct exchange_group *group,
                                        const struct wire_header *header, struct error *error)
 {
-    if (header->chunk != 0 || header->payload_bytes == 0 ||
+    if (header->chunk != 0 || header->payload_bytes == 0 || header->sequence > INT64_MAX ||
         header->payload_bytes % WIRE_RANK_ASK_BYTES != 0 || header->ask.block != 0 ||
         header->sequence % group->rule.servers != group->self_owner)
         return error_set(error, ERR_PROTOCOL,
@@ -429,10 +447,21 @@ static int contribution_check_disagree(const struct exchange_group *group,
 
 /* One disagreement may be under way beside the window's contributions: the group fails of it. */
 static int contribution_check_window(const struct exchange_group *group, uint32_t node_index,
-                                     bool disagrees, struct error *error)
+                                     const struct wire_header *header, struct error *error)
 {
+    bool disagrees = header->type == WIRE_DISAGREE;
+    bool numbered = header->sequence & WIRE_SEND_SEQUENCE;
+    if (numbered != is_transfer(&header->ask) || (numbered && disagrees))
+        return error_set(error, ERR_PROTOCOL, "%s numbered %" PRIu64,
+                         collective_name(header->ask.kind), header->sequence);
     if (disagrees && group->disagreed[node_index])
         return error_set(error, ERR_PROTOCOL, "a second disagreement in group %" PRIu32, group->id);
+    if (is_transfer(&header->ask))
+        return group->transfer_slots < transfer_slots_most(group)
+                   ? 0
+                   : error_set(error, ERR_PROTOCOL,
+                               "more than %" PRIu64 " chunks of sends asked for in group %" PRIu32,
+                               transfer_slots_most(group), group->id);
     if (disagrees || group->slots_of[node_index] < group->window)
         return 0;
     return error_set(error, ERR_PROTOCOL,
@@ -444,7 +473,7 @@ static int contribution_check(const struct exchange_group *group, uint32_t node_
                               const struct wire_header *header, struct error *error)
 {
     bool disagrees = header->type == WIRE_DISAGREE;
-    if (contribution_check_window(group, node_index, disagrees, error) != 0)
+    if (contribution_check_window(group, node_index, header, error) != 0)
         return ERR_PROTOCOL;
     if (disagrees)
         return contribution_check_disagree(group, header, error);
@@ -477,6 +506,10 @@ int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
     int result = contribution_check(group, node_index, header, error);
     if (result != 0)
         return result;
+    if (is_transfer(&header->ask))
+        transfer_check_source(group, header->sequence, &header->ask);
+    if (group->failed)
+        return 0;
     struct slot *slot = slot_find(group, header->sequence, header->ask.block, header->chunk);
     if (slot && slot->contributions[node_index].heard)
         return error_set(error, ERR_PROTOCOL,
@@ -496,7 +529,7 @@ int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
     }
     if (heard.disagrees)
         group->disagreed[node_index] = true;
-    else
+    else if (!slot->transfer)
         group->slots_of[node_index]++;
     slot_hear(slot, node_index, &heard);
     return 0;
@@ -565,7 +598,7 @@ bool slot_oldest_waiting(const struct exchange_group *group, uint64_t *sequence,
     const struct slot *oldest = NULL;
     for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {
         for (const struct slot *it = group->slot_table[i]; it; it = it->next) {
-            bool waits = it->heard < it->needed;
+            bool waits = it->heard < it->needed && !it->transfer; /* a receive may be early */
             if (waits && (!oldest || it->sequence < oldest->sequence))
                 oldest = it;
         }

@@ -1,6 +1,8 @@
 #include "server/status.h"
 
+#include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
@@ -165,92 +167,142 @@ static void put_open_jobs(struct json_text *text, const struct status_source *so
     }
 }
 
-/* Ranks that a gathering knows of, and those that it lacks when every rank is known. */
-static void put_gathering_ranks(struct json_text *text, const struct gathering *gathering,
-                                bool present)
+/* Workers of this node that wait for a job to open, by the job's name, then in order of arrival. */
+struct waiting {
+    struct coordinator_worker_view *views;
+    uint32_t count;
+};
+
+static int waiting_compare(const void *left, const void *right)
 {
-    json_text_open_array(text, present ? "ranks_present" : "ranks_missing");
-    bool all_known = true;
-    for (uint32_t i = 0; i < gathering->count; i++)
-        all_known = all_known && gathering->members[i].rank >= 0;
-    for (uint32_t rank = 0; rank < gathering->world_size; rank++) {
-        bool here = false;
-        for (uint32_t i = 0; i < gathering->count && !here; i++)
-            here = gathering->members[i].rank == (int64_t)rank;
-        if (here == present && (present || all_known))
+    const struct coordinator_worker_view *a = left, *b = right;
+    int order = strcmp(a->job_name, b->job_name);
+    if (order != 0)
+        return order;
+    return a->worker < b->worker ? -1 : a->worker > b->worker;
+}
+
+static int waiting_collect(struct waiting *waiting, const struct coordinator *coordinator)
+{
+    uint32_t count = coordinator_worker_count(coordinator), kept = 0;
+    struct coordinator_worker_view *views = calloc((size_t)count + 1, sizeof(*views));
+    if (!views)
+        return ERR_MEMORY;
+    coordinator_worker_views(coordinator, views);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!views[i].opened)
+            views[kept++] = views[i];
+    }
+    qsort(views, kept, sizeof(*views), waiting_compare);
+    *waiting = (struct waiting){views, kept};
+    return 0;
+}
+
+/* The first that is not before the name. */
+static uint32_t waiting_find(const struct waiting *waiting, const char *name)
+{
+    uint32_t low = 0, high = waiting->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (strcmp(waiting->views[middle].job_name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void put_ranks(struct json_text *text, const char *key, const bool *known,
+                      uint32_t world_size, bool wanted)
+{
+    json_text_open_array(text, key);
+    for (uint32_t rank = 0; rank < world_size; rank++) {
+        if (known[rank] == wanted)
             json_text_uint(text, NULL, rank);
     }
     json_text_close_array(text);
 }
 
-/* Workers of this node that wait for the job, by rank when they have given one. */
-static void put_waiting_ranks(struct json_text *text, const struct status_source *source,
-                              const char *name)
+/* Ranks that a gathering knows of, and those that it lacks when every rank is known. */
+static void put_gathering_ranks(struct json_text *text, const struct gathering *gathering)
 {
+    bool known[MESSAGE_RANKS_MAX], all_known = true;
+    assert(gathering->world_size <= MESSAGE_RANKS_MAX);
+    memset(known, 0, gathering->world_size * sizeof(known[0]));
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        int32_t rank = gathering->members[i].rank;
+        all_known = all_known && rank >= 0;
+        if (rank >= 0)
+            known[rank] = true;
+    }
+    put_ranks(text, "ranks_present", known, gathering->world_size, true);
+    put_ranks(text, "ranks_missing", known, all_known ? gathering->world_size : 0, false);
+}
+
+/* Of the workers that wait, those from `first` on of the same job; returns the first of the next.
+ */
+static uint32_t put_waiting_ranks(struct json_text *text, const struct waiting *waiting,
+                                  uint32_t first, const char *name)
+{
+    uint32_t i = first;
     json_text_open_array(text, "local_ranks");
-    for (uint32_t i = 0; i < coordinator_worker_count(source->coordinator); i++) {
-        struct coordinator_worker_view view;
-        coordinator_worker_view(source->coordinator, i, &view);
-        if (view.opened || strcmp(view.job_name, name) != 0)
-            continue;
+    for (; i < waiting->count && strcmp(waiting->views[i].job_name, name) == 0; i++) {
+        const struct coordinator_worker_view *view = &waiting->views[i];
         json_text_open_object(text, NULL);
-        if (view.rank < 0)
+        if (view->rank < 0)
             json_text_null(text, "rank");
         else
-            json_text_int(text, "rank", view.rank);
-        json_text_uint(text, "pid", view.pid);
+            json_text_int(text, "rank", view->rank);
+        json_text_uint(text, "pid", view->pid);
         json_text_close_object(text);
     }
     json_text_close_array(text);
+    return i;
 }
 
-static void put_gatherings(struct json_text *text, const struct status_source *source)
+static void put_no_figures(struct json_text *text)
 {
     static const struct engine_job_status none = {.slowest_rank = UINT32_MAX};
+    put_job_figures(text, &none, 0);
+    json_text_open_array(text, "late");
+    json_text_close_array(text);
+    json_text_close_object(text);
+}
+
+static void put_gatherings(struct json_text *text, const struct status_source *source,
+                           const struct waiting *waiting)
+{
     for (const struct gathering *gathering = coordinator_gatherings(source->coordinator); gathering;
          gathering = gathering->hh.next) {
         put_job_head(text, gathering->name, "gathering", gathering->uid, gathering->world_size);
         json_text_null(text, "job_id");
-        put_gathering_ranks(text, gathering, true);
-        put_gathering_ranks(text, gathering, false);
-        put_waiting_ranks(text, source, gathering->name);
+        put_gathering_ranks(text, gathering);
+        put_waiting_ranks(text, waiting, waiting_find(waiting, gathering->name), gathering->name);
         json_text_uint(text, "joined", gathering->count);
-        put_job_figures(text, &none, 0);
-        json_text_open_array(text, "late");
-        json_text_close_array(text);
-        json_text_close_object(text);
+        put_no_figures(text);
     }
 }
 
 /* Jobs that gather elsewhere and that workers of this node wait for. */
-static void put_waiting(struct json_text *text, const struct status_source *source)
+static void put_waiting(struct json_text *text, const struct status_source *source,
+                        const struct waiting *waiting)
 {
-    static const struct engine_job_status none = {.slowest_rank = UINT32_MAX};
-    const struct coordinator *coordinator = source->coordinator;
-    for (uint32_t i = 0; i < coordinator_worker_count(coordinator); i++) {
-        struct coordinator_worker_view view, other;
-        coordinator_worker_view(coordinator, i, &view);
+    struct gathering *gatherings =
+        (struct gathering *)(uintptr_t)coordinator_gatherings(source->coordinator);
+    for (uint32_t i = 0; i < waiting->count;) {
+        const struct coordinator_worker_view *view = &waiting->views[i];
         const struct gathering *gathering;
-        HASH_FIND_STR((struct gathering *)(uintptr_t)coordinator_gatherings(coordinator),
-                      view.job_name, gathering);
-        bool shown = view.opened || gathering;
-        for (uint32_t j = 0; j < i && !shown; j++) {
-            coordinator_worker_view(coordinator, j, &other);
-            shown = !other.opened && strcmp(other.job_name, view.job_name) == 0;
-        }
-        if (shown)
+        HASH_FIND_STR(gatherings, view->job_name, gathering);
+        if (gathering) {
+            i++;
             continue;
-        put_job_head(text, view.job_name, "joining", view.uid, view.world_size);
+        }
+        put_job_head(text, view->job_name, "joining", view->uid, view->world_size);
         json_text_null(text, "job_id");
-        json_text_open_array(text, "ranks_present");
-        json_text_close_array(text);
-        json_text_open_array(text, "ranks_missing");
-        json_text_close_array(text);
-        put_waiting_ranks(text, source, view.job_name);
-        put_job_figures(text, &none, 0);
-        json_text_open_array(text, "late");
-        json_text_close_array(text);
-        json_text_close_object(text);
+        put_ranks(text, "ranks_present", NULL, 0, true);
+        put_ranks(text, "ranks_missing", NULL, 0, false);
+        i = put_waiting_ranks(text, waiting, i, view->job_name);
+        put_no_figures(text);
     }
 }
 
@@ -300,6 +352,9 @@ static void put_limits(struct json_text *text, const struct status_source *sourc
 char *status_document(const struct status_source *source, size_t *length)
 {
     struct json_text text;
+    struct waiting waiting;
+    if (waiting_collect(&waiting, source->coordinator) < 0)
+        return NULL;
     json_text_init(&text);
     json_text_open_object(&text, NULL);
     json_text_string(&text, "type", "status");
@@ -315,12 +370,13 @@ char *status_document(const struct status_source *source, size_t *length)
     put_peers(&text, source);
     json_text_open_array(&text, "jobs");
     put_open_jobs(&text, source);
-    put_gatherings(&text, source);
-    put_waiting(&text, source);
+    put_gatherings(&text, source, &waiting);
+    put_waiting(&text, source, &waiting);
     json_text_close_array(&text);
     put_traffic(&text, source);
     put_limits(&text, source);
     json_text_close_object(&text);
     json_text_raw(&text, "\n", 1);
+    free(waiting.views);
     return json_text_take(&text, length);
 }

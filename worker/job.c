@@ -24,11 +24,40 @@ uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms)
 
 int job_check(const struct shoal_job *job, struct error *error)
 {
+    if (!job)
+        return error_set(error, ERR_INVALID, "the job is NULL");
     if (getpid() == job->pid)
         return 0;
     return error_set(error, ERR_STATE,
                      "process %d was forked from %d, whose job it cannot use: open one of its own",
                      (int)getpid(), (int)job->pid);
+}
+
+int group_check(const struct shoal_group *group, struct error *error)
+{
+    return group ? 0 : error_set(error, ERR_INVALID, "the group is NULL");
+}
+
+int job_enter(struct shoal_job *job, struct error *error)
+{
+    int code = job_check(job, error); /* a forked child's copy of the lock may be held for ever */
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&job->lock);
+    if (job->closing)
+        code = error_set(error, ERR_STATE, "the job is being closed");
+    else
+        job->calls++;
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+void job_leave(struct shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    if (--job->calls == 0 && job->closing)
+        pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
 }
 
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
@@ -40,13 +69,41 @@ int job_send(struct shoal_job *job, const struct message *message, uint64_t dead
     return code;
 }
 
+bool job_request_complete(const void *request)
+{
+    return ((const struct shoal_request *)request)->core.state == REQUEST_COMPLETE;
+}
+
 void job_release_request(struct shoal_job *job, struct shoal_request *request)
 {
+    /* The daemon may still be writing for one that has failed. */
+    if (request->bounce_offset && request->core.state == REQUEST_COMPLETE &&
+        request->core.result == 0) {
+        arena_heap_free(&job->heap, request->bounce_offset);
+        request->bounce_offset = 0;
+    }
+    if (request->core.numbers_offset && request->core.state == REQUEST_COMPLETE) {
+        arena_heap_free(&job->heap, request->core.numbers_offset); /* is only read */
+        request->core.numbers_offset = 0;
+    }
     if (--request->references > 0)
         return;
     DL_DELETE(job->requests, request);
     request_clear(&request->core);
     free(request);
+}
+
+int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error)
+{
+    int code = arena_heap_allocate(&job->heap, bytes, offset);
+    if (code < 0)
+        error_set(error, code,
+                  "no room for %" PRIu64 " bytes in the arena of %" PRIu64 ": %" PRIu64
+                  " free, %" PRIu64 " at most in one piece (options.arena_bytes or "
+                  "SHOAL_ARENA_BYTES makes it larger)",
+                  bytes, job->arena.total_bytes, arena_heap_free_bytes(&job->heap),
+                  arena_heap_largest_bytes(&job->heap));
+    return code;
 }
 
 /* --- groups -------------------------------------------------------------------------------- */
@@ -76,6 +133,13 @@ static void free_group(struct shoal_group *group)
 {
     free(group->weights);
     free(group->settings);
+    struct transfer_counter *counter = group->transfer_counters;
+    HASH_CLEAR(hh, group->transfer_counters);
+    while (counter) {
+        struct transfer_counter *next = counter->hh.next;
+        free(counter);
+        counter = next;
+    }
     free(group);
 }
 
@@ -236,6 +300,8 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
     if (progress_init(&job->progress, &job->arena, offset, joined->chunk_bytes, (uint32_t)slots) <
         0)
         return error_set(error, ERR_MEMORY, "out of memory for the staging slots");
+    progress_share(&job->progress, joined->local_size);
+    job->progress.clock_ns = clock_now_ns;
     struct shoal_group *world;
     return job_add_group(job, joined, (uint32_t)job->rank, (uint32_t)job->world_size, &world,
                          error);

@@ -12,6 +12,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* Without memory for its table nothing is added (hh.tbl is NULL); the default ends the process. */
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
 #include "common/arena.h"
 #include "worker/arena_heap.h"
 #include "worker/client.h"
@@ -34,6 +38,8 @@ struct shoal_request {
     bool told;       /* complete, and the callback called if there was one by then */
     void (*callback)(void *argument, int result);
     void *callback_argument;
+    uint64_t bounce_offset;            /* arena memory that a transfer goes through, or 0 */
+    int *source;                       /* where a receive from any rank says who it was, or NULL */
     struct shoal_request *prev, *next; /* of the job */
     struct shoal_request *called_next; /* callbacks to be called */
 };
@@ -41,9 +47,20 @@ struct shoal_request {
 /* What a thread has set for the collectives that it starts on a group. */
 struct group_settings {
     pthread_t thread;
+    uint64_t mark; /* of the thread; when it now has another, the one that set this is gone */
     uint32_t priority;
     bool on_device;
     void *stream;
+};
+
+/* How many transfers there have been between this rank and a peer, one way, with one tag. */
+struct transfer_counter {
+    struct transfer_key {
+        uint32_t peer, tag;
+        uint32_t receive; /* 0 or 1 */
+    } key;
+    uint32_t next;
+    UT_hash_handle hh;
 };
 
 struct shoal_group {
@@ -53,6 +70,7 @@ struct shoal_group {
     uint32_t *weights;               /* what core.rule.weights points to */
     struct group_settings *settings; /* of the threads that have set any */
     size_t settings_count;
+    struct transfer_counter *transfer_counters;
     struct shoal_group *prev, *next;
 };
 
@@ -103,11 +121,12 @@ struct shoal_job {
     enum job_driver driver;
     bool driver_sleeping;
     unsigned waiters;
+    unsigned calls;               /* in the library, between job_enter and job_leave */
     unsigned background_requests; /* incomplete ones that the background thread must see to */
     bool stop;                    /* of the background thread */
     bool closing;                 /* every waiter is to return */
     bool left;                    /* the daemon said goodbye */
-    bool disconnected;            /* the socket is not to be read any more */
+    bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
 
     /* Whether the daemon lives, while somebody waits for it (progress_thread.c). */
     uint64_t silence_ns; /* after which it does not; the daemon's own figure for its peers */
@@ -138,8 +157,16 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
 /* Free everything. Nothing may be using the job any more. */
 void job_destroy(struct shoal_job *job);
 
-/* ERR_STATE in a forked child, which must not use its parent's job. */
+/* ERR_STATE in a forked child, which must not use its parent's job; ERR_INVALID for NULL. */
 int job_check(const struct shoal_job *job, struct error *error);
+/* ERR_INVALID for NULL. */
+int group_check(const struct shoal_group *group, struct error *error);
+
+/* Begin a call that uses the job, or what is freed with it, while `lock` is not held: shoal_close
+ * then waits for job_leave. ERR_STATE in a forked child, and when the job is being closed. Calls
+ * may contain others. `lock` is not held. */
+int job_enter(struct shoal_job *job, struct error *error);
+void job_leave(struct shoal_job *job);
 
 /* Send under the send lock. `lock` is not held. */
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
@@ -156,8 +183,18 @@ void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 /* What this thread has set on the group; lock held. NULL when it cannot be remembered. */
 struct group_settings *group_settings(struct shoal_group *group);
 
+/* For progress_thread_wait: whether the struct shoal_request is complete; lock held. */
+bool job_request_complete(const void *request);
 /* Drop a reference; lock held. */
 void job_release_request(struct shoal_job *job, struct shoal_request *request);
+
+/* Lock held: the arena's heap, with an error that says how full it is. */
+int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error);
+
+/* --- worker/shoal_transfer.c */
+
+/* The driver: receives from any rank, for which there is a sender, go on. */
+void transfers_match(struct shoal_job *job);
 
 /* --- worker/shoal_collective.c */
 
@@ -169,8 +206,14 @@ enum start_mode {
 /* Start a collective with this priority; on success one reference is the caller's. */
 int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
                      struct shoal_request **request, struct error *error);
+/* What this thread has set on the group, if anything; lock held. */
+struct group_settings collective_settings(const struct shoal_group *group);
 /* Of a complete request: 0, or its failure with the words. */
 int collective_result(const struct shoal_request *request, struct error *error);
+/* Lock held: the request is on its way; one reference is the caller's, one the library's. */
+void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode);
+/* Wait for the request with the job's timeout, and free it. A SHOAL_ code. */
+int collective_wait(struct shoal_request *request, struct error *error);
 /* What the public calls do with an ask and its checked blocks (none: NULL, 0), whose priorities it
  * sets. A SHOAL_ code; the text is the thread's. */
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,

@@ -1,4 +1,4 @@
-#include "worker/progress.h"
+#include "worker/progress_private.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -19,7 +19,13 @@ int progress_init(struct progress *progress, struct arena *arena, uint64_t first
     progress->memory = (struct request_memory){
         .base = arena->base, .data_offset = arena->data_offset, .total_bytes = arena->total_bytes};
     progress->staging = staging;
+    progress->chunks_max = LAYOUT_MAX_CHUNKS;
     return 0;
+}
+
+void progress_share(struct progress *progress, uint32_t local_ranks)
+{
+    progress->chunks_max = LAYOUT_MAX_CHUNKS / (local_ranks ? local_ranks : 1);
 }
 
 void progress_clear(struct progress *progress)
@@ -30,7 +36,8 @@ void progress_clear(struct progress *progress)
 int progress_group_add(struct progress *progress, struct progress_group *group, uint64_t own_offset,
                        struct error *error)
 {
-    if (progress->group_count >= PROGRESS_GROUPS_MAX)
+    /* A slot that the daemon still has counts: its chunk may be in the ring. */
+    if (progress->staging.own_count + progress->staging.orphan_count >= PROGRESS_GROUPS_MAX)
         return error_set(error, ERR_MEMORY, "this rank has %u groups open, which is the limit",
                          PROGRESS_GROUPS_MAX);
     int code =
@@ -42,20 +49,27 @@ int progress_group_add(struct progress *progress, struct progress_group *group, 
         group->failure = progress->failure;
     }
     DL_APPEND(progress->groups, group);
-    progress->group_count++;
     return 0;
 }
 
 bool progress_group_remove(struct progress *progress, struct progress_group *group)
 {
-    assert(!group->requests);
+    assert(!group->requests && !group->transfers);
     staging_remove_own(&progress->staging, &group->own);
     DL_DELETE(progress->groups, group);
-    progress->group_count--;
     return group->own.state == STAGING_FREE;
 }
 
-static void leave_queue(struct request **queue, struct request *request)
+/* What it is counted among. */
+static uint32_t *count_of(struct progress *progress, const struct request *request)
+{
+    if (request->any)
+        return &progress->any;
+    return progress_is_transfer(request) ? &progress->transfers[request->receives]
+                                         : &progress->submitted;
+}
+
+void progress_leave_queue(struct request **queue, struct request *request)
 {
     DL_DELETE2(*queue, request, queue_prev, queue_next);
 }
@@ -75,9 +89,14 @@ static void complete(struct progress *progress, struct request *request, const s
     struct request *whole = request->whole ? request->whole : request;
     if (request->state == REQUEST_SUBMITTED) {
         progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
-        progress->submitted--;
+        --*count_of(progress, request);
+        if (!progress_is_transfer(request))
+            group->chunks -= request->layout.chunks;
     }
-    DL_DELETE(group->requests, request);
+    if (progress_is_transfer(request))
+        DL_DELETE(group->transfers, request);
+    else
+        DL_DELETE(group->requests, request);
     group->request_count--;
     request->state = REQUEST_OVER;
     if (error && whole->result == 0) {
@@ -92,7 +111,7 @@ struct request *progress_next_completed(struct progress *progress)
 {
     struct request *request = progress->completed;
     if (request)
-        leave_queue(&progress->completed, request);
+        progress_leave_queue(&progress->completed, request);
     return request;
 }
 
@@ -111,7 +130,7 @@ static void push(struct progress *progress, const struct arena_submission *submi
 }
 
 /* By priority, then by age; most come in that order already. */
-static void queue_for_staging(struct progress *progress, struct request *request)
+void progress_queue_for_staging(struct progress *progress, struct request *request)
 {
     struct request *after = progress->to_stage ? progress->to_stage->queue_prev : NULL;
     while (after && (after->ask.priority > request->ask.priority ||
@@ -132,9 +151,20 @@ static void submit(struct progress *progress, struct request *request)
     request->number = progress->next_number++ * PROGRESS_RING_ENTRIES + progress->place;
     progress->table[progress->place] = request;
     progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
-    progress->submitted++;
+    ++*count_of(progress, request);
+    if (!progress_is_transfer(request))
+        request->group->chunks += request->layout.chunks;
     request->state = REQUEST_SUBMITTED;
-    leave_queue(&progress->to_submit, request);
+    if (request->any) {
+        push(progress, &(struct arena_submission){.type = ARENA_SUBMIT,
+                                                  .kind = (uint8_t)ask->kind,
+                                                  .group = request->group->number,
+                                                  .request = request->number,
+                                                  .sequence = request->sequence,
+                                                  .in_offset = request->numbers_offset,
+                                                  .flags = ARENA_FLAG_ANY});
+        return;
+    }
     push(progress, &(struct arena_submission){
                        .type = ARENA_SUBMIT,
                        .kind = (uint8_t)ask->kind,
@@ -152,15 +182,39 @@ static void submit(struct progress *progress, struct request *request)
                        .priority = ask->priority,
                    });
     if (request->staged && !request->waiting)
-        queue_for_staging(progress, request);
+        progress_queue_for_staging(progress, request);
 }
 
-static bool submit_waiting(struct progress *progress)
+static void submit_next(struct progress *progress, struct request **queue, struct request *request)
+{
+    progress_leave_queue(queue, request);
+    submit(progress, request);
+}
+
+static bool has_credit(const struct progress *progress, const struct request *request)
+{
+    const struct progress_group *group = request->group;
+    return progress->submitted < PROGRESS_SUBMITTED_MAX &&
+           (group->chunks == 0 || group->chunks + request->layout.chunks <= progress->chunks_max);
+}
+
+bool progress_submit_waiting(struct progress *progress)
 {
     bool moved = false;
-    while (progress->to_submit && progress->submitted < PROGRESS_SUBMITTED_MAX) {
-        submit(progress, progress->to_submit);
+    while (progress->to_submit && has_credit(progress, progress->to_submit)) {
+        submit_next(progress, &progress->to_submit, progress->to_submit);
         moved = true;
+    }
+    while (progress->to_any && progress->any < PROGRESS_ANY_MAX) {
+        submit_next(progress, &progress->to_any, progress->to_any);
+        moved = true;
+    }
+    for (unsigned way = 0; way < 2; way++) {
+        struct request **queue = &progress->to_transfer[way];
+        while (*queue && progress->transfers[way] < PROGRESS_TRANSFERS_MAX) {
+            submit_next(progress, queue, *queue);
+            moved = true;
+        }
     }
     if (!progress->to_submit)
         return moved;
@@ -169,7 +223,7 @@ static bool submit_waiting(struct progress *progress)
     DL_FOREACH(progress->groups, group)
     {
         if (group->requests && group->requests->state == REQUEST_QUEUED) {
-            submit(progress, group->requests);
+            submit_next(progress, &progress->to_submit, group->requests);
             moved = true;
         }
     }
@@ -191,12 +245,14 @@ static struct staging_slot *take_slot(struct progress *progress, struct request 
     slot->request = request;
     slot->number = request->number;
     slot->chunk = request->chunks_given++;
+    slot->begin_ns = 0;
+    slot->end_ns = 0;
     if (!request_has_chunk(request)) {
-        leave_queue(&progress->to_stage, request);
+        progress_leave_queue(&progress->to_stage, request);
     } else if (request->whole) {
         /* The blocks of a collective go side by side: each has another owner. */
-        leave_queue(&progress->to_stage, request);
-        queue_for_staging(progress, request);
+        progress_leave_queue(&progress->to_stage, request);
+        progress_queue_for_staging(progress, request);
     }
     return slot;
 }
@@ -210,7 +266,9 @@ static void give_slot(struct progress *progress, struct staging_slot *slot)
                        .group = request->group->number,
                        .request = request->number,
                        .sequence = request->sequence,
+                       .begin_ns = slot->begin_ns,
                        .in_offset = slot->offset,
+                       .end_ns = slot->end_ns,
                        .chunk = slot->chunk,
                        .block = request->ask.block,
                    });
@@ -248,6 +306,7 @@ static bool copy_in(const struct progress *progress, struct staging_slot *slot,
     struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
     if (!request->copy_in || chunk.count == 0)
         return false;
+    slot->begin_ns = progress_trace_ns(progress);
     *copy = (struct progress_copy){
         .to = slot_memory(progress, slot),
         .from = (const uint8_t *)request->ask.send + request_chunk_offset(request, &chunk),
@@ -266,8 +325,10 @@ static void stage_now(struct progress *progress, struct request *request)
         if (!slot)
             return;
         struct progress_copy copy;
-        if (copy_in(progress, slot, &copy))
+        if (copy_in(progress, slot, &copy)) {
             memcpy(copy.to, copy.from, copy.bytes);
+            slot->end_ns = slot->begin_ns > 0 ? progress->clock_ns() : 0;
+        }
         give_slot(progress, slot);
     }
 }
@@ -282,12 +343,11 @@ static void enqueue(struct progress *progress, struct progress_group *group,
     DL_APPEND2(progress->to_submit, request, queue_prev, queue_next);
 }
 
-static int init_request(const struct progress *progress, const struct progress_group *group,
-                        const struct request_ask *ask, uint32_t rank, struct request *request,
-                        struct error *error)
+int progress_init_request(const struct progress *progress, const struct progress_group *group,
+                          const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                          struct request *request, struct error *error)
 {
-    int code =
-        request_init(request, ask, rank, &group->rule, group->next_sequence, &progress->memory);
+    int code = request_init(request, ask, rank, &group->rule, sequence, &progress->memory);
     if (code < 0)
         error_set(error, code,
                   "%s: %" PRIu64 " elements are too many: one collective has at most %u "
@@ -323,9 +383,11 @@ int progress_submit(struct progress *progress, struct progress_group *group,
     struct request *made = NULL;
     if (block_count > 0 && !(made = calloc(block_count, sizeof(*made))))
         return error_set(error, ERR_MEMORY, "out of memory for %" PRIu32 " parts", block_count);
-    int code = init_request(progress, group, ask, rank, request, error);
+    int code =
+        progress_init_request(progress, group, ask, group->next_sequence, rank, request, error);
     for (uint32_t i = 0; i < block_count && code == 0; i++)
-        code = init_request(progress, group, &blocks[i], rank, &made[i], error);
+        code = progress_init_request(progress, group, &blocks[i], group->next_sequence, rank,
+                                     &made[i], error);
     if (code < 0) {
         free(made);
         return code;
@@ -341,41 +403,23 @@ int progress_submit(struct progress *progress, struct progress_group *group,
         made[i].whole = request;
         enqueue(progress, group, &made[i], age);
     }
-    submit_waiting(progress);
+    progress_submit_waiting(progress);
     if (nothing_ahead && !ask->on_device)
         stage_if_small(progress, request);
     return 0;
 }
 
-static void ready(struct progress *progress, struct request *request)
+static bool has_submitted(const struct progress *progress)
 {
-    if (!request->waiting)
-        return;
-    request->waiting = false;
-    if (request->state == REQUEST_SUBMITTED && request_has_chunk(request))
-        queue_for_staging(progress, request);
-}
-
-bool progress_ready(struct progress *progress, struct request *request, struct progress_copy *copy)
-{
-    const struct request_ask *ask = &request->ask;
-    ready(progress, request);
-    for (uint32_t i = 0; i < request->block_count; i++)
-        ready(progress, &request->blocks[i]);
-    if (request->own != OWN_PENDING)
-        return false;
-    *copy = (struct progress_copy){.to = ask->own_to,
-                                   .from = ask->own_from,
-                                   .bytes = ask->own_bytes,
-                                   .on_device = true,
-                                   .request = request};
-    return true;
+    return progress->submitted + progress->transfers[0] + progress->transfers[1] + progress->any >
+           0;
 }
 
 bool progress_has_work(const struct progress *progress)
 {
-    return progress->to_submit || progress->to_stage || progress->to_deliver ||
-           progress->completed || (progress->failed && progress->submitted > 0);
+    return progress->to_submit || progress->to_copy || progress->matched || progress->to_stage ||
+           progress->to_deliver || progress->completed ||
+           (progress->failed && has_submitted(progress));
 }
 
 /* --- coming back --------------------------------------------------------------------------- */
@@ -384,6 +428,11 @@ static bool finish_if_done(struct progress *progress, struct request *request, u
 {
     if (!request_finished(request))
         return false;
+    if (request->copy_to && request->copied_bytes < request_bytes(request)) {
+        request->copying = true;
+        DL_APPEND2(progress->to_copy, request, queue_prev, queue_next);
+        return true;
+    }
     complete(progress, request, NULL, now_ns);
     return true;
 }
@@ -400,7 +449,10 @@ static bool receive_chunk(struct progress *progress, const struct arena_completi
                           uint64_t now_ns)
 {
     struct staging_slot *slot = staging_find(&progress->staging, completion->offset);
-    if (!slot || slot->state != STAGING_GIVEN || slot->number != completion->request ||
+    if (!slot)
+        return staging_orphan_back(&progress->staging, completion->offset, completion->request,
+                                   completion->chunk);
+    if (slot->state != STAGING_GIVEN || slot->number != completion->request ||
         slot->chunk != completion->chunk)
         return false;
     struct request *request = slot->request;
@@ -419,6 +471,24 @@ static bool receive_chunk(struct progress *progress, const struct arena_completi
     return true;
 }
 
+/* A receive from any rank has found one, or nobody is left. */
+static void receive_match(struct progress *progress, struct request *request, uint32_t source,
+                          uint64_t now_ns)
+{
+    if (source == UINT32_MAX) {
+        struct error error;
+        error_set(&error, ERR_LOST,
+                  "recv from any rank: all other ranks of the group have left the job");
+        complete(progress, request, &error, now_ns);
+        return;
+    }
+    progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
+    progress->any--;
+    request->state = REQUEST_MATCHED;
+    request->any_source = source;
+    DL_APPEND2(progress->matched, request, queue_prev, queue_next);
+}
+
 static bool receive_done(struct progress *progress, const struct arena_completion *completion,
                          uint64_t now_ns)
 {
@@ -426,6 +496,10 @@ static bool receive_done(struct progress *progress, const struct arena_completio
     if (!request || request->number != completion->request)
         /* Late news of a failed request is no fault; a number never given is. */
         return completion->request / PROGRESS_RING_ENTRIES < progress->next_number;
+    if (request->any) {
+        receive_match(progress, request, completion->chunk, now_ns);
+        return true;
+    }
     if (request->done_seen || (request->staged && request->chunks_back != request->layout.chunks))
         return false;
     request->done_seen = true;
@@ -461,14 +535,16 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
 {
     if (progress->failed) {
         /* push() may have found out, where nothing could be failed. */
-        bool left = progress->submitted > 0 || progress->to_submit;
+        bool left = has_submitted(progress) || progress->to_submit || progress->to_transfer[0] ||
+                    progress->to_transfer[1] || progress->to_any || progress->matched;
         progress_fail(progress, &progress->failure, now_ns);
         return left ? PROGRESS_MOVED : PROGRESS_IDLE;
     }
     bool moved = receive(progress, now_ns);
-    moved |= submit_waiting(progress);
+    moved |= progress_submit_waiting(progress);
     struct staging_slot *slot = progress->to_deliver;
     if (slot) {
+        slot->begin_ns = progress_trace_ns(progress);
         const struct request *request = slot->request;
         struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
         DL_DELETE(progress->to_deliver, slot);
@@ -481,6 +557,10 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
         };
         return PROGRESS_COPY;
     }
+    if (progress->to_copy) {
+        progress_copy_out(progress, copy);
+        return PROGRESS_COPY;
+    }
     while ((slot = next_slot(progress))) {
         if (copy_in(progress, slot, copy))
             return PROGRESS_COPY;
@@ -488,18 +568,6 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
         moved = true;
     }
     return moved ? PROGRESS_MOVED : PROGRESS_IDLE;
-}
-
-void progress_copying(struct progress *progress, const struct progress_copy *copy)
-{
-    struct request *request = copy->slot ? copy->slot->request : copy->request;
-    (void)progress;
-    if (copy->slot)
-        copy->slot->copying = true;
-    else
-        request->own = OWN_COPYING;
-    (request->whole ? request->whole : request)->incomplete++;
-    request->group->request_count++; /* so that the group is not closed meanwhile */
 }
 
 /* The end of a device's copy. False: the request has failed meanwhile, and this was all. */
@@ -526,14 +594,28 @@ static bool end_copying(struct progress *progress, const struct progress_copy *c
 
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns)
 {
-    if ((!copy->slot || copy->slot->copying) && !end_copying(progress, copy, now_ns))
-        return;
-    if (!copy->slot)
+    struct staging_slot *slot = copy->slot;
+    if ((copy->on_device && !slot) || (slot && slot->copying)) {
+        if (!end_copying(progress, copy, now_ns))
+            return;
+        if (!slot) {
+            finish_if_done(progress, copy->request, now_ns);
+            return;
+        }
+    }
+    if (copy->request) {
+        copy->request->copied_bytes += copy->bytes;
         finish_if_done(progress, copy->request, now_ns);
-    else if (copy->slot->state == STAGING_TAKEN)
-        give_slot(progress, copy->slot);
-    else
-        chunk_done(progress, copy->slot, now_ns);
+        return;
+    }
+    slot->end_ns = slot->begin_ns > 0 ? now_ns : 0;
+    if (slot->state == STAGING_TAKEN) {
+        give_slot(progress, slot);
+        return;
+    }
+    if (slot->begin_ns > 0)
+        progress_trace_copied(progress, slot);
+    chunk_done(progress, slot, now_ns);
 }
 
 bool progress_doorbell_due(struct progress *progress)
@@ -561,10 +643,18 @@ static void fail_request(struct progress *progress, struct request *request,
 {
     forget_results(progress, request);
     staging_abandon(&progress->staging, request);
-    if (request->state == REQUEST_QUEUED)
-        leave_queue(&progress->to_submit, request);
+    if (request->copying)
+        progress_leave_queue(&progress->to_copy, request);
+    else if (request->state == REQUEST_MATCHED)
+        progress_leave_queue(&progress->matched, request);
+    else if (request->state == REQUEST_QUEUED && request->any)
+        progress_leave_queue(&progress->to_any, request);
+    else if (request->state == REQUEST_QUEUED && progress_is_transfer(request))
+        progress_leave_queue(&progress->to_transfer[request->receives], request);
+    else if (request->state == REQUEST_QUEUED)
+        progress_leave_queue(&progress->to_submit, request);
     else if (request_has_chunk(request) && !request->waiting)
-        leave_queue(&progress->to_stage, request);
+        progress_leave_queue(&progress->to_stage, request);
     complete(progress, request, error, now_ns);
 }
 
@@ -577,6 +667,8 @@ void progress_fail_group(struct progress *progress, struct progress_group *group
     }
     while (group->requests)
         fail_request(progress, group->requests, &group->failure, now_ns);
+    while (group->transfers)
+        fail_request(progress, group->transfers, &group->failure, now_ns);
 }
 
 void progress_fail(struct progress *progress, const struct error *error, uint64_t now_ns)

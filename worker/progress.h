@@ -13,8 +13,15 @@
  * that waited for a stream could be what the stream waits for.
  *
  * The submission ring cannot overflow: PROGRESS_SUBMITTED_MAX collectives and, beyond it, the
- * oldest of each group, and one chunk for every staging slot is all that can be out, and together
- * that is no more than the ring has entries. The completion ring has twice as many.
+ * oldest of each group, PROGRESS_TRANSFERS_MAX sends and as many receives, PROGRESS_ANY_MAX
+ * receives that look for a sender, and one chunk for every staging slot is all that can be out, and
+ * together that is no more than the ring has entries. The completion ring has twice as many.
+ * Collectives, sends and receives are counted apart, since any of them may wait at another rank for
+ * one of the others.
+ *
+ * The daemon keeps LAYOUT_MAX_CHUNKS chunks of a group at most, of all ranks of the node together:
+ * a collective that would exceed a rank's share waits until others are complete, or it is the
+ * group's oldest.
  */
 #ifndef WORKER_PROGRESS_H
 #define WORKER_PROGRESS_H
@@ -24,16 +31,24 @@
 #include "worker/request.h"
 #include "worker/staging.h"
 
-#define PROGRESS_RING_ENTRIES 1024u
+#define PROGRESS_RING_ENTRIES 2048u
 #define PROGRESS_SUBMITTED_MAX 512u
+#define PROGRESS_TRANSFERS_MAX 256u /* sends, and as many receives; further ones wait */
+#define PROGRESS_ANY_MAX 64u /* receives from any rank that look for one; further ones wait */
 #define PROGRESS_SHARED_SLOTS_MAX 64u
 #define PROGRESS_GROUPS_MAX 200u
-_Static_assert(PROGRESS_SUBMITTED_MAX + PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX <=
-                   PROGRESS_RING_ENTRIES,
+/* The most that can be out. The rest of the ring is for what a trace wants, which is left out when
+ * that is full. */
+#define PROGRESS_OUT_MAX                                                                           \
+    (PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +                      \
+     PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX)
+_Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
                "the submission ring has room for all that can be out");
 
 /* A request at most this large is copied by the calling thread when nothing is ahead of it. */
 #define PROGRESS_SMALL_BYTES 65536u
+/* What a receive has got is copied out of the arena in pieces of this, between other work. */
+#define PROGRESS_COPY_BYTES (1u << 20)
 
 /* What progress needs of a group. Owned by the caller; zeroed, then number and rule set, then
  * progress_group_add. */
@@ -41,8 +56,10 @@ struct progress_group {
     uint32_t number; /* the daemon's */
     struct layout_rule rule;
     uint64_t next_sequence;
-    struct request *requests; /* incomplete, oldest first */
+    struct request *requests;  /* incomplete collectives, oldest first */
+    struct request *transfers; /* incomplete */
     uint32_t request_count;
+    uint64_t chunks; /* of the submitted collectives */
     struct staging_slot own;
     bool failed; /* then every further request fails with this: */
     struct error failure;
@@ -54,28 +71,43 @@ struct progress {
     struct request_memory memory;
     struct staging staging;
     struct progress_group *groups;
-    uint32_t group_count;
     struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
     uint64_t next_number, next_age;
-    uint32_t submitted;              /* requests in the table */
+    uint64_t chunks_max;             /* of a group's submitted requests; all, for one alone */
+    uint32_t submitted;              /* collectives and blocks in the table */
     uint32_t place;                  /* where the search for a free place in the table begins */
     struct request *to_submit;       /* in the order of the calls */
     struct request *to_stage;        /* submitted, with chunks to hand over: priority, then age */
     struct staging_slot *to_deliver; /* results to be copied out */
-    struct request *completed;       /* for the caller to take: progress_next_completed */
-    bool doorbell;                   /* something was pushed since progress_doorbell_due */
-    bool failed;                     /* the job: nothing goes on */
+    /* Sends, and receives: to be submitted, in the order of the calls; submitted. */
+    struct request *to_transfer[2];
+    uint32_t transfers[2];
+    /* Receives from any rank: to be submitted; those for which there is a sender. */
+    struct request *to_any, *matched;
+    uint32_t any;               /* submitted */
+    struct request *to_copy;    /* receives that are done, to be copied out of the arena */
+    struct request *completed;  /* for the caller to take: progress_next_completed */
+    uint64_t (*clock_ns)(void); /* asked while the daemon takes a trace; NULL: none is told */
+    uint32_t left_out;          /* copies that the trace is not told of, not yet said */
+    bool doorbell;              /* something was pushed since progress_doorbell_due */
+    bool failed;                /* the job: nothing goes on */
     struct error failure;
 };
+
+/* progress_trace.c. The time while the daemon takes a trace of the job, else 0. */
+uint64_t progress_trace_ns(const struct progress *progress);
+/* The slot's chunk has been copied out, and the trace was on when that began: tell the daemon,
+ * where the ring has room that nothing else may need, and without waking it. */
+void progress_trace_copied(struct progress *progress, const struct staging_slot *slot);
 
 /* A copy for the caller to make. */
 struct progress_copy {
     void *to;
     const void *from;
     uint64_t bytes;
-    struct staging_slot *slot;
+    struct staging_slot *slot; /* or NULL: of a receive, or a rank's own part on a device */
+    struct request *request;   /* then: which */
     bool on_device;
-    struct request *request; /* slot NULL: whose own part it is, on a device */
 };
 
 enum progress_result {
@@ -89,12 +121,15 @@ int progress_init(struct progress *progress, struct arena *arena, uint64_t first
                   uint32_t slot_bytes, uint32_t slots);
 void progress_clear(struct progress *progress);
 
+/* How many ranks of this node may submit to the same groups; 1 at first. */
+void progress_share(struct progress *progress, uint32_t local_ranks);
+
 /* own_offset: arena memory of rule.chunk_bytes for the group's own slot. ERR_MEMORY: too many
- * groups. */
+ * groups, counting those that are gone while the daemon has their slot. */
 int progress_group_add(struct progress *progress, struct progress_group *group, uint64_t own_offset,
                        struct error *error);
 /* The group must have no incomplete request. Returns false when the daemon may still write to the
- * group's own slot, so that its memory cannot be used again. */
+ * group's own slot: its memory can be used again when staging_next_free gives it. */
 bool progress_group_remove(struct progress *progress, struct progress_group *group);
 
 /* Give a checked ask, and the blocks of it that this rank takes part in, in the order of their
@@ -105,6 +140,28 @@ int progress_submit(struct progress *progress, struct progress_group *group,
                     const struct request_ask *ask, const struct request_ask *blocks,
                     uint32_t block_count, uint32_t rank, struct request *request,
                     struct error *error);
+
+/* A checked ask of a send or receive whose data lies in the arena: copy_to is where it is to be
+ * copied when it has come, or NULL. Results as above. */
+int progress_transfer(struct progress *progress, struct progress_group *group,
+                      const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                      void *copy_to, struct request *request, struct error *error);
+
+/* The same for a receive from any rank, with the tag in `sequence`: ask is as if it came from one
+ * of them. numbers_offset: arena memory for one u32 for each rank of the group, the numbers of
+ * those received from it so far, which stays as it is while it looks for a sender. */
+int progress_any(struct progress *progress, struct progress_group *group,
+                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *copy_to,
+                 uint64_t numbers_offset, struct request *request, struct error *error);
+/* One that looked, and has found any_source, who has sent with its number or a later one; NULL:
+ * there is none. Of those of the group with one tag it is the oldest, whichever it was that looked.
+ * The caller must say at once how it goes on: */
+struct request *progress_next_matched(struct progress *progress);
+/* as a receive from that rank, with this number; */
+void progress_any_found(struct progress *progress, struct request *request, uint32_t block,
+                        const struct route *route, uint64_t sequence);
+/* or by looking again, with numbers that have changed. */
+void progress_any_again(struct progress *progress, struct request *request);
 
 /* Whether the driver has something to do that did not come from the daemon. */
 bool progress_has_work(const struct progress *progress);

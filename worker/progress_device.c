@@ -67,8 +67,8 @@ int progress_device_wait(struct shoal_job *job, const struct shoal_request *requ
 
 static void fail(struct shoal_job *job, const struct error *error)
 {
-    if (!job->disconnected) {
-        job->disconnected = true;
+    if (!job->daemon_gone) {
+        job->daemon_gone = true;
         shutdown(job->client.fd, SHUT_RDWR);
     }
     progress_thread_fail(job, error);

@@ -94,6 +94,9 @@ void progress_thread_tell(struct shoal_job *job)
     struct shoal_request *called = NULL, **end = &called;
     struct request *core;
     bool any = false;
+    uint64_t offset;
+    while (staging_next_free(&job->progress.staging, &offset))
+        arena_heap_free(&job->heap, offset);
     while ((core = progress_next_completed(&job->progress))) {
         struct shoal_request *request = (struct shoal_request *)core;
         any = true;
@@ -218,7 +221,7 @@ static void read_socket(struct shoal_job *job)
             break;
     }
     if (code < 0) {
-        job->disconnected = true;
+        job->daemon_gone = true;
         progress_thread_fail(job, &error);
     }
 }
@@ -228,19 +231,19 @@ static void read_socket(struct shoal_job *job)
 static uint64_t watch_daemon(struct shoal_job *job)
 {
     uint64_t now_ns = clock_now_ns();
-    if (job->disconnected || job->silence_ns == 0)
+    if (job->daemon_gone || job->silence_ns == 0)
         return UINT64_MAX;
     /* The answer may have come while nobody waited, and lie in the socket since. */
     if (job->pinged_ns != 0 && now_ns >= job->pinged_ns + job->silence_ns)
         read_socket(job);
-    if (job->disconnected)
+    if (job->daemon_gone)
         return UINT64_MAX;
     if (job->pinged_ns != 0 && now_ns >= job->pinged_ns + job->silence_ns) {
         struct error error;
         error_set(&error, ERR_DISCONNECTED,
                   "the daemon of this node (socket %s) has not answered for %" PRIu64 " ms",
                   job->client.path, (uint64_t)(job->silence_ns / NS_PER_MS));
-        job->disconnected = true;
+        job->daemon_gone = true;
         progress_thread_fail(job, &error);
         return UINT64_MAX;
     }
@@ -272,8 +275,9 @@ static bool step(struct shoal_job *job)
         memcpy(copy.to, copy.from, copy.bytes);
         pthread_mutex_lock(&job->lock);
         progress_copied(&job->progress, &copy, clock_now_ns());
-        ring_daemon(job);
     }
+    transfers_match(job);
+    ring_daemon(job);
     progress_thread_tell(job);
     return ended || result != PROGRESS_IDLE;
 }
@@ -286,19 +290,19 @@ static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
         read_socket(job);
         return;
     }
-    bool connected = !job->disconnected;
+    bool connected = !job->daemon_gone;
     uint64_t watch_ns = watch_daemon(job);
     if (watch_ns < deadline_ns)
         deadline_ns = watch_ns;
     uint64_t look_ns = job->device ? device_queue_deadline_ns(job->device) : UINT64_MAX;
     if (look_ns < deadline_ns)
         deadline_ns = look_ns;
-    if ((connected && job->disconnected) || arena_worker_prepare_sleep(&job->arena))
+    if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
         return;
     struct pollfd pollers[] = {
         {.fd = job->completion_doorbell, .events = POLLIN},
         {.fd = job->wake_fd, .events = POLLIN},
-        {.fd = job->disconnected ? -1 : job->client.fd, .events = POLLIN},
+        {.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN},
     };
     uint64_t now_ns = clock_now_ns();
     uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
@@ -332,10 +336,11 @@ static void release_role(struct shoal_job *job)
         pthread_cond_signal(&job->background);
 }
 
-static int drive(struct shoal_job *job, bool (*done)(const void *argument), const void *argument,
-                 uint64_t deadline_ns)
+/* False: the deadline has passed. */
+static bool drive(struct shoal_job *job, bool (*done)(const void *argument), const void *argument,
+                  uint64_t deadline_ns)
 {
-    int code = 0;
+    bool in_time = true;
     job->driver = JOB_DRIVER_WAITER;
     while (!done(argument) && !job->closing) {
         bool moved = step(job);
@@ -344,23 +349,23 @@ static int drive(struct shoal_job *job, bool (*done)(const void *argument), cons
         /* Others' requests may keep the driver busy for longer than its own caller wants to wait.
          */
         if (clock_now_ns() >= deadline_ns) {
-            code = ERR_TIMEOUT;
+            in_time = false;
             break;
         }
         if (!moved)
             sleep_until(job, deadline_ns);
     }
-    return code;
+    return in_time;
 }
 
-int progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
-                         const void *argument, uint64_t deadline_ns)
+enum progress_wait progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
+                                        const void *argument, uint64_t deadline_ns)
 {
-    int code = 0;
+    bool in_time = true;
     job->waiters++;
-    while (!done(argument) && !job->closing && code == 0) {
+    while (!done(argument) && !job->closing && in_time) {
         if (job->driver == JOB_DRIVER_NONE) {
-            code = drive(job, done, argument, deadline_ns);
+            in_time = drive(job, done, argument, deadline_ns);
             job->waiters--;
             release_role(job);
             job->waiters++;
@@ -370,20 +375,17 @@ int progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argumen
                                  .tv_nsec = (long)(deadline_ns % NS_PER_S)};
         if (pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT &&
             !done(argument))
-            code = ERR_TIMEOUT;
+            in_time = false;
     }
     job->waiters--;
-    if (job->closing) {
+    if (job->closing)
         pthread_cond_broadcast(&job->changed); /* shoal_close waits for the last waiter */
-        if (!done(argument))
-            code = ERR_STATE;
-    } else if (done(argument)) {
-        code = 0;
-    }
     /* A broadcast that offered the role may have gone to this thread, which does not take it. */
     if (job->driver == JOB_DRIVER_NONE)
         release_role(job);
-    return code;
+    if (done(argument))
+        return PROGRESS_WAIT_DONE;
+    return job->closing ? PROGRESS_WAIT_CLOSING : PROGRESS_WAIT_TIMEOUT;
 }
 
 void progress_thread_poll(struct shoal_job *job)
@@ -393,7 +395,7 @@ void progress_thread_poll(struct shoal_job *job)
     job->driver = JOB_DRIVER_WAITER;
     for (unsigned steps = 0; steps < POLL_STEPS_MAX && step(job); steps++)
         ;
-    if (!job->disconnected)
+    if (!job->daemon_gone)
         read_socket(job);
     watch_daemon(job);
     release_role(job);
@@ -440,7 +442,7 @@ void progress_thread_stop(struct shoal_job *job)
     eventfd_ring(job->wake_fd);
     pthread_cond_broadcast(&job->changed);
     pthread_cond_signal(&job->background);
-    while (job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
+    while (job->calls > 0 || job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
         pthread_cond_wait(&job->changed, &job->lock);
     job->driver = JOB_DRIVER_WAITER;
     pthread_mutex_unlock(&job->lock);

@@ -15,18 +15,25 @@
 /* Start the background thread; all signals are blocked in it. ERR_SYSTEM. */
 int progress_thread_start(struct shoal_job *job, struct error *error);
 
-/* Take the job out of all hands: waiters return, the background thread ends, the role of the
- * driver is the caller's for good. `lock` is not held. */
+/* Take the job out of all hands: waiters return, calls come to their end, the background thread
+ * ends, the role of the driver is the caller's for good. `lock` is not held. */
 void progress_thread_stop(struct shoal_job *job);
 
 /* After something was pushed or queued, lock held: ring the daemon, wake a sleeping driver that has
  * something to do, wake the background thread if it is its turn. */
 void progress_thread_notify(struct shoal_job *job);
 
-/* Wait, driving if nobody else does, until done(argument) is true: 0; the deadline has passed:
- * ERR_TIMEOUT; or the job closes: ERR_STATE. Lock held before and after, not throughout. */
-int progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
-                         const void *argument, uint64_t deadline_ns);
+/* Why a wait is over. Not an error code: what has been waited for may have failed with any. */
+enum progress_wait {
+    PROGRESS_WAIT_DONE,
+    PROGRESS_WAIT_TIMEOUT, /* the deadline has passed */
+    PROGRESS_WAIT_CLOSING, /* the job is being closed, and all requests are shoal_close's */
+};
+
+/* Wait, driving if nobody else does, until done(argument) is true, which counts before the others.
+ * Lock held before and after, not throughout. */
+enum progress_wait progress_thread_wait(struct shoal_job *job, bool (*done)(const void *argument),
+                                        const void *argument, uint64_t deadline_ns);
 
 /* What there is to do now, up to a limit, as the driver if there is none; lock held. For
  * shoal_test. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/wire.h"
+
 #define DATA_ALIGNMENT 64u
 
 static struct route ask_route(const struct request_ask *ask)
@@ -71,6 +73,12 @@ static bool lies_in_arena(const struct request_memory *memory, const void *buffe
         return false;
     *offset = start - (uintptr_t)memory->base;
     return *offset % DATA_ALIGNMENT == 0;
+}
+
+bool request_in_arena(const struct request_memory *memory, const void *buffer, uint64_t bytes)
+{
+    uint64_t offset;
+    return lies_in_arena(memory, buffer, bytes, &offset);
 }
 
 int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
@@ -158,6 +166,26 @@ void request_describe(const struct request *request, uint32_t group, char *text,
 {
     const struct request_ask *ask = &request->ask;
     char what[128];
+    if (request->any) {
+        snprintf(text, bytes,
+                 "recv of %" PRIu64 " %s from any rank of group %" PRIu32 " with tag %" PRIu32
+                 ": nobody has sent it yet",
+                 ask->count, dtype_name(ask->dtype), group,
+                 (uint32_t)(request->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX);
+        return;
+    }
+    if (ask->kind == COLLECTIVE_SEND) {
+        snprintf(text, bytes,
+                 "%s of %" PRIu64 " %s %s rank %" PRIu32 " of group %" PRIu32 " with tag %" PRIu32
+                 ", number %" PRIu32 ": %s",
+                 request->receives ? "recv" : "send", ask->count, dtype_name(ask->dtype),
+                 request->receives ? "from" : "to",
+                 request->receives ? ask->route.from : ask->route.to, group,
+                 (uint32_t)(request->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX,
+                 (uint32_t)request->sequence,
+                 request->state == REQUEST_QUEUED ? "not submitted yet" : "submitted");
+        return;
+    }
     if (ask->kind == COLLECTIVE_BARRIER)
         snprintf(what, sizeof(what), "barrier");
     else if (ask->kind == COLLECTIVE_BROADCAST)

@@ -43,7 +43,8 @@ struct request_ask {
 enum request_state {
     REQUEST_QUEUED,
     REQUEST_SUBMITTED,
-    REQUEST_OVER, /* a block; or the whole, while blocks of it are not */
+    REQUEST_MATCHED, /* a receive from any rank, for which there is a sender */
+    REQUEST_OVER,    /* a block; or the whole, while blocks of it are not */
     REQUEST_COMPLETE,
 };
 
@@ -76,8 +77,15 @@ struct request {
     struct request *whole;  /* a block: whose it is; else NULL */
     struct request *blocks; /* the whole: [block_count], freed by request_clear; or NULL */
     uint32_t block_count;
-    uint32_t incomplete;         /* the whole: itself, its blocks, and copies on a device */
-    struct request *prev, *next; /* group's incomplete requests */
+    uint32_t incomplete;   /* the whole: itself, its blocks, and copies on a device */
+    void *copy_to;         /* a receive: where its data goes from the arena; NULL: it stays there */
+    uint64_t copied_bytes; /* of that */
+    bool copying;          /* in the queue for it */
+    bool receives;         /* of a transfer: this rank is the one that gets the data */
+    bool any;              /* and it looks for who sends it; then: */
+    uint32_t any_source;   /* who has been found */
+    uint64_t numbers_offset;                 /* see progress_any */
+    struct request *prev, *next;             /* group's incomplete requests */
     struct request *queue_prev, *queue_next; /* waiting to be submitted, staged, or told complete */
 };
 
@@ -90,6 +98,9 @@ struct request_memory {
     const uint8_t *base; /* of the arena */
     uint64_t data_offset, total_bytes;
 };
+
+/* Whether the buffer lies in the data area, so that it can be used where it is. */
+bool request_in_arena(const struct request_memory *memory, const void *buffer, uint64_t bytes);
 
 /* Set up a checked ask: cut it up and decide between staging and direct use of arena memory.
  * ERR_INVALID when the buffer has too many chunks. The state is QUEUED. */

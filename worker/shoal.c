@@ -145,7 +145,7 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
 /* Say goodbye and wait for the answer, for a bounded time. */
 static void leave(struct shoal_job *job)
 {
-    if (job->disconnected)
+    if (job->daemon_gone)
         return;
     struct message leave = {.type = MESSAGE_LEAVE};
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
@@ -178,29 +178,43 @@ int shoal_close(shoal_job *job)
     return SHOAL_OK;
 }
 
+static int check_given(const struct shoal_job *job)
+{
+    struct error error;
+    if (job)
+        return SHOAL_OK;
+    error_set(&error, ERR_INVALID, "the job is NULL");
+    return error_text_keep(&error);
+}
+
 int shoal_rank(const shoal_job *job)
 {
-    return job->rank;
+    int code = check_given(job);
+    return code < 0 ? code : job->rank;
 }
 
 int shoal_world_size(const shoal_job *job)
 {
-    return job->world_size;
+    int code = check_given(job);
+    return code < 0 ? code : job->world_size;
 }
 
 int shoal_local_rank(const shoal_job *job)
 {
-    return job->local_rank;
+    int code = check_given(job);
+    return code < 0 ? code : job->local_rank;
 }
 
 int shoal_local_size(const shoal_job *job)
 {
-    return job->local_size;
+    int code = check_given(job);
+    return code < 0 ? code : job->local_size;
 }
 
 int shoal_node_count(const shoal_job *job)
 {
-    return job->node_count;
+    int code = check_given(job);
+    return code < 0 ? code : job->node_count;
 }
 
 /* --- arena memory -------------------------------------------------------------------------- */
@@ -208,26 +222,19 @@ int shoal_node_count(const shoal_job *job)
 void *shoal_alloc(shoal_job *job, size_t bytes)
 {
     struct error error;
-    if (job_check(job, &error) < 0) {
+    if (job_enter(job, &error) < 0) {
         error_text_keep(&error);
         return NULL;
     }
     uint64_t offset;
     pthread_mutex_lock(&job->lock);
-    int code = arena_heap_allocate(&job->heap, bytes, &offset);
-    if (code < 0)
-        error_set(&error, code,
-                  "no room for %zu bytes in the arena of %" PRIu64 ": %" PRIu64 " free, %" PRIu64
-                  " at most in one piece (options.arena_bytes or "
-                  "SHOAL_ARENA_BYTES makes it larger)",
-                  bytes, job->arena.total_bytes, arena_heap_free_bytes(&job->heap),
-                  arena_heap_largest_bytes(&job->heap));
+    int code = job_allocate(job, bytes, &offset, &error);
     pthread_mutex_unlock(&job->lock);
-    if (code < 0) {
+    void *memory = code < 0 ? NULL : job->arena.base + offset;
+    job_leave(job);
+    if (code < 0)
         error_text_keep(&error);
-        return NULL;
-    }
-    return job->arena.base + offset;
+    return memory;
 }
 
 void shoal_free(shoal_job *job, void *memory)

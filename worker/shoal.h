@@ -6,7 +6,8 @@
  * same collectives in the same order.
  *
  * Every call returns SHOAL_OK or a negative SHOAL_E... code; shoal_error_text() of the calling
- * thread then names the culprit. No call waits for ever: where no timeout is given, the job's is
+ * thread then names the culprit. NULL in place of a handle is SHOAL_EINVALID, except in calls that
+ * close or free. No call waits for ever: where no timeout is given, the job's is
  * used.
  */
 #ifndef SHOAL_H
@@ -91,7 +92,8 @@ struct shoal_options {
  * ranks), SHOAL_EREFUSED, SHOAL_EMEMORY, SHOAL_ESYSTEM. */
 SHOAL_API int shoal_open(const struct shoal_options *options, shoal_job **job);
 /* Leave the job and free everything of it: requests, groups, arena memory, fusion buffers. Requests
- * not yet complete fail with SHOAL_ESTATE first. NULL is allowed. */
+ * not yet complete fail with SHOAL_ESTATE first. Calls of other threads that are under way end
+ * first, those that wait with SHOAL_ESTATE; no other may begin. NULL is allowed. */
 SHOAL_API int shoal_close(shoal_job *job);
 
 SHOAL_API int shoal_rank(const shoal_job *job);
@@ -174,6 +176,27 @@ SHOAL_API int shoal_all_to_all_v(shoal_group *group, const void *const send[],
                                  const size_t send_counts[], void *const recv[],
                                  const size_t recv_counts[], enum shoal_dtype dtype,
                                  shoal_request **request);
+
+/* From one rank to another: `count` elements to `peer`, or from it, a rank of the group other than
+ * this one, which makes the other of the two calls with the same count and type. Those with one tag
+ * (0 to 2^31 - 1) arrive in the order in which they were sent; those with different tags, and
+ * collectives, may be waited for in any order. Data that does not lie in the arena goes through
+ * memory taken from it: SHOAL_EMEMORY when that has no room. Of a send, the buffer is then free as
+ * soon as the call returns; the request is complete when the other side has got it, so two ranks
+ * that both wait for a send first wait for ever. When the peer leaves the job, or asks for another
+ * count or type, the group fails: SHOAL_ELOST, SHOAL_EMISMATCH. Of a rank's sends 256 are under way
+ * at once, and of its receives as many; others follow in the order of the calls. */
+SHOAL_API int shoal_send(shoal_group *group, const void *data, size_t count, enum shoal_dtype dtype,
+                         int peer, int tag, shoal_request **request);
+SHOAL_API int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
+                         int peer, int tag, shoal_request **request);
+/* From whichever rank sends something with the tag first: *source, unless it is NULL, is set to it
+ * before the request is complete, and must be there until then. Of one rank's sends those that were
+ * sent first come first, and so do, with one tag, the receives from any rank that were started
+ * first; one that names the rank may overtake those. It looks for a sender by a message to every
+ * node of the group. SHOAL_ELOST when all others have left the job. */
+SHOAL_API int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
+                             int tag, int *source, shoal_request **request);
 
 /* Progress among requests in flight: smaller priorities go first. For the next collectives that
  * this thread starts on the group; 0 at first. All ranks should use the same. */

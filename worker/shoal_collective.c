@@ -12,11 +12,12 @@
 #include "worker/progress_thread.h"
 #include "worker/shoal.h"
 
-static struct group_settings thread_settings(const struct shoal_group *group)
+struct group_settings collective_settings(const struct shoal_group *group)
 {
     pthread_t thread = pthread_self();
     for (size_t i = 0; i < group->settings_count; i++)
-        if (pthread_equal(group->settings[i].thread, thread))
+        if (pthread_equal(group->settings[i].thread, thread) &&
+            group->settings[i].mark == error_text_thread())
             return group->settings[i];
     return (struct group_settings){0};
 }
@@ -30,8 +31,20 @@ static bool needs_background(const struct shoal_job *job, const struct shoal_req
     if (mode == START_WAITING)
         return job->completions_used;
     return mode == START_BACKGROUND || job->completions_used || request->core.block_count > 0 ||
-           request->core.state == REQUEST_QUEUED || request_has_chunk(&request->core) ||
+           request->core.copy_to || request->core.any || request->core.state == REQUEST_QUEUED ||
+           request_has_chunk(&request->core) ||
            (request->core.staged && request_bytes(&request->core) > PROGRESS_SMALL_BYTES);
+}
+
+void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode)
+{
+    request->job = job;
+    request->references = 2; /* the caller's, and progress's until it is complete */
+    DL_APPEND(job->requests, request);
+    if (needs_background(job, request, mode))
+        progress_thread_adopt(job, request);
+    /* Who waits at once will drive; else the background thread is told. */
+    progress_thread_notify(job);
 }
 
 /* The asks are checked. */
@@ -53,15 +66,8 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
     else
         code = progress_submit(&job->progress, &group->core, ask, blocks, block_count, group->rank,
                                &made->core, error);
-    if (code == 0) {
-        made->job = job;
-        made->references = 2; /* the caller's, and progress's until it is complete */
-        DL_APPEND(job->requests, made);
-        if (needs_background(job, made, mode))
-            progress_thread_adopt(job, made);
-        /* Who waits at once will drive; else the background thread is told. */
-        progress_thread_notify(job);
-    }
+    if (code == 0)
+        collective_started(job, made, mode);
     pthread_mutex_unlock(&job->lock);
     if (code < 0) {
         free(made);
@@ -80,12 +86,6 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     return code < 0 ? code : start(group, ask, NULL, 0, mode, request, error);
 }
 
-static bool request_is_complete(const void *argument)
-{
-    const struct shoal_request *request = argument;
-    return request->core.state == REQUEST_COMPLETE;
-}
-
 int collective_result(const struct shoal_request *request, struct error *error)
 {
     const struct request *core = &request->core;
@@ -102,24 +102,27 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
     struct shoal_job *job = request->job;
     uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
     pthread_mutex_lock(&job->lock);
-    int code = progress_thread_wait(job, request_is_complete, request, deadline_ns);
-    if (code == ERR_STATE) {
-        /* The request is shoal_close's now. */
-        pthread_mutex_unlock(&job->lock);
-        return error_set(error, code, "the job was closed while a collective was waited for");
-    }
-    if (code == ERR_TIMEOUT) {
+    enum progress_wait end = progress_thread_wait(job, job_request_complete, request, deadline_ns);
+    int code;
+    if (end == PROGRESS_WAIT_CLOSING) {
+        code = error_set(error, ERR_STATE, "the job was closed while a collective was waited for");
+    } else if (end == PROGRESS_WAIT_TIMEOUT) {
         char what[512];
         request_describe(&request->core, request->core.group->number, what, sizeof(what));
-        error_set(error, code, "%d ms have passed: %s",
-                  timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
+        code = error_set(error, ERR_TIMEOUT, "%d ms have passed: %s",
+                         timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
     } else {
         code = collective_result(request, error);
     }
-    if (code != ERR_TIMEOUT || forget || request->core.state == REQUEST_COMPLETE)
+    if (end == PROGRESS_WAIT_DONE || (end == PROGRESS_WAIT_TIMEOUT && forget))
         job_release_request(job, request);
     pthread_mutex_unlock(&job->lock);
     return code;
+}
+
+int collective_wait(struct shoal_request *request, struct error *error)
+{
+    return wait_for_request(request, -1, true, error);
 }
 
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
@@ -127,10 +130,10 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
 {
     struct error error;
     struct shoal_job *job = group->job;
-    if (job_check(job, &error) < 0) /* a forked child's copy of the lock may be held for ever */
+    if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
-    struct group_settings settings = thread_settings(group);
+    struct group_settings settings = collective_settings(group);
     pthread_mutex_unlock(&job->lock);
     ask->priority = settings.priority;
     ask->on_device = settings.on_device;
@@ -147,6 +150,7 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
     assert(code < 0 || (made && made->job));
     if (code == 0 && !request)
         code = wait_for_request(made, -1, true, &error);
+    job_leave(job);
     if (code < 0)
         return error_text_keep(&error);
     if (request)
@@ -159,7 +163,7 @@ static int call_whole(struct shoal_group *group, struct request_ask *ask,
                       struct shoal_request **request)
 {
     struct error error;
-    if (request_check(ask, group->rank, group->size, &error) < 0)
+    if (group_check(group, &error) < 0 || request_check(ask, group->rank, group->size, &error) < 0)
         return error_text_keep(&error);
     return collective_call(group, ask, NULL, 0, request);
 }
@@ -209,8 +213,12 @@ int shoal_barrier(shoal_group *group, shoal_request **request)
 
 int shoal_test(shoal_request *request)
 {
-    struct shoal_job *job = request->job;
     struct error error;
+    if (!request) {
+        error_set(&error, ERR_INVALID, "shoal_test: request is NULL");
+        return error_text_keep(&error);
+    }
+    struct shoal_job *job = request->job;
     if (job_check(job, &error) < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
@@ -299,13 +307,17 @@ int shoal_completions_descriptor(shoal_job *job)
         progress_thread_adopt(job, request);
     }
     progress_thread_notify(job);
+    int fd = job->completions_fd;
     pthread_mutex_unlock(&job->lock);
-    return job->completions_fd;
+    return fd;
 }
 
 int shoal_completions_clear(shoal_job *job)
 {
+    struct error error;
     uint64_t value;
+    if (job_check(job, &error) < 0) /* the count is the parent's too */
+        return error_text_keep(&error);
     ssize_t got = read(job->completions_fd, &value, sizeof(value));
     (void)got; /* nothing to read is fine */
     return SHOAL_OK;

@@ -162,6 +162,33 @@ static int read_options(const struct shoal_fusion_options *given, struct shoal_f
     return 0;
 }
 
+static int create(struct shoal_group *group, const struct shoal_parameter *parameters,
+                  uint32_t parameter_count, const struct shoal_fusion_options *options,
+                  struct shoal_fusion **fusion, struct error *error)
+{
+    struct shoal_fusion *made = calloc(1, sizeof(*made));
+    if (!made)
+        return error_set(error, ERR_MEMORY, "out of memory for fusion buffers");
+    made->group = group;
+    made->parameter_count = parameter_count;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->gathered, NULL);
+    void *device_memory = NULL;
+    int code = read_options(options, made, &device_memory, error);
+    if (code == 0)
+        code = set_up(made, parameters, device_memory, error);
+    if (code < 0) {
+        free_fusion(made);
+        return code;
+    }
+    struct shoal_job *job = group->job;
+    pthread_mutex_lock(&job->lock);
+    DL_APPEND(job->fusions, made);
+    pthread_mutex_unlock(&job->lock);
+    *fusion = made;
+    return 0;
+}
+
 int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parameters,
                         size_t parameter_count, const struct shoal_fusion_options *options,
                         shoal_fusion **fusion)
@@ -172,29 +199,12 @@ int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parame
                   parameter_count > INT32_MAX ? "too many parameters" : "an argument is NULL");
         return error_text_keep(&error);
     }
-    struct shoal_fusion *made = calloc(1, sizeof(*made));
-    if (!made) {
-        error_set(&error, ERR_MEMORY, "out of memory for fusion buffers");
+    if (group_check(group, &error) < 0 || job_enter(group->job, &error) < 0)
         return error_text_keep(&error);
-    }
-    made->group = group;
-    made->parameter_count = (uint32_t)parameter_count;
-    pthread_mutex_init(&made->lock, NULL);
-    pthread_cond_init(&made->gathered, NULL);
-    void *device_memory = NULL;
-    int code = read_options(options, made, &device_memory, &error);
-    if (code == 0)
-        code = set_up(made, parameters, device_memory, &error);
-    if (code < 0) {
-        free_fusion(made);
-        return error_text_keep(&error);
-    }
     struct shoal_job *job = group->job;
-    pthread_mutex_lock(&job->lock);
-    DL_APPEND(job->fusions, made);
-    pthread_mutex_unlock(&job->lock);
-    *fusion = made;
-    return SHOAL_OK;
+    int code = create(group, parameters, (uint32_t)parameter_count, options, fusion, &error);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 /* --- a step -------------------------------------------------------------------------------- */
@@ -209,15 +219,30 @@ static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index
     return fusion->memory + fusion->plan.offset_of[index];
 }
 
+/* Then job_leave. */
+static int enter(const struct shoal_fusion *fusion, struct error *error)
+{
+    if (!fusion)
+        return error_set(error, ERR_INVALID, "the fusion is NULL");
+    return job_enter(fusion->group->job, error);
+}
+
 void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
 {
-    if (index >= fusion->parameter_count)
+    struct error error;
+    if (enter(fusion, &error) < 0) {
+        error_text_keep(&error);
         return NULL;
-    if (fusion->gradients[index])
-        return fusion->gradients[index];
-    pthread_mutex_lock(&fusion->lock);
-    void *place = gradient_place(fusion, (uint32_t)index);
-    pthread_mutex_unlock(&fusion->lock);
+    }
+    struct shoal_job *job = fusion->group->job;
+    void *place = NULL;
+    if (index < fusion->parameter_count) {
+        pthread_mutex_lock(&fusion->lock);
+        place = fusion->gradients[index] ? fusion->gradients[index]
+                                         : gradient_place(fusion, (uint32_t)index);
+        pthread_mutex_unlock(&fusion->lock);
+    }
+    job_leave(job);
     return place;
 }
 
@@ -288,6 +313,9 @@ static int claim(struct shoal_fusion *fusion, size_t index, struct error *error)
 int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
 {
     struct error error;
+    if (enter(fusion, &error) < 0)
+        return error_text_keep(&error);
+    struct shoal_job *job = fusion->group->job;
     pthread_mutex_lock(&fusion->lock);
     int code = claim(fusion, index, &error);
     if (code == 0) {
@@ -305,6 +333,7 @@ int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
         code = send_ready(fusion, &error);
     }
     pthread_mutex_unlock(&fusion->lock);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -327,27 +356,22 @@ static int send_rest(struct shoal_fusion *fusion, struct error *error)
     return send_ready(fusion, error);
 }
 
-static bool request_is_complete(const void *argument)
-{
-    const struct shoal_request *request = argument;
-    return request->core.state == REQUEST_COMPLETE;
-}
-
-/* Wait for a request of ours; release and forget it unless the time has passed. */
+/* Wait for a request of ours; release and forget it when it is complete, well or not. */
 static int finish_request(struct shoal_fusion *fusion, struct shoal_request **place,
                           uint64_t deadline_ns, uint64_t *completed_ns, struct error *error)
 {
     struct shoal_job *job = fusion->group->job;
     struct shoal_request *request = *place;
     pthread_mutex_lock(&job->lock);
-    int code = progress_thread_wait(job, request_is_complete, request, deadline_ns);
-    if (code == ERR_TIMEOUT) {
+    int code;
+    enum progress_wait end = progress_thread_wait(job, job_request_complete, request, deadline_ns);
+    if (end == PROGRESS_WAIT_TIMEOUT) {
         char what[512];
         request_describe(&request->core, fusion->group->core.number, what, sizeof(what));
-        error_set(error, code, "the time has passed: %s", what);
-    } else if (code == ERR_STATE) {
-        error_set(error, code, "the job was closed while fusion buffers were waited for");
-        *place = NULL; /* shoal_close frees it */
+        code = error_set(error, ERR_TIMEOUT, "the time has passed: %s", what);
+    } else if (end == PROGRESS_WAIT_CLOSING) {
+        code =
+            error_set(error, ERR_STATE, "the job was closed while fusion buffers were waited for");
     } else {
         code = request->core.result;
         if (code < 0)
@@ -495,16 +519,44 @@ int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error)
     }
     if (fusion->waiting)
         return error_set(error, ERR_STATE, "another thread is in shoal_fusion_wait");
+    fusion->waiting = true; /* at once: send_rest lets the lock go */
+    int code = 0;
     if (fusion->phase == PHASE_GATHER) {
         fusion->wait_started_ns = clock_now_ns();
         fusion->finished = 0;
         fusion->phase = PHASE_REDUCE;
-        int code = send_rest(fusion, error);
-        if (code < 0)
-            return code;
+        code = send_rest(fusion, error);
     }
-    fusion->waiting = true;
-    return 0;
+    if (code < 0)
+        fusion->waiting = false;
+    return code;
+}
+
+/* What was waited for is still to come: only the time had passed, or the job is closed. */
+static bool is_under_way(const struct shoal_fusion *fusion)
+{
+    if (fusion->phase == PHASE_AGREE)
+        return fusion->order_request;
+    return fusion->finished < fusion->plan.buffer_count && fusion->requests[fusion->finished];
+}
+
+static int wait_for_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct error *error)
+{
+    pthread_mutex_lock(&fusion->lock);
+    int code = fusion_enter_wait(fusion, error);
+    pthread_mutex_unlock(&fusion->lock);
+    if (code < 0)
+        return code;
+    code = finish_step(fusion, deadline_ns, error);
+    pthread_mutex_lock(&fusion->lock);
+    fusion->waiting = false;
+    if (code == 0) {
+        fusion_begin_step(fusion);
+    } else if (!is_under_way(fusion)) {
+        fusion->failure = *error;
+    }
+    pthread_mutex_unlock(&fusion->lock);
+    return code;
 }
 
 int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
@@ -514,25 +566,11 @@ int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
         error_set(&error, ERR_INVALID, "shoal_fusion_wait: timeout_ms is less than -1");
         return error_text_keep(&error);
     }
-    if (job_check(fusion->group->job, &error) < 0)
+    if (enter(fusion, &error) < 0)
         return error_text_keep(&error);
-    uint64_t deadline_ns = job_deadline_ns(fusion->group->job, timeout_ms);
-    pthread_mutex_lock(&fusion->lock);
-    int code = fusion_enter_wait(fusion, &error);
-    pthread_mutex_unlock(&fusion->lock);
-    if (code < 0)
-        return error_text_keep(&error);
-    code = finish_step(fusion, deadline_ns, &error);
-    if (code == ERR_STATE)
-        return error_text_keep(&error); /* the job and this are being freed */
-    pthread_mutex_lock(&fusion->lock);
-    fusion->waiting = false;
-    if (code == 0) {
-        fusion_begin_step(fusion);
-    } else if (code != ERR_TIMEOUT) {
-        fusion->failure = error;
-    }
-    pthread_mutex_unlock(&fusion->lock);
+    struct shoal_job *job = fusion->group->job;
+    int code = wait_for_step(fusion, job_deadline_ns(job, timeout_ms), &error);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -544,12 +582,16 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
                   statistics ? "struct_size is not set" : "statistics is NULL");
         return error_text_keep(&error);
     }
+    if (enter(fusion, &error) < 0)
+        return error_text_keep(&error);
+    struct shoal_job *job = fusion->group->job;
     size_t bytes = statistics->struct_size;
     /* The lock is not part of what the caller sees as constant. */
     struct shoal_fusion *locked = (struct shoal_fusion *)(uintptr_t)fusion;
     pthread_mutex_lock(&locked->lock);
     struct shoal_fusion_statistics copy = fusion->statistics;
     pthread_mutex_unlock(&locked->lock);
+    job_leave(job);
     copy.struct_size = bytes;
     memcpy(statistics, &copy, bytes < sizeof(copy) ? bytes : sizeof(copy));
     return SHOAL_OK;
@@ -558,8 +600,8 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
 void shoal_fusion_free(shoal_fusion *fusion)
 {
     struct error error;
-    if (!fusion || job_check(fusion->group->job, &error) < 0)
-        return; /* a forked child has nothing of the job to free */
+    if (!fusion || enter(fusion, &error) < 0)
+        return; /* a forked child has nothing of the job to free; a closed job frees it */
     struct shoal_job *job = fusion->group->job;
     uint64_t deadline_ns = job_deadline_ns(job, -1), completed_ns;
     bool idle = true; /* nothing may write to the buffers any more */
@@ -581,4 +623,5 @@ void shoal_fusion_free(shoal_fusion *fusion)
     if (idle && fusion->failure.code == 0 && !fusion->on_device)
         shoal_free(job, fusion->memory);
     free_fusion(fusion);
+    job_leave(job);
 }

@@ -12,17 +12,25 @@
 
 shoal_group *shoal_world(shoal_job *job)
 {
-    return job->groups;
+    return job ? job->groups : NULL;
+}
+
+static int check_given(const struct shoal_group *group)
+{
+    struct error error;
+    return group_check(group, &error) < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 int shoal_group_rank(const shoal_group *group)
 {
-    return (int)group->rank;
+    int code = check_given(group);
+    return code < 0 ? code : (int)group->rank;
 }
 
 int shoal_group_size(const shoal_group *group)
 {
-    return (int)group->size;
+    int code = check_given(group);
+    return code < 0 ? code : (int)group->size;
 }
 
 /* *place: this process's place in the list. */
@@ -54,9 +62,7 @@ static int check_ranks(const struct shoal_job *job, const int *ranks, int count,
     return code;
 }
 
-/* How many times this list has been asked for before; counts this time. Lock held. */
-static int count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
-                      struct error *error)
+static struct group_list *find_list(const struct shoal_job *job, const int *ranks, int count)
 {
     struct group_list *list;
     LL_FOREACH(job->group_lists, list)
@@ -64,6 +70,14 @@ static int count_list(struct shoal_job *job, const int *ranks, int count, uint32
         if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
             break;
     }
+    return list;
+}
+
+/* How many times this list has been asked for before; counts this time. Lock held. */
+static int count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
+                      struct error *error)
+{
+    struct group_list *list = find_list(job, ranks, count);
     if (!list) {
         list = calloc(1, sizeof(*list));
         int *copy = list ? calloc((size_t)count, sizeof(*copy)) : NULL;
@@ -84,12 +98,7 @@ static int count_list(struct shoal_job *job, const int *ranks, int count, uint32
  * that have not asked yet. Lock held. */
 static void uncount_list(struct shoal_job *job, const int *ranks, int count, uint32_t nth)
 {
-    struct group_list *list;
-    LL_FOREACH(job->group_lists, list)
-    {
-        if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
-            break;
-    }
+    struct group_list *list = find_list(job, ranks, count);
     if (list && list->times == nth + 1)
         list->times = nth;
 }
@@ -143,12 +152,13 @@ static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int
     pthread_mutex_lock(&job->lock);
     if (code == 0) {
         uint64_t deadline_ns = job_deadline_ns(job, timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
-        code = progress_thread_wait(job, opening_answered, &opening, deadline_ns);
-        if (code == ERR_TIMEOUT)
-            error_set(error, code, "the daemon has not opened a group of %d ranks in %d ms", count,
-                      timeout_ms);
-        else if (code < 0)
-            error_set(error, code, "the job was closed while a group was being opened");
+        enum progress_wait end = progress_thread_wait(job, opening_answered, &opening, deadline_ns);
+        if (end == PROGRESS_WAIT_TIMEOUT)
+            code = error_set(error, ERR_TIMEOUT,
+                             "the daemon has not opened a group of %d ranks in %d ms", count,
+                             timeout_ms);
+        else if (end == PROGRESS_WAIT_CLOSING)
+            code = error_set(error, ERR_STATE, "the job was closed while a group was being opened");
     }
     DL_DELETE(job->openings, &opening);
     if (code == 0 && opening.error.code < 0) {
@@ -164,42 +174,47 @@ static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int
     return code;
 }
 
-int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
-                     shoal_group **group)
+static int open_group(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+                      struct shoal_group **group, struct error *error)
 {
-    struct error error;
     uint32_t place = 0;
-    if (!group || timeout_ms < -1) {
-        error_set(&error, ERR_INVALID, "shoal_group_open: %s",
-                  group ? "timeout_ms is less than -1" : "group is NULL");
-        return error_text_keep(&error);
-    }
-    int code = job_check(job, &error);
-    if (code == 0)
-        code = check_ranks(job, ranks, count, &place, &error);
+    int code = check_ranks(job, ranks, count, &place, error);
     if (code < 0)
-        return error_text_keep(&error);
+        return code;
     if (timeout_ms < 0)
         timeout_ms = job->timeout_ms;
     else if (timeout_ms == 0)
         timeout_ms = 1; /* 0 would be the daemon's own */
     struct message answer;
-    code = ask_for_group(job, ranks, count, timeout_ms, &answer, &error);
+    code = ask_for_group(job, ranks, count, timeout_ms, &answer, error);
     if (code < 0)
-        return error_text_keep(&error);
-    struct shoal_group *made = NULL;
+        return code;
     pthread_mutex_lock(&job->lock);
-    code = job_add_group(job, &answer, place, (uint32_t)count, &made, &error);
+    code = job_add_group(job, &answer, place, (uint32_t)count, group, error);
     pthread_mutex_unlock(&job->lock);
     if (code < 0) {
         struct message unwanted = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = answer.group};
         job_send(job, &unwanted, job_deadline_ns(job, -1), NULL);
     }
     message_clear(&answer);
+    return code;
+}
+
+int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
+                     shoal_group **group)
+{
+    struct error error;
+    if (!group || timeout_ms < -1) {
+        error_set(&error, ERR_INVALID, "shoal_group_open: %s",
+                  group ? "timeout_ms is less than -1" : "group is NULL");
+        return error_text_keep(&error);
+    }
+    int code = job_enter(job, &error);
     if (code < 0)
         return error_text_keep(&error);
-    *group = made;
-    return SHOAL_OK;
+    code = open_group(job, ranks, count, timeout_ms, group, &error);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 int shoal_group_close(shoal_group *group)
@@ -208,7 +223,7 @@ int shoal_group_close(shoal_group *group)
     if (!group)
         return SHOAL_OK;
     struct shoal_job *job = group->job;
-    int code = job_check(job, &error);
+    int code = job_enter(job, &error);
     if (code < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
@@ -220,15 +235,14 @@ int shoal_group_close(shoal_group *group)
         code = error_set(&error, ERR_STATE,
                          "group %" PRIu32 " has %" PRIu32 " collectives under way: wait for them",
                          group->core.number, group->core.request_count);
-    bool connected = !job->disconnected;
+    bool connected = !job->daemon_gone;
     if (code == 0)
         job_remove_group(job, group);
     pthread_mutex_unlock(&job->lock);
-    if (code < 0)
-        return error_text_keep(&error);
-    if (connected)
+    if (code == 0 && connected)
         job_send(job, &message, job_deadline_ns(job, -1), NULL);
-    return SHOAL_OK;
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 /* Those of threads that have nothing set make room for others. */
@@ -242,8 +256,13 @@ struct group_settings *group_settings(struct shoal_group *group)
     pthread_t thread = pthread_self();
     struct group_settings *unset = NULL;
     for (size_t i = 0; i < group->settings_count; i++) {
-        if (pthread_equal(group->settings[i].thread, thread))
+        if (pthread_equal(group->settings[i].thread, thread)) {
+            /* Another thread that had its name may have left something. */
+            if (group->settings[i].mark != error_text_thread())
+                group->settings[i] =
+                    (struct group_settings){.thread = thread, .mark = error_text_thread()};
             return &group->settings[i];
+        }
         if (settings_unset(&group->settings[i]))
             unset = &group->settings[i];
     }
@@ -255,17 +274,19 @@ struct group_settings *group_settings(struct shoal_group *group)
         group->settings = settings;
         unset = &settings[group->settings_count++];
     }
-    *unset = (struct group_settings){.thread = thread};
+    *unset = (struct group_settings){.thread = thread, .mark = error_text_thread()};
     return unset;
 }
 
 int shoal_group_set_priority(shoal_group *group, uint32_t priority)
 {
     struct error error;
-    struct shoal_job *job = group->job;
-    int code = job_check(job, &error);
+    int code = group_check(group, &error);
+    if (code == 0)
+        code = job_check(group->job, &error);
     if (code < 0)
         return error_text_keep(&error);
+    struct shoal_job *job = group->job;
     pthread_mutex_lock(&job->lock);
     struct group_settings *settings = group_settings(group);
     if (settings)

@@ -8,11 +8,9 @@
 #include "worker/parts.h"
 #include "worker/shoal.h"
 
-static int start_parts(shoal_group *group, struct parts_ask *ask, shoal_request **request)
+static int call_parts(shoal_group *group, struct parts_ask *ask, shoal_request **request)
 {
     struct error error;
-    if (job_check(group->job, &error) < 0)
-        return error_text_keep(&error);
     ask->rank = group->rank;
     ask->size = group->size;
     if (parts_check(ask, &error) < 0)
@@ -38,10 +36,25 @@ static int start_parts(shoal_group *group, struct parts_ask *ask, shoal_request 
     return code;
 }
 
-/* Lists that must be there; the buffers in them are checked one by one. */
-static int check_lists(enum collective_kind kind, const void *buffers, const size_t *counts)
+/* A rank's own part may lie in the arena, which must stay until it is copied. */
+static int start_parts(shoal_group *group, struct parts_ask *ask, shoal_request **request)
 {
     struct error error;
+    if (group_check(group, &error) < 0 || job_enter(group->job, &error) < 0)
+        return error_text_keep(&error);
+    struct shoal_job *job = group->job;
+    int code = call_parts(group, ask, request);
+    job_leave(job);
+    return code;
+}
+
+/* Lists that must be there; the buffers in them are checked one by one. */
+static int check_lists(const struct shoal_group *group, enum collective_kind kind,
+                       const void *buffers, const size_t *counts)
+{
+    struct error error;
+    if (group_check(group, &error) < 0)
+        return error_text_keep(&error);
     if (buffers && counts)
         return SHOAL_OK;
     error_set(&error, ERR_INVALID, "%s: the list of %s is NULL", collective_name(kind),
@@ -62,7 +75,7 @@ int shoal_all_gather(shoal_group *group, const void *send, void *recv, size_t co
 int shoal_all_gather_v(shoal_group *group, const void *send, void *const recv[],
                        const size_t counts[], enum shoal_dtype dtype, shoal_request **request)
 {
-    if (check_lists(COLLECTIVE_ALL_GATHER, recv, counts) < 0)
+    if (check_lists(group, COLLECTIVE_ALL_GATHER, recv, counts) < 0)
         return SHOAL_EINVALID;
     struct parts_ask ask = {.kind = COLLECTIVE_ALL_GATHER,
                             .dtype = (enum dtype)dtype,
@@ -86,7 +99,7 @@ int shoal_reduce_scatter_v(shoal_group *group, const void *const send[], void *r
                            const size_t counts[], enum shoal_dtype dtype, enum shoal_op op,
                            shoal_request **request)
 {
-    if (check_lists(COLLECTIVE_REDUCE_SCATTER, send, counts) < 0)
+    if (check_lists(group, COLLECTIVE_REDUCE_SCATTER, send, counts) < 0)
         return SHOAL_EINVALID;
     struct parts_ask ask = {.kind = COLLECTIVE_REDUCE_SCATTER,
                             .dtype = (enum dtype)dtype,
@@ -110,7 +123,8 @@ int shoal_gather(shoal_group *group, const void *send, void *recv, size_t count,
 int shoal_gather_v(shoal_group *group, const void *send, size_t count, void *const recv[],
                    const size_t counts[], enum shoal_dtype dtype, int root, shoal_request **request)
 {
-    if (root == (int)group->rank && check_lists(COLLECTIVE_GATHER, recv, counts) < 0)
+    if ((!group || root == (int)group->rank) &&
+        check_lists(group, COLLECTIVE_GATHER, recv, counts) < 0)
         return SHOAL_EINVALID;
     struct parts_ask ask = {.kind = COLLECTIVE_GATHER,
                             .dtype = (enum dtype)dtype,
@@ -134,7 +148,8 @@ int shoal_scatter(shoal_group *group, const void *send, void *recv, size_t count
 int shoal_scatter_v(shoal_group *group, const void *const send[], const size_t counts[], void *recv,
                     size_t count, enum shoal_dtype dtype, int root, shoal_request **request)
 {
-    if (root == (int)group->rank && check_lists(COLLECTIVE_SCATTER, send, counts) < 0)
+    if ((!group || root == (int)group->rank) &&
+        check_lists(group, COLLECTIVE_SCATTER, send, counts) < 0)
         return SHOAL_EINVALID;
     struct parts_ask ask = {.kind = COLLECTIVE_SCATTER,
                             .dtype = (enum dtype)dtype,
@@ -158,8 +173,8 @@ int shoal_all_to_all_v(shoal_group *group, const void *const send[], const size_
                        void *const recv[], const size_t recv_counts[], enum shoal_dtype dtype,
                        shoal_request **request)
 {
-    if (check_lists(COLLECTIVE_ALL_TO_ALL, send, send_counts) < 0 ||
-        check_lists(COLLECTIVE_ALL_TO_ALL, recv, recv_counts) < 0)
+    if (check_lists(group, COLLECTIVE_ALL_TO_ALL, send, send_counts) < 0 ||
+        check_lists(group, COLLECTIVE_ALL_TO_ALL, recv, recv_counts) < 0)
         return SHOAL_EINVALID;
     struct parts_ask ask = {.kind = COLLECTIVE_ALL_TO_ALL,
                             .dtype = (enum dtype)dtype,

@@ -29,21 +29,35 @@ void staging_clear(struct staging *staging)
 {
     free(staging->slots);
     free(staging->own_slots);
+    free(staging->orphans);
     *staging = (struct staging){0};
+}
+
+/* Room for orphans as well, so that removing a slot cannot fail. */
+static int make_room(struct staging *staging)
+{
+    if (staging->own_count + staging->orphan_count < staging->capacity)
+        return 0;
+    uint32_t capacity = staging->capacity ? 2 * staging->capacity : 8;
+    struct staging_orphan *orphans = realloc(staging->orphans, capacity * sizeof(*orphans));
+    if (!orphans)
+        return ERR_MEMORY;
+    staging->orphans = orphans;
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
+    struct staging_slot **slots = realloc(staging->own_slots, capacity * sizeof(*slots));
+    if (!slots)
+        return ERR_MEMORY;
+    staging->own_slots = slots;
+    staging->capacity = capacity;
+    return 0;
 }
 
 int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t offset,
                     uint32_t bytes)
 {
-    if (staging->own_count == staging->own_capacity) {
-        uint32_t capacity = staging->own_capacity ? 2 * staging->own_capacity : 8;
-        /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
-        struct staging_slot **slots = realloc(staging->own_slots, capacity * sizeof(*slots));
-        if (!slots)
-            return ERR_MEMORY;
-        staging->own_slots = slots;
-        staging->own_capacity = capacity;
-    }
+    int code = make_room(staging);
+    if (code < 0)
+        return code;
     *own = (struct staging_slot){.offset = offset, .bytes = bytes};
     staging->own_slots[staging->own_count++] = own;
     return 0;
@@ -54,9 +68,37 @@ void staging_remove_own(struct staging *staging, struct staging_slot *own)
     for (uint32_t i = 0; i < staging->own_count; i++) {
         if (staging->own_slots[i] == own) {
             staging->own_slots[i] = staging->own_slots[--staging->own_count];
-            return;
+            break;
         }
     }
+    if (own->state == STAGING_GIVEN)
+        staging->orphans[staging->orphan_count++] = (struct staging_orphan){
+            .offset = own->offset, .number = own->number, .chunk = own->chunk};
+}
+
+bool staging_orphan_back(struct staging *staging, uint64_t offset, uint64_t number, uint32_t chunk)
+{
+    for (uint32_t i = 0; i < staging->orphan_count; i++) {
+        struct staging_orphan *orphan = &staging->orphans[i];
+        if (orphan->offset == offset && orphan->number == number && orphan->chunk == chunk &&
+            !orphan->back) {
+            orphan->back = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool staging_next_free(struct staging *staging, uint64_t *offset)
+{
+    for (uint32_t i = 0; i < staging->orphan_count; i++) {
+        if (staging->orphans[i].back) {
+            *offset = staging->orphans[i].offset;
+            staging->orphans[i] = staging->orphans[--staging->orphan_count];
+            return true;
+        }
+    }
+    return false;
 }
 
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,

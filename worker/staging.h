@@ -31,7 +31,16 @@ struct staging_slot {
         *request;    /* NULL: free, or abandoned: the request failed with the daemon at it */
     uint64_t number; /* of the request, as in the rings */
     uint32_t chunk;
+    uint64_t begin_ns, end_ns;        /* of the last copy, in a trace; else 0 */
     struct staging_slot *prev, *next; /* the free shared ones; groups' own ones; results waiting */
+};
+
+/* The own slot of a group that is gone, while the daemon may still write to it. */
+struct staging_orphan {
+    uint64_t offset;
+    uint64_t number; /* of the request and */
+    uint32_t chunk;  /* its chunk that the daemon has; it reports them when it is done */
+    bool back;       /* it has; the memory can be used again */
 };
 
 struct staging {
@@ -40,7 +49,8 @@ struct staging {
     uint64_t first_offset;
     struct staging_slot *free_slots; /* shared */
     struct staging_slot **own_slots; /* of groups */
-    uint32_t own_count, own_capacity;
+    struct staging_orphan *orphans;
+    uint32_t own_count, orphan_count, capacity; /* there is room for both together in either */
 };
 
 /* slot_count may be 0: groups then have their own slots only. Returns 0 or ERR_MEMORY. */
@@ -48,7 +58,8 @@ int staging_init(struct staging *staging, uint64_t first_offset, uint32_t slot_b
                  uint32_t slot_count);
 void staging_clear(struct staging *staging);
 
-/* A group's own slot; it belongs to the caller and must stay until removed. */
+/* A group's own slot; it belongs to the caller and must stay until removed. One that is removed
+ * while the daemon has it is remembered. */
 int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t offset,
                     uint32_t bytes);
 void staging_remove_own(struct staging *staging, struct staging_slot *own);
@@ -58,6 +69,11 @@ void staging_remove_own(struct staging *staging, struct staging_slot *own);
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
                                   bool oldest);
 void staging_give_back(struct staging *staging, struct staging_slot *slot);
+
+/* The daemon reports a chunk of a removed slot: true if there is such a one. */
+bool staging_orphan_back(struct staging *staging, uint64_t offset, uint64_t number, uint32_t chunk);
+/* True: the memory at *offset, of a slot that was removed, can be used again; it is forgotten. */
+bool staging_next_free(struct staging *staging, uint64_t *offset);
 
 /* The slot at this offset of the arena, or NULL. */
 struct staging_slot *staging_find(struct staging *staging, uint64_t offset);

@@ -7,6 +7,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 import uuid
 
 TIMEOUT_S = 600
@@ -57,6 +58,27 @@ def times(rows):
         if row.get("wrong"):
             raise Failed(f"{row['wrong']} wrong elements at {row['bytes']} bytes")
     return {row["bytes"]: row["time_us"] / 1e6 for row in rows}
+
+
+def daemons_of(launcher):
+    """Pids of the daemons that a launcher has started."""
+    pids = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8") as file:
+                command, rest = file.read().rsplit(")", 1)
+        except OSError:  # it has ended
+            continue
+        if command.endswith("(shoald") and int(rest.split()[1]) == launcher:
+            pids.append(int(name))
+    return pids
+
+
+def descriptors_of(pid):
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
 
 
 class Case:
@@ -117,6 +139,27 @@ class Tools:
     def reduce_figures(self, pairs):
         return run([self.program("bench/bench_reduce"), "--pairs", str(pairs)])
 
+    def scale(self, nodes, per_node, clusters=1):
+        """A cluster in one process: what bench_scale says of its daemons."""
+        return run([self.program("bench/bench_scale"), str(nodes), str(per_node),
+                    str(clusters)])[0]
+
+    def descriptors(self, nodes, per_node):
+        """The most that a daemon of a job has open while it runs; all daemons have as many."""
+        argv = ["env", "-u", "SHOAL_SOCKET", self.program("bin/shoalrun"), "--nodes", str(nodes),
+                "-n", str(per_node), "--", self.program("bin/shoalperf"), "barrier", "-w", "0", "-n",
+                "1500"]
+        most = {}
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL) as process:
+            while process.poll() is None:
+                for daemon in daemons_of(process.pid):
+                    most[daemon] = max(most.get(daemon, 0), descriptors_of(daemon))
+                time.sleep(0.01)
+        if process.returncode or len(most) != nodes:
+            raise Failed(f"{' '.join(argv)}: exit code {process.returncode}, {len(most)} daemons")
+        return max(most.values())
+
     def copy_GBps(self):
         return run([self.program("bench/bench_copy")])[0]["copy_GBps"]
 
@@ -155,6 +198,15 @@ class Cluster:
         Tools.need_torch()
         command = [PYTHON, os.path.join(HERE, "gloo_ranks.py"), *case.numbers()]
         return times(run(self.ranks(command, per_node)))
+
+    def overlap(self, table, dtype, rate_Bps, steps, threshold_MiB):
+        """What bench_overlap says of a backward pass."""
+        path = os.path.join(os.path.dirname(os.path.dirname(HERE)), "tests/bench/models", table + ".csv")
+        rows = run(self.ranks([self.tools.program("bench/bench_overlap"), path, dtype, str(rate_Bps),
+                               str(steps), str(threshold_MiB)]))
+        if rows[0]["wrong"]:
+            raise Failed(f"{rows[0]['wrong']} wrong gradients of {table}")
+        return rows[0]
 
     def stream_Bps(self):
         """What raw TCP gets on a link, both ways at once: bytes per second, the mean of the nodes."""

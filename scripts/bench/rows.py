@@ -2,6 +2,7 @@
 
 A row measures pair after pair, by turns, and gives Results: a name, a target, and one ratio a pair.
 """
+import math
 from dataclasses import dataclass, field
 
 from peers import Case, Cluster, Missing, run, run_cpu, say, times
@@ -112,6 +113,26 @@ def row_4(tools, pairs):
                      seconds={key: figures[key] for key in figures if key.endswith("GBps")})
 
 
+def row_11(tools, pairs):
+    """What a backward pass of 1 / 0.9 of the links' time is lengthened by, over the last buffer's time."""
+    # With BERT's even layers a buffer of 25 MiB is ready just before the end, and the last one, of the
+    # embeddings, waits for it: 1.30 of its own time on ideal links (scripts/bench/README.md).
+    models = (("ResNet-50", "resnet50", "float", 3, 25), ("BERT-large", "bert_large", "bfloat16", 1, 6))
+    with Cluster(tools, 4, 0, "1gbit") as cluster:
+        for name, table, dtype, steps, threshold in models:
+            label = f"4 nodes, 1gbit links, backward pass of {name}, {dtype}, buffers of {threshold} MiB"
+            runs = []
+
+            def replay(table=table, dtype=dtype, steps=steps, threshold=threshold, runs=runs):
+                runs.append({"stream_Bps": cluster.stream_Bps()})
+                runs[-1].update(cluster.overlap(table, dtype, runs[-1]["stream_Bps"], steps, threshold))
+                return runs[-1]["exposed_us"] / runs[-1]["last_us"]
+
+            ratios = by_turns(pairs, label, ratio=replay)["ratio"]
+            yield Result("11", label, "added to the step / last buffer alone", 1.15, False, ratios,
+                         seconds={"runs": runs})
+
+
 def row_12(tools, pairs):
     """Processor seconds of an all-reduce: what more iterations take beyond few, so that starting the
     processes and filling the buffers are not counted."""
@@ -204,5 +225,48 @@ def row_10(tools, pairs):
                          divided(seconds["shoal"], bounds), seconds=seconds)
 
 
+SCALE_STEPS = ("join", "all_reduce", "barrier", "leave")
+
+
+def scale_n_log_n(small, large):
+    """For each step, mean processor time of a daemon with more nodes over that with fewer, over how
+    n log n grows."""
+    n, more = small["nodes"], large["nodes"]
+    growth = more * math.log(more) / (n * math.log(n))
+    return {step: large[step]["mean_us"] / small[step]["mean_us"] / growth for step in SCALE_STEPS}
+
+
+def growth(runs, size, value):
+    """What `value` grows by for one more `size`, from the first run to the second and to the third."""
+    return [(value(b) - value(a)) / (b[size] - a[size]) for a, b in zip(runs, runs[1:])]
+
+
+def row_13(tools, pairs):
+    """Nodes and ranks of a cluster in one process; descriptors of real daemons."""
+    by_workers = [tools.scale(100, per_node) for per_node in (2, 6, 10)]
+    by_nodes = [tools.scale(nodes, 10) for nodes in (25, 50, 100)]
+    for runs, size, what in ((by_workers, "ranks", "worker of the job, 200 to 1000 on 100 nodes"),
+                             (by_nodes, "nodes", "node with 10 workers, 25 to 100 nodes")):
+        first, second = growth(runs, size, lambda run: run["worked_bytes"])
+        yield Result("13", f"daemon, heap: {second:.0f} bytes for each {what}",
+                     "growth of the upper half / the lower", 1.1, False, [second / first],
+                     seconds={"runs": runs})
+    for shapes, size, what in (([(1, 2), (1, 6), (1, 10)], "ranks", "worker on its node"),
+                               ([(2, 2), (4, 2), (8, 2)], "nodes", "peer")):
+        runs = [{"nodes": nodes, "ranks": nodes * per_node, "descriptors": tools.descriptors(nodes, per_node)}
+                for nodes, per_node in shapes]
+        first, second = growth(runs, size, lambda run: run["descriptors"])
+        yield Result("13", f"daemon, descriptors: {second:g} for each {what}",
+                     "growth of the upper half / the lower", 1.0, False, [second / first],
+                     seconds={"runs": runs})
+    steps = {step: [] for step in SCALE_STEPS}
+    for _ in range(pairs):
+        for step, ratio in scale_n_log_n(tools.scale(50, 10, 2), tools.scale(100, 10)).items():
+            steps[step].append(ratio)
+    for step, ratios in steps.items():
+        yield Result("13", f"daemon, processor time of {step}, 100 nodes and 1000 workers / 50 and 500",
+                     "growth / that of n log n", 1.0, False, ratios)
+
+
 ROWS = {"1": row_1, "2": row_2, "3": row_3, "4": row_4, "5": row_5, "6": row_6, "7": row_7,
-        "8": row_8, "9": row_9, "10": row_10, "12": row_12}
+        "8": row_8, "9": row_9, "10": row_10, "11": row_11, "12": row_12, "13": row_13}

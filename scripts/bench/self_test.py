@@ -1,5 +1,6 @@
 """Tests the benchmark itself: bounds, turns, medians, table, picture, and how failures are told."""
 import json
+import math
 import os
 import subprocess
 import sys
@@ -174,6 +175,109 @@ class Running(unittest.TestCase):
             results = list(rows.row_4(peers.Tools(folder), 2))
         self.assertEqual([result.ratios for result in results], [[0.8, 0.5]])
         self.assertEqual(report.measured(results[0]), (0.65, False))
+
+
+def table_rows(name):
+    """(tensor, elements, operations) of a model."""
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with open(os.path.join(top, "tests/bench/models", name + ".csv"), encoding="utf-8") as file:
+        lines = [line.strip() for line in file if not line.startswith("#")]
+    assert lines[0] == "tensor,elements,operations"
+    return [(tensor, int(elements), int(operations))
+            for tensor, elements, operations in (line.split(",") for line in lines[1:])]
+
+
+class Models(unittest.TestCase):
+    """The tables of row 11 against what is known of the models."""
+
+    def test_resnet50(self):
+        table = table_rows("resnet50")
+        self.assertEqual(sum(elements for _, elements, _ in table), 25557032)
+        self.assertEqual(sum(1 for _, elements, _ in table if elements), 161)
+        products = sum(operations for tensor, _, operations in table
+                       if ("conv" in tensor or "downsample.0" in tensor or tensor == "fc.weight"))
+        self.assertEqual(products // 2, 4089184256)  # multiplications, as published: 4.1e9
+
+    def test_bert_large(self):
+        table = table_rows("bert_large")
+        self.assertEqual(sum(elements for _, elements, _ in table), 335141888)
+        self.assertEqual(sum(1 for _, elements, _ in table if elements), 391)
+        layers = [[row[1:] for row in table if row[0].startswith(f"layer{i}.")] for i in range(24)]
+        self.assertTrue(all(layer == layers[0] for layer in layers))
+        self.assertEqual(sum(elements for elements, _ in layers[0]), 12596224)
+
+    def test_row_11(self):
+        """With stand-ins for cluster and program."""
+        asked = []
+
+        class Standing:
+            def __init__(self, _tools, *shape):
+                self.shape = shape
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                pass
+
+            def stream_Bps(self):
+                return 1e8
+
+            def overlap(self, *words):
+                asked.append((self.shape, *words))
+                return {"exposed_us": 11.0 * len(asked), "last_us": 10.0}
+
+        kept = rows.Cluster
+        rows.Cluster = Standing
+        try:
+            results = list(rows.row_11(None, 2))
+        finally:
+            rows.Cluster = kept
+        self.assertEqual([result.ratios for result in results], [[1.1, 2.2], [3.3, 4.4]])
+        self.assertEqual([report.measured(result)[1] for result in results], [False, False])
+        self.assertEqual(asked[0], ((4, 0, "1gbit"), "resnet50", "float", 1e8, 3, 25))
+        self.assertEqual(asked[3], ((4, 0, "1gbit"), "bert_large", "bfloat16", 1e8, 1, 6))
+
+
+class Scale(unittest.TestCase):
+    """Row 13 on made-up daemons."""
+
+    def test_growth(self):
+        runs = [{"n": 1, "b": 5}, {"n": 3, "b": 25}, {"n": 4, "b": 45}]
+        self.assertEqual(rows.growth(runs, "n", lambda run: run["b"]), [10.0, 20.0])
+
+    def test_row_13(self):
+        class Standing:
+            @staticmethod
+            def scale(nodes, per_node, _clusters=1):
+                # Linear in workers, quadratic in nodes; join n log n, leave n n.
+                time_us = {"join": nodes * math.log(nodes), "all_reduce": nodes, "barrier": 1.0,
+                           "leave": nodes * nodes}
+                return {"nodes": nodes, "ranks": nodes * per_node,
+                        "worked_bytes": 100 * per_node + nodes * nodes,
+                        **{step: {"mean_us": value} for step, value in time_us.items()}}
+
+            @staticmethod
+            def descriptors(nodes, per_node):
+                return 20 + 2 * nodes + 3 * nodes * per_node
+
+        results = list(rows.row_13(Standing, 3))
+        ratios = [result.ratios for result in results]
+        self.assertEqual(ratios[0], [1.0])
+        self.assertAlmostEqual(ratios[1][0], 2.0)
+        self.assertEqual(ratios[2:4], [[1.0], [1.0]])
+        self.assertEqual([len(ratio) for ratio in ratios[4:]], [3] * 4)
+        self.assertAlmostEqual(ratios[4][0], 1.0)
+        verdicts = [report.measured(result)[1] for result in results]
+        self.assertEqual(verdicts[1], False)
+        self.assertEqual(verdicts[5:], [True, True, False])
+        self.assertIn("3 for each worker", results[2].what)
+
+    def test_descriptors_of_this_process(self):
+        before = peers.descriptors_of(os.getpid())
+        with open(__file__, encoding="utf-8"):
+            self.assertEqual(peers.descriptors_of(os.getpid()), before + 1)
+        self.assertEqual(peers.daemons_of(os.getpid()), [])
 
 
 if __name__ == "__main__":

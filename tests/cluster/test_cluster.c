@@ -21,6 +21,8 @@
 #define PARTS_KINDS                                                                                \
     (1u << COLLECTIVE_ALL_GATHER | 1u << COLLECTIVE_REDUCE_SCATTER | 1u << COLLECTIVE_GATHER |     \
      1u << COLLECTIVE_SCATTER | 1u << COLLECTIVE_ALL_TO_ALL)
+/* All but sends. */
+#define COLLECTIVE_KINDS ((1u << COLLECTIVE_SEND) - 1)
 #define LIMIT_NS (100 * NS_PER_S)
 
 static void assert_all_finished(const struct virtual_cluster *cluster, uint32_t job, uint32_t ranks)
@@ -117,6 +119,53 @@ START_TEST(test_parts_in_small_windows)
                               .priorities = lrand48() % 2,
                               .kinds = PARTS_KINDS,
                               .seed = seed};
+    virtual_cluster_start(cluster, &job);
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    assert_all_finished(cluster, 0, ranks);
+    virtual_cluster_destroy(cluster);
+}
+END_TEST
+
+/* Sends among sums: several chunks in small windows, many under way, to and from ranks of the same
+ * node and of others, groups in which they have other numbers. */
+static struct virtual_job sends_job(const char *name, uint64_t seed, const uint32_t *rank_nodes,
+                                    uint32_t ranks)
+{
+    return (struct virtual_job){.name = name,
+                                .ranks = ranks,
+                                .rank_nodes = rank_nodes,
+                                .groups = (uint32_t)(lrand48() % 3),
+                                .collectives = 60,
+                                .most_count = 12000,
+                                .in_flight = 1 + (uint32_t)(lrand48() % 6),
+                                .arena = lrand48() % 2,
+                                .kinds = 1u << COLLECTIVE_SEND |
+                                         (lrand48() % 2 ? 0u : 1u << COLLECTIVE_ALL_REDUCE),
+                                .seed = seed};
+}
+
+static struct virtual_cluster *sends_cluster(uint64_t seed, uint32_t nodes, uint32_t *rank_nodes,
+                                             uint32_t *ranks)
+{
+    srand48((long)seed);
+    *ranks = 2 + (uint32_t)(lrand48() % 6);
+    for (uint32_t i = 0; i < *ranks; i++)
+        rank_nodes[i] = i < nodes ? i : (uint32_t)(lrand48() % nodes);
+    struct virtual_options options = {.seed = seed,
+                                      .nodes = nodes,
+                                      .window_chunks = 2 + (uint32_t)(lrand48() % 3),
+                                      .reorder = lrand48() % 2,
+                                      .shared_receives = lrand48() % 4 == 0,
+                                      .sends = true};
+    return virtual_cluster_create(&options);
+}
+
+START_TEST(test_sends_among_sums)
+{
+    uint64_t seed = 11000 + (uint64_t)_i;
+    uint32_t rank_nodes[8], ranks;
+    struct virtual_cluster *cluster = sends_cluster(seed, 1 + (uint32_t)_i % 3, rank_nodes, &ranks);
+    struct virtual_job job = sends_job("sends", seed, rank_nodes, ranks);
     virtual_cluster_start(cluster, &job);
     virtual_cluster_finish(cluster, LIMIT_NS);
     assert_all_finished(cluster, 0, ranks);
@@ -310,6 +359,7 @@ START_TEST(test_a_rank_that_leaves_early)
                               .collectives = 60,
                               .most_count = 5000,
                               .in_flight = 2,
+                              .kinds = COLLECTIVE_KINDS,
                               .seed = 7};
     uint32_t number = virtual_cluster_start(cluster, &job);
     virtual_cluster_leave_early(cluster, number, 1, 10);
@@ -326,6 +376,93 @@ START_TEST(test_a_rank_that_leaves_early)
 }
 END_TEST
 
+/* A rank that leaves while others have sends or receives with it: those learn it, and nobody waits
+ * for ever. Who had nothing more to do with it may have finished. */
+START_TEST(test_a_rank_that_leaves_with_sends_due)
+{
+    uint64_t seed = 12000 + (uint64_t)_i;
+    uint32_t rank_nodes[8], ranks;
+    struct virtual_cluster *cluster = sends_cluster(seed, 1 + (uint32_t)_i % 3, rank_nodes, &ranks);
+    struct virtual_job job = sends_job("left", seed, rank_nodes, ranks);
+    job.kinds = 1u << COLLECTIVE_SEND;
+    job.groups = 0; /* with several, those who lose one leave the others */
+    uint32_t leaver = (uint32_t)(lrand48() % ranks);
+    uint32_t number = virtual_cluster_start(cluster, &job);
+    virtual_cluster_leave_early(cluster, number, leaver, (uint32_t)(lrand48() % 12));
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    char words[64];
+    snprintf(words, sizeof(words), "rank %u has left job 'left'", leaver);
+    for (uint32_t i = 0; i < ranks; i++) {
+        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, number, i);
+        ck_assert_msg(outcome.code == 0 ||
+                          (outcome.code == ERR_LOST && strstr(outcome.text, words)),
+                      "rank %u: %d %s", i, outcome.code, outcome.text);
+    }
+    virtual_cluster_destroy(cluster);
+}
+END_TEST
+
+START_TEST(test_a_killed_worker_with_sends_under_way)
+{
+    uint64_t seed = 13000 + (uint64_t)_i;
+    uint32_t rank_nodes[8], ranks;
+    struct virtual_cluster *cluster = sends_cluster(seed, 1 + (uint32_t)_i % 3, rank_nodes, &ranks);
+    struct virtual_job job = sends_job("hit", seed, rank_nodes, ranks);
+    job.collectives = 600;
+    uint32_t hit = virtual_cluster_start(cluster, &job);
+    job.name = "spared";
+    job.collectives = 30;
+    uint32_t spared = virtual_cluster_start(cluster, &job);
+    virtual_cluster_run(cluster, 500 + (uint64_t)_i * 137);
+    virtual_cluster_kill_worker(cluster, hit, 1);
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    assert_all_finished(cluster, spared, ranks);
+    for (uint32_t i = 0; i < ranks; i++) {
+        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, hit, i);
+        ck_assert_msg(outcome.ended && (outcome.code != 0 || outcome.finished > 0),
+                      "rank %u: %d %s", i, outcome.code, outcome.text);
+        if (i != 1 && outcome.code != 0)
+            ck_assert_msg(strstr(outcome.text, "rank 1"), "rank %u: %s", i, outcome.text);
+    }
+    virtual_cluster_destroy(cluster);
+}
+END_TEST
+
+/* A send and its receive of different sizes: all of the group are told by whom. */
+START_TEST(test_a_send_and_a_receive_that_disagree)
+{
+    uint64_t seed = 14000 + (uint64_t)_i;
+    uint32_t rank_nodes[8], ranks;
+    struct virtual_cluster *cluster = sends_cluster(seed, 1 + (uint32_t)_i % 3, rank_nodes, &ranks);
+    struct virtual_job job = sends_job("mixed", seed, rank_nodes, ranks);
+    job.kinds = 1u << COLLECTIVE_SEND;
+    job.groups = 0;
+    job.collectives = 400;
+    uint32_t number = virtual_cluster_start(cluster, &job);
+    uint32_t culprit = (uint32_t)(lrand48() % ranks);
+    virtual_cluster_run(cluster, 1000);
+    virtual_cluster_mislead(cluster, number, culprit);
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    char words[64];
+    snprintf(words, sizeof(words), "rank %u asked for send", culprit);
+    uint32_t told = 0;
+    for (uint32_t i = 0; i < ranks; i++) {
+        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, number, i);
+        /* One that had all its own behind it may have ended well. */
+        if (outcome.code == 0)
+            continue;
+        told++;
+        ck_assert_msg(outcome.code == ERR_MISMATCH, "rank %u: %d %s", i, outcome.code,
+                      outcome.text);
+        ck_assert_msg(strstr(outcome.text, words) &&
+                          strstr(outcome.text, "the ranks disagree on send "),
+                      "rank %u: %s", i, outcome.text);
+    }
+    ck_assert_uint_ge(told, 2);
+    virtual_cluster_destroy(cluster);
+}
+END_TEST
+
 START_TEST(test_a_late_rank_is_reported_and_the_job_goes_on)
 {
     static const uint32_t rank_nodes[] = {0, 0, 1};
@@ -337,6 +474,7 @@ START_TEST(test_a_late_rank_is_reported_and_the_job_goes_on)
                               .collectives = 40,
                               .most_count = 5000,
                               .in_flight = 2,
+                              .kinds = COLLECTIVE_KINDS,
                               .seed = 8};
     uint32_t number = virtual_cluster_start(cluster, &job);
     uint32_t rank = (uint32_t)_i % 3;
@@ -382,28 +520,37 @@ START_TEST(test_jobs_in_a_row_leave_nothing)
 }
 END_TEST
 
-/* A cluster whose memory limit leaves no room says so, in the join's answer. */
+/* A job for which another one leaves no memory is told so, in the join's answer. */
 START_TEST(test_too_little_memory_is_an_answer)
 {
     static const uint32_t rank_nodes[] = {0, 0, 1, 1};
     struct virtual_options options = {
-        .seed = 1, .nodes = 2, .chunk_bytes = 65536, .memory_bytes = 1 << 20};
+        .seed = 1, .nodes = 2, .chunk_bytes = 65536, .memory_bytes = 18 * (65536 + 64)};
     struct virtual_cluster *cluster = virtual_cluster_create(&options);
-    struct virtual_job job = {.name = "large",
+    struct virtual_job job = {.name = "first",
                               .ranks = 4,
                               .rank_nodes = rank_nodes,
-                              .collectives = 1,
+                              .collectives = 10,
                               .most_count = 10,
                               .in_flight = 1,
                               .seed = 1};
-    uint32_t number = virtual_cluster_start(cluster, &job);
+    uint32_t first = virtual_cluster_start(cluster, &job);
+    while (virtual_cluster_outcome(cluster, first, 0).finished < 1)
+        virtual_cluster_run(cluster, 16);
+    virtual_cluster_hold(cluster, first, 0, true);
+    job.name = "second";
+    uint32_t second = virtual_cluster_start(cluster, &job);
     /* A refused worker's connection is ended by its daemon. */
+    while (!virtual_cluster_outcome(cluster, second, 3).ended)
+        virtual_cluster_run(cluster, 16);
+    virtual_cluster_hold(cluster, first, 0, false);
     virtual_cluster_finish(cluster, LIMIT_NS);
     for (uint32_t i = 0; i < 4; i++) {
-        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, number, i);
+        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, second, i);
         ck_assert_msg(outcome.code == ERR_MEMORY && strstr(outcome.text, "limits.memory_bytes"),
                       "%d %s", outcome.code, outcome.text);
     }
+    assert_all_finished(cluster, first, 4);
     virtual_cluster_destroy(cluster);
 }
 END_TEST
@@ -417,6 +564,7 @@ int main(void)
     tcase_add_loop_test(random, test_random_clusters_with_reordering, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_on_datagrams, 0, SEEDS);
     tcase_add_loop_test(random, test_parts_in_small_windows, 0, PARTS_SEEDS);
+    tcase_add_loop_test(random, test_sends_among_sums, 0, 2 * SEEDS);
     tcase_add_loop_test(random, test_no_more_travels_than_must, 0, 3);
     tcase_add_test(random, test_same_bits_whatever_the_timing_and_the_cut);
     suite_add_tcase(suite, random);
@@ -426,6 +574,9 @@ int main(void)
     tcase_add_loop_test(faults, test_a_cut_link, 0, SEEDS);
     tcase_add_loop_test(faults, test_ranks_that_disagree, 0, 4 * SEEDS);
     tcase_add_loop_test(faults, test_a_rank_that_leaves_early, 0, 4);
+    tcase_add_loop_test(faults, test_a_rank_that_leaves_with_sends_due, 0, 2 * SEEDS);
+    tcase_add_loop_test(faults, test_a_killed_worker_with_sends_under_way, 0, SEEDS);
+    tcase_add_loop_test(faults, test_a_send_and_a_receive_that_disagree, 0, SEEDS);
     tcase_add_loop_test(faults, test_a_late_rank_is_reported_and_the_job_goes_on, 0, 3);
     tcase_add_test(faults, test_jobs_in_a_row_leave_nothing);
     tcase_add_test(faults, test_too_little_memory_is_an_answer);

@@ -110,6 +110,19 @@ START_TEST(test_attach_refuses_what_is_not_sealed)
 }
 END_TEST
 
+START_TEST(test_the_daemon_says_that_it_traces)
+{
+    struct pair pair;
+    pair_create(&pair);
+    ck_assert(!arena_tracing(&pair.worker));
+    arena_set_tracing(&pair.daemon, true);
+    ck_assert(arena_tracing(&pair.worker));
+    arena_set_tracing(&pair.daemon, false);
+    ck_assert(!arena_tracing(&pair.worker));
+    pair_destroy(&pair);
+}
+END_TEST
+
 /* Spoil one field of a good header at a time. */
 START_TEST(test_attach_refuses_a_bad_header)
 {
@@ -128,7 +141,8 @@ START_TEST(test_attach_refuses_a_bad_header)
         header->field = old;                                                                       \
     } while (0)
     REFUSED(magic, 1);
-    REFUSED(version, 1);
+    REFUSED(version, ARENA_VERSION - 1); /* whose rings may begin where the header now goes on */
+    REFUSED(version, ARENA_VERSION + 1);
     REFUSED(zero, 1);
     REFUSED(total_bytes, BYTES + 4096);
     REFUSED(total_bytes, BYTES - 4096);
@@ -426,6 +440,7 @@ int main(void)
     tcase_add_test(cases, test_size_is_rounded_up_to_pages);
     tcase_add_test(cases, test_create_refuses_bad_sizes);
     tcase_add_test(cases, test_attach_refuses_what_is_not_sealed);
+    tcase_add_test(cases, test_the_daemon_says_that_it_traces);
     tcase_add_test(cases, test_attach_refuses_a_bad_header);
     tcase_add_test(cases, test_random_headers_never_crash);
     tcase_add_test(cases, test_submission_ring_fills_and_wraps);

@@ -150,7 +150,8 @@ START_TEST(test_roster_limit)
         char *text = NULL;
         size_t bytes = 0;
         FILE *out = open_memstream(&text, &bytes);
-        fputs("{\"node\": \"n7\", \"limits\": {\"memory_bytes\": 8589934592}, \"servers\": [", out);
+        fputs("{\"node\": \"n7\", \"limits\": {\"memory_bytes\": 17179869184}, \"servers\": [",
+              out);
         for (int i = 0; i < count; i++)
             fprintf(out, "%s{\"name\": \"n%d\", \"address\": \"127.0.0.1:%d\"}", i ? "," : "", i,
                     i + 1);

@@ -118,8 +118,8 @@ END_TEST
 START_TEST(test_collective_names)
 {
     static const char *const names[COLLECTIVE_KIND_COUNT] = {
-        "all_reduce",     "reduce", "broadcast", "barrier",   "all_gather",
-        "reduce_scatter", "gather", "scatter",   "all_to_all"};
+        "all_reduce",     "reduce", "broadcast", "barrier",    "all_gather",
+        "reduce_scatter", "gather", "scatter",   "all_to_all", "send"};
     for (unsigned i = 0; i < COLLECTIVE_KIND_COUNT; i++) {
         enum collective_kind parsed = COLLECTIVE_KIND_COUNT;
         ck_assert_str_eq(collective_name(i), names[i]);

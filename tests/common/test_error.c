@@ -27,6 +27,14 @@ START_TEST(numbers_that_are_no_codes_have_a_name_too)
 }
 END_TEST
 
+START_TEST(codes_that_say_what_went_wrong_are_known)
+{
+    for (int code = -1000; code <= 1000; code++)
+        ck_assert_int_eq(error_is_known(code), code >= ERR_CONFIG && code < ERR_OK);
+    ck_assert(!error_is_known(2147483647) && !error_is_known(-2147483647 - 1));
+}
+END_TEST
+
 START_TEST(setting_fills_code_and_text_and_returns_the_code)
 {
     struct error error = {0};
@@ -114,6 +122,7 @@ int main(void)
     TCase *tests = tcase_create("error");
     tcase_add_test(tests, every_code_has_a_name_of_its_own);
     tcase_add_test(tests, numbers_that_are_no_codes_have_a_name_too);
+    tcase_add_test(tests, codes_that_say_what_went_wrong_are_known);
     tcase_add_test(tests, setting_fills_code_and_text_and_returns_the_code);
     tcase_add_test(tests, nobody_needs_to_want_the_text);
     tcase_add_test(tests, a_system_error_has_the_systems_words);

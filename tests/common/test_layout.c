@@ -147,6 +147,58 @@ START_TEST(test_weights_are_followed)
 }
 END_TEST
 
+/* Enough chunks for a pipeline, where several servers share the buffer and chunks stay worth it. */
+START_TEST(test_shards_are_cut_fine_enough)
+{
+    uint32_t weights[4] = {1, 1, 1, 1};
+    const struct {
+        uint32_t servers;
+        uint64_t bytes;
+        uint32_t pieces;
+    } cases[] = {
+        {4, 4 * 65536, 1},           {4, 4 * 65536 + 4 * 64, 2}, {4, 4ull << 20, 16},
+        {4, 16ull << 20, 64},        {4, 40ull << 20, 64},       {4, 64ull << 20, 64},
+        {4, (64ull << 20) + 64, 65}, {4, 256ull << 20, 256},     {2, 64 * 131072, 64},
+        {1, 4 * 65536, 1},           {1, 4ull << 20, 16},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10};
+        struct layout layout;
+        ck_assert_int_eq(layout_init(&layout, &rule, i, cases[i].bytes, 1), 0);
+        ck_assert_uint_eq(layout.shards, cases[i].servers);
+        ck_assert_uint_eq(layout.pieces, cases[i].pieces);
+        check_layout(&layout);
+    }
+}
+END_TEST
+
+/* Where the configured chunks are smaller than that, they decide. */
+START_TEST(test_small_chunks_stay_as_configured)
+{
+    uint32_t weights[2] = {1, 3};
+    struct layout_rule rule = {2, weights, 8192, 64};
+    struct layout layout;
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 65536, 1), 0);
+    ck_assert_uint_eq(layout.pieces, 6);
+    check_layout(&layout);
+}
+END_TEST
+
+/* The largest shard decides, so the chunks of the others are smaller than the least. */
+START_TEST(test_largest_shard_decides_how_fine)
+{
+    uint32_t weights[3] = {1, 1, 6};
+    struct layout_rule rule = {3, weights, 256 << 10, 64};
+    struct layout layout;
+    ck_assert_int_eq(layout_init(&layout, &rule, 2, 8ull << 20, 1), 0);
+    ck_assert_uint_eq(layout.pieces, 64);
+    ck_assert_uint_eq(layout_chunk(&layout, 0).server, 2);
+    ck_assert_uint_eq(layout_chunk(&layout, 0).count, 6 * 16384);
+    ck_assert_uint_eq(layout_chunk(&layout, 1).count, 16384);
+    check_layout(&layout);
+}
+END_TEST
+
 START_TEST(test_equal_weights_cut_alike_whatever_their_value)
 {
     uint32_t ones[5] = {1, 1, 1, 1, 1},
@@ -237,6 +289,9 @@ int main(void)
     tcase_add_test(cases, test_empty_buffer_has_one_chunk);
     tcase_add_test(cases, test_small_buffers_go_to_fewer_servers_in_turn);
     tcase_add_test(cases, test_weights_are_followed);
+    tcase_add_test(cases, test_shards_are_cut_fine_enough);
+    tcase_add_test(cases, test_small_chunks_stay_as_configured);
+    tcase_add_test(cases, test_largest_shard_decides_how_fine);
     tcase_add_test(cases, test_equal_weights_cut_alike_whatever_their_value);
     tcase_add_test(cases, test_great_buffers_do_not_overflow);
     tcase_add_test(cases, test_impossible_buffers_are_refused);

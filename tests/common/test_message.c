@@ -177,6 +177,7 @@ static struct message full_message(void)
         .node_count = 2,
         .member = 9,
         .timeout_ms = 60000,
+        .duration_ms = 2000,
         .request = 5,
         .group = 7,
         .nth = 3,

@@ -87,6 +87,7 @@ static void random_message(struct message *m, int type)
     m->node_count = 1 + below(MESSAGE_RANKS_MAX);
     m->member = below(2) ? UINT32_MAX : 0;
     m->timeout_ms = below(2) ? MESSAGE_TIMEOUT_MAX_MS : below(1000);
+    m->duration_ms = below(2) ? MESSAGE_TRACE_MAX_MS : 1 + below(1000);
     m->request = below(1u << 31);
     m->group = (int32_t)below(1u << 31);
     m->nth = below(1u << 31);

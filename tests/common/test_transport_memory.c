@@ -505,6 +505,42 @@ START_TEST(limits_and_registration)
 }
 END_TEST
 
+/* Messages without a receive stay in their order until there is one; those of a connection that is
+ * gone are forgotten. _i: shared receives. */
+START_TEST(messages_wait)
+{
+    struct cluster c;
+    struct memory_fabric_options options = base_options();
+    options.shared_receives = _i;
+    options.messages_wait = true;
+    cluster_open(&c, &options);
+    pair(&c, 0, 1);
+    uint32_t out[20], in[20];
+    for (uint32_t i = 0; i < 20; i++) {
+        out[i] = i;
+        ck_assert_int_eq(send_number(&c, 0, 1, &out[i]), 0);
+    }
+    uint64_t now = 0;
+    for (uint32_t i = 0; i < 10; i++) {
+        now += 100000;
+        memory_fabric_advance(c.fabric, now);
+        collect(&c);
+        ck_assert_int_eq(count_of(&c, 0, TRANSPORT_SENT), 20);
+        ck_assert_int_eq(count_of(&c, 1, TRANSPORT_RECEIVED), (int)i);
+        ck_assert_uint_lt(memory_fabric_next_ns(c.fabric), UINT64_MAX);
+        post(&c, 1, 0, &in[i]);
+    }
+    memory_fabric_advance(c.fabric, now + 100000);
+    collect(&c);
+    for (uint32_t i = 0; i < 10; i++)
+        ck_assert_uint_eq(in[i], i);
+    memory_fabric_cut(c.fabric, 0, 1);
+    run(&c);
+    ck_assert_int_eq(count_of(&c, 1, TRANSPORT_RECEIVED), 10);
+    cluster_close(&c);
+}
+END_TEST
+
 /* --- the user's faults end the test --- */
 
 static void quiet_stderr(void)
@@ -588,6 +624,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, close_one, 0, 2);
     tcase_add_test(c, shared_receives);
     tcase_add_test(c, limits_and_registration);
+    tcase_add_loop_test(c, messages_wait, 0, 2);
     tcase_add_loop_test_raise_signal(c, fault_no_receive, SIGABRT, 0, 2);
     tcase_add_test_raise_signal(c, fault_too_long, SIGABRT);
     tcase_add_test_raise_signal(c, fault_changed_before_sent, SIGABRT);

@@ -35,7 +35,7 @@ static struct wire_header example(void)
 START_TEST(the_bytes_are_those_of_the_protocol)
 {
     static const uint8_t expected[WIRE_HEADER_BYTES] = {
-        0x53, 0x48, 0x4f, 0x4c, 2,    1,    0,    0,    /* magic, version, type, status */
+        0x53, 0x48, 0x4f, 0x4c, 3,    1,    0,    0,    /* magic, version, type, status */
         0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, /* token */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* job */
         0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21, /* sequence */
@@ -54,7 +54,7 @@ END_TEST
 
 START_TEST(what_is_encoded_is_decoded)
 {
-    for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_ERROR; type++) {
+    for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_GONE; type++) {
         struct wire_header header = example(), decoded;
         header.type = type;
         header.status = type == WIRE_ERROR ? ERR_MISMATCH : 0;
@@ -92,9 +92,9 @@ static const struct wrong wrongs[] = {
     {0, 0x54, "not the magic"},
     {3, 0x4d, "0x4d4f4853"},
     {4, 0, "version 0"},
-    {4, 1, "version 1, this daemon speaks 2"},
+    {4, 2, "version 2, this daemon speaks 3"},
     {5, 0, "unknown type 0"},
-    {5, 5, "unknown type 5"},
+    {5, 8, "unknown type 8"},
     {5, 255, "unknown type 255"},
     {6, 1, "status 1"},
     {7, 0xff, "status -256"},
@@ -144,16 +144,37 @@ END_TEST
 START_TEST(an_error_has_a_negative_status_and_others_none)
 {
     for (int status = -20; status <= 20; status++) {
-        for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_ERROR; type++) {
+        for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_GONE; type++) {
             struct wire_header header = example(), decoded;
             header.type = type;
             header.status = (int16_t)status;
             uint8_t bytes[WIRE_HEADER_BYTES];
             wire_encode_header(bytes, &header);
-            bool right = type == WIRE_ERROR ? status < 0 : status == 0;
+            bool right = type == WIRE_ERROR ? status < 0 && status >= ERR_CONFIG : status == 0;
             EXPECT(wire_decode_header(bytes, sizeof(bytes), &decoded, NULL) ==
                    (right ? 0 : ERR_PROTOCOL));
             EXPECT(!right || decoded.status == status);
+        }
+    }
+}
+END_TEST
+
+/* A late rank is asked for over the control plane, whose numbers are signed. */
+START_TEST(collectives_are_numbered_below_2_to_the_63)
+{
+    for (uint8_t kind = COLLECTIVE_ALL_REDUCE; kind <= COLLECTIVE_ALL_TO_ALL; kind++) {
+        for (unsigned i = 0; i < 4; i++) {
+            struct wire_header header = example(), decoded;
+            header.ask.kind = kind;
+            header.sequence = (const uint64_t[]){0, INT64_MAX, 1ull << 63, UINT64_MAX}[i];
+            uint8_t bytes[WIRE_HEADER_BYTES];
+            wire_encode_header(bytes, &header);
+            struct error error = {0};
+            int result = wire_decode_header(bytes, sizeof(bytes), &decoded, &error);
+            ck_assert_int_eq(result, i < 2 ? 0 : ERR_PROTOCOL);
+            if (result != 0)
+                EXPECT(strstr(error.text, i == 2 ? "numbered 9223372036854775808"
+                                                 : "numbered 18446744073709551615"));
         }
     }
 }
@@ -229,6 +250,7 @@ START_TEST(asks_are_equal_in_what_their_kind_gives_a_meaning)
         [COLLECTIVE_GATHER] = {true, false, true, true},
         [COLLECTIVE_SCATTER] = {true, false, true, true},
         [COLLECTIVE_ALL_TO_ALL] = {true, false, false, true},
+        [COLLECTIVE_SEND] = {true, false, false, true},
     };
     for (uint8_t kind = 0; kind < COLLECTIVE_KIND_COUNT; kind++) {
         struct wire_ask ask = {.kind = kind, .dtype = 1, .op = 1, .root = 1, .count = 1};
@@ -272,7 +294,7 @@ static const struct checked checks[] = {
     {{COLLECTIVE_BROADCAST, DTYPE_U8, 200, 0, 1, 0}, NULL}, /* no operation: not looked at */
     {{COLLECTIVE_BARRIER, 200, 200, 200, 0, 0}, NULL},
     {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, (1ull << 62) / 8, 0}, NULL},
-    {{COLLECTIVE_KIND_COUNT, DTYPE_F32, REDUCE_SUM, 0, 1, 0}, "collective 9 does not exist"},
+    {{COLLECTIVE_KIND_COUNT, DTYPE_F32, REDUCE_SUM, 0, 1, 0}, "collective 10 does not exist"},
     {{255, DTYPE_F32, REDUCE_SUM, 0, 1, 0}, "collective 255 does not exist"},
     {{COLLECTIVE_BARRIER, 0, 0, 0, 5, 0}, "a barrier has 5 elements"},
     {{COLLECTIVE_ALL_REDUCE, DTYPE_COUNT, REDUCE_SUM, 0, 1, 0}, "data type 8 does not exist"},
@@ -294,6 +316,11 @@ static const struct checked checks[] = {
     {{COLLECTIVE_SCATTER, DTYPE_F32, 0, 3, 8, 3}, NULL},
     {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 8, 2}, NULL},
     {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 8, 6}, "all_to_all has no block 6"},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 2}, NULL},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 0, 5}, NULL},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 0}, "a send goes between two ranks"},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 6}, "send has no block 6"}, /* to itself */
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 17}, "send has no block 17"},
     {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 8, 1}, "all_reduce has no block 1"},
     {{COLLECTIVE_BARRIER, 0, 0, 0, 0, 1}, "a barrier has 0 elements"},
 };
@@ -355,6 +382,7 @@ int main(void)
                         sizeof(wrongs) / sizeof(wrongs[0]));
     tcase_add_test(tests, only_the_right_length_is_taken);
     tcase_add_test(tests, an_error_has_a_negative_status_and_others_none);
+    tcase_add_test(tests, collectives_are_numbered_below_2_to_the_63);
     tcase_add_test(tests, random_bytes_never_do_harm);
     tcase_add_test(tests, a_ranks_ask_goes_there_and_back);
     tcase_add_test(tests, asks_are_equal_in_what_their_kind_gives_a_meaning);

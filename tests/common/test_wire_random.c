@@ -31,10 +31,11 @@ static uint64_t number(const uint8_t *bytes, int size)
 /* The rules once more, from the offsets in the header file. */
 static bool is_right(const uint8_t *m, size_t length)
 {
-    if (length < 64 || memcmp(m, "SHOL", 4) != 0 || m[4] != WIRE_VERSION || m[5] < 1 || m[5] > 4)
+    if (length < 64 || memcmp(m, "SHOL", 4) != 0 || m[4] != WIRE_VERSION || m[5] < 1 || m[5] > 7)
         return false;
     int16_t status = (int16_t)number(m + 6, 2);
-    return (m[5] == 4 ? status < 0 : status == 0) && number(m + 40, 4) == length - 64 && m[47] == 0;
+    return (m[5] == 4 ? status < 0 && status >= ERR_CONFIG : status == 0) &&
+           number(m + 40, 4) == length - 64 && m[47] == 0 && (m[44] > 8 || m[31] < 0x80);
 }
 
 static void check_decoded(const uint8_t *m, const struct wire_header *h)
@@ -60,12 +61,14 @@ START_TEST(messages_of_any_bytes)
             message[i] = (uint8_t)random_next(&state);
         struct wire_header header = {
             .type = (uint8_t)(random_next(&state) % 6),
-            .status = (int16_t)(random_next(&state) % 3 ? 0 : random_next(&state)),
+            .status = (int16_t)(random_next(&state) % 3   ? 0
+                                : random_next(&state) % 2 ? random_next(&state)
+                                                          : -(random_next(&state) % 16)),
             .payload_bytes = (uint32_t)(length - 64),
             .token = random_next(&state),
             .job = random_next(&state),
             .sequence = random_next(&state),
-            .ask = {.kind = (uint8_t)random_next(&state), .count = random_next(&state)}};
+            .ask = {.kind = (uint8_t)(random_next(&state) % 16), .count = random_next(&state)}};
         if (length >= 64 && random_next(&state) % 16) {
             wire_encode_header(message, &header);
             if (random_next(&state) % 2)

@@ -162,12 +162,15 @@ START_TEST(test_links_are_shaped_at_both_ends)
     struct process *process =
         ended(START(SCRIPT " exec bridge --name %s -- tc qdisc show", names[0]), 0);
     ck_assert_int_eq(occurrences(process_output(process), "rate 500Mbit"), 3);
+    ck_assert_int_eq(occurrences(process_output(process), "lat 10ms"), 3);
     process_free(process);
     for (int i = 0; i < 3; i++) {
         const char *const nodes[] = {"node0", "node1", "cpu0"};
         process = ended(
             START(SCRIPT " exec %s --name %s -- tc qdisc show dev eth0", nodes[i], names[0]), 0);
         ck_assert_int_eq(occurrences(process_output(process), "rate 500Mbit"), 1);
+        /* A node's own queue is longer than what it can have under way: it drops nothing. */
+        ck_assert_int_eq(occurrences(process_output(process), "lat 10ms"), 0);
         process_free(process);
     }
     process = ended(START(SCRIPT " exec node7 --name %s -- true", names[0]), 1);

@@ -87,6 +87,28 @@ START_TEST(test_impostors)
 }
 END_TEST
 
+/* A daemon that is stopped: connections wait until its backlog is full, then connect itself does.
+ */
+START_TEST(test_daemon_that_does_not_answer)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.80s/stopped.sock", directory);
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(listener, 0), 0);
+    struct process *processes[3];
+    for (int i = 0; i < 3; i++)
+        processes[i] = ask(address.sun_path, "status");
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(process_wait(processes[i], CLUSTER_PATIENCE_MS), 1);
+        ck_assert_msg(strstr(process_errors(processes[i]), "does not answer") != NULL, "%s",
+                      process_errors(processes[i]));
+        process_free(processes[i]);
+    }
+    close(listener);
+}
+END_TEST
+
 static void usage(const char *const *words, const char *expected)
 {
     const char *argv[8] = {CLUSTER_BIN "shoalctl"};
@@ -110,6 +132,13 @@ START_TEST(test_usage)
     usage((const char *[]){"drain", "--json", NULL}, "--json is for");
     usage((const char *[]){"status", "--watch=never", NULL}, "never");
     usage((const char *[]){"--socket", NULL}, "--socket needs a value");
+    usage((const char *[]){"trace", NULL}, "which job is to be traced?");
+    usage((const char *[]){"trace", "a", "b", NULL}, "unknown command or argument: b");
+    usage((const char *[]){"trace", "a", "--seconds", "61", NULL},
+          "--seconds: must be 0.001 to 60");
+    usage((const char *[]){"status", "--seconds", "1", NULL}, "--seconds and --output are for");
+    usage((const char *[]){"jobs", "--output", "x", NULL}, "--seconds and --output are for");
+    usage((const char *[]){"trace", "a", "--json", NULL}, "--json is for");
 }
 END_TEST
 
@@ -229,6 +258,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_no_daemon);
     tcase_add_test(tests, test_impostors);
+    tcase_add_test(tests, test_daemon_that_does_not_answer);
     tcase_add_test(tests, test_usage);
     tcase_add_test(tests, test_status_of_daemons);
     tcase_add_test(tests, test_jobs);

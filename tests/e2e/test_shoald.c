@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -242,10 +243,41 @@ START_TEST(test_unknown_provider)
              "{\"socket\": {\"path\": \"%s\"}, \"fabric\": {\"provider\": \"telepathy\"}}",
              socket_path);
     file_write(config_path, text, 0644);
-    /* The error says what this machine has: TCP is everywhere. */
-    fails(daemon_begin(NULL), 1, "fabric provider \"telepathy\" is not known",
-          "this machine has \"tcp\"");
+    fails(daemon_begin(NULL), 3, "/fabric/provider: got \"telepathy\"",
+          "must be \"auto\", \"efa\", \"verbs\", \"tcp\"");
     ck_assert_int_ne(access(socket_path, F_OK), 0);
+}
+END_TEST
+
+static void limit_descriptors(rlim_t soft, rlim_t hard)
+{
+    const struct rlimit limit = {soft, hard};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* A soft limit is taken for what it is: the daemon may have as many as the hard one says. */
+START_TEST(test_soft_limit_of_descriptors)
+{
+    struct rlimit own, of_daemon;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &own), 0);
+    limit_descriptors(100, own.rlim_max);
+    configure("");
+    struct process *daemon = daemon_start();
+    ck_assert_int_eq(prlimit(daemon->pid, RLIMIT_NOFILE, NULL, &of_daemon), 0);
+    ck_assert_uint_eq(of_daemon.rlim_cur, own.rlim_max);
+    daemon_end(daemon);
+}
+END_TEST
+
+START_TEST(test_hard_limit_of_descriptors)
+{
+    limit_descriptors(300, 300);
+    configure("");
+    fails(daemon_begin(NULL), 3, "limits.connections 4096 with limits.workers 1024 takes ",
+          "this process may have 300");
+    configure(", \"limits\": {\"workers\": 50, \"connections\": 60}");
+    struct process *daemon = daemon_start();
+    daemon_end(daemon);
 }
 END_TEST
 
@@ -621,6 +653,8 @@ int main(void)
         test_print_config,
         test_unknown_provider,
         test_instruction_set,
+        test_soft_limit_of_descriptors,
+        test_hard_limit_of_descriptors,
         test_quiet_log,
         test_secret,
         test_other_machines_need_a_secret,

@@ -64,6 +64,20 @@ START_TEST(test_parts_sizes)
 }
 END_TEST
 
+/* Every rank to the next one: what it gets is the other's. */
+START_TEST(test_sendrecv)
+{
+    static const char *const shapes[] = {"--nodes 1 -n 4", "--nodes 2 -n 2", "--nodes 3 -n 1",
+                                         "--nodes 2 -n 1 --cpu-nodes 1"};
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(perf_rows_measured(shapes[i], "sendrecv -r 0 " ODD), 3 * 8);
+        ck_assert_int_eq(
+            perf_rows_measured(shapes[i], "sendrecv -b 4 -e 16M -f 16 -w 1 -n 2 --arena"), 6);
+        ck_assert_int_eq(perf_rows_measured(shapes[i], "sendrecv --count 1000003 -w 1 -n 2"), 1);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shoalperf_parts");
@@ -73,6 +87,7 @@ int main(void)
     tcase_add_loop_test(tests, test_parts_of_every_type, 0, PARTED);
     tcase_add_test(tests, test_reduce_scatter_every_operation);
     tcase_add_test(tests, test_parts_sizes);
+    tcase_add_test(tests, test_sendrecv);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

@@ -1,10 +1,13 @@
 /* shoalrun: ranks, daemons, signals, exit codes, and that nothing is left behind. */
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
@@ -80,6 +83,22 @@ START_TEST(test_tagged_output)
     for (const char *c = text; *c; c++)
         x += *c == 'x';
     ck_assert_uint_eq(x, 10000);
+    process_free(process);
+}
+END_TEST
+
+/* Writing fails then; the run goes on to its end and cleans up, and SIGPIPE is the ranks' own. */
+START_TEST(test_output_that_nobody_reads)
+{
+    const char *script = "exec 3>&1; { \"$0\" --nodes 1 -n 1 --tag-output -- sh -c '"
+                         "  i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i + 1)); done;"
+                         "  sh -c \"kill -PIPE \\$\\$\"; [ $? = 141 ] && exit 42"
+                         "' 2>&1; echo code $? >&3; } | head -n 1";
+    struct process *process =
+        run_start((const char *[]){"sh", "-c", script, CLUSTER_BIN "shoalrun", NULL});
+    end_with(process, 0);
+    ck_assert_msg(strstr(process_output(process), "code 42\n") != NULL, "%s",
+                  process_output(process));
     process_free(process);
 }
 END_TEST
@@ -324,6 +343,33 @@ START_TEST(test_running_daemon)
 }
 END_TEST
 
+/* A daemon that is stopped: its backlog is full, and connect waits. */
+START_TEST(test_daemon_that_does_not_answer)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char *directory = suite_make_directory();
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.80s/stopped.sock", directory);
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fds[8];
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(listener, 0), 0);
+    int count = 0, result = 0;
+    while (result == 0) {
+        ck_assert_int_lt(count, 8);
+        fds[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        result = connect(fds[count++], (struct sockaddr *)&address, sizeof(address));
+    }
+    ck_assert_int_eq(errno, EAGAIN);
+    struct process *process = RUN("--socket", address.sun_path, "-n", "1", "--", "true");
+    end_with(process, 1);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "does not answer"));
+    process_free(process);
+    while (count > 0)
+        close(fds[--count]);
+    close(listener);
+    suite_remove_directory(directory);
+}
+END_TEST
+
 START_TEST(test_usage)
 {
     struct process *process = RUN("-n", "0", "true");
@@ -358,6 +404,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_ranks_and_environment);
     tcase_add_test(tests, test_tagged_output);
+    tcase_add_test(tests, test_output_that_nobody_reads);
     tcase_add_test(tests, test_job);
     tcase_add_test(tests, test_verbose_and_config);
     tcase_add_test(tests, test_exit_codes);
@@ -368,6 +415,7 @@ int main(void)
     tcase_add_test(tests, test_ranks_stop_and_go_on);
     tcase_add_test(tests, test_killed_launcher_leaves_no_process);
     tcase_add_test(tests, test_running_daemon);
+    tcase_add_test(tests, test_daemon_that_does_not_answer);
     tcase_add_test(tests, test_usage);
     tcase_add_test(tests, test_folder_is_private);
     suite_add_tcase(suite, tests);

@@ -30,10 +30,14 @@ struct fake_arena {
 
 struct fake_engine {
     int descriptor;
-    struct engine_event *first, **last;
+    void *first, **last;
     struct transport_info info;
     struct fake_arena arenas[16];
     uint32_t arena_count;
+    _Atomic uint32_t status_count;
+    uint64_t turns;
+    struct trace *trace; /* being taken */
+    bool refuse_traces;
 };
 
 static struct fake_engine *fake(const struct engine *engine)
@@ -73,6 +77,7 @@ static struct engine_event *fake_next(struct engine *engine)
 
 static void fake_event_free(struct engine_event *event)
 {
+    trace_free(event->trace);
     free(event);
 }
 
@@ -118,8 +123,44 @@ static void fake_release(struct fake_engine *self, uint32_t index)
     self->arenas[index] = self->arenas[--self->arena_count];
 }
 
+static void fake_trace_end(struct engine *engine, enum trace_end end)
+{
+    struct trace *trace = fake(engine)->trace;
+    trace->end = end;
+    trace->ended_ns = trace->began_ns + 1000;
+    fake(engine)->trace = NULL;
+    fake_add(engine, ENGINE_TRACED)->trace = trace;
+}
+
+/* Records without a meaning, so many of them that they are read in several parts. */
+static void fake_trace_start(struct engine *engine, struct trace *trace)
+{
+    if (fake(engine)->refuse_traces) {
+        struct engine_event *event = fake_add(engine, ENGINE_TRACED);
+        event->trace = trace;
+        event->code = ERR_STATE;
+        snprintf(event->text, sizeof(event->text), "no traces today");
+        return;
+    }
+    fake(engine)->trace = trace;
+    trace->began_ns = 1000;
+    for (uint32_t i = 0; i < CONTROL_DAEMON_RECORDS; i++)
+        trace_add(trace, &(struct trace_record){.begin_ns = 1000 + i,
+                                                .end_ns = 2000 + i,
+                                                .sequence = i == 0 ? UINT64_MAX : i,
+                                                .peer = i % 2 ? i : TRACE_NO_PEER});
+}
+
+static void fake_trace_stop(struct engine *engine, uint32_t number)
+{
+    if (fake(engine)->trace && fake(engine)->trace->number == number)
+        fake_trace_end(engine, TRACE_END_ASKED);
+}
+
 static void fake_job_close(struct engine *engine, uint64_t job)
 {
+    if (fake(engine)->trace && fake(engine)->trace->job == job)
+        fake_trace_end(engine, TRACE_END_JOB_CLOSED);
     for (uint32_t i = fake(engine)->arena_count; i-- > 0;) {
         if (fake(engine)->arenas[i].job == job)
             fake_release(fake(engine), i);
@@ -180,8 +221,14 @@ static void fake_drain(struct engine *engine)
     fake_add(engine, ENGINE_IDLE);
 }
 
+static uint64_t fake_turns(struct engine *engine)
+{
+    return ++fake(engine)->turns;
+}
+
 static int fake_status(struct engine *engine, struct engine_status *status)
 {
+    fake(engine)->status_count++;
     *status = (struct engine_status){.workers = fake(engine)->arena_count};
     return 0;
 }
@@ -219,6 +266,9 @@ static struct control_engine fake_create(struct control_daemon *daemon)
         .worker_detach = fake_detach,
         .late_query = fake_late_query,
         .drain = fake_drain,
+        .turns = fake_turns,
+        .trace_start = fake_trace_start,
+        .trace_stop = fake_trace_stop,
         .status = fake_status,
         .status_clear = fake_status_clear,
     };
@@ -230,6 +280,7 @@ static void fake_free(struct fake_engine *self)
         fake_release(self, 0);
     while (self->first)
         fake_event_free(fake_next((struct engine *)self));
+    trace_free(self->trace);
     close(self->descriptor);
     free(self);
 }
@@ -297,6 +348,16 @@ static void *daemon_run(void *argument)
     struct control_daemon *daemon = argument;
     daemon->result = control_run(daemon->control);
     return NULL;
+}
+
+uint32_t control_daemon_status_count(const struct control_daemon *daemon)
+{
+    return daemon->engine->status_count;
+}
+
+void control_daemon_refuse_traces(struct control_daemon *daemon)
+{
+    daemon->engine->refuse_traces = true;
 }
 
 int control_daemon_start(struct control_daemon *daemon, struct error *error)

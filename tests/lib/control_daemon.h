@@ -26,6 +26,11 @@ struct control_daemon {
  * `directory`; ports[node] 0: bind any. To be changed before control_daemon_start. */
 struct control_daemon *control_daemon_create(const char *directory, uint32_t nodes, uint32_t self,
                                              const uint16_t *ports);
+/* How often the engine was asked for its status. */
+uint32_t control_daemon_status_count(const struct control_daemon *daemon);
+/* Before the start: the engine takes no traces. Those that it takes have records. */
+#define CONTROL_DAEMON_RECORDS 5000u
+void control_daemon_refuse_traces(struct control_daemon *daemon);
 /* control_create's result; on success the thread runs. */
 int control_daemon_start(struct control_daemon *daemon, struct error *error);
 void control_daemon_signal(struct control_daemon *daemon, int number);

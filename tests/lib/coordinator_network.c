@@ -125,7 +125,7 @@ void network_set_uid(struct network *network, uint32_t uid)
 
 /* --- links */
 
-void network_connect(struct network *network, uint32_t a, uint32_t b)
+static void connect_nodes(struct network *network, uint32_t a, uint32_t b, bool fabric)
 {
     struct channel *there = network_channel(network, a, b), *back = network_channel(network, b, a);
     if (there->open || there->count > 0 || back->count > 0)
@@ -134,8 +134,19 @@ void network_connect(struct network *network, uint32_t a, uint32_t b)
     for (int i = 0; i < 2; i++) {
         both[i]->open = true;
         network_channel_put(both[i], ITEM_CONNECTED, NULL, 0);
-        network_channel_put(both[i], ITEM_UP, NULL, 0);
+        if (fabric)
+            network_channel_put(both[i], ITEM_UP, NULL, 0);
     }
+}
+
+void network_connect(struct network *network, uint32_t a, uint32_t b)
+{
+    connect_nodes(network, a, b, true);
+}
+
+void network_connect_without_fabric(struct network *network, uint32_t a, uint32_t b)
+{
+    connect_nodes(network, a, b, false);
 }
 
 void network_connect_all(struct network *network)
@@ -409,6 +420,14 @@ uint32_t network_engine_groups(const struct network *network, uint32_t node)
     uint32_t sum = 0;
     for (uint32_t i = 0; i < network->nodes[node].job_count; i++)
         sum += network->nodes[node].jobs[i].groups;
+    return sum;
+}
+
+uint32_t network_engine_group_ranks_left(const struct network *network, uint32_t node)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < network->nodes[node].job_count; i++)
+        sum += network->nodes[node].jobs[i].group_ranks_left;
     return sum;
 }
 

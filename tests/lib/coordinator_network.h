@@ -52,6 +52,7 @@ struct coordinator *network_coordinator(struct network *network, uint32_t node);
 
 /* Links. */
 void network_connect(struct network *network, uint32_t a, uint32_t b);
+void network_connect_without_fabric(struct network *network, uint32_t a, uint32_t b);
 void network_connect_all(struct network *network);
 void network_cut(struct network *network, uint32_t a, uint32_t b, const char *reason);
 /* The daemon and its workers die, and a new daemon is there at once, without links. */
@@ -81,6 +82,8 @@ void network_set_late(struct network *network, uint32_t node, const uint32_t *ra
 uint32_t network_engine_jobs(const struct network *network, uint32_t node); /* open in it */
 uint32_t network_engine_attached(const struct network *network, uint32_t node);
 uint32_t network_engine_groups(const struct network *network, uint32_t node);
+/* How often it was told that a rank has left one of the groups, the world apart. */
+uint32_t network_engine_group_ranks_left(const struct network *network, uint32_t node);
 uint32_t network_engine_failed(const struct network *network, uint32_t node);
 /* Its events wait until it is let go. */
 void network_hold_engine(struct network *network, uint32_t node, bool held);

@@ -33,7 +33,7 @@ struct event {
 struct engine_job_copy {
     uint64_t id;
     bool failed;
-    uint32_t world_size, attached, groups;
+    uint32_t world_size, attached, groups, group_ranks_left;
     uint32_t rank_nodes[64];
 };
 

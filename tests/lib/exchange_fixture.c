@@ -73,6 +73,13 @@ static void table_release_worker(void *context, struct exchange_worker *worker)
     fixture->memory[worker->rank] = NULL;
 }
 
+/* Every look at the clock is a nanosecond later, so that stages have a length. */
+static uint64_t table_now_ns(void *context)
+{
+    struct fixture *fixture = context;
+    return ++fixture->now_ns;
+}
+
 static int table_register(void *context, void *address, size_t bytes, void **registration,
                           struct error *error)
 {
@@ -160,7 +167,8 @@ struct fixture *fixture_create(const struct fixture_options *options)
                .complete = table_complete,
                .post_receive = table_post_receive,
                .event = table_event,
-               .release_worker = table_release_worker},
+               .release_worker = table_release_worker,
+               .now_ns = table_now_ns},
     };
     EXPECT(exchange_create(&fixture->exchange, &made, NULL) == 0);
     for (uint32_t i = 0; i < own->nodes && !own->leave_down; i++) {

@@ -148,7 +148,16 @@ static int io_post_receive(void *context, uint32_t number, struct buffer *buffer
 
 static void io_event(void *context, struct engine_event *event)
 {
-    virtual_event(context, event);
+    if (event->type == ENGINE_TRACED)
+        virtual_trace_over(context, event);
+    else
+        virtual_event(context, event);
+}
+
+static uint64_t io_now_ns(void *context)
+{
+    const struct virtual_node *node = context;
+    return node->cluster->now_ns;
 }
 
 static void io_release_worker(void *context, struct exchange_worker *worker)
@@ -333,10 +342,12 @@ static void node_create(struct virtual_cluster *cluster, uint32_t number)
                .complete = io_complete,
                .post_receive = io_post_receive,
                .event = io_event,
-               .release_worker = io_release_worker},
+               .release_worker = io_release_worker,
+               .now_ns = io_now_ns},
     };
     EXPECT(exchange_create(&node->exchange, &exchange, &error) == 0);
     virtual_schedule(cluster, TICK_NS, node_tick, node, 0);
+    virtual_schedule(cluster, number, virtual_trace_tick, node, 0);
 }
 
 struct virtual_cluster *virtual_cluster_create(const struct virtual_options *options)
@@ -356,6 +367,7 @@ struct virtual_cluster *virtual_cluster_create(const struct virtual_options *opt
                                            .most_delay_ns = own->most_delay_ns,
                                            .reorder = own->reorder,
                                            .shared_receives = own->shared_receives,
+                                           .messages_wait = own->sends,
                                            .nodes = own->nodes};
     cluster->fabric = memory_fabric_create(&fabric);
     EXPECT(cluster->fabric);

@@ -26,6 +26,7 @@ struct virtual_options {
     uint64_t most_delay_ns;  /* of a message; 0: 20 us */
     bool reorder;            /* fabric messages may overtake each other */
     bool shared_receives;    /* a datagram fabric */
+    bool sends;              /* its jobs send from rank to rank: messages may wait for receives */
     uint64_t memory_bytes;   /* of chunk buffers, each node; 0: 256 MiB */
 };
 

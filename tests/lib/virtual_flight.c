@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/reduce.h"
+#include "common/wire.h"
 #include "tests/lib/virtual_private.h"
 #include "worker/parts.h"
 
@@ -19,6 +20,8 @@ static uint32_t send_parts(const struct script *it, uint32_t place, uint32_t siz
 {
     switch (it->ask.kind) {
     case COLLECTIVE_BROADCAST:
+        return place == it->ask.root;
+    case COLLECTIVE_SEND:
         return place == it->ask.root;
     case COLLECTIVE_SCATTER:
         return place == it->ask.root ? size : 0;
@@ -35,6 +38,8 @@ static uint32_t recv_parts(const struct script *it, uint32_t place, uint32_t siz
     switch (it->ask.kind) {
     case COLLECTIVE_REDUCE:
         return place == it->ask.root;
+    case COLLECTIVE_SEND:
+        return place == it->to;
     case COLLECTIVE_GATHER:
         return place == it->ask.root ? size : 0;
     case COLLECTIVE_ALL_GATHER:
@@ -168,6 +173,8 @@ void flight_free(struct virtual_worker *worker, struct flight *flight)
     *link = flight->next;
     region_free(worker, &flight->regions[0]);
     region_free(worker, &flight->regions[1]);
+    if (flight->bounce)
+        arena_heap_free(&worker->heap, flight->bounce);
     side_free(&flight->send);
     side_free(&flight->recv);
     request_clear(&flight->request);
@@ -265,7 +272,7 @@ static const struct script *flight_other_kind(struct virtual_worker *worker, str
     do
         flight->other.ask.kind =
             COLLECTIVE_ALL_GATHER +
-            virtual_random(worker->cluster, COLLECTIVE_KIND_COUNT - COLLECTIVE_ALL_GATHER);
+            virtual_random(worker->cluster, COLLECTIVE_SEND - COLLECTIVE_ALL_GATHER);
     while (flight->other.ask.kind == it->ask.kind);
     return &flight->other;
 }
@@ -315,6 +322,34 @@ static int flight_submit_whole(struct virtual_worker *worker, struct flight *fli
                            flight->place, &flight->request, error);
 }
 
+/* A send, or the receive of it, as the library makes them. */
+static int flight_submit_send(struct virtual_worker *worker, struct flight *flight,
+                              struct request_ask *ask, struct error *error)
+{
+    const struct script *it = flight->it;
+    uint32_t size = worker->run->group_sizes[it->group];
+    bool receives = flight->recv.parts > 0;
+    const struct flight_region *region = &flight->regions[receives];
+    uint8_t *memory = region->memory;
+    void *copy_to = NULL;
+    if (!region->arena_offset) {
+        EXPECT(arena_heap_allocate(&worker->heap, region->bytes, &flight->bounce) == 0);
+        memory = worker->memory + flight->bounce;
+        memcpy(memory, region->memory, region->bytes);
+        copy_to = receives ? region->memory : NULL;
+    }
+    if (receives)
+        ask->recv = memory;
+    else
+        ask->send = memory;
+    ask->root = 0;
+    ask->block = 1 + it->ask.root * size + it->to;
+    ask->route = route_find(COLLECTIVE_SEND, 0, ask->block, size);
+    uint64_t sequence = WIRE_SEND_SEQUENCE | (uint64_t)it->tag << WIRE_SEND_TAG_SHIFT | it->number;
+    return progress_transfer(&worker->progress, &worker->groups[it->group], ask, sequence,
+                             flight->place, copy_to, &flight->request, error);
+}
+
 int flight_start(struct virtual_worker *worker, uint32_t script, struct error *error)
 {
     const struct virtual_job_run *run = worker->run;
@@ -323,7 +358,8 @@ int flight_start(struct virtual_worker *worker, uint32_t script, struct error *e
     EXPECT(flight);
     bool mislead = worker->mislead && it->ask.kind != COLLECTIVE_BARRIER &&
                    (!route_in_blocks(it->ask.kind) || run->group_sizes[it->group] > 1);
-    bool other = mislead && virtual_random(worker->cluster, 2) == 0;
+    bool transfer = it->ask.kind == COLLECTIVE_SEND;
+    bool other = mislead && !transfer && virtual_random(worker->cluster, 2) == 0;
     if (other)
         it = flight_other_kind(worker, flight, it);
     flight->it = it;
@@ -339,13 +375,14 @@ int flight_start(struct virtual_worker *worker, uint32_t script, struct error *e
     ask.priority = run->job.priorities ? (uint32_t)virtual_random(worker->cluster, 4) : 0;
     if (mislead) {
         worker->mislead = false;
-        if (parts && !other)
+        if (parts && !other && !transfer)
             flight_mislead(worker, flight);
         else if (!other)
             ask.count++;
     }
-    int result = parts ? flight_submit_parts(worker, flight, &ask, error)
-                       : flight_submit_whole(worker, flight, &ask, error);
+    int result = transfer ? flight_submit_send(worker, flight, &ask, error)
+                 : parts  ? flight_submit_parts(worker, flight, &ask, error)
+                          : flight_submit_whole(worker, flight, &ask, error);
     if (result != 0)
         flight_free(worker, flight);
     return result;

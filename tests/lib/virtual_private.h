@@ -59,6 +59,7 @@ struct virtual_node {
     bool connected[VIRTUAL_NODES_MAX];
     bool tick_due;
     uint32_t late_reports;
+    uint32_t traces; /* begun; virtual_trace.c */
     struct virtual_traffic traffic;
 };
 
@@ -105,18 +106,28 @@ void virtual_called(struct virtual_node *node);
 /* Takes the event to the coordinator, later. */
 void virtual_event(struct virtual_node *node, struct engine_event *event);
 
+/* virtual_trace.c: every other while each exchange takes a trace of some job. */
+void virtual_trace_tick(struct virtual_cluster *cluster, void *what, uint64_t number);
+/* Takes an ENGINE_TRACED, and looks at what was recorded. */
+void virtual_trace_over(struct virtual_node *node, struct engine_event *event);
+
 /* virtual_script.c: a job's collectives, from its seed. */
-/* One collective of a job, the same for all ranks. */
+/* One collective of a job, the same for all ranks, or a send. */
 struct script {
     uint32_t group;         /* index of the job's groups; 0: the world */
     struct request_ask ask; /* count: of each part, at most, in a collective of parts */
-    bool uneven;            /* the parts have different sizes, some are empty */
+    /* A send goes from the place that is the root to this one; the tag, and how many go there with
+     * it before. */
+    uint32_t to, tag, number;
+    bool uneven; /* the parts have different sizes, some are empty */
     uint64_t seed;
 };
 
 void script_write(struct virtual_job_run *run);
 /* A rank's place in a group of the job, or -1. */
 int64_t script_place(const struct virtual_job_run *run, uint32_t group, uint32_t rank);
+/* Whether the rank has a part in it. */
+bool script_takes_part(const struct virtual_job_run *run, const struct script *it, uint32_t rank);
 /* Elements that go from one place to another; of the whole, in what does not travel in parts. */
 uint64_t script_count(const struct script *it, uint32_t from, uint32_t to);
 /* What the rank at this place gives for the other. */
@@ -151,6 +162,7 @@ struct flight {
     uint32_t place;      /* of the rank in the group */
     struct flight_side send, recv;
     struct flight_region regions[2];
+    uint64_t bounce; /* of a send or receive whose region is not in the arena: a place that is */
 };
 
 enum worker_state { JOINING, OPENING, RUNNING, LEAVING, ENDED };

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/reduce.h"
+#include "common/wire.h"
 #include "tests/lib/reduce_reference.h"
 #include "tests/lib/virtual_private.h"
 
@@ -15,6 +16,13 @@ int64_t script_place(const struct virtual_job_run *run, uint32_t group, uint32_t
             return i;
     }
     return -1;
+}
+
+bool script_takes_part(const struct virtual_job_run *run, const struct script *it, uint32_t rank)
+{
+    int64_t place = script_place(run, it->group, rank);
+    return place >= 0 &&
+           (it->ask.kind != COLLECTIVE_SEND || place == it->ask.root || place == it->to);
 }
 
 static uint64_t mix(uint64_t *state)
@@ -49,6 +57,19 @@ static void script_groups(struct virtual_job_run *run, uint64_t *state)
     }
 }
 
+static void script_send(const struct virtual_job_run *run, struct script *it, uint64_t *state)
+{
+    uint32_t size = run->group_sizes[it->group];
+    it->uneven = false;
+    it->ask.count /= 2; /* the arena has to have room for all that are under way */
+    it->to = (it->ask.root + 1 + (uint32_t)(mix(state) % (size - 1))) % size;
+    it->tag = mix(state) % 2 ? 0 : WIRE_SEND_TAG_MAX;
+    for (const struct script *other = run->script; other < it; other++)
+        it->number += other->ask.kind == COLLECTIVE_SEND && other->group == it->group &&
+                      other->ask.root == it->ask.root && other->to == it->to &&
+                      other->tag == it->tag;
+}
+
 void script_write(struct virtual_job_run *run)
 {
     const struct virtual_job *job = &run->job;
@@ -61,7 +82,8 @@ void script_write(struct virtual_job_run *run)
         it->seed = mix(&state);
         it->ask.kind =
             mix(&state) % 3 > 0 ? mix(&state) % COLLECTIVE_KIND_COUNT : COLLECTIVE_ALL_REDUCE;
-        while (job->kinds && !(job->kinds >> it->ask.kind & 1))
+        while ((job->kinds && !(job->kinds >> it->ask.kind & 1)) ||
+               (it->ask.kind == COLLECTIVE_SEND && run->group_sizes[it->group] == 1))
             it->ask.kind = mix(&state) % COLLECTIVE_KIND_COUNT;
         it->ask.dtype = mix(&state) % DTYPE_COUNT;
         do
@@ -73,6 +95,8 @@ void script_write(struct virtual_job_run *run)
             most /= 3;
         it->ask.count = it->ask.kind == COLLECTIVE_BARRIER ? 0 : mix(&state) % (most + 1);
         it->uneven = route_in_blocks(it->ask.kind) && mix(&state) % 2 && !job->even;
+        if (it->ask.kind == COLLECTIVE_SEND)
+            script_send(run, it, &state);
     }
 }
 
@@ -106,7 +130,7 @@ uint64_t script_count(const struct script *it, uint32_t from, uint32_t to)
 void script_input(const struct script *it, uint32_t from, uint32_t to, void *data)
 {
     bool for_one = route_in_blocks(it->ask.kind) && it->ask.kind != COLLECTIVE_ALL_GATHER &&
-                   it->ask.kind != COLLECTIVE_GATHER;
+                   it->ask.kind != COLLECTIVE_GATHER && it->ask.kind != COLLECTIVE_SEND;
     uint64_t seed = it->seed + 1000003ull * from + (for_one ? 7919ull * (to + 1) : 0);
     reference_fill(it->ask.dtype, data, script_count(it, from, to), seed, 8);
 }

@@ -346,7 +346,9 @@ static bool worker_start_some(struct virtual_worker *worker)
             worker->in_flight[group] >= job->in_flight)
             continue;
         uint32_t *next = &worker->next_script[group];
-        while (*next < job->collectives && worker->run->script[*next].group != group)
+        while (*next < job->collectives &&
+               (worker->run->script[*next].group != group ||
+                !script_takes_part(worker->run, &worker->run->script[*next], worker->rank)))
             (*next)++;
         if (*next >= job->collectives)
             continue;
@@ -431,7 +433,7 @@ static struct virtual_worker *worker_create(struct virtual_cluster *cluster,
     EXPECT(arena_format(&worker->arena, worker->memory, ARENA_BYTES, PROGRESS_RING_ENTRIES,
                         &error) == 0);
     for (uint32_t i = 0; i < run->job.collectives; i++)
-        worker->mine += script_place(run, run->script[i].group, rank) >= 0;
+        worker->mine += script_takes_part(run, &run->script[i], rank);
     return worker;
 }
 

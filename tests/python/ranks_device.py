@@ -10,6 +10,8 @@ from ranks_collectives import *  # noqa: F403
 
 # A wait for a stream knows no timeout: the host does not wait.
 del test_a_wait_with_a_timeout  # noqa: F821
+# Only between tensors in memory.
+del test_send_and_receive, test_receive_from_any_rank  # noqa: F821
 
 cuda = None  # the stand-in for torch.cuda
 
@@ -94,6 +96,14 @@ def test_another_stream_does_not_wait():
     second.finish()
     first.finish()
     assert torch.all(tensor == dist.get_world_size()) and torch.all(other == dist.get_world_size())
+
+
+def test_send_is_for_memory():
+    other = (dist.get_rank() + 1) % dist.get_world_size()
+    error = ranks.raises(
+        RuntimeError, lambda: dist.send(torch.ones(3), other, group=ranks.shoal_group)
+    )
+    assert "only those in memory" in str(error), error
 
 
 def test_future_of_a_work():

@@ -112,13 +112,13 @@ def many_steps():
         model = shoal.torch.DistributedDataParallel(torch.nn.Linear(64, 64))
     daemon = daemon_pid(dist.GroupMember.WORLD.session.place.socket_path)
     data = torch.ones(2, 64)
-    for step in range(3200):
-        if step == 2200:
-            say("MEMORY", 2200, resident_bytes(os.getpid()), resident_bytes(daemon))
+    for step in range(5400):
+        if step == 4400:
+            say("MEMORY", 4400, resident_bytes(os.getpid()), resident_bytes(daemon))
         model.zero_grad()
         model(data).sum().backward()
     dist.barrier()
-    say("MEMORY", 3200, resident_bytes(os.getpid()), resident_bytes(daemon))
+    say("MEMORY", 5400, resident_bytes(os.getpid()), resident_bytes(daemon))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,25 @@ START_TEST(ranks_are_named_as_they_come_and_asks_once)
 }
 END_TEST
 
+START_TEST(sends_have_a_tag)
+{
+    struct disagreement all;
+    disagreement_init(&all, 1, 8,
+                      WIRE_SEND_SEQUENCE | (uint64_t)WIRE_SEND_TAG_MAX << WIRE_SEND_TAG_SHIFT | 5);
+    struct wire_ask ask = {
+        .kind = COLLECTIVE_SEND, .dtype = DTYPE_U8, .block = 1 + 2 * 8 + 3, .count = 4};
+    disagreement_add(&all, 12, &ask);
+    ask.count = 3;
+    disagreement_add(&all, 13, &ask);
+    char text[512];
+    disagreement_text(&all, text, sizeof(text));
+    ck_assert_str_eq(text,
+                     "the ranks disagree on send 5 with tag 2147483647 in group 1: rank 12 asked "
+                     "for send uint8 count 4 from rank 2 to rank 3 of the group; rank 13 asked for "
+                     "send uint8 count 3 from rank 2 to rank 3 of the group");
+}
+END_TEST
+
 START_TEST(beyond_sixteen_ranks_are_counted)
 {
     struct disagreement all;
@@ -136,6 +155,7 @@ int main(void)
     TCase *tests = tcase_create("disagreement");
     tcase_add_test(tests, one_rank_against_others);
     tcase_add_test(tests, ranks_are_named_as_they_come_and_asks_once);
+    tcase_add_test(tests, sends_have_a_tag);
     tcase_add_test(tests, beyond_sixteen_ranks_are_counted);
     tcase_add_test(tests, beyond_eight_asks_are_counted);
     tcase_add_test(tests, text_is_cut_where_the_room_ends);

@@ -122,11 +122,12 @@ END_TEST
 
 /* --- workers that misbehave ------------------------------------------------------------------- */
 
-static void expect_worker_failed(struct node *node, uint32_t rank, const char *words)
+static void expect_worker_failed(struct node *node, uint32_t rank, int code, const char *words)
 {
     struct engine_event *event = node_event(node, ENGINE_WORKER_FAILED);
     ck_assert_uint_eq(event->job, JOB);
     ck_assert_uint_eq(event->rank, rank);
+    ck_assert_int_eq(event->code, code);
     ck_assert_msg(strstr(event->text, words) != NULL, "%s", event->text);
     engine_event_free(event);
 }
@@ -137,14 +138,14 @@ START_TEST(nonsense_in_a_ring_is_reported)
     alone_start(&alone, 3, 0, 60000);
     struct arena_submission nonsense = {.type = 77};
     worker_push(&alone.workers[1], &nonsense);
-    expect_worker_failed(&alone.node, 1, "submission type 77 does not exist");
+    expect_worker_failed(&alone.node, 1, ERR_PROTOCOL, "submission type 77 does not exist");
     /* it is read no more, and so reported once */
     worker_push(&alone.workers[1], &nonsense);
     /* a tail that is ahead of what the ring can hold */
     struct arena_header *header = (struct arena_header *)(void *)alone.workers[2].arena.base;
     atomic_store(&header->submission_tail, 1000);
     ring(alone.workers[2].submission_doorbell);
-    expect_worker_failed(&alone.node, 2, "its submission ring makes no sense");
+    expect_worker_failed(&alone.node, 2, 0, "its submission ring makes no sense");
     node_settle(&alone.node);
     ck_assert_ptr_null(engine_next_event(alone.node.engine));
     alone_stop(&alone);
@@ -164,7 +165,7 @@ START_TEST(a_worker_that_reads_nothing_is_reported)
         }
         worker_submit(worker, sequence, 1);
     }
-    expect_worker_failed(&alone.node, 0, "it lets its completion ring overflow");
+    expect_worker_failed(&alone.node, 0, 0, "it lets its completion ring overflow");
     alone_stop(&alone);
 }
 END_TEST
@@ -175,10 +176,10 @@ START_TEST(attaching_what_does_not_belong_is_reported)
     alone_start(&alone, 1, 0, 60000);
     struct worker other;
     worker_attach(&other, &alone.node, 0); /* a second one with its rank */
-    expect_worker_failed(&alone.node, 0, "rank 0 is not of this node, or attached");
+    expect_worker_failed(&alone.node, 0, ERR_STATE, "rank 0 is not of this node, or attached");
     worker_release(&other);
     worker_attach(&other, &alone.node, 5);
-    expect_worker_failed(&alone.node, 5, "rank 5");
+    expect_worker_failed(&alone.node, 5, ERR_STATE, "rank 5");
     worker_release(&other);
     reduce_once(alone.workers, 1, 0, 100); /* the first one is unharmed */
     alone_stop(&alone);
@@ -312,6 +313,55 @@ static void expect_no_start(struct node *node, int code, const char *words)
     ck_assert_int_le(descriptor_count(), before + 1);
 }
 
+/* Pictures are made and copied while jobs come and go. */
+START_TEST(pictures_follow_the_jobs)
+{
+    struct node node;
+    node_configure(&node, 0, 1, 0);
+    node_start(&node);
+    const uint32_t here = 0, one = 1;
+    struct engine_job job = {.name = "one",
+                             .world_size = 1,
+                             .rank_nodes = &here,
+                             .server_count = 1,
+                             .server_nodes = &here,
+                             .server_weights = &one};
+    static const uint32_t counts[] = {0, 5, 1, 7};
+    for (int round = 0; round < 4; round++) {
+        uint32_t jobs = counts[round];
+        for (uint32_t i = 0; i < jobs; i++) {
+            job.job = 100 + i;
+            engine_job_open(node.engine, &job);
+            node_expect(&node, ENGINE_JOB_OPENED, 0);
+        }
+        struct engine_status status = {0};
+        uint64_t end_ns = clock_now_ns() + PATIENCE_NS;
+        do {
+            engine_status_clear(&status);
+            EXPECT(engine_status(node.engine, &status) == 0);
+            EXPECT(status.peer_count == 1 && status.job_count <= jobs);
+            for (uint32_t i = 0; i < status.job_count; i++)
+                EXPECT(status.jobs[i].job >= 100 && status.jobs[i].job < 100 + jobs);
+            EXPECT(clock_now_ns() < end_ns);
+            poll(NULL, 0, 1);
+        } while (status.job_count < jobs);
+        engine_status_clear(&status);
+        for (uint32_t i = 0; i < jobs; i++)
+            engine_job_close(node.engine, 100 + i);
+        node_settle(&node);
+        status = node_status(&node, 0);
+        while (status.job_count > 0) {
+            engine_status_clear(&status);
+            poll(NULL, 0, 10);
+            status = node_status(&node, 0);
+            EXPECT(clock_now_ns() < end_ns);
+        }
+        engine_status_clear(&status);
+    }
+    engine_stop(node.engine);
+}
+END_TEST
+
 START_TEST(what_cannot_start_says_why)
 {
     struct node node;
@@ -346,6 +396,7 @@ START_TEST(every_instruction_set_that_is_there_starts)
         const struct transport_info *info = engine_transport_info(node.engine);
         ck_assert_str_eq(info->provider, "tcp");
         ck_assert_str_eq(info->endpoint, "connected");
+        ck_assert_str_eq(engine_instruction_set(node.engine), sets[i]);
         engine_stop(node.engine);
     }
 }
@@ -365,6 +416,7 @@ static TCase *one_engine(void)
     tcase_add_test(tests, a_failed_job_is_silent_and_a_closed_one_gone);
     tcase_add_test(tests, draining_waits_for_what_is_in_progress);
     tcase_add_test(tests, late_ranks_are_reported);
+    tcase_add_test(tests, pictures_follow_the_jobs);
     tcase_add_test(tests, what_cannot_start_says_why);
     tcase_add_test(tests, every_instruction_set_that_is_there_starts);
     return tests;

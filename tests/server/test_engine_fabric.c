@@ -2,6 +2,7 @@
  * without threads, so that the order of events and commands is the test's. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/transport_memory.h"
 #include "server/engine_private.h"
@@ -279,6 +280,99 @@ START_TEST(a_late_datagram_costs_nothing)
 }
 END_TEST
 
+/* --- sends that the fabric refuses ------------------------------------------------------------ */
+
+/* What the fabric's send answers, one after the other: ERR_AGAIN is followed by a second call. */
+static int answers[2];
+static unsigned answered;
+
+static int answer(struct transport *transport, uint32_t peer, const struct iovec *parts,
+                  void *const *registrations, unsigned part_count, void *context)
+{
+    (void)transport, (void)peer, (void)parts, (void)registrations, (void)part_count, (void)context;
+    ck_assert_uint_lt(answered, 2);
+    return answers[answered++];
+}
+
+/* The rank of this node takes part in the first barrier, of which this node owns the one chunk. */
+static void take_part(struct half *half)
+{
+    struct engine_worker *worker = calloc(1, sizeof(*worker));
+    void *memory = mmap(NULL, 65536, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(worker && memory != MAP_FAILED);
+    worker->exchange.arena.base = memory;
+    worker->exchange.arena.total_bytes = 65536;
+    worker->submission_doorbell = worker->completion_doorbell = -1;
+    worker->stopped = true; /* its rings are not looked at */
+    half->engine.workers = worker;
+    EXPECT(exchange_attach(half->engine.exchange, JOB, &worker->exchange, NULL) == 0);
+    struct arena_submission barrier = {.type = ARENA_SUBMIT, .kind = COLLECTIVE_BARRIER};
+    struct error error = {0};
+    if (exchange_submit(half->engine.exchange, &worker->exchange, &barrier, 1, &error) != 0)
+        ck_abort_msg("%s", error.text);
+    exchange_run(half->engine.exchange);
+}
+
+/* So does the other node's: its answer is to be sent. */
+static void take_part_there(struct half *half, uint8_t *message)
+{
+    struct wire_header header = {.type = WIRE_CONTRIBUTION,
+                                 .token = token_number(1, 0),
+                                 .job = JOB,
+                                 .ask = {.kind = COLLECTIVE_BARRIER}};
+    wire_encode_header(message, &header);
+    struct iovec part = {message, WIRE_HEADER_BYTES};
+    EXPECT(transport_send(half->other, 0, &part, NULL, 1, NULL) == 0);
+    deliver(half);
+    while (engine_poll_transport(&half->engine, 2))
+        continue;
+}
+
+static const struct {
+    int answers[2];
+    int code; /* that the group fails with; 0: it does not */
+} refusals[] = {
+    {{ERR_MEMORY}, ERR_MEMORY},
+    {{ERR_INVALID}, ERR_INVALID},
+    {{ERR_AGAIN, ERR_MEMORY}, ERR_MEMORY},
+    {{ERR_LOST}, 0}, /* whoever lost the peer fails its jobs */
+    {{ERR_AGAIN, ERR_LOST}, 0},
+};
+
+/* Nobody would come to know otherwise, and the other nodes would wait for it. */
+START_TEST(a_send_that_is_refused_fails_its_group)
+{
+    struct half half;
+    uint8_t message[WIRE_HEADER_BYTES];
+    half_start(&half, false);
+    while (engine_poll_transport(&half.engine, 1))
+        continue;
+    const struct transport_ops *real = half.engine.transport->ops;
+    struct transport_ops refusing = *real;
+    refusing.send = answer;
+    memcpy(answers, refusals[_i].answers, sizeof(answers));
+    answered = 0;
+    take_part(&half);
+    half.engine.transport->ops = &refusing;
+    take_part_there(&half, message);
+    ck_assert_uint_eq(answered, refusals[_i].answers[1] ? 2 : 1);
+    ck_assert(engine_return_lost(&half.engine));
+    exchange_run(half.engine.exchange);
+    struct engine_event *event = next_event(&half);
+    ck_assert_int_eq(event != NULL, refusals[_i].code != 0);
+    if (event) {
+        ck_assert_int_eq(event->type, ENGINE_GROUP_FAILED);
+        ck_assert_int_eq(event->code, refusals[_i].code);
+        ck_assert_msg(strstr(event->text, "a message to node b could not be sent"), "%s",
+                      event->text);
+        engine_event_free(event);
+    }
+    ck_assert_ptr_null(next_event(&half));
+    half.engine.transport->ops = real;
+    half_stop(&half);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_fabric");
@@ -286,6 +380,8 @@ int main(void)
     tcase_add_test(tests, messages_of_the_connection_before_are_passed_over);
     tcase_add_loop_test(tests, a_batch_of_nonsense_is_reported_once, 0, 2);
     tcase_add_test(tests, a_late_datagram_costs_nothing);
+    tcase_add_loop_test(tests, a_send_that_is_refused_fails_its_group, 0,
+                        sizeof(refusals) / sizeof(refusals[0]));
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

@@ -1,5 +1,6 @@
 /* Chunk buffers: what groups are promised, receives that stay and return, memory that is lacking.
  */
+#include "common/window.h"
 #include "tests/lib/exchange_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -52,6 +53,39 @@ START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
                          "bytes already promised");
     ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 46 * 320);
     fixture_destroy(fixture);
+}
+END_TEST
+
+/* What a group with two ranks here and one on each node of `members` is promised. */
+static uint64_t promised(uint32_t nodes, uint32_t servers, uint32_t members)
+{
+    struct fixture_options options = {.nodes = nodes, .leave_closed = true};
+    for (uint32_t node = 0; node < nodes; node++) {
+        options.weights[node] = servers >> node & 1;
+        for (uint32_t i = 0; i < (node == 0 ? 2 : members >> node & 1); i++)
+            options.rank_nodes[options.ranks++] = node;
+    }
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
+    uint64_t bytes = buffer_pool_reserved_bytes(fixture->pool);
+    fixture_destroy(fixture);
+    return bytes / 320;
+}
+
+/* The least that the configuration allows is just what the largest group is promised. */
+START_TEST(the_check_of_the_configuration_promises_what_holds)
+{
+    for (uint32_t nodes = 1; nodes <= 5; nodes++) {
+        for (uint32_t servers = 1; servers < 1u << nodes; servers++) {
+            uint64_t most = 0;
+            for (uint32_t members = 1; members < 1u << nodes; members += 2) {
+                uint64_t one = promised(nodes, servers, members);
+                most = one > most ? one : most;
+            }
+            uint32_t count = (uint32_t)__builtin_popcount(servers);
+            ck_assert_uint_eq(window_buffers_most(4, nodes, count, servers & 1), most);
+        }
+    }
 }
 END_TEST
 
@@ -112,6 +146,40 @@ START_TEST(a_closed_job_promises_nothing)
     ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
     ck_assert_uint_eq(fixture->posted_count, posted - 1);
     ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), (posted - 1) * 320);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* One process of a failed job may live for long; it must not hold the memory against others. */
+START_TEST(a_failed_job_promises_nothing)
+{
+    struct fixture_options options = {
+        .nodes = 2, .ranks = 3, .rank_nodes = {0, 0, 1}, .weights = {0, 1}, .buffers = 18};
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 18 * 320);
+    fixture_expect_error(fixture, fixture_open_job(fixture, 0x777), ERR_MEMORY, "already promised");
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fixture_submit_sum(fixture, rank, 0, COUNT);
+    ck_assert_uint_gt(fixture->task_count, 0);
+    if (_i == 0)
+        exchange_job_fail(fixture->exchange, FIXTURE_JOB);
+    else
+        exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
+    /* not while its memory is being summed or sent */
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 18 * 320);
+    fixture_all_reduced(fixture);
+    fixture_all_sent(fixture);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
+    exchange_check(fixture->exchange);
+    /* both workers are still there */
+    ck_assert(fixture->attached[0] && fixture->attached[1]);
+    ck_assert_int_eq(fixture_open_job(fixture, 0x777), 0);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 18 * 320);
+    /* and what goes now gives nothing back a second time */
+    exchange_job_close(fixture->exchange, FIXTURE_JOB);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 18 * 320);
+    ck_assert_int_eq(fixture_result(fixture, 1, 0, 0, COUNT, 1), 0); /* late, and dropped */
+    exchange_check(fixture->exchange);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -222,8 +290,10 @@ int main(void)
     Suite *suite = suite_create("exchange_memory");
     TCase *tests = tcase_create("exchange_memory");
     tcase_add_test(tests, a_job_beyond_the_memory_is_refused_and_takes_none);
+    tcase_add_test(tests, the_check_of_the_configuration_promises_what_holds);
     tcase_add_test(tests, receives_of_a_closed_job_serve_the_next);
     tcase_add_loop_test(tests, a_closed_job_promises_nothing, 0, 2);
+    tcase_add_loop_test(tests, a_failed_job_promises_nothing, 0, 2);
     tcase_add_test(tests, receives_come_with_the_peer);
     tcase_add_test(tests, a_held_buffer_outlives_its_sender);
     tcase_add_test(tests, missing_receives_are_made_up_for);

@@ -126,7 +126,7 @@ START_TEST(unknown_jobs_and_groups_are_dropped_and_counted)
 {
     struct fixture *fixture = three_nodes(0);
     float payload[FIXTURE_CHUNK] = {0};
-    for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_ERROR; type++) {
+    for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_GONE; type++) {
         struct wire_header header = fixture_header(1, type, 0, 0, COUNT);
         header.job = 0xdead;
         ck_assert_int_eq(fixture_message(fixture, 1, header, payload, sizeof(payload)), 0);
@@ -148,7 +148,7 @@ static const struct {
     struct wire_ask ask;
     uint32_t chunk;
 } contributions[] = {
-    {"a collective that does not exist", 256, {.kind = 9, .count = COUNT}, 0},
+    {"a collective that does not exist", 256, {.kind = 10, .count = COUNT}, 0},
     {"a collective that does not exist", 256, {.dtype = 9, .count = COUNT}, 0},
     {"a collective that does not exist", 256, {.op = 9, .count = COUNT}, 0},
     {"a collective that does not exist", 256, {.op = REDUCE_BAND, .count = COUNT}, 0},
@@ -388,6 +388,37 @@ START_TEST(disagreements_that_make_no_sense)
 }
 END_TEST
 
+/* What waits here is told to other daemons as late, and these would cut off the daemon that says
+ * such a number, or such a code. */
+START_TEST(what_the_control_plane_cannot_say_is_refused)
+{
+    struct fixture *fixture = three_nodes(0);
+    float payload[FIXTURE_CHUNK] = {0};
+    struct wire_header header = fixture_header(1, WIRE_CONTRIBUTION, 1ull << 63, 0, FIXTURE_CHUNK);
+    fixture_expect_error(fixture, fixture_message(fixture, 1, header, payload, sizeof(payload)),
+                         ERR_PROTOCOL, "9223372036854775808");
+    header.type = WIRE_DISAGREE;
+    header.ask.kind = 200;
+    fixture_expect_error(fixture, fixture_message(fixture, 1, header, payload, 24), ERR_PROTOCOL,
+                         "9223372036854775808");
+    header = fixture_header(1, WIRE_ERROR, 0, 0, COUNT);
+    header.status = -1000;
+    fixture_expect_error(fixture, fixture_message(fixture, 1, header, NULL, 0), ERR_PROTOCOL,
+                         "status -1000");
+    expect_totals(fixture, 0, 0);
+    exchange_tick(fixture->exchange, fixture->now_ns + 1000000);
+    ck_assert_uint_eq(fixture->event_count, 0);
+    /* the largest one that can be said */
+    header = fixture_header(1, WIRE_CONTRIBUTION, INT64_MAX, 0, FIXTURE_CHUNK);
+    ck_assert_int_eq(fixture_message(fixture, 1, header, payload, sizeof(payload)), 0);
+    exchange_tick(fixture->exchange, fixture->now_ns + 1000000);
+    struct engine_event *event = fixture_event(fixture, ENGINE_LATE);
+    ck_assert_uint_eq(event->sequence, INT64_MAX);
+    engine_event_free(event);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* One disagreement beside the window's contributions is all that a node may have under way. */
 START_TEST(more_disagreements_than_one)
 {
@@ -517,6 +548,7 @@ int main(void)
     tcase_add_test(tests, results_that_nobody_waits_for);
     tcase_add_test(tests, a_result_from_another_server);
     tcase_add_test(tests, disagreements_that_make_no_sense);
+    tcase_add_test(tests, what_the_control_plane_cannot_say_is_refused);
     tcase_add_loop_test(tests, more_disagreements_than_one, 0, 5);
     tcase_add_test(tests, one_disagreement_is_sent);
     tcase_add_test(tests, an_error_fails_the_group_with_its_text);

@@ -7,7 +7,9 @@
 #include "worker/job.h"
 #include "worker/progress_thread.h"
 
+#include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -56,7 +58,8 @@ static void check_busy_driver(struct member *member)
     pthread_mutex_lock(&job->lock);
     /* All was read, so that the worker's place is the daemon's, which is silent from now on. */
     struct busy busy = {.daemon = job->arena};
-    ck_assert_int_eq(progress_thread_wait(job, busy_done, &busy, clock_now_ns()), ERR_TIMEOUT);
+    ck_assert_int_eq(progress_thread_wait(job, busy_done, &busy, clock_now_ns()),
+                     PROGRESS_WAIT_TIMEOUT);
     pthread_mutex_unlock(&job->lock);
     ck_assert_uint_lt(busy.asked, 10);
 }
@@ -84,6 +87,49 @@ static void check_mismatch(struct member *member)
 START_TEST(test_disagreement_fails_the_group_alone)
 {
     world_run(&(struct fake_daemon_options){.world_size = 2}, check_mismatch);
+}
+END_TEST
+
+static uint64_t free_bytes(shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    uint64_t bytes = arena_heap_free_bytes(&job->heap);
+    pthread_mutex_unlock(&job->lock);
+    return bytes;
+}
+
+/* Its own slot is with the daemon when the group fails, and comes back after it is closed. */
+START_TEST(test_closing_a_failed_group_harms_nothing_else)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    static float large[200000], other[10000];
+    shoal_job *job;
+    shoal_group *group;
+    shoal_request *requests[2];
+    GOOD(shoal_open(&options, &job));
+    uint64_t bytes = free_bytes(job);
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
+    fake_daemon_hold(daemon, true);
+    GOOD(shoal_all_reduce(shoal_world(job), large, large, 200000, SHOAL_F32, SHOAL_SUM,
+                          &requests[0])); /* takes all shared slots */
+    GOOD(shoal_all_reduce(group, other, other, 10000, SHOAL_F32, SHOAL_SUM, &requests[1]));
+    for (bool given = false; !given; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        given = group->core.own.state == STAGING_GIVEN;
+        pthread_mutex_unlock(&job->lock);
+    }
+    fake_daemon_say(daemon, "{\"type\":\"failed\",\"group\":1,\"code\":-6,\"text\":\"no\"}\n");
+    BAD(shoal_wait(requests[1], -1), SHOAL_EMISMATCH, "no");
+    GOOD(shoal_group_close(group));
+    ck_assert_uint_lt(free_bytes(job), bytes);
+    fake_daemon_hold(daemon, false);
+    GOOD(shoal_wait(requests[0], -1));
+    while (free_bytes(job) < bytes)
+        GOOD(shoal_barrier(shoal_world(job), NULL));
+    ck_assert_uint_eq(free_bytes(job), bytes);
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
 }
 END_TEST
 
@@ -241,35 +287,112 @@ START_TEST(test_close_ends_waits_and_calls_back)
 }
 END_TEST
 
+/* What a child would write would be in the arena, which is its parent's too. */
+static bool fusion_refused(shoal_fusion *fusion)
+{
+    struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics)};
+    return shoal_fusion_ready(fusion, 0) == SHOAL_ESTATE && !shoal_fusion_gradient(fusion, 0) &&
+           !shoal_fusion_gradient(fusion, 1) && shoal_fusion_wait(fusion, 0) == SHOAL_ESTATE &&
+           shoal_fusion_statistics(fusion, &statistics) == SHOAL_ESTATE;
+}
+
 START_TEST(test_forked_child_is_refused)
 {
     struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
     struct shoal_options options = world_options(daemon, 1);
     shoal_job *job;
     GOOD(shoal_open(&options, &job));
-    float value = 1;
+    float value = 1, gradient = 2;
     shoal_request *request;
+    shoal_fusion *fusion;
+    struct shoal_parameter parameters[2] = {{.gradient = &gradient, .count = 1, .dtype = SHOAL_F32},
+                                            {.count = 1, .dtype = SHOAL_F32}};
+    GOOD(shoal_fusion_create(shoal_world(job), parameters, 2, NULL, &fusion));
+    struct pollfd completions = {.fd = shoal_completions_descriptor(job), .events = POLLIN};
+    GOOD(shoal_barrier(shoal_world(job), NULL));
     GOOD(shoal_all_reduce(shoal_world(job), &value, &value, 1, SHOAL_F32, SHOAL_SUM, &request));
     pid_t child = fork();
     if (child == 0) {
         float x = 1;
+        gradient = 999;
         bool refused = shoal_all_reduce(shoal_world(job), &x, &x, 1, SHOAL_F32, SHOAL_SUM, NULL) ==
                            SHOAL_ESTATE &&
                        !shoal_alloc(job, 64) && shoal_close(job) == SHOAL_ESTATE &&
                        shoal_test(request) == SHOAL_ESTATE &&
                        shoal_wait(request, 0) == SHOAL_ESTATE &&
                        shoal_group_set_priority(shoal_world(job), 1) == SHOAL_ESTATE &&
-                       shoal_completions_descriptor(job) == SHOAL_ESTATE;
+                       shoal_completions_descriptor(job) == SHOAL_ESTATE &&
+                       shoal_completions_clear(job) == SHOAL_ESTATE && fusion_refused(fusion);
+        shoal_fusion_free(fusion);
         shoal_request_free(request); /* as a garbage collector would */
         _exit(refused ? 0 : 1);
     }
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    ck_assert_int_eq(poll(&completions, 1, 0), 1); /* of the barrier */
+    GOOD(shoal_completions_clear(job));
     GOOD(shoal_wait(request, -1));
+    GOOD(shoal_fusion_ready(fusion, 0));
+    GOOD(shoal_fusion_wait(fusion, -1));
+    ck_assert(gradient == 2);
     GOOD(shoal_barrier(shoal_world(job), NULL));
     GOOD(shoal_close(job));
     fake_daemon_stop(daemon);
+}
+END_TEST
+
+/* A handle that was never opened, or is forgotten already. */
+START_TEST(test_null_handles)
+{
+    enum { INVALID = SHOAL_EINVALID };
+    const enum shoal_dtype type = SHOAL_F32;
+    const enum shoal_op sum = SHOAL_SUM;
+    float data[1] = {0};
+    void *const buffers[1] = {data};
+    const void *const sources[1] = {data};
+    const size_t counts[1] = {1};
+    struct shoal_parameter parameter = {.count = 1, .dtype = SHOAL_F32};
+    struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics)};
+    shoal_group *group;
+    shoal_fusion *fusion;
+    BAD(shoal_rank(NULL), INVALID, "job is NULL");
+    BAD(shoal_world_size(NULL), INVALID, "job is NULL");
+    BAD(shoal_local_rank(NULL), INVALID, "job is NULL");
+    BAD(shoal_local_size(NULL), INVALID, "job is NULL");
+    BAD(shoal_node_count(NULL), INVALID, "job is NULL");
+    ck_assert_ptr_null(shoal_world(NULL));
+    ck_assert_ptr_null(shoal_alloc(NULL, 64));
+    shoal_free(NULL, data);
+    BAD(shoal_group_open(NULL, (int[]){0}, 1, -1, &group), INVALID, "job is NULL");
+    BAD(shoal_completions_descriptor(NULL), INVALID, "job is NULL");
+    BAD(shoal_completions_clear(NULL), INVALID, "job is NULL");
+    BAD(shoal_test(NULL), INVALID, "request is NULL");
+    BAD(shoal_group_rank(NULL), INVALID, "group is NULL");
+    BAD(shoal_group_size(NULL), INVALID, "group is NULL");
+    BAD(shoal_group_set_priority(NULL, 1), INVALID, "group is NULL");
+    BAD(shoal_all_reduce(NULL, data, data, 1, type, sum, NULL), INVALID, "group is NULL");
+    BAD(shoal_reduce(NULL, data, data, 1, type, sum, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_broadcast(NULL, data, 1, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_barrier(NULL, NULL), INVALID, "group is NULL");
+    BAD(shoal_all_gather(NULL, data, data, 1, type, NULL), INVALID, "group is NULL");
+    BAD(shoal_all_gather_v(NULL, data, buffers, counts, type, NULL), INVALID, "group is NULL");
+    BAD(shoal_reduce_scatter(NULL, data, data, 1, type, sum, NULL), INVALID, "group is NULL");
+    BAD(shoal_reduce_scatter_v(NULL, sources, data, counts, type, sum, NULL), INVALID, "group");
+    BAD(shoal_gather(NULL, data, data, 1, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_gather_v(NULL, data, 1, buffers, counts, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_scatter(NULL, data, data, 1, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_scatter_v(NULL, sources, counts, data, 1, type, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_all_to_all(NULL, data, data, 1, type, NULL), INVALID, "group is NULL");
+    BAD(shoal_all_to_all_v(NULL, sources, counts, buffers, counts, type, NULL), INVALID, "group");
+    BAD(shoal_send(NULL, data, 1, type, 0, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_recv(NULL, data, 1, type, 0, 0, NULL), INVALID, "group is NULL");
+    BAD(shoal_recv_any(NULL, data, 1, type, 0, NULL, NULL), INVALID, "group is NULL");
+    BAD(shoal_fusion_create(NULL, &parameter, 1, NULL, &fusion), INVALID, "group is NULL");
+    BAD(shoal_fusion_ready(NULL, 0), INVALID, "fusion is NULL");
+    BAD(shoal_fusion_wait(NULL, 0), INVALID, "fusion is NULL");
+    BAD(shoal_fusion_statistics(NULL, &statistics), INVALID, "fusion is NULL");
+    ck_assert_ptr_null(shoal_fusion_gradient(NULL, 0));
 }
 END_TEST
 
@@ -283,11 +406,13 @@ int main(void)
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
     tcase_add_test(cases, test_busy_driver_looks_at_its_deadline);
     tcase_add_test(cases, test_disagreement_fails_the_group_alone);
+    tcase_add_test(cases, test_closing_a_failed_group_harms_nothing_else);
     tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
     tcase_add_test(cases, test_daemon_dies);
     tcase_add_test(cases, test_daemon_speaks_nonsense);
     tcase_add_test(cases, test_close_ends_waits_and_calls_back);
     tcase_add_test(cases, test_forked_child_is_refused);
+    tcase_add_test(cases, test_null_handles);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

@@ -425,6 +425,27 @@ static void check_failure(struct member *member)
             free(model.parameters[i].gradient);
 }
 
+/* A failure whose code is that of a wait that ends too early. */
+static void check_timeout_of_the_job(struct member *member)
+{
+    struct model model;
+    model_create(&model, member, SHOAL_SUM);
+    if (member->rank == 0) {
+        fake_daemon_hold(member->daemon, true);
+        BAD(shoal_fusion_wait(model.fusion, 5), SHOAL_ETIMEOUT, "the time has passed");
+        fake_daemon_fail(member->daemon, -1, SHOAL_ETIMEOUT, "the daemons are too slow");
+    }
+    for (int i = 0; i < 2; i++)
+        BAD(shoal_fusion_wait(model.fusion, -1), SHOAL_ETIMEOUT, "the daemons are too slow");
+    model_free(&model);
+}
+
+START_TEST(test_failure_by_timeout)
+{
+    world_run(11, check_timeout_of_the_job);
+}
+END_TEST
+
 START_TEST(test_failure)
 {
     world_run(10, check_failure);
@@ -447,6 +468,7 @@ int main(void)
     tcase_add_test(cases, test_ready_from_several_threads);
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
     tcase_add_test(cases, test_failure);
+    tcase_add_test(cases, test_failure_by_timeout);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

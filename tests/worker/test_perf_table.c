@@ -80,6 +80,9 @@ START_TEST(test_options_refused)
     refuse(WORDS("reduce", "--device", "tpu"), "--device: got \"tpu\", must be cpu or cuda");
     refuse(WORDS("reduce", "--device", "cuda", "--arena"), "--arena: buffers are there or on");
     refuse(WORDS("all_to_all", "--in-place"), "--in-place: all_to_all cannot be");
+    refuse(WORDS("sendrecv", "--in-place"), "--in-place: sendrecv cannot be");
+    refuse(WORDS("sendrecv", "--uneven"), "--uneven: sendrecv has no parts");
+    refuse(WORDS("send"), "unknown collective \"send\"");
     refuse(WORDS("reduce", "--blocking"), "unknown option --blocking");
 }
 END_TEST
@@ -116,6 +119,8 @@ START_TEST(test_counts)
     check_counts(WORDS("all_gather", "-b", "4", "-e", "1K", "-f", "4"), DTYPE_F32,
                  (uint64_t[]){1, 4, 16, 64}, 4);
     check_counts(WORDS("scatter", "--count", "1,3"), DTYPE_F32, (uint64_t[]){1, 3}, 2);
+    check_counts(WORDS("sendrecv", "-b", "4", "-e", "64", "-f", "4"), DTYPE_F32,
+                 (uint64_t[]){1, 4, 16}, 3);
     check_counts(WORDS("barrier", "-b", "4", "-e", "64", "-f", "2"), DTYPE_F32, (uint64_t[]){0}, 1);
 }
 END_TEST
@@ -146,6 +151,7 @@ START_TEST(test_pairs)
     ck_assert_uint_eq(count_pairs(WORDS("broadcast", "-d", "all", "-o", "all")), 8);
     ck_assert_uint_eq(count_pairs(WORDS("reduce_scatter", "-d", "all", "-o", "all")), 52);
     ck_assert_uint_eq(count_pairs(WORDS("all_to_all", "-d", "all", "-o", "all")), 8);
+    ck_assert_uint_eq(count_pairs(WORDS("sendrecv", "-d", "all", "-o", "all")), 8);
     ck_assert_uint_eq(count_pairs(WORDS("barrier", "-d", "all", "-o", "all")), 1);
 }
 END_TEST
@@ -318,6 +324,11 @@ START_TEST(test_bandwidths)
         ck_assert_double_eq_tol(perf_algbw_GBps(&row), 8.0, 1e-12);
         ck_assert_double_eq_tol(perf_busbw_GBps(&row), 6.0, 1e-12); /* 3 / 4 of it */
     }
+    row.collective = COLLECTIVE_SEND;
+    ck_assert_double_eq_tol(perf_algbw_GBps(&row), 2.0, 1e-12);
+    ck_assert_double_eq_tol(perf_busbw_GBps(&row), 2.0, 1e-12);
+    ck_assert_str_eq(perf_collective_name(COLLECTIVE_SEND), "sendrecv");
+    ck_assert_str_eq(perf_collective_name(COLLECTIVE_SCATTER), "scatter");
     row.collective = COLLECTIVE_ALL_REDUCE;
     row.ranks = 1;
     ck_assert_double_eq_tol(perf_busbw_GBps(&row), 0, 1e-12);

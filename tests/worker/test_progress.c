@@ -468,6 +468,38 @@ START_TEST(test_abandoned_slots_come_back)
 }
 END_TEST
 
+/* The group is gone when the daemon reports the chunk in the slot that was the group's own. */
+START_TEST(test_orphaned_slot_comes_back)
+{
+    struct progress_fixture fixture;
+    ranks_open(&fixture, 1, 0, 4);
+    ranks_group(&fixture, 0, 1);
+    ranks_group(&fixture, 1, 1);
+    static int64_t data[2][4096];
+    fake_exchange_hold(fixture.exchange, true);
+    submit_large(&fixture, 0, 0, data[0]);
+    submit_large(&fixture, 0, 1, data[1]);
+    ranks_run(&fixture);
+    struct rank_worker *worker = &fixture.workers[0];
+    uint64_t offset = worker->groups[0].own.offset, freed = 0;
+    struct error error;
+    error_set(&error, ERR_MISMATCH, "the ranks disagree");
+    progress_fail_group(&worker->progress, &worker->groups[0], &error, 1);
+    ck_assert_uint_eq(ranks_free_completed(worker, ERR_MISMATCH), 1);
+    ck_assert(!progress_group_remove(&worker->progress, &worker->groups[0]));
+    memset(&worker->groups[0], 0xee, sizeof(worker->groups[0])); /* freed, as it may be */
+    ck_assert(!staging_next_free(&worker->progress.staging, &freed));
+    fake_exchange_hold(fixture.exchange, false);
+    ranks_run(&fixture);
+    ck_assert_uint_eq(ranks_free_completed(worker, 0), 1);
+    ck_assert(!worker->progress.failed);
+    ck_assert(staging_next_free(&worker->progress.staging, &freed));
+    ck_assert_uint_eq(freed, offset);
+    ck_assert(!staging_next_free(&worker->progress.staging, &freed));
+    ranks_close(&fixture);
+}
+END_TEST
+
 /* Completions that make no sense end the job, and nothing worse. */
 START_TEST(test_nonsense_from_the_daemon)
 {
@@ -536,6 +568,7 @@ int main(void)
     tcase_add_test(cases, test_too_large_is_refused_with_the_limit);
     tcase_add_test(cases, test_failed_job_fails_everything);
     tcase_add_test(cases, test_abandoned_slots_come_back);
+    tcase_add_test(cases, test_orphaned_slot_comes_back);
     tcase_add_test(cases, test_nonsense_from_the_daemon);
     tcase_add_test(cases, test_too_many_groups);
     suite_add_tcase(suite, cases);

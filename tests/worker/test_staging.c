@@ -124,6 +124,55 @@ START_TEST(test_abandon)
 }
 END_TEST
 
+static struct staging_slot *give(struct staging *staging, struct staging_slot *own, uint64_t number)
+{
+    struct staging_slot *slot = staging_take(staging, own, BYTES, true);
+    ck_assert_ptr_eq(slot, own);
+    slot->number = number;
+    slot->chunk = (uint32_t)number + 1;
+    slot->state = STAGING_GIVEN;
+    return slot;
+}
+
+/* Groups come and go; what the daemon has of those that are gone comes back in any order. */
+START_TEST(test_orphans)
+{
+    enum { ROUNDS = 40, STAY = 8 };
+    struct staging staging;
+    struct staging_slot own[ROUNDS];
+    uint64_t offset = 0;
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 0), 0);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        ck_assert_int_eq(staging_add_own(&staging, &own[i], (50 + i) * BYTES, BYTES), 0);
+        if (i % 2)
+            give(&staging, &own[i], i);
+        if (i < STAY)
+            continue;
+        staging_remove_own(&staging, &own[i - STAY]);
+        own[i - STAY].offset = 1; /* it is not looked at any more */
+        ck_assert(!staging_next_free(&staging, &offset));
+        if ((i - STAY) % 2)
+            ck_assert_ptr_null(staging_find(&staging, (50 + i - STAY) * BYTES));
+    }
+    ck_assert_uint_eq(staging.orphan_count, (ROUNDS - STAY) / 2);
+    for (uint32_t k = 1; k < ROUNDS - STAY; k += 2) {
+        uint32_t i = k * 7 % (ROUNDS - STAY); /* the odd ones, each once */
+        uint64_t place = (50 + i) * BYTES;
+        ck_assert(!staging_orphan_back(&staging, place, i + 1, i + 1));
+        ck_assert(!staging_orphan_back(&staging, place, i, i));
+        ck_assert(!staging_orphan_back(&staging, place + 1, i, i + 1));
+        ck_assert(staging_orphan_back(&staging, place, i, i + 1));
+        ck_assert(!staging_orphan_back(&staging, place, i, i + 1));
+        ck_assert(staging_next_free(&staging, &offset));
+        ck_assert_uint_eq(offset, place);
+        ck_assert(!staging_next_free(&staging, &offset));
+        ck_assert(!staging_orphan_back(&staging, place, i, i + 1));
+    }
+    ck_assert_uint_eq(staging.orphan_count, 0);
+    staging_clear(&staging);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("staging");
@@ -134,6 +183,7 @@ int main(void)
     tcase_add_test(cases, test_larger_chunks_use_their_own_slot_only);
     tcase_add_test(cases, test_find);
     tcase_add_test(cases, test_abandon);
+    tcase_add_test(cases, test_orphans);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

@@ -16,7 +16,7 @@ const char *perf_usage(void)
 {
     return "usage: shoalperf COLLECTIVE [options]      (under shoalrun)\n"
            "COLLECTIVE: all_reduce, reduce, broadcast, barrier,\n"
-           "            all_gather, reduce_scatter, gather, scatter, all_to_all\n"
+           "            all_gather, reduce_scatter, gather, scatter, all_to_all, sendrecv\n"
            "\n"
            "  -b SIZE  least size (default 32M)       -e SIZE  greatest size (default: the least)\n"
            "  -f N     multiply by N from size to size; or -i SIZE: add (default 1M)\n"
@@ -219,6 +219,29 @@ static int take_option(struct perf_options *options, int option, char *const *ar
     }
 }
 
+/* A send is measured with its receive, under nccl-tests' name. */
+static const char send_name[] = "sendrecv";
+
+const char *perf_collective_name(enum collective_kind kind)
+{
+    return kind == COLLECTIVE_SEND ? send_name : collective_name(kind);
+}
+
+static int perf_collective_parse(const char *text, enum collective_kind *kind)
+{
+    bool send = strcmp(text, send_name) == 0;
+    if (send)
+        *kind = COLLECTIVE_SEND;
+    else if (strcmp(text, collective_name(COLLECTIVE_SEND)) == 0)
+        return ERR_INVALID;
+    return send ? 0 : collective_parse(text, kind);
+}
+
+uint32_t perf_size_parts(enum collective_kind kind, uint32_t ranks)
+{
+    return route_in_blocks(kind) && kind != COLLECTIVE_SEND ? ranks : 1;
+}
+
 static int options_check(struct perf_options *options, int argc, char *const *argv,
                          struct error *error)
 {
@@ -227,15 +250,19 @@ static int options_check(struct perf_options *options, int argc, char *const *ar
     if (optind + 1 < argc)
         return error_set(error, ERR_INVALID, "one collective only, got \"%s\" too",
                          argv[optind + 1]);
-    if (collective_parse(argv[optind], &options->collective))
+    if (perf_collective_parse(argv[optind], &options->collective))
         return error_set(error, ERR_INVALID, "unknown collective \"%s\"", argv[optind]);
-    if (options->uneven && !route_in_blocks(options->collective))
+    bool send = options->collective == COLLECTIVE_SEND;
+    if (options->uneven && (send || !route_in_blocks(options->collective)))
         return error_set(error, ERR_INVALID, "--uneven: %s has no parts",
-                         collective_name(options->collective));
+                         perf_collective_name(options->collective));
     if (options->arena && options->device)
         return error_set(error, ERR_INVALID, "--arena: buffers are there or on a device, not both");
-    if (options->in_place && options->collective == COLLECTIVE_ALL_TO_ALL)
-        return error_set(error, ERR_INVALID, "--in-place: all_to_all cannot be");
+    if (options->device && send)
+        return error_set(error, ERR_INVALID, "--device: send has none");
+    if (options->in_place && (send || options->collective == COLLECTIVE_ALL_TO_ALL))
+        return error_set(error, ERR_INVALID, "--in-place: %s cannot be",
+                         perf_collective_name(options->collective));
     if (options->most_bytes == 0)
         options->most_bytes = options->least_bytes;
     if (options->most_bytes < options->least_bytes)
@@ -298,7 +325,7 @@ int perf_counts(const struct perf_options *options, enum dtype dtype, uint32_t r
     if (!list)
         return error_set(error, ERR_MEMORY, "out of memory");
     size_t used = 0;
-    uint64_t parts = route_in_blocks(options->collective) ? ranks : 1;
+    uint64_t parts = perf_size_parts(options->collective, ranks);
     for (uint64_t bytes = options->least_bytes; bytes <= options->most_bytes && used < SIZES_MAX;) {
         uint64_t elements = bytes / dtype_bytes(dtype) / parts;
         elements = elements ? elements : 1;

@@ -31,6 +31,12 @@ struct perf_options {
 int perf_options_parse(int argc, char **argv, struct perf_options *options, struct error *error);
 const char *perf_usage(void);
 
+/* As shoalperf calls it. */
+const char *perf_collective_name(enum collective_kind kind);
+/* How many parts a size is that of: one for each rank where every rank has a part of its own, save
+ * in sendrecv. */
+uint32_t perf_size_parts(enum collective_kind kind, uint32_t ranks);
+
 /* The element counts to measure for a type, smallest first: a size that is no whole number of
  * elements is rounded down, to one element at least; what that makes equal is measured once. Where
  * every rank has a part of its own, a size is that of all parts, a count that of one.

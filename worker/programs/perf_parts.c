@@ -7,12 +7,13 @@
 
 static bool sends_one(enum collective_kind kind)
 {
-    return kind == COLLECTIVE_ALL_GATHER || kind == COLLECTIVE_GATHER;
+    return kind == COLLECTIVE_ALL_GATHER || kind == COLLECTIVE_GATHER || kind == COLLECTIVE_SEND;
 }
 
 static bool receives_one(enum collective_kind kind)
 {
-    return kind == COLLECTIVE_REDUCE_SCATTER || kind == COLLECTIVE_SCATTER;
+    return kind == COLLECTIVE_REDUCE_SCATTER || kind == COLLECTIVE_SCATTER ||
+           kind == COLLECTIVE_SEND;
 }
 
 static uint32_t send_parts(const struct perf_case *what)
@@ -92,6 +93,8 @@ static uint32_t part_peer(const struct perf_case *what, bool received, uint32_t 
 {
     if (received && what->collective == COLLECTIVE_SCATTER)
         return what->root;
+    if (what->collective == COLLECTIVE_SEND)
+        return (what->rank + (received ? what->ranks - 1 : 1)) % what->ranks;
     bool one = received ? receives_one(what->collective) : sends_one(what->collective);
     return one ? what->rank : part;
 }
@@ -176,6 +179,23 @@ static void *first(const struct perf_side *side)
     return side->parts ? side->buffers[0] : NULL;
 }
 
+/* To the next rank, from the one before. Sends wait for their receives, which all ranks start
+ * first.
+ */
+static int start_send(const struct perf_parts *parts, shoal_group *group, shoal_request **request)
+{
+    const struct perf_case *what = &parts->is.what;
+    enum shoal_dtype dtype = (enum shoal_dtype)what->dtype;
+    int next = (int)part_peer(what, false, 0), before = (int)part_peer(what, true, 0);
+    int result = shoal_recv(group, first(&parts->recv), parts->is.count, dtype, before, 0, request);
+    if (result != SHOAL_OK)
+        return result;
+    result = shoal_send(group, first(&parts->send), parts->is.count, dtype, next, 0, NULL);
+    if (result != SHOAL_OK)
+        shoal_request_free(*request);
+    return result;
+}
+
 static int start_even(const struct perf_parts *parts, shoal_group *group, shoal_request **request)
 {
     const struct perf_case *what = &parts->is.what;
@@ -194,6 +214,8 @@ static int start_even(const struct perf_parts *parts, shoal_group *group, shoal_
         return shoal_gather(group, send, recv, count, dtype, root, request);
     case COLLECTIVE_SCATTER:
         return shoal_scatter(group, send, recv, count, dtype, root, request);
+    case COLLECTIVE_SEND:
+        return start_send(parts, group, request);
     default:
         return shoal_all_to_all(group, send, recv, count, dtype, request);
     }

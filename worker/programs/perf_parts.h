@@ -18,11 +18,12 @@
 #include "worker/programs/perf_values.h"
 #include "worker/shoal.h"
 
+/* A send is one to the next rank with a receive from the rank before: one part each. */
 struct perf_parts_case {
     struct perf_case what; /* one that travels in blocks */
     uint64_t count;
     bool uneven;   /* the `_v` form, with parts of different sizes, some empty */
-    bool in_place; /* the one buffer is this rank's part of the other; not for all_to_all */
+    bool in_place; /* the one buffer is this rank's part of the other; not for all_to_all, sends */
 };
 
 /* One side of this rank, what it sends or what it receives. */

@@ -3,10 +3,11 @@
 #include <inttypes.h>
 
 #include "common/route.h"
+#include "worker/programs/perf_options.h"
 
 static uint64_t row_bytes(const struct perf_row *row)
 {
-    uint64_t parts = route_in_blocks(row->collective) ? row->ranks : 1;
+    uint64_t parts = perf_size_parts(row->collective, row->ranks);
     return parts * row->count * dtype_bytes(row->dtype);
 }
 
@@ -20,7 +21,7 @@ double perf_busbw_GBps(const struct perf_row *row)
     double factor = 1;
     if (row->collective == COLLECTIVE_ALL_REDUCE && row->ranks)
         factor = 2.0 * (row->ranks - 1) / row->ranks;
-    if (route_in_blocks(row->collective) && row->ranks)
+    if (route_in_blocks(row->collective) && row->collective != COLLECTIVE_SEND && row->ranks)
         factor = 1.0 * (row->ranks - 1) / row->ranks;
     return factor * perf_algbw_GBps(row);
 }
@@ -67,7 +68,7 @@ void perf_json_row(FILE *out, const struct perf_row *row)
             "{\"collective\":\"%s\",\"bytes\":%" PRIu64 ",\"dtype\":\"%s\",\"op\":\"%s\","
             "\"ranks\":%u,\"nodes\":%u,\"time_us\":%.3f,\"algbw_GBps\":%.6f,"
             "\"busbw_GBps\":%.6f,\"wrong\":%s}\n",
-            collective_name(row->collective), row_bytes(row),
+            perf_collective_name(row->collective), row_bytes(row),
             row->collective == COLLECTIVE_BARRIER ? "none" : dtype_name(row->dtype),
             collective_has_op(row->collective) ? reduce_op_name(row->op) : "none", row->ranks,
             row->nodes, row->time_us, perf_algbw_GBps(row), perf_busbw_GBps(row), wrong);

@@ -25,8 +25,8 @@ struct perf_row {
  * all parts. */
 double perf_algbw_GBps(const struct perf_row *row);
 /* As nccl-tests' doc/PERFORMANCE.md: what the slowest link carries, comparable between numbers of
- * ranks. all_reduce: algbw 2 (n - 1) / n; reduce, broadcast: algbw; all_gather, reduce_scatter,
- * gather, scatter, all_to_all: algbw (n - 1) / n. */
+ * ranks. all_reduce: algbw 2 (n - 1) / n; reduce, broadcast, sendrecv: algbw; all_gather,
+ * reduce_scatter, gather, scatter, all_to_all: algbw (n - 1) / n. */
 double perf_busbw_GBps(const struct perf_row *row);
 
 void perf_table_head(FILE *out, const char *collective, uint32_t ranks, uint32_t nodes,

@@ -40,7 +40,7 @@ struct perf {
 static uint64_t buffer_bytes(const struct perf_options *options, uint32_t ranks)
 {
     bool in_blocks = route_in_blocks(options->collective);
-    uint64_t least = in_blocks ? 8ull * ranks : 8;
+    uint64_t least = 8ull * perf_size_parts(options->collective, ranks);
     uint64_t most = options->most_bytes < least ? least : options->most_bytes;
     for (uint32_t i = 0; i < options->count_count; i++)
         if (options->counts[i] * least > most)
@@ -99,7 +99,7 @@ static int collective_run(const struct perf *perf, enum dtype dtype, enum reduce
         if (result == SHOAL_ETIMEOUT)
             shoal_request_free(request);
     }
-    return failed(perf, collective_name(perf->options.collective), result);
+    return failed(perf, perf_collective_name(perf->options.collective), result);
 }
 
 static void buffers_prepare(const struct perf *perf, uint64_t count)
@@ -168,7 +168,7 @@ static int data_check(const struct perf *perf, enum dtype dtype, uint64_t count,
         perf->in_blocks ? perf_parts_check(&perf->parts) : buffers_check(perf, count, &first);
     if (wrong)
         fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong, the first at %llu\n",
-                perf->rank, collective_name(perf->options.collective), dtype_name(dtype),
+                perf->rank, perf_collective_name(perf->options.collective), dtype_name(dtype),
                 (unsigned long long)count, (unsigned long long)wrong, (unsigned long long)first);
     *sum += wrong;
     return SHOAL_OK;
@@ -431,6 +431,10 @@ static int job_measure(struct perf *perf)
                     perf->ranks);
         return SHOAL_EINVALID;
     }
+    if (perf->options.collective == COLLECTIVE_SEND && perf->ranks < 2) {
+        fprintf(stderr, "shoalperf: sendrecv: there is one rank, which cannot send to itself\n");
+        return SHOAL_EINVALID;
+    }
     bool head = perf->rank == 0 && !perf->options.json;
     if (head) {
         char buffers[64];
@@ -440,8 +444,8 @@ static int job_measure(struct perf *perf)
                                         : "private",
                  perf->options.in_place ? "in place" : "out of place",
                  perf->options.uneven ? ", uneven parts" : "");
-        perf_table_head(stdout, collective_name(perf->options.collective), perf->ranks, perf->nodes,
-                        buffers);
+        perf_table_head(stdout, perf_collective_name(perf->options.collective), perf->ranks,
+                        perf->nodes, buffers);
     }
     int result = buffers_open(perf);
     if (result == SHOAL_OK && perf->options.collective == COLLECTIVE_BARRIER)

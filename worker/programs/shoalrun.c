@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "worker/programs/supervisor.h"
 
 #define EXIT_USAGE 2
+#define ANSWER_S 3 /* how long a daemon's socket may take to accept */
 
 struct run {
     struct launch_options options;
@@ -35,9 +37,15 @@ static int daemon_answers(const char *path, struct error *error)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return error_set_errno(error, errno, "cannot open a socket");
+    /* That of a daemon that is stopped makes connect wait once its backlog is full. */
+    struct timeval limit = {.tv_sec = ANSWER_S};
     int result = 0;
-    if (connect(fd, (struct sockaddr *)&address, sizeof(address)))
-        result = error_set_errno(error, errno, "no daemon answers at %s", path);
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)))
+        result = error_set_errno(error, errno, "cannot set up a socket");
+    else if (connect(fd, (struct sockaddr *)&address, sizeof(address)))
+        result = errno == EAGAIN
+                     ? error_set(error, ERR_TIMEOUT, "the daemon at %s does not answer", path)
+                     : error_set_errno(error, errno, "no daemon answers at %s", path);
     close(fd);
     return result;
 }

@@ -38,6 +38,9 @@ int supervisor_init(struct supervisor *supervisor, struct child *children, uint3
     sigaddset(&mask, SIGTSTP);
     if (sigprocmask(SIG_BLOCK, &mask, &supervisor->old_mask))
         return error_set_errno(error, errno, "cannot block signals");
+    /* Nobody may be reading our output any more; the ranks and the daemons are to be ended. */
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGPIPE, &ignore, &supervisor->old_pipe);
     supervisor->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (supervisor->signals < 0) {
         int result = error_set_errno(error, errno, "cannot open a signalfd");
@@ -61,6 +64,7 @@ static _Noreturn void child_execute(const struct supervisor *supervisor,
                                          dup2(start->output, STDERR_FILENO) < 0));
     for (uint32_t i = 0; !fails && i < start->inherited_count; i++)
         fails = fcntl(start->inherited[i], F_SETFD, 0) < 0;
+    sigaction(SIGPIPE, &supervisor->old_pipe, NULL);
     if (!fails && sigprocmask(SIG_SETMASK, &supervisor->old_mask, NULL) == 0)
         execvpe(start->program, start->argv, start->environment);
     int reason = errno;

@@ -35,6 +35,7 @@ struct supervisor {
     uint64_t grace_ns;
     int signals; /* signalfd; the signals are blocked meanwhile */
     sigset_t old_mask;
+    struct sigaction old_pipe; /* what SIGPIPE does; ignored here until the process ends */
 
     bool ending;         /* a worker or daemon has failed, or a signal has come */
     bool terminated;     /* SIGTERM has been sent */
@@ -45,7 +46,7 @@ struct supervisor {
     bool daemon_failed;
 };
 
-/* Blocks the signals. children stay the caller's. */
+/* Blocks the signals, but SIGPIPE, which is ignored. children stay the caller's. */
 int supervisor_init(struct supervisor *supervisor, struct child *children, uint32_t count,
                     uint32_t timeout_s, uint32_t grace_s, struct error *error);
 /* Kills what is left and waits for it. */

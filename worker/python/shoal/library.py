@@ -115,6 +115,9 @@ _DECLARATIONS = {
         _int,
         [_pointer, _pointer, _pointer, _pointer, _pointer, _int, _pointer],
     ),
+    "shoal_send": (_int, [_pointer, _pointer, _size, _int, _int, _int, _pointer]),
+    "shoal_recv": (_int, [_pointer, _pointer, _size, _int, _int, _int, _pointer]),
+    "shoal_recv_any": (_int, [_pointer, _pointer, _size, _int, _int, _pointer, _pointer]),
     "shoal_test": (_int, [_pointer]),
     "shoal_wait": (_int, [_pointer, _int]),
     "shoal_request_free": (None, [_pointer]),
@@ -135,12 +138,6 @@ _DECLARATIONS = {
     "shoal_error_text": (_text, []),
     "shoal_result_name": (_text, [_int]),
     "shoal_version": (_text, []),
-}
-
-# Calls that not every version of the library has: None where it has not.
-_LATER = {
-    "shoal_send": (_int, [_pointer, _pointer, _size, _int, _int, _int, _pointer]),
-    "shoal_recv": (_int, [_pointer, _pointer, _size, _int, _int, _int, _pointer]),
 }
 
 
@@ -179,15 +176,6 @@ class Library:
             function = getattr(self.c, name)
             function.restype = result
             function.argtypes = arguments
-        for name, (result, arguments) in _LATER.items():
-            function = getattr(self.c, name, None)
-            if function is not None:
-                function.restype = result
-                function.argtypes = arguments
-
-    def has(self, name):
-        """Whether the library has a call of _LATER."""
-        return getattr(self.c, name, None) is not None
 
     def error(self, code):
         """The exception for what just failed in this thread."""
@@ -362,6 +350,11 @@ class Group:
     def recv(self, data, count, dtype, peer, tag):
         c = self.job.library.c
         return self._start(c.shoal_recv, data, count, dtype, peer, tag)
+
+    def recv_any(self, data, count, dtype, tag, source):
+        """source: a ctypes.c_int, kept by the caller; who sent it when the request is complete."""
+        c = self.job.library.c
+        return self._start(c.shoal_recv_any, data, count, dtype, tag, ctypes.byref(source))
 
 
 def _lists(parts):

@@ -3,6 +3,7 @@
 Each method turns torch's lists and options into a call of shoal.torch._collectives.
 """
 
+import ctypes
 import datetime
 
 import torch
@@ -261,7 +262,15 @@ class ProcessGroup(c10d.ProcessGroup):
         return self._start(f"recv from rank {rank} of the group", None, start, list(tensors))
 
     def recv_anysource(self, tensors, tag):
-        _collectives.missing("recv from any rank")
+        source = ctypes.c_int(-1)
+
+        def start(group, operation):
+            for tensor in tensors:
+                _collectives.recv_any(group, operation, tensor, tag, source)
+
+        work = self._start("recv from any rank of the group", None, start, list(tensors))
+        _work.sources[work] = source
+        return work
 
     # --- barriers
 

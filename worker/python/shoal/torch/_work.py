@@ -13,6 +13,7 @@ import os
 import select
 import threading
 import time
+import weakref
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -26,6 +27,7 @@ SLICE_S = 0.5
 FAILED_KEPT = 1024
 
 _operations = {}  # id(work): operation; the operation keeps the work alive
+sources = weakref.WeakKeyDictionary()  # of receives from any rank: work: ctypes.c_int
 _failed = collections.deque()  # the keys above whose operation has failed
 
 
@@ -43,7 +45,6 @@ class Operation:
         self.finishers = []  # called in order when all requests have succeeded
         self.kept = []  # memory that the requests use
         self.value = []  # of the future
-        self.source_rank = -1  # of a receive from any rank
         self.error = None
         self.published = threading.Event()
         self._lock = threading.Lock()  # who holds it uses the requests
@@ -246,7 +247,6 @@ class AllOf:
 
     def __init__(self, operations):
         self.operations = operations
-        self.source_rank = -1
         joined = torch.futures.collect_all([operation.future for operation in operations])
         self.work = c10d._create_work_from_future(joined)
         _operations[id(self.work)] = self
@@ -371,9 +371,16 @@ def _patched_wait(original):
     return wait
 
 
+def _patched_source_rank(original):
+    def _source_rank(self):
+        source = sources.get(self)
+        return original(self) if source is None else source.value
+
+    return _source_rank
 
 
 def install():
     """Make torch's Work find the operations of this module."""
     if not hasattr(c10d.Work.wait, "shoal"):
         c10d.Work.wait = _patched_wait(c10d.Work.wait)
+        c10d.Work._source_rank = _patched_source_rank(c10d.Work._source_rank)

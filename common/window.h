@@ -1,0 +1,28 @@
+/* How many chunks of a group may be on their way, and the chunk buffers that a daemon must have for
+ * it. The configuration's check and the daemon's promises count with the same functions. Pure.
+ *
+ * Each node with ranks of a group may have `window` chunks under way to each owner, that is to the
+ * servers and the nodes of the group (server/README.md, "Memory"). A group on one node has no
+ * owner, and needs no buffers. */
+#ifndef COMMON_WINDOW_H
+#define COMMON_WINDOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The window of a group with ranks on `nodes` nodes: beyond 16 it shrinks in proportion, to 2 at
+ * least, so that an owner's buffers grow no further. The same on every daemon: `configured` is. */
+uint32_t window_chunks(uint32_t configured, uint32_t nodes);
+
+/* Receives for another node's messages of one group over several nodes. contributes: it has ranks,
+ * and this node is an owner. returns: it is an owner, and this node has ranks. */
+uint32_t window_receives(uint32_t window, bool contributes, bool returns);
+
+/* For the sums of several ranks on this node. */
+uint64_t window_sums(uint32_t window, uint32_t owners);
+
+/* The most buffers that any one group takes on a node of a roster of `nodes`, `servers` of which
+ * own shards, this one too or not. */
+uint64_t window_buffers_most(uint32_t configured, uint32_t nodes, uint32_t servers, bool serves);
+
+#endif

@@ -1,0 +1,698 @@
+/* What a daemon needs in a large job: memory for each worker and each peer, and processor time of
+ * each step. A whole cluster in one process.
+ *
+ *   bench_scale NODES RANKS_PER_NODE [CLUSTERS]
+ *
+ * Real are the coordinators, their messages, and the exchanges with their buffers, of every node.
+ * Played are the workers, the links, which hand on at once and in order, and the sums, which are
+ * not made. What the played parts need is mapped by itself, so that the heap is the daemons' alone.
+ *
+ * Prints a line of JSON: bytes of heap and of chunk buffers of a daemon (means), connected and with
+ * the job open; for each step the time of a daemon, mean and most, and the messages over the fabric
+ * that it received, mean. */
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/arena.h"
+#include "common/buffer.h"
+#include "common/clock.h"
+#include "common/config.h"
+#include "common/message.h"
+#include "common/number_text.h"
+#include "server/coordinator.h"
+#include "server/exchange.h"
+#include "server/membership.h"
+
+#define NODES_MAX 256
+#define CHUNK_BYTES 4096
+#define SHARD_BYTES 1024
+#define POSTED_MAX 64
+#define ARENA_BYTES (1u << 20)
+#define ARENA_ENTRIES 64
+#define ROUNDS 15
+#define FABRIC_BATCH 64 /* as the engine takes */
+#define NOW_NS NS_PER_S
+
+#define NEED_TEXT(condition, text)                                                                 \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "bench_scale: line %d: %s: %s\n", __LINE__, #condition, text);         \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+#define NEED(condition) NEED_TEXT(condition, "")
+
+struct scale;
+
+struct peer {
+    struct buffer *posted[POSTED_MAX];
+    uint32_t posted_count;
+};
+
+struct daemon {
+    struct scale *scale;
+    uint32_t number, base; /* in its cluster; of the cluster among all */
+    struct config config;
+    struct membership membership;
+    struct coordinator *coordinator;
+    struct buffer_pool *pool;
+    struct exchange *exchange;
+    const char *names[NODES_MAX];
+    struct peer peers[NODES_MAX];
+    struct item *first, **last; /* what is on its way to it */
+    uint64_t spent_ns, messages;
+};
+
+enum item_kind { ITEM_LINE, ITEM_MESSAGE, ITEM_SENT, ITEM_TASK, ITEM_EVENT };
+
+/* Something on its way to a daemon. */
+struct item {
+    struct item *next;
+    enum item_kind kind;
+    uint32_t from, to;
+    void *what;
+    size_t length;
+};
+
+struct rank {
+    uint32_t daemon, handle;
+    uint64_t job; /* 0: not joined */
+    bool left;
+    struct exchange_worker *worker;
+    uint64_t done;
+};
+
+struct scale {
+    uint32_t nodes, per_node, ranks;   /* of a cluster */
+    uint32_t daemon_count, rank_count; /* of all clusters */
+    struct daemon *daemons;
+    struct rank *rank; /* [rank_count]; handle is the place + 1 */
+    struct item *free;
+    uint32_t under_way; /* items */
+    uint64_t random, sequence;
+    uint32_t joined, left;
+    uint64_t done; /* requests, of all ranks */
+};
+
+/* Memory that is not the daemons'. */
+static void *own(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(memory != MAP_FAILED);
+    return memory;
+}
+
+/* Of this thread: what else the machine does must not count. */
+static uint64_t processor_ns(void)
+{
+    struct timespec time;
+    NEED(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
+    return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
+}
+
+static uint64_t heap_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+static uint64_t buffer_bytes(const struct scale *scale)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < scale->daemon_count; i++)
+        bytes += buffer_pool_allocated_bytes(scale->daemons[i].pool);
+    return bytes;
+}
+
+/* --- what is on its way ----------------------------------------------------------------------- */
+
+/* On its way from one daemon of a cluster to another, or to itself. */
+static void item_put(const struct daemon *by, struct item wanted)
+{
+    struct scale *scale = by->scale;
+    if (!scale->free) {
+        struct item *many = own(4096 * sizeof(*many));
+        for (int i = 0; i < 4096; i++) {
+            many[i].next = scale->free;
+            scale->free = &many[i];
+        }
+    }
+    struct item *item = scale->free;
+    scale->free = item->next;
+    *item = wanted;
+    item->next = NULL;
+    struct daemon *daemon = &scale->daemons[by->base + wanted.to];
+    *daemon->last = item;
+    daemon->last = &item->next;
+    scale->under_way++;
+}
+
+static struct item item_take(struct daemon *daemon)
+{
+    struct scale *scale = daemon->scale;
+    struct item *item = daemon->first, taken = *item;
+    daemon->first = item->next;
+    if (!daemon->first)
+        daemon->last = &daemon->first;
+    item->next = scale->free;
+    scale->free = item;
+    scale->under_way--;
+    return taken;
+}
+
+/* --- the exchange's table --------------------------------------------------------------------- */
+
+static void io_send(void *context, struct exchange_send *send)
+{
+    const struct daemon *daemon = context;
+    item_put(daemon,
+             (struct item){
+                 .kind = ITEM_MESSAGE, .from = daemon->number, .to = send->node, .what = send});
+}
+
+static void io_reduce(void *context, struct reduce_task *task)
+{
+    const struct daemon *daemon = context;
+    item_put(daemon, (struct item){.kind = ITEM_TASK, .to = daemon->number, .what = task});
+}
+
+static void io_complete(void *context, struct exchange_worker *worker,
+                        const struct arena_completion *completion)
+{
+    const struct daemon *daemon = context;
+    (void)worker;
+    if (completion->type == ARENA_REQUEST_DONE)
+        daemon->scale->done++;
+}
+
+static int io_post_receive(void *context, uint32_t node, struct buffer *buffer)
+{
+    struct daemon *daemon = context;
+    struct peer *peer = &daemon->peers[node];
+    NEED(peer->posted_count < POSTED_MAX);
+    peer->posted[peer->posted_count++] = buffer;
+    return 0;
+}
+
+static void io_event(void *context, struct engine_event *event)
+{
+    const struct daemon *daemon = context;
+    item_put(daemon, (struct item){.kind = ITEM_EVENT, .to = daemon->number, .what = event});
+}
+
+static void io_release_worker(void *context, struct exchange_worker *worker)
+{
+    (void)context;
+    free(worker);
+}
+
+/* --- the coordinator's table ------------------------------------------------------------------ */
+
+static uint64_t world_random(void *context)
+{
+    const struct daemon *daemon = context;
+    return daemon->scale->random += 0x9e3779b97f4a7c15ull;
+}
+
+static void world_send_peer(void *context, uint32_t node, const struct message *message)
+{
+    const struct daemon *daemon = context;
+    size_t length;
+    char *line = message_encode(message, &length);
+    NEED(line);
+    line[--length] = '\0'; /* without the newline */
+    item_put(
+        daemon,
+        (struct item){
+            .kind = ITEM_LINE, .from = daemon->number, .to = node, .what = line, .length = length});
+}
+
+static void world_send_worker(void *context, uint32_t handle, const struct message *message)
+{
+    const struct daemon *daemon = context;
+    struct scale *scale = daemon->scale;
+    struct rank *rank = &scale->rank[handle - 1];
+    size_t length;
+    free(message_encode(message, &length));
+    if (message->type == MESSAGE_JOINED) {
+        rank->job = message->job_id;
+        scale->joined++;
+    } else if (message->type == MESSAGE_LEFT) {
+        scale->left++;
+    } else {
+        NEED_TEXT(false, message->text);
+    }
+}
+
+static void world_end_worker(void *context, uint32_t handle)
+{
+    (void)context, (void)handle;
+}
+
+static struct engine_event *event_of(enum engine_event_type type, uint64_t job, int code,
+                                     const struct error *error)
+{
+    struct engine_event *event = engine_event_create(type);
+    event->job = job;
+    event->code = code;
+    snprintf(event->text, sizeof(event->text), "%s", code ? error->text : "");
+    return event;
+}
+
+static void world_job_open(void *context, const struct job *job)
+{
+    struct daemon *daemon = context;
+    struct engine_job roster = {.job = job->id,
+                                .world_size = job->world_size,
+                                .rank_nodes = job->rank_nodes,
+                                .server_count = job->server_count,
+                                .server_nodes = job->servers,
+                                .server_weights = job->weights};
+    struct error error;
+    snprintf(roster.name, sizeof(roster.name), "%s", job->name);
+    int code = exchange_job_open(daemon->exchange, &roster, &error);
+    io_event(daemon, event_of(ENGINE_JOB_OPENED, job->id, code, &error));
+}
+
+static void world_job_close(void *context, uint64_t job)
+{
+    struct daemon *daemon = context;
+    exchange_job_close(daemon->exchange, job);
+}
+
+static void world_job_fail(void *context, uint64_t job)
+{
+    (void)context, (void)job;
+    NEED_TEXT(false, "the job failed");
+}
+
+static void world_group_open(void *context, uint64_t job, const struct group *group)
+{
+    (void)context, (void)job, (void)group;
+}
+
+static void world_group_end(void *context, uint64_t job, uint32_t group)
+{
+    (void)context, (void)job, (void)group;
+}
+
+static void world_rank_left(void *context, uint64_t job, uint32_t group, uint32_t rank,
+                            uint64_t sequences)
+{
+    struct daemon *daemon = context;
+    exchange_rank_left(daemon->exchange, job, group, rank, sequences);
+}
+
+static void world_worker_attach(void *context, uint64_t job, uint32_t number, uint32_t handle)
+{
+    struct daemon *daemon = context;
+    struct rank *rank = &daemon->scale->rank[handle - 1];
+    struct exchange_worker *worker = calloc(1, sizeof(*worker));
+    struct error error;
+    NEED(worker);
+    worker->rank = number;
+    NEED(arena_format(&worker->arena, own(ARENA_BYTES), ARENA_BYTES, ARENA_ENTRIES, &error) == 0);
+    NEED_TEXT(exchange_attach(daemon->exchange, job, worker, &error) == 0, error.text);
+    rank->worker = worker;
+}
+
+static void world_worker_detach(void *context, uint64_t job, uint32_t number)
+{
+    struct daemon *daemon = context;
+    exchange_detach(daemon->exchange, exchange_find_worker(daemon->exchange, job, number));
+}
+
+static void world_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
+{
+    (void)context, (void)job, (void)group, (void)sequence;
+}
+
+static void world_drain(void *context)
+{
+    (void)context;
+}
+
+/* --- a daemon --------------------------------------------------------------------------------- */
+
+static void daemon_configure(struct daemon *daemon)
+{
+    uint32_t nodes = daemon->scale->nodes;
+    size_t room = 1024 + (size_t)nodes * 96, used;
+    char *text = own(room);
+    used = (size_t)snprintf(text, room, "{\"node\":\"n%u\",\"servers\":[", daemon->number);
+    for (uint32_t i = 0; i < nodes; i++)
+        used += (size_t)snprintf(text + used, room - used,
+                                 "%s{\"name\":\"n%u\",\"address\":\"127.0.0.1:%u\"}", i ? "," : "",
+                                 i, 7000u + i);
+    snprintf(text + used, room - used, "],\"data\":{\"chunk_bytes\":%u,\"least_shard_bytes\":%u}}",
+             CHUNK_BYTES, SHARD_BYTES);
+    struct config_problems problems = {0};
+    NEED_TEXT(config_parse(&daemon->config, text, "bench", &problems) == 0,
+              problems.count ? problems.lines[0] : "");
+    config_problems_clear(&problems);
+    munmap(text, room);
+}
+
+static void daemon_create(struct scale *scale, uint32_t place)
+{
+    struct daemon *daemon = &scale->daemons[place];
+    uint32_t number = place % scale->nodes;
+    struct error error;
+    daemon->scale = scale;
+    daemon->number = number;
+    daemon->base = place - number;
+    daemon->last = &daemon->first;
+    daemon_configure(daemon);
+    const struct config *config = &daemon->config;
+    NEED(membership_init(&daemon->membership, scale->nodes, number, config->heartbeat_ms,
+                         config->peer_ms, NOW_NS) == 0);
+    struct coordinator_io world = {
+        .context = daemon,
+        .random = world_random,
+        .send_peer = world_send_peer,
+        .send_worker = world_send_worker,
+        .end_worker = world_end_worker,
+        .job_open = world_job_open,
+        .job_close = world_job_close,
+        .job_fail = world_job_fail,
+        .group_open = world_group_open,
+        .group_close = world_group_end,
+        .group_fail = world_group_end,
+        .rank_left = world_rank_left,
+        .worker_attach = world_worker_attach,
+        .worker_detach = world_worker_detach,
+        .late_query = world_late_query,
+        .drain = world_drain,
+    };
+    NEED(coordinator_create(&daemon->coordinator, config, NULL, &daemon->membership, &world) == 0);
+    NEED(buffer_pool_create(&daemon->pool, WIRE_HEADER_BYTES + CHUNK_BYTES, config->memory_bytes,
+                            NULL, &error) == 0);
+    for (uint32_t i = 0; i < scale->nodes; i++)
+        daemon->names[i] = config->servers[i].name;
+    struct exchange_options options = {.self = number,
+                                       .node_count = scale->nodes,
+                                       .node_names = daemon->names,
+                                       .chunk_bytes = CHUNK_BYTES,
+                                       .least_shard_bytes = SHARD_BYTES,
+                                       .window_chunks = config->window_chunks,
+                                       .late_ns = NS_PER_S,
+                                       .pool = daemon->pool,
+                                       .io = {.context = daemon,
+                                              .send = io_send,
+                                              .reduce = io_reduce,
+                                              .complete = io_complete,
+                                              .post_receive = io_post_receive,
+                                              .event = io_event,
+                                              .release_worker = io_release_worker}};
+    NEED(exchange_create(&daemon->exchange, &options, &error) == 0);
+}
+
+static uint64_t link_token(uint32_t from, uint32_t to)
+{
+    return 0x70000000ull + from * 1000ull + to;
+}
+
+static void daemon_hears_peer(struct daemon *daemon, uint32_t peer)
+{
+    membership_connected(&daemon->membership, peer, NOW_NS);
+    coordinator_peer_connected(daemon->coordinator, NOW_NS, peer);
+    exchange_peer_up(daemon->exchange, peer, link_token(peer, daemon->number),
+                     link_token(daemon->number, peer));
+    membership_up(&daemon->membership, peer);
+    coordinator_peer_up(daemon->coordinator, NOW_NS, peer);
+}
+
+static void line_deliver(struct daemon *daemon, const struct item *item)
+{
+    struct message message;
+    struct error error;
+    NEED_TEXT(message_decode(&message, MESSAGE_BETWEEN_DAEMONS, item->what, item->length, &error) ==
+                  0,
+              error.text);
+    NEED_TEXT(coordinator_peer_message(daemon->coordinator, NOW_NS, item->from, &message, &error) ==
+                  0,
+              error.text);
+    message_clear(&message);
+    free(item->what);
+}
+
+static struct buffer *message_receive(struct daemon *daemon, const struct item *item)
+{
+    const struct exchange_send *send = item->what;
+    struct peer *peer = &daemon->peers[item->from];
+    NEED(peer->posted_count > 0);
+    struct buffer *buffer = peer->posted[--peer->posted_count];
+    memcpy(buffer->data, send->header, WIRE_HEADER_BYTES);
+    if (send->payload_bytes > 0)
+        memcpy(buffer->data + WIRE_HEADER_BYTES, send->payload, send->payload_bytes);
+    return buffer;
+}
+
+static void message_deliver(struct daemon *daemon, const struct item *item, struct buffer *buffer)
+{
+    const struct exchange_send *send = item->what;
+    uint32_t from;
+    struct error error;
+    NEED_TEXT(exchange_receive(daemon->exchange, item->from, buffer,
+                               WIRE_HEADER_BYTES + send->payload_bytes, NOW_NS, &from, &error) == 0,
+              error.text);
+    daemon->messages++;
+}
+
+static void event_deliver(struct daemon *daemon, struct engine_event *event)
+{
+    NEED_TEXT(event->code == 0, event->text);
+    NEED(coordinator_engine_event(daemon->coordinator, NOW_NS, event));
+    engine_event_free(event);
+}
+
+/* What the daemon's threads would do with it. */
+static void item_deliver(struct daemon *daemon, const struct item *item)
+{
+    switch (item->kind) {
+    case ITEM_LINE:
+        line_deliver(daemon, item);
+        coordinator_tick(daemon->coordinator, NOW_NS);
+        break;
+    case ITEM_MESSAGE:
+        message_deliver(daemon, item, message_receive(daemon, item));
+        break;
+    case ITEM_SENT:
+        exchange_sent(daemon->exchange, item->what);
+        break;
+    case ITEM_TASK:
+        exchange_reduced(daemon->exchange, item->what);
+        break;
+    case ITEM_EVENT:
+        event_deliver(daemon, item->what);
+        coordinator_tick(daemon->coordinator, NOW_NS);
+        break;
+    }
+    if (item->kind == ITEM_MESSAGE)
+        item_put(daemon, (struct item){.kind = ITEM_SENT, .to = item->from, .what = item->what});
+}
+
+/* A round of the engine's loop, timed. */
+static void daemon_run(struct daemon *daemon)
+{
+    uint64_t start_ns = processor_ns();
+    for (int i = 0; i < FABRIC_BATCH && daemon->first; i++) {
+        struct item item = item_take(daemon);
+        item_deliver(daemon, &item);
+    }
+    exchange_run(daemon->exchange);
+    daemon->spent_ns += processor_ns() - start_ns;
+}
+
+/* Daemon by daemon, each all that has come, as with a processor of its own. */
+static void settle(struct scale *scale)
+{
+    while (scale->under_way > 0) {
+        for (uint32_t i = 0; i < scale->daemon_count; i++) {
+            while (scale->daemons[i].first)
+                daemon_run(&scale->daemons[i]);
+        }
+    }
+}
+
+/* --- the steps -------------------------------------------------------------------------------- */
+
+struct step {
+    double mean_us, most_us, messages; /* of the daemons */
+};
+
+static void step_begin(struct scale *scale)
+{
+    for (uint32_t i = 0; i < scale->daemon_count; i++)
+        scale->daemons[i].spent_ns = scale->daemons[i].messages = 0;
+}
+
+static struct step step_end(const struct scale *scale)
+{
+    struct step step = {0};
+    for (uint32_t i = 0; i < scale->daemon_count; i++) {
+        double spent_us = (double)scale->daemons[i].spent_ns / 1e3;
+        step.mean_us += spent_us / scale->daemon_count;
+        step.most_us = spent_us > step.most_us ? spent_us : step.most_us;
+        step.messages += (double)scale->daemons[i].messages / scale->daemon_count;
+    }
+    return step;
+}
+
+static void step_print(const char *name, const struct step *step)
+{
+    printf("\"%s\":{\"mean_us\":%.3f,\"most_us\":%.3f,\"messages\":%.3f},", name, step->mean_us,
+           step->most_us, step->messages);
+}
+
+/* A daemon's ranks one after another, timed together. */
+static void ranks_do(struct scale *scale, void (*act)(struct scale *, uint32_t, const void *),
+                     const void *what)
+{
+    for (uint32_t i = 0; i < scale->daemon_count; i++) {
+        struct daemon *daemon = &scale->daemons[i];
+        uint64_t start_ns = processor_ns();
+        for (uint32_t k = 0; k < scale->per_node; k++)
+            act(scale, i * scale->per_node + k, what);
+        exchange_run(daemon->exchange);
+        coordinator_tick(daemon->coordinator, NOW_NS);
+        daemon->spent_ns += processor_ns() - start_ns;
+    }
+    settle(scale);
+}
+
+static void rank_says(struct scale *scale, uint32_t number, const void *what)
+{
+    struct message message = *(const struct message *)what;
+    struct coordinator_credentials credentials = {.uid = 0, .pid = 1};
+    struct error error;
+    message.rank = (int32_t)(number % scale->ranks);
+    message.local_rank = (int32_t)(number % scale->per_node);
+    NEED_TEXT(coordinator_worker_message(scale->daemons[scale->rank[number].daemon].coordinator,
+                                         NOW_NS, scale->rank[number].handle, &credentials, &message,
+                                         &error) == 0,
+              error.text);
+}
+
+static void join(struct scale *scale)
+{
+    struct message message = {.type = MESSAGE_JOIN, .job = "bench", .world_size = scale->ranks};
+    ranks_do(scale, rank_says, &message);
+    NEED(scale->joined == scale->rank_count);
+}
+
+static void leave(struct scale *scale)
+{
+    struct message message = {.type = MESSAGE_LEAVE};
+    ranks_do(scale, rank_says, &message);
+    NEED(scale->left == scale->rank_count);
+}
+
+static void rank_submits(struct scale *scale, uint32_t number, const void *what)
+{
+    struct exchange_worker *worker = scale->rank[number].worker;
+    struct arena_submission it = *(const struct arena_submission *)what;
+    struct error error;
+    it.in_offset = it.out_offset = worker->arena.data_offset;
+    NEED_TEXT(exchange_submit(scale->daemons[scale->rank[number].daemon].exchange, worker, &it,
+                              NOW_NS, &error) == 0,
+              error.text);
+}
+
+static void collective(struct scale *scale, enum collective_kind kind, uint64_t count)
+{
+    uint64_t done = scale->done;
+    struct arena_submission it = {
+        .type = ARENA_SUBMIT, .kind = (uint8_t)kind, .sequence = scale->sequence, .count = count};
+    ranks_do(scale, rank_submits, &it);
+    scale->sequence++;
+    NEED(scale->done == done + scale->rank_count);
+}
+
+/* The quickest of some rounds, after one that makes what the others use again. */
+static void collective_measure(struct scale *scale, enum collective_kind kind, uint64_t count)
+{
+    struct step least = {0};
+    for (int round = 0; round <= ROUNDS; round++) {
+        step_begin(scale);
+        collective(scale, kind, count);
+        struct step step = step_end(scale);
+        if (round == 1 || (round > 1 && step.mean_us < least.mean_us))
+            least = step;
+    }
+    step_print(collective_name(kind), &least);
+}
+
+static void scale_open(struct scale *scale, uint32_t clusters)
+{
+    scale->ranks = scale->nodes * scale->per_node;
+    scale->daemon_count = scale->nodes * clusters;
+    scale->rank_count = scale->ranks * clusters;
+    scale->daemons = own(scale->daemon_count * sizeof(*scale->daemons));
+    scale->rank = own(scale->rank_count * sizeof(*scale->rank));
+    for (uint32_t i = 0; i < scale->rank_count; i++)
+        scale->rank[i] = (struct rank){.daemon = i / scale->per_node, .handle = i + 1};
+    for (uint32_t i = 0; i < scale->daemon_count; i++)
+        daemon_create(scale, i);
+    for (uint32_t i = 0; i < scale->daemon_count; i++) {
+        for (uint32_t peer = 0; peer < scale->nodes; peer++)
+            if (peer != scale->daemons[i].number)
+                daemon_hears_peer(&scale->daemons[i], peer);
+    }
+    settle(scale);
+}
+
+static uint32_t number_of(const char *text, uint32_t least, uint32_t most)
+{
+    uint64_t number = 0;
+    struct error error;
+    if (number_text_parse(text, least, most, &number, &error) < 0) {
+        fprintf(stderr, "bench_scale: %s\n", error.text);
+        exit(2);
+    }
+    return (uint32_t)number;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3 || argc > 4) {
+        fprintf(stderr, "usage: bench_scale NODES RANKS_PER_NODE [CLUSTERS]\n");
+        return 2;
+    }
+    struct scale scale = {.nodes = number_of(argv[1], 2, NODES_MAX),
+                          .per_node = number_of(argv[2], 1, 100)};
+    uint32_t clusters = argc > 3 ? number_of(argv[3], 1, 16) : 1;
+    printf("{\"nodes\":%u,\"ranks\":%u,", scale.nodes, scale.nodes * scale.per_node);
+    uint64_t nothing = heap_bytes(), up, joined, worked;
+    scale_open(&scale, clusters);
+    up = heap_bytes();
+    step_begin(&scale);
+    join(&scale);
+    struct step step = step_end(&scale);
+    step_print("join", &step);
+    joined = heap_bytes();
+    /* A chunk for each server. */
+    collective_measure(&scale, COLLECTIVE_ALL_REDUCE, (uint64_t)scale.nodes * SHARD_BYTES / 4);
+    collective_measure(&scale, COLLECTIVE_BARRIER, 0);
+    worked = heap_bytes();
+    uint64_t buffers = buffer_bytes(&scale);
+    step_begin(&scale);
+    leave(&scale);
+    step = step_end(&scale);
+    step_print("leave", &step);
+    double daemons = scale.daemon_count;
+    printf("\"up_bytes\":%.0f,\"joined_bytes\":%.0f,\"worked_bytes\":%.0f,\"left_bytes\":%.0f,"
+           "\"buffer_bytes\":%.0f}\n",
+           (double)(up - nothing) / daemons, (double)(joined - nothing) / daemons,
+           (double)(worked - nothing) / daemons, (double)(heap_bytes() - nothing) / daemons,
+           (double)buffers / daemons);
+    fflush(stdout);
+    _exit(
+        0); /* the system takes all back; a leak checker does not see what `own` memory refers to */
+}

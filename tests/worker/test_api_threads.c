@@ -1,0 +1,263 @@
+/* Calls of several threads that meet inside the library. */
+#include "worker/shoal.h"
+
+#include "tests/lib/suite.h"
+#include "tests/lib/world.h"
+#include "worker/job.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* --- memory that holds up who touches it --------------------------------------------------- */
+
+/* A page that cannot be touched: the thread that does so says so and sleeps until it is let on. */
+static struct {
+    float *page;
+    int touched[2], let[2]; /* pipes */
+} gate;
+
+static void gate_hold(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    char byte = 0;
+    if (info->si_addr < (void *)gate.page ||
+        info->si_addr >= (void *)((char *)gate.page + getpagesize())) {
+        signal(number, SIG_DFL); /* a fault of another kind ends the test */
+        return;
+    }
+    if (write(gate.touched[1], &byte, 1) != 1 || read(gate.let[0], &byte, 1) != 1 ||
+        mprotect(gate.page, (size_t)getpagesize(), PROT_READ | PROT_WRITE) != 0)
+        _exit(1);
+}
+
+static void gate_make(void)
+{
+    gate.page = mmap(NULL, (size_t)getpagesize(), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(gate.page != MAP_FAILED);
+    ck_assert_int_eq(pipe(gate.touched), 0);
+    ck_assert_int_eq(pipe(gate.let), 0);
+    struct sigaction action = {.sa_sigaction = gate_hold, .sa_flags = SA_SIGINFO};
+    ck_assert_int_eq(sigaction(SIGSEGV, &action, NULL), 0);
+}
+
+static void gate_close(void)
+{
+    ck_assert_int_eq(mprotect(gate.page, (size_t)getpagesize(), PROT_NONE), 0);
+}
+
+static void gate_await(void)
+{
+    char byte;
+    ck_assert_int_eq(read(gate.touched[0], &byte, 1), 1);
+}
+
+static void gate_open(void)
+{
+    ck_assert_int_eq(write(gate.let[1], "", 1), 1);
+}
+
+/* --- a fusion whose first gradient lies behind the gate ------------------------------------ */
+
+struct fixture {
+    struct fake_daemon *daemon;
+    shoal_job *job;
+    shoal_fusion *fusion;
+    float other[4];
+};
+
+static void fixture_open(struct fixture *fixture)
+{
+    gate_make();
+    *fixture = (struct fixture){
+        .daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1})};
+    struct shoal_options options = world_options(fixture->daemon, 1);
+    GOOD(shoal_open(&options, &fixture->job));
+    struct shoal_parameter parameters[2] = {
+        {.gradient = gate.page, .count = 4, .dtype = SHOAL_F32},
+        {.gradient = fixture->other, .count = 4, .dtype = SHOAL_F32}};
+    GOOD(shoal_fusion_create(shoal_world(fixture->job), parameters, 2, NULL, &fixture->fusion));
+    gate.page[0] = 3;
+}
+
+static void *say_ready(void *argument)
+{
+    struct fixture *fixture = argument;
+    GOOD(shoal_fusion_ready(fixture->fusion, 0));
+    return NULL;
+}
+
+static void *wait_well(void *argument)
+{
+    struct fixture *fixture = argument;
+    GOOD(shoal_fusion_wait(fixture->fusion, -1));
+    return NULL;
+}
+
+static void *wait_until_closed(void *argument)
+{
+    struct fixture *fixture = argument;
+    BAD(shoal_fusion_wait(fixture->fusion, -1), SHOAL_ESTATE, "clos");
+    return NULL;
+}
+
+/* The first waits for a gradient that is being copied; the second is refused all the same. */
+START_TEST(test_two_waits_for_one_step)
+{
+    struct fixture fixture;
+    pthread_t gathers, waits;
+    fixture_open(&fixture);
+    gate_close();
+    pthread_create(&gathers, NULL, say_ready, &fixture);
+    gate_await();
+    pthread_create(&waits, NULL, wait_well, &fixture);
+    while (shoal_fusion_ready(fixture.fusion, 1) != SHOAL_ESTATE) /* it is in the wait then */
+        sched_yield();
+    BAD(shoal_fusion_wait(fixture.fusion, -1), SHOAL_ESTATE, "another thread");
+    gate_open();
+    pthread_join(gathers, NULL);
+    pthread_join(waits, NULL);
+    ck_assert(gate.page[0] == 3);
+    shoal_fusion_free(fixture.fusion);
+    GOOD(shoal_close(fixture.job));
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
+/* --- what a thread has set ----------------------------------------------------------------- */
+
+struct setter {
+    shoal_group *group;
+    uint32_t priority, found; /* to set, 0: nothing; of a collective before that */
+};
+
+static void *set_priority(void *argument)
+{
+    struct setter *setter = argument;
+    shoal_request *request;
+    float value = 1;
+    GOOD(shoal_all_reduce(setter->group, &value, &value, 1, SHOAL_F32, SHOAL_SUM, &request));
+    setter->found = request->core.ask.priority;
+    GOOD(shoal_wait(request, -1));
+    if (setter->priority > 0)
+        GOOD(shoal_group_set_priority(setter->group, setter->priority));
+    return NULL;
+}
+
+/* Threads come and go, and their pthread_t with them. */
+START_TEST(test_priority_dies_with_its_thread)
+{
+    enum { THREADS = 40 };
+    pthread_t seen[THREADS];
+    size_t distinct = 0;
+    struct fixture fixture;
+    fixture_open(&fixture);
+    shoal_group *world = shoal_world(fixture.job);
+    GOOD(shoal_group_set_priority(world, 9));
+    for (uint32_t i = 0; i < THREADS; i++) {
+        struct setter setter = {.group = world, .priority = i % 4 == 3 ? 0 : 5 + i};
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, set_priority, &setter), 0);
+        size_t place = 0;
+        while (place < distinct && !pthread_equal(seen[place], thread))
+            place++;
+        if (place == distinct)
+            seen[distinct++] = thread;
+        pthread_join(thread, NULL);
+        ck_assert_uint_eq(setter.found, 0);
+    }
+    ck_assert_uint_le(world->priority_count, distinct + 1);
+    struct setter self = {.group = world};
+    set_priority(&self);
+    ck_assert_uint_eq(self.found, 9);
+    GOOD(shoal_close(fixture.job));
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
+/* --- closing under a call ------------------------------------------------------------------ */
+
+static void *close_job(void *job)
+{
+    GOOD(shoal_close(job));
+    return NULL;
+}
+
+/* It cannot end before the call is let go on, however long that is; a close that does not wait for
+ * the call ends well within this time. */
+static void expect_waiting(pthread_t closes)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    ck_assert_int_eq(pthread_timedjoin_np(closes, NULL, &until), ETIMEDOUT);
+}
+
+/* The results are being written back, with nothing left to wait for. */
+START_TEST(test_close_waits_for_a_fusion_wait)
+{
+    struct fixture fixture;
+    pthread_t waits, closes;
+    fixture_open(&fixture);
+    GOOD(shoal_fusion_ready(fixture.fusion, 0));
+    gate_close();
+    pthread_create(&waits, NULL, wait_until_closed, &fixture);
+    gate_await();
+    pthread_create(&closes, NULL, close_job, fixture.job);
+    expect_waiting(closes);
+    gate_open();
+    pthread_join(waits, NULL);
+    pthread_join(closes, NULL);
+    ck_assert(gate.page[0] == 3);
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
+static void *open_until_closed(void *job)
+{
+    shoal_group *group;
+    BAD(shoal_group_open(job, (int[]){0}, 1, -1, &group), SHOAL_ESTATE, "closed");
+    return NULL;
+}
+
+/* The call has its place among those that wait for the daemon, and is about to send. */
+START_TEST(test_close_waits_for_a_group_open)
+{
+    struct fixture fixture;
+    pthread_t opens, closes;
+    fixture_open(&fixture);
+    shoal_job *job = fixture.job;
+    pthread_mutex_lock(&job->send_lock);
+    pthread_create(&opens, NULL, open_until_closed, job);
+    for (bool there = false; !there; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        there = job->openings;
+        job->daemon_gone = there; /* or closing would need the socket as well */
+        pthread_mutex_unlock(&job->lock);
+    }
+    pthread_create(&closes, NULL, close_job, job);
+    expect_waiting(closes);
+    pthread_mutex_unlock(&job->send_lock);
+    pthread_join(opens, NULL);
+    pthread_join(closes, NULL);
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("api_threads");
+    TCase *cases = tcase_create("api_threads");
+    tcase_set_timeout(cases, 120);
+    tcase_add_test(cases, test_two_waits_for_one_step);
+    tcase_add_test(cases, test_priority_dies_with_its_thread);
+    tcase_add_test(cases, test_close_waits_for_a_fusion_wait);
+    tcase_add_test(cases, test_close_waits_for_a_group_open);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}

@@ -1,0 +1,26 @@
+/* What progress.c and progress_transfer.c share. */
+#ifndef WORKER_PROGRESS_PRIVATE_H
+#define WORKER_PROGRESS_PRIVATE_H
+
+#include "worker/progress.h"
+
+static inline bool progress_is_transfer(const struct request *request)
+{
+    return request->ask.kind == COLLECTIVE_SEND;
+}
+
+/* progress.c */
+void progress_leave_queue(struct request **queue, struct request *request);
+int progress_init_request(const struct progress *progress, const struct progress_group *group,
+                          const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                          struct request *request, struct error *error);
+/* As many as may be out; true when there was one. */
+bool progress_submit_waiting(struct progress *progress);
+
+/* progress_transfer.c: a piece of the first receive that is done. */
+void progress_copy_out(struct progress *progress, struct progress_copy *copy);
+
+/* In progress.c: chunks of the request are to be handed over, in its turn. */
+void progress_queue_for_staging(struct progress *progress, struct request *request);
+
+#endif

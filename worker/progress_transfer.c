@@ -1,0 +1,122 @@
+/* Sends and receives in progress. */
+#include <assert.h>
+#include <utlist.h>
+
+#include "worker/progress_private.h"
+
+static int transfer_add(struct progress *progress, struct progress_group *group,
+                        const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                        void *copy_to, struct request *request, struct error *error)
+{
+    const struct error *failure = progress->failed ? &progress->failure : &group->failure;
+    if (progress->failed || group->failed)
+        return error_set(error, failure->code, "%s", failure->text);
+    int code = progress_init_request(progress, group, ask, sequence, rank, request, error);
+    if (code < 0)
+        return code;
+    assert(!request->staged);
+    request->group = group;
+    request->age = progress->next_age++;
+    request->incomplete = 1;
+    request->copy_to = copy_to;
+    request->receives = route_receives(&ask->route, rank);
+    DL_APPEND(group->transfers, request);
+    group->request_count++;
+    return 0;
+}
+
+static void transfer_queue(struct progress *progress, struct request *request)
+{
+    DL_APPEND2(progress->to_transfer[request->receives], request, queue_prev, queue_next);
+    progress_submit_waiting(progress);
+}
+
+int progress_transfer(struct progress *progress, struct progress_group *group,
+                      const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                      void *copy_to, struct request *request, struct error *error)
+{
+    int code = transfer_add(progress, group, ask, sequence, rank, copy_to, request, error);
+    if (code == 0)
+        transfer_queue(progress, request);
+    return code;
+}
+
+int progress_any(struct progress *progress, struct progress_group *group,
+                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *copy_to,
+                 uint64_t numbers_offset, struct request *request, struct error *error)
+{
+    int code = transfer_add(progress, group, ask, sequence, rank, copy_to, request, error);
+    if (code < 0)
+        return code;
+    request->any = true;
+    request->numbers_offset = numbers_offset;
+    progress_any_again(progress, request);
+    return 0;
+}
+
+void progress_any_again(struct progress *progress, struct request *request)
+{
+    request->state = REQUEST_QUEUED;
+    DL_APPEND2(progress->to_any, request, queue_prev, queue_next);
+    progress_submit_waiting(progress);
+}
+
+void progress_any_found(struct progress *progress, struct request *request, uint32_t block,
+                        const struct route *route, uint64_t sequence)
+{
+    request->any = false;
+    request->state = REQUEST_QUEUED;
+    request->ask.block = block;
+    request->ask.route = *route;
+    request->sequence = sequence;
+    transfer_queue(progress, request);
+}
+
+struct request *progress_next_matched(struct progress *progress)
+{
+    struct request *found = progress->matched, *oldest;
+    if (!found)
+        return NULL;
+    progress_leave_queue(&progress->matched, found);
+    DL_FOREACH(found->group->transfers, oldest)
+    {
+        if (oldest->any && oldest->sequence == found->sequence)
+            break;
+    }
+    if (oldest == found)
+        return found;
+    /* It takes what this one has found, and this one looks on in its place. */
+    uint32_t source = found->any_source;
+    uint64_t numbers_offset = found->numbers_offset;
+    found->state = oldest->state;
+    found->any_source = oldest->any_source;
+    found->number = oldest->number;
+    found->numbers_offset = oldest->numbers_offset;
+    oldest->any_source = source;
+    oldest->numbers_offset = numbers_offset;
+    if (found->state == REQUEST_SUBMITTED) {
+        progress->table[found->number % PROGRESS_RING_ENTRIES] = found;
+    } else {
+        struct request **queue =
+            found->state == REQUEST_MATCHED ? &progress->matched : &progress->to_any;
+        progress_leave_queue(queue, oldest);
+        DL_APPEND2(*queue, found, queue_prev, queue_next);
+    }
+    oldest->state = REQUEST_MATCHED;
+    return oldest;
+}
+
+/* A piece of the first receive that is done. */
+void progress_copy_out(struct progress *progress, struct progress_copy *copy)
+{
+    struct request *request = progress->to_copy;
+    uint64_t left = request_bytes(request) - request->copied_bytes;
+    progress_leave_queue(&progress->to_copy, request);
+    request->copying = false;
+    *copy = (struct progress_copy){
+        .to = (uint8_t *)request->copy_to + request->copied_bytes,
+        .from = progress->arena->base + request->out_offset + request->copied_bytes,
+        .bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES,
+        .request = request,
+    };
+}
