@@ -5,6 +5,8 @@
 #   make check      set up, build, and run every test
 #   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
+#   make bundle     a folder that runs where nothing is installed: build/bundle
+#   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       include floors, format, static analysis
 #   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
@@ -49,10 +51,15 @@ WORKER_PROGRAMS := shoalrun shoalperf
 
 COMMON_SRC := $(wildcard common/*.c)
 SERVER_SRC := $(filter-out $(SERVER_PROGRAMS:%=server/%.c),$(wildcard server/*.c))
-WORKER_SRC := $(wildcard worker/*.c)
+# The CUDA path needs CUDA's headers, 12.0 or later, and nothing else of it: CUDA_HOME= leaves it out.
+CUDA_HOME ?= /usr/local/cuda
+CUDA_HEADER := $(wildcard $(CUDA_HOME)/include/cuda.h)
+WORKER_SRC := $(filter-out worker/device_$(if $(CUDA_HEADER),none,cuda).c,$(wildcard worker/*.c))
 PROGRAM_SRC := $(filter-out $(WORKER_PROGRAMS:%=worker/programs/%.c),$(wildcard worker/programs/*.c))
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
-TEST_LIB_SRC := $(wildcard tests/lib/*.c)
+# A shared object of its own, loaded in place of CUDA's driver library.
+STAND_IN_SRC := tests/lib/cuda_stand_in.c tests/lib/cuda_stand_in_stream.c
+TEST_LIB_SRC := $(filter-out $(STAND_IN_SRC),$(wildcard tests/lib/*.c))
 TEST_SRC := $(wildcard tests/common/test_*.c tests/server/test_*.c tests/worker/test_*.c \
               tests/config/test_*.c tests/cluster/test_*.c tests/e2e/test_*.c)
 
@@ -63,6 +70,8 @@ WORKER_OBJ := $(call object,$(WORKER_SRC))
 PROGRAM_OBJ := $(call object,$(PROGRAM_SRC))
 DIGITS_OBJ := $(call object,$(DIGITS_SRC))
 TEST_LIB_OBJ := $(call object,$(TEST_LIB_SRC))
+STAND_IN_OBJ := $(call object,$(STAND_IN_SRC))
+STAND_IN := $(if $(CUDA_HEADER),$(BUILD)/tests/lib/libcuda.so.1)
 
 # The example without its main and its calls of the library: what its tests link.
 DIGITS_PURE_OBJ := $(filter-out %/shoal_digits.o %/distributed.o,$(DIGITS_OBJ))
@@ -85,6 +94,7 @@ BENCH_FLOORS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/b
 BENCH_OVERLAP := $(BUILD)/bench/bench_overlap
 BENCH_SCALE := $(BUILD)/bench/bench_scale
 BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE)
+GPU_BENCH := $(if $(CUDA_HEADER),$(BUILD)/bench/bench_gpu_copy)
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
 PYTHON_TESTS := $(wildcard tests/python/test_*.py)
@@ -99,7 +109,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-asan check-tsan \
-        bench bench-built bench-programs lint format install uninstall clean
+        bench bench-built bench-programs bundle check-gpu bench-gpu lint format install uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
 
@@ -115,6 +125,18 @@ $(BUILD)/obj/tests/%.o: tests/%.c Makefile
 	$(CC) $(ALL_CFLAGS) $(PACKAGE_CFLAGS) $(TEST_CFLAGS) -Wno-missing-prototypes \
 	    -DTEST_BUILD_DIR='"$(abspath $(BUILD))"' -DTEST_SOURCE_DIR='"$(CURDIR)"' \
 	    -MMD -MP -c $< -o $@
+
+# Without CUDA it is said once, when this is built.
+$(BUILD)/obj/worker/device_none.o: worker/device_none.c Makefile
+	@mkdir -p $(@D)
+	@echo 'no cuda.h under CUDA_HOME=$(CUDA_HOME): built without the CUDA path'
+	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/obj/worker/device_cuda.o $(STAND_IN_OBJ): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+$(STAND_IN_OBJ): ALL_CFLAGS += -fvisibility=default
+$(STAND_IN): $(STAND_IN_OBJ)
+	@mkdir -p $(@D)
+	$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
 
 # One object per instruction set, chosen at run time.
 $(BUILD)/obj/common/reduce_avx2.o: ALL_CFLAGS += -mavx2 -mf16c
@@ -194,6 +216,11 @@ $(BENCH_FLOORS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lm
 
+$(BUILD)/obj/tests/bench/bench_gpu_copy.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+$(GPU_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^
+
 # The library, and its plan of fusion buffers by itself.
 $(BENCH_OVERLAP): $(BUILD)/obj/tests/bench/bench_overlap.o $(LIBWORKER) $(LIBCOMMON)
 	@mkdir -p $(@D)
@@ -211,7 +238,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
+tests: all $(TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built
@@ -259,6 +286,15 @@ bench-built: all bench-programs
 	@/usr/bin/python3 -B scripts/bench/bench.py --build $(BUILD) $(if $(ROWS),--rows $(ROWS)) \
 	    $(if $(PAIRS),--pairs $(PAIRS))
 
+bundle: all $(GPU_BENCH)
+	@scripts/bundle.sh $(BUILD) $(BUILD)/bundle
+
+check-gpu: all
+	@PYTHON=$(PYTHON) scripts/check-gpu.sh $(BUILD)
+
+bench-gpu: all $(GPU_BENCH)
+	@$(PYTHON) -B scripts/bench/gpu.py $(BUILD) $(if $(PAIRS),--pairs $(PAIRS))
+
 deps-lint:
 	@scripts/install-deps.sh --lint
 
@@ -296,6 +332,6 @@ clean:
 	rm -rf build
 
 -include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
-         $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
+         $(STAND_IN_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
          $(SERVER_PROGRAMS:%=$(BUILD)/obj/server/%.d) $(WORKER_PROGRAMS:%=$(BUILD)/obj/worker/programs/%.d) \
          $(BUILD)/obj/tests/e2e/helper_worker.d $(BENCH_PROGRAMS:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d)

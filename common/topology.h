@@ -12,8 +12,8 @@
 struct topology;
 
 /* Look at this machine or, when `synthetic` is not NULL, at the machine that it describes in
- * hwloc's words ("numa:2 core:4 pu:2"), on which nothing can be bound. *topology is the caller's
- * to close. Returns 0, ERR_INVALID (the description), ERR_MEMORY or ERR_SYSTEM. */
+ * hwloc's words ("numa:2 core:4 pu:2", or hwloc's XML), on which nothing can be bound. *topology is
+ * the caller's to close. Returns 0, ERR_INVALID (the description), ERR_MEMORY or ERR_SYSTEM. */
 int topology_open(struct topology **topology, const char *synthetic, struct error *error);
 void topology_close(struct topology *topology); /* NULL is allowed */
 
@@ -32,7 +32,17 @@ uint32_t topology_core_numa(const struct topology *topology, uint32_t index);
  * where it did, which is slower and no harm. */
 int topology_bind_thread(const struct topology *topology, uint32_t index, struct error *error);
 
-/* "8 cores, 2 NUMA nodes": for the log and the status. Returns text; cut when it does not fit. */
+/* A GPU, by its PCI address; what of the rest is not known is -1 and "". */
+struct topology_gpu {
+    char address[16];
+    int numa_node; /* as the system numbers them */
+    char nic[32];  /* the network interface whose way to it is shortest */
+};
+/* The number of GPUs; of the first `room` of them what they are. */
+uint32_t topology_gpus(const struct topology *topology, struct topology_gpu *gpus, uint32_t room);
+
+/* "8 cores, 2 NUMA nodes, GPU 0000:1b:00.0 (NUMA node 0, nearest to eth0)": for the log and the
+ * status. Returns text; cut when it does not fit. */
 const char *topology_describe(const struct topology *topology, char *text, size_t text_bytes);
 
 #endif

@@ -94,7 +94,7 @@ hwloc.h     common/topology.c
 hwloc/*     common/topology.c
 sodium.h    common/auth.c
 sodium/*    common/auth.c
-cuda*.h     worker/device*.[ch]
+cuda*.h     worker/device_cuda.c tests/lib/cuda_stand_in*.[ch] tests/bench/bench_gpu*.c
 check.h     tests/*.[ch]
 TABLE
 }

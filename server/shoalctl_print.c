@@ -8,6 +8,7 @@
 #include "common/size_text.h"
 
 #define CELL_BYTES 256
+#define TOPOLOGY_BYTES 1024
 #define COLUMNS_MAX 12
 
 /* --- cells ---------------------------------------------------------------------------------- */
@@ -221,10 +222,12 @@ static void head_print(FILE *out, const json_t *status)
     cell_text(provider, "version", version);
     cell_text(provider, "address", address);
     fprintf(out, "provider     %s, %s, %s, address %s\n", name, endpoint, version, address);
-    char set[CELL_BYTES], topology[CELL_BYTES];
+    char set[CELL_BYTES];
     cell_text(status, "instruction_set", set);
-    cell_text(status, "topology", topology);
-    fprintf(out, "reduction    %s, %s\n", set, topology);
+    const char *topology = json_string_value(json_object_get(status, "topology"));
+    char machine[TOPOLOGY_BYTES]; /* with GPUs it is longer than others */
+    shoalctl_format_text(topology ? topology : "-", machine, sizeof(machine));
+    fprintf(out, "reduction    %s, %s\n", set, machine);
 }
 
 static void figures_print(FILE *out, const json_t *status)

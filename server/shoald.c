@@ -61,7 +61,7 @@ struct daemon {
     struct log log;
     struct auth_secret secret;
     struct topology *topology;
-    char topology_text[128];
+    char topology_text[512];
     int signal_fd;
     struct engine *engine;
     struct control *control;

@@ -1,10 +1,60 @@
-/* What the job needs to know of its fusion handles. */
+/* What a fusion handle is (worker/shoal_fusion.c, worker/shoal_fusion_device.c), and what the job
+ * needs to know of it. */
 #ifndef WORKER_FUSION_HANDLE_H
 #define WORKER_FUSION_HANDLE_H
 
-struct shoal_job;
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/device_fusion.h"
+#include "worker/fusion.h"
+#include "worker/job.h"
+#include "worker/plan.h"
+#include "worker/shoal.h"
+
+enum fusion_phase { PHASE_GATHER, PHASE_REDUCE, PHASE_AGREE };
+
+struct shoal_fusion {
+    struct shoal_group *group;
+    pthread_mutex_t lock;    /* taken before the job's */
+    pthread_cond_t gathered; /* no thread is gathering any more */
+    struct plan_parameter *parameters;
+    void **gradients; /* [parameter]: the caller's memory, or NULL: in ours */
+    uint32_t parameter_count;
+    bool own_memory; /* some gradient is in ours */
+    uint64_t threshold_bytes, first_buffer_bytes;
+    enum reduce_op op;
+
+    struct plan plan;
+    struct fusion_step step;
+    uint8_t *memory;             /* of all buffers, in the arena or on the device: */
+    struct device_fusion device; /* .device NULL: in the arena */
+    bool on_device;
+    enum fusion_phase phase;
+    bool waiting;         /* a thread is in shoal_fusion_wait */
+    unsigned gathering;   /* threads copying a gradient */
+    bool learned;         /* the plan is by the first step's order */
+    struct error failure; /* code 0, or what every further call fails with */
+
+    struct shoal_request **requests;   /* [buffer] of this step */
+    struct shoal_request **passed;     /* [buffer] of an earlier one: streams wait for them */
+    struct fusion_interval *intervals; /* [buffer] */
+    uint32_t finished;                 /* buffers of this step that have been waited for */
+    uint64_t wait_started_ns;
+    uint32_t *order; /* what rank 0 tells */
+    struct shoal_request *order_request;
+    struct shoal_fusion_statistics statistics;
+    struct shoal_fusion *prev, *next; /* of the job */
+};
 
 /* Free all fusions of a job that is being closed: nothing is under way any more. */
 void fusion_free_all(struct shoal_job *job);
+
+/* Of shoal_fusion_wait, lock held: nothing more comes into this step; send what is left. ERR_STATE
+ * while another thread waits, or the fusion's failure. */
+int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error);
+/* The next step begins, lock held. */
+void fusion_begin_step(struct shoal_fusion *fusion);
 
 #endif

@@ -132,7 +132,7 @@ static int set_rule(struct shoal_group *group, const struct message *answer, str
 static void free_group(struct shoal_group *group)
 {
     free(group->weights);
-    free(group->priorities);
+    free(group->settings);
     struct transfer_counter *counter = group->transfer_counters;
     HASH_CLEAR(hh, group->transfer_counters);
     while (counter) {
@@ -388,7 +388,10 @@ void job_destroy(struct shoal_job *job)
     client_close(&job->client);
     progress_clear(&job->progress);
     arena_heap_clear(&job->heap);
-    arena_unmap(&job->arena);
+    if (job->device && !job->device_stuck)
+        device_queue_destroy(job->device);
+    if (!job->device_stuck)
+        arena_unmap(&job->arena);
     close_descriptor(job->submission_doorbell);
     close_descriptor(job->completion_doorbell);
     close_descriptor(job->daemons_doorbell);

@@ -19,6 +19,7 @@
 #include "common/arena.h"
 #include "worker/arena_heap.h"
 #include "worker/client.h"
+#include "worker/device_queue.h"
 #include "worker/progress.h"
 #include "worker/request.h"
 #include "worker/shoal.h"
@@ -31,6 +32,7 @@
 struct shoal_request {
     struct request core; /* first: a struct request of this library is always one of these */
     struct shoal_job *job;
+    struct device_ticket ticket; /* on a device */
     unsigned references;
     bool background; /* the background thread must see to it */
     bool told;       /* complete, and the callback called if there was one by then */
@@ -42,10 +44,13 @@ struct shoal_request {
     struct shoal_request *called_next; /* callbacks to be called */
 };
 
-struct group_priority {
+/* What a thread has set for the collectives that it starts on a group. */
+struct group_settings {
     pthread_t thread;
     uint64_t mark; /* of the thread; when it now has another, the one that set this is gone */
     uint32_t priority;
+    bool on_device;
+    void *stream;
 };
 
 /* How many transfers there have been between this rank and a peer, one way, with one tag. */
@@ -62,9 +67,9 @@ struct shoal_group {
     struct progress_group core;
     struct shoal_job *job;
     uint32_t rank, size;
-    uint32_t *weights; /* what core.rule.weights points to */
-    struct group_priority *priorities;
-    size_t priority_count;
+    uint32_t *weights;               /* what core.rule.weights points to */
+    struct group_settings *settings; /* of the threads that have set any */
+    size_t settings_count;
     struct transfer_counter *transfer_counters;
     struct shoal_group *prev, *next;
 };
@@ -104,12 +109,14 @@ struct shoal_job {
     struct arena arena;
     struct arena_heap heap;
     struct progress progress;
-    int submission_doorbell; /* an eventfd shared with the daemon */
-    int completion_doorbell; /* a socket; the daemon has a copy of the other end: */
-    int daemons_doorbell;    /* kept open here, so that its end is never an event */
-    int wake_fd;             /* wakes the driver */
-    int completions_fd;      /* the caller's */
-    bool completions_used;   /* somebody asked for completions_fd */
+    struct device_queue *device; /* or NULL */
+    bool device_stuck;           /* it may still use the arena: that stays mapped */
+    int submission_doorbell;     /* an eventfd shared with the daemon */
+    int completion_doorbell;     /* a socket; the daemon has a copy of the other end: */
+    int daemons_doorbell;        /* kept open here, so that its end is never an event */
+    int wake_fd;                 /* wakes the driver */
+    int completions_fd;          /* the caller's */
+    bool completions_used;       /* somebody asked for completions_fd */
 
     enum job_driver driver;
     bool driver_sleeping;
@@ -173,6 +180,9 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
                   struct shoal_group **group, struct error *error);
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 
+/* What this thread has set on the group; lock held. NULL when it cannot be remembered. */
+struct group_settings *group_settings(struct shoal_group *group);
+
 /* For progress_thread_wait: whether the struct shoal_request is complete; lock held. */
 bool job_request_complete(const void *request);
 /* Drop a reference; lock held. */
@@ -196,6 +206,10 @@ enum start_mode {
 /* Start a collective with this priority; on success one reference is the caller's. */
 int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
                      struct shoal_request **request, struct error *error);
+/* What this thread has set on the group, if anything; lock held. */
+struct group_settings collective_settings(const struct shoal_group *group);
+/* Of a complete request: 0, or its failure with the words. */
+int collective_result(const struct shoal_request *request, struct error *error);
 /* Lock held: the request is on its way; one reference is the caller's, one the library's. */
 void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode);
 /* Wait for the request with the job's timeout, and free it. A SHOAL_ code. */

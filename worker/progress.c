@@ -74,6 +74,13 @@ void progress_leave_queue(struct request **queue, struct request *request)
     DL_DELETE2(*queue, request, queue_prev, queue_next);
 }
 
+static void complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns)
+{
+    whole->state = REQUEST_COMPLETE;
+    whole->completed_ns = now_ns;
+    DL_APPEND2(progress->completed, whole, queue_prev, queue_next);
+}
+
 /* This request, a block or a whole, is over; with the last one the collective is complete. */
 static void complete(struct progress *progress, struct request *request, const struct error *error,
                      uint64_t now_ns)
@@ -96,11 +103,8 @@ static void complete(struct progress *progress, struct request *request, const s
         whole->result = error->code;
         whole->error_text = strdup(error->text);
     }
-    if (--whole->incomplete > 0)
-        return;
-    whole->state = REQUEST_COMPLETE;
-    whole->completed_ns = now_ns;
-    DL_APPEND2(progress->completed, whole, queue_prev, queue_next);
+    if (--whole->incomplete == 0)
+        complete_whole(progress, whole, now_ns);
 }
 
 struct request *progress_next_completed(struct progress *progress)
@@ -126,7 +130,7 @@ static void push(struct progress *progress, const struct arena_submission *submi
 }
 
 /* By priority, then by age; most come in that order already. */
-static void queue_for_staging(struct progress *progress, struct request *request)
+void progress_queue_for_staging(struct progress *progress, struct request *request)
 {
     struct request *after = progress->to_stage ? progress->to_stage->queue_prev : NULL;
     while (after && (after->ask.priority > request->ask.priority ||
@@ -177,8 +181,8 @@ static void submit(struct progress *progress, struct request *request)
                        .flags = request->staged ? ARENA_FLAG_STAGED : 0,
                        .priority = ask->priority,
                    });
-    if (request->staged)
-        queue_for_staging(progress, request);
+    if (request->staged && !request->waiting)
+        progress_queue_for_staging(progress, request);
 }
 
 static void submit_next(struct progress *progress, struct request **queue, struct request *request)
@@ -248,7 +252,7 @@ static struct staging_slot *take_slot(struct progress *progress, struct request 
     } else if (request->whole) {
         /* The blocks of a collective go side by side: each has another owner. */
         progress_leave_queue(&progress->to_stage, request);
-        queue_for_staging(progress, request);
+        progress_queue_for_staging(progress, request);
     }
     return slot;
 }
@@ -284,7 +288,8 @@ static struct staging_slot *next_slot(struct progress *progress)
     DL_FOREACH(progress->groups, group)
     {
         struct request *oldest = group->requests;
-        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest)) {
+        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest) &&
+            !oldest->waiting) {
             slot = take_slot(progress, oldest);
             if (slot)
                 return slot;
@@ -307,6 +312,7 @@ static bool copy_in(const struct progress *progress, struct staging_slot *slot,
         .from = (const uint8_t *)request->ask.send + request_chunk_offset(request, &chunk),
         .bytes = request_chunk_bytes(request, &chunk),
         .slot = slot,
+        .on_device = request->ask.on_device,
     };
     return true;
 }
@@ -398,7 +404,7 @@ int progress_submit(struct progress *progress, struct progress_group *group,
         enqueue(progress, group, &made[i], age);
     }
     progress_submit_waiting(progress);
-    if (nothing_ahead)
+    if (nothing_ahead && !ask->on_device)
         stage_if_small(progress, request);
     return 0;
 }
@@ -547,6 +553,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
             .from = slot_memory(progress, slot),
             .bytes = request_chunk_bytes(request, &chunk),
             .slot = slot,
+            .on_device = request->ask.on_device,
         };
         return PROGRESS_COPY;
     }
@@ -563,9 +570,39 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
     return moved ? PROGRESS_MOVED : PROGRESS_IDLE;
 }
 
+/* The end of a device's copy. False: the request has failed meanwhile, and this was all. */
+static bool end_copying(struct progress *progress, const struct progress_copy *copy,
+                        uint64_t now_ns)
+{
+    struct staging_slot *slot = copy->slot;
+    struct request *request = slot ? slot->request : copy->request;
+    struct request *whole = request->whole ? request->whole : request;
+    if (slot)
+        slot->copying = false;
+    else
+        request->own = OWN_NONE;
+    request->group->request_count--;
+    whole->incomplete--;
+    if (request->state != REQUEST_OVER)
+        return true;
+    if (slot)
+        staging_give_back(&progress->staging, slot);
+    if (whole->incomplete == 0)
+        complete_whole(progress, whole, now_ns);
+    return false;
+}
+
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns)
 {
     struct staging_slot *slot = copy->slot;
+    if ((copy->on_device && !slot) || (slot && slot->copying)) {
+        if (!end_copying(progress, copy, now_ns))
+            return;
+        if (!slot) {
+            finish_if_done(progress, copy->request, now_ns);
+            return;
+        }
+    }
     if (copy->request) {
         copy->request->copied_bytes += copy->bytes;
         finish_if_done(progress, copy->request, now_ns);
@@ -616,7 +653,7 @@ static void fail_request(struct progress *progress, struct request *request,
         progress_leave_queue(&progress->to_transfer[request->receives], request);
     else if (request->state == REQUEST_QUEUED)
         progress_leave_queue(&progress->to_submit, request);
-    else if (request_has_chunk(request))
+    else if (request_has_chunk(request) && !request->waiting)
         progress_leave_queue(&progress->to_stage, request);
     complete(progress, request, error, now_ns);
 }

@@ -5,7 +5,12 @@
  * No thread, lock, descriptor or clock of its own: the caller holds the job's lock around every
  * call, makes the large copies itself with the lock released, and rings the daemon's doorbell when
  * told. Any thread may submit; one at a time, the driver (worker/progress_thread.h), calls
- * progress_work, progress_copied, and what fails requests. Hence nothing fails while it is copied.
+ * progress_work, progress_copied, and what fails requests. Hence nothing fails while it is copied
+ * by the caller. Copies of a device go on meanwhile: a request that fails is complete when those
+ * that are under way have ended, and its slots are not used again before.
+ *
+ * A request on a device takes no slot before its stream has come to it (progress_ready): a slot
+ * that waited for a stream could be what the stream waits for.
  *
  * The submission ring cannot overflow: PROGRESS_SUBMITTED_MAX collectives and, beyond it, the
  * oldest of each group, PROGRESS_TRANSFERS_MAX sends and as many receives, PROGRESS_ANY_MAX
@@ -100,8 +105,9 @@ struct progress_copy {
     void *to;
     const void *from;
     uint64_t bytes;
-    struct staging_slot *slot; /* or NULL: of a receive */
+    struct staging_slot *slot; /* or NULL: of a receive, or a rank's own part on a device */
     struct request *request;   /* then: which */
+    bool on_device;
 };
 
 enum progress_result {
@@ -163,6 +169,11 @@ bool progress_has_work(const struct progress *progress);
 enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
                                    struct progress_copy *copy);
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns);
+/* The copy is on its way on a device; progress_copied comes later, those of a request in order. */
+void progress_copying(struct progress *progress, const struct progress_copy *copy);
+/* The stream of a request that is on a device has come to it. True: *copy is its own part, which is
+ * to be copied (progress_copying) now. */
+bool progress_ready(struct progress *progress, struct request *request, struct progress_copy *copy);
 
 /* To be asked after each of the calls above; true: ring the submission doorbell now. */
 bool progress_doorbell_due(struct progress *progress);

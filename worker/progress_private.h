@@ -20,4 +20,7 @@ bool progress_submit_waiting(struct progress *progress);
 /* progress_transfer.c: a piece of the first receive that is done. */
 void progress_copy_out(struct progress *progress, struct progress_copy *copy);
 
+/* In progress.c: chunks of the request are to be handed over, in its turn. */
+void progress_queue_for_staging(struct progress *progress, struct request *request);
+
 #endif

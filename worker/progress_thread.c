@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "worker/error_text.h"
+#include "worker/progress_device.h"
 
 /* How long the driver may be kept from its work by a full socket, in the one message it sends. */
 #define ANSWER_MS 1000u
@@ -88,8 +89,7 @@ static void call_back(struct shoal_job *job, struct shoal_request *called)
     }
 }
 
-/* Tell everybody of the requests that are complete now. */
-static void finish_completed(struct shoal_job *job)
+void progress_thread_tell(struct shoal_job *job)
 {
     struct shoal_request *called = NULL, **end = &called;
     struct request *core;
@@ -101,6 +101,8 @@ static void finish_completed(struct shoal_job *job)
         struct shoal_request *request = (struct shoal_request *)core;
         any = true;
         request->told = true;
+        if (core->ask.on_device)
+            device_queue_leave(job->device, core, &request->ticket);
         if (request->background)
             job->background_requests--;
         if (request->callback) {
@@ -133,7 +135,7 @@ void progress_thread_fail(struct shoal_job *job, const struct error *error)
         }
     }
     pthread_cond_broadcast(&job->changed);
-    finish_completed(job);
+    progress_thread_tell(job);
 }
 
 /* --- the socket ---------------------------------------------------------------------------- */
@@ -181,7 +183,7 @@ static void fail_as_told(struct shoal_job *job, const struct message *message)
     DL_SEARCH_SCALAR(job->groups, group, core.number, (uint32_t)message->group);
     if (group) /* else it was closed meanwhile */
         progress_fail_group(&job->progress, &group->core, &error, clock_now_ns());
-    finish_completed(job);
+    progress_thread_tell(job);
 }
 
 static void hear(struct shoal_job *job)
@@ -263,7 +265,10 @@ static uint64_t watch_daemon(struct shoal_job *job)
 static bool step(struct shoal_job *job)
 {
     struct progress_copy copy;
+    bool ended = job->device && progress_device_poll(job);
     enum progress_result result = progress_work(&job->progress, clock_now_ns(), &copy);
+    if (result == PROGRESS_COPY && copy.on_device)
+        result = progress_device_copy(job, &copy);
     ring_daemon(job);
     if (result == PROGRESS_COPY) {
         pthread_mutex_unlock(&job->lock);
@@ -273,8 +278,8 @@ static bool step(struct shoal_job *job)
     }
     transfers_match(job);
     ring_daemon(job);
-    finish_completed(job);
-    return result != PROGRESS_IDLE;
+    progress_thread_tell(job);
+    return ended || result != PROGRESS_IDLE;
 }
 
 static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
@@ -289,6 +294,9 @@ static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
     uint64_t watch_ns = watch_daemon(job);
     if (watch_ns < deadline_ns)
         deadline_ns = watch_ns;
+    uint64_t look_ns = job->device ? device_queue_deadline_ns(job->device) : UINT64_MAX;
+    if (look_ns < deadline_ns)
+        deadline_ns = look_ns;
     if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
         return;
     struct pollfd pollers[] = {

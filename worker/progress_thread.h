@@ -42,6 +42,9 @@ void progress_thread_poll(struct shoal_job *job);
 /* The background thread is to notice this request's completion when it happens; lock held. */
 void progress_thread_adopt(struct shoal_job *job, struct shoal_request *request);
 
+/* As the driver, lock held: tell everybody of the requests that are complete now. */
+void progress_thread_tell(struct shoal_job *job);
+
 /* As the driver, lock held: fail everything, tell everybody. */
 void progress_thread_fail(struct shoal_job *job, const struct error *error);
 

@@ -101,6 +101,8 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
                            (uint32_t)dtype_bytes(made.ask.dtype));
     if (code < 0)
         return code;
+    made.waiting = ask->on_device;
+    made.own = ask->own_bytes > 0 ? OWN_PENDING : OWN_NONE;
     made.copy_in = route_sends(&route, rank);
     made.copy_out = route_receives(&route, rank);
     uint64_t bytes = request_bytes(&made);
@@ -110,7 +112,7 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
         /* A rank that does not receive (send) still names a place: its own other buffer. */
         const void *in = made.copy_in ? ask->send : ask->recv;
         const void *out = made.copy_out ? ask->recv : ask->send;
-        made.staged = !lies_in_arena(memory, in, bytes, &made.in_offset) ||
+        made.staged = ask->on_device || !lies_in_arena(memory, in, bytes, &made.in_offset) ||
                       !lies_in_arena(memory, out, bytes, &made.out_offset);
     }
     *request = made;
@@ -134,7 +136,7 @@ bool request_has_chunk(const struct request *request)
 
 bool request_finished(const struct request *request)
 {
-    return request->done_seen &&
+    return request->done_seen && request->own == OWN_NONE &&
            (!request->staged || request->chunks_done == request->layout.chunks);
 }
 
@@ -204,6 +206,10 @@ void request_describe(const struct request *request, uint32_t group, char *text,
                  " parts complete",
                  what, group, request->sequence, request->block_count + 1 - request->incomplete,
                  request->block_count + 1);
+    else if (request->staged && request->waiting)
+        snprintf(text, bytes,
+                 "%s on group %" PRIu32 ", number %" PRIu64 ": its stream has not come to it", what,
+                 group, request->sequence);
     else if (request->staged)
         snprintf(text, bytes,
                  "%s on group %" PRIu32 ", number %" PRIu64 ": %" PRIu32 " of %" PRIu32

@@ -33,6 +33,11 @@ struct request_ask {
     const void *send;
     void *recv;
     uint32_t priority;
+    bool on_device; /* the buffers are a device's, and in the order of: */
+    void *stream;
+    void *own_to; /* on a device: the part that this rank sends to itself */
+    const void *own_from;
+    uint64_t own_bytes;
 };
 
 enum request_state {
@@ -42,6 +47,9 @@ enum request_state {
     REQUEST_OVER,    /* a block; or the whole, while blocks of it are not */
     REQUEST_COMPLETE,
 };
+
+/* The part that a rank sends to itself, when a device has to copy it. */
+enum request_own { OWN_NONE, OWN_PENDING, OWN_COPYING };
 
 struct request {
     struct request_ask ask;
@@ -55,19 +63,21 @@ struct request {
     bool staged;                   /* chunks travel through staging slots */
     bool copy_in;                  /* staged: this rank has data to give */
     bool copy_out;                 /* staged: this rank wants the result */
+    bool waiting;                  /* for its stream: no chunk is touched yet */
     uint64_t in_offset;            /* not staged: where it lies in the arena */
     uint64_t out_offset;
     uint32_t chunks_given; /* handed over, or being copied for that */
     uint32_t chunks_back;  /* reported by the daemon */
     uint32_t chunks_done;  /* reported and copied out */
-    bool done_seen;        /* the daemon said that the whole is done */
-    int result;            /* COMPLETE: 0 or an error code */
-    char *error_text;      /* of a failure; may be NULL; freed by request_clear */
+    enum request_own own;
+    bool done_seen;   /* the daemon said that the whole is done */
+    int result;       /* COMPLETE: 0 or an error code */
+    char *error_text; /* of a failure; may be NULL; freed by request_clear */
     uint64_t completed_ns;
     struct request *whole;  /* a block: whose it is; else NULL */
     struct request *blocks; /* the whole: [block_count], freed by request_clear; or NULL */
     uint32_t block_count;
-    uint32_t incomplete;   /* the whole: itself and its blocks */
+    uint32_t incomplete;   /* the whole: itself, its blocks, and copies on a device */
     void *copy_to;         /* a receive: where its data goes from the arena; NULL: it stays there */
     uint64_t copied_bytes; /* of that */
     bool copying;          /* in the queue for it */

@@ -14,6 +14,7 @@
 #include "worker/error_text.h"
 #include "worker/fusion_handle.h"
 #include "worker/job.h"
+#include "worker/progress_device.h"
 #include "worker/progress_thread.h"
 
 #define DEFAULT_SOCKET "/run/shoal/shoald.sock"
@@ -169,6 +170,7 @@ int shoal_close(shoal_job *job)
     error_set(&error, ERR_STATE, "the job was closed before the collective was complete");
     pthread_mutex_lock(&job->lock);
     progress_thread_fail(job, &error);
+    progress_device_stop(job);
     pthread_mutex_unlock(&job->lock);
     fusion_free_all(job);
     leave(job);

@@ -40,7 +40,7 @@ enum shoal_result {
     SHOAL_EMISMATCH = -6,     /* the ranks of a collective disagree on what it is */
     SHOAL_EPROTOCOL = -7,     /* the daemon speaks another version, or nonsense */
     SHOAL_EREFUSED = -8,      /* the daemon says no: draining, limits, a rank given twice */
-    SHOAL_ESYSTEM = -9,       /* a system call failed */
+    SHOAL_ESYSTEM = -9,       /* a call of the system, or of a device's driver, failed */
     SHOAL_ESTATE = -10,       /* not possible now: closed, or not yet */
     SHOAL_EUNSUPPORTED = -11, /* not in this build or on this machine */
     SHOAL_EAGAIN = -12,       /* not done yet (shoal_test) */
@@ -222,6 +222,50 @@ SHOAL_API int shoal_request_on_complete(shoal_request *request,
 SHOAL_API int shoal_completions_descriptor(shoal_job *job);
 SHOAL_API int shoal_completions_clear(shoal_job *job);
 
+/* --- memory of a GPU ------------------------------------------------------------------------
+ *
+ * A job can have one device. Collectives on its memory go in the order of the framework's streams:
+ * a collective begins when its stream has come to where it was when the call was made, and a stream
+ * can be made to wait for its end. Neither makes the host wait. Data goes through pinned memory of
+ * the arena by the copy engines alone: nothing is run on the device. Where shoal has no such
+ * device, or was built without CUDA, shoal_device_open says so. */
+
+struct shoal_device_options {
+    size_t struct_size;
+    int number;            /* as CUDA counts the devices of this process */
+    const char *library;   /* SHOAL_CUDA_LIBRARY, libcuda.so.1: the driver's library */
+    uint64_t pinned_bytes; /* SHOAL_PINNED_BYTES, 256 MiB: how much of the arena to pin at most,
+                            * beginning with the memory that copies go through */
+};
+
+/* Open the job's device, with its primary context. options may be NULL: device 0. It is closed with
+ * the job; shoal_close waits a few seconds for streams to come past their waits for requests.
+ * SHOAL_EUNSUPPORTED, SHOAL_EINVALID, SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena
+ * could not be pinned: the text says how much was asked for), SHOAL_ESYSTEM. */
+SHOAL_API int shoal_device_open(shoal_job *job, const struct shoal_device_options *options);
+
+enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };
+
+/* Of the next collectives that this thread starts on the group: where all their buffers lie, and,
+ * on the device, which stream (CUstream, cudaStream_t; NULL: the default one) they are in the order
+ * of. Host at first. A barrier is of the calls: it waits for no stream. SHOAL_ESTATE: the job has
+ * no device. */
+SHOAL_API int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream);
+
+/* Make a stream of the device wait until the request is complete, failed or not; returns at once,
+ * and does not free. What the stream does next finds the result. When the request is complete
+ * already, its result is returned; else SHOAL_OK. SHOAL_EUNSUPPORTED: streams of this device cannot
+ * wait for memory; use shoal_wait. SHOAL_EINVALID: the request is not on the device. */
+SHOAL_API int shoal_request_wait_stream(shoal_request *request, void *stream);
+
+/* For programs without a framework: memory of the device (NULL on failure), a stream, and copies
+ * between such memory and the process's in the order of that stream, which are waited for. Memory
+ * must be freed before the job is closed. */
+SHOAL_API void *shoal_device_alloc(shoal_job *job, size_t bytes);
+SHOAL_API void shoal_device_free(shoal_job *job, void *memory);
+SHOAL_API void *shoal_device_stream(shoal_job *job);
+SHOAL_API int shoal_device_copy(shoal_job *job, void *to, const void *from, size_t bytes);
+
 /* --- balanced fusion buffers ---------------------------------------------------------------
  *
  * Gradients are gathered until a threshold is passed and all-reduced as one, while the backward
@@ -243,13 +287,26 @@ struct shoal_fusion_options {
     size_t threshold_bytes;    /* 0: 25 MiB */
     size_t first_buffer_bytes; /* 0: 1 MiB; the first buffer is sent early */
     enum shoal_op op;          /* SHOAL_SUM or SHOAL_AVG */
+    int on_device;             /* gradients and fusion buffers are in memory of the job's device */
+    void *device_memory;       /* for the buffers, of shoal_fusion_bytes; NULL: the library's */
 };
+
+/* On a device: gradients that the caller has are brought together, and results written back, on the
+ * stream that shoal_fusion_set_stream names (the default one at first), and gradients are ready
+ * when that stream has come to where it was when the last one of their buffer was said to be. The
+ * stream may be changed between steps. After shoal_fusion_wait_stream the next step may begin at
+ * once. */
 
 SHOAL_API int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parameters,
                                   size_t parameter_count,
                                   const struct shoal_fusion_options *options,
                                   shoal_fusion **fusion);
 SHOAL_API void shoal_fusion_free(shoal_fusion *fusion);
+/* The memory that the buffers of these parameters take, in any order; 0 when it is too much. */
+SHOAL_API size_t shoal_fusion_bytes(const struct shoal_parameter *parameters,
+                                    size_t parameter_count);
+/* SHOAL_EINVALID: not on a device; SHOAL_ESTATE: in the middle of a step. */
+SHOAL_API int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream);
 /* Where the gradient of a parameter lies now; it may move once, at the end of the first step, when
  * the library allocated it. NULL for an unknown index. */
 SHOAL_API void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index);
@@ -258,6 +315,12 @@ SHOAL_API int shoal_fusion_ready(shoal_fusion *fusion, size_t index);
 /* Reduce what is not yet under way (parameters without a gradient this step count as zero), wait
  * for all buffers. timeout_ms -1: the job's. */
 SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
+
+/* On a device: the same without the host waiting; what `stream` (of shoal_fusion_set_stream, or one
+ * that has come behind it) does next finds the results. A failure shows in the next call. The host
+ * does wait at the end of the first step, in which ranks agree on an order, and where streams of
+ * the device cannot wait for memory. Such steps have no times in their statistics. */
+SHOAL_API int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms);
 
 /* Of the last finished step, for measuring overlap. */
 struct shoal_fusion_statistics {

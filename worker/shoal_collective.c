@@ -8,23 +8,26 @@
 #include "common/clock.h"
 #include "worker/error_text.h"
 #include "worker/job.h"
+#include "worker/progress_device.h"
 #include "worker/progress_thread.h"
 #include "worker/shoal.h"
 
-static uint32_t thread_priority(const struct shoal_group *group)
+struct group_settings collective_settings(const struct shoal_group *group)
 {
     pthread_t thread = pthread_self();
-    for (size_t i = 0; i < group->priority_count; i++)
-        if (pthread_equal(group->priorities[i].thread, thread))
-            return group->priorities[i].mark == error_text_thread() ? group->priorities[i].priority
-                                                                    : 0;
-    return 0;
+    for (size_t i = 0; i < group->settings_count; i++)
+        if (pthread_equal(group->settings[i].thread, thread) &&
+            group->settings[i].mark == error_text_thread())
+            return group->settings[i];
+    return (struct group_settings){0};
 }
 
 /* Whether nobody's waiting moves the request on: it has chunks left to hand over or to copy out. */
 static bool needs_background(const struct shoal_job *job, const struct shoal_request *request,
                              enum start_mode mode)
 {
+    if (request->core.ask.on_device)
+        return true;
     if (mode == START_WAITING)
         return job->completions_used;
     return mode == START_BACKGROUND || job->completions_used || request->core.block_count > 0 ||
@@ -57,6 +60,9 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
     pthread_mutex_lock(&job->lock);
     if (job->closing)
         code = error_set(error, ERR_STATE, "the job is being closed");
+    else if (ask->on_device)
+        code = progress_device_submit(job, &group->core, ask, blocks, block_count, group->rank,
+                                      made, error);
     else
         code = progress_submit(&job->progress, &group->core, ask, blocks, block_count, group->rank,
                                &made->core, error);
@@ -80,7 +86,7 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     return code < 0 ? code : start(group, ask, NULL, 0, mode, request, error);
 }
 
-static int request_result(const struct shoal_request *request, struct error *error)
+int collective_result(const struct shoal_request *request, struct error *error)
 {
     const struct request *core = &request->core;
     if (core->result < 0)
@@ -106,7 +112,7 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
         code = error_set(error, ERR_TIMEOUT, "%d ms have passed: %s",
                          timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
     } else {
-        code = request_result(request, error);
+        code = collective_result(request, error);
     }
     if (end == PROGRESS_WAIT_DONE || (end == PROGRESS_WAIT_TIMEOUT && forget))
         job_release_request(job, request);
@@ -127,10 +133,17 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
     if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
-    ask->priority = thread_priority(group);
+    struct group_settings settings = collective_settings(group);
     pthread_mutex_unlock(&job->lock);
-    for (uint32_t i = 0; i < block_count; i++)
+    ask->priority = settings.priority;
+    ask->on_device = settings.on_device;
+    ask->stream = settings.stream;
+    if (!ask->on_device)
+        ask->own_bytes = 0; /* the caller's to copy */
+    for (uint32_t i = 0; i < block_count; i++) {
         blocks[i].priority = ask->priority;
+        blocks[i].on_device = ask->on_device;
+    }
     struct shoal_request *made = NULL;
     int code = start(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING, &made,
                      &error);
@@ -212,7 +225,7 @@ int shoal_test(shoal_request *request)
     if (request->core.state != REQUEST_COMPLETE)
         progress_thread_poll(job);
     int code = request->core.state == REQUEST_COMPLETE
-                   ? request_result(request, &error)
+                   ? collective_result(request, &error)
                    : error_set(&error, ERR_AGAIN, "not complete yet");
     pthread_mutex_unlock(&job->lock);
     if (code == ERR_AGAIN)
@@ -270,7 +283,7 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
     bool complete = request->told;
     request->callback = callback;
     request->callback_argument = argument;
-    int result = complete ? request_result(request, &error) : 0;
+    int result = complete ? collective_result(request, &error) : 0;
     if (!complete) {
         progress_thread_adopt(job, request);
         progress_thread_notify(job);

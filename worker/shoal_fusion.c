@@ -24,45 +24,16 @@
 #define DEFAULT_THRESHOLD_BYTES (25ull << 20)
 #define DEFAULT_FIRST_BYTES (1ull << 20)
 
-enum phase { PHASE_GATHER, PHASE_REDUCE, PHASE_AGREE };
-
-struct shoal_fusion {
-    struct shoal_group *group;
-    pthread_mutex_t lock;    /* taken before the job's */
-    pthread_cond_t gathered; /* no thread is gathering any more */
-    struct plan_parameter *parameters;
-    void **gradients; /* [parameter]: the caller's memory, or NULL: in ours */
-    uint32_t parameter_count;
-    bool own_memory; /* some gradient is in ours */
-    uint64_t threshold_bytes, first_buffer_bytes;
-    enum reduce_op op;
-
-    struct plan plan;
-    struct fusion_step step;
-    uint8_t *memory; /* of all buffers, in the arena */
-    enum phase phase;
-    bool waiting;         /* a thread is in shoal_fusion_wait */
-    unsigned gathering;   /* threads copying a gradient */
-    bool learned;         /* the plan is by the first step's order */
-    struct error failure; /* code 0, or what every further call fails with */
-
-    struct shoal_request **requests;   /* [buffer] of this step */
-    struct fusion_interval *intervals; /* [buffer] */
-    uint32_t finished;                 /* buffers of this step that have been waited for */
-    uint64_t wait_started_ns;
-    uint32_t *order; /* what rank 0 tells */
-    struct shoal_request *order_request;
-    struct shoal_fusion_statistics statistics;
-    struct shoal_fusion *prev, *next; /* of the job */
-};
-
 static void free_fusion(struct shoal_fusion *fusion)
 {
+    if (fusion->device.device)
+        device_fusion_close(&fusion->device);
     plan_clear(&fusion->plan);
     fusion_step_clear(&fusion->step);
     free(fusion->parameters);
     free(fusion->gradients);
     free(fusion->requests);
+    free(fusion->passed);
     free(fusion->intervals);
     free(fusion->order);
     pthread_cond_destroy(&fusion->gathered);
@@ -112,23 +83,8 @@ static int make_plan(struct shoal_fusion *fusion, struct plan *plan, struct erro
     return code;
 }
 
-static int set_up(struct shoal_fusion *fusion, const struct shoal_parameter *parameters,
-                  struct error *error)
+static int set_up_arena(struct shoal_fusion *fusion, struct error *error)
 {
-    size_t room = (size_t)fusion->parameter_count + 1;
-    fusion->parameters = calloc(room, sizeof(*fusion->parameters));
-    fusion->gradients = calloc(room, sizeof(*fusion->gradients)); /* NOLINT: of pointers */
-    fusion->requests = calloc(room, sizeof(*fusion->requests));   /* NOLINT: of pointers */
-    fusion->intervals = calloc(room, sizeof(*fusion->intervals));
-    fusion->order = calloc(room, sizeof(*fusion->order));
-    if (!fusion->parameters || !fusion->gradients || !fusion->requests || !fusion->intervals ||
-        !fusion->order || fusion_step_init(&fusion->step, fusion->parameter_count) < 0)
-        return error_set(error, ERR_MEMORY, "out of memory for fusion buffers");
-    int code = read_parameters(fusion, parameters, error);
-    if (code == 0)
-        code = make_plan(fusion, &fusion->plan, error);
-    if (code < 0)
-        return code;
     fusion->memory = shoal_alloc(fusion->group->job, fusion->plan.total_bytes);
     if (!fusion->memory) {
         *error = *error_text_last();
@@ -136,12 +92,52 @@ static int set_up(struct shoal_fusion *fusion, const struct shoal_parameter *par
         return error->code;
     }
     memset(fusion->memory, 0, fusion->plan.total_bytes);
+    return 0;
+}
+
+static int set_up_device(struct shoal_fusion *fusion, void *memory, struct error *error)
+{
+    const struct shoal_job *job = fusion->group->job;
+    if (!job->device)
+        return error_set(error, ERR_STATE, "fusion buffers: the job has no device");
+    int code = device_fusion_open(&fusion->device, job->device->device, memory, &fusion->plan,
+                                  fusion->gradients, fusion->parameters, error);
+    if (code < 0)
+        error_prefix(error, "fusion buffers");
+    else
+        fusion->memory = fusion->device.memory;
+    return code;
+}
+
+static int set_up(struct shoal_fusion *fusion, const struct shoal_parameter *parameters,
+                  void *device_memory, struct error *error)
+{
+    size_t room = (size_t)fusion->parameter_count + 1;
+    fusion->parameters = calloc(room, sizeof(*fusion->parameters));
+    fusion->gradients = calloc(room, sizeof(*fusion->gradients)); /* NOLINT: of pointers */
+    fusion->requests = calloc(room, sizeof(*fusion->requests));   /* NOLINT: of pointers */
+    fusion->passed = calloc(room, sizeof(*fusion->passed));       /* NOLINT: of pointers */
+    fusion->intervals = calloc(room, sizeof(*fusion->intervals));
+    fusion->order = calloc(room, sizeof(*fusion->order));
+    if (!fusion->parameters || !fusion->gradients || !fusion->requests || !fusion->passed ||
+        !fusion->intervals || !fusion->order ||
+        fusion_step_init(&fusion->step, fusion->parameter_count) < 0)
+        return error_set(error, ERR_MEMORY, "out of memory for fusion buffers");
+    int code = read_parameters(fusion, parameters, error);
+    if (code == 0)
+        code = make_plan(fusion, &fusion->plan, error);
+    if (code < 0)
+        return code;
+    code = fusion->on_device ? set_up_device(fusion, device_memory, error)
+                             : set_up_arena(fusion, error);
+    if (code < 0)
+        return code;
     fusion_step_begin(&fusion->step, &fusion->plan);
     return 0;
 }
 
 static int read_options(const struct shoal_fusion_options *given, struct shoal_fusion *fusion,
-                        struct error *error)
+                        void **device_memory, struct error *error)
 {
     struct shoal_fusion_options options = {.op = SHOAL_SUM};
     if (given) {
@@ -157,6 +153,8 @@ static int read_options(const struct shoal_fusion_options *given, struct shoal_f
         return error_set(error, ERR_INVALID, "options.op: got %d, must be SHOAL_SUM or SHOAL_AVG",
                          (int)options.op);
     fusion->op = (enum reduce_op)options.op;
+    fusion->on_device = options.on_device != 0;
+    *device_memory = options.device_memory;
     fusion->threshold_bytes =
         options.threshold_bytes ? options.threshold_bytes : DEFAULT_THRESHOLD_BYTES;
     fusion->first_buffer_bytes =
@@ -175,9 +173,10 @@ static int create(struct shoal_group *group, const struct shoal_parameter *param
     made->parameter_count = parameter_count;
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->gathered, NULL);
-    int code = read_options(options, made, error);
+    void *device_memory = NULL;
+    int code = read_options(options, made, &device_memory, error);
     if (code == 0)
-        code = set_up(made, parameters, error);
+        code = set_up(made, parameters, device_memory, error);
     if (code < 0) {
         free_fusion(made);
         return code;
@@ -247,6 +246,18 @@ void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
     return place;
 }
 
+/* A buffer whose stream has waited for it is sent again. */
+static void release_passed(struct shoal_fusion *fusion, uint32_t number)
+{
+    struct shoal_job *job = fusion->group->job;
+    if (!fusion->passed[number])
+        return;
+    pthread_mutex_lock(&job->lock);
+    job_release_request(job, fusion->passed[number]);
+    pthread_mutex_unlock(&job->lock);
+    fusion->passed[number] = NULL;
+}
+
 /* Send the buffers whose turn has come; lock held. */
 static int send_ready(struct shoal_fusion *fusion, struct error *error)
 {
@@ -263,8 +274,13 @@ static int send_ready(struct shoal_fusion *fusion, struct error *error)
             .recv = data,
             .priority = buffer->priority,
         };
+        release_passed(fusion, number);
         fusion->intervals[number].start_ns = clock_now_ns();
-        if (collective_start(fusion->group, &ask, START_BACKGROUND, &fusion->requests[number],
+        ask.on_device = fusion->on_device;
+        ask.stream = fusion->device.stream;
+        if ((fusion->on_device &&
+             device_fusion_gather(&fusion->device, &fusion->plan, buffer, error) < 0) ||
+            collective_start(fusion->group, &ask, START_BACKGROUND, &fusion->requests[number],
                              error) < 0) {
             error_prefix(error, "fusion buffer %" PRIu32, number);
             fusion->failure = *error;
@@ -304,7 +320,7 @@ int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
     int code = claim(fusion, index, &error);
     if (code == 0) {
         uint32_t number = (uint32_t)index;
-        if (fusion->gradients[number]) {
+        if (fusion->gradients[number] && !fusion->on_device) {
             uint8_t *place = gradient_place(fusion, number);
             fusion->gathering++;
             pthread_mutex_unlock(&fusion->lock);
@@ -331,7 +347,10 @@ static int send_rest(struct shoal_fusion *fusion, struct error *error)
     for (uint32_t i = 0; i < fusion->parameter_count; i++) {
         if (fusion_step_claim(&fusion->step, i) < 0)
             continue;
-        memset(gradient_place(fusion, i), 0, gradient_bytes(fusion, i));
+        if (fusion->on_device)
+            fusion->device.absent[i] = true;
+        else
+            memset(gradient_place(fusion, i), 0, gradient_bytes(fusion, i));
         fusion_step_fill(&fusion->step, i);
     }
     return send_ready(fusion, error);
@@ -366,14 +385,19 @@ static int finish_request(struct shoal_fusion *fusion, struct shoal_request **pl
     return code;
 }
 
-static void scatter(struct shoal_fusion *fusion, const struct plan_buffer *buffer)
+static int scatter(struct shoal_fusion *fusion, const struct plan_buffer *buffer,
+                   struct error *error)
 {
+    if (fusion->on_device)
+        return device_fusion_scatter(&fusion->device, &fusion->plan, buffer, fusion->device.stream,
+                                     error);
     for (uint32_t i = 0; i < buffer->member_count; i++) {
         uint32_t index = fusion->plan.members[buffer->first_member + i];
         if (fusion->gradients[index])
             memcpy(fusion->gradients[index], gradient_place(fusion, index),
                    gradient_bytes(fusion, index));
     }
+    return 0;
 }
 
 /* Wait for the buffers in turn and write results back. Only this thread is in the step now. */
@@ -383,9 +407,10 @@ static int finish_buffers(struct shoal_fusion *fusion, uint64_t deadline_ns, str
         uint32_t i = fusion->finished;
         int code = finish_request(fusion, &fusion->requests[i], deadline_ns,
                                   &fusion->intervals[i].end_ns, error);
+        if (code == 0)
+            code = scatter(fusion, &fusion->plan.buffers[i], error);
         if (code < 0)
             return code;
-        scatter(fusion, &fusion->plan.buffers[i]);
         fusion->finished++;
     }
     struct fusion_interval window = {fusion->wait_started_ns, clock_now_ns()};
@@ -416,10 +441,11 @@ static int start_agreeing(struct shoal_fusion *fusion, struct error *error)
 static int replan(struct shoal_fusion *fusion, struct error *error)
 {
     uint8_t *seen = malloc((size_t)fusion->parameter_count + 1);
-    uint8_t *old = fusion->own_memory ? malloc(fusion->plan.total_bytes + 1) : NULL;
+    bool in_arena = fusion->own_memory && !fusion->on_device;
+    uint8_t *old = in_arena ? malloc(fusion->plan.total_bytes + 1) : NULL;
     struct plan plan = {0};
     int code = 0;
-    if (!seen || (fusion->own_memory && !old))
+    if (!seen || (in_arena && !old))
         code = error_set(error, ERR_MEMORY, "out of memory to lay fusion buffers out again");
     else if (!plan_order_valid(fusion->order, fusion->parameter_count, seen))
         code = error_set(error, ERR_PROTOCOL,
@@ -427,11 +453,17 @@ static int replan(struct shoal_fusion *fusion, struct error *error)
                          "parameters differ from this rank's");
     else
         code = make_plan(fusion, &plan, error);
+    if (code == 0 && fusion->on_device && fusion->own_memory) {
+        code = device_fusion_move(&fusion->device, &fusion->plan, &plan, error);
+        if (code < 0)
+            plan_clear(&plan);
+    }
     if (code == 0) {
         assert(plan.offset_of);
         if (old)
             memcpy(old, fusion->memory, fusion->plan.total_bytes);
-        memset(fusion->memory, 0, fusion->plan.total_bytes);
+        if (!fusion->on_device)
+            memset(fusion->memory, 0, fusion->plan.total_bytes);
         for (uint32_t i = 0; i < fusion->parameter_count; i++)
             if (old && !fusion->gradients[i])
                 memcpy(fusion->memory + plan.offset_of[i], old + fusion->plan.offset_of[i],
@@ -471,8 +503,15 @@ static int finish_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct
     return code;
 }
 
-/* Lock held. */
-static int enter_wait(struct shoal_fusion *fusion, struct error *error)
+void fusion_begin_step(struct shoal_fusion *fusion)
+{
+    for (uint32_t i = 0; fusion->on_device && i < fusion->parameter_count; i++)
+        fusion->device.absent[i] = false;
+    fusion_step_begin(&fusion->step, &fusion->plan);
+    fusion->phase = PHASE_GATHER;
+}
+
+int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error)
 {
     if (fusion->failure.code < 0) {
         *error = fusion->failure;
@@ -504,7 +543,7 @@ static bool is_under_way(const struct shoal_fusion *fusion)
 static int wait_for_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct error *error)
 {
     pthread_mutex_lock(&fusion->lock);
-    int code = enter_wait(fusion, error);
+    int code = fusion_enter_wait(fusion, error);
     pthread_mutex_unlock(&fusion->lock);
     if (code < 0)
         return code;
@@ -512,8 +551,7 @@ static int wait_for_step(struct shoal_fusion *fusion, uint64_t deadline_ns, stru
     pthread_mutex_lock(&fusion->lock);
     fusion->waiting = false;
     if (code == 0) {
-        fusion_step_begin(&fusion->step, &fusion->plan);
-        fusion->phase = PHASE_GATHER;
+        fusion_begin_step(fusion);
     } else if (!is_under_way(fusion)) {
         fusion->failure = *error;
     }
@@ -571,6 +609,10 @@ void shoal_fusion_free(shoal_fusion *fusion)
         if (fusion->requests[i] &&
             finish_request(fusion, &fusion->requests[i], deadline_ns, &completed_ns, &error) < 0)
             idle = false;
+    for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
+        if (fusion->passed[i] &&
+            finish_request(fusion, &fusion->passed[i], deadline_ns, &completed_ns, &error) < 0)
+            idle = false;
     if (fusion->order_request &&
         finish_request(fusion, &fusion->order_request, deadline_ns, &completed_ns, &error) < 0)
         idle = false;
@@ -578,7 +620,7 @@ void shoal_fusion_free(shoal_fusion *fusion)
     DL_DELETE(job->fusions, fusion);
     pthread_mutex_unlock(&job->lock);
     /* Memory that the daemon may still write to stays until the job is closed. */
-    if (idle && fusion->failure.code == 0)
+    if (idle && fusion->failure.code == 0 && !fusion->on_device)
         shoal_free(job, fusion->memory);
     free_fusion(fusion);
     job_leave(job);

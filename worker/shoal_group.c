@@ -245,6 +245,39 @@ int shoal_group_close(shoal_group *group)
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
+/* Those of threads that have nothing set make room for others. */
+static bool settings_unset(const struct group_settings *settings)
+{
+    return settings->priority == 0 && !settings->on_device;
+}
+
+struct group_settings *group_settings(struct shoal_group *group)
+{
+    pthread_t thread = pthread_self();
+    struct group_settings *unset = NULL;
+    for (size_t i = 0; i < group->settings_count; i++) {
+        if (pthread_equal(group->settings[i].thread, thread)) {
+            /* Another thread that had its name may have left something. */
+            if (group->settings[i].mark != error_text_thread())
+                group->settings[i] =
+                    (struct group_settings){.thread = thread, .mark = error_text_thread()};
+            return &group->settings[i];
+        }
+        if (settings_unset(&group->settings[i]))
+            unset = &group->settings[i];
+    }
+    if (!unset) {
+        struct group_settings *settings =
+            realloc(group->settings, (group->settings_count + 1) * sizeof(*settings));
+        if (!settings)
+            return NULL;
+        group->settings = settings;
+        unset = &settings[group->settings_count++];
+    }
+    *unset = (struct group_settings){.thread = thread, .mark = error_text_thread()};
+    return unset;
+}
+
 int shoal_group_set_priority(shoal_group *group, uint32_t priority)
 {
     struct error error;
@@ -254,28 +287,12 @@ int shoal_group_set_priority(shoal_group *group, uint32_t priority)
     if (code < 0)
         return error_text_keep(&error);
     struct shoal_job *job = group->job;
-    pthread_t thread = pthread_self();
     pthread_mutex_lock(&job->lock);
-    size_t i = 0;
-    while (i < group->priority_count && !pthread_equal(group->priorities[i].thread, thread))
-        i++;
-    if (i < group->priority_count && priority == 0) {
-        group->priorities[i] = group->priorities[--group->priority_count];
-    } else if (priority != 0) {
-        if (i == group->priority_count) {
-            struct group_priority *priorities =
-                realloc(group->priorities, (i + 1) * sizeof(*priorities));
-            if (priorities) {
-                group->priorities = priorities;
-                group->priority_count++;
-            } else {
-                code = error_set(&error, ERR_MEMORY, "out of memory for a priority");
-            }
-        }
-        if (code == 0)
-            group->priorities[i] = (struct group_priority){
-                .thread = thread, .mark = error_text_thread(), .priority = priority};
-    }
+    struct group_settings *settings = group_settings(group);
+    if (settings)
+        settings->priority = priority;
+    else
+        code = error_set(&error, ERR_MEMORY, "out of memory for a priority");
     pthread_mutex_unlock(&job->lock);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }

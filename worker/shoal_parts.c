@@ -25,9 +25,12 @@ static int call_parts(shoal_group *group, struct parts_ask *ask, shoal_request *
     parts_blocks(ask, blocks);
     struct parts_copy copy = parts_own_copy(ask);
     struct request_ask whole = parts_whole(ask);
+    whole.own_to = copy.to;
+    whole.own_from = copy.from;
+    whole.own_bytes = copy.bytes;
     int code = collective_call(group, &whole, blocks, count, request);
     /* After the start, so that the others need not wait for it; nobody else touches this part. */
-    if (code == SHOAL_OK && copy.bytes > 0)
+    if (code == SHOAL_OK && copy.bytes > 0 && !whole.on_device)
         memmove(copy.to, copy.from, copy.bytes);
     free(blocks);
     return code;

@@ -23,6 +23,11 @@ static int transfer_check(const struct transfer *transfer, int peer, int tag, st
 {
     const struct shoal_group *group = transfer->group;
     const char *name = transfer->receive ? "recv" : "send";
+    pthread_mutex_lock(&group->job->lock);
+    bool on_device = collective_settings(group).on_device;
+    pthread_mutex_unlock(&group->job->lock);
+    if (on_device)
+        return error_set(error, ERR_UNSUPPORTED, "%s: not of memory on a device", name);
     size_t element_bytes = dtype_bytes(transfer->ask.dtype);
     if (element_bytes == 0)
         return error_set(error, ERR_INVALID, "%s: %d is no element type (0 to %d)", name,

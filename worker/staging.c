@@ -144,7 +144,7 @@ struct staging_slot *staging_find(struct staging *staging, uint64_t offset)
 static void abandon_slot(struct staging *staging, struct staging_slot *slot,
                          const struct request *request)
 {
-    if (slot->state == STAGING_FREE || slot->request != request)
+    if (slot->state == STAGING_FREE || slot->request != request || slot->copying)
         return;
     if (slot->state == STAGING_GIVEN)
         slot->request = NULL;

@@ -26,6 +26,7 @@ struct staging_slot {
     uint32_t bytes;
     bool shared;
     enum staging_state state;
+    bool copying; /* by a device: nobody else may have it before that has ended */
     struct request
         *request;    /* NULL: free, or abandoned: the request failed with the daemon at it */
     uint64_t number; /* of the request, as in the rings */
@@ -78,7 +79,8 @@ bool staging_next_free(struct staging *staging, uint64_t *offset);
 struct staging_slot *staging_find(struct staging *staging, uint64_t offset);
 
 /* The request has failed: its slots that the daemon still has are abandoned (they become free if it
- * reports them after all), the others become free. Results waiting must have been unlinked. */
+ * reports them after all), those that a device copies stay, the others become free. Results waiting
+ * must have been unlinked. */
 void staging_abandon(struct staging *staging, const struct request *request);
 
 #endif

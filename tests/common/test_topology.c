@@ -40,6 +40,82 @@ START_TEST(synthetic_counts)
 }
 END_TEST
 
+#define PU(os, set, node, gp)                                                                      \
+    "<object type='Core' os_index='" os "' cpuset='" set "' complete_cpuset='" set                 \
+    "' nodeset='" node "' complete_nodeset='" node "' gp_index='" gp                               \
+    "'><object type='PU' os_index='" os "' cpuset='" set "' complete_cpuset='" set                 \
+    "' nodeset='" node "' complete_nodeset='" node "' gp_index='1" gp "'/></object>"
+#define NODE(os, set, node, gp)                                                                    \
+    "<object type='NUMANode' os_index='" os "' cpuset='" set "' complete_cpuset='" set             \
+    "' nodeset='" node "' complete_nodeset='" node "' gp_index='" gp                               \
+    "' local_memory='1073741824'><page_type size='4096' count='262144'/></object>"
+#define GROUP(set, node, gp)                                                                       \
+    "<object type='Package' os_index='" gp "' cpuset='" set "' complete_cpuset='" set              \
+    "' nodeset='" node "' complete_nodeset='" node "' gp_index='" gp "'>"
+#define BRIDGE(gp, first, last)                                                                    \
+    "<object type='Bridge' gp_index='" gp "' bridge_type='0-1' depth='0' bridge_pci='0000:[" first \
+    "-" last "]'>"
+#define PCI(gp, at, what)                                                                          \
+    "<object type='PCIDev' gp_index='" gp "' pci_busid='" at "' pci_type='" what                   \
+    "' pci_link_speed='8.0'>"
+#define NET(gp, name) "<object type='OSDev' gp_index='" gp "' name='" name "' osdev_type='2'/>"
+#define GPU "0302 [10de:2330] [10de:16c1] a1"
+#define NIC "0200 [15b3:1021] [15b3:0001] 00"
+
+/* Two sockets: on the first a GPU and eth0; on the second two GPUs, of which one shares a bridge
+ * with eth1, and a display of another vendor. */
+static const char two_sockets[] =
+    "<?xml version='1.0' encoding='UTF-8'?><!DOCTYPE topology SYSTEM 'hwloc2.dtd'>"
+    "<topology version='2.0'><object type='Machine' os_index='0' cpuset='0x3' "
+    "complete_cpuset='0x3' "
+    "allowed_cpuset='0x3' nodeset='0x3' complete_nodeset='0x3' allowed_nodeset='0x3' gp_index='1'>"
+    /* the first */
+    GROUP("0x1", "0x1", "2") NODE("0", "0x1", "0x1", "3") PU("0", "0x1", "0x1", "4")
+        BRIDGE("20", "10", "1f")
+            PCI("21", "0000:1b:00.0", GPU) "</object>" PCI("22", "0000:1c:00.0", NIC)
+                NET("23", "eth0") "</object></object></object>"
+    /* the second */
+    GROUP("0x2", "0x2", "5") NODE("1", "0x2", "0x2", "6") PU("1", "0x2", "0x2", "7")
+        BRIDGE("30", "80", "8f") PCI("31", "0000:81:00.0", GPU) "</object>" PCI(
+            "32", "0000:82:00.0",
+            "0300 [1a03:2000] [1a03:2000] "
+            "41") "</object></object>" BRIDGE("40", "a0", "af")
+            PCI("41", "0000:a1:00.0", GPU) "</object>" PCI("42", "0000:a2:00.0", NIC)
+                NET("43", "eth1") "</object></object></object></object></topology>";
+
+START_TEST(gpus)
+{
+    struct topology *topology = open_synthetic(two_sockets);
+    struct topology_gpu found[4];
+    ck_assert_uint_eq(topology_core_count(topology), 2);
+    ck_assert_uint_eq(topology_gpus(topology, found, 4), 3);
+    ck_assert_str_eq(found[0].address, "0000:1b:00.0");
+    ck_assert_int_eq(found[0].numa_node, 0);
+    ck_assert_str_eq(found[0].nic, "eth0");
+    ck_assert_str_eq(found[1].address, "0000:81:00.0");
+    ck_assert_int_eq(found[1].numa_node, 1);
+    ck_assert_str_eq(found[1].nic, "eth1");
+    ck_assert_str_eq(found[2].address, "0000:a1:00.0");
+    ck_assert_str_eq(found[2].nic, "eth1");
+    ck_assert_uint_eq(topology_gpus(topology, found, 1), 3); /* no more than there is room for */
+    char text[512], expected[] = "2 cores, 2 NUMA nodes, GPU 0000:1b:00.0 (NUMA node 0, nearest to "
+                                 "eth0), GPU 0000:81:00.0 (NUMA node 1, nearest to eth1), GPU "
+                                 "0000:a1:00.0 (NUMA node 1, nearest to eth1)";
+    ck_assert_str_eq(topology_describe(topology, text, sizeof(text)), expected);
+    for (size_t room = 1; room < sizeof(expected); room++) {
+        topology_describe(topology, text, room);
+        ck_assert_uint_eq(strlen(text), room - 1);
+        ck_assert_int_eq(strncmp(text, expected, room - 1), 0);
+    }
+    topology_close(topology);
+    topology = open_synthetic("numa:2 core:4 pu:2");
+    ck_assert_uint_eq(topology_gpus(topology, found, 4), 0);
+    topology_close(topology);
+    struct error error;
+    ck_assert_int_eq(topology_open(&topology, "<nonsense", &error), ERR_INVALID);
+}
+END_TEST
+
 START_TEST(description_is_cut)
 {
     struct topology *topology = open_synthetic("numa:2 core:4 pu:2");
@@ -227,6 +303,7 @@ int main(void)
     TCase *synthetic = tcase_create("synthetic");
     tcase_add_test(synthetic, synthetic_counts);
     tcase_add_test(synthetic, description_is_cut);
+    tcase_add_test(synthetic, gpus);
     tcase_add_test(synthetic, indexes_go_round_the_nodes);
     tcase_add_test(synthetic, every_node_gets_its_share);
     tcase_add_test(synthetic, bad_description);

@@ -60,7 +60,8 @@ static struct flight *flight_start(struct library_rank *self, shoal_group *group
     ck_assert_msg(flight->send && flight->recv, "%s", shoal_error_text());
     ck_assert_int_eq(perf_parts_make(&flight->parts, &is, flight->send, flight->recv, &error), 0);
     perf_parts_prepare(&flight->parts);
-    GOOD(perf_parts_start(&flight->parts, group, &flight->request));
+    GOOD(perf_parts_start(&flight->parts, flight->parts.send.memory, flight->parts.recv.memory,
+                          group, &flight->request));
     return flight;
 }
 
@@ -525,7 +526,8 @@ static void leaving(struct library_rank *self)
                              0);
             perf_parts_prepare(&flights[k]->parts);
             if (code == SHOAL_OK)
-                code = perf_parts_start(&flights[k]->parts, world, &flights[k]->request);
+                code = perf_parts_start(&flights[k]->parts, flights[k]->parts.send.memory,
+                                        flights[k]->parts.recv.memory, world, &flights[k]->request);
         }
         if (self->rank == 3 && round == LEAVES) {
             GOOD(shoal_close(self->job));

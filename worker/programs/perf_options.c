@@ -27,6 +27,7 @@ const char *perf_usage(void)
            "  -r ROOT  root of reduce, broadcast, gather and scatter (default 0)\n"
            "  -w N     warm-up iterations (default 5)  -n N  measured iterations (default 20)\n"
            "  --arena           buffers in the arena: no copies\n"
+           "  --device cuda     buffers on a GPU (cpu: in memory, the default)\n"
            "  --in-place, --out-of-place (default); of parts, a rank's own is in place\n"
            "  --uneven          parts of different sizes, some empty, in the _v form of the call\n"
            "  --check 0|1       check every element of every rank (default 1)\n"
@@ -98,9 +99,18 @@ static int parse_op(const char *text, struct perf_options *options, struct error
     return 0;
 }
 
+static int parse_device(const char *text, struct perf_options *options, struct error *error)
+{
+    options->device = strcmp(text, "cuda") == 0;
+    if (!options->device && strcmp(text, "cpu") != 0)
+        return error_set(error, ERR_INVALID, "--device: got \"%s\", must be cpu or cuda", text);
+    return 0;
+}
+
 enum {
     OPTION_COUNT = 256,
     OPTION_ARENA,
+    OPTION_DEVICE,
     OPTION_IN_PLACE,
     OPTION_OUT_OF_PLACE,
     OPTION_UNEVEN,
@@ -122,6 +132,7 @@ static const struct option long_options[] = {
     {"iters", required_argument, NULL, 'n'},
     {"count", required_argument, NULL, OPTION_COUNT},
     {"arena", no_argument, NULL, OPTION_ARENA},
+    {"device", required_argument, NULL, OPTION_DEVICE},
     {"in-place", no_argument, NULL, OPTION_IN_PLACE},
     {"out-of-place", no_argument, NULL, OPTION_OUT_OF_PLACE},
     {"uneven", no_argument, NULL, OPTION_UNEVEN},
@@ -181,6 +192,8 @@ static int take_option(struct perf_options *options, int option, char *const *ar
     case OPTION_ARENA:
         options->arena = true;
         return 0;
+    case OPTION_DEVICE:
+        return parse_device(optarg, options, error);
     case OPTION_IN_PLACE:
     case OPTION_OUT_OF_PLACE:
         options->in_place = option == OPTION_IN_PLACE;
@@ -243,6 +256,10 @@ static int options_check(struct perf_options *options, int argc, char *const *ar
     if (options->uneven && (send || !route_in_blocks(options->collective)))
         return error_set(error, ERR_INVALID, "--uneven: %s has no parts",
                          perf_collective_name(options->collective));
+    if (options->arena && options->device)
+        return error_set(error, ERR_INVALID, "--arena: buffers are there or on a device, not both");
+    if (options->device && send)
+        return error_set(error, ERR_INVALID, "--device: send has none");
     if (options->in_place && (send || options->collective == COLLECTIVE_ALL_TO_ALL))
         return error_set(error, ERR_INVALID, "--in-place: %s cannot be",
                          perf_collective_name(options->collective));

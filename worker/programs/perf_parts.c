@@ -246,10 +246,34 @@ static int start_uneven(const struct perf_parts *parts, shoal_group *group, shoa
     }
 }
 
-int perf_parts_start(const struct perf_parts *parts, shoal_group *group, shoal_request **request)
+/* The same places in other memory: a list for the caller to free, or NULL. What is in place lies in
+ * the other side's. */
+static void **move_buffers(const struct perf_parts *parts, const struct perf_side *side,
+                           uint8_t *send, uint8_t *recv)
 {
-    return parts->is.uneven ? start_uneven(parts, group, request)
-                            : start_even(parts, group, request);
+    const struct perf_side *from = &parts->send;
+    void **moved = calloc(side->parts + 1, sizeof(*moved)); /* NOLINT: of pointers */
+    for (uint32_t i = 0; moved && i < side->parts; i++) {
+        uint8_t *at = side->buffers[i];
+        bool in_send = at >= from->memory && at <= from->memory + from->bytes;
+        moved[i] = in_send ? send + (at - from->memory) : recv + (at - parts->recv.memory);
+    }
+    return moved;
+}
+
+int perf_parts_start(const struct perf_parts *parts, void *send, void *recv, shoal_group *group,
+                     shoal_request **request)
+{
+    struct perf_parts moved = *parts;
+    int result = SHOAL_EMEMORY;
+    moved.send.buffers = move_buffers(parts, &parts->send, send, recv);
+    moved.recv.buffers = move_buffers(parts, &parts->recv, send, recv);
+    if (moved.send.buffers && moved.recv.buffers)
+        result = parts->is.uneven ? start_uneven(&moved, group, request)
+                                  : start_even(&moved, group, request);
+    free(moved.send.buffers);
+    free(moved.recv.buffers);
+    return result;
 }
 
 /* --- what must be there ---------------------------------------------------------------------- */

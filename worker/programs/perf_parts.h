@@ -56,8 +56,10 @@ void perf_parts_clear(struct perf_parts *parts);
 
 /* Fill what is sent; what is to be received and gaps are filled with what is no result. */
 void perf_parts_prepare(const struct perf_parts *parts);
-/* Start the collective: a SHOAL_ code. */
-int perf_parts_start(const struct perf_parts *parts, shoal_group *group, shoal_request **request);
+/* Start the collective: a SHOAL_ code. The buffers are at these addresses, whatever is there: the
+ * memory that they were made in, or a copy of it elsewhere. */
+int perf_parts_start(const struct perf_parts *parts, void *send, void *recv, shoal_group *group,
+                     shoal_request **request);
 /* Elements (in gaps: bytes) that are not what they must be once the collective is complete. */
 uint64_t perf_parts_check(const struct perf_parts *parts);
 /* Whether a second run on the same buffers gives the same. */

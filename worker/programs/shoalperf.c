@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/env.h"
 #include "common/route.h"
+#include "worker/programs/perf_device.h"
 #include "worker/programs/perf_options.h"
 #include "worker/programs/perf_parts.h"
 #include "worker/programs/perf_table.h"
@@ -24,8 +25,9 @@ struct perf {
     shoal_job *job;
     shoal_group *group;
     uint32_t rank, ranks, nodes;
-    void *send, *recv; /* the same in place; never of collectives with parts */
-    bool in_blocks;    /* the collective has parts: this is its data, else values are */
+    void *send, *recv;         /* the same in place; never of collectives with parts */
+    struct perf_device device; /* copies of both, on which collectives run with --device */
+    bool in_blocks;            /* the collective has parts: this is its data, else values are */
     struct perf_values values;
     struct perf_parts parts;
     uint32_t round; /* of data */
@@ -59,31 +61,39 @@ static bool receives(const struct perf *perf)
     return perf->options.collective != COLLECTIVE_REDUCE || perf->rank == perf->options.root;
 }
 
-static int collective_run(const struct perf *perf, enum dtype dtype, enum reduce_op op,
-                          uint64_t count)
+static int collective_start(const struct perf *perf, enum dtype dtype, enum reduce_op op,
+                            uint64_t count, shoal_request **request)
 {
-    shoal_request *request;
-    int result, root = (int)perf->options.root;
+    int root = (int)perf->options.root;
+    void *send = perf->options.device ? perf->device.send : perf->send;
+    void *recv = perf->options.device ? perf->device.recv : perf->recv;
     enum shoal_dtype type = (enum shoal_dtype)dtype;
     enum shoal_op operation = (enum shoal_op)op;
     switch (perf->options.collective) {
     case COLLECTIVE_BARRIER:
-        result = shoal_barrier(perf->group, &request);
-        break;
+        return shoal_barrier(perf->group, request);
     case COLLECTIVE_ALL_REDUCE:
-        result =
-            shoal_all_reduce(perf->group, perf->send, perf->recv, count, type, operation, &request);
-        break;
+        return shoal_all_reduce(perf->group, send, recv, count, type, operation, request);
     case COLLECTIVE_REDUCE:
-        result = shoal_reduce(perf->group, perf->send, perf->recv, count, type, operation, root,
-                              &request);
-        break;
+        return shoal_reduce(perf->group, send, recv, count, type, operation, root, request);
     case COLLECTIVE_BROADCAST:
-        result = shoal_broadcast(perf->group, perf->recv, count, type, root, &request);
-        break;
+        return shoal_broadcast(perf->group, recv, count, type, root, request);
     default:
-        result = perf_parts_start(&perf->parts, perf->group, &request);
+        return perf_parts_start(&perf->parts, send, recv, perf->group, request);
     }
+}
+
+static int collective_run(const struct perf *perf, enum dtype dtype, enum reduce_op op,
+                          uint64_t count)
+{
+    shoal_request *request;
+    int result = SHOAL_OK;
+    if (perf->options.device)
+        result = shoal_group_set_stream(perf->group, SHOAL_MEMORY_DEVICE, perf->device.stream);
+    if (result == SHOAL_OK)
+        result = collective_start(perf, dtype, op, count, &request);
+    if (perf->options.device && result == SHOAL_OK) /* the program's own are in memory */
+        result = shoal_group_set_stream(perf->group, SHOAL_MEMORY_HOST, NULL);
     if (result == SHOAL_OK) {
         result = shoal_wait(request, -1);
         if (result == SHOAL_ETIMEOUT)
@@ -133,6 +143,9 @@ static int data_make(struct perf *perf, const struct perf_case *what, uint64_t c
         perf_parts_prepare(&perf->parts);
     else
         buffers_prepare(perf, count);
+    if (code == 0 && perf->options.device)
+        return failed(perf, "copying to the device",
+                      perf_device_load(&perf->device, perf->send, perf->recv));
     return code < 0 ? SHOAL_EMEMORY : SHOAL_OK;
 }
 
@@ -142,16 +155,23 @@ static void data_clear(struct perf *perf)
     perf_parts_clear(&perf->parts);
 }
 
-static uint64_t data_check(const struct perf *perf, enum dtype dtype, uint64_t count)
+static int data_check(const struct perf *perf, enum dtype dtype, uint64_t count, uint64_t *sum)
 {
     uint64_t first = 0;
+    int result = SHOAL_OK;
+    if (perf->options.device)
+        result = failed(perf, "copying from the device",
+                        perf_device_store(&perf->device, perf->send, perf->recv));
+    if (result != SHOAL_OK)
+        return result;
     uint64_t wrong =
         perf->in_blocks ? perf_parts_check(&perf->parts) : buffers_check(perf, count, &first);
     if (wrong)
         fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong, the first at %llu\n",
                 perf->rank, perf_collective_name(perf->options.collective), dtype_name(dtype),
                 (unsigned long long)count, (unsigned long long)wrong, (unsigned long long)first);
-    return wrong;
+    *sum += wrong;
+    return SHOAL_OK;
 }
 
 /* Whether every iteration starts with the same; else it has the result of the one before. */
@@ -180,7 +200,7 @@ static int checked_run(struct perf *perf, enum dtype dtype, enum reduce_op op, u
     if (result == SHOAL_OK)
         result = collective_run(perf, dtype, op, count);
     if (result == SHOAL_OK && perf->options.check)
-        *wrong += data_check(perf, dtype, count);
+        result = data_check(perf, dtype, count, wrong);
     return result;
 }
 
@@ -242,7 +262,7 @@ static int count_measure(struct perf *perf, enum dtype dtype, enum reduce_op op,
     if (result == SHOAL_OK)
         result = timed_run(perf, dtype, op, count, &row.time_us);
     if (result == SHOAL_OK && data_repeats(perf) && perf->options.check)
-        row.wrong += data_check(perf, dtype, count);
+        result = data_check(perf, dtype, count, &row.wrong);
     if (result == SHOAL_OK)
         result = checked_run(perf, dtype, op, count, &row.wrong);
     data_clear(perf);
@@ -334,12 +354,20 @@ static int buffers_open(struct perf *perf)
                 (unsigned long long)bytes);
         return SHOAL_EMEMORY;
     }
-    return SHOAL_OK;
+    if (!perf->options.device)
+        return SHOAL_OK;
+    /* All of them is copied each time. */
+    memset(perf->send, 0, bytes);
+    memset(perf->recv, 0, bytes);
+    return failed(perf, "buffers on the device",
+                  perf_device_open(&perf->device, perf->job, bytes, one));
 }
 
 static void buffers_close(struct perf *perf)
 {
     bool one = perf->recv == perf->send;
+    if (perf->options.device)
+        perf_device_close(&perf->device);
     if (perf->options.arena) {
         if (!one)
             shoal_free(perf->job, perf->recv);
@@ -411,7 +439,9 @@ static int job_measure(struct perf *perf)
     if (head) {
         char buffers[64];
         snprintf(buffers, sizeof(buffers), "%s buffers, %s%s",
-                 perf->options.arena ? "arena" : "private",
+                 perf->options.arena    ? "arena"
+                 : perf->options.device ? "device"
+                                        : "private",
                  perf->options.in_place ? "in place" : "out of place",
                  perf->options.uneven ? ", uneven parts" : "");
         perf_table_head(stdout, perf_collective_name(perf->options.collective), perf->ranks,

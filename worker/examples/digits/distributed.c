@@ -9,6 +9,7 @@
 struct session {
     const struct distributed *distributed;
     shoal_fusion *fusion;
+    float *gradients[NETWORK_TENSORS_MAX]; /* on a device: where they are computed */
     bool show;
     uint64_t epoch_begin_ns;
     int64_t epoch_communication_ns, epoch_exposed_ns; /* this rank's, of this epoch */
@@ -40,13 +41,27 @@ double distributed_hidden_percent(uint64_t communication_ns, uint64_t exposed_ns
 
 /* --- the exchange of a step ------------------------------------------------------------------ */
 
+/* A tensor's gradient between the memory where it is computed and its place on the device. */
+static int gradient_copy(const struct session *session, size_t tensor, bool to_device)
+{
+    const struct distributed *distributed = session->distributed;
+    void *host = session->gradients[tensor];
+    void *place = shoal_fusion_gradient(session->fusion, tensor);
+    size_t bytes = network_tensor_size(distributed->training->network, tensor) * sizeof(float);
+    return tell(distributed, "shoal_device_copy",
+                shoal_device_copy(distributed->job, to_device ? place : host,
+                                  to_device ? host : place, bytes));
+}
+
 /* The gradients lie in the fusion buffers; they move once, after the first step. */
 static int exchange_begin(void *context, float **gradients)
 {
     struct session *session = context;
     size_t count = network_tensor_count(session->distributed->training->network);
     for (size_t tensor = 0; tensor < count; tensor++) {
-        gradients[tensor] = shoal_fusion_gradient(session->fusion, tensor);
+        gradients[tensor] = session->distributed->on_device
+                                ? session->gradients[tensor]
+                                : shoal_fusion_gradient(session->fusion, tensor);
         if (!gradients[tensor])
             return tell(session->distributed, "shoal_fusion_gradient", SHOAL_EINVALID);
     }
@@ -56,6 +71,9 @@ static int exchange_begin(void *context, float **gradients)
 static int exchange_ready(void *context, size_t tensor)
 {
     struct session *session = context;
+    int result = session->distributed->on_device ? gradient_copy(session, tensor, true) : 0;
+    if (result != SHOAL_OK)
+        return result;
     return tell(session->distributed, "shoal_fusion_ready",
                 shoal_fusion_ready(session->fusion, tensor));
 }
@@ -75,7 +93,10 @@ static int exchange_finish(void *context, float **gradients)
     session->epoch_exposed_ns += (int64_t)statistics.exposed_ns;
     session->outcome.buffers_per_step = statistics.buffers;
     session->outcome.bytes_per_step = statistics.bytes;
-    return exchange_begin(context, gradients);
+    size_t count = network_tensor_count(session->distributed->training->network);
+    for (size_t i = 0; session->distributed->on_device && result == SHOAL_OK && i < count; i++)
+        result = gradient_copy(session, i, false);
+    return result == SHOAL_OK ? exchange_begin(context, gradients) : result;
 }
 
 /* --- after an epoch -------------------------------------------------------------------------- */
@@ -145,10 +166,22 @@ static int fusion_open(struct session *session)
     struct shoal_fusion_options options = {.struct_size = sizeof options,
                                            .threshold_bytes = distributed->threshold_bytes,
                                            .first_buffer_bytes = distributed->first_buffer_bytes,
-                                           .op = SHOAL_SUM};
-    return tell(distributed, "shoal_fusion_create",
-                shoal_fusion_create(shoal_world(distributed->job), parameters, count, &options,
-                                    &session->fusion));
+                                           .op = SHOAL_SUM,
+                                           .on_device = distributed->on_device};
+    int result = tell(distributed, "shoal_fusion_create",
+                      shoal_fusion_create(shoal_world(distributed->job), parameters, count,
+                                          &options, &session->fusion));
+    if (result != SHOAL_OK || !distributed->on_device)
+        return result;
+    for (size_t i = 0; i < count; i++) {
+        session->gradients[i] = malloc(parameters[i].count * sizeof(float));
+        if (!session->gradients[i]) {
+            fprintf(stderr, "shoal-digits: rank %d: out of memory\n", shoal_rank(distributed->job));
+            return SHOAL_EMEMORY;
+        }
+    }
+    return tell(distributed, "shoal_fusion_set_stream",
+                shoal_fusion_set_stream(session->fusion, shoal_device_stream(distributed->job)));
 }
 
 int distributed_train(const struct distributed *distributed, bool show, float *parameters,
@@ -181,6 +214,8 @@ int distributed_train(const struct distributed *distributed, bool show, float *p
     }
     if (session.fusion)
         shoal_fusion_free(session.fusion);
+    for (size_t i = 0; i < NETWORK_TENSORS_MAX; i++)
+        free(session.gradients[i]);
     if (result == SHOAL_OK)
         *outcome = session.outcome;
     return result;

@@ -16,6 +16,7 @@ struct distributed {
     const struct dataset *test;
     size_t threshold_bytes;    /* of the fusion buffers */
     size_t first_buffer_bytes; /* of the first one */
+    bool on_device;            /* the job's device holds them */
 };
 
 /* What a run came to; the same on every rank. */

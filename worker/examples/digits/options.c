@@ -20,6 +20,7 @@ enum option_key {
     OPTION_FIRST_BUFFER_BYTES,
     OPTION_ACCURACY_MIN,
     OPTION_SAVE,
+    OPTION_DEVICE,
     OPTION_NO_VERIFY,
     OPTION_SINGLE,
     OPTION_HELP
@@ -39,6 +40,7 @@ static const struct option long_options[] = {
     {"first-buffer-bytes", required_argument, NULL, OPTION_FIRST_BUFFER_BYTES},
     {"accuracy-min", required_argument, NULL, OPTION_ACCURACY_MIN},
     {"save", required_argument, NULL, OPTION_SAVE},
+    {"device", required_argument, NULL, OPTION_DEVICE},
     {"no-verify", no_argument, NULL, OPTION_NO_VERIFY},
     {"single", no_argument, NULL, OPTION_SINGLE},
     {"help", no_argument, NULL, OPTION_HELP},
@@ -65,6 +67,8 @@ void options_print_help(FILE *out)
           "  --save FILE               write the parameters of the first run, as the machine's\n"
           "                            floats; {rank} in FILE stands for the rank, without it\n"
           "                            rank 0 alone writes\n"
+          "  --device cuda             gradients are exchanged in the memory of a GPU, on which\n"
+          "                            nothing is computed (cpu: in memory)\n"
           "  --no-verify               no second run and no run alone to compare with\n"
           "  --single                  train alone in this process, without a daemon\n"
           "  --help                    this text\n"
@@ -149,6 +153,15 @@ static int parse_hidden(const char *text, struct network *network, char *error)
     return 0;
 }
 
+static int parse_device(const char *text, struct options *options, char *error)
+{
+    options->on_device = strcmp(text, "cuda") == 0;
+    if (options->on_device || strcmp(text, "cpu") == 0)
+        return 0;
+    snprintf(error, OPTIONS_ERROR_BYTES, "--device: '%.64s' is not cpu or cuda", text);
+    return SHOAL_EINVALID;
+}
+
 static int option_set(int key, const char *name, const char *text, struct options *options,
                       char *error)
 {
@@ -181,6 +194,8 @@ static int option_set(int key, const char *name, const char *text, struct option
         return parse_size(name, text, SIZE_MAX / 2, &options->first_buffer_bytes, error);
     case OPTION_ACCURACY_MIN:
         return parse_real(name, text, 1.0, &options->accuracy_min, error);
+    case OPTION_DEVICE:
+        return parse_device(text, options, error);
     case OPTION_NO_VERIFY:
         options->verify = false;
         return 0;

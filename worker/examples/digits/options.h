@@ -19,8 +19,9 @@ struct options {
     size_t threshold_bytes;    /* of the fusion buffers */
     size_t first_buffer_bytes; /* of the first one */
     double accuracy_min;
-    bool single; /* train alone, without shoal */
-    bool verify; /* train a second time, and alone */
+    bool on_device; /* gradients are exchanged in a GPU's memory */
+    bool single;    /* train alone, without shoal */
+    bool verify;    /* train a second time, and alone */
     bool help;
 };
 

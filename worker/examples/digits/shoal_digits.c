@@ -305,13 +305,19 @@ static int run_distributed(struct program *program)
     struct distributed distributed = {.training = &program->training,
                                       .test = &program->test_rows,
                                       .threshold_bytes = program->options.threshold_bytes,
-                                      .first_buffer_bytes = program->options.first_buffer_bytes};
+                                      .first_buffer_bytes = program->options.first_buffer_bytes,
+                                      .on_device = program->options.on_device};
     int result = shoal_open(NULL, &distributed.job);
     if (result != SHOAL_OK) {
         fprintf(stderr,
                 "shoal-digits: shoal_open: %s: %s\n"
                 "shoal-digits: start it with shoalrun, or alone with --single\n",
                 shoal_result_name(result), shoal_error_text());
+        return EXIT_FAILED;
+    }
+    if (distributed.on_device && shoal_device_open(distributed.job, NULL) != SHOAL_OK) {
+        fprintf(stderr, "shoal-digits: shoal_device_open: %s\n", shoal_error_text());
+        shoal_close(distributed.job);
         return EXIT_FAILED;
     }
     if (shoal_rank(distributed.job) == 0) {

@@ -5,6 +5,7 @@ Each example is an ordinary script of torch.distributed; `--backend gloo` trains
 
 import argparse
 import json
+import os
 import pathlib
 
 import torch
@@ -18,7 +19,9 @@ def start(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", default="shoal", help="shoal (the default) or gloo")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda, where it can")
     options = parser.parse_args()
+    options.device = _device(options.device)
     # Only this line and the name of the backend are shoal's.
     import shoal.torch  # noqa: F401
 
@@ -26,6 +29,15 @@ def start(description):
     torch.manual_seed(1)
     torch.set_num_threads(1)
     return options, dist.get_rank(), dist.get_world_size()
+
+
+def _device(name):
+    """Of a rank: with several GPUs each has its own, with fewer than ranks they share."""
+    if name != "cuda":
+        return torch.device(name)
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def finish(losses):

@@ -49,6 +49,19 @@ class FusionOptions(ctypes.Structure):
         ("threshold_bytes", _size),
         ("first_buffer_bytes", _size),
         ("op", _int),
+        ("on_device", _int),
+        ("device_memory", _pointer),
+    ]
+
+
+class DeviceOptions(ctypes.Structure):
+    """struct shoal_device_options."""
+
+    _fields_ = [
+        ("struct_size", _size),
+        ("number", _int),
+        ("library", _text),
+        ("pinned_bytes", ctypes.c_uint64),
     ]
 
 
@@ -115,6 +128,12 @@ _DECLARATIONS = {
     "shoal_fusion_gradient": (_pointer, [_pointer, _size]),
     "shoal_fusion_ready": (_int, [_pointer, _size]),
     "shoal_fusion_wait": (_int, [_pointer, _int]),
+    "shoal_fusion_bytes": (_size, [_pointer, _size]),
+    "shoal_fusion_set_stream": (_int, [_pointer, _pointer]),
+    "shoal_fusion_wait_stream": (_int, [_pointer, _pointer, _int]),
+    "shoal_device_open": (_int, [_pointer, _pointer]),
+    "shoal_group_set_stream": (_int, [_pointer, _int, _pointer]),
+    "shoal_request_wait_stream": (_int, [_pointer, _pointer]),
     "shoal_fusion_statistics": (_int, [_pointer, _pointer]),
     "shoal_error_text": (_text, []),
     "shoal_result_name": (_text, [_int]),
@@ -230,6 +249,11 @@ class Job:
         )
         return Group(self, handle)
 
+    def open_device(self, number):
+        """The GPU on whose memory collectives may be started (Group.set_stream); one a job."""
+        options = DeviceOptions(ctypes.sizeof(DeviceOptions), number, None, 0)
+        self.library.call(self.library.c.shoal_device_open, self.handle, ctypes.byref(options))
+
     def completions_descriptor(self):
         return self.library.call(self.library.c.shoal_completions_descriptor, self.handle)
 
@@ -269,6 +293,15 @@ class Group:
         request = _pointer()
         self.job.library.call(function, self.handle, *arguments, ctypes.byref(request))
         return Request(self.job, request)
+
+    def set_stream(self, stream):
+        """What this thread starts next is on the job's device, in the order of this stream (its
+        handle); None: in memory."""
+        if self.job.handle is not None and self.handle is not None:
+            on_device = stream is not None
+            self.job.library.call(
+                self.job.library.c.shoal_group_set_stream, self.handle, int(on_device), stream
+            )
 
     def all_reduce(self, send, recv, count, dtype, op):
         return self._start(self.job.library.c.shoal_all_reduce, send, recv, count, dtype, op)
@@ -360,23 +393,40 @@ class Request:
             raise self.job.library.error(result)
         return True
 
+    def wait_stream(self, stream):
+        """Make a stream of the device (its handle) wait for it; nothing is freed. Raises when it
+        has failed already, UnsupportedError where streams of this device cannot wait."""
+        self.job.library.call(self.job.library.c.shoal_request_wait_stream, self.handle, stream)
+
     def free(self):
         handle, self.handle = self.handle, None
         if handle is not None and self.job.handle is not None:
             self.job.library.c.shoal_request_free(handle)
 
 
+def _parameters(parameters):
+    return (Parameter * len(parameters))(*[(None, *parameter) for parameter in parameters])
+
+
 class Fusion:
     """Balanced fusion buffers (shoal_fusion_create) whose gradients the library allocates."""
 
-    def __init__(self, group, parameters, op, threshold_bytes=0, first_buffer_bytes=0):
-        """parameters: [(count, element type)] in the order of the forward pass."""
+    def __init__(
+        self, group, parameters, op, threshold_bytes=0, first_buffer_bytes=0, device_memory=None
+    ):
+        """parameters: [(count, element type)] in the order of the forward pass. device_memory: the
+        address of Fusion.bytes() on the job's device; None: in the arena."""
         self.group = group
         self.job = group.job
         self.c = self.job.library.c
-        array = (Parameter * len(parameters))(*[(None, *parameter) for parameter in parameters])
+        array = _parameters(parameters)
         options = FusionOptions(
-            ctypes.sizeof(FusionOptions), threshold_bytes, first_buffer_bytes, op
+            ctypes.sizeof(FusionOptions),
+            threshold_bytes,
+            first_buffer_bytes,
+            op,
+            int(device_memory is not None),
+            device_memory,
         )
         handle = _pointer()
         self.job.library.call(
@@ -389,6 +439,11 @@ class Fusion:
         )
         self.handle = handle
 
+    @staticmethod
+    def bytes(parameters):
+        """What the buffers of these parameters take."""
+        return load().c.shoal_fusion_bytes(_parameters(parameters), len(parameters))
+
     def gradient(self, index):
         """The address of a gradient; another one after the first step."""
         return self.c.shoal_fusion_gradient(self.handle, index)
@@ -399,6 +454,19 @@ class Fusion:
     def wait(self, timeout_ms):
         """True when the step is done, False when the time has passed first."""
         result = self.c.shoal_fusion_wait(self.handle, timeout_ms)
+        if result == ETIMEOUT:
+            return False
+        if result < 0:
+            raise self.job.library.error(result)
+        return True
+
+    def set_stream(self, stream):
+        """Gradients are ready in the order of this stream, from the next step on."""
+        self.job.library.call(self.c.shoal_fusion_set_stream, self.handle, stream)
+
+    def wait_stream(self, stream, timeout_ms):
+        """wait() by the stream, not the host, but for the first step."""
+        result = self.c.shoal_fusion_wait_stream(self.handle, stream, timeout_ms)
         if result == ETIMEOUT:
             return False
         if result < 0:

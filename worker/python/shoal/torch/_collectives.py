@@ -9,7 +9,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from shoal import errors, library
-from shoal.torch import _tensors
+from shoal.torch import _streams, _tensors
 
 
 def all_reduce(group, operation, tensor, op):
@@ -17,7 +17,7 @@ def all_reduce(group, operation, tensor, op):
     if tensor.layout != torch.strided:
         all_reduce_sparse(group, operation, tensor, op)
         return
-    _tensors.check(tensor, "all_reduce")
+    _check(group, operation, tensor, "all_reduce")
     dtype, code = _tensors.reduction(tensor.dtype, op)
     data = _tensors.flat(tensor)
     address = data.data_ptr()
@@ -30,6 +30,8 @@ def all_reduce_sparse(group, operation, tensor, op):
     has must be known first: this waits for the ranks, as long as the operation may take."""
     if op != ReduceOp.SUM or tensor.layout != torch.sparse_coo:
         raise errors.InvalidError(f"all_reduce: {op} of a {tensor.layout} tensor")
+    if tensor.device.type != "cpu":
+        raise errors.UnsupportedError(f"all_reduce: a sparse tensor on {tensor.device}")
     mine = tensor.detach().coalesce()
     counts = torch.zeros(group.size, dtype=torch.int64)
     counts[group.rank] = mine._nnz()
@@ -54,7 +56,7 @@ def all_reduce_sparse(group, operation, tensor, op):
 
 def reduce(group, operation, tensor, op, root):
     """The root's tensor becomes the reduction; the others' stay."""
-    _tensors.check(tensor, "reduce")
+    _check(group, operation, tensor, "reduce")
     dtype, code = _tensors.reduction(tensor.dtype, op)
     data = _tensors.flat(tensor)
     address = data.data_ptr()
@@ -65,7 +67,7 @@ def reduce(group, operation, tensor, op, root):
 
 def broadcast(group, operation, tensor, root):
     """Everybody's tensor becomes the root's."""
-    _tensors.check(tensor, "broadcast")
+    _check(group, operation, tensor, "broadcast")
     dtype, count = _tensors.movement(tensor)
     data = _tensors.flat(tensor)
     operation.add(group.broadcast(data.data_ptr(), count, dtype, root), data, tensor)
@@ -76,7 +78,7 @@ def broadcast(group, operation, tensor, root):
 def all_gather(group, operation, outputs, tensor):
     """outputs[r] becomes rank r's tensor. Sizes may differ between ranks; each rank gives outputs
     of the sizes that will come."""
-    dtype, _ = _check_all("all_gather", group, [tensor], outputs)
+    dtype, _ = _check_all("all_gather", group, operation, [tensor], outputs)
     if outputs[group.rank].numel() != tensor.numel():
         raise errors.InvalidError(
             f"all_gather: {tensor.numel()} elements are given, and the output for them has"
@@ -89,7 +91,7 @@ def all_gather(group, operation, outputs, tensor):
 
 def reduce_scatter(group, operation, output, inputs, op):
     """`output` becomes the reduction of all ranks' inputs[own rank]."""
-    _check_all("reduce_scatter", group, [output], inputs)
+    _check_all("reduce_scatter", group, operation, [output], inputs)
     dtype, code = _tensors.reduction(output.dtype, op)
     if output.numel() != inputs[group.rank].numel():
         raise errors.InvalidError(
@@ -104,7 +106,7 @@ def reduce_scatter(group, operation, output, inputs, op):
 def gather(group, operation, outputs, tensor, root):
     """On the root outputs[r] becomes rank r's tensor; `outputs` is not looked at elsewhere."""
     outputs = outputs if group.rank == root else None
-    dtype, count = _check_all("gather", group, [tensor], outputs)
+    dtype, count = _check_all("gather", group, operation, [tensor], outputs)
     data = _tensors.flat(tensor)
     places = None if outputs is None else _parts(_receive(operation, outputs))
     operation.add(group.gather(data.data_ptr(), count, places, dtype, root), data, tensor)
@@ -113,7 +115,7 @@ def gather(group, operation, outputs, tensor, root):
 def scatter(group, operation, output, inputs, root):
     """`output` becomes the root's inputs[own rank]; `inputs` is not looked at elsewhere."""
     inputs = inputs if group.rank == root else None
-    dtype, count = _check_all("scatter", group, [output], inputs)
+    dtype, count = _check_all("scatter", group, operation, [output], inputs)
     parts = None if inputs is None else [_tensors.flat(tensor) for tensor in inputs]
     (place,) = _receive(operation, [output])
     given = None if parts is None else _parts(parts)
@@ -122,8 +124,8 @@ def scatter(group, operation, output, inputs, root):
 
 def all_to_all(group, operation, outputs, inputs):
     """inputs[r] goes to rank r, outputs[r] comes from it; of any sizes."""
-    dtype, _ = _check_all("all_to_all", group, [], outputs)
-    _check_all("all_to_all", group, outputs[:1], inputs)
+    dtype, _ = _check_all("all_to_all", group, operation, [], outputs)
+    _check_all("all_to_all", group, operation, outputs[:1], inputs)
     parts = [_tensors.flat(tensor) for tensor in inputs]
     places = _receive(operation, outputs)
     operation.add(group.all_to_all(_parts(parts), _parts(places), dtype), parts, list(inputs))
@@ -134,14 +136,14 @@ def barrier(group, operation):
 
 
 def send(group, operation, tensor, peer, tag):
-    _tensors.check(tensor, "send")
+    _check_in_memory(tensor, "send")
     dtype, count = _tensors.movement(tensor)
     data = _tensors.flat(tensor)
     operation.add(group.send(data.data_ptr(), count, dtype, peer, tag), data, tensor)
 
 
 def recv(group, operation, tensor, peer, tag):
-    _tensors.check(tensor, "recv")
+    _check_in_memory(tensor, "recv")
     dtype, count = _tensors.movement(tensor)
     (place,) = _receive(operation, [tensor])
     operation.add(group.recv(place.data_ptr(), count, dtype, peer, tag))
@@ -155,19 +157,31 @@ def recv_any(group, operation, tensor, tag, source):
     operation.add(group.recv_any(place.data_ptr(), count, dtype, tag, source), source)
 
 
+def _check(group, operation, tensor, what):
+    """Before anything of an operation is started: what it takes, and where all of it must lie."""
+    _tensors.check(tensor, what)
+    operation.place(group, tensor, what)
+
+
+def _check_in_memory(tensor, what):
+    _tensors.check(tensor, what)
+    if _streams.runtime.device_of(tensor) is not None:
+        raise errors.UnsupportedError(f"{what}: a tensor on {tensor.device}; only those in memory")
+
+
 def _finish_with(operation, finisher):
     if finisher:
         operation.finishers.append(finisher)
 
 
-def _check_all(name, group, tensors, listed):
+def _check_all(name, group, operation, tensors, listed):
     """(element type, count) of the first tensor. listed: one tensor for each rank, or None. All must
-    be dense, on the CPU and of one type."""
+    be dense, in one place and of one type."""
     if listed is not None and len(listed) != group.size:
         raise errors.InvalidError(f"{name}: {len(listed)} tensors for a group of {group.size}")
     every = [*tensors, *(listed or [])]
     for tensor in every:
-        _tensors.check(tensor, name)
+        _check(group, operation, tensor, name)
         if tensor.dtype != every[0].dtype:
             raise errors.InvalidError(f"{name}: {every[0].dtype} and {tensor.dtype} together")
     return _tensors.movement(every[0])

@@ -1,8 +1,9 @@
-"""Data-parallel training without copies: gradients that live in fusion buffers in the arena.
+"""Data-parallel training without copies: gradients that live in fusion buffers.
 
 A parameter's .grad is a view of its place in a fusion buffer, so that the backward pass writes the
-gradient where the daemon reads it, and the average comes back to the same place. A buffer is sent
-as soon as its gradients are there, while the backward pass goes on.
+gradient where the daemon reads it, in the arena, and the average comes back to the same place. A
+buffer is sent as soon as its gradients are there, while the backward pass goes on. On a GPU the
+buffers are in its memory, and a full one is copied as a whole; the host waits in the first step only.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.autograd import Variable
 
 from shoal import errors, library
-from shoal.torch import _process_group, _tensors
+from shoal.torch import _process_group, _streams, _tensors
 
 SLICE_MS = 500  # so often a wait looks for signals such as Ctrl-C
 
@@ -49,13 +50,22 @@ class _Gradients:
     def __init__(self, group, parameters, bucket_bytes):
         self.group = group
         self.parameters = parameters
+        self.device = _device_of(parameters)  # None: in memory
+        shapes = [(p.numel(), _element_type(p)) for p in parameters]
+        self.memory = None  # of the buffers, on the device
+        if self.device is not None:
+            group.session.use_device(self.device)
+            size = library.Fusion.bytes(shapes)
+            self.memory = torch.empty(size, dtype=torch.uint8, device=parameters[0].device)
         self.fusion = library.Fusion(
             group._group,
-            [(p.numel(), _element_type(p)) for p in parameters],
+            shapes,
             library.AVG,
             threshold_bytes=bucket_bytes,
             first_buffer_bytes=min(bucket_bytes, 1 << 20),
+            device_memory=None if self.memory is None else self.memory.data_ptr(),
         )
+        self.begun, self.stream = False, None  # of a step on a device
         self.views = []
         self.make_views()
 
@@ -67,6 +77,10 @@ class _Gradients:
         if parameter.numel() == 0:
             return torch.zeros_like(parameter)
         size = parameter.numel() * parameter.element_size()
+        if self.memory is not None:
+            start = self.fusion.gradient(index) - self.memory.data_ptr()
+            place = self.memory[start : start + size]
+            return place.view(parameter.dtype).view(parameter.shape)
         memory = (ctypes.c_char * size).from_address(self.fusion.gradient(index))
         return torch.frombuffer(memory, dtype=parameter.dtype).view(parameter.shape)
 
@@ -85,10 +99,29 @@ class _Gradients:
             return
         self.parameters[index].grad = view
 
+    def ready(self, index):
+        if self.device is not None and not self.begun:
+            self.begun = True
+            self.stream = _streams.runtime.current(self.device)
+            self.fusion.set_stream(_streams.runtime.handle(self.stream))
+        if self.device is not None and self.stream != _streams.runtime.current(self.device):
+            # Another of autograd's: what is on it comes first.
+            _streams.runtime.follow(self.stream, _streams.runtime.current(self.device))
+        self.fusion.ready(index)
+
+    def _wait(self):
+        """True when the step is done: on a GPU, when the current stream has been made to wait."""
+        if self.device is None:
+            return self.fusion.wait(SLICE_MS)
+        current = _streams.runtime.current(self.device)
+        if self.begun and self.stream != current:
+            _streams.runtime.follow(current, self.stream)
+        return self.fusion.wait_stream(_streams.runtime.handle(current), SLICE_MS)
+
     def wait(self):
         """Until all averages are there; the first time, they are in other places than before."""
         end = time.monotonic() + self.group._timeout.total_seconds()
-        while not self.fusion.wait(SLICE_MS):
+        while not self._wait():
             if time.monotonic() >= end:
                 error = errors.TimeoutError(
                     "timed out: the gradients have not been averaged within"
@@ -96,6 +129,7 @@ class _Gradients:
                 )
                 self.group._fail(error)
                 raise error
+        self.begun = False
         attached = [self.attached(index) for index in range(len(self.parameters))]
         self.make_views()
         for index, parameter in enumerate(self.parameters):
@@ -110,17 +144,26 @@ class _Gradients:
         self.fusion.free()
 
 
+def _device_of(parameters):
+    """The number of the device that all parameters are on; None: in memory."""
+    devices = {parameter.device for parameter in parameters}
+    if len(devices) > 1:
+        raise errors.UnsupportedError(f"parameters on {', '.join(sorted(map(str, devices)))} together")
+    return _streams.runtime.device_of(parameters[0])
+
+
 def _element_type(parameter):
-    if parameter.device.type != "cpu" or parameter.dtype not in _tensors.DTYPES:
+    if parameter.device.type not in ("cpu", "cuda") or parameter.dtype not in _tensors.DTYPES:
         raise errors.UnsupportedError(
-            f"a parameter of {parameter.dtype} on {parameter.device}; shoal takes CPU tensors of"
-            f" {_tensors.known_names()}"
+            f"a parameter of {parameter.dtype} on {parameter.device}; shoal takes CPU and CUDA"
+            f" tensors of {_tensors.known_names()}"
         )
     return _tensors.DTYPES[parameter.dtype]
 
 
 class DistributedDataParallel(torch.nn.Module):
-    """Takes the place of torch.nn.parallel.DistributedDataParallel for modules on the CPU.
+    """Takes the place of torch.nn.parallel.DistributedDataParallel, for a module on the CPU or on one
+    CUDA device.
 
     After backward() each parameter's .grad holds the average over the ranks. Gradients accumulate
     over backward passes inside no_sync(). A parameter that a rank has not used counts as zero
@@ -143,8 +186,8 @@ class DistributedDataParallel(torch.nn.Module):
         static_graph=False,
     ):
         super().__init__()
-        if device_ids or output_device is not None:
-            raise errors.UnsupportedError("device_ids: shoal takes modules on the CPU")
+        if len(device_ids or []) > 1:
+            raise errors.UnsupportedError("device_ids: shoal takes a module on one device")
         self.module = module
         self.process_group = _our_group(process_group)
         self.broadcast_buffers = broadcast_buffers
@@ -199,7 +242,7 @@ class DistributedDataParallel(torch.nn.Module):
             Variable._execution_engine.queue_callback(self._on_backward_done)
         if index not in self._ready:
             self._ready.add(index)
-            self._gradients.fusion.ready(index)
+            self._gradients.ready(index)
 
     def _on_backward_done(self):
         """All of this rank's gradients are there: wait for the averages."""
@@ -208,7 +251,7 @@ class DistributedDataParallel(torch.nn.Module):
             for index in range(len(self._trained)):
                 if index not in self._ready and self._gradients.attached(index):
                     # Unused in this pass: zero, or what earlier passes have accumulated.
-                    self._gradients.fusion.ready(index)
+                    self._gradients.ready(index)
             self._gradients.wait()
             for index in list(self._untouched):
                 if used is not None and not used[index]:

@@ -95,6 +95,7 @@ class ProcessGroup(c10d.ProcessGroup):
         operation = _work.Operation(
             f"{name} (number {self._sequence} of group {self._name}, ranks {_list(self._ranks)})",
             timeout.total_seconds(),
+            self.session,
         )
         operation.value = value
         try:
@@ -105,6 +106,8 @@ class ProcessGroup(c10d.ProcessGroup):
                 self._fail(error if isinstance(error, errors.ShoalError) else None)
                 self.session.completions.drain(operation)
             raise
+        finally:
+            operation.placed(self._group)
         work = operation.make_work(self.session.completions, self._fail)
         if self._coalescing is not None:
             self._coalescing.append(operation)

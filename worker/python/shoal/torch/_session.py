@@ -7,7 +7,7 @@ import threading
 import weakref
 
 from shoal import errors, library
-from shoal.torch import _rendezvous, _work
+from shoal.torch import _rendezvous, _streams, _work
 
 _sessions = weakref.WeakSet()
 
@@ -19,6 +19,8 @@ class Session:
     def __init__(self, store, rank, size, timeout):
         self.lock = threading.Lock()
         self.groups = 0
+        self.device = None  # its number
+        self.stream = None  # onto which collectives on it end
         self.arena_users = weakref.WeakSet()  # detach() is called before the arena goes
         self.place = _rendezvous.meet(store, rank, size, timeout)
         try:
@@ -43,6 +45,18 @@ class Session:
         atexit.unregister(close_all)
         atexit.register(close_all)
         multiprocessing.util.Finalize(None, close_all, exitpriority=100)
+
+    def use_device(self, number):
+        """Open the job's device at the first tensor on it."""
+        with self.lock:
+            if self.device is None:
+                self.job.open_device(number)
+                self.stream = _streams.runtime.make(number)
+                self.device = number
+            elif self.device != number:
+                raise errors.UnsupportedError(
+                    f"a tensor on CUDA device {number}: this process uses device {self.device}"
+                )
 
     def acquire(self):
         with self.lock:

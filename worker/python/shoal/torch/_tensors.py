@@ -67,8 +67,10 @@ def movement(tensor):
 def check(tensor, what):
     if tensor.is_sparse or tensor.layout != torch.strided:
         raise errors.InvalidError(f"{what}: a {tensor.layout} tensor; shoal takes dense tensors")
-    if tensor.device.type != "cpu":
-        raise errors.UnsupportedError(f"{what}: a tensor on {tensor.device}; shoal takes CPU tensors")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise errors.UnsupportedError(
+            f"{what}: a tensor on {tensor.device}; shoal takes CPU and CUDA tensors"
+        )
 
 
 def flat(tensor):

@@ -22,7 +22,7 @@ def register_backend(name, create):
     register = dist.Backend.register_backend
     arguments = {"extended_api": True}
     if "devices" in inspect.signature(register).parameters:  # 2.0 and later
-        arguments["devices"] = ["cpu"]
+        arguments["devices"] = ["cpu", "cuda"]
     register(name, lambda options, _: create(options), **arguments)
 
 

@@ -19,6 +19,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from shoal import errors
+from shoal.torch import _streams
 
 # So long a wait in C lasts at the most before Python looks for signals such as Ctrl-C.
 SLICE_S = 0.5
@@ -33,8 +34,11 @@ _failed = collections.deque()  # the keys above whose operation has failed
 class Operation:
     """One call of torch: the requests of the library that it made, what follows them, its Work."""
 
-    def __init__(self, name, timeout_s):
+    def __init__(self, name, timeout_s, session=None):
         self.name = name
+        self.session = session
+        self.device = self.event = None  # where its tensors are, if not in memory; its end there
+        self.places = set()  # of its tensors
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
         self.requests = collections.deque()
@@ -46,6 +50,23 @@ class Operation:
         self._lock = threading.Lock()  # who holds it uses the requests
         self._finished = self._claimed = self._look_again = False
 
+    def place(self, group, tensor, what):
+        """Called for each tensor, before any request: requests are of the device that it is on, in
+        the order of the stream that is current."""
+        device = _streams.runtime.device_of(tensor)
+        self.places.add(device)
+        if len(self.places) > 1:
+            raise errors.InvalidError(f"{what}: tensors in memory and on a device together")
+        if device is None or self.device is not None:
+            return
+        self.session.use_device(device)
+        self.device = device
+        group.set_stream(_streams.runtime.handle(_streams.runtime.current(device)))
+
+    def placed(self, group):
+        if self.device is not None:
+            group.set_stream(None)
+
     def add(self, request, *kept):
         self.requests.append(request)
         self.kept.extend(kept)
@@ -55,14 +76,44 @@ class Operation:
         self._completions = completions
         self._on_failure = on_failure
         self._inner = torch.futures.Future()
+        on_stream = self.device is not None and not self.error and self._end_on_stream()
+        if on_stream:
+            self._inner = _streams.runtime.future(self.device)
         # An exception in a callback is the only way to give a future an error that C++ sees.
         self.future = self._inner.then(self._outcome)
         # The first callback: when a waiter goes on, the Work is complete.
         self.future.add_done_callback(lambda _: self.published.set())
         self.work = c10d._create_work_from_future(self.future)
         _operations[id(self.work)] = self
+        if on_stream:
+            # Complete as nccl's works are: whoever waits has its stream wait, in C++ too.
+            with _streams.runtime.using(self.session.stream):
+                self._inner.set_result(None)
         completions.add(self)
         return self.work
+
+    def _end_on_stream(self):
+        """Let the session's stream wait for the requests, and do what follows them. False: streams
+        of this device cannot; or a request has failed, which shows when it is waited for."""
+        stream = self.session.stream
+        try:
+            for request in self.requests:
+                request.wait_stream(_streams.runtime.handle(stream))
+        except errors.ShoalError:
+            return False
+        if self.finishers:
+            with _streams.runtime.using(stream):
+                for finisher in self.finishers:
+                    finisher()
+            self.finishers.clear()
+        for tensor in _tensors_in(self.kept):
+            _streams.runtime.record(tensor, stream)
+        self.event = _streams.runtime.event(stream)
+        return True
+
+    def unfinished(self):
+        """Its time may still run out."""
+        return not (self._finished or self.error if self.event else self.published.is_set())
 
     def _outcome(self, _):
         if self.error:
@@ -141,7 +192,7 @@ class Operation:
         )
 
     def _publish(self):
-        """Tell whoever waits, once."""
+        """Tell whoever waits, once. Of a stream's end they know; not of a failure."""
         with self._lock:
             first, self._claimed = not self._claimed, True
         if not first:
@@ -151,12 +202,15 @@ class Operation:
             _failed.append(id(self.work))
             if len(_failed) > FAILED_KEPT:
                 _operations.pop(_failed.popleft(), None)
-        self._inner.set_result(None)
+        if not self.event:
+            self._inner.set_result(None)
         if not self.error:
             _operations.pop(id(self.work), None)
 
     def wait(self, timeout_s):
         """Until it is published; raises its error, or TimeoutError after timeout_s (None: never)."""
+        if self.event:
+            return self._join()
         end = self.deadline if timeout_s is None else time.monotonic() + timeout_s
         while not self.published.is_set():
             left_s = end - time.monotonic()
@@ -171,6 +225,21 @@ class Operation:
         if self.error:
             raise self.error
         return True
+
+
+    def _join(self):
+        if self.error:
+            raise self.error
+        _streams.runtime.join(self.device, self.event)
+        return True
+
+
+def _tensors_in(kept):
+    for item in kept:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            yield from _tensors_in(item)
 
 
 class AllOf:
@@ -250,7 +319,7 @@ class Completions(threading.Thread):
         idle = self.sleeps_until if self.sleeps_until > time.monotonic() else math.inf
         with self.lock:
             self.sleeps_until = min(
-                (o.deadline for o in self.pending.values() if not o.published.is_set()),
+                (o.deadline for o in self.pending.values() if o.unfinished()),
                 default=idle,
             )
         if self.sleeps_until == math.inf:
@@ -265,7 +334,7 @@ class Completions(threading.Thread):
             if operation.advance():
                 with self.lock:
                     self.pending.pop(key, None)
-            elif now >= operation.deadline and not operation.published.is_set():
+            elif now >= operation.deadline and operation.unfinished():
                 operation.expire()
 
     def stop(self, error):

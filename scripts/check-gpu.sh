@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# The device path on a real GPU, which all ranks share: every collective with exact values, training,
+# and, where Python has torch with CUDA, the PyTorch backend beside gloo.
+#
+#   check-gpu.sh FOLDER    a build tree or a bundle (scripts/bundle.sh); the bundle's copy needs none
+#
+# Ends with "N passed, N failed", or with a line SKIP and the reason where there is no GPU.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+folder=$(cd "${1:-$here/../..}" && pwd)
+bin=$folder/bin
+python=${PYTHON:-python3}
+package=$folder/python
+[[ -d $package ]] || package=$here/../worker/python
+export SHOAL_LIBRARY=$folder/lib/libshoal.so PYTHONPATH=$package
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+if [[ ! -x $bin/shoalrun ]]; then
+    printf '%s: no programs there\n' "$folder" >&2
+    exit 2
+fi
+# A device that the library cannot open is the reason; anything else is a failure.
+if ! "$bin/shoalrun" -n 1 -- "$bin/shoalperf" all_reduce -b 4 -n 1 --device cuda >"$log" 2>&1 &&
+    grep -qE 'no CUDA driver|built without CUDA|this process has 0|CUDA_ERROR_NO_DEVICE' "$log"; then
+    printf 'SKIP check-gpu: %s\n' "$(grep -m 1 -oE 'GPU [0-9]+.*' "$log")"
+    exit 0
+fi
+
+passed=0 failed=0
+check() {
+    local what=$1 status=0
+    shift
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    if ((status == 0)); then
+        passed=$((passed + 1))
+        printf 'ok      %s\n' "$what"
+    else
+        failed=$((failed + 1))
+        printf 'FAILED  %s: exit status %d\n' "$what" "$status"
+        tail -n 20 "$log"
+    fi
+}
+
+perf() {
+    local ranks=$1
+    shift
+    check "$* ($ranks ranks)" "$bin/shoalrun" --timeout 120 -n "$ranks" -- "$bin/shoalperf" "$@" \
+        --device cuda -w 1 -n 3
+}
+
+for ranks in 1 2 4; do
+    perf "$ranks" all_reduce -b 4 -e 64M -f 64
+    perf "$ranks" all_reduce -d all -o all --count 1,1001,100003
+    perf "$ranks" all_reduce --in-place -b 16M -d bfloat16 -o avg
+done
+for collective in reduce broadcast barrier all_gather reduce_scatter gather scatter all_to_all; do
+    perf 2 "$collective" -b 100 -e 16M -f 400
+done
+for collective in all_gather reduce_scatter gather scatter all_to_all; do
+    perf 4 "$collective" --uneven -b 1M
+done
+check 'two nodes' "$bin/shoalrun" --nodes 2 -n 2 -- "$bin/shoalperf" all_reduce -b 1M -e 64M -f 8 --device cuda
+check 'shoal-digits' "$bin/shoalrun" -n 2 -- "$bin/shoal-digits" --device cuda
+
+torch_with_cuda() {
+    "$python" -c 'import torch, torch.distributed as d; assert d.is_available() and torch.cuda.is_available()' \
+        2>/dev/null
+}
+losses() {
+    "$bin/shoalrun" --timeout 240 -n 2 -- "$python" "$package/examples/transformer_ddp.py" \
+        --device cuda --steps 10 "$@" | grep -o '"losses".*'
+}
+same_losses() {
+    local ours theirs
+    ours=$(losses "$@") && theirs=$(losses --backend gloo) &&
+        "$python" - "$ours" "$theirs" <<'PYTHON'
+import json, sys
+ours, theirs = (json.loads("{" + text)["losses"] for text in sys.argv[1:])
+print(ours, theirs)
+sys.exit(not (len(ours) == len(theirs) == 10 and all(abs(a - b) < 1e-3 for a, b in zip(ours, theirs))))
+PYTHON
+}
+if torch_with_cuda; then
+    check "torch's DDP on CUDA tensors, as on gloo" same_losses
+    check "shoal's DDP on CUDA tensors, as on gloo" same_losses --zero-copy
+else
+    printf 'SKIP check-gpu torch: %s has no torch with CUDA\n' "$python"
+fi
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0))

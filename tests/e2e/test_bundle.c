@@ -1,0 +1,120 @@
+/* A bundle: moved to another place, it runs with the libraries that are in it. Whether there is a
+ * GPU is asked by the script that is in it too. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/cluster.h"
+#include "tests/lib/cuda_stand_in.h"
+#include "tests/lib/suite.h"
+
+#ifdef SHOAL_SANITIZED
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+/* Output of a command that must end well, or NULL; the caller frees it. */
+static char *output_of(const char *const *argv)
+{
+    struct process *process = process_run(argv);
+    int code = process_wait(process, 240000);
+    ck_assert_msg(code == 0, "%s: exit code %d\n%.1500s\n%.1500s", argv[0], code,
+                  process_output(process), process_errors(process));
+    char *text = strdup(process_output(process));
+    process_free(process);
+    return text;
+}
+
+static char *make_bundle(const char *directory)
+{
+    char made[300], moved[300];
+    snprintf(made, sizeof(made), "%s/made", directory);
+    snprintf(moved, sizeof(moved), "%s/moved here", directory);
+    const char *argv[] = {TEST_SOURCE_DIR "/scripts/bundle.sh", TEST_BUILD_DIR, made, NULL};
+    char *said = output_of(argv);
+    ck_assert_ptr_nonnull(strstr(said, " programs, "));
+    free(said);
+    ck_assert_int_eq(rename(made, moved), 0);
+    return strdup(moved);
+}
+
+static char *in(const char *folder, const char *name)
+{
+    char *path = NULL;
+    ck_assert_int_gt(asprintf(&path, "%s/%s", folder, name), 0);
+    return path;
+}
+
+/* Every library but the system's own comes out of the bundle. */
+static void check_libraries(const char *folder, const char *program)
+{
+    char *path = in(folder, program), *rest = NULL;
+    const char *argv[] = {"/usr/bin/ldd", path, NULL};
+    char *text = output_of(argv);
+    int own = 0;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        const char *place = strstr(line, "=> ");
+        bool of_libc = strstr(line, "libc.so") || strstr(line, "libm.so") ||
+                       strstr(line, "libdl.so") || strstr(line, "librt.so") ||
+                       strstr(line, "libpthread.so") || strstr(line, "libresolv.so");
+        ck_assert_msg(!strstr(line, "not found"), "%s: %s", program, line);
+        if (!place || of_libc)
+            continue;
+        ck_assert_msg(strstr(place, "/moved here/") != NULL, "%s: %s", program, line);
+        own++;
+    }
+    ck_assert_int_gt(own, 0);
+    free(text);
+    free(path);
+}
+
+START_TEST(test_bundle)
+{
+    if (SANITIZED) {
+        suite_skip("bundle", "a sanitized build needs libraries that no bundle has");
+        return;
+    }
+    char *directory = suite_make_directory();
+    char *folder = make_bundle(directory);
+    check_libraries(folder, "bin/shoald");
+    check_libraries(folder, "bin/shoalperf");
+    check_libraries(folder, "lib/libshoal.so");
+    char *run = in(folder, "bin/shoalrun"), *perf = in(folder, "bin/shoalperf");
+    char *digits = in(folder, "bin/shoal-digits"), *check = in(folder, "share/shoal/check-gpu.sh");
+    const char *reduce[] = {run,  "--timeout",  "100", "--nodes", "2",  "-n", "2", "--",
+                            perf, "all_reduce", "-b",  "1M",      "-n", "2",  NULL};
+    char *text = output_of(reduce);
+    ck_assert_ptr_nonnull(strstr(text, "Out of bounds values : 0 OK"));
+    free(text);
+    const char *train[] = {run,   "--timeout",   "100",      "-n", "2",
+                           "--",  digits,        "--epochs", "1",  "--accuracy-min",
+                           "0.1", "--no-verify", NULL};
+    free(output_of(train));
+    if (!stand_in_missing()) {
+        /* A driver that can do nothing is no GPU. */
+        setenv("SHOAL_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
+        const char *argv[] = {check, NULL};
+        text = output_of(argv);
+        ck_assert_ptr_nonnull(strstr(text, "SKIP check-gpu: GPU 0: no CUDA driver"));
+        free(text);
+    }
+    free(run);
+    free(perf);
+    free(digits);
+    free(check);
+    free(folder);
+    suite_remove_directory(directory);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("bundle");
+    TCase *core = tcase_create("core");
+    tcase_set_timeout(core, 280);
+    tcase_add_test(core, test_bundle);
+    suite_add_tcase(suite, core);
+    return suite_main(suite);
+}

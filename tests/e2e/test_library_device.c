@@ -1,0 +1,194 @@
+/* Collectives on a device's memory over real daemons, on the stand-in for CUDA's driver:
+ * shoalperf's exact values for every collective and type, results equal to those of memory bit for
+ * bit, and what the others hear when one rank's device fails. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/cuda_stand_in.h"
+#include "tests/lib/library_job.h"
+#include "tests/lib/perf_run.h"
+#include "tests/lib/suite.h"
+
+static void use_stand_in(void)
+{
+    setenv("SHOAL_CUDA_LIBRARY", stand_in_open()->path, 1);
+}
+
+START_TEST(test_every_type)
+{
+    use_stand_in();
+    ck_assert_int_eq(perf_rows_measured("--nodes 2 -n 2", "all_reduce --device cuda -o sum --count "
+                                                          "1,1001,100003 -w 0 -n 1 -d all"),
+                     3 * 8);
+    ck_assert_int_eq(perf_rows_measured("--nodes 1 -n 3 --cpu-nodes 1",
+                                        "all_reduce --device cuda --in-place -o avg "
+                                        "-b 4 -e 4M -f 64 -w 1 -n 2 -d bfloat16"),
+                     4);
+}
+END_TEST
+
+START_TEST(test_every_collective)
+{
+    static const char *const collectives[] = {"reduce -r 1",
+                                              "broadcast -r 2",
+                                              "barrier",
+                                              "all_gather",
+                                              "all_gather --in-place",
+                                              "reduce_scatter --uneven",
+                                              "reduce_scatter --in-place",
+                                              "gather --uneven -r 2",
+                                              "scatter --in-place -r 1",
+                                              "all_to_all --uneven",
+                                              "all_to_all"};
+    use_stand_in();
+    for (size_t i = 0; i < sizeof(collectives) / sizeof(collectives[0]); i++) {
+        char words[200];
+        snprintf(words, sizeof(words), "%s --device cuda -b 100 -e 1M -f 10000 -w 1 -n 1",
+                 collectives[i]);
+        int rows = perf_rows_measured("--nodes 2 -n 2", words);
+        ck_assert_int_eq(rows, strcmp(collectives[i], "barrier") == 0 ? 1 : 2);
+    }
+}
+END_TEST
+
+/* The line that says which bits the ranks of a training run hold. */
+static char *trained_bits(const char *device)
+{
+    const char *argv[] = {CLUSTER_BIN "shoalrun",
+                          "--timeout",
+                          "200",
+                          "--nodes",
+                          "2",
+                          "-n",
+                          "2",
+                          "--",
+                          CLUSTER_BIN "shoal-digits",
+                          "--device",
+                          device,
+                          "--epochs",
+                          "2",
+                          "--accuracy-min",
+                          "0.5",
+                          "--no-verify",
+                          NULL};
+    struct process *process = process_run(argv);
+    int code = process_wait(process, 240000);
+    ck_assert_msg(code == 0, "exit code %d\n%.1000s\n%.1000s", code, process_output(process),
+                  process_errors(process));
+    const char *bits = strstr(process_output(process), "FNV-1a");
+    ck_assert_ptr_nonnull(bits);
+    char *line = strndup(bits, strcspn(bits, ")"));
+    process_free(process);
+    return line;
+}
+
+START_TEST(test_training)
+{
+    use_stand_in();
+    char *in_memory = trained_bits("cpu"), *on_device = trained_bits("cuda");
+    ck_assert_str_eq(in_memory, on_device);
+    free(in_memory);
+    free(on_device);
+}
+END_TEST
+
+static void check_bits(struct library_rank *self)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    shoal_group *world = shoal_world(self->job);
+    const size_t counts[] = {7, 4096, 100001};
+    const enum shoal_dtype dtypes[] = {SHOAL_F32, SHOAL_BF16, SHOAL_F16, SHOAL_I64};
+    GOOD(shoal_device_open(self->job, &options));
+    void *stream = shoal_device_stream(self->job);
+    for (size_t i = 0; i < 12; i++) {
+        size_t count = counts[i / 4], bytes = count * shoal_dtype_bytes(dtypes[i % 4]);
+        uint8_t *data = malloc(bytes), *expected = malloc(bytes);
+        shoal_request *request;
+        library_fill(dtypes[i % 4], data, count, self->rank, i);
+        GOOD(shoal_all_reduce(world, data, expected, count, dtypes[i % 4], SHOAL_AVG, NULL));
+        void *memory = shoal_device_alloc(self->job, bytes);
+        GOOD(shoal_device_copy(self->job, memory, data, bytes));
+        GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, stream));
+        GOOD(shoal_all_reduce(world, memory, memory, count, dtypes[i % 4], SHOAL_AVG, &request));
+        GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_HOST, NULL));
+        GOOD(shoal_request_wait_stream(request, stream));
+        shoal_request_free(request);
+        GOOD(shoal_device_copy(self->job, data, memory, bytes));
+        ck_assert_int_eq(memcmp(data, expected, bytes), 0);
+        shoal_device_free(self->job, memory);
+        free(data);
+        free(expected);
+    }
+}
+
+START_TEST(test_same_bits_as_in_memory)
+{
+    use_stand_in();
+    stand_in_open()->seed(3);
+    library_cluster_run(2, NULL, 2, check_bits, NULL);
+}
+END_TEST
+
+static void check_device_fails(struct library_rank *self)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    shoal_group *world = shoal_world(self->job);
+    int *blamed = self->of->argument, result = SHOAL_OK;
+    GOOD(shoal_device_open(self->job, &options));
+    void *stream = shoal_device_stream(self->job);
+    float *memory = shoal_device_alloc(self->job, 1 << 20);
+    GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, stream));
+    GOOD(shoal_all_reduce(world, memory, memory, 1 << 18, SHOAL_F32, SHOAL_SUM, NULL));
+    if (library_meet(self))
+        stand_in_open()->fail_call("cuMemcpyAsync", 5, 719);
+    library_meet(self);
+    while (result == SHOAL_OK)
+        result = shoal_all_reduce(world, memory, memory, 1 << 18, SHOAL_F32, SHOAL_SUM, NULL);
+    if (result == SHOAL_ESYSTEM) {
+        ck_assert_ptr_nonnull(strstr(shoal_error_text(), "GPU 0, stand-in: cuMemcpyAsync"));
+        *blamed = self->rank;
+    } else {
+        ck_assert_msg(result == SHOAL_ELOST, "%d: %s", result, shoal_error_text());
+        ck_assert_ptr_nonnull(strstr(shoal_error_text(), "rank "));
+    }
+    char heard[256];
+    snprintf(heard, sizeof(heard), "%s", shoal_error_text());
+    shoal_device_free(self->job, memory);
+    library_meet(self);
+    char who[32];
+    snprintf(who, sizeof(who), "rank %d ", *blamed);
+    ck_assert_msg(self->rank == *blamed || strstr(heard, who), "%s: %s", who, heard);
+}
+
+START_TEST(test_device_of_one_rank_fails)
+{
+    int blamed = -1;
+    use_stand_in();
+    stand_in_open()->set_version(12000); /* each chunk by a call of its own */
+    struct cluster *cluster = cluster_start(2, NULL);
+    library_job_run(cluster, "device", 2, check_device_fails, &blamed);
+    ck_assert_int_ge(blamed, 0);
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+    struct stand_in_live live = stand_in_open()->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events + live.registrations, 0);
+}
+END_TEST
+
+int main(void)
+{
+    if (stand_in_missing()) {
+        suite_skip("library_device", "%s", stand_in_missing());
+        return EXIT_SUCCESS;
+    }
+    Suite *suite = suite_create("library_device");
+    TCase *core = tcase_create("core");
+    tcase_set_timeout(core, 240);
+    tcase_add_test(core, test_every_type);
+    tcase_add_test(core, test_every_collective);
+    tcase_add_test(core, test_training);
+    tcase_add_test(core, test_same_bits_as_in_memory);
+    tcase_add_test(core, test_device_of_one_rank_fails);
+    suite_add_tcase(suite, core);
+    return suite_main(suite);
+}

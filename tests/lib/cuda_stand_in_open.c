@@ -1,0 +1,55 @@
+#include <check.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/cuda_stand_in.h"
+
+#define PATH TEST_BUILD_DIR "/tests/lib/libcuda.so.1"
+
+const char *stand_in_missing(void)
+{
+    return access(PATH, R_OK) == 0 ? NULL : "built without CUDA's headers";
+}
+
+static void find(void *library, const char *name, void *place, size_t bytes)
+{
+    void *found = dlsym(library, name);
+    ck_assert_msg(found != NULL, "%s: %s", name, dlerror());
+    memcpy(place, &found, bytes);
+}
+
+static struct stand_in made;
+
+static void load(void)
+{
+    void *library = dlopen(PATH, RTLD_NOW | RTLD_LOCAL);
+    ck_assert_msg(library != NULL, "%s", dlerror());
+#define FIND(name) find(library, "stand_in_" #name, (void *)&made.name, sizeof(made.name))
+    FIND(seed);
+    FIND(set_version);
+    FIND(set_memory_operations);
+    FIND(fail_call);
+    FIND(break_device);
+    FIND(calls);
+    FIND(failed);
+    FIND(unpinned);
+    FIND(late_frees);
+    FIND(stream_make);
+    FIND(stream_drop);
+    FIND(stream_hold);
+    FIND(stream_let_go);
+    FIND(stream_copy);
+    FIND(stream_finish);
+    FIND(stream_limit);
+    FIND(live);
+    made.path = PATH;
+}
+
+const struct stand_in *stand_in_open(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load);
+    return &made;
+}

@@ -1,0 +1,95 @@
+"""torch.cuda on the stand-in for CUDA's driver: tensors in memory count as the device's, and streams
+are the stand-in's, so that results of collectives are late, and whoever looks too early sees it."""
+
+import contextlib
+import ctypes
+import os
+
+import torch
+from shoal import library
+from shoal.torch import _streams
+
+
+class Stream:
+    def __init__(self, library):
+        self.library = library
+        self.handle = library.stand_in_stream_make()
+
+    def __eq__(self, other):
+        return self.handle == other.handle
+
+    __hash__ = None
+
+    def hold(self):
+        self.library.stand_in_stream_hold(self.handle)
+
+    def let_go(self):
+        self.library.stand_in_stream_let_go(self.handle)
+
+    def finish(self):
+        self.library.stand_in_stream_finish(self.handle)
+
+
+class FakeCuda:
+    """strict: the host goes on, as on a GPU. Else it waits where torch's own work, which the CPU does
+    at once, would be put onto a stream or look at a result: for programs that know of no streams."""
+
+    def __init__(self, strict=False):
+        self.strict = strict
+        self.library = ctypes.CDLL(os.environ["SHOAL_CUDA_LIBRARY"])
+        for name in ("make", "hold", "let_go", "finish", "follow"):
+            function = getattr(self.library, f"stand_in_stream_{name}")
+            function.restype = ctypes.c_void_p if name == "make" else None
+            function.argtypes = [ctypes.c_void_p] * {"make": 0, "follow": 2}.get(name, 1)
+        self.library.stand_in_set_any_memory(True)
+        self.now = Stream(self.library)
+        self.recorded = []
+
+    def device_of(self, tensor):
+        return 0 if tensor.device.type == "cpu" and tensor.layout == torch.strided else None
+
+    def current(self, device):
+        return self.now
+
+    def make(self, device):
+        return Stream(self.library)
+
+    def handle(self, stream):
+        return stream.handle
+
+    @contextlib.contextmanager
+    def using(self, stream):
+        if not self.strict:
+            stream.finish()
+        yield
+
+    def event(self, stream):
+        return stream
+
+    def join(self, device, event):
+        self.follow(self.now, event)
+        if not self.strict:
+            self.now.finish()
+
+    def follow(self, stream, other):
+        self.library.stand_in_stream_follow(stream.handle, other.handle)
+
+    def record(self, tensor, stream):
+        self.recorded.append((tensor.data_ptr(), stream.handle))
+
+    def future(self, device):
+        return torch.futures.Future()
+
+
+def install(strict=False):
+    runtime = _streams.runtime = FakeCuda(strict)
+    wait_stream = library.Fusion.wait_stream
+
+    def wait_and_finish(self, stream, timeout_ms):
+        done = wait_stream(self, stream, timeout_ms)
+        if not runtime.strict:
+            runtime.now.finish()
+        return done
+
+    library.Fusion.wait_stream = wait_and_finish
+    return runtime

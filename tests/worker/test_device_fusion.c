@@ -1,0 +1,222 @@
+/* Fusion buffers on a device: what they give is what those in memory give, in the order of streams.
+ */
+#include "worker/shoal.h"
+
+#include "tests/lib/cuda_stand_in.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PARAMETERS = 40, STEPS = 5 };
+
+static size_t count_of(int index)
+{
+    return (size_t)(index * 97 % 700) + 1;
+}
+
+static float value(int rank, int step, int index, size_t i)
+{
+    return (float)(rank + 1) * 0.37f + (float)step * 1.1f +
+           (float)(index * 3 + (int)(i % 50)) * 0.01f;
+}
+
+static void make_gradient(float *to, int rank, int step, int index)
+{
+    for (size_t i = 0; i < count_of(index); i++)
+        to[i] = value(rank, step, index, i);
+}
+
+/* A parameter has no gradient in some steps. */
+static bool absent(int step, int index)
+{
+    return (step * 7 + index) % 11 == 0;
+}
+
+struct side {
+    shoal_fusion *fusion;
+    float *own[PARAMETERS]; /* the caller's gradients; NULL: in the buffer */
+};
+
+static void make_side(struct member *member, struct side *side, int own_every, int on_device,
+                      void *device_memory)
+{
+    struct shoal_parameter parameters[PARAMETERS];
+    for (int i = 0; i < PARAMETERS; i++) {
+        size_t bytes = count_of(i) * sizeof(float);
+        side->own[i] = NULL;
+        if (own_every && i % own_every == 0)
+            side->own[i] = on_device ? shoal_device_alloc(member->job, bytes) : malloc(bytes);
+        parameters[i] = (struct shoal_parameter){side->own[i], count_of(i), SHOAL_F32};
+    }
+    struct shoal_fusion_options options = {.struct_size = sizeof(options),
+                                           .threshold_bytes = 9000,
+                                           .first_buffer_bytes = 3000,
+                                           .op = SHOAL_AVG,
+                                           .on_device = on_device,
+                                           .device_memory = device_memory};
+    GOOD(shoal_fusion_create(shoal_world(member->job), parameters, PARAMETERS, &options,
+                             &side->fusion));
+}
+
+static void free_side(struct member *member, struct side *side, int on_device)
+{
+    shoal_fusion_free(side->fusion);
+    for (int i = 0; i < PARAMETERS; i++) {
+        if (on_device)
+            shoal_device_free(member->job, side->own[i]);
+        else
+            free(side->own[i]);
+    }
+}
+
+/* In memory, and on the device with the copies on a stream that is late now and then. */
+static void check_steps(struct member *member, int own_every, void *device_memory)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct side host, device;
+    void *stream = cuda->stream_make(), *side_stream = cuda->stream_make();
+    float *data[PARAMETERS], *results[STEPS][PARAMETERS];
+    make_side(member, &host, own_every, 0, NULL);
+    make_side(member, &device, own_every, 1, device_memory);
+    GOOD(shoal_fusion_set_stream(device.fusion, stream));
+    for (int i = 0; i < PARAMETERS; i++)
+        data[i] = malloc(count_of(i) * sizeof(float));
+    for (int step = 0; step < STEPS; step++) {
+        bool held = step > 0 && (step + member->rank) % 2;
+        if (held)
+            cuda->stream_hold(stream);
+        for (int k = 0; k < PARAMETERS; k++) {
+            int i = PARAMETERS - 1 - (k + member->rank) % PARAMETERS;
+            size_t bytes = count_of(i) * sizeof(float);
+            if (absent(step, i))
+                continue;
+            make_gradient(shoal_fusion_gradient(host.fusion, (size_t)i), member->rank, step, i);
+            GOOD(shoal_fusion_ready(host.fusion, (size_t)i));
+            /* Not before the stream comes to it: that of the step before may still be copied. */
+            float *source = shoal_device_alloc(member->job, bytes);
+            make_gradient(data[i], member->rank, step, i);
+            GOOD(shoal_device_copy(member->job, source, data[i], bytes));
+            cuda->stream_copy(stream, shoal_fusion_gradient(device.fusion, (size_t)i), source,
+                              bytes);
+            results[step][i] = source; /* freed later, and used for the result until then */
+            GOOD(shoal_fusion_ready(device.fusion, (size_t)i));
+        }
+        GOOD(shoal_fusion_wait(host.fusion, -1));
+        if (held)
+            cuda->stream_let_go(stream);
+        GOOD(shoal_fusion_wait_stream(device.fusion, stream, -1));
+        for (int i = 0; i < PARAMETERS; i++) {
+            size_t bytes = count_of(i) * sizeof(float);
+            if (absent(step, i))
+                results[step][i] = shoal_device_alloc(member->job, bytes);
+            cuda->stream_copy(stream, results[step][i],
+                              shoal_fusion_gradient(device.fusion, (size_t)i), bytes);
+        }
+        cuda->stream_finish(stream);
+        for (int i = 0; i < PARAMETERS; i++) {
+            size_t bytes = count_of(i) * sizeof(float);
+            GOOD(shoal_device_copy(member->job, data[i], results[step][i], bytes));
+            ck_assert_msg(memcmp(data[i], shoal_fusion_gradient(host.fusion, (size_t)i), bytes) ==
+                              0,
+                          "step %d, parameter %d", step, i);
+            shoal_device_free(member->job, results[step][i]);
+        }
+    }
+    struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics)};
+    GOOD(shoal_fusion_statistics(device.fusion, &statistics));
+    ck_assert_uint_gt(statistics.buffers, 3);
+    for (int i = 0; i < PARAMETERS; i++)
+        free(data[i]);
+    free_side(member, &host, 0);
+    free_side(member, &device, 1);
+    cuda->stream_drop(stream);
+    cuda->stream_drop(side_stream);
+}
+
+static void check_fusion(struct member *member)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = stand_in_open()->path};
+    struct shoal_parameter parameters[PARAMETERS];
+    struct shoal_fusion_options on_device = {.struct_size = sizeof(on_device), .on_device = 1};
+    shoal_fusion *fusion;
+    for (int i = 0; i < PARAMETERS; i++)
+        parameters[i] = (struct shoal_parameter){NULL, count_of(i), SHOAL_F32};
+    BAD(shoal_fusion_create(shoal_world(member->job), parameters, PARAMETERS, &on_device, &fusion),
+        SHOAL_ESTATE, "no device");
+    GOOD(shoal_device_open(member->job, &options));
+    check_steps(member, 0, NULL);
+    check_steps(member, 1, NULL);
+    void *memory = shoal_device_alloc(member->job, shoal_fusion_bytes(parameters, PARAMETERS));
+    check_steps(member, 3, memory);
+    shoal_device_free(member->job, memory);
+}
+
+START_TEST(test_fusion_is_the_hosts)
+{
+    const struct stand_in *cuda = stand_in_open();
+    cuda->seed((uint64_t)_i);
+    cuda->set_memory_operations(_i != 2);
+    world_run(&(struct fake_daemon_options){.world_size = (uint32_t)_i % 3 + 1,
+                                            .chunk_bytes = 1024,
+                                            .seed = (uint64_t)_i},
+              check_fusion);
+    struct stand_in_live live = cuda->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+    ck_assert_int_eq(live.registrations + live.allocations, 0);
+}
+END_TEST
+
+static void check_misuse(struct member *member)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = stand_in_open()->path};
+    struct side host, device;
+    GOOD(shoal_device_open(member->job, &options));
+    make_side(member, &host, 0, 0, NULL);
+    make_side(member, &device, 0, 1, NULL);
+    BAD(shoal_fusion_set_stream(host.fusion, NULL), SHOAL_EINVALID, "not on a device");
+    BAD(shoal_fusion_wait_stream(host.fusion, NULL, -1), SHOAL_EINVALID, "not on a device");
+    GOOD(shoal_fusion_ready(device.fusion, 3));
+    BAD(shoal_fusion_set_stream(device.fusion, shoal_device_stream(member->job)), SHOAL_ESTATE,
+        "ready already");
+    GOOD(shoal_fusion_wait_stream(device.fusion, NULL, -1));
+    /* The second step fails: the wait puts it onto the stream or says it, and the next call does.
+     */
+    fake_daemon_fail(member->world->daemon, -1, SHOAL_ELOST, "rank 9 is gone");
+    int result = SHOAL_OK;
+    for (int step = 0; result == SHOAL_OK && step < 1000; step++)
+        result = shoal_fusion_wait_stream(device.fusion, shoal_device_stream(member->job), -1);
+    ck_assert_int_eq(result, SHOAL_ELOST);
+    ck_assert_ptr_nonnull(strstr(shoal_error_text(), "rank 9 is gone"));
+    BAD(shoal_fusion_ready(device.fusion, 1), SHOAL_ELOST, "rank 9 is gone");
+    free_side(member, &host, 0);
+    /* The other one goes with the job. */
+    struct shoal_parameter many = {NULL, SIZE_MAX / 2, SHOAL_F64};
+    ck_assert_uint_eq(shoal_fusion_bytes(&many, 1), 0);
+}
+
+START_TEST(test_misuse)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 1}, check_misuse);
+    struct stand_in_live live = stand_in_open()->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+    ck_assert_int_eq(live.registrations + live.allocations, 0);
+}
+END_TEST
+
+int main(void)
+{
+    if (stand_in_missing()) {
+        suite_skip("device_fusion", "%s", stand_in_missing());
+        return EXIT_SUCCESS;
+    }
+    Suite *suite = suite_create("device_fusion");
+    TCase *core = tcase_create("core");
+    tcase_add_loop_test(core, test_fusion_is_the_hosts, 0, 5);
+    tcase_add_test(core, test_misuse);
+    suite_add_tcase(suite, core);
+    return suite_main(suite);
+}

@@ -1,0 +1,142 @@
+#include "worker/progress_device.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "worker/progress_thread.h"
+
+int progress_device_submit(struct shoal_job *job, struct progress_group *group,
+                           const struct request_ask *ask, const struct request_ask *blocks,
+                           uint32_t block_count, uint32_t rank, struct shoal_request *request,
+                           struct error *error)
+{
+    bool ready = false;
+    struct progress_copy none;
+    struct device_arrival *arrival = device_queue_take(job->device, error);
+    if (!arrival)
+        return error->code;
+    pthread_mutex_unlock(&job->lock);
+    int code = device_event_record(job->device->device, arrival->event, ask->stream, error);
+    pthread_mutex_lock(&job->lock);
+    if (code == 0 && job->closing)
+        code = error_set(error, ERR_STATE, "the job is being closed");
+    if (code < 0) {
+        device_queue_give_back(job->device, arrival);
+        return code;
+    }
+    code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket, &ready,
+                              clock_now_ns(), error);
+    if (code < 0)
+        return code;
+    code = progress_submit(&job->progress, group, ask, blocks, block_count, rank, &request->core,
+                           error);
+    if (code < 0) {
+        request->core.waiting = true; /* at a gate, perhaps */
+        device_queue_leave(job->device, &request->core, &request->ticket);
+        return code;
+    }
+    if (ready)
+        progress_ready(&job->progress, &request->core, &none);
+    return 0;
+}
+
+int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,
+                         struct error *error)
+{
+    struct device *device = job->device->device;
+    struct device_ticket ticket = request->ticket;
+    if (request->core.state == REQUEST_COMPLETE)
+        return collective_result(request, error);
+    if (!device_waits_for_words(device))
+        return error_set(error, ERR_UNSUPPORTED,
+                         "GPU %d, %s: its streams cannot wait for memory: use shoal_wait",
+                         device_number(device), device_name(device));
+    struct device_arrival *arrival = device_queue_take(job->device, error);
+    if (!arrival)
+        return error->code;
+    job->device->streams_waited = true;
+    pthread_mutex_unlock(&job->lock);
+    int code =
+        device_wait_for_word(device, stream, ticket.word, ticket.value, arrival->event, error);
+    pthread_mutex_lock(&job->lock);
+    device_queue_give_back(job->device, arrival);
+    return code;
+}
+
+static void fail(struct shoal_job *job, const struct error *error)
+{
+    if (!job->daemon_gone) {
+        job->daemon_gone = true;
+        shutdown(job->client.fd, SHUT_RDWR);
+    }
+    progress_thread_fail(job, error);
+    device_queue_abandon(job->device, clock_now_ns());
+    progress_thread_tell(job);
+}
+
+bool progress_device_poll(struct shoal_job *job)
+{
+    struct error error;
+    int code = device_queue_poll(job->device, clock_now_ns(), &error);
+    if (code < 0)
+        fail(job, &error);
+    return code != 0;
+}
+
+enum progress_result progress_device_copy(struct shoal_job *job, struct progress_copy *copy)
+{
+    struct error error;
+    enum progress_result result = PROGRESS_COPY;
+    int code = 0;
+    /* No more than there are slots. */
+    while (code == 0 && result == PROGRESS_COPY && copy->on_device) {
+        code = device_queue_add(job->device, copy, clock_now_ns(), &error);
+        if (code == 0)
+            result = progress_work(&job->progress, clock_now_ns(), copy);
+    }
+    if (code == 0)
+        code = device_queue_begin(job->device, clock_now_ns(), &error);
+    if (code < 0) {
+        fail(job, &error);
+        return PROGRESS_MOVED; /* a copy in memory that was due has failed too */
+    }
+    return result == PROGRESS_COPY ? PROGRESS_COPY : PROGRESS_MOVED;
+}
+
+/* Until something has rung, or a part of the time that is left has passed. */
+static void wait_for_ring(struct shoal_job *job)
+{
+    struct pollfd poller = {.fd = job->wake_fd, .events = POLLIN};
+    uint64_t value;
+    pthread_mutex_unlock(&job->lock);
+    if (poll(&poller, 1, (int)(DEVICE_LOOK_NS / NS_PER_MS)) > 0) {
+        ssize_t got = read(job->wake_fd, &value, sizeof(value));
+        (void)got;
+    }
+    pthread_mutex_lock(&job->lock);
+}
+
+void progress_device_stop(struct shoal_job *job)
+{
+    struct device_queue *queue = job->device;
+    struct error error;
+    bool waits = false;
+    if (!queue)
+        return;
+    uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
+    while (device_queue_copying(queue) && clock_now_ns() < deadline_ns) {
+        if (!progress_device_poll(job))
+            wait_for_ring(job);
+        progress_thread_tell(job);
+    }
+    job->device_stuck = device_queue_copying(queue);
+    if (!job->device_stuck && device_queue_ring_waits(queue, &waits, &error) == 0 && waits) {
+        while (device_queue_ringing_waits(queue) && clock_now_ns() < deadline_ns) {
+            if (!progress_device_poll(job))
+                wait_for_ring(job);
+        }
+        job->device_stuck = device_queue_ringing_waits(queue);
+    }
+}

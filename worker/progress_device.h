@@ -1,0 +1,34 @@
+/* The driver's part in what a device does (worker/device_queue.h), and the end of it with the job.
+ * The job's lock is held around all calls, and released by some meanwhile; only the driver calls
+ * those after progress_device_wait. A device that fails takes its rank out of the job: the other
+ * ranks hear that it is gone.
+ */
+#ifndef WORKER_PROGRESS_DEVICE_H
+#define WORKER_PROGRESS_DEVICE_H
+
+#include "worker/job.h"
+
+/* progress_submit for buffers of the job's device. The lock is released meanwhile. */
+int progress_device_submit(struct shoal_job *job, struct progress_group *group,
+                           const struct request_ask *ask, const struct request_ask *blocks,
+                           uint32_t block_count, uint32_t rank, struct shoal_request *request,
+                           struct error *error);
+
+/* Make the stream wait for the request; the result of one that is complete. ERR_UNSUPPORTED, or
+ * what the driver says. The lock is released meanwhile. */
+int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,
+                         struct error *error);
+
+/* True when something has come to its end on the device. */
+bool progress_device_poll(struct shoal_job *job);
+
+/* Begin the copy, along with others that are due. Returns what is to be done next: PROGRESS_COPY
+ * with *copy, if it is none of the device's, or PROGRESS_MOVED. */
+enum progress_result progress_device_copy(struct shoal_job *job, struct progress_copy *copy);
+
+/* Of a job that has failed and has no other driver any more: let copies end and streams come past
+ * their waits, for a bounded time. What the device may still write to, or a stream look at, then
+ * must stay as long as the process (device_stuck). */
+void progress_device_stop(struct shoal_job *job);
+
+#endif

@@ -1,0 +1,53 @@
+"""torch.cuda, as far as the backend needs it: one small class, so that tests can put another in its
+place where there is no GPU.
+
+The order of things is nccl's. A collective is in the order of the stream that is current when it is
+called. Its end comes onto a stream of the session's, with what must follow it (copies into tensors
+that are laid out otherwise); wait() makes the current stream wait for that, and never the host.
+"""
+
+import torch
+
+
+class Cuda:
+    """Streams are torch.cuda.Stream objects, devices their numbers."""
+
+    def device_of(self, tensor):
+        """The number of the tensor's device; None: it is in memory."""
+        return tensor.device.index if tensor.device.type == "cuda" else None
+
+    def current(self, device):
+        return torch.cuda.current_stream(device)
+
+    def make(self, device):
+        return torch.cuda.Stream(device)
+
+    def handle(self, stream):
+        return stream.cuda_stream
+
+    def using(self, stream):
+        """A context in which torch's work goes onto the stream."""
+        return torch.cuda.stream(stream)
+
+    def event(self, stream):
+        """What is on the stream by now."""
+        return stream.record_event()
+
+    def join(self, device, event):
+        """What comes onto the current stream next waits for the event."""
+        torch.cuda.current_stream(device).wait_event(event)
+
+    def follow(self, stream, other):
+        """What comes onto the stream next waits for what is on the other by now."""
+        stream.wait_stream(other)
+
+    def record(self, tensor, stream):
+        """The tensor's memory is used on the stream: the allocator must not give it away before."""
+        tensor.record_stream(stream)
+
+    def future(self, device):
+        """One that, when it is completed, takes along where the current stream is then."""
+        return torch.futures.Future(devices=[torch.device("cuda", device)])
+
+
+runtime = Cuda()

@@ -1,0 +1,186 @@
+/* The job's device, and streams. */
+#include <string.h>
+
+#include "common/env.h"
+#include "worker/device_place.h"
+#include "worker/device_queue.h"
+#include "worker/error_text.h"
+#include "worker/job.h"
+#include "worker/progress_device.h"
+#include "worker/shoal.h"
+
+#define DEFAULT_PINNED_BYTES (256ll << 20)
+#define LARGEST_PINNED_BYTES (1ll << 46)
+
+static int read_options(const struct shoal_device_options *given,
+                        struct shoal_device_options *options, struct error *error)
+{
+    *options = (struct shoal_device_options){0};
+    if (given) {
+        if (given->struct_size <
+            offsetof(struct shoal_device_options, number) + sizeof(options->number))
+            return error_set(
+                error, ERR_INVALID,
+                "options.struct_size is %zu, must be sizeof(struct shoal_device_options)",
+                given->struct_size);
+        memcpy(options, given,
+               given->struct_size < sizeof(*options) ? given->struct_size : sizeof(*options));
+    }
+    if (!options->library)
+        options->library = env_text("SHOAL_CUDA_LIBRARY");
+    if (options->pinned_bytes > 0)
+        return 0;
+    long long bytes;
+    int code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, DEFAULT_PINNED_BYTES,
+                           &bytes, error);
+    if (code == 0)
+        options->pinned_bytes = (uint64_t)bytes;
+    return code;
+}
+
+/* Lock held. */
+static int open_device(struct shoal_job *job, const struct shoal_device_options *options,
+                       struct error *error)
+{
+    if (job->device)
+        return error_set(error, ERR_STATE, "the job has a device already: GPU %d",
+                         device_number(job->device->device));
+    if (job->closing)
+        return error_set(error, ERR_STATE, "the job is being closed");
+    struct device *device;
+    int code = device_open(&device, options->number, options->library, job->wake_fd, error);
+    if (code < 0)
+        return code;
+    uint64_t bytes = job->arena.total_bytes < options->pinned_bytes ? job->arena.total_bytes
+                                                                    : options->pinned_bytes;
+    device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
+    code = device_pin(device, job->arena.base, bytes, error);
+    if (code == 0)
+        code = device_queue_create(&job->device, device, &job->progress, error);
+    if (code < 0)
+        device_close(device);
+    return code;
+}
+
+int shoal_device_open(shoal_job *job, const struct shoal_device_options *options)
+{
+    struct error error;
+    struct shoal_device_options read;
+    int code = job_check(job, &error);
+    if (code == 0)
+        code = read_options(options, &read, &error);
+    if (code == 0) {
+        pthread_mutex_lock(&job->lock);
+        code = open_device(job, &read, &error);
+        pthread_mutex_unlock(&job->lock);
+    }
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+static int need_device(const struct shoal_job *job, const char *call, struct error *error)
+{
+    if (job->device)
+        return 0;
+    return error_set(error, ERR_STATE, "%s: the job has no device (shoal_device_open)", call);
+}
+
+int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream)
+{
+    struct error error;
+    struct shoal_job *job = group->job;
+    int code = job_check(job, &error);
+    if (code == 0 && memory != SHOAL_MEMORY_HOST && memory != SHOAL_MEMORY_DEVICE)
+        code = error_set(&error, ERR_INVALID, "shoal_group_set_stream: %d is no kind of memory",
+                         (int)memory);
+    if (code < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    if (memory == SHOAL_MEMORY_DEVICE)
+        code = need_device(job, "shoal_group_set_stream", &error);
+    struct group_settings *settings = code == 0 ? group_settings(group) : NULL;
+    if (settings) {
+        settings->on_device = memory == SHOAL_MEMORY_DEVICE;
+        settings->stream = settings->on_device ? stream : NULL;
+    } else if (code == 0) {
+        code = error_set(&error, ERR_MEMORY, "out of memory for a stream");
+    }
+    pthread_mutex_unlock(&job->lock);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+/* Lock held. */
+static int wait_stream(struct shoal_request *request, void *stream, struct error *error)
+{
+    if (!request->core.ask.on_device)
+        return error_set(error, ERR_INVALID,
+                         "shoal_request_wait_stream: the request's buffers are not on a device");
+    return progress_device_wait(request->job, request, stream, error);
+}
+
+int shoal_request_wait_stream(shoal_request *request, void *stream)
+{
+    struct error error;
+    if (!request) {
+        error_set(&error, ERR_INVALID, "shoal_request_wait_stream: request is NULL");
+        return error_text_keep(&error);
+    }
+    int code = job_check(request->job, &error);
+    if (code == 0) {
+        pthread_mutex_lock(&request->job->lock);
+        code = wait_stream(request, stream, &error);
+        pthread_mutex_unlock(&request->job->lock);
+    }
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+/* --- for programs without a framework ------------------------------------------------------ */
+
+/* The driver is called without the lock: freeing and copying may wait for what needs the lock. */
+static struct device *get_device(struct shoal_job *job, const char *call, struct error *error)
+{
+    struct device *device = NULL;
+    if (job_check(job, error) < 0)
+        return NULL;
+    pthread_mutex_lock(&job->lock);
+    if (need_device(job, call, error) == 0)
+        device = job->device->device;
+    pthread_mutex_unlock(&job->lock);
+    return device;
+}
+
+void *shoal_device_alloc(shoal_job *job, size_t bytes)
+{
+    struct error error;
+    void *memory = NULL;
+    struct device *device = get_device(job, "shoal_device_alloc", &error);
+    if (!device || device_allocate(device, bytes, &memory, &error) < 0) {
+        error_text_keep(&error);
+        return NULL;
+    }
+    return memory;
+}
+
+void shoal_device_free(shoal_job *job, void *memory)
+{
+    struct error error;
+    struct device *device = memory ? get_device(job, "shoal_device_free", &error) : NULL;
+    if (device && device_free(device, memory, &error) < 0)
+        error_text_keep(&error);
+}
+
+void *shoal_device_stream(shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    void *stream = job->device ? device_stream(job->device->device) : NULL;
+    pthread_mutex_unlock(&job->lock);
+    return stream;
+}
+
+int shoal_device_copy(shoal_job *job, void *to, const void *from, size_t bytes)
+{
+    struct error error;
+    struct device *device = get_device(job, "shoal_device_copy", &error);
+    if (!device || device_transfer(device, to, from, bytes, &error) < 0)
+        return error_text_keep(&error);
+    return SHOAL_OK;
+}

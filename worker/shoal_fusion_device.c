@@ -1,0 +1,86 @@
+/* The calls of fusion buffers that are for a device: streams instead of the host. */
+#include "common/dtype.h"
+#include "worker/error_text.h"
+#include "worker/fusion_handle.h"
+#include "worker/job.h"
+#include "worker/progress_device.h"
+#include "worker/shoal.h"
+
+size_t shoal_fusion_bytes(const struct shoal_parameter *parameters, size_t parameter_count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < parameter_count; i++) {
+        uint64_t element_bytes = dtype_bytes((unsigned)parameters[i].dtype);
+        if (element_bytes == 0 || parameters[i].count > (1ull << 62) / element_bytes)
+            return 0;
+        bytes += (parameters[i].count * element_bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT *
+                 PLAN_ALIGNMENT;
+        if (bytes > 1ull << 62)
+            return 0;
+    }
+    return bytes;
+}
+
+int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream)
+{
+    struct error error;
+    int code = 0;
+    pthread_mutex_lock(&fusion->lock);
+    if (!fusion->on_device)
+        code = error_set(&error, ERR_INVALID, "shoal_fusion_set_stream: not on a device");
+    else if (fusion->device.stream != stream && fusion->step.claimed_count > 0)
+        code = error_set(&error, ERR_STATE, "shoal_fusion_set_stream: gradients are ready already");
+    else
+        fusion->device.stream = stream;
+    pthread_mutex_unlock(&fusion->lock);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+/* Let the stream wait for the buffers and write results back; lock held. */
+static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct error *error)
+{
+    struct shoal_job *job = fusion->group->job;
+    int code = 0;
+    for (uint32_t i = 0; i < fusion->plan.buffer_count && code == 0; i++) {
+        struct shoal_request *request = fusion->requests[i];
+        pthread_mutex_lock(&job->lock);
+        code = progress_device_wait(job, request, stream, error);
+        pthread_mutex_unlock(&job->lock);
+        if (code == 0)
+            code = device_fusion_scatter(&fusion->device, &fusion->plan, &fusion->plan.buffers[i],
+                                         stream, error);
+        if (code < 0)
+            break;
+        fusion->requests[i] = NULL;
+        fusion->passed[i] = request;
+    }
+    fusion->statistics = (struct shoal_fusion_statistics){.buffers = fusion->plan.buffer_count,
+                                                          .bytes = fusion->plan.total_bytes};
+    return code;
+}
+
+int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms)
+{
+    struct error error;
+    const struct shoal_job *job = fusion->group->job;
+    if (!fusion->on_device) {
+        error_set(&error, ERR_INVALID, "shoal_fusion_wait_stream: not on a device");
+        return error_text_keep(&error);
+    }
+    if (!fusion->learned || !device_waits_for_words(fusion->device.device))
+        return shoal_fusion_wait(fusion, timeout_ms);
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&fusion->lock);
+    int code = fusion_enter_wait(fusion, &error);
+    if (code == 0) {
+        fusion->waiting = false;
+        code = pass_to_stream(fusion, stream, &error);
+        if (code == 0)
+            fusion_begin_step(fusion);
+        else
+            fusion->failure = error;
+    }
+    pthread_mutex_unlock(&fusion->lock);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
