@@ -54,8 +54,8 @@ struct arena_submission {
     uint32_t group;
     uint64_t request;  /* the worker's own number, echoed in completions */
     uint64_t sequence; /* of the group: 0, 1, 2 ... in the order that all ranks submit; the blocks
-                         * of a collective have its own, and follow it by number, before the next;
-                         * of sends see common/wire.h */
+                        * of a collective have its own, and follow it by number, before the next;
+                        * of sends see common/wire.h */
     union {
         uint64_t count;    /* ARENA_SUBMIT: elements */
         uint64_t begin_ns; /* the others: CLOCK_MONOTONIC; for a trace, and decides nothing */

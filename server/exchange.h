@@ -86,7 +86,7 @@ struct exchange_worker {
     uint64_t handed_bytes;
     uint32_t handed_chunks;
     uint32_t requests;
-    uint32_t transfers; /* of those */
+    uint32_t transfers;  /* of those */
     uint64_t given_back; /* chunks that it has not told of copying out; it need not */
 };
 

@@ -171,7 +171,7 @@ START_TEST(test_priority_dies_with_its_thread)
         pthread_join(thread, NULL);
         ck_assert_uint_eq(setter.found, 0);
     }
-    ck_assert_uint_le(world->priority_count, distinct + 1);
+    ck_assert_uint_le(world->settings_count, distinct + 1);
     struct setter self = {.group = world};
     set_priority(&self);
     ck_assert_uint_eq(self.found, 9);
