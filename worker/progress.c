@@ -603,7 +603,7 @@ void progress_copied(struct progress *progress, const struct progress_copy *copy
             return;
         }
     }
-    if (copy->request) {
+    if (!slot) {
         copy->request->copied_bytes += copy->bytes;
         finish_if_done(progress, copy->request, now_ns);
         return;

@@ -40,9 +40,13 @@ static int call_parts(shoal_group *group, struct parts_ask *ask, shoal_request *
 static int start_parts(shoal_group *group, struct parts_ask *ask, shoal_request **request)
 {
     struct error error;
-    if (group_check(group, &error) < 0 || job_enter(group->job, &error) < 0)
+    if (!group) {
+        group_check(group, &error);
         return error_text_keep(&error);
+    }
     struct shoal_job *job = group->job;
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
     int code = call_parts(group, ask, request);
     job_leave(job);
     return code;

@@ -29,8 +29,8 @@
 #include "server/membership.h"
 
 #define NODES_MAX 256
-#define CHUNK_BYTES 4096
-#define SHARD_BYTES 1024
+#define CHUNK_BYTES 4096u
+#define SHARD_BYTES 1024u
 #define POSTED_MAX 64
 #define ARENA_BYTES (1u << 20)
 #define ARENA_ENTRIES 64
