@@ -20,6 +20,7 @@
 #define PING_SHARE 3u
 /* The most that a poll does at once: it is not to keep its caller while there is a lot to do. */
 #define POLL_STEPS_MAX PROGRESS_SHARED_SLOTS_MAX
+#define LAST_STEPS_MAX 10000u /* a chunk each, before a job fails */
 
 static void eventfd_ring(int fd)
 {
@@ -171,11 +172,22 @@ static void answer_opening(struct shoal_job *job, struct message *message)
     message_clear(message);
 }
 
+static bool step(struct shoal_job *job);
+
+/* The socket may be read before the ring: what the daemon had done by then is done all the same.
+ * The caller drives. */
+static void take_what_is_done(struct shoal_job *job)
+{
+    for (unsigned steps = 0; steps < LAST_STEPS_MAX && step(job); steps++)
+        ;
+}
+
 static void fail_as_told(struct shoal_job *job, const struct message *message)
 {
     struct error error;
     error_set(&error, message->code < 0 ? message->code : ERR_LOST, "%s", message->text);
     if (message->group < 0) {
+        take_what_is_done(job);
         progress_thread_fail(job, &error);
         return;
     }
@@ -221,6 +233,7 @@ static void read_socket(struct shoal_job *job)
             break;
     }
     if (code < 0) {
+        take_what_is_done(job);
         job->daemon_gone = true;
         progress_thread_fail(job, &error);
     }

@@ -14,7 +14,7 @@
 
 #define RANKS_PER_NODE 2
 #define CHUNKS_MAX 64 /* of 4 MiB */
-#define SEQUENCES_MAX 100000
+#define SEQUENCES_MAX 20000
 #define LANES_MAX 4096
 #define EXPECT_MSG(condition, ...)                                                                 \
     do {                                                                                           \
