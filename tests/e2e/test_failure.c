@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/auth.h"
 #include "tests/lib/cluster.h"
+#include "tests/lib/job_name.h"
 #include "tests/lib/suite.h"
 
 /* Five seconds is what users are promised; the rest is for a machine that is busy with tests. */
@@ -48,16 +48,6 @@ static void heard(struct process *worker, const char *who, const char *what)
     ck_assert_msg(code == 7, "exit code %d: %.500s %.500s", code, text, process_errors(worker));
     ck_assert_msg(strstr(text, who) && strstr(text, what), "no \"%s\" and \"%s\" in: %.900s", who,
                   what, text);
-}
-
-/* A job's name whose home is the node, of `count`. */
-static void name_with_home(char name[64], const char *stem, uint32_t home, uint32_t count)
-{
-    for (uint32_t i = 0;; i++) {
-        snprintf(name, 64, "%s-%u", stem, i);
-        if (auth_home_of_job(name, count) == home)
-            return;
-    }
 }
 
 /* A second job of two ranks, on one node alone. */
@@ -157,9 +147,9 @@ static void daemon_killed(const char *extra)
     struct process *workers[4], *others[2];
     char name[64];
     const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
-    name_with_home(name, "victim", 0, 2);
+    job_name_with_home(name, "victim", 0, 2);
     cluster_job(cluster, name, 2, argv, workers);
-    name_with_home(name, "other", 0, 2);
+    job_name_with_home(name, "other", 0, 2);
     neighbours_start(cluster, 0, name, others);
     wait_running(workers, 4);
     wait_running(others, 2);
@@ -198,7 +188,7 @@ START_TEST(test_home_killed)
     struct process *workers[3];
     char name[64];
     const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
-    name_with_home(name, "victim", 2, 3);
+    job_name_with_home(name, "victim", 2, 3);
     cluster_job(cluster, name, 1, argv, workers);
     wait_running(workers, 3);
     process_signal(cluster->nodes[2].daemon, SIGKILL);
@@ -218,7 +208,7 @@ static void daemon_stopped(const char *extra)
     char name[64];
     const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
     cluster_job(cluster, "victim", 2, argv, workers);
-    name_with_home(name, "other", 0, 2);
+    job_name_with_home(name, "other", 0, 2);
     neighbours_start(cluster, 0, name, others);
     wait_running(workers, 4);
     wait_running(others, 2);

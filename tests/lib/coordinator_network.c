@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/job_name.h"
+
 uint32_t network_random(struct network *network, uint32_t below)
 {
     network->random = network->random * 6364136223846793005ull + 1442695040888963407ull;
@@ -455,4 +457,26 @@ void network_assert_empty(struct network *network)
         ck_assert_uint_eq(coordinator_worker_count(coordinator), 0);
         ck_assert_uint_eq(network->nodes[i].job_count, 0);
     }
+}
+
+const char *network_name_at(struct network *network, uint32_t home)
+{
+    job_name_with_home(network->name, "train", home, network->count);
+    return network->name;
+}
+
+void network_join_four(struct network *network, struct network_worker *workers[4], const char *job)
+{
+    for (int32_t rank = 0; rank < 4; rank++)
+        workers[rank] =
+            network_join(network, rank < 2 ? 0 : (uint32_t)rank - 1, job, 4, rank, -1, 0);
+    network_settle(network);
+    for (int rank = 0; rank < 4; rank++)
+        ck_assert_int_eq(workers[rank]->state, CLIENT_JOINED);
+}
+
+void network_assert_text(const struct network_worker *worker, const char *piece)
+{
+    ck_assert_msg(strstr(worker->failure.text, piece) != NULL, "'%s' is not in '%s'", piece,
+                  worker->failure.text);
 }

@@ -70,6 +70,13 @@ void network_kill(struct network *network, struct network_worker *worker);
 void network_group_open(struct network *network, struct network_worker *worker,
                         const uint32_t *ranks, uint32_t count, uint32_t nth, uint32_t timeout_ms);
 
+/* A job's name whose home is the node; good until the next call. */
+const char *network_name_at(struct network *network, uint32_t home);
+/* A job of four, as a network of three can have it: two ranks on node 0, one on 1, one on 2. */
+void network_join_four(struct network *network, struct network_worker *workers[4], const char *job);
+/* The last words to a worker hold the piece. */
+void network_assert_text(const struct network_worker *worker, const char *piece);
+
 /* Let one thing happen; false when nothing can without time passing. */
 bool network_step(struct network *network);
 /* Until nothing can happen any more before `ms` have passed. */

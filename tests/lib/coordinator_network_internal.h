@@ -66,6 +66,7 @@ struct network {
     /* The roster that the first engine saw, for each job. */
     struct engine_job_copy rosters[NETWORK_JOBS_MAX];
     uint32_t roster_count;
+    char name[64]; /* network_name_at */
 };
 
 struct channel *network_channel(struct network *network, uint32_t from, uint32_t to);

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/auth.h"
 #include "tests/lib/coordinator_network.h"
 #include "tests/lib/suite.h"
 
@@ -21,35 +20,6 @@ static void teardown(void)
     network_free(network);
 }
 
-/* A job's name whose home is the node. */
-static const char *name_at(uint32_t home)
-{
-    static char name[32];
-    for (int i = 0;; i++) {
-        snprintf(name, sizeof(name), "train-%d", i);
-        if (auth_home_of_job(name, 3) == home)
-            return name;
-    }
-}
-
-/* The last words to a worker must hold the piece. */
-static void assert_text(const struct network_worker *worker, const char *piece)
-{
-    ck_assert_msg(strstr(worker->failure.text, piece) != NULL, "'%s' is not in '%s'", piece,
-                  worker->failure.text);
-}
-
-/* Two ranks on node a, one on b, one on c. */
-static void join_four(struct network_worker *workers[4], const char *job)
-{
-    for (int32_t rank = 0; rank < 4; rank++)
-        workers[rank] =
-            network_join(network, rank < 2 ? 0 : (uint32_t)rank - 1, job, 4, rank, -1, 0);
-    network_settle(network);
-    for (int rank = 0; rank < 4; rank++)
-        ck_assert_int_eq(workers[rank]->state, CLIENT_JOINED);
-}
-
 /* Ranks on nodes a and b: the job needs all servers. Rank 0, on node a, is returned. */
 static struct network_worker *join_two(const char *job, uint32_t timeout_ms)
 {
@@ -61,7 +31,7 @@ static struct network_worker *join_two(const char *job, uint32_t timeout_ms)
 START_TEST(test_join_and_leave)
 {
     struct network_worker *workers[4];
-    join_four(workers, name_at((uint32_t)_i));
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
     ck_assert_uint_eq(workers[0]->joined.local_size, 2);
     ck_assert_int_eq(workers[1]->joined.local_rank, 1);
     ck_assert_uint_eq(workers[3]->joined.node_count, 3);
@@ -80,7 +50,7 @@ END_TEST
 START_TEST(test_ranks_assigned)
 {
     /* By node, then local rank, then arrival; the given rank 1 is kept. */
-    const char *job = name_at(1);
+    const char *job = network_name_at(network, 1);
     struct network_worker *late = network_join(network, 2, job, 5, -1, -1, 0);
     struct network_worker *second = network_join(network, 0, job, 5, -1, 1, 0);
     struct network_worker *first = network_join(network, 0, job, 5, -1, 0, 0);
@@ -101,7 +71,7 @@ END_TEST
 
 START_TEST(test_local_ranks_kept)
 {
-    const char *job = name_at(0);
+    const char *job = network_name_at(network, 0);
     struct network_worker *a = network_join(network, 1, job, 2, 0, 1, 0);
     struct network_worker *b = network_join(network, 1, job, 2, 1, 0, 0);
     network_settle(network);
@@ -115,7 +85,7 @@ END_TEST
 
 START_TEST(test_refusals)
 {
-    const char *job = name_at(1);
+    const char *job = network_name_at(network, 1);
     struct network_worker *first = network_join(network, 0, job, 3, 0, -1, 0);
     network_settle(network);
     struct network_worker *twice = network_join(network, 2, job, 3, 0, -1, 0);
@@ -125,11 +95,13 @@ START_TEST(test_refusals)
     struct network_worker *range = network_join(network, 2, job, 3, 3, -1, 0);
     struct network_worker *name = network_join(network, 2, "bad\nname", 3, 0, -1, 0);
     network_settle(network);
-    assert_text(twice, "given twice: to process 4001 on node a and to process 4002 on node c");
+    network_assert_text(twice,
+                        "given twice: to process 4001 on node a and to process 4002 on node c");
     ck_assert_int_eq(twice->failure.code, ERR_REFUSED);
-    assert_text(size, "world size of 3 by its first rank; process 4003 on node c asks for 4");
-    assert_text(user, "belongs to user 1000; process 4004 on node c runs as user 1001");
-    assert_text(range, "rank 3");
+    network_assert_text(size,
+                        "world size of 3 by its first rank; process 4003 on node c asks for 4");
+    network_assert_text(user, "belongs to user 1000; process 4004 on node c runs as user 1001");
+    network_assert_text(range, "rank 3");
     ck_assert_int_eq(range->failure.code, ERR_INVALID);
     ck_assert_int_eq(name->failure.code, ERR_INVALID);
     ck_assert_int_eq(first->state, CLIENT_JOINING);
@@ -138,19 +110,19 @@ END_TEST
 
 START_TEST(test_join_timeouts)
 {
-    const char *job = name_at(1);
+    const char *job = network_name_at(network, 1);
     struct network_worker *given[] = {network_join(network, 0, job, 4, 0, -1, 1000),
                                       network_join(network, 2, job, 4, 1, -1, 2000)};
     network_run(network, 1500);
-    assert_text(given[0], "ranks 2, 3 of job 'train-");
-    assert_text(given[0], "have not joined");
+    network_assert_text(given[0], "ranks 2, 3 of job 'train-");
+    network_assert_text(given[0], "have not joined");
     ck_assert_int_eq(given[0]->failure.code, ERR_TIMEOUT);
     ck_assert_int_eq(given[1]->state, CLIENT_JOINING);
     network_run(network, 1000);
-    assert_text(given[1], "ranks 0, 2, 3 of");
+    network_assert_text(given[1], "ranks 0, 2, 3 of");
     struct network_worker *unknown = network_join(network, 0, job, 2, -1, -1, 1000);
     network_run(network, 1500);
-    assert_text(unknown, "1 of 2 ranks of job");
+    network_assert_text(unknown, "1 of 2 ranks of job");
     network_assert_empty(network);
 }
 END_TEST
@@ -158,12 +130,12 @@ END_TEST
 START_TEST(test_join_twice_of_one_name)
 {
     struct network_worker *workers[4];
-    const char *job = name_at(0);
-    join_four(workers, job);
+    const char *job = network_name_at(network, 0);
+    network_join_four(network, workers, job);
     struct network_worker *more = network_join(network, 1, job, 4, 2, -1, 1000);
     network_run(network, 2000);
-    assert_text(more, "ranks 0, 1, 3");
-    assert_text(more, "a job of that name is running with all its ranks");
+    network_assert_text(more, "ranks 0, 1, 3");
+    network_assert_text(more, "a job of that name is running with all its ranks");
     ck_assert_int_eq(workers[2]->state, CLIENT_JOINED);
 }
 END_TEST
@@ -172,11 +144,12 @@ START_TEST(test_home_not_connected)
 {
     network_cut(network, 0, 1, "connection refused");
     network_settle(network);
-    struct network_worker *worker = network_join(network, 0, name_at(1), 1, 0, -1, 1000);
+    struct network_worker *worker =
+        network_join(network, 0, network_name_at(network, 1), 1, 0, -1, 1000);
     network_run(network, 1100);
-    assert_text(worker, "server b (10.0.0.1:7001) is not connected: connection refused");
+    network_assert_text(worker, "server b (10.0.0.1:7001) is not connected: connection refused");
     /* It waits for the home to come. */
-    worker = network_join(network, 0, name_at(1), 1, 0, -1, 5000);
+    worker = network_join(network, 0, network_name_at(network, 1), 1, 0, -1, 5000);
     network_run(network, 1000);
     ck_assert_int_eq(worker->state, CLIENT_JOINING);
     network_connect(network, 0, 1);
@@ -190,17 +163,18 @@ START_TEST(test_server_not_connected)
     /* Node c has no rank of the job, but shards. */
     network_cut(network, 1, 2, "no route to host");
     network_settle(network);
-    struct network_worker *worker = join_two(name_at(1), 1000);
+    struct network_worker *worker = join_two(network_name_at(network, 1), 1000);
     network_run(network, 1100);
-    assert_text(worker, "has all its ranks, but server c (10.0.0.2:7002) is not connected: no "
+    network_assert_text(worker,
+                        "has all its ranks, but server c (10.0.0.2:7002) is not connected: no "
                         "route to host");
     /* The home reaches c, but a does not: a finds out when it opens the job. */
     network_connect(network, 1, 2);
     network_cut(network, 0, 2, "cable gone");
     network_settle(network);
-    worker = join_two(name_at(1), 3000);
+    worker = join_two(network_name_at(network, 1), 3000);
     network_run(network, 5000);
-    assert_text(worker, "server c (10.0.0.2:7002) is not connected: cable gone");
+    network_assert_text(worker, "server c (10.0.0.2:7002) is not connected: cable gone");
     network_assert_empty(network);
 }
 END_TEST
@@ -214,9 +188,10 @@ START_TEST(test_server_without_fabric)
     for (uint32_t node = 0; node < 2; node++)
         network_connect_without_fabric(network, node, 2);
     network_settle(network);
-    struct network_worker *worker = join_two(name_at(1), 1000);
+    struct network_worker *worker = join_two(network_name_at(network, 1), 1000);
     network_run(network, 3000);
-    assert_text(worker, "server c (10.0.0.2:7002) is connected, but not yet over the fabric "
+    network_assert_text(worker,
+                        "server c (10.0.0.2:7002) is connected, but not yet over the fabric "
                         "(last error: cable gone)");
 }
 END_TEST
@@ -224,10 +199,10 @@ END_TEST
 START_TEST(test_engine_refuses)
 {
     network_refuse_job_open(network, 2, "over the memory limit");
-    struct network_worker *worker = join_two(name_at(1), 1000);
+    struct network_worker *worker = join_two(network_name_at(network, 1), 1000);
     network_settle(network);
-    assert_text(worker, "node c cannot open job");
-    assert_text(worker, "over the memory limit");
+    network_assert_text(worker, "node c cannot open job");
+    network_assert_text(worker, "over the memory limit");
     ck_assert_int_eq(worker->failure.code, ERR_MEMORY);
     network_assert_empty(network);
 }
@@ -236,16 +211,16 @@ END_TEST
 START_TEST(test_limits)
 {
     network_config(network, 0)->workers = 1;
-    struct network_worker *one = network_join(network, 0, name_at(1), 2, 0, -1, 0);
-    struct network_worker *two = network_join(network, 0, name_at(1), 2, 1, -1, 0);
+    struct network_worker *one = network_join(network, 0, network_name_at(network, 1), 2, 0, -1, 0);
+    struct network_worker *two = network_join(network, 0, network_name_at(network, 1), 2, 1, -1, 0);
     network_settle(network);
-    assert_text(two, "limits.workers");
+    network_assert_text(two, "limits.workers");
     network_kill(network, one);
     network_settle(network);
     network_config(network, 2)->jobs = 0;
-    one = join_two(name_at(1), 0);
+    one = join_two(network_name_at(network, 1), 0);
     network_settle(network);
-    assert_text(one, "node c has 0 jobs, its limit (limits.jobs)");
+    network_assert_text(one, "node c has 0 jobs, its limit (limits.jobs)");
     ck_assert_int_eq(one->failure.code, ERR_MEMORY);
 }
 END_TEST
@@ -253,7 +228,7 @@ END_TEST
 START_TEST(test_worker_dies)
 {
     struct network_worker *workers[4], *other;
-    join_four(workers, name_at((uint32_t)_i));
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
     other = network_join(network, 1, "other", 1, 0, -1, 0);
     network_settle(network);
     network_kill(network, workers[3]);
@@ -262,7 +237,7 @@ START_TEST(test_worker_dies)
         ck_assert_uint_eq(workers[rank]->failed_count, 1);
         ck_assert_int_eq(workers[rank]->failure.group, -1);
         ck_assert_int_eq(workers[rank]->failure.code, ERR_LOST);
-        assert_text(workers[rank], "rank 3 on node c is gone: its process 4004 ended");
+        network_assert_text(workers[rank], "rank 3 on node c is gone: its process 4004 ended");
     }
     ck_assert_int_eq(other->state, CLIENT_JOINED);
     ck_assert_uint_eq(network_engine_failed(network, 0), 1);
@@ -280,29 +255,29 @@ END_TEST
 START_TEST(test_node_dies)
 {
     struct network_worker *workers[4];
-    join_four(workers, name_at((uint32_t)_i));
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
     network_crash(network, 1);
     network_settle(network);
     ck_assert(workers[2]->closed);
-    assert_text(workers[0], "node b (rank 2) is gone: connection reset");
-    assert_text(workers[3], "node b (rank 2) is gone: connection reset");
+    network_assert_text(workers[0], "node b (rank 2) is gone: connection reset");
+    network_assert_text(workers[3], "node b (rank 2) is gone: connection reset");
     /* A new job of the same name, after the node is back. */
     network_connect_all(network);
     network_settle(network);
     network_kill(network, workers[0]);
     network_kill(network, workers[1]);
     network_kill(network, workers[3]);
-    join_four(workers, name_at((uint32_t)_i));
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
 }
 END_TEST
 
 START_TEST(test_server_without_ranks_dies)
 {
-    struct network_worker *worker = join_two(name_at(0), 0);
+    struct network_worker *worker = join_two(network_name_at(network, 0), 0);
     network_settle(network);
     network_cut(network, 0, 2, "no heartbeat for 3000 ms");
     network_settle(network);
-    assert_text(worker, "node c is gone: no heartbeat for 3000 ms");
+    network_assert_text(worker, "node c is gone: no heartbeat for 3000 ms");
 }
 END_TEST
 
@@ -313,7 +288,7 @@ START_TEST(test_job_on_one_node_needs_no_other)
     network_cut(network, 0, 2, "no route to host");
     network_settle(network);
     for (int rank = 0; rank < 2; rank++)
-        workers[rank] = network_join(network, 0, name_at(0), 2, rank, -1, 1000);
+        workers[rank] = network_join(network, 0, network_name_at(network, 0), 2, rank, -1, 1000);
     network_settle(network);
     network_cut(network, 0, 1, "cable gone");
     network_settle(network);
@@ -330,7 +305,7 @@ END_TEST
 START_TEST(test_withdrawn)
 {
     /* The worker goes before the job is open; another takes its rank. */
-    const char *job = name_at(1);
+    const char *job = network_name_at(network, 1);
     struct network_worker *first = network_join(network, 0, job, 2, 0, -1, 0);
     network_settle(network);
     network_kill(network, first);
@@ -346,14 +321,15 @@ END_TEST
 START_TEST(test_arena_nonsense)
 {
     struct network_worker *workers[4];
-    join_four(workers, name_at(2));
+    network_join_four(network, workers, network_name_at(network, 2));
     coordinator_worker_failed(network_coordinator(network, 0), network_now(network),
                               workers[1]->joined.job_id, 1, ERR_PROTOCOL, "chunk 9 of 4");
     network_settle(network);
     ck_assert(workers[1]->closed);
     ck_assert_int_eq(workers[1]->failure.code, ERR_PROTOCOL);
-    assert_text(workers[1], "chunk 9 of 4");
-    assert_text(workers[3], "rank 1 on node a is gone: the arena of process 4002 holds nonsense");
+    network_assert_text(workers[1], "chunk 9 of 4");
+    network_assert_text(workers[3],
+                        "rank 1 on node a is gone: the arena of process 4002 holds nonsense");
 }
 END_TEST
 
@@ -363,7 +339,7 @@ START_TEST(test_group)
 {
     struct network_worker *workers[4];
     static const uint32_t ranks[] = {3, 0};
-    join_four(workers, name_at((uint32_t)_i));
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
     network_group_open(network, workers[0], ranks, 2, 0, 0);
     network_settle(network);
     ck_assert(!workers[0]->group_opened);
@@ -390,26 +366,26 @@ START_TEST(test_group_refusals)
 {
     struct network_worker *workers[4];
     static const uint32_t both[] = {0, 3}, repeated[] = {0, 0}, others[] = {1, 2};
-    join_four(workers, name_at(1));
+    network_join_four(network, workers, network_name_at(network, 1));
     network_group_open(network, workers[0], repeated, 2, 0, 0);
     ck_assert_int_eq(workers[0]->failure.code, ERR_INVALID);
     network_group_open(network, workers[0], others, 2, 0, 0);
-    assert_text(workers[0], "rank 0 among them");
+    network_assert_text(workers[0], "rank 0 among them");
     workers[0]->group_refused = false;
     network_group_open(network, workers[0], both, 2, 0, 1000);
     network_run(network, 1500);
     ck_assert(workers[0]->group_refused);
-    assert_text(workers[0], "rank 3 of job");
-    assert_text(workers[0], "has not asked for the group");
+    network_assert_text(workers[0], "rank 3 of job");
+    network_assert_text(workers[0], "has not asked for the group");
     workers[0]->group_refused = false;
     network_group_open(network, workers[0], both, 2, 1, 0);
     network_leave(network, workers[3]);
     network_settle(network);
     ck_assert(workers[0]->group_refused);
-    assert_text(workers[0], "rank 3 of the group has left");
+    network_assert_text(workers[0], "rank 3 of the group has left");
     network_config(network, 0)->groups_per_job = 0;
     network_group_open(network, workers[0], both, 2, 2, 0);
-    assert_text(workers[0], "limits.groups_per_job");
+    network_assert_text(workers[0], "limits.groups_per_job");
     ck_assert_int_eq(workers[0]->state, CLIENT_JOINED);
 }
 END_TEST
@@ -418,7 +394,7 @@ START_TEST(test_group_failed)
 {
     struct network_worker *workers[4];
     static const uint32_t ranks[] = {0, 3};
-    join_four(workers, name_at(1));
+    network_join_four(network, workers, network_name_at(network, 1));
     network_group_open(network, workers[0], ranks, 2, 0, 0);
     network_group_open(network, workers[3], ranks, 2, 0, 0);
     network_settle(network);
@@ -439,7 +415,7 @@ END_TEST
 START_TEST(test_engine_events)
 {
     struct network_worker *workers[4];
-    join_four(workers, name_at(1));
+    network_join_four(network, workers, network_name_at(network, 1));
     struct coordinator *coordinator = network_coordinator(network, 0);
     struct engine_event event = {.type = ENGINE_PEER_UP, .node = 1};
     ck_assert(!coordinator_engine_event(coordinator, network_now(network), &event));
@@ -455,7 +431,7 @@ START_TEST(test_engine_events)
     ck_assert(coordinator_engine_event(coordinator, network_now(network), &event));
     network_settle(network);
     ck_assert_int_eq(workers[3]->failure.code, ERR_MISMATCH);
-    assert_text(workers[3], "rank 3 asked for f64");
+    network_assert_text(workers[3], "rank 3 asked for f64");
     event = (struct engine_event){.type = ENGINE_WORKER_FAILED,
                                   .job = event.job,
                                   .rank = 1,
@@ -464,7 +440,8 @@ START_TEST(test_engine_events)
     ck_assert(coordinator_engine_event(coordinator, network_now(network), &event));
     network_settle(network);
     ck_assert_int_eq(workers[0]->failure.code, ERR_LOST);
-    assert_text(workers[0], "gone: the daemon cannot serve process 4002: no memory for a chunk");
+    network_assert_text(workers[0],
+                        "gone: the daemon cannot serve process 4002: no memory for a chunk");
     ck_assert_int_eq(workers[1]->failure.code, ERR_MEMORY);
 }
 END_TEST
@@ -480,7 +457,7 @@ START_TEST(test_late)
 {
     static const uint32_t nodes[] = {1, 2}, rank_3[] = {3};
     struct network_worker *workers[4];
-    join_four(workers, name_at(0));
+    network_join_four(network, workers, network_name_at(network, 0));
     network_set_late(network, 2, rank_3, 1);
     coordinator_late(network_coordinator(network, 0), network_now(network),
                      workers[0]->joined.job_id, 0, 17, NULL, 0, nodes, 2);
@@ -504,7 +481,7 @@ START_TEST(test_late_here)
 {
     static const uint32_t rank_1[] = {1};
     struct network_worker *workers[4];
-    join_four(workers, name_at(1));
+    network_join_four(network, workers, network_name_at(network, 1));
     network_set_late(network, 0, rank_1, 1);
     for (uint64_t sequence = 3; sequence < 5; sequence++)
         coordinator_late(network_coordinator(network, 0), network_now(network),
@@ -522,13 +499,15 @@ END_TEST
 START_TEST(test_drain_idle)
 {
     struct coordinator *coordinator = network_coordinator(network, 0);
-    struct network_worker *waiting = network_join(network, 0, name_at(1), 2, 0, -1, 0);
-    struct network_worker *gathering = network_join(network, 1, name_at(0), 2, 0, -1, 0);
+    struct network_worker *waiting =
+        network_join(network, 0, network_name_at(network, 1), 2, 0, -1, 0);
+    struct network_worker *gathering =
+        network_join(network, 1, network_name_at(network, 0), 2, 0, -1, 0);
     network_settle(network);
     coordinator_drain(coordinator, network_now(network), 1000);
     network_settle(network);
-    assert_text(waiting, "node a is shutting down");
-    assert_text(gathering, "node a is shutting down");
+    network_assert_text(waiting, "node a is shutting down");
+    network_assert_text(gathering, "node a is shutting down");
     ck_assert_int_eq(gathering->failure.code, ERR_REFUSED);
     ck_assert(coordinator_stopped(coordinator));
 }
@@ -537,18 +516,18 @@ END_TEST
 START_TEST(test_drain_running)
 {
     struct network_worker *workers[4];
-    join_four(workers, name_at(1));
+    network_join_four(network, workers, network_name_at(network, 1));
     struct coordinator *coordinator = network_coordinator(network, 0);
     coordinator_drain(coordinator, network_now(network), 1000);
     ck_assert(coordinator_draining(coordinator) && !coordinator_stopped(coordinator));
     struct network_worker *more = network_join(network, 0, "more", 1, 0, -1, 0);
-    assert_text(more, "node a is shutting down");
+    network_assert_text(more, "node a is shutting down");
     ck_assert_uint_eq(workers[0]->failed_count, 0);
     network_settle(network); /* the engine is idle */
     ck_assert(coordinator_stopped(coordinator));
     ck_assert_int_eq(workers[0]->failure.code, ERR_REFUSED);
-    assert_text(workers[0], "node a is shutting down");
-    assert_text(workers[3], "node a is shutting down");
+    network_assert_text(workers[0], "node a is shutting down");
+    network_assert_text(workers[3], "node a is shutting down");
     ck_assert(workers[0]->closed && !workers[3]->closed);
     ck_assert_uint_eq(network_engine_jobs(network, 0), 0);
 }
@@ -557,14 +536,14 @@ END_TEST
 START_TEST(test_drain_too_long)
 {
     struct network_worker *workers[4];
-    join_four(workers, name_at(1));
+    network_join_four(network, workers, network_name_at(network, 1));
     struct coordinator *coordinator = network_coordinator(network, 0);
     coordinator_drain(coordinator, network_now(network), 1000);
     uint64_t due_ns = coordinator_tick(coordinator, network_now(network));
     ck_assert_uint_eq(due_ns, network_now(network) + 1000 * NETWORK_MS);
     coordinator_tick(coordinator, due_ns);
     ck_assert(coordinator_stopped(coordinator));
-    assert_text(workers[1], "node a is shutting down");
+    network_assert_text(workers[1], "node a is shutting down");
 }
 END_TEST
 
@@ -574,13 +553,14 @@ START_TEST(test_nonsense_of_workers)
 {
     struct message message = {.type = MESSAGE_LEAVE};
     struct network_worker *workers[4];
-    join_four(workers, name_at(1));
+    network_join_four(network, workers, network_name_at(network, 1));
     struct network_worker *early = network_join(network, 0, "alone", 2, 0, -1, 0);
     ck_assert_int_eq(network_say(network, early, &message), ERR_PROTOCOL);
     message.type = MESSAGE_JOIN;
     ck_assert_int_eq(network_say(network, workers[0], &message), ERR_PROTOCOL);
     network_settle(network);
-    assert_text(workers[3], "rank 0 on node a is gone: its process 4001 sent nonsense: it did");
+    network_assert_text(workers[3],
+                        "rank 0 on node a is gone: its process 4001 sent nonsense: it did");
     message = (struct message){.type = MESSAGE_WORKER_GROUP_CLOSE, .group = 0};
     struct network_worker *alone = network_join(network, 1, "solo", 1, 0, -1, 0);
     network_settle(network);
@@ -601,7 +581,7 @@ static int peer_says(uint32_t node, const struct message *message)
 START_TEST(test_nonsense_of_peers)
 {
     struct network_worker *workers[4];
-    join_four(workers, name_at(1));
+    network_join_four(network, workers, network_name_at(network, 1));
     uint64_t job = workers[0]->joined.job_id;
     struct message wrong[] = {
         {.type = MESSAGE_HELLO},
@@ -622,7 +602,7 @@ START_TEST(test_nonsense_of_peers)
         ck_assert_msg(peer_says(2, &wrong[i]) == ERR_PROTOCOL, "%zu: %s", i,
                       message_type_name(wrong[i].type));
     struct message join = {.type = MESSAGE_JOB_JOIN, .world_size = 1};
-    snprintf(join.job, sizeof(join.job), "%s", name_at(2));
+    snprintf(join.job, sizeof(join.job), "%s", network_name_at(network, 2));
     ck_assert_int_eq(peer_says(2, &join), ERR_PROTOCOL);
     for (int rank = 0; rank < 4; rank++)
         ck_assert(workers[rank]->state == CLIENT_JOINED && !workers[rank]->failed);

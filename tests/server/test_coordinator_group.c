@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/auth.h"
 #include "tests/lib/coordinator_network.h"
 #include "tests/lib/suite.h"
 
@@ -21,47 +20,18 @@ static void teardown(void)
     network_free(network);
 }
 
-/* A job's name whose home is the node. */
-static const char *name_at(uint32_t home)
-{
-    static char name[32];
-    for (int i = 0;; i++) {
-        snprintf(name, sizeof(name), "train-%d", i);
-        if (auth_home_of_job(name, 3) == home)
-            return name;
-    }
-}
-
-/* The last words to a worker must hold the piece. */
-static void assert_text(const struct network_worker *worker, const char *piece)
-{
-    ck_assert_msg(strstr(worker->failure.text, piece) != NULL, "'%s' is not in '%s'", piece,
-                  worker->failure.text);
-}
-
-/* Two ranks on node a, one on b, one on c. */
-static void join_four(struct network_worker *workers[4], const char *job)
-{
-    for (int32_t rank = 0; rank < 4; rank++)
-        workers[rank] =
-            network_join(network, rank < 2 ? 0 : (uint32_t)rank - 1, job, 4, rank, -1, 0);
-    network_settle(network);
-    for (int rank = 0; rank < 4; rank++)
-        ck_assert_int_eq(workers[rank]->state, CLIENT_JOINED);
-}
-
 /* A group that becomes ready when one rank has stopped waiting is left for that rank. */
 START_TEST(test_group_ready_too_late)
 {
     struct network_worker *workers[4];
     static const uint32_t ranks[] = {0, 3};
-    join_four(workers, name_at((uint32_t)_i));
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
     network_hold_engine(network, 1, true);
     network_group_open(network, workers[0], ranks, 2, 0, 0);
     network_group_open(network, workers[3], ranks, 2, 0, 500);
     network_run(network, 2000);
     ck_assert(workers[3]->group_refused);
-    assert_text(workers[3], "the group has not been opened in time");
+    network_assert_text(workers[3], "the group has not been opened in time");
     ck_assert(!workers[0]->group_opened);
     network_hold_engine(network, 1, false);
     network_settle(network);
@@ -81,7 +51,7 @@ START_TEST(test_rank_leaves_while_group_opens)
 {
     struct network_worker *workers[4];
     static const uint32_t ranks[] = {0, 3};
-    join_four(workers, name_at((uint32_t)_i));
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
     network_hold_engine(network, 1, true);
     network_group_open(network, workers[0], ranks, 2, 0, 0);
     network_group_open(network, workers[3], ranks, 2, 0, 0);
@@ -93,7 +63,7 @@ START_TEST(test_rank_leaves_while_group_opens)
     network_hold_engine(network, 1, false);
     network_settle(network);
     ck_assert(!workers[0]->group_opened && workers[0]->group_refused);
-    assert_text(workers[0], "rank 3 of the group has left job");
+    network_assert_text(workers[0], "rank 3 of the group has left job");
     ck_assert_int_eq(workers[0]->failure.code, ERR_LOST);
     for (uint32_t node = 0; node < 3; node++)
         ck_assert_uint_eq(network_engine_groups(network, node), 0);
@@ -107,7 +77,7 @@ START_TEST(test_rank_left_overtakes_group_open)
     struct network_worker *workers[4];
     uint32_t ranks[] = {0, 3};
     struct message_position positions[] = {{0, 10}, {1, 0}};
-    join_four(workers, name_at(0));
+    network_join_four(network, workers, network_name_at(network, 0));
     uint64_t job = workers[0]->joined.job_id;
     struct message left = {.type = MESSAGE_RANK_LEFT,
                            .job_id = job,

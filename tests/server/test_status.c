@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/auth.h"
 #include "tests/lib/coordinator_network.h"
 #include "tests/lib/suite.h"
 
@@ -121,16 +120,6 @@ static void expect_ranks(const json_t *object, const char *key, const char *want
     free(text);
 }
 
-static const char *name_at(uint32_t home)
-{
-    static char name[32];
-    for (int i = 0;; i++) {
-        snprintf(name, sizeof(name), "job %d", i);
-        if (auth_home_of_job(name, 2) == home)
-            return name;
-    }
-}
-
 START_TEST(test_head)
 {
     json_t *status = document();
@@ -197,12 +186,12 @@ END_TEST
 
 START_TEST(test_gathering)
 {
-    network_join(network, 0, name_at(0), 4, 2, -1, 0);
-    network_join(network, 1, name_at(0), 4, 0, -1, 0);
+    network_join(network, 0, network_name_at(network, 0), 4, 2, -1, 0);
+    network_join(network, 1, network_name_at(network, 0), 4, 0, -1, 0);
     network_settle(network);
     json_t *status = document(), *job = job_of(status, 0);
     expect_text(job, "state", "gathering");
-    expect_text(job, "name", name_at(0));
+    expect_text(job, "name", network_name_at(network, 0));
     expect_number(job, "world_size", 4);
     expect_number(job, "uid", 1000);
     expect_number(job, "joined", 2);
@@ -213,7 +202,7 @@ START_TEST(test_gathering)
     ck_assert(json_is_null(json_object_get(job, "slowest_rank")));
     json_decref(status);
     /* With one that has no number yet nobody can say who is missing. */
-    network_join(network, 1, name_at(0), 4, -1, -1, 0);
+    network_join(network, 1, network_name_at(network, 0), 4, -1, -1, 0);
     network_settle(network);
     status = document();
     expect_number(job_of(status, 0), "joined", 3);
@@ -224,8 +213,8 @@ END_TEST
 
 START_TEST(test_joining_elsewhere)
 {
-    network_join(network, 0, name_at(1), 3, -1, -1, 0);
-    network_join(network, 0, name_at(1), 3, 1, -1, 0);
+    network_join(network, 0, network_name_at(network, 1), 3, -1, -1, 0);
+    network_join(network, 0, network_name_at(network, 1), 3, 1, -1, 0);
     network_settle(network);
     json_t *status = document();
     ck_assert_uint_eq(json_array_size(json_object_get(status, "jobs")), 1);
@@ -240,8 +229,9 @@ END_TEST
 START_TEST(test_running_late_failed)
 {
     static const uint32_t rank_1[] = {1}, node_1[] = {1};
-    struct network_worker *workers[] = {network_join(network, 0, name_at(0), 2, 0, -1, 0),
-                                        network_join(network, 1, name_at(0), 2, 1, -1, 0)};
+    struct network_worker *workers[] = {
+        network_join(network, 0, network_name_at(network, 0), 2, 0, -1, 0),
+        network_join(network, 1, network_name_at(network, 0), 2, 1, -1, 0)};
     network_settle(network);
     engine_jobs[0].job = workers[0]->joined.job_id;
     network_set_late(network, 1, rank_1, 1);
@@ -280,8 +270,9 @@ END_TEST
 
 START_TEST(test_left_ranks_are_missing)
 {
-    struct network_worker *workers[] = {network_join(network, 0, name_at(0), 2, 0, -1, 0),
-                                        network_join(network, 1, name_at(0), 2, 1, -1, 0)};
+    struct network_worker *workers[] = {
+        network_join(network, 0, network_name_at(network, 0), 2, 0, -1, 0),
+        network_join(network, 1, network_name_at(network, 0), 2, 1, -1, 0)};
     network_settle(network);
     network_leave(network, workers[1]);
     network_settle(network);
@@ -294,7 +285,7 @@ END_TEST
 
 START_TEST(test_draining)
 {
-    network_join(network, 0, name_at(0), 1, 0, -1, 0);
+    network_join(network, 0, network_name_at(network, 0), 1, 0, -1, 0);
     network_settle(network);
     coordinator_drain(network_coordinator(network, 0), network_now(network), 1000);
     json_t *status = document();
@@ -323,7 +314,7 @@ END_TEST
 
 START_TEST(test_metrics)
 {
-    network_join(network, 0, name_at(0), 1, 0, -1, 0);
+    network_join(network, 0, network_name_at(network, 0), 1, 0, -1, 0);
     network_settle(network);
     struct status_source source = source_of(0);
     size_t length;

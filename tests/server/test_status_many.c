@@ -7,6 +7,7 @@
 
 #include "common/auth.h"
 #include "server/status.h"
+#include "tests/lib/job_name.h"
 #include "tests/lib/suite.h"
 
 #define WORKERS 8192u
@@ -118,21 +119,13 @@ START_TEST(test_a_job_for_each_worker)
 }
 END_TEST
 
-static const char *name_at(uint32_t home)
-{
-    static char name[32];
-    for (int i = 0;; i++) {
-        snprintf(name, sizeof(name), "job %d", i);
-        if (auth_home_of_job(name, 2) == home)
-            return name;
-    }
-}
-
 /* All workers wait for one job with more ranks than there are. */
 START_TEST(test_one_job_for_all)
 {
+    char name[64];
+    job_name_with_home(name, "job", (uint32_t)_i, 2);
     for (uint32_t worker = 1; worker <= WORKERS; worker++)
-        join(worker, name_at((uint32_t)_i), MESSAGE_RANKS_MAX, (int32_t)(2 * worker));
+        join(worker, name, MESSAGE_RANKS_MAX, (int32_t)(2 * worker));
     json_t *jobs = jobs_of_status(), *job = json_array_get(jobs, 0);
     ck_assert_uint_eq(json_array_size(jobs), 1);
     ck_assert_uint_eq(size_of(job, "local_ranks"), WORKERS);
