@@ -4,8 +4,8 @@
 #   scripts/run-tests.sh BUILD TEST...
 #   scripts/run-tests.sh --self-test    show that no kind of failure is counted as a success
 #
-# As many at once as there are processors; those under tests/e2e and tests/python come last, one after
-# another, because each is a whole cluster. Output goes to BUILD/test-logs, one file a program, and a failing
+# As many at once as there are processors; those under tests/python come last, one after another: torch's
+# own processes need a processor each. Output goes to BUILD/test-logs, one file a program, and a failing
 # program's is shown. A program that crashes, runs into its limit or says nothing counts as one
 # failed test. The last line is "N passed, N failed", with ", N skipped" when some were.
 #
@@ -211,15 +211,15 @@ trap 'trap - INT TERM HUP; end_children; exit 130' INT TERM HUP
 
 rm -rf "$logs"
 mkdir -p "$logs"
-light=() heavy=()
+ours=() torchs=()
 for program in "$@"; do
     case $program in
-    */tests/e2e/* | tests/e2e/* | tests/python/*) heavy+=("$program") ;;
-    *) light+=("$program") ;;
+    tests/python/*) torchs+=("$program") ;;
+    *) ours+=("$program") ;;
     esac
 done
-run "$jobs_max" "${light[@]}"
-run 1 "${heavy[@]}"
+run "$jobs_max" "${ours[@]}"
+run 1 "${torchs[@]}"
 
 if ((${#skip_lines[@]} > 0)); then
     printf 'skipped:\n'
