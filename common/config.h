@@ -42,8 +42,9 @@ struct config {
     uint32_t chunk_bytes;       /* "data.chunk_bytes": 4 KiB..16 MiB, multiple of 64 */
     uint32_t least_shard_bytes; /* "data.least_shard_bytes" */
     uint32_t
-        window_chunks; /* "data.window_chunks": chunks in flight per group and server, 2..256 */
-    char isa[16];      /* "data.instruction_set": "auto", "scalar", "avx2", "avx512" */
+        window_chunks;     /* "data.window_chunks": chunks in flight per group and server, 2..256 */
+    uint32_t window_bytes; /* "data.window_bytes": of them, the bytes of one collective */
+    char isa[16];          /* "data.instruction_set": "auto", "scalar", "avx2", "avx512" */
     uint32_t reduce_threads; /* "data.reduce_threads": 0..256; 0: the engine reduces itself */
     bool bind_threads;       /* "data.bind_threads" */
 

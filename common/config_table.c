@@ -183,6 +183,17 @@ static const struct config_key data_keys[] = {
      .default_number = 16,
      .unit = "chunks",
      .text = "Chunks in flight for each group and server."},
+    {.name = "window_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(window_bytes),
+     .least = 1,
+     .most = GIB,
+     .default_number = 512 * KIB,
+     .unit = "bytes",
+     .text = "Bytes of a collective in flight for each server, where the ranks are on several "
+             "nodes. What is in flight lies in the buffers of the network: more gains nothing when "
+             "it is above the network's bandwidth times its delay, and makes switches drop. At "
+             "least 4 chunks, at most a quarter of the server's shard. May differ between nodes."},
     {.name = "instruction_set",
      .type = CONFIG_CHOICE,
      FIELD(isa),

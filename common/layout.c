@@ -9,7 +9,7 @@
 #define MAX_BUFFER_BYTES (1ull << 62)
 /* Fewer pieces than this leave links idle while the pipeline fills and empties, for about one piece
  * at each end; smaller ones cost more in messages than they gain. */
-#define ENOUGH_PIECES 64u
+#define ENOUGH_PIECES 128u
 #define LEAST_PIECE_BYTES (64u << 10)
 
 struct layout_rule layout_rule_single(const struct layout_rule *rule)
@@ -130,11 +130,13 @@ int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t 
             made.equal_weights = false;
     made.weight_sum = weight_before(&made, made.shards);
 
-    uint64_t pieces = shard_pieces(rule, largest_shard_units(&made));
+    uint64_t units = largest_shard_units(&made);
+    uint64_t pieces = shard_pieces(rule, units);
     if (pieces > LAYOUT_MAX_CHUNKS / shards)
         return ERR_INVALID;
     made.pieces = (uint32_t)pieces;
     made.chunks = (uint32_t)(pieces * shards);
+    made.largest_bytes = (uint32_t)(divide_up(units, pieces) * UNIT_BYTES);
     *layout = made;
     return 0;
 }

@@ -3,7 +3,7 @@
  * Pure arithmetic, the same on every worker and daemon. A buffer of `count` elements is cut into
  * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
  * same number of chunks (so that all shards progress together), none larger than chunk_bytes. With
- * several servers there are 64 of them, smaller then, or as many as have 64 KiB in the largest
+ * several servers there are 128 of them, smaller then, or as many as have 64 KiB in the largest
  * shard.
  * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
  * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.
@@ -41,6 +41,7 @@ struct layout {
     uint32_t shards;        /* servers used, 1..rule->servers */
     uint32_t pieces;        /* chunks of each shard */
     uint32_t chunks;        /* shards * pieces; at least 1, even for an empty buffer */
+    uint32_t largest_bytes; /* no chunk is larger; 0 in an empty buffer */
     bool equal_weights;     /* then layout_chunk takes constant time, else O(shards) */
 };
 

@@ -2,6 +2,7 @@
 
 #define FULL_NODES 16u
 #define LEAST_CHUNKS 2u
+#define PIPELINE_CHUNKS 4u
 
 uint32_t window_chunks(uint32_t configured, uint32_t nodes)
 {
@@ -9,6 +10,21 @@ uint32_t window_chunks(uint32_t configured, uint32_t nodes)
         return configured;
     uint32_t window = configured * FULL_NODES / nodes;
     return window < LEAST_CHUNKS ? LEAST_CHUNKS : window;
+}
+
+static uint32_t at_least_a_pipeline(uint32_t chunks)
+{
+    return chunks < PIPELINE_CHUNKS ? PIPELINE_CHUNKS : chunks;
+}
+
+uint32_t window_of_shard(uint32_t pieces)
+{
+    return at_least_a_pipeline(pieces / 4);
+}
+
+uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes)
+{
+    return chunk_bytes ? at_least_a_pipeline(window_bytes / chunk_bytes) : UINT32_MAX;
 }
 
 uint32_t window_receives(uint32_t window, bool contributes, bool returns)

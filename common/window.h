@@ -14,6 +14,15 @@
  * least, so that an owner's buffers grow no further. The same on every daemon: `configured` is. */
 uint32_t window_chunks(uint32_t configured, uint32_t nodes);
 
+/* Below the window, where the ranks are on several nodes. At least 4 each, which keep all stages
+ * busy.
+ *
+ * Of a shard of `pieces` chunks, how many a node has under way at once: a quarter, so that small
+ * shards do not all leave together. */
+uint32_t window_of_shard(uint32_t pieces);
+/* How many chunks of `chunk_bytes` the network between a node and an owner is given. */
+uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes);
+
 /* Receives for another node's messages of one group over several nodes. contributes: it has ranks,
  * and this node is an owner. returns: it is an owner, and this node has ranks. */
 uint32_t window_receives(uint32_t window, bool contributes, bool returns);

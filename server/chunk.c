@@ -274,8 +274,10 @@ void chunk_delivered(struct chunk *chunk)
     struct exchange_group *group = collective->group;
     uint32_t *in_flight =
         is_transfer(&collective->ask) ? &collective->in_flight : &group->in_flight[chunk->owner];
-    assert(*in_flight > 0);
+    struct outlet *outlet = &collective->outlets[chunk->index % collective->layout.shards];
+    assert(*in_flight > 0 && outlet->in_flight > 0);
     --*in_flight;
+    outlet->in_flight--;
     group_mark_dirty(group);
     chunk_free(chunk);
     if (++collective->delivered == collective->layout.chunks)

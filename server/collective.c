@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "common/memory.h"
+#include "common/window.h"
 #include "server/exchange_private.h"
 
 /* What workers can make the daemon keep for the collectives of a group under way, besides their
@@ -193,6 +194,11 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
         outlets[i].collective = made;
     made->chunks = chunks;
     collective_find_way(made);
+    made->shard_window = made->single ? UINT32_MAX : window_of_shard(layout.pieces);
+    made->network_window =
+        made->single
+            ? UINT32_MAX
+            : window_of_network(group->job->exchange->options.window_bytes, layout.largest_bytes);
     struct collective **bucket = collective_bucket(group, sequence, ask->block);
     made->next_in_bucket = *bucket;
     *bucket = made;

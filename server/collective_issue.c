@@ -122,13 +122,26 @@ static struct outlet *group_oldest_outlet(const struct exchange_group *group, ui
     return shard < layout->shards && oldest->outlets[shard].queued ? &oldest->outlets[shard] : NULL;
 }
 
-/* The window's last place is for the oldest alone, and only when no older one can come. */
+/* in_flight: for its owner, of all collectives. */
+static bool outlet_has_room(const struct outlet *outlet, uint32_t in_flight)
+{
+    return outlet->in_flight < outlet->collective->shard_window &&
+           in_flight < outlet->collective->network_window;
+}
+
+/* The window's last place is for the oldest alone, and only when no older one can come. What others
+ * have in flight keeps no oldest back that has nothing there: they may be waiting for it. */
 static struct outlet *group_next_outlet(const struct exchange_group *group, uint32_t owner)
 {
-    if (group->in_flight[owner] + 1 < group->window)
-        return group->queues[owner];
+    uint32_t in_flight = group->in_flight[owner];
+    bool is_last_place = in_flight + 1 >= group->window;
+    struct outlet *first = group->queues[owner];
+    if (!is_last_place && outlet_has_room(first, in_flight))
+        return first;
     struct outlet *oldest = group_oldest_outlet(group, owner);
-    return oldest && !group_may_get_older(group, group->oldest) ? oldest : NULL;
+    if (!oldest || (oldest->in_flight > 0 && !outlet_has_room(oldest, in_flight)))
+        return NULL;
+    return is_last_place && group_may_get_older(group, group->oldest) ? NULL : oldest;
 }
 
 bool outlet_issue(struct outlet *outlet, uint32_t *in_flight)
@@ -141,6 +154,7 @@ bool outlet_issue(struct outlet *outlet, uint32_t *in_flight)
         return false;
     }
     ++*in_flight;
+    outlet->in_flight++;
     outlet->next_piece++;
     collective->issued++;
     chunk_trace(chunk, TRACE_WAIT);
@@ -154,6 +168,7 @@ bool outlet_issue(struct outlet *outlet, uint32_t *in_flight)
         return true;
     group->starved = true;
     --*in_flight;
+    outlet->in_flight--;
     outlet->next_piece--;
     collective->issued--;
     if (!outlet->queued)

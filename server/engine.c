@@ -108,6 +108,7 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
         .chunk_bytes = config->chunk_bytes,
         .least_shard_bytes = config->least_shard_bytes,
         .window_chunks = config->window_chunks,
+        .window_bytes = config->window_bytes,
         .late_ns = config->late_ms * NS_PER_MS,
         .shared_receives = !transport_info(engine->transport)->per_peer_receives,
         .pool = engine->pool,

@@ -117,6 +117,7 @@ struct exchange_options {
     uint32_t chunk_bytes;
     uint32_t least_shard_bytes;
     uint32_t window_chunks;
+    uint32_t window_bytes;
     uint64_t late_ns;
     bool shared_receives; /* receives are not per peer (datagram endpoints) */
     struct buffer_pool *pool;

@@ -154,6 +154,7 @@ struct outlet {
     struct outlet *next, *prev; /* in the owner's queue */
     struct collective *collective;
     uint32_t next_piece; /* to issue */
+    uint32_t in_flight;  /* pieces issued and not delivered */
     bool queued;
 };
 
@@ -172,6 +173,8 @@ struct collective {
     bool single;        /* all that take part are on this node: one hop, no owner */
     uint32_t in_flight; /* of a transfer: chunks issued and not delivered */
     struct layout layout;
+    uint32_t shard_window;   /* so many of its chunks for one owner are in flight at the most */
+    uint32_t network_window; /* nor any more while so many of any collective are */
     uint32_t element_bytes;
     uint32_t priority;
     uint32_t submitted;     /* local ranks */

@@ -401,6 +401,7 @@ static void daemon_create(struct scale *scale, uint32_t place)
                                        .chunk_bytes = CHUNK_BYTES,
                                        .least_shard_bytes = SHARD_BYTES,
                                        .window_chunks = config->window_chunks,
+                                       .window_bytes = config->window_bytes,
                                        .late_ns = NS_PER_S,
                                        .pool = daemon->pool,
                                        .io = {.context = daemon,

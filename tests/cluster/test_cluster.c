@@ -46,7 +46,7 @@ static void random_run(uint64_t seed, bool reorder, bool shared_receives)
     struct virtual_options options = {.seed = seed,
                                       .nodes = nodes,
                                       .weights = weights,
-                                      .window_chunks = 2 + (uint32_t)(lrand48() % 6),
+                                      .window_chunks = 2 + (uint32_t)(lrand48() % 12),
                                       .reorder = reorder,
                                       .shared_receives = shared_receives};
     struct virtual_cluster *cluster = virtual_cluster_create(&options);

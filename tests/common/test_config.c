@@ -35,6 +35,7 @@ START_TEST(test_defaults)
     ck_assert_uint_eq(config.chunk_bytes, 262144);
     ck_assert_uint_eq(config.least_shard_bytes, 16384);
     ck_assert_uint_eq(config.window_chunks, 16);
+    ck_assert_uint_eq(config.window_bytes, 524288);
     ck_assert_uint_eq(config.reduce_threads, 2);
     ck_assert(!config.bind_threads);
     ck_assert_uint_eq(config.memory_bytes, (uint64_t)4 << 30);
@@ -52,23 +53,23 @@ END_TEST
 START_TEST(test_every_field_is_read)
 {
     struct config c;
-    config_assert_good(&c,
-                       "{\"node\": \"y\", \"secret_file\": \"/s\", \"servers\": ["
-                       "{\"name\": \"x\", \"address\": \"h.example:1\"},"
-                       "{\"name\": \"y\", \"address\": \"[0:0::1]:65535\", \"weight\": 7}],"
-                       "\"socket\": {\"path\": \"/x\", \"mode\": \"0711\"},"
-                       "\"listen\": {\"address\": \"::1\", \"port\": 5},"
-                       "\"fabric\": {\"provider\": \"tcp;ofi_rxm\", \"address\": \"10.1.2.3\"},"
-                       "\"data\": {\"chunk_bytes\": 4096, \"least_shard_bytes\": 9,"
-                       "\"window_chunks\": 3, \"instruction_set\": \"avx2\","
-                       "\"reduce_threads\": 0, \"bind_threads\": false},"
-                       "\"limits\": {\"memory_bytes\": 1125899906842624, \"arena_bytes\": 1048577,"
-                       "\"jobs\": 11, \"workers\": 12, \"groups_per_job\": 13,"
-                       "\"connections\": 14},"
-                       "\"timeouts\": {\"heartbeat_ms\": 21, \"peer_ms\": 42, \"join_ms\": 123,"
-                       "\"group_ms\": 124, \"late_ms\": 25, \"drain_ms\": 26},"
-                       "\"log\": {\"level\": \"debug\"},"
-                       "\"metrics\": {\"address\": \"localhost\", \"port\": 9}}");
+    config_assert_good(
+        &c, "{\"node\": \"y\", \"secret_file\": \"/s\", \"servers\": ["
+            "{\"name\": \"x\", \"address\": \"h.example:1\"},"
+            "{\"name\": \"y\", \"address\": \"[0:0::1]:65535\", \"weight\": 7}],"
+            "\"socket\": {\"path\": \"/x\", \"mode\": \"0711\"},"
+            "\"listen\": {\"address\": \"::1\", \"port\": 5},"
+            "\"fabric\": {\"provider\": \"tcp;ofi_rxm\", \"address\": \"10.1.2.3\"},"
+            "\"data\": {\"chunk_bytes\": 4096, \"least_shard_bytes\": 9,"
+            "\"window_chunks\": 3, \"window_bytes\": 77777, \"instruction_set\": \"avx2\","
+            "\"reduce_threads\": 0, \"bind_threads\": false},"
+            "\"limits\": {\"memory_bytes\": 1125899906842624, \"arena_bytes\": 1048577,"
+            "\"jobs\": 11, \"workers\": 12, \"groups_per_job\": 13,"
+            "\"connections\": 14},"
+            "\"timeouts\": {\"heartbeat_ms\": 21, \"peer_ms\": 42, \"join_ms\": 123,"
+            "\"group_ms\": 124, \"late_ms\": 25, \"drain_ms\": 26},"
+            "\"log\": {\"level\": \"debug\"},"
+            "\"metrics\": {\"address\": \"localhost\", \"port\": 9}}");
     ck_assert_str_eq(c.node, "y");
     ck_assert_uint_eq(c.self, 1);
     ck_assert_str_eq(c.secret_file, "/s");
@@ -87,6 +88,7 @@ START_TEST(test_every_field_is_read)
     ck_assert_uint_eq(c.chunk_bytes, 4096);
     ck_assert_uint_eq(c.least_shard_bytes, 9);
     ck_assert_uint_eq(c.window_chunks, 3);
+    ck_assert_uint_eq(c.window_bytes, 77777);
     ck_assert_str_eq(c.isa, "avx2");
     ck_assert_uint_eq(c.reduce_threads, 0);
     ck_assert(!c.bind_threads);

@@ -32,6 +32,7 @@ static void check_layout(const struct layout *layout)
     const struct layout_rule *rule = layout->rule;
     ck_assert_uint_ge(layout->chunks, 1);
     ck_assert_uint_eq(layout->chunks, layout->shards * layout->pieces);
+    ck_assert_uint_le(layout->largest_bytes, rule->chunk_bytes);
     ck_assert_uint_le(layout->shards, rule->servers);
     struct span *spans = calloc(layout->chunks, sizeof(*spans));
     uint64_t *server_elements = calloc(rule->servers, sizeof(*server_elements));
@@ -39,7 +40,7 @@ static void check_layout(const struct layout *layout)
         struct layout_chunk chunk = layout_chunk(layout, c);
         ck_assert_uint_eq(chunk.server,
                           (layout->first_server + c % layout->shards) % rule->servers);
-        ck_assert_uint_le(chunk.count * layout->element_bytes, rule->chunk_bytes);
+        ck_assert_uint_le(chunk.count * layout->element_bytes, layout->largest_bytes);
         if (chunk.count > 0)
             ck_assert_uint_eq(chunk.first * layout->element_bytes % 64, 0);
         spans[c] = (struct span){chunk.first, chunk.count};
@@ -156,10 +157,12 @@ START_TEST(test_shards_are_cut_fine_enough)
         uint64_t bytes;
         uint32_t pieces;
     } cases[] = {
-        {4, 4 * 65536, 1},           {4, 4 * 65536 + 4 * 64, 2}, {4, 4ull << 20, 16},
-        {4, 16ull << 20, 64},        {4, 40ull << 20, 64},       {4, 64ull << 20, 64},
-        {4, (64ull << 20) + 64, 65}, {4, 256ull << 20, 256},     {2, 64 * 131072, 64},
-        {1, 4 * 65536, 1},           {1, 4ull << 20, 16},
+        {4, 4 * 65536, 1},      {4, 4 * 65536 + 4 * 64, 2},
+        {4, 4ull << 20, 16},    {4, 16ull << 20, 64},
+        {4, 32ull << 20, 128},  {4, 80ull << 20, 128},
+        {4, 128ull << 20, 128}, {4, (128ull << 20) + 64, 129},
+        {4, 256ull << 20, 256}, {2, 128 * 131072, 128},
+        {1, 4 * 65536, 1},      {1, 4ull << 20, 16},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10};
@@ -190,8 +193,9 @@ START_TEST(test_largest_shard_decides_how_fine)
     uint32_t weights[3] = {1, 1, 6};
     struct layout_rule rule = {3, weights, 256 << 10, 64};
     struct layout layout;
-    ck_assert_int_eq(layout_init(&layout, &rule, 2, 8ull << 20, 1), 0);
-    ck_assert_uint_eq(layout.pieces, 64);
+    ck_assert_int_eq(layout_init(&layout, &rule, 2, 16ull << 20, 1), 0);
+    ck_assert_uint_eq(layout.pieces, 128);
+    ck_assert_uint_eq(layout.largest_bytes, 6 * 16384);
     ck_assert_uint_eq(layout_chunk(&layout, 0).server, 2);
     ck_assert_uint_eq(layout_chunk(&layout, 0).count, 6 * 16384);
     ck_assert_uint_eq(layout_chunk(&layout, 1).count, 16384);

@@ -28,6 +28,21 @@ START_TEST(the_window_shrinks_beyond_16_nodes)
 }
 END_TEST
 
+START_TEST(below_it_a_pipeline_is_kept_full)
+{
+    static const struct {
+        uint32_t pieces, window;
+    } shards[] = {{0, 4}, {1, 4}, {19, 4}, {20, 5}, {128, 32}, {UINT32_MAX, UINT32_MAX / 4}};
+    for (unsigned i = 0; i < sizeof(shards) / sizeof(shards[0]); i++)
+        ck_assert_uint_eq(window_of_shard(shards[i].pieces), shards[i].window);
+    ck_assert_uint_eq(window_of_network(1u << 19, 1u << 16), 8);
+    ck_assert_uint_eq(window_of_network(1u << 19, (1u << 16) + 64), 7);
+    ck_assert_uint_eq(window_of_network(1u << 19, 1u << 18), 4);
+    ck_assert_uint_eq(window_of_network(1, 16u << 20), 4);
+    ck_assert_uint_eq(window_of_network(1, 0), UINT32_MAX); /* chunks without data */
+}
+END_TEST
+
 START_TEST(what_a_peer_may_send_has_receives)
 {
     ck_assert_uint_eq(window_receives(16, false, false), 0);
@@ -77,6 +92,7 @@ int main(void)
     Suite *suite = suite_create("window");
     TCase *tests = tcase_create("window");
     tcase_add_test(tests, the_window_shrinks_beyond_16_nodes);
+    tcase_add_test(tests, below_it_a_pipeline_is_kept_full);
     tcase_add_test(tests, what_a_peer_may_send_has_receives);
     tcase_add_test(tests, the_most_of_any_group);
     tcase_add_test(tests, more_never_needs_less);

@@ -21,6 +21,7 @@ void node_configure(struct node *node, uint32_t self, uint32_t count, uint32_t t
                                    .chunk_bytes = CHUNK_BYTES,
                                    .least_shard_bytes = 256,
                                    .window_chunks = 4,
+                                   .window_bytes = 1u << 19,
                                    .reduce_threads = threads,
                                    .memory_bytes = 16 << 20,
                                    .late_ms = 60000};

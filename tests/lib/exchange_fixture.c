@@ -158,6 +158,7 @@ struct fixture *fixture_create(const struct fixture_options *options)
         .chunk_bytes = own->chunk_bytes,
         .least_shard_bytes = 64,
         .window_chunks = own->window,
+        .window_bytes = own->window_bytes ? own->window_bytes : UINT32_MAX,
         .late_ns = own->late_ns,
         .shared_receives = own->shared_receives,
         .pool = fixture->pool,

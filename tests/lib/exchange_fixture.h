@@ -33,6 +33,7 @@ struct fixture_options {
     uint32_t weights[FIXTURE_NODES]; /* 0: no server */
     uint32_t chunk_bytes;            /* 0: 256 */
     uint32_t window;                 /* 0: 4 */
+    uint32_t window_bytes;           /* 0: more than the window */
     uint64_t late_ns;                /* 0: 1000 */
     uint64_t buffers;                /* limit; 0: 1000 */
     bool shared_receives;

@@ -306,6 +306,7 @@ static void bench_open(struct bench *bench)
                                        .chunk_bytes = CHUNK_BYTES,
                                        .least_shard_bytes = 1024,
                                        .window_chunks = 16,
+                                       .window_bytes = 1u << 19,
                                        .late_ns = NS_PER_S,
                                        .pool = bench->pool,
                                        .io = {.context = bench,

@@ -400,7 +400,7 @@ START_TEST(no_more_chunks_are_under_way_than_the_window)
 {
     for (uint32_t window = 2; window < 8; window++) {
         struct fixture *fixture = one_rank_a_node(window);
-        uint32_t chunks = 20;
+        uint32_t chunks = 40;
         fixture_submit_sum(fixture, 0, 0, (uint64_t)chunks * COUNT);
         for (uint32_t done = 0; done < chunks; done++) {
             uint32_t expected = chunks - done < window ? chunks - done : window;
@@ -460,6 +460,79 @@ START_TEST(the_last_place_is_for_the_oldest)
     fixture_all_reduced(fixture);
     ck_assert_uint_eq(fixture->send_count, 1);
     ck_assert_uint_eq(fixture_sending(fixture, 0).sequence, 3);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+START_TEST(a_quarter_of_a_shard_is_under_way_at_once)
+{
+    static const struct {
+        uint32_t chunks, expected;
+    } cases[] = {{3, 3}, {4, 4}, {5, 4}, {16, 4}, {20, 5}, {40, 10}, {100, 16}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct fixture *fixture = one_rank_a_node(16);
+        fixture_submit_sum(fixture, 0, 0, (uint64_t)cases[i].chunks * COUNT);
+        ck_assert_uint_eq(fixture->send_count, cases[i].expected);
+        fixture_destroy(fixture);
+    }
+}
+END_TEST
+
+static struct fixture *six_chunks_of_network(void)
+{
+    struct fixture_options options = {.nodes = 2,
+                                      .ranks = 2,
+                                      .rank_nodes = {0, 1},
+                                      .weights = {0, 1},
+                                      .window = 16,
+                                      .window_bytes = 6 * COUNT * sizeof(float) + 1};
+    return fixture_create(&options);
+}
+
+/* Of all collectives together, but by how large the next one's chunks are. */
+START_TEST(no_more_bytes_are_under_way_than_the_network_is_given)
+{
+    struct fixture *fixture = six_chunks_of_network();
+    fixture_submit_sum(fixture, 0, 0, 16 * COUNT);
+    ck_assert_uint_eq(fixture->send_count, 4);
+    fixture_submit_sum(fixture, 0, 1, 40 * COUNT);
+    ck_assert_uint_eq(fixture->send_count, 4); /* what is older goes first */
+    fixture_destroy(fixture);
+
+    fixture = six_chunks_of_network();
+    for (uint64_t sequence = 0; sequence < 20; sequence++)
+        fixture_submit_sum(fixture, 0, sequence, COUNT);
+    ck_assert_uint_eq(fixture->send_count, 6);
+    fixture_destroy(fixture);
+
+    fixture = six_chunks_of_network();
+    for (uint64_t sequence = 0; sequence < 20; sequence++)
+        fixture_submit_sum(fixture, 0, sequence, COUNT / 2);
+    ck_assert_uint_eq(fixture->send_count, 12);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Were it kept back until they are done, and they on another node by others, nobody would go on. */
+START_TEST(the_oldest_goes_however_much_others_have_under_way)
+{
+    struct fixture *fixture = six_chunks_of_network();
+    struct arena_submission staged = fixture_ask(fixture, 0, 0, 2 * COUNT);
+    staged.flags = ARENA_FLAG_STAGED;
+    ck_assert_int_eq(fixture_submit(fixture, 0, &staged), 0);
+    for (uint64_t sequence = 1; sequence < 10; sequence++)
+        fixture_submit_sum(fixture, 0, sequence, COUNT);
+    ck_assert_uint_eq(fixture->send_count, 6);
+    for (uint32_t chunk = 0; chunk < 2; chunk++)
+        ck_assert_int_eq(
+            fixture_hand_over(fixture, 0, 0, chunk, fixture_offset(fixture, 0, 12 + chunk)), 0);
+    ck_assert_uint_eq(fixture->send_count, 7); /* its second waits for its first, or for room */
+    ck_assert_uint_eq(fixture_sending(fixture, 6).sequence, 0);
+    fixture_all_sent(fixture);
+    ck_assert_int_eq(fixture_result(fixture, 1, 0, 0, 2 * COUNT, 1), 0);
+    fixture_all_reduced(fixture);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).chunk, 1);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -553,6 +626,9 @@ int main(void)
     tcase_add_test(tests, no_more_chunks_are_under_way_than_the_window);
     tcase_add_test(tests, each_server_has_a_window_of_its_own);
     tcase_add_test(tests, the_last_place_is_for_the_oldest);
+    tcase_add_test(tests, a_quarter_of_a_shard_is_under_way_at_once);
+    tcase_add_test(tests, no_more_bytes_are_under_way_than_the_network_is_given);
+    tcase_add_test(tests, the_oldest_goes_however_much_others_have_under_way);
     tcase_add_test(tests, smaller_priorities_go_first_then_older_ones);
     tcase_add_test(tests, figures_are_kept);
     suite_add_tcase(suite, tests);
