@@ -175,10 +175,22 @@ END_TEST
 
 START_TEST(test_timeout)
 {
-    struct process *process =
-        RUN("--nodes", "1", "-n", "2", "--timeout", "1", "--", "sleep", "100");
+    struct process *process = RUN("--nodes", "1", "-n", "3", "--timeout", "1", "--", "sh", "-c",
+                                  "[ $RANK = 1 ] || exec sleep 100");
     end_with(process, 124);
-    ck_assert_ptr_nonnull(strstr(process_errors(process), "the time allowed has passed"));
+    ck_assert_ptr_nonnull(
+        strstr(process_errors(process), "the time allowed has passed; ending ranks 0, 2\n"));
+    process_free(process);
+}
+END_TEST
+
+START_TEST(test_timeout_of_many)
+{
+    struct process *process =
+        RUN("--nodes", "1", "-n", "9", "--timeout", "1", "--", "sleep", "100");
+    end_with(process, 124);
+    ck_assert_ptr_nonnull(
+        strstr(process_errors(process), "ending ranks 0, 1, 2, 3, 4, 5, 6, 7, ...\n"));
     process_free(process);
 }
 END_TEST
@@ -410,6 +422,7 @@ int main(void)
     tcase_add_test(tests, test_exit_codes);
     tcase_add_test(tests, test_stubborn_rank_is_killed);
     tcase_add_test(tests, test_timeout);
+    tcase_add_test(tests, test_timeout_of_many);
     tcase_add_test(tests, test_signals_are_passed_on);
     tcase_add_test(tests, test_what_ranks_started_ends_with_them);
     tcase_add_test(tests, test_ranks_stop_and_go_on);

@@ -229,12 +229,32 @@ static void signals_read(struct supervisor *supervisor)
     }
 }
 
+#define RANKS_NAMED 8u
+
+/* The first few of the ranks that have not ended: the others may only wait for them. */
+static void timeout_report(const struct supervisor *supervisor)
+{
+    char ranks[128] = "";
+    uint32_t running = 0;
+    size_t used = 0;
+    for (uint32_t i = 0; i < supervisor->count; i++) {
+        const struct child *child = &supervisor->children[i];
+        if (child->kind != CHILD_WORKER || !child->running)
+            continue;
+        if (running++ < RANKS_NAMED)
+            used += (size_t)snprintf(ranks + used, sizeof(ranks) - used, "%s%u",
+                                     running > 1 ? ", " : "", child->rank);
+    }
+    fprintf(stderr, "shoalrun: the time allowed has passed; ending rank%s %s%s\n",
+            running == 1 ? "" : "s", ranks, running > RANKS_NAMED ? ", ..." : "");
+}
+
 /* The next step towards the end, when it is due. */
 static void end_step(struct supervisor *supervisor)
 {
     uint64_t now = clock_now_ns();
     if (supervisor->timeout_ns && now >= supervisor->timeout_ns && !supervisor->terminated) {
-        fprintf(stderr, "shoalrun: the time allowed has passed; ending the ranks\n");
+        timeout_report(supervisor);
         if (supervisor->exit_code == 0)
             supervisor->exit_code = 124;
         supervisor->timeout_ns = 0;
