@@ -1,31 +1,66 @@
-"""Running an example on gloo and on shoal, and comparing the loss of every step."""
+"""Running examples on gloo and on shoal, and comparing the loss of every step."""
 
-import subprocess
-import sys
+import importlib.util
+import json
+import pathlib
+import re
 import unittest
 
 import suite
 
 ALLOWED = 1e-6  # relative, of a step's loss in f32
-_losses_of_gloo = {}
 
 
 def torch_version():
-    command = [sys.executable, "-c", "import torch; print(torch.__version__)"]
-    return tuple(int(part) for part in subprocess.check_output(command, text=True).split(".")[:2])
+    """Read, since loading torch takes a second."""
+    folder = pathlib.Path(importlib.util.find_spec("torch").origin).parent
+    version = re.search(r"__version__ = '(\d+)\.(\d+)", (folder / "version.py").read_text())
+    return tuple(int(part) for part in version.groups())
 
 
 class ExamplesCase(unittest.TestCase):
-    def losses(self, backend, script, *arguments, **more):
-        path = suite.EXAMPLES / script
-        return suite.losses(suite.shoalrun(4, path, *arguments, "--backend", backend, **more))
+    """All examples of a class run one after another in the same four ranks."""
 
-    def check(self, script, *arguments, like=None, **more):
-        key = like or (script, *arguments)
-        if key not in _losses_of_gloo:
-            _losses_of_gloo[key] = self.losses("gloo", *key)
-        expected, got = _losses_of_gloo[key], self.losses("shoal", script, *arguments, **more)
+    @classmethod
+    def commands(cls):
+        """[(script, argument, ...)] that run on both."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_shoal(cls):
+        """{(script, argument, ...) that runs on shoal alone: the command on gloo to compare it with}."""
+        return {}
+
+    @classmethod
+    def setUpClass(cls):
+        runs = [[*command, "--backend", "gloo"] for command in cls.commands()]
+        runs += [[*command, "--backend", "shoal"] for command in [*cls.commands(), *cls.of_shoal()]]
+        script = suite.HERE / "ranks_examples.py"
+        finished = suite.shoalrun(4, script, json.dumps(runs), limit_s=280)
+        cls.output = finished.stdout
+        cls.code = finished.returncode
+        cls.losses = {}
+        current = None
+        for line in finished.stdout.splitlines():
+            if line.startswith("EXAMPLE "):
+                current = tuple(json.loads(line[8:]))
+            elif line.startswith('{"backend"'):
+                said = json.loads(line)
+                if current[-1] == said["backend"]:
+                    cls.losses[current] = said["losses"]
+
+    def losses_of(self, *command):
+        self.assertIn(command, self.losses, f"it did not end:\n{self.output[-6000:]}")
+        return self.losses[command]
+
+    def check(self, *command):
+        like = self.of_shoal().get(command, command)
+        expected = self.losses_of(*like, "--backend", "gloo")
+        got = self.losses_of(*command, "--backend", "shoal")
         self.assertEqual(len(got), len(expected))
         self.assertLess(min(got), got[0] * 0.95, "it does not learn")
         for step, (ours, theirs) in enumerate(zip(got, expected)):
             self.assertLessEqual(abs(ours - theirs) / abs(theirs), ALLOWED, f"step {step}")
+
+    def test_all_ranks_end_well(self):
+        self.assertEqual(self.code, 0, self.output[-6000:])

@@ -1,8 +1,8 @@
 """Inside a rank: running the cases of a module on all ranks together."""
 
 import datetime
+import importlib
 import json
-import sys
 import traceback
 import unittest
 
@@ -30,7 +30,7 @@ def start(default):
 
 def run(module_name):
     """Run test_* of the module in its order; rank 0 prints a RESULT line for each."""
-    module = sys.modules[module_name]
+    module = importlib.import_module(module_name)
     for name, case in list(vars(module).items()):
         if not name.startswith("test_"):
             continue

@@ -103,6 +103,31 @@ def test_truth_values():
     assert tensor.tolist() == [False, True, True, False]
 
 
+def test_truth_values_in_parts():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    mine = torch.tensor([rank == 0, True])
+    outputs = [torch.empty(2, dtype=torch.bool) for _ in range(size)]
+    dist.all_gather(outputs, mine, group=group())
+    assert [output.tolist() for output in outputs] == [[other == 0, True] for other in range(size)]
+    output = torch.empty(2, dtype=torch.bool)
+    dist.reduce_scatter(output, [mine] * size, ReduceOp.MIN, group=group())
+    assert output.tolist() == [False, True]
+    dist.reduce_scatter(output, [mine] * size, group=group())
+    assert output.tolist() == [True, True]
+
+
+def test_complex_numbers():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for dtype in (torch.complex64, torch.complex128):
+        tensor = torch.full((3, 2), complex(rank, 1), dtype=dtype).t()
+        dist.all_reduce(tensor, group=group())
+        assert torch.all(tensor == complex(sum(range(size)), size))
+        outputs = [torch.empty(2, dtype=dtype) for _ in range(size)]
+        dist.all_gather(outputs, torch.full((2,), complex(0, rank), dtype=dtype), group=group())
+        for other, output in enumerate(outputs):
+            assert torch.all(output == complex(0, other))
+
+
 def test_reduce_to_every_root():
     for root in range(dist.get_world_size()):
         tensor = values(torch.float32, seed=root)
@@ -316,6 +341,34 @@ def test_tensors_that_are_not_contiguous():
     check_equal(output, expected)
 
 
+def test_wholes_that_are_not_contiguous():
+    """The larger tensor, of which every rank gets or gives a part: its order is that of its rows."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    output = torch.zeros(3, 2 * size).t()
+    dist.all_gather_into_tensor(output, torch.full((2, 3), float(rank)).t().t(), group=group())
+    assert output.stride() == (1, 2 * size)
+    assert torch.equal(output[:, 0], torch.arange(size).repeat_interleave(2).float())
+    part = torch.zeros(3, 2).t()
+    dist.reduce_scatter_tensor(part, output, group=group())
+    assert torch.all(part == rank * size)
+    table = torch.zeros(size, 2)
+    given = torch.full((2, size), float(rank)).t()
+    dist.all_to_all_single(table[:, 1:], given[:, :1], group=group())
+    assert table[:, 1].tolist() == list(range(size)) and torch.all(table[:, 0] == 0)
+    # Every other element of a buffer, and what lies between stays.
+    buffer = torch.full((4 * size,), -1.0)
+    dist.all_gather_into_tensor(buffer[::2], torch.full((2,), float(rank)), group=group())
+    assert buffer[::4].tolist() == list(range(size)) and torch.all(buffer[1::2] == -1)
+
+
+def test_reduce_scatter_of_different_sizes():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    output = torch.empty(rank + 1)
+    inputs = [torch.full((other + 1,), float(other + rank)) for other in range(size)]
+    dist.reduce_scatter(output, inputs, group=group())
+    assert output.tolist() == [size * rank + sum(range(size))] * (rank + 1)
+
+
 def test_tensors_without_elements():
     empty = torch.empty(0, 3)
     dist.all_reduce(empty, group=group())
@@ -323,6 +376,13 @@ def test_tensors_without_elements():
     outputs = [torch.empty(0, 3) for _ in range(dist.get_world_size())]
     dist.all_gather(outputs, empty, group=group())
     dist.reduce_scatter(torch.empty(0), [torch.empty(0)] * dist.get_world_size(), group=group())
+    dist.reduce(empty, 1, group=group())
+    dist.all_gather_into_tensor(torch.empty(0), torch.empty(0), group=group())
+    dist.reduce_scatter_tensor(torch.empty(0), torch.empty(0), group=group())
+    dist.all_to_all_single(torch.empty(0, 2), torch.empty(0, 2), group=group())
+    root = dist.get_rank() == 1
+    dist.gather(empty, outputs if root else None, 1, group=group())
+    dist.scatter(empty, outputs if root else None, 1, group=group())
     assert empty.shape == (0, 3)
 
 
@@ -360,6 +420,7 @@ def test_futures():
     work = dist.all_reduce(tensor, group=group(), async_op=True)
     future = work.get_future().then(lambda done: done.value()[0] * 2)
     assert torch.all(future.wait() == 2 * dist.get_world_size())
+    assert work.is_completed() and work.is_success() and torch.equal(work.result()[0], tensor)
     # Nobody waits for this one, and it completes.
     work = dist.barrier(group=group(), async_op=True)
     work.get_future().wait()

@@ -1,10 +1,15 @@
-"""Groups of some ranks: translation of ranks, failures that stay in a group, barriers that watch."""
+"""Groups of some ranks: translation of ranks, failures that stay in a group, barriers that watch; and
+works, of which threads wait and nobody."""
 
 import datetime
+import gc
+import threading
+import unittest
 
 import ranks
 import torch
 import torch.distributed as dist
+from shoal import library
 
 SHORT = datetime.timedelta(seconds=1)
 
@@ -54,6 +59,71 @@ def test_many_groups_are_given_back():
             dist.barrier(group=group)
             dist.destroy_process_group(group)
         del group
+
+
+def test_works_that_nobody_keeps():
+    size = dist.get_world_size()
+    tensors = [torch.full((50_000,), float(i)).view(2, -1).t() for i in range(8)]
+    futures = [dist.all_reduce(t, group=ranks.shoal_group, async_op=True).get_future() for t in tensors]
+    gc.collect()
+    torch.futures.wait_all(futures)
+    for i, tensor in enumerate(tensors):
+        assert torch.all(tensor == i * size)
+
+
+def test_a_wait_does_not_hold_up_other_threads():
+    """While a thread of rank 0 waits in the library for the others, another thread fetches them."""
+    tensor = torch.ones(10)
+    if dist.get_rank() == 0:
+        c, inside = library.load().c, threading.Event()
+        wait = c.shoal_wait
+
+        def wait_and_say(*arguments):
+            inside.set()
+            return wait(*arguments)
+
+        c.shoal_wait = wait_and_say
+        try:
+            thread = threading.Thread(target=lambda: dist.all_reduce(tensor, group=ranks.shoal_group))
+            thread.start()
+            assert inside.wait(100)
+            dist.barrier(ranks.gloo)  # the others come only now
+            thread.join()
+        finally:
+            c.shoal_wait = wait
+    else:
+        dist.barrier(ranks.gloo)
+        dist.all_reduce(tensor, group=ranks.shoal_group)
+    assert torch.all(tensor == dist.get_world_size())
+
+
+def test_a_callback_that_waits_for_another_collective():
+    size = dist.get_world_size()
+    first, second = torch.ones(3), torch.ones(4)
+
+    def go_on(_):
+        return dist.all_reduce(second, group=ranks.shoal_group, async_op=True).get_future().wait()
+
+    if dist.get_rank() > 0:
+        dist.barrier(ranks.gloo)  # rank 0 has hung it on what is not complete
+    future = dist.all_reduce(first, group=ranks.shoal_group, async_op=True).get_future().then(go_on)
+    if dist.get_rank() == 0:
+        dist.barrier(ranks.gloo)
+    future.wait()
+    assert torch.all(first == size) and torch.all(second == size)
+
+
+def test_sends_of_objects():
+    if not hasattr(dist, "send_object_list"):
+        raise unittest.SkipTest("torch before 2.4 sends no objects")
+    size, rank = dist.get_world_size(), dist.get_rank()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    received = [None, None]
+    thread = threading.Thread(target=lambda: dist.send_object_list([rank, "x" * rank], right))
+    thread.start()
+    dist.recv_object_list(received, left)
+    thread.join()
+    assert received == [left, "x" * left]
 
 
 def test_ranks_that_disagree():
@@ -186,3 +256,4 @@ def test_tensor_parallel_modules():
 if __name__ == "__main__":
     ranks.start("shoal")
     ranks.run("__main__")
+    ranks.run("ranks_sharding")

@@ -1,8 +1,10 @@
 """One rank of a job without launcher and configured daemon; what it does is its first argument."""
 
+import datetime
 import os
 import signal
 import sys
+import tempfile
 
 import shoal
 import shoal.torch  # noqa: F401
@@ -12,9 +14,9 @@ import torch.distributed as dist
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def start(number=0):
+def start(number=0, **more):
     store = f"file://{os.environ['TEST_STORE']}-{number}"
-    dist.init_process_group("shoal", init_method=store, rank=RANK, world_size=SIZE)
+    dist.init_process_group("shoal", init_method=store, rank=RANK, world_size=SIZE, **more)
 
 
 def check_sum():
@@ -38,6 +40,33 @@ def join():
         check_sum()
         if number < 2:
             dist.destroy_process_group()
+
+
+def say_error(call):
+    """What it raises, in the first line of the text."""
+    try:
+        call()
+    except shoal.ShoalError as error:
+        say("ERROR", type(error).__name__, str(error).splitlines()[0])
+
+
+def fail_to_join():
+    """A daemon cannot be started on some node."""
+    make = tempfile.mkdtemp
+
+    def mkdtemp(**options):
+        folder = make(**options)
+        say("FOLDER", folder)
+        return folder
+
+    tempfile.mkdtemp = mkdtemp
+    say_error(start)
+
+
+def stay_away():
+    """The last rank does not come."""
+    if RANK < SIZE - 1:
+        say_error(lambda: start(timeout=datetime.timedelta(seconds=2)))
 
 
 def leave_early():
@@ -124,6 +153,8 @@ def many_steps():
 if __name__ == "__main__":
     {
         "join": join,
+        "fail_to_join": fail_to_join,
+        "stay_away": stay_away,
         "leave_early": leave_early,
         "death": death,
         "death_in_backward": death_in_backward,

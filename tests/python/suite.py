@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def environment(**more):
     return own
 
 
-def run(command, **more):
+def run(command, *, limit_s=LIMIT_S, **more):
     """Run to the end; returns the finished process with its text."""
     return subprocess.run(
         [str(word) for word in command],
@@ -52,16 +53,17 @@ def run(command, **more):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
     )
 
 
-def shoalrun(ranks, script, *arguments, nodes=None, **more):
+def shoalrun(ranks, script, *arguments, nodes=None, limit_s=LIMIT_S, **more):
     """A script as so many ranks (of each of so many nodes) under shoalrun."""
-    command = [BUILD / "bin" / "shoalrun", "--timeout", LIMIT_S - 20]
+    command = [BUILD / "bin" / "shoalrun", "--timeout", limit_s - 20]
     if nodes:
         command += ["--nodes", nodes]
-    return run([*command, "-n", ranks, "--", sys.executable, script, *arguments], **more)
+    command += ["-n", ranks, "--", sys.executable, script, *arguments]
+    return run(command, limit_s=limit_s, **more)
 
 
 class Ranks:
@@ -105,12 +107,49 @@ class Ranks:
         self.folder.cleanup()
 
 
-def losses(finished):
-    """The losses that an example has printed."""
-    lines = [line for line in finished.stdout.splitlines() if line.startswith('{"backend"')]
-    if finished.returncode != 0 or len(lines) != 1:
-        raise AssertionError(f"exit code {finished.returncode}:\n{finished.stdout}")
-    return json.loads(lines[0])["losses"]
+class ForkedRanks:
+    """As Ranks, but forks of one interpreter."""
+
+    def __init__(self, size, script, *arguments, **more):
+        self.folder = tempfile.TemporaryDirectory(prefix="shoal-ranks-")
+        words = [size, self.folder.name, script, *arguments]
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "forked.py"), *map(str, words)],
+            env=environment(TEST_STORE=f"{self.folder.name}/store", **more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait(self):
+        codes = json.loads(self.process.communicate(timeout=LIMIT_S)[0])
+        folder = pathlib.Path(self.folder.name)
+        return [(code, (folder / str(rank)).read_text()) for rank, code in enumerate(codes)]
+
+    def close(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+def wait_for_daemons(folders):
+    """Until the daemons with these folders, which ranks have started, are gone with their shells."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                own = file.read()
+            if not any(f"SHOAL_FOLDER={folder}".encode() in own for folder in folders):
+                continue
+            descriptor = os.pidfd_open(int(pid))
+        except OSError:
+            continue  # it has ended meanwhile
+        try:
+            select.select([descriptor], [], [], LIMIT_S)
+        finally:
+            os.close(descriptor)
 
 
 class RanksCase(unittest.TestCase):
@@ -145,6 +184,7 @@ def main():
     if reason:
         print(f"SKIP {name}: {reason}")
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends with what atexit has to do
     result = unittest.main(module="__main__", exit=False, verbosity=2).result
     for case, why in result.skipped:
         print(f"SKIP {case.id().split('.', 1)[-1]}: {why}")

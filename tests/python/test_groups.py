@@ -1,20 +1,18 @@
 #!/usr/bin/python3
-"""Groups of some ranks, and what fails inside one of them."""
+"""Groups of some ranks, what fails inside one of them, and the calls of libraries that shard."""
 
 import sys
 
 import suite
 
-SCRIPT = "ranks_groups.py"
-
 
 class Groups(suite.RanksCase):
     @classmethod
     def setUpClass(cls):
-        cls.collect(suite.shoalrun(4, suite.HERE / SCRIPT))
+        cls.collect(suite.shoalrun(4, suite.HERE / "ranks_groups.py"))
 
 
-Groups.add(suite.names_of(SCRIPT))
+Groups.add(suite.names_of("ranks_groups.py") + suite.names_of("ranks_sharding.py"))
 
 if __name__ == "__main__":
     sys.exit(suite.main())

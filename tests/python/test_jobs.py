@@ -4,7 +4,6 @@
 import glob
 import os
 import re
-import select
 import signal
 import sys
 import unittest
@@ -14,31 +13,19 @@ import suite
 SCRIPT = suite.HERE / "ranks_job.py"
 
 
-def start(test, size, *arguments, **more):
-    ranks = suite.Ranks(size, SCRIPT, *arguments, **more)
+def start(test, size, *arguments, kind=suite.Ranks, **more):
+    ranks = kind(size, SCRIPT, *arguments, **more)
     test.addCleanup(ranks.close)
     return ranks
 
 
+def start_forked(test, size, *arguments):
+    """Where it matters neither how an interpreter starts nor how it ends."""
+    return start(test, size, *arguments, kind=suite.ForkedRanks)
+
+
 def found(pattern, text):
     return re.findall(pattern, text, re.MULTILINE)
-
-
-def wait_for_daemons(folders):
-    """Until the processes that have these folders in their command line or environment are gone."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                own = file.read()
-            if not any(f"SHOAL_FOLDER={folder}".encode() in own for folder in folders):
-                continue
-            descriptor = os.pidfd_open(int(pid))
-        except OSError:
-            continue  # it has ended meanwhile
-        try:
-            select.select([descriptor], [], [], suite.LIMIT_S)
-        finally:
-            os.close(descriptor)
 
 
 class EmbeddedDaemon(unittest.TestCase):
@@ -50,7 +37,7 @@ class EmbeddedDaemon(unittest.TestCase):
             self.assertEqual(len(found(r"^SOCKET", text)), 3, text)
         self.assertEqual(len(sockets), 3 * nodes)  # a daemon of its own for each job and node
         folders = [os.path.dirname(path) for path in sockets]
-        wait_for_daemons(folders)
+        suite.wait_for_daemons(folders)
         for folder in folders:
             # rm runs after the daemon; the shell that runs it is gone as well.
             self.assertEqual(glob.glob(folder), [], "the daemon's folder is left")
@@ -68,10 +55,25 @@ class EmbeddedDaemon(unittest.TestCase):
         self.assertEqual(found(r"^NODES (.*)", finished[2][1]), ["2 1 2"] * 3)
 
     def test_no_daemon_to_start(self):
-        ranks = start(self, 2, "join", SHOAL_LIBRARY=self.lonely_library(), PATH="/bin")
-        code, text = ranks.processes[0].wait(suite.LIMIT_S), ranks.processes[0].stdout.read()
-        self.assertNotEqual(code, 0)
-        self.assertIn("there is no shoald to start", text)
+        """Every rank hears of it, and not only when its time is over."""
+        nodes = [{"SHOAL_NODE": "a"}, {"SHOAL_NODE": "b"}, {"SHOAL_NODE": "a"}, {"SHOAL_NODE": "b"}]
+        nodes[1].update(SHOAL_LIBRARY=self.lonely_library(), PATH="/bin")
+        ranks = start(self, 4, "fail_to_join", each=nodes, SHOAL_INTERFACE="lo")
+        for rank, (code, text) in enumerate(ranks.wait()):
+            self.assertEqual(code, 0, text)
+            (said,) = found(r"^ERROR DisconnectedError (.*)", text)
+            self.assertIn("there is no shoald to start", said)
+            self.assertEqual("on rank 1: " in said, rank != 1, said)
+            self.assertEqual(len(found(r"^FOLDER", text)), 1 if rank == 0 else 0)
+            for folder in found(r"^FOLDER (.*)", text):
+                self.assertFalse(os.path.exists(folder), "the folder of the daemon is left")
+
+    def test_a_rank_that_does_not_come(self):
+        """timeout= of init_process_group; who is missing is named."""
+        code, text = start_forked(self, 3, "stay_away").wait()[0]
+        self.assertEqual(code, 0, text)
+        (said,) = found(r"^ERROR TimeoutError (.*)", text)
+        self.assertIn("rank 2 has not joined within 2 s", said)
 
     def lonely_library(self):
         import shutil
@@ -95,12 +97,12 @@ class Failure(unittest.TestCase):
             self.assertEqual(code, 0, text)
 
     def test_a_killed_rank_raises_on_all_others(self):
-        finished = start(self, 4, "death").wait()
+        finished = start_forked(self, 4, "death").wait()
         self.assertEqual(finished[3][0], -signal.SIGKILL)
         self.check_lost(finished, 3, 2)
 
     def test_a_killed_rank_in_the_backward_pass(self):
-        finished = start(self, 3, "death_in_backward").wait()
+        finished = start_forked(self, 3, "death_in_backward").wait()
         for code, text in finished[:2]:
             self.assertEqual(code, 0, text)
             self.assertIn("rank lost: rank 2", text)

@@ -4,6 +4,7 @@
 import importlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,14 @@ def modules():
     return sorted(path.relative_to(root).as_posix() for path in root.glob("shoal/**/*.py"))
 
 
+def without_network():
+    """What goes before a command that must not need one, where that can be had."""
+    words = ["unshare", "--net"]
+    possible = shutil.which("unshare") is not None
+    possible = possible and not subprocess.run([*words, "true"], capture_output=True).returncode
+    return words if possible else []
+
+
 class Installation(unittest.TestCase):
     def python(self, program, **more):
         return suite.run([sys.executable, "-c", program], **more)
@@ -33,7 +42,7 @@ class Installation(unittest.TestCase):
     def test_make_install(self):
         folder = temporary_folder(self)
         command = ["make", "-C", suite.TREE, f"BUILD={suite.BUILD}", f"DESTDIR={folder}"]
-        finished = suite.run([*command, "PREFIX=/opt/shoal", "install"])
+        finished = suite.run([*without_network(), *command, "PREFIX=/opt/shoal", "install"])
         self.assertEqual(finished.returncode, 0, finished.stdout)
         (package,) = folder.glob("opt/shoal/lib/python*/*-packages")
         self.assertEqual(
@@ -69,9 +78,18 @@ class Installation(unittest.TestCase):
             self.skipTest(f"{sys.executable} has no pip")
         folder = temporary_folder(self)
         command = [sys.executable, "-m", "pip", "install", "--no-index", "--target", folder]
-        finished = suite.run([*command, suite.TREE / "worker" / "python"])
+        finished = suite.run([*without_network(), *command, suite.TREE / "worker" / "python"])
         self.assertEqual(finished.returncode, 0, finished.stdout)
         self.assertTrue((folder / "shoal" / "torch" / "__init__.py").exists())
+
+    def test_from_the_tree(self):
+        """With PYTHONPATH alone: the library of the tree that the package is in."""
+        folder = temporary_folder(self)
+        shutil.copytree(suite.TREE / "worker/python/shoal", folder / "worker/python/shoal")
+        shutil.copytree(suite.BUILD / "lib", folder / "build/lib", symlinks=True)
+        program = "from shoal import library; print(library.load().path)"
+        finished = self.python(program, PYTHONPATH=str(folder / "worker/python"), SHOAL_LIBRARY="")
+        self.assertEqual(finished.stdout.strip(), str(folder / "build/lib/libshoal.so.0"))
 
     def test_no_library(self):
         finished = self.python("import shoal.library as l; l.load()", SHOAL_LIBRARY="/nowhere/x.so")
@@ -119,6 +137,27 @@ class Errors(unittest.TestCase):
         header = (suite.TREE / "worker" / "shoal.h").read_text()
         for name in library._DECLARATIONS:
             self.assertIn(f"{name}(", header)
+
+
+class Versions(unittest.TestCase):
+    def test_later_names_are_ours(self):
+        """A later torch has its new names in the base class too, where they find no backend."""
+        from shoal.torch import _process_group, _versions
+
+        class Base:
+            def all_gather_single(self):
+                return "torch's"
+
+        class Group(Base):
+            pass
+
+        for ours in set(_versions.METHOD_NAMES.values()):
+            self.assertIn(ours, vars(_process_group.ProcessGroup))
+            setattr(Group, ours, lambda self, ours=ours: ours)
+        _versions.add_method_names(Group)
+        for name, ours in _versions.METHOD_NAMES.items():
+            self.assertEqual(getattr(Group(), name)(), ours)
+            self.assertIn(name, vars(_process_group.ProcessGroup))
 
 
 class Environment(unittest.TestCase):
@@ -182,6 +221,7 @@ class Environment(unittest.TestCase):
             _hosts.own_address()
 
     def test_daemons_on_some_nodes_only(self):
+        from shoal import InvalidError
         from shoal.torch import _rendezvous
 
         class Store(dict):
@@ -201,8 +241,8 @@ class Environment(unittest.TestCase):
         plan = _rendezvous._make_plan(store, 3, None)
         self.assertEqual((plan["nodes"], plan["node_of"], plan["given"]), (2, [0, 1, 0], True))
         store["node/1"] = '{"node": "y", "given": false}'
-        plan = _rendezvous._make_plan(store, 3, None)
-        self.assertIn("rank 0 has a daemon on its node and rank 1 has none", plan["error"])
+        with self.assertRaisesRegex(InvalidError, "rank 0 has a daemon .* and rank 1 has none"):
+            _rendezvous._make_plan(store, 3, None)
 
 
 if __name__ == "__main__":

@@ -157,6 +157,15 @@ def recv_any(group, operation, tensor, tag, source):
     operation.add(group.recv_any(place.data_ptr(), count, dtype, tag, source), source)
 
 
+def whole(operation, tensor, what, written=False):
+    """A tensor of which ranks get parts, contiguous: itself or a copy, which it gets if `written`."""
+    _tensors.check(tensor, what)
+    data = _tensors.flat(tensor)
+    if written:
+        _finish_with(operation, _tensors.copy_back(tensor, data))
+    return data
+
+
 def _check(group, operation, tensor, what):
     """Before anything of an operation is started: what it takes, and where all of it must lie."""
     _tensors.check(tensor, what)

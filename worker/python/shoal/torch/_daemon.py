@@ -52,8 +52,7 @@ class EmbeddedDaemon:
         try:
             self._listen("127.0.0.1" if nodes == 1 else _hosts.own_address())
         except BaseException:
-            self.settled()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.discard()
             raise
 
     def _listen(self, host):
@@ -119,6 +118,11 @@ class EmbeddedDaemon:
             secret.write_text(roster["secret"])
             configuration["secret_file"] = str(secret)
         return configuration
+
+    def discard(self):
+        """It is not started."""
+        self.settled()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def settled(self):
         """The ranks hold the daemon now, or nobody does."""

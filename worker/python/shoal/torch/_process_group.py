@@ -68,6 +68,13 @@ class ProcessGroup(c10d.ProcessGroup):
     def getBackendName(self):
         return "shoal"
 
+    # torch 2 asks it of the backend for a device, and init_process_group(device_id=...) does; there is none
+    # but the group itself.
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def _get_backend(self, device):
+        return self
+
     # torch 2 keeps a group's names in its backends, of which a group made in Python has none.
     group_name = property(lambda self: self._names["name"])
     group_desc = property(lambda self: self._names["desc"])
@@ -162,7 +169,7 @@ class ProcessGroup(c10d.ProcessGroup):
 
         def start(group, operation):
             for output, tensor in zip(outputs, inputs):
-                parts = _parts(tensor, group.size, output, "reduce_scatter_tensor")
+                parts = _parts(operation, tensor, group.size, output, "reduce_scatter_tensor")
                 _collectives.reduce_scatter(group, operation, output, parts, op)
 
         return self._start("reduce_scatter_tensor", options, start, list(outputs))
@@ -199,7 +206,8 @@ class ProcessGroup(c10d.ProcessGroup):
     def allgather_into_tensor_coalesced(self, outputs, inputs, options=None):
         def start(group, operation):
             for output, tensor in zip(outputs, inputs):
-                places = _parts(output, group.size, tensor, "all_gather_into_tensor")
+                name = "all_gather_into_tensor"
+                places = _parts(operation, output, group.size, tensor, name, written=True)
                 _collectives.all_gather(group, operation, places, tensor)
 
         return self._start("all_gather_into_tensor", options, start, list(outputs))
@@ -238,11 +246,14 @@ class ProcessGroup(c10d.ProcessGroup):
 
     def alltoall_base(self, output, tensor, output_sizes, input_sizes, options=None):
         def start(group, operation):
+            name = "all_to_all_single"
+            places = _collectives.whole(operation, output, name, written=True)
+            given = _collectives.whole(operation, tensor, name)
             _collectives.all_to_all(
                 group,
                 operation,
-                _rows(output, output_sizes, group.size, "the output"),
-                _rows(tensor, input_sizes, group.size, "the input"),
+                _rows(places, output_sizes, group.size, "the output"),
+                _rows(given, input_sizes, group.size, "the input"),
             )
 
         return self._start("all_to_all_single", options, start, [output])
@@ -323,25 +334,21 @@ def _op_of(options):
     return getattr(options, "reduceOp", options)
 
 
-def _parts(whole, count, part, name):
-    """`count` equal parts of a contiguous tensor, each of as many elements as `part` has."""
+def _parts(operation, whole, count, part, name, written=False):
+    """`count` equal parts of a tensor in row-major order, each of as many elements as `part` has."""
     if whole.dtype != part.dtype:
         raise errors.InvalidError(f"{name}: {whole.dtype} and {part.dtype} together")
     if whole.numel() != part.numel() * count:
         raise errors.InvalidError(
             f"{name}: {whole.numel()} elements are not {count} times {part.numel()}"
         )
-    if not whole.is_contiguous():
-        raise errors.InvalidError(f"{name}: the larger tensor is not contiguous")
-    flat = whole.detach().view(-1)
+    flat = _collectives.whole(operation, whole, name, written).view(-1)
     return [flat[i * part.numel() : (i + 1) * part.numel()] for i in range(count)]
 
 
 def _rows(whole, sizes, count, what):
     """A contiguous tensor cut along its first dimension: into these sizes, or equally for []."""
     length = whole.shape[0] if whole.dim() else 0
-    if not whole.is_contiguous():
-        raise errors.InvalidError(f"all_to_all_single: {what} is not contiguous")
     if not sizes:
         if length % count:
             raise errors.InvalidError(
@@ -352,7 +359,7 @@ def _rows(whole, sizes, count, what):
         raise errors.InvalidError(
             f"all_to_all_single: {what} has {length} rows, the sizes for {count} ranks are {sizes}"
         )
-    return list(whole.detach().split(list(sizes)))
+    return list(whole.split(list(sizes)))
 
 
 def _list(ranks, shown=16):

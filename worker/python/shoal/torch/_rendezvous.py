@@ -12,6 +12,7 @@ one, the first rank of each node starts a daemon for the job (_daemon.py) and te
 Rank 0 gathers, so that the number of look-ups grows with the ranks and not with their square.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -52,14 +53,14 @@ class Place:
 
 
 def meet(store, rank, size, timeout):
-    """Every rank calls it with the same store; returns its Place."""
+    """Every rank calls it with the same store; returns its Place. What goes wrong on one rank is raised
+    on all that wait for it."""
     given = _given_socket()
     store.set(f"node/{rank}", json.dumps({"node": _hosts.node_identity(), "given": bool(given)}))
     if rank == 0:
-        store.set("plan", json.dumps(_make_plan(store, size, timeout)))
-    plan = _get(store, "plan", timeout)
-    if "error" in plan:
-        raise errors.InvalidError(plan["error"])
+        with _telling(store, rank, "plan"):
+            store.set("plan", json.dumps(_make_plan(store, size, timeout)))
+    plan = _get(store, "plan", timeout, "rank 0")
     node = plan["node_of"][rank]
     local = [other for other, its in enumerate(plan["node_of"]) if its == node]
     local_rank = local.index(rank)
@@ -67,23 +68,61 @@ def meet(store, rank, size, timeout):
         return Place(plan["job"], given, local_rank, len(local))
     daemon = None
     if local_rank == 0:
-        daemon = _daemon.EmbeddedDaemon(plan["nodes"], node)
-        store.set(f"address/{node}", json.dumps(daemon.address))
-    if rank == 0:
-        store.set("roster", json.dumps(_make_roster(store, plan["nodes"], timeout)))
-    if daemon:
-        daemon.start(_get(store, "roster", timeout))
-        store.set(
-            f"socket/{node}", json.dumps({"socket": daemon.socket_path, "alive": daemon.alive_path})
-        )
-    told = _get(store, f"socket/{node}", timeout)
+        owed = [f"address/{node}", f"socket/{node}"] + (["roster"] if rank == 0 else [])
+        with _telling(store, rank, *owed):
+            daemon = _start_daemon(store, rank, node, plan, timeout)
+    told = _get(store, f"socket/{node}", timeout, f"rank {local[0]}")
     membership = os.open(told["alive"], os.O_WRONLY | os.O_CLOEXEC)
     return Place(plan["job"], told["socket"], local_rank, len(local), daemon, membership)
 
 
-def _get(store, key, timeout):
-    store.wait([key], timeout)
-    return json.loads(store.get(key))
+def _start_daemon(store, rank, node, plan, timeout):
+    """By the first rank of a node: the daemon for it."""
+    daemon = _daemon.EmbeddedDaemon(plan["nodes"], node)
+    try:
+        store.set(f"address/{node}", json.dumps(daemon.address))
+        if rank == 0:
+            store.set("roster", json.dumps(_make_roster(store, plan, timeout)))
+        daemon.start(_get(store, "roster", timeout, "rank 0"))
+    except BaseException:
+        daemon.discard()
+        raise
+    store.set(
+        f"socket/{node}", json.dumps({"socket": daemon.socket_path, "alive": daemon.alive_path})
+    )
+    return daemon
+
+
+class _Told(Exception):
+    """Of another rank, by which it was caused: its error."""
+
+
+@contextlib.contextmanager
+def _telling(store, rank, *keys):
+    """An error goes under these keys too, for those who wait for them."""
+    try:
+        yield
+    except Exception as problem:
+        text = str(problem) if isinstance(problem.__cause__, _Told) else f"on rank {rank}: {problem}"
+        code = getattr(problem, "code", errors.SystemCallError.code)
+        with contextlib.suppress(RuntimeError):  # the store may be what has failed
+            for key in keys:
+                store.set(key, json.dumps({"error": text, "code": code}))
+        raise
+
+
+def _get(store, key, timeout, who):
+    """What `who` has put there, or the error that it has put there instead."""
+    try:
+        store.wait([key], timeout)
+    except RuntimeError as problem:
+        raise errors.TimeoutError(
+            f"timed out: {who} has not joined within {timeout.total_seconds():g} s ({key}: {problem})"
+        ) from problem
+    told = json.loads(store.get(key))
+    if isinstance(told, dict) and "error" in told:
+        raise errors.make_error(told["code"], told["error"]) from _Told()
+    return told
 
 
 def _given_socket():
@@ -101,14 +140,14 @@ def _given_socket():
 
 
 def _make_plan(store, size, timeout):
-    answers = [_get(store, f"node/{rank}", timeout) for rank in range(size)]
+    answers = [_get(store, f"node/{rank}", timeout, f"rank {rank}") for rank in range(size)]
     with_daemon = [rank for rank, answer in enumerate(answers) if answer["given"]]
     if with_daemon and len(with_daemon) < size:
         without = next(rank for rank in range(size) if not answers[rank]["given"])
-        return {
-            "error": f"rank {with_daemon[0]} has a daemon on its node and rank {without} has none:"
+        raise errors.InvalidError(
+            f"rank {with_daemon[0]} has a daemon on its node and rank {without} has none:"
             " start shoald on every node (or set SHOAL_SOCKET), or on none"
-        }
+        )
     numbers = {}
     node_of = [numbers.setdefault(answer["node"], len(numbers)) for answer in answers]
     return {
@@ -119,6 +158,9 @@ def _make_plan(store, size, timeout):
     }
 
 
-def _make_roster(store, nodes, timeout):
-    addresses = [_get(store, f"address/{node}", timeout) for node in range(nodes)]
+def _make_roster(store, plan, timeout):
+    firsts = [plan["node_of"].index(node) for node in range(plan["nodes"])]
+    addresses = [
+        _get(store, f"address/{node}", timeout, f"rank {first}") for node, first in enumerate(firsts)
+    ]
     return {"addresses": addresses, "secret": secrets.token_hex(32)}

@@ -12,8 +12,11 @@ METHOD_NAMES = {
     "all_gather_into_tensor": "_allgather_base",
     "all_gather_single": "_allgather_base",
     "all_gather_into_tensor_coalesced": "allgather_into_tensor_coalesced",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
     "reduce_scatter_tensor": "_reduce_scatter_base",
     "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
 }
 
 
@@ -27,8 +30,10 @@ def register_backend(name, create):
 
 
 def add_method_names(process_group_class):
+    """Ours under every name: a torch that has one of them has it in the base class too, where it would
+    look for a backend in C++."""
     for name, ours in METHOD_NAMES.items():
-        if not hasattr(process_group_class, name):
+        if name not in vars(process_group_class):
             setattr(process_group_class, name, getattr(process_group_class, ours))
 
 
@@ -38,18 +43,29 @@ def timeout_of(options):
     return timeout if timeout is not None and timeout > datetime.timedelta(0) else None
 
 
-def patch_monitored_barrier(is_ours):
-    """torch.distributed.monitored_barrier is for gloo's name alone; make it serve our groups."""
-    original = dist.monitored_barrier
-    if hasattr(original, "shoal"):
+def patch_barriers(is_ours):
+    """Two functions of torch.distributed take what is for one backend by its name alone (monitored_barrier
+    for gloo; in 1.13 barrier's device_ids for nccl); make them serve our groups."""
+    barrier, monitored_barrier = dist.barrier, dist.monitored_barrier
+    if hasattr(barrier, "shoal"):
         return
 
-    @functools.wraps(original)
-    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+    def ours(group):
         member = group if group is not None else dist.GroupMember.WORLD
-        if not is_ours(member):
-            return original(group, timeout, wait_all_ranks)
+        return member if is_ours(member) else None
+
+    @functools.wraps(barrier)
+    def patched_barrier(group=None, async_op=False, device_ids=None):
+        # Where it is to run is of no matter to daemons.
+        return barrier(group, async_op, None if ours(group) else device_ids)
+
+    @functools.wraps(monitored_barrier)
+    def patched_monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        member = ours(group)
+        if member is None:
+            return monitored_barrier(group, timeout, wait_all_ranks)
         return member.monitored_barrier(timeout, wait_all_ranks)
 
-    monitored_barrier.shoal = True
-    dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
+    patched_barrier.shoal = True
+    dist.barrier = distributed_c10d.barrier = patched_barrier
+    dist.monitored_barrier = distributed_c10d.monitored_barrier = patched_monitored_barrier

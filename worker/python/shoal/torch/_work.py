@@ -48,7 +48,9 @@ class Operation:
         self.error = None
         self.published = threading.Event()
         self._lock = threading.Lock()  # who holds it uses the requests
-        self._finished = self._claimed = self._look_again = False
+        self._finished = self._look_again = False
+        self._telling = threading.Lock()  # of the next two
+        self._claimed = self._chained = False
 
     def place(self, group, tensor, what):
         """Called for each tensor, before any request: requests are of the device that it is on, in
@@ -193,7 +195,7 @@ class Operation:
 
     def _publish(self):
         """Tell whoever waits, once. Of a stream's end they know; not of a failure."""
-        with self._lock:
+        with self._telling:
             first, self._claimed = not self._claimed, True
         if not first:
             return
@@ -202,10 +204,25 @@ class Operation:
             _failed.append(id(self.work))
             if len(_failed) > FAILED_KEPT:
                 _operations.pop(_failed.popleft(), None)
+        if self._chained and threading.current_thread() is self._completions:
+            threading.Thread(target=self._tell, name="shoal-callbacks", daemon=True).start()
+        else:
+            self._tell()
+
+    def _tell(self):
         if not self.event:
             self._inner.set_result(None)
         if not self.error:
             _operations.pop(id(self.work), None)
+
+    def chain(self):
+        """The future is given to Python: what is hung on it may wait for other operations, and must not
+        do so in the thread that completes them."""
+        with self._telling:
+            self._chained = True
+            late = self._claimed
+        if late and not self.event:
+            self.published.wait()  # at once; what is hung on it now runs where it is hung on it
 
     def wait(self, timeout_s):
         """Until it is published; raises its error, or TimeoutError after timeout_s (None: never)."""
@@ -251,6 +268,10 @@ class AllOf:
         self.work = c10d._create_work_from_future(joined)
         _operations[id(self.work)] = self
         joined.add_done_callback(lambda _: _operations.pop(id(self.work), None))
+
+    def chain(self):
+        for operation in self.operations:
+            operation.chain()
 
     def wait(self, timeout_s):
         end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -371,6 +392,17 @@ def _patched_wait(original):
     return wait
 
 
+def _patched_get_future(original):
+    def get_future(self):
+        operation = operation_of(self)
+        if operation is not None:
+            operation.chain()
+        return original(self)
+
+    get_future.__doc__ = original.__doc__
+    return get_future
+
+
 def _patched_source_rank(original):
     def _source_rank(self):
         source = sources.get(self)
@@ -383,4 +415,5 @@ def install():
     """Make torch's Work find the operations of this module."""
     if not hasattr(c10d.Work.wait, "shoal"):
         c10d.Work.wait = _patched_wait(c10d.Work.wait)
+        c10d.Work.get_future = _patched_get_future(c10d.Work.get_future)
         c10d.Work._source_rank = _patched_source_rank(c10d.Work._source_rank)

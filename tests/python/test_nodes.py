@@ -1,0 +1,177 @@
+#!/usr/bin/python3
+"""Launchers on one node and on two (network namespaces): torchrun, srun, SageMaker, a script that spawns
+its ranks; no daemon is configured, or one at the default path."""
+
+import json
+import pathlib
+import re
+import socket
+import sys
+import tempfile
+import unittest
+
+import namespaces
+import suite
+from examples_case import torch_version
+
+SCRIPT = suite.HERE / "ranks_node.py"
+
+
+def torchrun(*options):
+    command = [sys.executable, suite.HERE / "torchrun.py", "--nproc_per_node=2", "--monitor_interval=0.2"]
+    if torch_version() < (2, 0):
+        command += ["-r", "1", "-t", "1"]  # 1.13 cannot do without on Python 3.11
+    return [*command, *options]
+
+
+def places(text):
+    """What the ranks have said, by rank."""
+    found = [json.loads(line) for line in re.findall(r"PLACE (\{.*\})", text)]
+    return sorted(found, key=lambda place: place["rank"])
+
+
+class Launchers(unittest.TestCase):
+    def check_end(self, ranks):
+        """The daemons that the ranks have started end with them, and leave nothing."""
+        folders = {pathlib.Path(place["socket"]).parent for place in ranks}
+        suite.wait_for_daemons(folders)
+        self.assertEqual([folder for folder in folders if folder.exists()], [])
+        return len(folders)
+
+
+class OneNode(Launchers):
+    def test_torchrun(self):
+        """It starts the ranks once more after one has died."""
+        options = ["--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0", "--max_restarts=1"]
+        finished = suite.run([*torchrun(*options), SCRIPT, "die-once"])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        ranks = places(finished.stdout)
+        self.assertEqual([place["in_node"] for place in ranks], [[0, 2], [1, 2]], finished.stdout)
+        self.assertEqual(self.check_end(ranks), 1)
+
+
+    def test_a_script_that_spawns_its_ranks(self):
+        with socket.socket() as reserved:
+            # Bound, and not listening: the store may have the port, and nobody gets it by chance.
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            port = reserved.getsockname()[1]
+            finished = suite.run([sys.executable, suite.HERE / "ranks_spawned.py", port])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        trained = re.findall(r"^PARAMETERS trained (.*)", finished.stdout, re.MULTILINE)
+        self.assertEqual((len(trained), len(set(trained))), (4, 1), finished.stdout)
+        loaded = re.findall(r"^PARAMETERS loaded (.*)", finished.stdout, re.MULTILINE)
+        self.assertEqual((len(loaded), len(set(loaded))), (2, 1), finished.stdout)
+
+
+class TwoNodes(Launchers):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="shoal-nodes-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.nodes = namespaces.Nodes()
+        self.addCleanup(self.nodes.close)
+        if self.nodes.reason:
+            self.skipTest(self.nodes.reason)
+
+    def check(self, processes, size, network):
+        """Ranks were on two nodes; the daemons that they started listened on one network."""
+        text = self.nodes.wait(processes)
+        self.assertEqual([process.returncode for process in processes], [0, 0], text)
+        ranks, half = places(text), size // 2
+        self.assertEqual([place["rank"] for place in ranks], list(range(size)), text)
+        for place in ranks:
+            node, local = divmod(place["rank"], half)
+            self.assertEqual((place["nodes"], place["in_node"]), (2, [local, half]))
+            self.assertEqual(place["local_rank"], local)
+            self.assertEqual(place["listen"], f"10.232.{network}.{node + 1}")
+        self.assertEqual(self.check_end(ranks), 2)
+
+    def test_torchrun(self):
+        def options(node):
+            if torch_version() < (2, 0):  # has no --local_addr
+                master = ["--master_addr=10.232.8.1", "--master_port=29500"]
+                return ["--nnodes=2", "--max_restarts=0", f"--node_rank={node}", *master]
+            meeting = ["--rdzv_backend=c10d", "--rdzv_endpoint=10.232.8.1:29500", "--rdzv_id=nodes"]
+            host = f"--rdzv_conf=is_host={node == 0},read_timeout=60"
+            return ["--nnodes=2", "--max_restarts=0", *meeting, host, f"--local_addr=10.232.8.{node + 1}"]
+
+        self.check(
+            [self.nodes.start(node, [[*torchrun(*options(node)), SCRIPT]]) for node in range(2)],
+            4,
+            8,
+        )
+
+    def test_srun(self):
+        """What srun sets, on hosts that have names."""
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1 localhost\n10.232.8.1 shoal-n07\n10.232.8.2 shoal-n08\n")
+        self.check(
+            [
+                self.nodes.start(
+                    node,
+                    [[sys.executable, SCRIPT]] * 2,
+                    before=f"mount --bind {hosts} /etc/hosts",
+                    each=[
+                        {"SLURM_PROCID": str(2 * node + local), "SLURM_LOCALID": str(local)}
+                        for local in range(2)
+                    ],
+                    SLURM_NTASKS="4",
+                    SLURM_JOB_ID="4711",
+                    SLURM_STEP_ID="0",
+                    SLURM_JOB_NODELIST="shoal-n[01,07-08]",
+                    SLURM_STEP_NODELIST="shoal-n[07-08]",
+                )
+                for node in range(2)
+            ],
+            4,
+            8,
+        )
+
+    def test_sagemaker(self):
+        """Hosts and the interface are of resourceconfig.json; no variable names a master."""
+        hosts = self.folder / "hosts"
+        hosts.write_text("127.0.0.1 localhost\n10.232.8.1 algo-1\n10.232.8.2 algo-2\n")
+        (self.folder / "resourceconfig.json").write_text(
+            json.dumps({"hosts": ["algo-2", "algo-1"], "network_interface_name": "far"})
+        )
+        mounts = f"""
+            mount --bind {hosts} /etc/hosts
+            mount -t tmpfs tmpfs /opt
+            mkdir -p /opt/ml/input/config
+            cp {self.folder}/resourceconfig.json /opt/ml/input/config"""
+        self.check(
+            [
+                self.nodes.start(
+                    node,
+                    [[sys.executable, SCRIPT]],
+                    before=mounts,
+                    RANK=str(node),
+                    WORLD_SIZE="2",
+                    LOCAL_RANK="0",
+                )
+                for node in range(2)
+            ],
+            2,
+            9,
+        )
+
+    def test_a_daemon_at_the_default_path(self):
+        """It is used, and is there for the next job."""
+        shoald = suite.BUILD / "bin" / "shoald"
+        process = self.nodes.start(
+            0,
+            [[sys.executable, suite.HERE / "with_daemon.py", shoald, 2, 1, SCRIPT]],
+            before="mount -t tmpfs tmpfs /run; mkdir /run/shoal",
+        )
+        text = self.nodes.wait([process])
+        self.assertEqual(process.returncode, 0, text)
+        ranks = places(text)
+        self.assertEqual([place["rank"] for place in ranks], [0, 0], text)
+        self.assertEqual({place["socket"] for place in ranks}, {"/run/shoal/shoald.sock"})
+
+
+del Launchers  # not a case by itself
+
+if __name__ == "__main__":
+    sys.exit(suite.main())

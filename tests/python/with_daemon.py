@@ -1,0 +1,50 @@
+"""with_daemon.py SHOALD JOBS RANKS SCRIPT: a daemon with nothing but defaults, then so many jobs, one after
+another, of so many ranks. Fails when one of them does, or the daemon has ended before."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+
+def start_daemon(program, folder):
+    """As the service manager does: it says when it is ready."""
+    path = str(folder / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
+        notices.bind(path)
+        notices.settimeout(60)
+        with open(folder / "log", "w") as log:
+            environment = dict(os.environ, NOTIFY_SOCKET=path, IPATH_NO_BACKTRACE="1", HFI_NO_BACKTRACE="1")
+            daemon = subprocess.Popen([program], env=environment, stdout=log, stderr=log)
+        while b"READY=1" not in notices.recv(4096):
+            pass
+    return daemon
+
+
+def main(program, jobs, size, script):
+    with tempfile.TemporaryDirectory(prefix="shoal-daemon-") as folder:
+        daemon = start_daemon(program, pathlib.Path(folder))
+        codes = []
+        for job in range(jobs):
+            shared = dict(WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(29500 + job))
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, script],
+                    env=dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), **shared),
+                )
+                for rank in range(size)
+            ]
+            codes += [rank.wait() for rank in ranks]
+        ended = daemon.poll()
+        daemon.terminate()
+        codes += [daemon.wait()]
+        if ended is not None or any(codes):
+            print(f"exit codes {codes}\n{(pathlib.Path(folder) / 'log').read_text()}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
