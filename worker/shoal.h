@@ -124,8 +124,8 @@ SHOAL_API void shoal_free(shoal_job *job, void *memory);
  * It can only be read here; other collectives with results in it are SHOAL_EINVALID. Every rank of
  * the group asks for the same pieces in the same order, with the same bytes; what has failed may be
  * asked for again by every rank that it failed for. It is aligned to a page, zero at first, and
- * belongs to the daemon, within its limits.memory_bytes, until all ranks of the node have freed it
- * or left.
+ * belongs to the daemon, within its limits.memory_bytes, until it has heard from all ranks of the
+ * node that they have freed it, or left.
  *
  * The ranks of a node give the same place of it as recv (aligned to 64 bytes; ranks of another node
  * may give another, or memory of their own), else the group fails with SHOAL_EMISMATCH. send may
