@@ -151,23 +151,27 @@ const void *shoal_shared_alloc(shoal_group *group, size_t bytes)
     int code = group_check(group, &error);
     if (code == 0 && (bytes == 0 || bytes > INT64_MAX))
         code = error_set(&error, ERR_INVALID, "shoal_shared_alloc: %zu bytes", bytes);
+    struct shared_memory *made = code == 0 ? calloc(1, sizeof(*made)) : NULL;
+    if (code == 0 && !made)
+        code = error_set(&error, ERR_MEMORY, "out of memory for shared memory");
     if (code == 0)
         code = job_enter(group->job, &error);
-    if (code < 0) {
+    if (code < 0 || !made) {
+        free(made);
         error_text_keep(&error);
         return NULL;
     }
     struct shoal_job *job = group->job;
-    struct shared_memory *made = calloc(1, sizeof(*made));
+    const void *base = NULL;
     pthread_mutex_lock(&job->lock);
-    code = made ? ask_for_shared(group, bytes, made, &error)
-                : error_set(&error, ERR_MEMORY, "out of memory for shared memory");
-    if (code == 0)
+    code = ask_for_shared(group, bytes, made, &error);
+    if (code == 0) {
         DL_APPEND(job->shared, made);
+        base = made->base;
+    }
     pthread_mutex_unlock(&job->lock);
-    const void *base = code == 0 ? made->base : NULL;
     job_leave(job);
-    if (code < 0) {
+    if (!base) {
         free(made);
         error_text_keep(&error);
     }
