@@ -34,7 +34,7 @@ START_TEST(it_can_only_be_read)
     ck_assert_int_eq(read_only[0], 5);
     ck_assert_int_eq(pwrite(fd, "x", 1, 0), -1);
     ck_assert_int_eq(ftruncate(fd, 1), -1);
-    ck_assert_int_eq(ftruncate(fd, 2 * BYTES), -1);
+    ck_assert_int_eq(ftruncate(fd, (off_t)2 * BYTES), -1);
     ck_assert_int_eq(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
     /* Nor by opening it anew. */

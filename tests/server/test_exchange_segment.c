@@ -5,7 +5,8 @@
 #include "tests/lib/exchange_fixture.h"
 #include "tests/lib/suite.h"
 
-#define COUNT (3 * FIXTURE_CHUNK)
+#define COUNT 192u /* three chunks */
+#define COUNT_BYTES 768u
 #define SEGMENT_BYTES 4096u
 
 /* The memory is the test's, so that it can be looked at after the exchange has let go of it. */
@@ -89,7 +90,7 @@ START_TEST(one_result_for_all_ranks)
     for (uint32_t i = 0; i < COUNT; i++)
         EXPECT(result(&shared, 128)[i] == 300.0f + 3 * (float)i);
     ck_assert(untouched(&shared, 0, 128));
-    ck_assert(untouched(&shared, 128 + COUNT * 4, SEGMENT_BYTES));
+    ck_assert(untouched(&shared, 128 + COUNT_BYTES, SEGMENT_BYTES));
     ck_assert_uint_eq(shared.it.users, 0);
     ck_assert_uint_eq(fixture->released_segments, 0);
     close_it(fixture, 4);
@@ -134,7 +135,7 @@ START_TEST(one_result_from_two_nodes)
     struct fixture *fixture = create(2, 2);
     struct shared shared;
     ck_assert_int_eq(open_it(fixture, &shared, 0, 0), 0);
-    uint64_t count = 2 * FIXTURE_CHUNK;
+    uint64_t count = (uint64_t)2 * FIXTURE_CHUNK;
     for (uint32_t rank = 0; rank < 2; rank++) {
         fixture_fill(fixture, rank, 0, (uint32_t)count, 0);
         struct arena_submission it = ask(fixture, rank, 0, 0, 64);
