@@ -27,7 +27,7 @@
 #include "common/error.h"
 
 #define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
-#define ARENA_VERSION 4
+#define ARENA_VERSION 5
 #define ARENA_ALIGNMENT 64            /* of every offset handed over for data */
 #define ARENA_RING_ENTRIES_MAX 65536u /* and a power of two, at least 16 */
 #define ARENA_LEAST_BYTES (1u << 20)
@@ -45,6 +45,9 @@ enum arena_submission_type {
  * this rank has got with it from each rank of the group, u32 each. The completion's chunk is the
  * rank, or UINT32_MAX: all others have left. */
 #define ARENA_FLAG_ANY 2u
+/* Of an all_reduce: the result goes to out_offset of shared memory number `segment` of the group,
+ * in place of this arena; with ARENA_FLAG_STAGED the chunks come back without a result. */
+#define ARENA_FLAG_SHARED 4u
 
 struct arena_submission {
     uint8_t type; /* enum arena_submission_type */
@@ -66,8 +69,9 @@ struct arena_submission {
         uint64_t end_ns;     /* the others */
     };
     union {
-        uint32_t root;  /* ARENA_SUBMIT */
-        uint32_t chunk; /* ARENA_CHUNK */
+        uint32_t root;    /* ARENA_SUBMIT */
+        uint32_t segment; /* with ARENA_FLAG_SHARED, of which none has a root */
+        uint32_t chunk;   /* ARENA_CHUNK */
     };
     uint32_t block; /* of the collective (common/route.h), or 0 */
     union {

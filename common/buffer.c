@@ -20,6 +20,7 @@ struct buffer_pool {
     uint32_t buffer_bytes;
     uint64_t limit_bytes;
     uint64_t reserved; /* buffers */
+    uint64_t charged_bytes;
     uint64_t used;
     uint64_t allocated;
     struct buffer_pool_io io;
@@ -59,12 +60,12 @@ void buffer_pool_destroy(struct buffer_pool *pool)
 
 int buffer_pool_reserve(struct buffer_pool *pool, uint64_t count, struct error *error)
 {
-    uint64_t most = pool->limit_bytes / pool->buffer_bytes;
+    uint64_t most = (pool->limit_bytes - pool->charged_bytes) / pool->buffer_bytes;
     if (count > most || pool->reserved > most - count)
         return error_set(error, ERR_MEMORY,
                          "%" PRIu64 " chunk buffers (%" PRIu64 " bytes) asked for, %" PRIu64
                          " bytes already promised, the limit limits.memory_bytes is %" PRIu64,
-                         count, count * pool->buffer_bytes, pool->reserved * pool->buffer_bytes,
+                         count, count * pool->buffer_bytes, buffer_pool_reserved_bytes(pool),
                          pool->limit_bytes);
     pool->reserved += count;
     return 0;
@@ -74,6 +75,24 @@ void buffer_pool_unreserve(struct buffer_pool *pool, uint64_t count)
 {
     assert(count <= pool->reserved);
     pool->reserved -= count;
+}
+
+int buffer_pool_charge(struct buffer_pool *pool, uint64_t bytes, struct error *error)
+{
+    uint64_t taken = buffer_pool_reserved_bytes(pool);
+    if (bytes > pool->limit_bytes || taken > pool->limit_bytes - bytes)
+        return error_set(error, ERR_MEMORY,
+                         "%" PRIu64 " bytes asked for, %" PRIu64
+                         " bytes already promised, the limit limits.memory_bytes is %" PRIu64,
+                         bytes, taken, pool->limit_bytes);
+    pool->charged_bytes += bytes;
+    return 0;
+}
+
+void buffer_pool_uncharge(struct buffer_pool *pool, uint64_t bytes)
+{
+    assert(bytes <= pool->charged_bytes);
+    pool->charged_bytes -= bytes;
 }
 
 static int buffer_pool_grow(struct buffer_pool *pool)
@@ -164,5 +183,5 @@ uint64_t buffer_pool_used_bytes(const struct buffer_pool *pool)
 
 uint64_t buffer_pool_reserved_bytes(const struct buffer_pool *pool)
 {
-    return pool->reserved * pool->buffer_bytes;
+    return pool->reserved * pool->buffer_bytes + pool->charged_bytes;
 }

@@ -42,6 +42,11 @@ void buffer_pool_destroy(struct buffer_pool *pool);
 int buffer_pool_reserve(struct buffer_pool *pool, uint64_t count, struct error *error);
 void buffer_pool_unreserve(struct buffer_pool *pool, uint64_t count);
 
+/* Memory of another kind that counts towards the limit, as much as what is promised does.
+ * ERR_MEMORY as above. */
+int buffer_pool_charge(struct buffer_pool *pool, uint64_t bytes, struct error *error);
+void buffer_pool_uncharge(struct buffer_pool *pool, uint64_t bytes);
+
 /* One reference, or NULL when out of memory. */
 struct buffer *buffer_get(struct buffer_pool *pool);
 void buffer_hold(struct buffer *buffer);
@@ -55,6 +60,6 @@ void buffer_pool_forget(struct buffer_pool *pool, uint64_t count);
 uint64_t buffer_pool_limit_bytes(const struct buffer_pool *pool);
 uint64_t buffer_pool_allocated_bytes(const struct buffer_pool *pool); /* slabs */
 uint64_t buffer_pool_used_bytes(const struct buffer_pool *pool);      /* handed out */
-uint64_t buffer_pool_reserved_bytes(const struct buffer_pool *pool);
+uint64_t buffer_pool_reserved_bytes(const struct buffer_pool *pool);  /* and charged */
 
 #endif

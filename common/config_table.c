@@ -226,8 +226,8 @@ static const struct config_key limit_keys[] = {
      .most = PIB,
      .default_number = 4 * GIB,
      .unit = "bytes",
-     .text = "Chunk buffers of all jobs together. At least enough for one group, whichever "
-             "nodes it is on."},
+     .text = "Chunk buffers of all jobs, and memory that ranks share for results, together. At "
+             "least enough for one group, whichever nodes it is on."},
     {.name = "arena_bytes",
      .type = CONFIG_INTEGER,
      FIELD(arena_bytes),

@@ -35,6 +35,8 @@ enum message_type {
     MESSAGE_JOIN,
     MESSAGE_WORKER_GROUP_OPEN,
     MESSAGE_WORKER_GROUP_CLOSE,
+    MESSAGE_SHARED_OPEN,
+    MESSAGE_SHARED_CLOSE,
     MESSAGE_LEAVE,
     MESSAGE_WORKER_PING,
     MESSAGE_STATUS,
@@ -46,6 +48,7 @@ enum message_type {
     MESSAGE_DAEMON_HELLO,
     MESSAGE_JOINED,
     MESSAGE_WORKER_GROUP_OPENED,
+    MESSAGE_SHARED_OPENED,
     MESSAGE_LEFT,
     MESSAGE_PONG,
     MESSAGE_ERROR,
@@ -120,6 +123,8 @@ struct message {
     uint32_t request;
     int32_t group; /* -1: the job, in failed only */
     uint32_t nth;
+    uint32_t segment; /* of shared memory: the daemon's number for it */
+    uint64_t bytes;
     uint64_t sequence;
     uint32_t chunk_bytes, least_shard_bytes;
 

@@ -50,6 +50,7 @@ server/transfer*.[ch]       3 pure
 server/probe*.[ch]          3 pure
 server/collective*.[ch]     3 pure
 server/group*.[ch]          3 pure
+server/segment*.[ch]        3 pure
 server/gathering*.[ch]      3 pure
 server/job*.[ch]            3 pure
 server/membership*.[ch]     3 pure

@@ -132,6 +132,10 @@ unsigned chunk_outputs(const struct chunk *chunk, void **out)
     const struct collective *collective = chunk->collective;
     const struct exchange_group *group = collective->group;
     unsigned outputs = 0;
+    if (collective->shared) {
+        out[0] = collective->shared + chunk->place.first * collective->element_bytes;
+        return 1;
+    }
     for (uint32_t i = 0; i < group->local_count; i++) {
         if (route_receives(&collective->route, group->locals[i].group_rank))
             out[outputs++] = chunk_address(chunk, i, true);

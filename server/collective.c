@@ -104,6 +104,7 @@ static void collective_free(struct collective *collective)
         outlet_leave(&collective->outlets[i]);
     for (uint32_t i = 0; i < group->local_count; i++) {
         if (collective->parts[i].submitted) {
+            segment_let_go(group, collective->parts[i].segment);
             group_local_worker(group, i)->requests--;
             group_local_worker(group, i)->transfers -= is_transfer(&collective->ask);
         }
@@ -231,7 +232,8 @@ static void collective_complete_asks(struct collective *collective, uint32_t las
     if (collective->needed > 1)
         collective_trace(collective, TRACE_ARRIVE, group->locals[last_local].job_rank);
     if (!collective->disagree) {
-        collective_update_ready(collective);
+        if (collective_find_place(collective))
+            collective_update_ready(collective);
         return;
     }
     group->disagrees = true;
@@ -240,26 +242,31 @@ static void collective_complete_asks(struct collective *collective, uint32_t las
 
 struct wire_ask submission_ask(const struct arena_submission *submission)
 {
+    bool shared = submission->flags & ARENA_FLAG_SHARED; /* then it is a segment in its place */
     return (struct wire_ask){.kind = submission->kind,
                              .dtype = submission->dtype,
                              .op = submission->op,
-                             .root = submission->root,
+                             .root = shared ? 0 : submission->root,
                              .block = submission->block,
                              .count = submission->count};
 }
 
-static int submission_check_offsets(const struct exchange_worker *worker,
+static int submission_check_offsets(const struct exchange_group *group,
+                                    const struct exchange_worker *worker,
                                     const struct arena_submission *submission,
                                     const struct wire_ask *ask, struct error *error)
 {
     uint64_t bytes =
         wire_ask_elements(ask) * ask_element_bytes(ask); /* count was checked: no overflow */
-    if (submission->flags & ~ARENA_FLAG_STAGED)
+    bool shared = submission->flags & ARENA_FLAG_SHARED;
+    if (submission->flags & ~(ARENA_FLAG_STAGED | ARENA_FLAG_SHARED))
         return error_set(error, ERR_PROTOCOL, "unknown flags 0x%" PRIx32, submission->flags);
+    if (shared && segment_check_submission(group, submission, bytes, error) != 0)
+        return ERR_PROTOCOL;
     if ((submission->flags & ARENA_FLAG_STAGED) || bytes == 0)
         return 0;
     if (!arena_range_valid(&worker->arena, submission->in_offset, bytes) ||
-        !arena_range_valid(&worker->arena, submission->out_offset, bytes))
+        (!shared && !arena_range_valid(&worker->arena, submission->out_offset, bytes)))
         return error_set(error, ERR_PROTOCOL,
                          "data at offsets %" PRIu64 " and %" PRIu64 " of %" PRIu64
                          " bytes is not inside the arena",
@@ -311,11 +318,12 @@ static bool is_beyond_agreement(const struct exchange_group *group,
     return submission->block > 0 && submission->sequence >= group->least_disagreed;
 }
 
-int submission_check_worker(const struct exchange_worker *worker,
+int submission_check_worker(const struct exchange_group *group,
+                            const struct exchange_worker *worker,
                             const struct arena_submission *submission, const struct wire_ask *ask,
                             struct error *error)
 {
-    int result = submission_check_offsets(worker, submission, ask, error);
+    int result = submission_check_offsets(group, worker, submission, ask, error);
     if (result == 0 && worker->requests >= COLLECTIVES_MAX)
         result = error_set(error, ERR_PROTOCOL, "more than %u requests under way", COLLECTIVES_MAX);
     return result;
@@ -326,11 +334,13 @@ bool collective_add_part(struct collective *collective, uint32_t local, const st
 {
     struct exchange_group *group = collective->group;
     bool staged = submission->flags & ARENA_FLAG_STAGED;
+    bool shared = submission->flags & ARENA_FLAG_SHARED;
     collective->parts[local] = (struct part){
         .ask = *ask,
         .request = submission->request,
         .in_offset = submission->in_offset,
         .out_offset = submission->out_offset,
+        .segment = shared ? segment_hold(group, submission->segment) : NULL,
         .handed = staged ? 0 : UINT32_MAX,
         .submitted = true,
         .staged = staged,
@@ -353,7 +363,7 @@ static int collective_submit(struct exchange_group *group, uint32_t local,
     if (result == 0)
         result = submission_check_sequence(group, rank, submission->sequence, &ask, error);
     if (result == 0)
-        result = submission_check_worker(worker, submission, &ask, error);
+        result = submission_check_worker(group, worker, submission, &ask, error);
     if (result != 0)
         return result;
     if (is_beyond_agreement(group, submission)) {

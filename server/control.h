@@ -34,6 +34,9 @@ struct control_engine {
     void (*group_fail)(struct engine *engine, uint64_t job, uint32_t group);
     void (*rank_left)(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
                       uint64_t sequences);
+    void (*segment_open)(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
+                         uint8_t *base, uint64_t bytes);
+    void (*segment_close)(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment);
     void (*worker_attach)(struct engine *engine, uint64_t job, uint32_t rank,
                           const struct arena *arena, int submission_doorbell,
                           int completion_doorbell);

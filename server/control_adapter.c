@@ -1,6 +1,7 @@
 /* Between the coordinator and the engine: commands one way, events the other. And what else the
  * coordinator's I/O table asks for. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "server/control_internal.h"
 
@@ -97,6 +98,36 @@ static void io_worker_detach(void *context, uint64_t job, uint32_t rank)
     io_engine(context)->worker_detach(io_engine(context)->engine, job, rank);
 }
 
+static int io_segment_create(void *context, uint64_t job, uint32_t group, uint32_t segment,
+                             uint64_t bytes, int *descriptor, struct error *error)
+{
+    uint8_t *base;
+    int result = control_segment_make(bytes, &base, descriptor, error);
+    if (result == 0)
+        io_engine(context)->segment_open(io_engine(context)->engine, job, group, segment, base,
+                                         bytes);
+    return result;
+}
+
+static void io_segment_send(void *context, uint32_t id, const struct message *message,
+                            int descriptor)
+{
+    struct control_worker *worker = control_worker_find(context, id);
+    if (worker)
+        control_stream_send_descriptor(worker->stream, message, descriptor);
+}
+
+static void io_segment_drop(void *context, int descriptor)
+{
+    (void)context;
+    close(descriptor);
+}
+
+static void io_segment_close(void *context, uint64_t job, uint32_t group, uint32_t segment)
+{
+    io_engine(context)->segment_close(io_engine(context)->engine, job, group, segment);
+}
+
 static void io_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
 {
     io_engine(context)->late_query(io_engine(context)->engine, job, group, sequence);
@@ -124,6 +155,10 @@ struct coordinator_io control_coordinator_io(struct control *control)
         .rank_left = io_rank_left,
         .worker_attach = io_worker_attach,
         .worker_detach = io_worker_detach,
+        .segment_create = io_segment_create,
+        .segment_send = io_segment_send,
+        .segment_drop = io_segment_drop,
+        .segment_close = io_segment_close,
         .late_query = io_late_query,
         .drain = io_drain,
     };

@@ -20,6 +20,8 @@ struct control_engine control_engine_of(struct engine *engine)
         .group_close = engine_group_close,
         .group_fail = engine_group_fail,
         .rank_left = engine_rank_left,
+        .segment_open = engine_segment_open,
+        .segment_close = engine_segment_close,
         .worker_attach = engine_worker_attach,
         .worker_detach = engine_worker_detach,
         .late_query = engine_late_query,

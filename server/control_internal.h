@@ -38,12 +38,21 @@ struct control_stream_handlers {
     void (*end)(void *context, int code, const char *reason);
 };
 
+/* A descriptor that goes out with a byte of the output. */
+struct control_descriptor {
+    int fd;
+    uint64_t at; /* the byte's place among all that are ever written */
+    struct control_descriptor *next, *prev;
+};
+
 struct control_stream {
     struct control *control;
     int fd;
     struct event *read_event, *write_event;
     struct event *turn_event; /* lines are left to be given */
     struct evbuffer *output;
+    uint64_t written;               /* bytes of the output, in all */
+    struct control_descriptor *out; /* in the order of their bytes */
     struct line_reader lines;
     bool with_descriptors;
     uint32_t uid;                         /* of the other side, if it may send descriptors */
@@ -72,6 +81,9 @@ void control_stream_free(struct control_stream *stream);
 void control_stream_finish(struct control_stream *stream);
 void control_stream_send(struct control_stream *stream, const char *bytes, size_t length);
 void control_stream_send_message(struct control_stream *stream, const struct message *message);
+/* With a copy of the descriptor on its first byte. */
+void control_stream_send_descriptor(struct control_stream *stream, const struct message *message,
+                                    int descriptor);
 /* In its line callback: give it no more lines until the answer, which may be longer than others
  * and which it may have once at a time, is written. */
 void control_stream_hold(struct control_stream *stream);
@@ -151,6 +163,11 @@ void control_peer_send(struct control *control, uint32_t node, const struct mess
 /* The connection to the node, whatever its state, is over. */
 void control_peer_end_node(struct control *control, uint32_t node, const char *reason);
 void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
+
+/* --- control_segment.c */
+/* Memory that is writable at *base and nowhere else, and a descriptor that gives it to read. Both
+ * are the caller's. ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
+int control_segment_make(uint64_t bytes, uint8_t **base, int *descriptor, struct error *error);
 
 /* --- control_adapter.c */
 void control_engine_events(struct control *control);

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +16,14 @@ static void stream_destroy(struct control_stream *stream)
     free(stream);
 }
 
+static void stream_drop_descriptor(struct control_stream *stream,
+                                   struct control_descriptor *descriptor)
+{
+    DL_DELETE(stream->out, descriptor);
+    close(descriptor->fd);
+    free(descriptor);
+}
+
 /* All but the memory, which a callback of the stream, if one runs, still looks at. */
 static void stream_close(struct control_stream *stream)
 {
@@ -28,6 +37,8 @@ static void stream_close(struct control_stream *stream)
         event_free(stream->turn_event);
     if (stream->output)
         evbuffer_free(stream->output);
+    while (stream->out)
+        stream_drop_descriptor(stream, stream->out);
     control_close_foreign(stream->control, stream->uid, stream->descriptors,
                           (size_t)stream->descriptor_count);
     if (stream->with_descriptors)
@@ -195,16 +206,47 @@ static void stream_let_go(struct control_stream *stream)
     evtimer_add(stream->turn_event, &at_once);
 }
 
+/* Bytes sent, or -1 and errno. A descriptor goes with its byte, which is the first of a call. */
+static ssize_t stream_send_some(struct control_stream *stream, struct evbuffer_iovec *output)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } ancillary = {0};
+    struct control_descriptor *first = stream->out;
+    bool due = first && first->at == stream->written;
+    struct control_descriptor *later = due ? first->next : first;
+    struct iovec part = {output->iov_base, output->iov_len};
+    if (later && part.iov_len > later->at - stream->written)
+        part.iov_len = (size_t)(later->at - stream->written);
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    if (due) {
+        header.msg_control = ancillary.bytes;
+        header.msg_controllen = sizeof(ancillary.bytes);
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(rights), &first->fd, sizeof(int));
+    }
+    ssize_t count = sendmsg(stream->fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0 && due)
+        stream_drop_descriptor(stream, first);
+    if (count > 0)
+        stream->written += (size_t)count;
+    return count;
+}
+
 static void stream_on_write(evutil_socket_t fd, short what, void *argument)
 {
-    (void)what;
+    (void)fd, (void)what;
     struct control_stream *stream = argument;
     struct control *control = stream->control;
     stream->running = true;
     struct evbuffer_iovec part;
     bool over = false;
     while (!over && evbuffer_peek(stream->output, -1, NULL, &part, 1) > 0) {
-        ssize_t count = send(fd, part.iov_base, part.iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t count = stream_send_some(stream, &part);
         if (count < 0 && (errno == EAGAIN || errno == EINTR))
             break;
         if (count < 0) {
@@ -296,6 +338,35 @@ void control_stream_send_message(struct control_stream *stream, const struct mes
         log_error(stream->control->log, "no memory: a message %s is lost",
                   message_type_name(message->type));
     free(line);
+}
+
+/* The end is told from the loop. */
+static void stream_cannot_send(struct control_stream *stream)
+{
+    stream->overflow = true;
+    event_active(stream->read_event, EV_READ, 1);
+}
+
+void control_stream_send_descriptor(struct control_stream *stream, const struct message *message,
+                                    int descriptor)
+{
+    if (stream->dead || stream->overflow)
+        return;
+    struct control_descriptor *out = calloc(1, sizeof(*out));
+    int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (!out || copy < 0) {
+        log_error(stream->control->log, "no descriptor for a message %s: %s",
+                  message_type_name(message->type), strerror(errno));
+        free(out);
+        if (copy >= 0)
+            close(copy);
+        stream_cannot_send(stream);
+        return;
+    }
+    *out = (struct control_descriptor){.fd = copy,
+                                       .at = stream->written + evbuffer_get_length(stream->output)};
+    DL_APPEND(stream->out, out);
+    control_stream_send_message(stream, message);
 }
 
 void control_stream_finish(struct control_stream *stream)

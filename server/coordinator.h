@@ -37,6 +37,16 @@ struct coordinator_io {
     void (*rank_left)(void *context, uint64_t job, uint32_t group, uint32_t rank,
                       uint64_t sequences);
     void (*worker_attach)(void *context, uint64_t job, uint32_t rank, uint32_t worker);
+    /* Make the memory of a segment, give it to the engine (ENGINE_SEGMENT_OPENED follows), and set
+     * *descriptor, by which it can only be read and which is given back with segment_drop.
+     * ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
+    int (*segment_create)(void *context, uint64_t job, uint32_t group, uint32_t segment,
+                          uint64_t bytes, int *descriptor, struct error *error);
+    /* As send_worker, and the descriptor along with it. */
+    void (*segment_send)(void *context, uint32_t worker, const struct message *message,
+                         int descriptor);
+    void (*segment_drop)(void *context, int descriptor);
+    void (*segment_close)(void *context, uint64_t job, uint32_t group, uint32_t segment);
     void (*worker_detach)(void *context, uint64_t job, uint32_t rank);
     void (*late_query)(void *context, uint64_t job, uint32_t group, uint64_t sequence);
     void (*drain)(void *context);
@@ -56,9 +66,9 @@ int coordinator_create(struct coordinator **coordinator, const struct config *co
                        const struct coordinator_io *io);
 void coordinator_destroy(struct coordinator *coordinator);
 
-/* A line of a worker: join, group_open, group_close, leave. `worker` is the caller's number for the
- * connection, never used again. ERR_PROTOCOL, ERR_MEMORY: the caller ends the connection and
- * reports coordinator_worker_gone. */
+/* A line of a worker: join, group_open, group_close, shared_open, shared_close, leave. `worker` is
+ * the caller's number for the connection, never used again. ERR_PROTOCOL, ERR_MEMORY: the caller
+ * ends the connection and reports coordinator_worker_gone. */
 int coordinator_worker_message(struct coordinator *coordinator, uint64_t now_ns, uint32_t worker,
                                const struct coordinator_credentials *credentials,
                                const struct message *message, struct error *error);
@@ -86,6 +96,8 @@ void coordinator_group_opened(struct coordinator *coordinator, uint64_t now_ns, 
                               uint32_t group, int code, const char *text);
 void coordinator_group_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
                               uint32_t group, int code, const char *text);
+void coordinator_segment_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
+                                uint32_t group, uint32_t segment, int code, const char *text);
 /* code 0, ERR_PROTOCOL or ERR_INVALID: nonsense in the arena; else what the engine lacks. */
 void coordinator_worker_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
                                uint32_t rank, int code, const char *text);

@@ -38,6 +38,10 @@ bool coordinator_engine_event(struct coordinator *c, uint64_t now_ns,
     case ENGINE_GROUP_FAILED:
         coordinator_group_failed(c, now_ns, event->job, event->group, event->code, event->text);
         break;
+    case ENGINE_SEGMENT_OPENED:
+        coordinator_segment_opened(c, now_ns, event->job, event->group, event->segment, event->code,
+                                   event->text);
+        break;
     case ENGINE_WORKER_FAILED:
         coordinator_worker_failed(c, now_ns, event->job, event->rank, event->code, event->text);
         break;

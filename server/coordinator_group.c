@@ -97,6 +97,7 @@ int group_worker_close(struct coordinator *c, struct worker *worker, const struc
     if (!group || group->id == 0 || !group->ready || group_position(group, worker->rank) < 0)
         return error_set(error, ERR_PROTOCOL, "group_close of group %d, which rank %u has not",
                          message->group, worker->rank);
+    segments_leave(c, worker, group);
     group_send_leave(c, job, group->id, worker->rank);
     return 0;
 }
@@ -242,6 +243,7 @@ int group_on_close(struct coordinator *c, uint32_t node, const struct message *m
                          job->name);
     if (job_needs_engine(job))
         c->io.group_close(c->io.context, job->id, group->id);
+    segments_forget(c, job, group);
     HASH_DEL(job->groups, group);
     group_free(group);
     return 0;

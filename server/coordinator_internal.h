@@ -189,6 +189,16 @@ void group_rank_gone(struct coordinator *c, struct job *job, uint32_t rank);
 void group_tick(struct coordinator *c, struct job *job);
 uint64_t group_deadline(const struct job *job);
 
+/* --- coordinator_segment.c: memory that the ranks of a group on this node share */
+int segment_worker_open(struct coordinator *c, struct worker *worker, const struct message *message,
+                        struct error *error);
+int segment_worker_close(struct coordinator *c, struct worker *worker,
+                         const struct message *message, struct error *error);
+/* The worker is done with all that it shares, in one group or (NULL) in all. */
+void segments_leave(struct coordinator *c, struct worker *worker, struct group *group);
+/* The group ends, and the engine lets go of them by itself. */
+void segments_forget(struct coordinator *c, struct job *job, struct group *group);
+
 /* --- coordinator_late.c */
 int late_on_query(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error);

@@ -14,6 +14,8 @@ static void job_end(struct coordinator *c, struct job *job)
     if (job_needs_engine(job))
         c->io.job_close(c->io.context, job->id);
     late_forget_job(c, job->id);
+    for (struct group *group = job->groups; group; group = group->hh.next)
+        segments_forget(c, job, group);
     HASH_DEL(c->jobs, job);
     job_free(job);
 }

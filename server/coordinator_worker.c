@@ -25,6 +25,7 @@ void worker_forget(struct coordinator *c, struct worker *worker)
     while (worker->requests)
         worker_request_free(worker, worker->requests);
     if (worker->job) {
+        segments_leave(c, worker, NULL);
         worker->job->locals[worker->rank] = NULL;
         worker->job->local_count--;
     }
@@ -183,6 +184,10 @@ int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t 
         result = group_worker_open(c, worker, message, error);
     else if (message->type == MESSAGE_WORKER_GROUP_CLOSE)
         result = group_worker_close(c, worker, message, error);
+    else if (message->type == MESSAGE_SHARED_OPEN)
+        result = segment_worker_open(c, worker, message, error);
+    else if (message->type == MESSAGE_SHARED_CLOSE)
+        result = segment_worker_close(c, worker, message, error);
     else if (message->type == MESSAGE_LEAVE)
         result = worker_leave(c, worker, error);
     else

@@ -415,6 +415,25 @@ void engine_rank_left(struct engine *engine, uint64_t job, uint32_t group, uint3
     engine_queue_put_command(&engine->commands, command);
 }
 
+void engine_segment_open(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
+                         uint8_t *base, uint64_t bytes)
+{
+    struct engine_command *command = job_command(COMMAND_SEGMENT_OPEN, job);
+    command->group = group;
+    command->segment = segment;
+    command->segment_base = base;
+    command->segment_bytes = bytes;
+    engine_queue_put_command(&engine->commands, command);
+}
+
+void engine_segment_close(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment)
+{
+    struct engine_command *command = job_command(COMMAND_SEGMENT_CLOSE, job);
+    command->group = group;
+    command->segment = segment;
+    engine_queue_put_command(&engine->commands, command);
+}
+
 void engine_worker_attach(struct engine *engine, uint64_t job, uint32_t rank,
                           const struct arena *arena, int submission_doorbell,
                           int completion_doorbell)

@@ -66,6 +66,14 @@ void engine_group_close(struct engine *engine, uint64_t job, uint32_t group);
 void engine_rank_left(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
                       uint64_t sequences);
 
+/* Memory for results that the ranks of a group on this node share; `segment` is its number, unique
+ * in the job here. Takes the mapping, which is writable here and nowhere else (engine unmaps, also
+ * when it cannot be opened). ENGINE_SEGMENT_OPENED follows. */
+void engine_segment_open(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
+                         uint8_t *base, uint64_t bytes);
+/* Unmap it as soon as nothing writes to it; so do the ends of group and job. */
+void engine_segment_close(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment);
+
 /* A worker's arena. Takes the mapping (engine unmaps) and both descriptors. The job must be open.
  * submission_doorbell: an eventfd that the worker rings; completion_doorbell: a Unix stream socket
  * that the engine sends a byte to. */

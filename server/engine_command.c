@@ -47,6 +47,7 @@ static void command_answer(struct engine *engine, enum engine_event_type type,
     struct engine_event *event = engine_event_create(type);
     event->job = command->type == COMMAND_JOB_OPEN ? command->roster.job : command->job;
     event->group = command->group;
+    event->segment = command->segment;
     event->code = code;
     if (code != 0)
         snprintf(event->text, sizeof(event->text), "%s", text);
@@ -66,6 +67,22 @@ static void command_group_open(struct engine *engine, struct engine_command *com
     int code = exchange_group_open(engine->exchange, command->job, command->group, command->numbers,
                                    command->number_count, &error);
     command_answer(engine, ENGINE_GROUP_OPENED, command, code, error.text);
+}
+
+static void command_segment_open(struct engine *engine, struct engine_command *command)
+{
+    struct error error;
+    struct exchange_segment *segment = memory_require(1, sizeof(*segment), "shared memory");
+    segment->number = command->segment;
+    segment->base = command->segment_base;
+    segment->bytes = command->segment_bytes;
+    int code =
+        exchange_segment_open(engine->exchange, command->job, command->group, segment, &error);
+    if (code != 0) {
+        struct exchange_io io = engine_exchange_io(engine);
+        io.release_segment(engine, segment);
+    }
+    command_answer(engine, ENGINE_SEGMENT_OPENED, command, code, error.text);
 }
 
 static void worker_fail(struct engine *engine, struct engine_worker *worker,
@@ -204,6 +221,12 @@ static void engine_carry_out(struct engine *engine, struct engine_command *comma
     case COMMAND_RANK_LEFT:
         exchange_rank_left(engine->exchange, command->job, command->group, command->rank,
                            command->sequence);
+        break;
+    case COMMAND_SEGMENT_OPEN:
+        command_segment_open(engine, command);
+        break;
+    case COMMAND_SEGMENT_CLOSE:
+        exchange_segment_close(engine->exchange, command->job, command->group, command->segment);
         break;
     case COMMAND_WORKER_ATTACH:
         command_worker_attach(engine, command);

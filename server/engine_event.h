@@ -21,6 +21,7 @@ enum engine_event_type {
                              * got in every group that it is in */
     ENGINE_LATE,            /* job, group, sequence: ranks[] of this node have not reached it while
                              * others have; nodes[]: other nodes that have sent nothing yet */
+    ENGINE_SEGMENT_OPENED,  /* job, group, segment, code, text: answer to engine_segment_open */
     ENGINE_IDLE,            /* answer to engine_drain: no collective is in progress */
     ENGINE_TRACED, /* job, trace: it is over; or code, text, trace: it could not be taken */
 };
@@ -37,6 +38,7 @@ struct engine_event {
     uint32_t node;
     uint64_t job;
     uint32_t group;
+    uint32_t segment;
     uint64_t sequence;
     uint32_t rank; /* of the job */
     int code;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -183,6 +184,13 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
     free(it);
 }
 
+static void io_release_segment(void *context, struct exchange_segment *segment)
+{
+    (void)context;
+    munmap(segment->base, segment->bytes);
+    free(segment);
+}
+
 static uint64_t io_now_ns(void *context)
 {
     (void)context;
@@ -199,6 +207,7 @@ struct exchange_io engine_exchange_io(struct engine *engine)
         .post_receive = io_post_receive,
         .event = io_event,
         .release_worker = io_release_worker,
+        .release_segment = io_release_segment,
         .now_ns = io_now_ns,
     };
 }

@@ -22,6 +22,8 @@ enum engine_command_type {
     COMMAND_GROUP_CLOSE,
     COMMAND_GROUP_FAIL,
     COMMAND_RANK_LEFT,
+    COMMAND_SEGMENT_OPEN,
+    COMMAND_SEGMENT_CLOSE,
     COMMAND_WORKER_ATTACH,
     COMMAND_WORKER_DETACH,
     COMMAND_LATE_QUERY,
@@ -50,6 +52,9 @@ struct engine_command {
     struct arena arena;
     int submission_doorbell;
     int completion_doorbell;
+    uint32_t segment;
+    uint8_t *segment_base; /* mapped; the command's until it is carried out */
+    uint64_t segment_bytes;
     struct trace *trace; /* the command's until it is carried out */
     uint32_t trace_number;
 };

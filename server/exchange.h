@@ -36,6 +36,7 @@ struct exchange;
 struct chunk;
 struct exchange_group;
 struct exchange_job;
+struct exchange_segment;
 struct exchange_worker;
 
 /* A reduction or copy, done by whoever takes it from io->reduce; then exchange_reduced. The arrays
@@ -90,6 +91,17 @@ struct exchange_worker {
     uint64_t given_back; /* chunks that it has not told of copying out; it need not */
 };
 
+/* Memory of this node for results of a group, which its ranks here can only read. The engine owns
+ * the memory behind it; see exchange_segment_open. */
+struct exchange_segment {
+    struct exchange_segment *next; /* in its group */
+    uint32_t number;               /* unique in the job on this node */
+    uint8_t *base;
+    uint64_t bytes;
+    uint64_t users; /* parts of collectives that name it; the exchange's, like closed */
+    bool closed;
+};
+
 struct exchange_io {
     void *context;
     /* Takes the send; it always succeeds (the engine queues), exchange_sent follows later. */
@@ -106,6 +118,8 @@ struct exchange_io {
     void (*event)(void *context, struct engine_event *event);
     /* A worker that was attached is no longer needed: its job is gone. */
     void (*release_worker)(void *context, struct exchange_worker *worker);
+    /* Nothing writes to the segment any more. */
+    void (*release_segment)(void *context, struct exchange_segment *segment);
     /* Asked while a trace is taken; may be NULL where none ever is. */
     uint64_t (*now_ns)(void *context);
 };
@@ -157,6 +171,16 @@ int exchange_attach(struct exchange *exchange, uint64_t job, struct exchange_wor
 void exchange_detach(struct exchange *exchange, struct exchange_worker *worker);
 struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t job,
                                              uint32_t rank);
+
+/* Take the segment (number, base and bytes are set by the caller) into the group, and count it
+ * towards the pool's limit. It is given back with io->release_segment after exchange_segment_close,
+ * or when the group closes, as soon as nothing writes to it. ERR_STATE: no such group, or it has
+ * failed; ERR_MEMORY: over the limit; the caller keeps it. */
+int exchange_segment_open(struct exchange *exchange, uint64_t job, uint32_t group,
+                          struct exchange_segment *segment, struct error *error);
+/* No further collective may name it. Unknown ones are ignored. */
+void exchange_segment_close(struct exchange *exchange, uint64_t job, uint32_t group,
+                            uint32_t segment);
 
 /* One entry of a worker's ring. Nonsense is ERR_PROTOCOL or ERR_INVALID with the reason; the caller
  * then stops reading that ring. */

@@ -301,6 +301,7 @@ static void group_free(struct exchange_group *group)
 {
     group_unmark_dirty(group);
     group_drop(group);
+    segments_release(group);
     group_unreserve(group);
     assert(group->chunk_slab.in_use == 0 && group->slot_slab.in_use == 0);
     group_free_arrays(group);

@@ -1,6 +1,7 @@
 /* What the files of the exchange share; nobody else includes it.
  * exchange.c: peers and messages; exchange_job.c: jobs and groups; collective.c, collective_issue.c
- * and chunk.c: collectives and their chunks on a node; slot.c: chunks at their owner. */
+ * and chunk.c: collectives and their chunks on a node; slot.c: chunks at their owner;
+ * exchange_segment.c: memory for results that a node's ranks share. */
 #ifndef SERVER_EXCHANGE_PRIVATE_H
 #define SERVER_EXCHANGE_PRIVATE_H
 
@@ -122,6 +123,7 @@ struct exchange_group {
     uint64_t collectives;                     /* in the list */
     uint32_t chunks;                          /* of those and of transfers, made or not */
     struct slot *slot_table[SLOT_BUCKETS];
+    struct exchange_segment *segments;
     uint64_t pending; /* tasks and sends under way that touch its memory */
     struct slab chunk_slab;
     struct slab slot_slab;
@@ -144,7 +146,8 @@ struct part {
     uint64_t request;
     uint64_t in_offset;
     uint64_t out_offset;
-    uint32_t handed; /* chunks handed over so far; all, when not staged */
+    struct exchange_segment *segment; /* that out_offset is in; NULL: in its arena */
+    uint32_t handed;                  /* chunks handed over so far; all, when not staged */
     bool submitted;
     bool staged;
 };
@@ -176,6 +179,7 @@ struct collective {
     uint32_t shard_window;   /* so many of its chunks for one owner are in flight at the most */
     uint32_t network_window; /* nor any more while so many of any collective are */
     uint32_t element_bytes;
+    uint8_t *shared; /* where its result goes for all ranks here; NULL: each has a place */
     uint32_t priority;
     uint32_t submitted;     /* local ranks */
     uint32_t ready;         /* chunks [0, ready) have been handed over by all local ranks */
@@ -305,7 +309,8 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
 /* A local rank's part of it; true when all that are here have submitted theirs. */
 bool collective_add_part(struct collective *collective, uint32_t local, const struct wire_ask *ask,
                          const struct arena_submission *submission);
-int submission_check_worker(const struct exchange_worker *worker,
+int submission_check_worker(const struct exchange_group *group,
+                            const struct exchange_worker *worker,
                             const struct arena_submission *submission, const struct wire_ask *ask,
                             struct error *error);
 
@@ -369,7 +374,8 @@ void chunk_send_from_arena(struct chunk *chunk, struct exchange_send *send, uint
 void chunk_sent(struct chunk *chunk);
 /* The owner on this node is done with the chunk: deliver it once its sends are done. */
 void chunk_returned(struct chunk *chunk);
-/* Where the chunk's result goes: pointers into the arenas of the local ranks that want it. */
+/* Where the chunk's result goes: pointers into the arenas of the local ranks that want it, or one
+ * into what they share. */
 unsigned chunk_outputs(const struct chunk *chunk, void **out);
 void collectives_drop(struct exchange_group *group);
 /* Of a failed group: what no task and no send touches (slots_drop_idle first). */
@@ -377,6 +383,20 @@ void collectives_drop_idle(struct exchange_group *group);
 /* Late ranks: fills the event's ranks with those that have not submitted the sequence. */
 void collective_missing_ranks(const struct exchange_group *group, uint64_t sequence,
                               struct engine_event *event);
+
+/* exchange_segment.c */
+/* Of a submission with ARENA_FLAG_SHARED, whose data is `bytes` long: 0, ERR_PROTOCOL. */
+int segment_check_submission(const struct exchange_group *group,
+                             const struct arena_submission *submission, uint64_t bytes,
+                             struct error *error);
+/* The open one that the submission names, held; it is there. */
+struct exchange_segment *segment_hold(struct exchange_group *group, uint32_t number);
+void segment_let_go(struct exchange_group *group, struct exchange_segment *segment);
+/* All local ranks have submitted: where do their results go? False: they do not agree, and the
+ * group has failed. */
+bool collective_find_place(struct collective *collective);
+/* The group closes; no collective is left. */
+void segments_release(struct exchange_group *group);
 
 /* slot.c */
 int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,

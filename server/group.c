@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "common/error.h"
 
@@ -35,6 +36,11 @@ struct group *group_create(uint32_t id, uint32_t nth, const uint32_t *ranks, uin
 
 void group_free(struct group *group)
 {
+    while (group->segments) {
+        struct segment *segment = group->segments;
+        DL_DELETE(group->segments, segment);
+        segment_free(segment);
+    }
     free(group->ranks);
     free(group->closed);
     free(group->opened);

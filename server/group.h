@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <uthash.h>
 
+#include "server/segment.h"
+
 struct group {
     uint32_t id; /* 0: all ranks of the job */
     uint32_t nth;
@@ -18,7 +20,8 @@ struct group {
     uint32_t closed_count;
     bool *opened;         /* [roster]: home only */
     uint64_t deadline_ns; /* home only: all daemons must have opened it; UINT64_MAX: they have */
-    UT_hash_handle hh;    /* by id */
+    struct segment *segments; /* of this node */
+    UT_hash_handle hh;        /* by id */
 };
 
 /* The array is copied. roster: number of daemons. NULL: out of memory. */

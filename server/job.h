@@ -65,6 +65,8 @@ struct job {
 
     bool *opened; /* [roster], home only: has acknowledged */
     uint32_t next_group;
+    uint32_t next_segment;              /* of all groups, on this node */
+    uint32_t segment_count;             /* open */
     struct group_gathering *gatherings; /* home only */
 
     struct group *groups; /* uthash by id */

@@ -107,7 +107,7 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
     if (result == 0)
         result = transfer_check(group, local, submission, &ask, error);
     if (result == 0)
-        result = submission_check_worker(worker, submission, &ask, error);
+        result = submission_check_worker(group, worker, submission, &ask, error);
     if (result == 0)
         result = transfer_check_worker(worker, error);
     if (result != 0)

@@ -64,6 +64,9 @@ void client_close(struct client *client)
 {
     if (client->fd >= 0)
         close(client->fd);
+    for (uint32_t i = 0; i < client->descriptor_count; i++)
+        close(client->descriptors[i]);
+    client->descriptor_count = 0;
     free(client->input);
     client->fd = -1;
     client->input = NULL;
@@ -177,6 +180,49 @@ static int reserve_input(struct client *client, struct error *error)
     return 0;
 }
 
+int client_take_descriptor(struct client *client)
+{
+    if (client->descriptor_count == 0)
+        return -1;
+    int fd = client->descriptors[0];
+    client->descriptor_count--;
+    memmove(client->descriptors, client->descriptors + 1,
+            client->descriptor_count * sizeof(client->descriptors[0]));
+    return fd;
+}
+
+static void keep_descriptors(struct client *client, struct msghdr *header)
+{
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part; part = CMSG_NXTHDR(header, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+            if (client->descriptor_count < CLIENT_DESCRIPTORS_MAX)
+                client->descriptors[client->descriptor_count++] = fd;
+            else
+                close(fd); /* more than were asked for */
+        }
+    }
+}
+
+static ssize_t receive_part(struct client *client)
+{
+    struct iovec part = {.iov_base = client->input + client->input_bytes,
+                         .iov_len = client->input_capacity - client->input_bytes};
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = control,
+                            .msg_controllen = sizeof(control)};
+    ssize_t got = recvmsg(client->fd, &header, MSG_CMSG_CLOEXEC);
+    if (got > 0)
+        keep_descriptors(client, &header);
+    return got;
+}
+
 int client_receive(struct client *client, struct message *message, struct error *error)
 {
     for (;;) {
@@ -186,8 +232,7 @@ int client_receive(struct client *client, struct message *message, struct error 
         code = reserve_input(client, error);
         if (code < 0)
             return code;
-        ssize_t got = recv(client->fd, client->input + client->input_bytes,
-                           client->input_capacity - client->input_bytes, 0);
+        ssize_t got = receive_part(client);
         if (got > 0)
             client->input_bytes += (size_t)got;
         else if (got == 0 || errno == ECONNRESET)

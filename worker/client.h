@@ -10,14 +10,17 @@
 #include "common/error.h"
 #include "common/message.h"
 
-#define CLIENT_PATH_BYTES 108 /* what a Unix address holds */
+#define CLIENT_PATH_BYTES 108      /* what a Unix address holds */
+#define CLIENT_DESCRIPTORS_MAX 64u /* received and not yet taken */
 
 struct client {
     int fd; /* non-blocking; -1: not connected */
     char path[CLIENT_PATH_BYTES];
     char *input; /* received, not yet taken */
     size_t input_bytes, input_capacity;
-    size_t searched_bytes; /* of the input, without a newline */
+    size_t searched_bytes;                   /* of the input, without a newline */
+    int descriptors[CLIENT_DESCRIPTORS_MAX]; /* in the order of the lines that they came with */
+    uint32_t descriptor_count;
 };
 
 /* Deadlines are clock_now_ns times. ERR_DISCONNECTED when nobody listens at path. */
@@ -36,5 +39,9 @@ int client_receive(struct client *client, struct message *message, struct error 
 /* The same, waiting for it: 0 or an error, ERR_TIMEOUT among them. */
 int client_wait(struct client *client, struct message *message, uint64_t deadline_ns,
                 struct error *error);
+
+/* The first descriptor that came and was not taken, the caller's to close; -1: there is none. A
+ * line's is there when the line is. */
+int client_take_descriptor(struct client *client);
 
 #endif

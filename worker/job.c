@@ -385,6 +385,7 @@ void job_destroy(struct shoal_job *job)
         free(list->ranks);
         free(list);
     }
+    shared_free_all(job, NULL);
     client_close(&job->client);
     progress_clear(&job->progress);
     arena_heap_clear(&job->heap);

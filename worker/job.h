@@ -71,15 +71,28 @@ struct shoal_group {
     struct group_settings *settings; /* of the threads that have set any */
     size_t settings_count;
     struct transfer_counter *transfer_counters;
+    uint32_t shared_count; /* pieces of shared memory asked for so far */
     struct shoal_group *prev, *next;
 };
 
-/* A group_open that has been sent and not answered. Lies on the stack of the caller. */
+/* Memory that the daemon writes results to, and the group's ranks on this node read. */
+struct shared_memory {
+    struct shoal_group *group;
+    uint32_t number; /* the daemon's */
+    const uint8_t *base;
+    uint64_t bytes;
+    struct shared_memory *prev, *next; /* of the job */
+};
+
+/* A group_open or shared_open that has been sent and not answered. Lies on the stack of the caller.
+ */
 struct group_opening {
     uint32_t request;
+    enum message_type wanted; /* the good answer */
     bool answered;
+    int descriptor;        /* of shared_opened: the caller's; else -1 */
     struct error error;    /* code 0: */
-    struct message answer; /* group_opened */
+    struct message answer; /* code 0: as wanted */
     struct group_opening *prev, *next;
 };
 
@@ -138,6 +151,7 @@ struct shoal_job {
     struct shoal_request *requests;
     struct group_opening *openings;
     struct group_list *group_lists;
+    struct shared_memory *shared;
     uint32_t next_opening;
     struct shoal_fusion *fusions; /* freed with the job */
 };
@@ -190,6 +204,25 @@ void job_release_request(struct shoal_job *job, struct shoal_request *request);
 
 /* Lock held: the arena's heap, with an error that says how full it is. */
 int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error);
+
+/* --- worker/shoal_group.c */
+
+/* Send the opening's message, and wait for its answer for timeout_ms and what the library waits
+ * longer. what: "a group of 3 ranks". On success and when the daemon refuses (opening->error) the
+ * answer is the caller's. `lock` is held, and let go of meanwhile. */
+int group_opening_ask(struct shoal_job *job, struct group_opening *opening, struct message *message,
+                      int timeout_ms, const char *what, struct error *error);
+
+/* --- worker/shoal_shared.c */
+
+/* Lock held. What of the ask lies in shared memory: of an all_reduce's result, where; other results
+ * cannot. ERR_INVALID. */
+int shared_place(const struct shoal_group *group, struct request_ask *ask, struct error *error);
+/* Lock held: ERR_INVALID when the memory, to be written to by what `name` says, is shared. */
+int shared_refuse(const struct shoal_job *job, const char *name, const void *memory, uint64_t bytes,
+                  struct error *error);
+/* Lock held. Unmap what the group, or NULL: the job, has. The daemon is not told. */
+void shared_free_all(struct shoal_job *job, const struct shoal_group *group);
 
 /* --- worker/shoal_transfer.c */
 

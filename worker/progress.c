@@ -165,22 +165,24 @@ static void submit(struct progress *progress, struct request *request)
                                                   .flags = ARENA_FLAG_ANY});
         return;
     }
-    push(progress, &(struct arena_submission){
-                       .type = ARENA_SUBMIT,
-                       .kind = (uint8_t)ask->kind,
-                       .dtype = (uint8_t)ask->dtype,
-                       .op = (uint8_t)ask->op,
-                       .group = request->group->number,
-                       .request = request->number,
-                       .sequence = request->sequence,
-                       .count = ask->count,
-                       .in_offset = request->staged ? 0 : request->in_offset,
-                       .out_offset = request->staged ? 0 : request->out_offset,
-                       .root = ask->root,
-                       .block = ask->block,
-                       .flags = request->staged ? ARENA_FLAG_STAGED : 0,
-                       .priority = ask->priority,
-                   });
+    bool in_arena = !request->staged;
+    push(progress,
+         &(struct arena_submission){
+             .type = ARENA_SUBMIT,
+             .kind = (uint8_t)ask->kind,
+             .dtype = (uint8_t)ask->dtype,
+             .op = (uint8_t)ask->op,
+             .group = request->group->number,
+             .request = request->number,
+             .sequence = request->sequence,
+             .count = ask->count,
+             .in_offset = in_arena ? request->in_offset : 0,
+             .out_offset = in_arena || ask->shared ? request->out_offset : 0,
+             .root = ask->shared ? ask->segment : ask->root,
+             .block = ask->block,
+             .flags = (in_arena ? 0 : ARENA_FLAG_STAGED) | (ask->shared ? ARENA_FLAG_SHARED : 0),
+             .priority = ask->priority,
+         });
     if (request->staged && !request->waiting)
         progress_queue_for_staging(progress, request);
 }

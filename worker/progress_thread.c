@@ -152,8 +152,12 @@ static struct group_opening *find_opening(struct shoal_job *job, uint32_t reques
 static void answer_opening(struct shoal_job *job, struct message *message)
 {
     struct group_opening *opening = find_opening(job, message->request);
-    if (opening && !opening->answered) {
+    bool shared = message->type == MESSAGE_SHARED_OPENED;
+    int descriptor = shared ? client_take_descriptor(&job->client) : -1;
+    if (opening && !opening->answered &&
+        (message->type == MESSAGE_ERROR || message->type == opening->wanted)) {
         opening->answered = true;
+        opening->descriptor = descriptor;
         opening->error = (struct error){0};
         if (message->type == MESSAGE_ERROR)
             error_set(&opening->error, message->code < 0 ? message->code : ERR_PROTOCOL, "%s",
@@ -162,9 +166,14 @@ static void answer_opening(struct shoal_job *job, struct message *message)
         pthread_cond_broadcast(&job->changed);
         return;
     }
-    if (message->type == MESSAGE_WORKER_GROUP_OPENED) {
-        /* The caller's time had passed: nobody here will use the group. */
-        struct message unwanted = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = message->group};
+    if (descriptor >= 0)
+        close(descriptor);
+    if (shared || message->type == MESSAGE_WORKER_GROUP_OPENED) {
+        /* The caller's time had passed: nobody here will use it. */
+        struct message unwanted = {.type =
+                                       shared ? MESSAGE_SHARED_CLOSE : MESSAGE_WORKER_GROUP_CLOSE,
+                                   .group = message->group,
+                                   .segment = message->segment};
         pthread_mutex_unlock(&job->lock);
         job_send(job, &unwanted, clock_now_ns() + ANSWER_MS * NS_PER_MS, NULL);
         pthread_mutex_lock(&job->lock);
@@ -213,6 +222,7 @@ static void read_socket(struct shoal_job *job)
         hear(job);
         switch (message.type) {
         case MESSAGE_WORKER_GROUP_OPENED:
+        case MESSAGE_SHARED_OPENED:
         case MESSAGE_ERROR:
             answer_opening(job, &message);
             continue;

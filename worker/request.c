@@ -104,7 +104,7 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
     made.waiting = ask->on_device;
     made.own = ask->own_bytes > 0 ? OWN_PENDING : OWN_NONE;
     made.copy_in = route_sends(&route, rank);
-    made.copy_out = route_receives(&route, rank);
+    made.copy_out = route_receives(&route, rank) && !ask->shared;
     uint64_t bytes = request_bytes(&made);
     if (bytes == 0) {
         made.in_offset = made.out_offset = memory->data_offset;
@@ -112,8 +112,11 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
         /* A rank that does not receive (send) still names a place: its own other buffer. */
         const void *in = made.copy_in ? ask->send : ask->recv;
         const void *out = made.copy_out ? ask->recv : ask->send;
-        made.staged = ask->on_device || !lies_in_arena(memory, in, bytes, &made.in_offset) ||
-                      !lies_in_arena(memory, out, bytes, &made.out_offset);
+        made.staged = ask->on_device || !lies_in_arena(memory, in, bytes, &made.in_offset);
+        if (ask->shared)
+            made.out_offset = ask->shared_offset;
+        else if (!lies_in_arena(memory, out, bytes, &made.out_offset))
+            made.staged = true;
     }
     *request = made;
     if (ask->block)

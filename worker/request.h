@@ -38,6 +38,9 @@ struct request_ask {
     void *own_to; /* on a device: the part that this rank sends to itself */
     const void *own_from;
     uint64_t own_bytes;
+    bool shared;      /* recv is read-only here: the daemon writes the result to it, which is: */
+    uint32_t segment; /* its number for the memory */
+    uint64_t shared_offset;
 };
 
 enum request_state {

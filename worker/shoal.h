@@ -119,6 +119,28 @@ SHOAL_API int shoal_group_size(const shoal_group *group);
 SHOAL_API void *shoal_alloc(shoal_job *job, size_t bytes);
 SHOAL_API void shoal_free(shoal_job *job, void *memory);
 
+/* Memory that all ranks of the group which are on one node share, for results: an all_reduce whose
+ * recv lies in it has its result written there once, by the daemon, in place of once for each rank.
+ * It can only be read here; other collectives with results in it are SHOAL_EINVALID. Every rank of
+ * the group asks for the same pieces in the same order, with the same bytes; what has failed may be
+ * asked for again by every rank that it failed for. It is aligned to a page, zero at first, and
+ * belongs to the daemon, within its limits.memory_bytes, until it has heard from all ranks of the
+ * node that they have freed it, or left.
+ *
+ * The ranks of a node give the same place of it as recv (aligned to 64 bytes; ranks of another node
+ * may give another, or memory of their own), else the group fails with SHOAL_EMISMATCH. send may
+ * lie anywhere, also in the same place; what does not lie in the arena is copied. What is in it
+ * stays until the next collective into it begins, which is not before every rank of the node has
+ * started that one: a rank that still reads must not start it. After a failure it stays readable,
+ * and holds any mixture of what was in it and results.
+ *
+ * NULL, and the text: SHOAL_EINVALID, SHOAL_EMEMORY, SHOAL_EMISMATCH (names both sizes),
+ * SHOAL_EUNSUPPORTED (Linux before 5.1), or as the group has failed. */
+SHOAL_API const void *shoal_shared_alloc(shoal_group *group, size_t bytes);
+/* Give it back; it must not be read any more. SHOAL_ESTATE while a collective of this rank into it
+ * is under way. NULL is allowed. Closing the group or the job does it too. */
+SHOAL_API int shoal_shared_free(shoal_group *group, const void *memory);
+
 /* Start a collective of `count` elements. send and recv may be the same address (in place); they
  * must stay untouched until the request is complete. *request is the caller's (shoal_wait with
  * success or failure other than SHOAL_ETIMEOUT frees it; else shoal_request_free). With

@@ -125,6 +125,23 @@ int collective_wait(struct shoal_request *request, struct error *error)
     return wait_for_request(request, -1, true, error);
 }
 
+/* Where results lie in shared memory; lock held. */
+static int shared_check(const struct shoal_group *group, struct request_ask *ask,
+                        struct request_ask *blocks, uint32_t block_count,
+                        const struct group_settings *settings, struct error *error)
+{
+    int code =
+        shared_refuse(group->job, collective_name(ask->kind), ask->own_to, ask->own_bytes, error);
+    if (code == 0)
+        code = shared_place(group, ask, error);
+    for (uint32_t i = 0; i < block_count && code == 0; i++)
+        code = shared_place(group, &blocks[i], error);
+    if (code == 0 && ask->shared && settings->on_device)
+        code = error_set(error, ERR_INVALID,
+                         "all_reduce: the result is in shared memory, and the data on a device");
+    return code;
+}
+
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
                     uint32_t block_count, struct shoal_request **request)
 {
@@ -134,7 +151,12 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     struct group_settings settings = collective_settings(group);
+    int code = job->shared ? shared_check(group, ask, blocks, block_count, &settings, &error) : 0;
     pthread_mutex_unlock(&job->lock);
+    if (code < 0) {
+        job_leave(job);
+        return error_text_keep(&error);
+    }
     ask->priority = settings.priority;
     ask->on_device = settings.on_device;
     ask->stream = settings.stream;
@@ -145,8 +167,8 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
         blocks[i].on_device = ask->on_device;
     }
     struct shoal_request *made = NULL;
-    int code = start(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING, &made,
-                     &error);
+    code = start(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING, &made,
+                 &error);
     assert(code < 0 || (made && made->job));
     if (code == 0 && !request)
         code = wait_for_request(made, -1, true, &error);

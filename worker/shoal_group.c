@@ -1,5 +1,6 @@
 /* Groups of ranks. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -109,13 +110,34 @@ static bool opening_answered(const void *argument)
     return opening->answered;
 }
 
-static int send_opening(struct shoal_job *job, const struct group_opening *opening,
-                        const int *ranks, int count, uint32_t nth, int timeout_ms,
-                        struct error *error)
+int group_opening_ask(struct shoal_job *job, struct group_opening *opening, struct message *message,
+                      int timeout_ms, const char *what, struct error *error)
+{
+    message->request = opening->request = ++job->next_opening;
+    opening->descriptor = -1;
+    DL_APPEND(job->openings, opening);
+    pthread_mutex_unlock(&job->lock);
+    int code = job_send(job, message, job_deadline_ns(job, timeout_ms), error);
+    pthread_mutex_lock(&job->lock);
+    if (code == 0) {
+        uint64_t deadline_ns = job_deadline_ns(job, timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
+        enum progress_wait end = progress_thread_wait(job, opening_answered, opening, deadline_ns);
+        if (end == PROGRESS_WAIT_TIMEOUT)
+            code = error_set(error, ERR_TIMEOUT, "the daemon has not opened %s in %d ms", what,
+                             timeout_ms);
+        else if (end == PROGRESS_WAIT_CLOSING)
+            code =
+                error_set(error, ERR_STATE, "the job was closed while %s was being opened", what);
+    }
+    DL_DELETE(job->openings, opening);
+    return code;
+}
+
+static int send_opening(struct shoal_job *job, struct group_opening *opening, const int *ranks,
+                        int count, uint32_t nth, int timeout_ms, struct error *error)
 {
     struct message message = {
         .type = MESSAGE_WORKER_GROUP_OPEN,
-        .request = opening->request,
         .nth = nth,
         .timeout_ms = (uint32_t)timeout_ms,
     };
@@ -125,7 +147,9 @@ static int send_opening(struct shoal_job *job, const struct group_opening *openi
     for (int i = 0; i < count; i++)
         values[i] = (uint32_t)ranks[i];
     message.ranks = (struct message_list){.values = values, .count = (uint32_t)count};
-    int code = job_send(job, &message, job_deadline_ns(job, timeout_ms), error);
+    char what[64];
+    snprintf(what, sizeof(what), "a group of %d ranks", count);
+    int code = group_opening_ask(job, opening, &message, timeout_ms, what, error);
     free(values);
     return code;
 }
@@ -134,7 +158,7 @@ static int send_opening(struct shoal_job *job, const struct group_opening *openi
 static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
                          struct message *answer, struct error *error)
 {
-    struct group_opening opening = {0};
+    struct group_opening opening = {.wanted = MESSAGE_WORKER_GROUP_OPENED};
     uint32_t nth = 0;
     pthread_mutex_lock(&job->lock);
     int code = job->progress.failed
@@ -144,23 +168,7 @@ static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int
         pthread_mutex_unlock(&job->lock);
         return code;
     }
-    opening.request = ++job->next_opening;
-    DL_APPEND(job->openings, &opening);
-    pthread_mutex_unlock(&job->lock);
-
     code = send_opening(job, &opening, ranks, count, nth, timeout_ms, error);
-    pthread_mutex_lock(&job->lock);
-    if (code == 0) {
-        uint64_t deadline_ns = job_deadline_ns(job, timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
-        enum progress_wait end = progress_thread_wait(job, opening_answered, &opening, deadline_ns);
-        if (end == PROGRESS_WAIT_TIMEOUT)
-            code = error_set(error, ERR_TIMEOUT,
-                             "the daemon has not opened a group of %d ranks in %d ms", count,
-                             timeout_ms);
-        else if (end == PROGRESS_WAIT_CLOSING)
-            code = error_set(error, ERR_STATE, "the job was closed while a group was being opened");
-    }
-    DL_DELETE(job->openings, &opening);
     if (code == 0 && opening.error.code < 0) {
         *error = opening.error;
         code = error->code;
@@ -236,8 +244,10 @@ int shoal_group_close(shoal_group *group)
                          "group %" PRIu32 " has %" PRIu32 " collectives under way: wait for them",
                          group->core.number, group->core.request_count);
     bool connected = !job->daemon_gone;
-    if (code == 0)
+    if (code == 0) {
+        shared_free_all(job, group);
         job_remove_group(job, group);
+    }
     pthread_mutex_unlock(&job->lock);
     if (code == 0 && connected)
         job_send(job, &message, job_deadline_ns(job, -1), NULL);

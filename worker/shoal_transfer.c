@@ -215,8 +215,11 @@ static int transfer_start(struct transfer *transfer, struct shoal_request *reque
 {
     struct shoal_job *job = transfer->group->job;
     pthread_mutex_lock(&job->lock);
-    int code = job->closing ? error_set(error, ERR_STATE, "the job is being closed")
-                            : transfer_place(transfer, request, error);
+    int code = job->closing ? error_set(error, ERR_STATE, "the job is being closed") : 0;
+    if (code == 0 && transfer->receive)
+        code = shared_refuse(job, "recv", transfer->data, transfer->bytes, error);
+    if (code == 0)
+        code = transfer_place(transfer, request, error);
     if (code == 0 && transfer->bounces && !transfer->receive) {
         pthread_mutex_unlock(&job->lock);
         memcpy(job->arena.base + request->bounce_offset, transfer->data, transfer->bytes);

@@ -252,6 +252,29 @@ START_TEST(forgotten_buffers_go_with_the_pool)
 }
 END_TEST
 
+START_TEST(other_memory_counts_towards_the_limit)
+{
+    struct buffer_pool *pool = make(10);
+    struct error error = {0};
+    ck_assert_int_eq(buffer_pool_reserve(pool, 4, &error), 0);
+    ck_assert_int_eq(buffer_pool_charge(pool, 6 * BUFFER_BYTES + 1, &error), ERR_MEMORY);
+    EXPECT(strstr(error.text, "24961 bytes asked for, 16640 bytes already promised, the limit "
+                              "limits.memory_bytes is 41600"));
+    ck_assert_int_eq(buffer_pool_charge(pool, UINT64_MAX, &error), ERR_MEMORY);
+    ck_assert_int_eq(buffer_pool_charge(pool, 5 * BUFFER_BYTES + 1, &error), 0);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(pool), 9 * BUFFER_BYTES + 1);
+    ck_assert_int_eq(buffer_pool_reserve(pool, 1, &error), ERR_MEMORY);
+    EXPECT(strstr(error.text, "37441 bytes already promised"));
+    ck_assert_int_eq(buffer_pool_charge(pool, BUFFER_BYTES - 1, &error), 0);
+    ck_assert_int_eq(buffer_pool_charge(pool, 1, &error), ERR_MEMORY);
+    buffer_pool_uncharge(pool, 6 * BUFFER_BYTES);
+    ck_assert_int_eq(buffer_pool_reserve(pool, 6, &error), 0);
+    buffer_pool_unreserve(pool, 10);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(pool), 0);
+    buffer_pool_destroy(pool);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("buffer");
@@ -267,6 +290,7 @@ int main(void)
     tcase_add_test(tests, slabs_are_registered_and_their_buffers_know_it);
     tcase_add_test(tests, a_slab_that_cannot_be_registered_is_no_memory);
     tcase_add_test(tests, forgotten_buffers_go_with_the_pool);
+    tcase_add_test(tests, other_memory_counts_towards_the_limit);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

@@ -181,6 +181,8 @@ static struct message full_message(void)
         .request = 5,
         .group = 7,
         .nth = 3,
+        .segment = 11,
+        .bytes = 67108864,
         .sequence = INT64_MAX,
         .chunk_bytes = 65536,
         .least_shard_bytes = 4096,

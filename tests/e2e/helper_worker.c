@@ -3,13 +3,13 @@
  *   once                  one checked all-reduce
  *   loop FILE [COUNT]     all-reduces of COUNT elements until FILE is there or one fails; the time
  *                         between the last success and the failure is printed
- *   parts FILE [COUNT]    the same with the collectives that have parts, all at once
- *   count | dtype | op | kind | root     the last rank asks for something else than the rest
- *   late FILE             the last rank comes when FILE is there
- *   leave FILE            the last rank closes the job after one round, the others go on
- *   exit FILE             the last rank ends without closing, the others go on
- *   subgroups             even and odd ranks, in falling order, and a group of one
- *   crossed               two groups, their collectives started in different orders
+ *   shared FILE [COUNT]   the same with the result in memory that the node's ranks share, which is
+ * read after the failure too parts FILE [COUNT]    the same with the collectives that have parts,
+ * all at once count | dtype | op | kind | root     the last rank asks for something else than the
+ * rest late FILE             the last rank comes when FILE is there leave FILE            the last
+ * rank closes the job after one round, the others go on exit FILE             the last rank ends
+ * without closing, the others go on subgroups             even and odd ranks, in falling order, and
+ * a group of one crossed               two groups, their collectives started in different orders
  *   callback              completion by callbacks and by descriptor
  *   timeout FILE          a wait that times out, and succeeds later
  *
@@ -18,6 +18,7 @@
  */
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,10 +112,21 @@ static void run_once(struct rank *self)
     free(data);
 }
 
-static void run_loop(struct rank *self)
+static void shared_read(const float *shared, size_t count)
 {
+    volatile float last = 0;
+    for (size_t i = 0; i < count; i++)
+        last = shared[i];
+    (void)last;
+}
+
+static void run_loop(struct rank *self, bool shared)
+{
+    size_t bytes = (self->count + 1) * sizeof(float);
     float *send = floats(self->count + 1, (float)(self->rank + 1));
-    float *recv = floats(self->count + 1, 0);
+    float *recv = shared ? (float *)(uintptr_t)shoal_shared_alloc(self->world, bytes)
+                         : floats(self->count + 1, 0);
+    expect(recv ? SHOAL_OK : SHOAL_EMEMORY, "memory for results");
     long last = now_ms();
     for (unsigned long rounds = 0;; rounds++) {
         /* The last element says that rank 0 has seen the file. */
@@ -123,6 +135,7 @@ static void run_loop(struct rank *self)
             shoal_all_reduce(self->world, send, recv, self->count + 1, SHOAL_F32, SHOAL_SUM, NULL);
         if (result) {
             printf("after %ld ms\n", now_ms() - last);
+            shared_read(recv, self->count + 1);
             expect(result, "all_reduce");
         }
         last = now_ms();
@@ -133,7 +146,10 @@ static void run_loop(struct rank *self)
             break;
     }
     free(send);
-    free(recv);
+    if (shared)
+        expect(shoal_shared_free(self->world, recv), "free");
+    else
+        free(recv);
 }
 
 /* A part of every rank, rank by rank, each with its rank's value. */
@@ -365,7 +381,9 @@ static void run_mode(struct rank *self, const char *mode)
     if (strcmp(mode, "once") == 0)
         run_once(self);
     else if (strcmp(mode, "loop") == 0)
-        run_loop(self);
+        run_loop(self, false);
+    else if (strcmp(mode, "shared") == 0)
+        run_loop(self, true);
     else if (strcmp(mode, "parts") == 0)
         run_parts(self);
     else if (strcmp(mode, "late") == 0)

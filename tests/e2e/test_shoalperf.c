@@ -82,6 +82,20 @@ START_TEST(test_arena_and_in_place)
 }
 END_TEST
 
+START_TEST(test_shared_result)
+{
+    static const char *const shapes[] = {"--nodes 1 -n 4", "--nodes 2 -n 2", "--nodes 3 -n 1"};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(perf_rows_measured(shapes[i], "all_reduce --count 1,3,1000003 -w 1 -n 2 "
+                                                       "-d all --arena --shared-result"),
+                         3 * 8);
+        ck_assert_int_eq(perf_rows_measured(shapes[i], "all_reduce --count 1,1000003 -w 1 -n 2 "
+                                                       "-o all --shared-result"),
+                         2 * 5);
+    }
+}
+END_TEST
+
 START_TEST(test_reduce)
 {
     ck_assert_int_eq(perf_rows_measured("--nodes 1 -n 4", "reduce -r 3 -o all " ODD),
@@ -184,6 +198,7 @@ int main(void)
     tcase_add_test(tests, test_all_reduce_datagrams);
     tcase_add_test(tests, test_all_reduce_large);
     tcase_add_test(tests, test_arena_and_in_place);
+    tcase_add_test(tests, test_shared_result);
     tcase_add_test(tests, test_reduce);
     tcase_add_test(tests, test_broadcast);
     tcase_add_test(tests, test_barrier);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -211,6 +212,23 @@ static void fake_detach(struct engine *engine, uint64_t job, uint32_t rank)
     event->rank = rank;
 }
 
+/* Nobody writes to it. */
+static void fake_segment_open(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
+                              uint8_t *base, uint64_t bytes)
+{
+    munmap(base, bytes);
+    struct engine_event *event = fake_add(engine, ENGINE_SEGMENT_OPENED);
+    event->job = job;
+    event->group = group;
+    event->segment = segment;
+}
+
+static void fake_segment_close(struct engine *engine, uint64_t job, uint32_t group,
+                               uint32_t segment)
+{
+    (void)engine, (void)job, (void)group, (void)segment;
+}
+
 static void fake_late_query(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence)
 {
     (void)engine, (void)job, (void)group, (void)sequence;
@@ -264,6 +282,8 @@ static struct control_engine fake_create(struct control_daemon *daemon)
         .rank_left = fake_rank_left,
         .worker_attach = fake_attach,
         .worker_detach = fake_detach,
+        .segment_open = fake_segment_open,
+        .segment_close = fake_segment_close,
         .late_query = fake_late_query,
         .drain = fake_drain,
         .turns = fake_turns,

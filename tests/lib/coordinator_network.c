@@ -70,6 +70,7 @@ static void node_configure(struct node *node, const uint32_t *weights)
     config->group_ms = 5000;
     config->late_ms = 5000;
     config->drain_ms = 2000;
+    config->memory_bytes = 1 << 20;
 }
 
 struct network *network_create(uint32_t nodes, const uint32_t *weights, uint64_t seed)
@@ -269,6 +270,14 @@ void network_group_open(struct network *network, struct network_worker *worker,
 
 /* --- time */
 
+static void node_segment_opened(struct node *node, const struct event *event)
+{
+    for (uint32_t i = 0; i < node->job_count; i++)
+        node->jobs[i].segments += node->jobs[i].id == event->job && node->segment_refusal == 0;
+    coordinator_segment_opened(node->coordinator, node->network->now_ns, event->job, event->group,
+                               event->segment, node->segment_refusal, "the engine says no");
+}
+
 static void node_give_event(struct node *node)
 {
     struct network *network = node->network;
@@ -291,6 +300,9 @@ static void node_give_event(struct node *node)
     case EVENT_LATE:
         coordinator_late(node->coordinator, network->now_ns, event.job, event.group, event.sequence,
                          node->late_ranks, node->late_count, NULL, 0);
+        break;
+    case EVENT_SEGMENT:
+        node_segment_opened(node, &event);
         break;
     case EVENT_IDLE:
         coordinator_idle(node->coordinator, network->now_ns);
@@ -425,6 +437,24 @@ uint32_t network_engine_groups(const struct network *network, uint32_t node)
     return sum;
 }
 
+uint32_t network_engine_segments(const struct network *network, uint32_t node)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < network->nodes[node].job_count; i++)
+        sum += network->nodes[node].jobs[i].segments;
+    return sum;
+}
+
+uint32_t network_segment_descriptors(const struct network *network, uint32_t node)
+{
+    return network->nodes[node].descriptors;
+}
+
+void network_refuse_segments(struct network *network, uint32_t node, int code)
+{
+    network->nodes[node].segment_refusal = code;
+}
+
 uint32_t network_engine_group_ranks_left(const struct network *network, uint32_t node)
 {
     uint32_t sum = 0;
@@ -456,6 +486,7 @@ void network_assert_empty(struct network *network)
         ck_assert_ptr_null(coordinator_gatherings(coordinator));
         ck_assert_uint_eq(coordinator_worker_count(coordinator), 0);
         ck_assert_uint_eq(network->nodes[i].job_count, 0);
+        ck_assert_uint_eq(network->nodes[i].descriptors, 0);
     }
 }
 

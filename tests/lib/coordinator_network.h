@@ -36,6 +36,8 @@ struct network_worker {
     uint32_t failed_count;
     struct message failure; /* the last error or failed */
     bool group_opened, group_refused;
+    uint32_t shared_count; /* answers to shared_open */
+    uint32_t segment;      /* of the last */
     int32_t group;
 };
 
@@ -92,6 +94,11 @@ uint32_t network_engine_groups(const struct network *network, uint32_t node);
 /* How often it was told that a rank has left one of the groups, the world apart. */
 uint32_t network_engine_group_ranks_left(const struct network *network, uint32_t node);
 uint32_t network_engine_failed(const struct network *network, uint32_t node);
+/* Pieces of shared memory that it has, and descriptors of such that are kept. */
+uint32_t network_engine_segments(const struct network *network, uint32_t node);
+uint32_t network_segment_descriptors(const struct network *network, uint32_t node);
+/* What it answers from now on: 0, or an error. */
+void network_refuse_segments(struct network *network, uint32_t node, int code);
 /* Its events wait until it is let go. */
 void network_hold_engine(struct network *network, uint32_t node, bool held);
 void network_refuse_job_open(struct network *network, uint32_t node, const char *text);

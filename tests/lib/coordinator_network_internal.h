@@ -22,18 +22,18 @@ struct channel {
     bool open; /* messages are taken */
 };
 
-enum event_kind { EVENT_JOB, EVENT_GROUP, EVENT_DETACHED, EVENT_LATE, EVENT_IDLE };
+enum event_kind { EVENT_JOB, EVENT_GROUP, EVENT_DETACHED, EVENT_LATE, EVENT_IDLE, EVENT_SEGMENT };
 
 struct event {
     enum event_kind kind;
     uint64_t job, sequence;
-    uint32_t group, rank;
+    uint32_t group, rank, segment;
 };
 
 struct engine_job_copy {
     uint64_t id;
     bool failed;
-    uint32_t world_size, attached, groups, group_ranks_left;
+    uint32_t world_size, attached, groups, group_ranks_left, segments;
     uint32_t rank_nodes[64];
 };
 
@@ -52,6 +52,8 @@ struct node {
     uint32_t failed;
     bool held; /* the stand-in engine says nothing */
     char refusal[64];
+    uint32_t descriptors; /* made and not dropped */
+    int segment_refusal;  /* its answer, or 0 */
 };
 
 struct network {

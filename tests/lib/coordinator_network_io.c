@@ -114,6 +114,10 @@ static void io_send_worker(void *context, uint32_t id, const struct message *mes
         worker->group_opened = true;
         worker->group = copy.group;
         break;
+    case MESSAGE_SHARED_OPENED:
+        worker->shared_count++;
+        worker->segment = copy.segment;
+        break;
     default:
         ck_abort_msg("unexpected %s", message_type_name(copy.type));
     }
@@ -239,6 +243,44 @@ static void io_worker_detach(void *context, uint64_t id, uint32_t rank)
     node_event(context, (struct event){.kind = EVENT_DETACHED, .job = id, .rank = rank});
 }
 
+static int io_segment_create(void *context, uint64_t id, uint32_t group, uint32_t segment,
+                             uint64_t bytes, int *descriptor, struct error *error)
+{
+    struct node *node = context;
+    ck_assert_ptr_nonnull(engine_job(node, id));
+    if (bytes == 1)
+        return error_set(error, ERR_SYSTEM, "one byte is not made");
+    node_event(
+        node, (struct event){.kind = EVENT_SEGMENT, .job = id, .group = group, .segment = segment});
+    node->descriptors++;
+    *descriptor = 1000 + (int)segment;
+    return 0;
+}
+
+static void io_segment_send(void *context, uint32_t worker, const struct message *message,
+                            int descriptor)
+{
+    ck_assert_int_eq(message->type, MESSAGE_SHARED_OPENED);
+    ck_assert_int_eq(descriptor, 1000 + (int)message->segment);
+    io_send_worker(context, worker, message);
+}
+
+static void io_segment_drop(void *context, int descriptor)
+{
+    struct node *node = context;
+    ck_assert_int_ge(descriptor, 1000);
+    ck_assert_uint_gt(node->descriptors, 0);
+    node->descriptors--;
+}
+
+static void io_segment_close(void *context, uint64_t id, uint32_t group, uint32_t segment)
+{
+    (void)group, (void)segment;
+    struct engine_job_copy *job = engine_job(context, id);
+    if (job && job->segments > 0)
+        job->segments--;
+}
+
 static void io_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
 {
     node_event(context, (struct event){
@@ -267,6 +309,10 @@ struct coordinator_io network_io(struct node *node)
         .rank_left = io_rank_left,
         .worker_attach = io_worker_attach,
         .worker_detach = io_worker_detach,
+        .segment_create = io_segment_create,
+        .segment_send = io_segment_send,
+        .segment_drop = io_segment_drop,
+        .segment_close = io_segment_close,
         .late_query = io_late_query,
         .drain = io_drain,
     };

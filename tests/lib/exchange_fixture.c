@@ -73,6 +73,13 @@ static void table_release_worker(void *context, struct exchange_worker *worker)
     fixture->memory[worker->rank] = NULL;
 }
 
+static void table_release_segment(void *context, struct exchange_segment *segment)
+{
+    struct fixture *fixture = context;
+    segment->base = NULL; /* the memory is the test's */
+    fixture->released_segments++;
+}
+
 /* Every look at the clock is a nanosecond later, so that stages have a length. */
 static uint64_t table_now_ns(void *context)
 {
@@ -169,6 +176,7 @@ struct fixture *fixture_create(const struct fixture_options *options)
                .post_receive = table_post_receive,
                .event = table_event,
                .release_worker = table_release_worker,
+               .release_segment = table_release_segment,
                .now_ns = table_now_ns},
     };
     EXPECT(exchange_create(&fixture->exchange, &made, NULL) == 0);

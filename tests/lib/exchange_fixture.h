@@ -64,6 +64,7 @@ struct fixture {
     uint32_t event_count;
     struct buffer *posted[FIXTURE_QUEUE];
     uint32_t posted_count;
+    uint32_t released_segments;
     bool refuse_receives; /* post_receive fails */
     uint32_t receives;    /* post_receive fails when so many are posted; 0: never */
     bool refuse_slabs;    /* and so does registering memory */

@@ -82,6 +82,10 @@ START_TEST(test_options_refused)
     refuse(WORDS("all_to_all", "--in-place"), "--in-place: all_to_all cannot be");
     refuse(WORDS("sendrecv", "--in-place"), "--in-place: sendrecv cannot be");
     refuse(WORDS("sendrecv", "--uneven"), "--uneven: sendrecv has no parts");
+    refuse(WORDS("reduce", "--shared-result"), "--shared-result: only all_reduce has one");
+    refuse(WORDS("all_reduce", "--shared-result", "--in-place"), "--shared-result: not in place");
+    refuse(WORDS("all_reduce", "--device", "cuda", "--shared-result"),
+           "--shared-result: not on a device");
     refuse(WORDS("send"), "unknown collective \"send\"");
     refuse(WORDS("reduce", "--blocking"), "unknown option --blocking");
 }

@@ -27,6 +27,7 @@ const char *perf_usage(void)
            "  -r ROOT  root of reduce, broadcast, gather and scatter (default 0)\n"
            "  -w N     warm-up iterations (default 5)  -n N  measured iterations (default 20)\n"
            "  --arena           buffers in the arena: no copies\n"
+           "  --shared-result   all_reduce into memory that the ranks of a node share, to read\n"
            "  --device cuda     buffers on a GPU (cpu: in memory, the default)\n"
            "  --in-place, --out-of-place (default); of parts, a rank's own is in place\n"
            "  --uneven          parts of different sizes, some empty, in the _v form of the call\n"
@@ -111,6 +112,7 @@ enum {
     OPTION_COUNT = 256,
     OPTION_ARENA,
     OPTION_DEVICE,
+    OPTION_SHARED,
     OPTION_IN_PLACE,
     OPTION_OUT_OF_PLACE,
     OPTION_UNEVEN,
@@ -132,6 +134,7 @@ static const struct option long_options[] = {
     {"iters", required_argument, NULL, 'n'},
     {"count", required_argument, NULL, OPTION_COUNT},
     {"arena", no_argument, NULL, OPTION_ARENA},
+    {"shared-result", no_argument, NULL, OPTION_SHARED},
     {"device", required_argument, NULL, OPTION_DEVICE},
     {"in-place", no_argument, NULL, OPTION_IN_PLACE},
     {"out-of-place", no_argument, NULL, OPTION_OUT_OF_PLACE},
@@ -194,6 +197,9 @@ static int take_option(struct perf_options *options, int option, char *const *ar
         return 0;
     case OPTION_DEVICE:
         return parse_device(optarg, options, error);
+    case OPTION_SHARED:
+        options->shared = true;
+        return 0;
     case OPTION_IN_PLACE:
     case OPTION_OUT_OF_PLACE:
         options->in_place = option == OPTION_IN_PLACE;
@@ -258,6 +264,11 @@ static int options_check(struct perf_options *options, int argc, char *const *ar
                          perf_collective_name(options->collective));
     if (options->arena && options->device)
         return error_set(error, ERR_INVALID, "--arena: buffers are there or on a device, not both");
+    if (options->shared && options->collective != COLLECTIVE_ALL_REDUCE)
+        return error_set(error, ERR_INVALID, "--shared-result: only all_reduce has one");
+    if (options->shared && (options->device || options->in_place))
+        return error_set(error, ERR_INVALID, "--shared-result: not %s",
+                         options->device ? "on a device" : "in place");
     if (options->device && send)
         return error_set(error, ERR_INVALID, "--device: send has none");
     if (options->in_place && (send || options->collective == COLLECTIVE_ALL_TO_ALL))

@@ -23,7 +23,7 @@ struct perf_options {
     enum reduce_op op;
     uint32_t root;
     uint32_t warmup, iterations;
-    bool arena, device, in_place, uneven, check, json;
+    bool arena, device, shared, in_place, uneven, check, json;
     bool help, version;
 };
 

@@ -106,7 +106,8 @@ static void buffers_prepare(const struct perf *perf, uint64_t count)
 {
     const struct perf_values *values = &perf->values;
     bool broadcast = perf->options.collective == COLLECTIVE_BROADCAST;
-    perf_values_poison(values, perf->recv, count);
+    if (!perf->options.shared) /* which is only read here; it has the data of another round */
+        perf_values_poison(values, perf->recv, count);
     if (!broadcast)
         perf_values_fill(values, perf->send, count);
     else if (perf->rank == perf->options.root)
@@ -340,15 +341,22 @@ static int buffers_open(struct perf *perf)
 {
     uint64_t bytes = buffer_bytes(&perf->options, perf->ranks);
     bool one = perf->options.in_place && !perf->in_blocks;
+    if (perf->options.shared) {
+        perf->recv = (void *)(uintptr_t)shoal_shared_alloc(perf->group, bytes);
+        if (!perf->recv)
+            return failed(perf, "shared memory for results", SHOAL_EMEMORY);
+    }
     if (perf->options.arena) {
         perf->send = shoal_alloc(perf->job, bytes);
-        perf->recv = perf->send && !one ? shoal_alloc(perf->job, bytes) : perf->send;
-        if (!perf->recv)
+        if (perf->send && !perf->recv)
+            perf->recv = one ? perf->send : shoal_alloc(perf->job, bytes);
+        if (!perf->send || !perf->recv)
             return failed(perf, "buffers in the arena", SHOAL_EMEMORY);
         return SHOAL_OK;
     }
     perf->send = aligned_alloc(64, bytes);
-    perf->recv = one ? perf->send : aligned_alloc(64, bytes);
+    if (!perf->recv)
+        perf->recv = one ? perf->send : aligned_alloc(64, bytes);
     if (!perf->send || !perf->recv) {
         fprintf(stderr, "shoalperf: rank %u: no memory for buffers of %llu bytes\n", perf->rank,
                 (unsigned long long)bytes);
@@ -365,7 +373,9 @@ static int buffers_open(struct perf *perf)
 
 static void buffers_close(struct perf *perf)
 {
-    bool one = perf->recv == perf->send;
+    bool one = perf->recv == perf->send || perf->options.shared;
+    if (perf->options.shared)
+        failed(perf, "giving shared memory back", shoal_shared_free(perf->group, perf->recv));
     if (perf->options.device)
         perf_device_close(&perf->device);
     if (perf->options.arena) {
@@ -438,11 +448,12 @@ static int job_measure(struct perf *perf)
     bool head = perf->rank == 0 && !perf->options.json;
     if (head) {
         char buffers[64];
-        snprintf(buffers, sizeof(buffers), "%s buffers, %s%s",
+        snprintf(buffers, sizeof(buffers), "%s buffers, %s%s%s",
                  perf->options.arena    ? "arena"
                  : perf->options.device ? "device"
                                         : "private",
                  perf->options.in_place ? "in place" : "out of place",
+                 perf->options.shared ? ", shared result" : "",
                  perf->options.uneven ? ", uneven parts" : "");
         perf_table_head(stdout, perf_collective_name(perf->options.collective), perf->ranks,
                         perf->nodes, buffers);
