@@ -59,7 +59,8 @@ struct reduce_task {
 
 /* A message on its way out; exchange_sent gives it back. */
 struct exchange_send {
-    struct exchange_send *next; /* free for whoever holds the send */
+    struct exchange_send *next; /* free for whoever holds the send, like connection */
+    uint32_t connection;
     uint32_t node;
     uint32_t payload_bytes;
     const void *payload;
