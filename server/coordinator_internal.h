@@ -182,8 +182,9 @@ int group_on_close(struct coordinator *c, uint32_t node, const struct message *m
                    struct error *error);
 int group_on_failed(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error);
-void group_tell_failed(struct coordinator *c, struct job *job, struct group *group, int code,
-                       const char *text);
+/* The job is ready here, its workers have joined: tell them when its group of all ranks has failed
+ * meanwhile. */
+void group_job_ready(struct coordinator *c, struct job *job);
 /* Home: a rank has left the job, and so its groups. */
 void group_rank_gone(struct coordinator *c, struct job *job, uint32_t rank);
 void group_tick(struct coordinator *c, struct job *job);

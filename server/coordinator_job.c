@@ -193,7 +193,6 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
     if (job->home != node || !job->acknowledged || job->state != JOB_OPENING)
         return error_set(error, ERR_PROTOCOL, "job_ready of job '%s' was not to come", job->name);
     job->state = JOB_READY;
-    job_group(job, 0)->ready = true;
     log_info(c->log, "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
              job->world_size, job->local_count);
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
@@ -201,6 +200,7 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
             c->io.worker_attach(c->io.context, job->id, rank, job->locals[rank]->id);
     }
     workers_send_joined(c, job);
+    group_job_ready(c, job);
     return 0;
 }
 
