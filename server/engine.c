@@ -230,17 +230,6 @@ static void engine_quiesce(struct engine *engine)
                 (unsigned long long)engine->sends_posted);
 }
 
-static void engine_close_jobs(struct engine *engine)
-{
-    struct exchange_job_totals jobs[64];
-    uint32_t count;
-    do {
-        count = exchange_job_totals(engine->exchange, jobs, 64);
-        for (uint32_t i = 0; i < count && i < 64; i++)
-            exchange_job_close(engine->exchange, jobs[i].job);
-    } while (count > 64);
-}
-
 static void engine_free(struct engine *engine)
 {
     struct engine_event *event;
@@ -268,7 +257,7 @@ void engine_stop(struct engine *engine)
         engine_queue_put_command(&engine->commands, engine_command_create(COMMAND_STOP));
         pthread_join(engine->thread, NULL);
         engine_take_commands(engine);
-        engine_close_jobs(engine);
+        exchange_close_jobs(engine->exchange);
         engine_quiesce(engine);
         /* A reduction that is not done by then is waited for: its memory is about to go. */
         reducer_finish(engine->reducer);

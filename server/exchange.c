@@ -29,11 +29,8 @@ void exchange_destroy(struct exchange *exchange)
 {
     if (!exchange)
         return;
-    while (exchange->jobs) {
-        struct exchange_job *job = exchange->jobs;
-        exchange_job_close(exchange, job->id);
-        assert(exchange->jobs != job);
-    }
+    exchange_close_jobs(exchange);
+    assert(!exchange->jobs);
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
         struct exchange_peer *peer = &exchange->peers[i];
         assert(peer->posted == 0 && peer->held == 0);

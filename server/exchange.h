@@ -140,11 +140,13 @@ void exchange_peer_down(struct exchange *exchange, uint32_t node);
 int exchange_job_open(struct exchange *exchange, const struct engine_job *job, struct error *error);
 void exchange_job_fail(struct exchange *exchange, uint64_t job);
 void exchange_job_close(struct exchange *exchange, uint64_t job);
+/* All that are open. Those with sends or tasks under way go when these have come back. */
+void exchange_close_jobs(struct exchange *exchange);
 int exchange_group_open(struct exchange *exchange, uint64_t job, uint32_t group,
                         const uint32_t *ranks, uint32_t rank_count, struct error *error);
-/* A group that has failed or closed gives its ranks their places in the arenas back, as chunks that
- * are done (their content means nothing): at once where nothing is in flight, else when it ends. */
-/* The group has failed elsewhere: stop its collectives here, without an event. */
+/* The group has failed elsewhere: stop its collectives here, without an event. A group that has
+ * failed or closed gives its ranks their places in the arenas back, as chunks that are done (their
+ * content means nothing): at once where nothing is in flight, else when it ends. */
 void exchange_group_stop(struct exchange *exchange, uint64_t job, uint32_t group);
 void exchange_group_close(struct exchange *exchange, uint64_t job, uint32_t group);
 void exchange_rank_left(struct exchange *exchange, uint64_t job, uint32_t group, uint32_t rank,

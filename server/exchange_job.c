@@ -500,11 +500,8 @@ void exchange_job_fail(struct exchange *exchange, uint64_t id)
     exchange_job_settle(job);
 }
 
-void exchange_job_close(struct exchange *exchange, uint64_t id)
+static void job_close(struct exchange_job *job)
 {
-    struct exchange_job *job = exchange_job_find(exchange, id);
-    if (!job)
-        return;
     job_trace_over(job, TRACE_END_JOB_CLOSED);
     job->failed = true;
     job->closing = true;
@@ -513,6 +510,23 @@ void exchange_job_close(struct exchange *exchange, uint64_t id)
         group->closing = true;
     }
     exchange_job_settle(job);
+}
+
+void exchange_job_close(struct exchange *exchange, uint64_t id)
+{
+    struct exchange_job *job = exchange_job_find(exchange, id);
+    if (job)
+        job_close(job);
+}
+
+void exchange_close_jobs(struct exchange *exchange)
+{
+    struct exchange_job *next;
+    for (struct exchange_job *job = exchange->jobs; job; job = next) {
+        next = job->next;
+        if (!job->closing)
+            job_close(job);
+    }
 }
 
 /* --- workers ---------------------------------------------------------------------------------- */
