@@ -517,8 +517,10 @@ int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
                          header->chunk, header->sequence);
     if (!slot)
         slot = slot_create(group, header->sequence, &header->ask, header->chunk);
-    if (!slot)
-        return error_set(error, ERR_MEMORY, "no memory for a slot");
+    if (!slot) {
+        exchange_group_fail(group, ERR_MEMORY, "no memory for a slot");
+        return 0;
+    }
     struct contribution heard = {.ask = header->ask,
                                  .disagrees = header->type == WIRE_DISAGREE,
                                  .disagree_bytes = header->payload_bytes};
