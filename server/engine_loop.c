@@ -14,11 +14,11 @@
 #define POLL_IDLE_NS (2 * NS_PER_MS)
 #define WAKE_EVENTS 32
 
-static bool engine_read_workers(struct engine *engine)
+static bool engine_read_workers(struct engine *engine, uint64_t now_ns)
 {
     bool any = false;
     for (struct engine_worker *it = engine->workers; it; it = it->next)
-        any |= engine_read_worker(engine, it, SUBMISSIONS_AT_ONCE);
+        any |= engine_read_worker(engine, it, SUBMISSIONS_AT_ONCE, now_ns);
     return any;
 }
 
@@ -120,7 +120,7 @@ static bool engine_round(struct engine *engine)
 {
     uint64_t now_ns = clock_now_ns();
     bool any = engine_take_commands(engine);
-    any |= engine_read_workers(engine);
+    any |= engine_read_workers(engine, now_ns);
     any |= engine_poll_transport(engine, now_ns);
     any |= engine_take_reduced(engine);
     any |= engine_return_lost(engine);
