@@ -1,5 +1,5 @@
-/* A collective on a node with ranks of its group: gathering what the ranks hand over, the sum on
- * the node, the way to the owner, and the result back into the arenas. */
+/* A collective on a node with ranks of its group: what they submit and hand over, until all its
+ * chunks, whose way is in server/chunk.c, are delivered. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>

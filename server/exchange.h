@@ -12,8 +12,9 @@
  *   slot at its owner:  GATHERING -> SUMMING -> gone (result's sends hold the buffer)
  *
  * Invariants, which tests check after every step (exchange_check):
- *   - a node has at most `window` chunks of a group between issue and delivery for one server, the
- *     last place only ever taken by the oldest collective that is not complete;
+ *   - a node has at most `window` chunks of a group between issue and delivery for one owner, the
+ *     last place only ever taken by the oldest collective that is not complete, and only when no
+ *     local rank may yet submit an older one;
  *   - a chunk is issued once, and only when every local rank has handed its part over;
  *   - for every peer, receives posted plus buffers held is at least what it may send.
  */
