@@ -14,15 +14,17 @@
 #include "common/config.h"
 #include "common/error.h"
 #include "common/log.h"
+#include "common/topology.h"
 #include "common/transport.h"
 #include "server/engine_event.h"
 
 struct engine;
 
 /* Opens the transport by config (provider, fabric.address, message size, peers) and starts the
- * threads. The config and log must outlive the engine. */
-int engine_start(struct engine **engine, const struct config *config, const struct log *log,
-                 struct error *error);
+ * threads, bound to the topology's cores when the config says so (NULL: not bound). The config, the
+ * topology and the log must outlive the engine. */
+int engine_start(struct engine **engine, const struct config *config,
+                 const struct topology *topology, const struct log *log, struct error *error);
 /* Stop the threads and free everything; jobs still open are dropped. */
 void engine_stop(struct engine *engine);
 

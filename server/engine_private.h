@@ -42,7 +42,6 @@ struct engine {
     struct buffer_pool *pool;
     struct exchange *exchange;
     struct reducer *reducer;
-    struct topology *topology;
     struct engine_queue commands;
     struct engine_queue events;
     struct engine_peer *peers; /* [server_count] */

@@ -245,7 +245,7 @@ static int start_machine(struct daemon *daemon, struct error *error)
 
 static int start_engine(struct daemon *daemon, struct error *error)
 {
-    return engine_start(&daemon->engine, &daemon->config, &daemon->log, error);
+    return engine_start(&daemon->engine, &daemon->config, daemon->topology, &daemon->log, error);
 }
 
 static void daemon_notice(void *context, enum control_notice notice)
