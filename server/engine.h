@@ -96,24 +96,6 @@ void engine_trace_stop(struct engine *engine, uint32_t number);
 
 /* What the status shows: a picture that the engine makes ten times a second. It holds the lock to
  * put the next one in place only, the caller to copy. */
-struct engine_group_status {
-    uint64_t job;
-    uint32_t group;
-    uint32_t size;             /* ranks */
-    uint64_t sequences;        /* completed on this node */
-    uint64_t in_progress;      /* collectives */
-    uint64_t waiting_since_ns; /* 0, or since when the oldest collective waits for a rank here */
-};
-struct engine_job_status {
-    uint64_t job;
-    uint64_t bytes_submitted; /* by local workers */
-    uint64_t collectives;     /* completed on this node */
-    uint64_t slots;           /* chunks in progress */
-    uint32_t groups;
-    uint32_t slowest_rank;  /* local rank that was last to arrive most often; UINT32_MAX: none */
-    uint64_t slowest_times; /* how often it was last */
-    bool failed;
-};
 struct engine_peer_status {
     uint32_t node;
     bool up;

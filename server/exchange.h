@@ -208,19 +208,9 @@ struct exchange_totals {
     uint32_t workers;
     uint32_t jobs;
 };
-struct exchange_job_totals {
-    uint64_t job;
-    uint64_t bytes_submitted;
-    uint64_t collectives;
-    uint64_t slots;
-    uint32_t groups;
-    uint32_t slowest_rank; /* UINT32_MAX: none */
-    uint64_t slowest_times;
-    bool failed;
-};
 void exchange_totals(const struct exchange *exchange, struct exchange_totals *totals);
 /* Up to `room`; returns how many jobs there are. */
-uint32_t exchange_job_totals(const struct exchange *exchange, struct exchange_job_totals *totals,
+uint32_t exchange_job_totals(const struct exchange *exchange, struct engine_job_status *jobs,
                              uint32_t room);
 
 /* Assert the invariants above; for tests. */

@@ -592,17 +592,17 @@ struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t
     return job && rank < job->world_size ? job->by_rank[rank] : NULL;
 }
 
-uint32_t exchange_job_totals(const struct exchange *exchange, struct exchange_job_totals *totals,
+uint32_t exchange_job_totals(const struct exchange *exchange, struct engine_job_status *jobs,
                              uint32_t room)
 {
     uint32_t count = 0;
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
-        struct exchange_job_totals one = {.job = job->id,
-                                          .bytes_submitted = job->bytes_submitted,
-                                          .collectives = job->collectives,
-                                          .slots = job->slots,
-                                          .slowest_rank = UINT32_MAX,
-                                          .failed = job->failed};
+        struct engine_job_status one = {.job = job->id,
+                                        .bytes_submitted = job->bytes_submitted,
+                                        .collectives = job->collectives,
+                                        .slots = job->slots,
+                                        .slowest_rank = UINT32_MAX,
+                                        .failed = job->failed};
         for (const struct exchange_group *group = job->groups; group; group = group->next)
             one.groups++;
         for (uint32_t rank = 0; rank < job->world_size; rank++) {
@@ -612,7 +612,7 @@ uint32_t exchange_job_totals(const struct exchange *exchange, struct exchange_jo
             }
         }
         if (count < room)
-            totals[count] = one;
+            jobs[count] = one;
         count++;
     }
     return count;

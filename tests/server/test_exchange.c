@@ -575,7 +575,7 @@ START_TEST(figures_are_kept)
 {
     struct fixture *fixture = four_ranks(0);
     fixture_submit_sum(fixture, 0, 0, COUNT);
-    struct exchange_job_totals job;
+    struct engine_job_status job;
     ck_assert_uint_eq(exchange_job_totals(fixture->exchange, &job, 1), 1);
     ck_assert_uint_eq(job.slowest_rank, UINT32_MAX);
     ck_assert_uint_eq(job.bytes_submitted, 256);
