@@ -223,7 +223,6 @@ int fabric_open(struct fabric *fabric, const struct transport_options *options, 
     fabric->peers = options->peers;
     fabric->sends_per_peer = options->sends_per_peer;
     fabric->receives_per_peer = options->receives_per_peer;
-    fabric->message_bytes = options->message_bytes;
     fabric->epoll_fd = fabric->timer_fd = -1;
 
     struct fabric_signals signals;

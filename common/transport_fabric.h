@@ -56,7 +56,6 @@ struct fabric {
     uint32_t peers;
     uint32_t sends_per_peer;
     uint32_t receives_per_peer;
-    uint32_t message_bytes;
 
     struct fi_info *info;
     struct fid_fabric *fid;

@@ -76,7 +76,6 @@ struct coordinator {
     struct late_ask *late_asks;
     uint32_t late_ask_count;
     struct queued_message *queue; /* to this daemon itself */
-    bool running_queue;
 
     uint64_t dropped_messages;
     bool draining, stopped;
