@@ -1,5 +1,6 @@
 #include "common/config_table.h"
 
+#include "common/env.h"
 #include "common/provider.h"
 
 #define FIELD(member)                                                                              \
@@ -101,7 +102,7 @@ static const struct config_key socket_keys[] = {
      .most = SOCKET_PATH_MOST,
      .pattern = PATH_PATTERN,
      .shape = PATH_SHAPE,
-     .default_text = "/run/shoal/shoald.sock",
+     .default_text = SHOAL_DEFAULT_SOCKET,
      .text = "Unix socket on which workers and `shoalctl` reach the daemon."},
     {.name = "mode",
      .type = CONFIG_MODE,
