@@ -84,6 +84,8 @@ struct coordinator {
 
 /* --- coordinator.c */
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
+/* Why a daemon that drains refuses and ends. */
+void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES]);
 bool coordinator_reaches(const struct coordinator *c, uint32_t node); /* self, or connected */
 bool coordinator_is_up(const struct coordinator *c, uint32_t node);   /* self, or up */
 /* "server b (127.0.0.1:7701) is not connected: connection refused", or that it is so without the
@@ -112,7 +114,9 @@ struct worker *coordinator_worker(const struct coordinator *c, uint32_t id);
 void worker_ask_home(struct coordinator *c, struct worker *worker);
 /* Answer a join with an error, close, forget. */
 void worker_refuse(struct coordinator *c, struct worker *worker, int code, const char *text);
-void worker_end(struct coordinator *c, struct worker *worker);    /* close and forget */
+void worker_end(struct coordinator *c, struct worker *worker); /* close and forget */
+/* The same, told first that it has left. */
+void worker_end_left(struct coordinator *c, struct worker *worker);
 void worker_forget(struct coordinator *c, struct worker *worker); /* free it; leaves its job */
 void worker_send_failed(struct coordinator *c, struct worker *worker, int64_t group, int code,
                         const char *text);

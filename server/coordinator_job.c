@@ -43,11 +43,7 @@ static void job_fail_workers(struct coordinator *c, struct job *job)
             worker_send_failed(c, worker, -1, job->code, job->text);
             break;
         case WORKER_LEAVING: /* it does not care any more */
-            if (!worker->gone) {
-                struct message left = {.type = MESSAGE_LEFT};
-                c->io.send_worker(c->io.context, worker->id, &left);
-            }
-            worker_end(c, worker);
+            worker_end_left(c, worker);
             break;
         }
     }
@@ -277,11 +273,7 @@ void coordinator_worker_detached(struct coordinator *c, uint64_t now_ns, uint64_
     message.positions = (struct message_position *)(uintptr_t)positions; /* lent, not cleared */
     message.position_count = position_count;
     coordinator_send_job(c, job, &message, true);
-    if (!worker->gone) {
-        struct message left = {.type = MESSAGE_LEFT};
-        c->io.send_worker(c->io.context, worker->id, &left);
-    }
-    worker_end(c, worker);
+    worker_end_left(c, worker);
     coordinator_settle(c);
 }
 

@@ -95,7 +95,7 @@ uint32_t ask_element_bytes(const struct wire_ask *ask)
 
 /* --- receives --------------------------------------------------------------------------------- */
 
-static struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node)
+struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node)
 {
     return &exchange->peers[exchange->options.shared_receives ? 0 : node];
 }

@@ -145,12 +145,6 @@ static uint32_t group_receives_from(const struct exchange_group *group, uint32_t
         group->self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX);
 }
 
-static struct exchange_peer *group_account(const struct exchange_group *group, uint32_t node)
-{
-    struct exchange *exchange = group->job->exchange;
-    return &exchange->peers[exchange->options.shared_receives ? 0 : node];
-}
-
 /* Promise all the buffers that the group's windows need, or none, and post the receives. */
 static int group_reserve(struct exchange_group *group, struct error *error)
 {
@@ -167,7 +161,7 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     group->reserved = wanted;
     group->promised = true;
     for (uint32_t node = 0; node < nodes; node++)
-        group_account(group, node)->allowed += group_receives_from(group, node);
+        receive_account(exchange, node)->allowed += group_receives_from(group, node);
     for (uint32_t node = 0; node < nodes; node++)
         receive_replenish(exchange, node);
     return 0;
@@ -181,7 +175,7 @@ static void group_unreserve(struct exchange_group *group)
         return;
     group->promised = false;
     for (uint32_t node = 0; node < exchange->options.node_count; node++)
-        group_account(group, node)->allowed -= group_receives_from(group, node);
+        receive_account(exchange, node)->allowed -= group_receives_from(group, node);
     buffer_pool_unreserve(exchange->options.pool, group->reserved);
 }
 

@@ -265,6 +265,8 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
 void send_submit(struct exchange *exchange, struct exchange_send *send);
 /* Give back what it holds, and itself. */
 void send_free(struct exchange *exchange, struct exchange_send *send);
+/* Which peer's figures count the receives for the node. */
+struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node);
 void receive_release(struct exchange *exchange, struct buffer *buffer);
 void receive_replenish(struct exchange *exchange, uint32_t node);
 void task_submit(struct exchange_group *group, struct reduce_task *task);
