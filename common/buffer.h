@@ -1,4 +1,5 @@
-/* Chunk buffers: fixed-size, aligned, from slabs, with a limit that all users of a pool share.
+/* Chunk buffers: fixed-size, aligned, from slabs, with a limit to what all users of a pool together
+ * are promised.
  * One thread uses a pool. */
 #ifndef COMMON_BUFFER_H
 #define COMMON_BUFFER_H
@@ -31,14 +32,15 @@ struct buffer_pool_io {
     void (*unregister_slab)(void *context, void *registration);
 };
 
-/* buffer_bytes is rounded up to 64. limit_bytes bounds all slabs together. */
+/* buffer_bytes is rounded up to 64. limit_bytes bounds what is promised (buffer_pool_reserve), not
+ * what is taken: a user who takes more than it was promised has a bound of its own. Slabs stay
+ * until the pool goes. */
 int buffer_pool_create(struct buffer_pool **pool, uint32_t buffer_bytes, uint64_t limit_bytes,
                        const struct buffer_pool_io *io, struct error *error);
 /* All buffers must be back. */
 void buffer_pool_destroy(struct buffer_pool *pool);
 
-/* Promise `count` buffers to a user (a group): later buffer_get calls up to that many cannot fail
- * for the limit. ERR_MEMORY with asked, in use and limit. */
+/* Promise `count` buffers to a user (a group). ERR_MEMORY with asked, promised and limit. */
 int buffer_pool_reserve(struct buffer_pool *pool, uint64_t count, struct error *error);
 void buffer_pool_unreserve(struct buffer_pool *pool, uint64_t count);
 

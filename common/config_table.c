@@ -1,5 +1,6 @@
 #include "common/config_table.h"
 
+#include "common/env.h"
 #include "common/provider.h"
 
 #define FIELD(member)                                                                              \
@@ -101,7 +102,7 @@ static const struct config_key socket_keys[] = {
      .most = SOCKET_PATH_MOST,
      .pattern = PATH_PATTERN,
      .shape = PATH_SHAPE,
-     .default_text = "/run/shoal/shoald.sock",
+     .default_text = SHOAL_DEFAULT_SOCKET,
      .text = "Unix socket on which workers and `shoalctl` reach the daemon."},
     {.name = "mode",
      .type = CONFIG_MODE,
@@ -226,8 +227,10 @@ static const struct config_key limit_keys[] = {
      .most = PIB,
      .default_number = 4 * GIB,
      .unit = "bytes",
-     .text = "Chunk buffers of all jobs, and memory that ranks share for results, together. At "
-             "least enough for one group, whichever nodes it is on."},
+     .text = "Chunk buffers that the groups of all jobs are promised, and memory that ranks share for "
+             "results, together. At least enough for one group, whichever nodes it is on. Receives "
+             "that closed groups have left posted come on top: 4 times data.window_chunks buffers "
+             "for each peer at most."},
     {.name = "arena_bytes",
      .type = CONFIG_INTEGER,
      FIELD(arena_bytes),

@@ -4,6 +4,9 @@
 
 #include "common/error.h"
 
+/* Where the daemon of a node is found when nothing, SHOAL_SOCKET or socket.path, says otherwise. */
+#define SHOAL_DEFAULT_SOCKET "/run/shoal/shoald.sock"
+
 /* The variable's text, or NULL when it is unset or empty. It belongs to the environment: valid
  * until the variable is set again. */
 const char *env_text(const char *name);

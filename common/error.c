@@ -21,7 +21,7 @@ const char *error_name(int code)
     return code == 0 || error_is_known(code) ? names[-code] : "unknown error";
 }
 
-int error_vset(struct error *error, int code, const char *format, va_list arguments)
+static int error_vset(struct error *error, int code, const char *format, va_list arguments)
 {
     if (error) {
         error->code = code;

@@ -42,7 +42,6 @@ bool error_is_known(int code);
 /* Fill *error (which may be NULL) and return code, so that a caller can `return error_set(...)`. */
 int error_set(struct error *error, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-int error_vset(struct error *error, int code, const char *format, va_list arguments);
 
 /* The same with ERR_SYSTEM and ": " strerror(errno_value) appended. */
 int error_set_errno(struct error *error, int errno_value, const char *format, ...)

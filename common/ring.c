@@ -50,12 +50,6 @@ void ring_wake(struct ring *ring)
     syscall(SYS_futex, &ring->sleeping, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-uint32_t ring_count(const struct ring *ring)
-{
-    return atomic_load_explicit(&ring->tail, memory_order_relaxed) -
-           atomic_load_explicit(&ring->head, memory_order_relaxed);
-}
-
 void *ring_pop(struct ring *ring)
 {
     uint32_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);

@@ -25,7 +25,6 @@ bool ring_push(struct ring *ring, void *entry);
 bool ring_consumer_sleeps(struct ring *ring);
 /* Producer: wake a consumer that is in ring_pop_wait. */
 void ring_wake(struct ring *ring);
-uint32_t ring_count(const struct ring *ring);
 
 /* Consumer. NULL: empty. */
 void *ring_pop(struct ring *ring);

@@ -471,6 +471,8 @@ static int connected_poll(struct transport *transport, struct transport_event *e
         continue;
     while (c->fabric.event_count < (uint32_t)room && fabric_progress(&c->fabric) > 0)
         continue;
+    for (uint32_t i = 0; i < c->fabric.peers && c->fabric.unreadable; i++)
+        peer_fail(c, &c->peers[i], "the fabric's completion queue cannot be read");
     if (c->failed > 0) {
         while (fabric_progress(&c->fabric) > 0)
             continue;

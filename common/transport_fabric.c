@@ -223,7 +223,6 @@ int fabric_open(struct fabric *fabric, const struct transport_options *options, 
     fabric->peers = options->peers;
     fabric->sends_per_peer = options->sends_per_peer;
     fabric->receives_per_peer = options->receives_per_peer;
-    fabric->message_bytes = options->message_bytes;
     fabric->epoll_fd = fabric->timer_fd = -1;
 
     struct fabric_signals signals;
@@ -442,6 +441,17 @@ static int progress_error(struct fabric *fabric)
     return 1;
 }
 
+/* It may be so for good, and is tried again in every round: after the first time, only powers of
+ * two are told. */
+static void progress_failed(struct fabric *fabric, int fi_error)
+{
+    uint64_t count = ++fabric->read_failures;
+    fabric->unreadable = true;
+    if ((count & (count - 1)) == 0)
+        log_error(&fabric->log, "fabric: completion queue: %s (%llu so far)", fi_strerror(fi_error),
+                  (unsigned long long)count);
+}
+
 int fabric_progress(struct fabric *fabric)
 {
     struct fi_cq_msg_entry entries[COMPLETION_BATCH];
@@ -449,12 +459,13 @@ int fabric_progress(struct fabric *fabric)
     bool connected = fabric->eq != NULL;
     ssize_t count = connected ? fi_cq_read(fabric->cq, entries, COMPLETION_BATCH)
                               : fi_cq_readfrom(fabric->cq, entries, COMPLETION_BATCH, sources);
+    fabric->unreadable = false;
     if (count == -FI_EAVAIL)
         return progress_error(fabric);
     if (count == -FI_EAGAIN || count == 0)
         return 0;
     if (count < 0) {
-        log_error(&fabric->log, "fabric: completion queue: %s", fi_strerror((int)-count));
+        progress_failed(fabric, (int)-count);
         return 0;
     }
     for (ssize_t i = 0; i < count; i++) {

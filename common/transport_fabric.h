@@ -56,7 +56,6 @@ struct fabric {
     uint32_t peers;
     uint32_t sends_per_peer;
     uint32_t receives_per_peer;
-    uint32_t message_bytes;
 
     struct fi_info *info;
     struct fid_fabric *fid;
@@ -69,6 +68,8 @@ struct fabric {
     int timer_fd; /* runs while operations are waiting that no descriptor tells of */
     bool timer_on;
     uint32_t waiting; /* sends in state FABRIC_WAITING */
+    bool unreadable;  /* the completion queue, when it was read last */
+    uint64_t read_failures;
 
     struct fabric_slab *slabs;
     struct fabric_list free;
@@ -117,7 +118,8 @@ void fabric_event_push(struct fabric *fabric, struct fabric_op *op, int status);
 void fabric_event_withdraw(struct fabric *fabric, struct fabric_op *op);
 int fabric_event_take(struct fabric *fabric, struct transport_event *events, int room);
 
-/* Read one batch of completions and hand each to fabric->complete. How many there were. */
+/* Read one batch of completions and hand each to fabric->complete. How many there were; 0 also when
+ * the queue cannot be read, which fabric->unreadable tells. */
 int fabric_progress(struct fabric *fabric);
 
 /* The transport_ops that both kinds use as they are. */

@@ -1,5 +1,5 @@
-/* A collective on a node with ranks of its group: gathering what the ranks hand over, the sum on
- * the node, the way to the owner, and the result back into the arenas. */
+/* A collective on a node with ranks of its group: what they submit and hand over, until all its
+ * chunks, whose way is in server/chunk.c, are delivered. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,8 +24,7 @@ bool collective_comes_before(const struct collective *collective, uint64_t seque
 static struct collective **collective_bucket(struct exchange_group *group, uint64_t sequence,
                                              uint32_t block)
 {
-    uint64_t hash = (sequence + block) * 0x9e3779b97f4a7c15ull >> 32;
-    return &group->collective_table[hash % COLLECTIVE_BUCKETS];
+    return &group->collective_table[group_bucket(sequence, block, 0, COLLECTIVE_BUCKETS)];
 }
 
 struct collective *collective_find(struct exchange_group *group, uint64_t sequence, uint32_t block)

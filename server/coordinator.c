@@ -61,6 +61,12 @@ const char *coordinator_node_name(const struct coordinator *c, uint32_t node)
     return c->config->servers[node].name;
 }
 
+void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES])
+{
+    snprintf(text, ERROR_TEXT_BYTES, "node %s is shutting down",
+             coordinator_node_name(c, c->config->self));
+}
+
 bool coordinator_reaches(const struct coordinator *c, uint32_t node)
 {
     return node == c->config->self || c->membership->peers[node].state != MEMBERSHIP_DOWN;
@@ -245,8 +251,7 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
 static void coordinator_finish(struct coordinator *c)
 {
     char text[ERROR_TEXT_BYTES];
-    snprintf(text, sizeof(text), "node %s is shutting down",
-             coordinator_node_name(c, c->config->self));
+    coordinator_drain_text(c, text);
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
     {
@@ -275,8 +280,7 @@ void coordinator_drain(struct coordinator *c, uint64_t now_ns, uint32_t limit_ms
         return;
     }
     char text[ERROR_TEXT_BYTES];
-    snprintf(text, sizeof(text), "node %s is shutting down",
-             coordinator_node_name(c, c->config->self));
+    coordinator_drain_text(c, text);
     c->draining = true;
     c->drain_deadline_ns = deadline_ns;
     struct worker *worker, *next_worker;

@@ -249,11 +249,9 @@ int group_on_close(struct coordinator *c, uint32_t node, const struct message *m
     return 0;
 }
 
-void group_tell_failed(struct coordinator *c, struct job *job, struct group *group, int code,
-                       const char *text)
+static void group_tell_failed(struct coordinator *c, struct job *job, struct group *group, int code,
+                              const char *text)
 {
-    (void)c;
-    group->failed = true;
     for (uint32_t i = 0; i < group->count; i++) {
         struct worker *worker = job->locals[group->ranks[i]];
         if (worker && worker->state == WORKER_JOINED)
@@ -261,18 +259,46 @@ void group_tell_failed(struct coordinator *c, struct job *job, struct group *gro
     }
 }
 
+/* The job is open on another daemon, and may be ready there before it is here, where its workers
+ * are told when they have joined. All ranks are in the one group that there is then. */
+static struct group *group_that_fails(const struct job *job, uint32_t number)
+{
+    struct group *group = job && job->state != JOB_FAILED ? job_group(job, number) : NULL;
+    return group && !group->failed ? group : NULL;
+}
+
+static void group_fail(struct coordinator *c, struct job *job, struct group *group, int code,
+                       const char *text)
+{
+    group->failed = true;
+    if (job->state == JOB_READY) {
+        group_tell_failed(c, job, group, code, text);
+        return;
+    }
+    job->code = code;
+    snprintf(job->text, sizeof(job->text), "%s", text);
+}
+
+void group_job_ready(struct coordinator *c, struct job *job)
+{
+    struct group *world = job_group(job, 0);
+    world->ready = true;
+    if (world->failed)
+        group_tell_failed(c, job, world, job->code, job->text);
+}
+
 void coordinator_group_failed(struct coordinator *c, uint64_t now_ns, uint64_t id, uint32_t number,
                               int code, const char *text)
 {
     c->now_ns = now_ns;
     struct job *job = coordinator_job(c, id);
-    struct group *group = job && job->state == JOB_READY ? job_group(job, number) : NULL;
-    if (group && !group->failed) {
+    struct group *group = group_that_fails(job, number);
+    if (group) {
         log_warning(c->log, "group %u of job '%s' has failed: %s", number, job->name, text);
         struct message failed = coordinator_job_message(MESSAGE_GROUP_FAILED, job);
         failed.group = (int32_t)number;
         coordinator_message_error(&failed, code, text);
-        group_tell_failed(c, job, group, code, text);
+        group_fail(c, job, group, code, text);
         coordinator_send_job(c, job, &failed, false);
     }
     coordinator_settle(c);
@@ -281,16 +307,18 @@ void coordinator_group_failed(struct coordinator *c, uint64_t now_ns, uint64_t i
 int group_on_failed(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error)
 {
-    struct job *job = group_job(c, message);
-    if (!job)
+    struct job *job = coordinator_job(c, message->job_id);
+    if (!job || job->state == JOB_FAILED) {
+        c->dropped_messages++;
         return 0;
+    }
     if (job->roles[node] == 0)
         return error_set(error, ERR_PROTOCOL, "group_failed of job '%s', in which it has no part",
                          job->name);
-    struct group *group = job_group(job, (uint32_t)message->group);
-    if (!group || group->failed)
+    struct group *group = group_that_fails(job, (uint32_t)message->group);
+    if (!group)
         return 0;
-    group_tell_failed(c, job, group, message->code < 0 ? message->code : ERR_LOST, message->text);
+    group_fail(c, job, group, message->code < 0 ? message->code : ERR_LOST, message->text);
     if (job_needs_engine(job))
         c->io.group_fail(c->io.context, job->id, group->id);
     return 0;

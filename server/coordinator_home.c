@@ -258,8 +258,7 @@ void home_peer_down(struct coordinator *c, uint32_t node)
 void home_drain(struct coordinator *c)
 {
     char text[ERROR_TEXT_BYTES];
-    snprintf(text, sizeof(text), "node %s is shutting down",
-             coordinator_node_name(c, c->config->self));
+    coordinator_drain_text(c, text);
     struct gathering *gathering, *next;
     HASH_ITER(hh, c->gatherings, gathering, next)
     {

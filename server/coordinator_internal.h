@@ -76,7 +76,6 @@ struct coordinator {
     struct late_ask *late_asks;
     uint32_t late_ask_count;
     struct queued_message *queue; /* to this daemon itself */
-    bool running_queue;
 
     uint64_t dropped_messages;
     bool draining, stopped;
@@ -85,6 +84,8 @@ struct coordinator {
 
 /* --- coordinator.c */
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
+/* Why a daemon that drains refuses and ends. */
+void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES]);
 bool coordinator_reaches(const struct coordinator *c, uint32_t node); /* self, or connected */
 bool coordinator_is_up(const struct coordinator *c, uint32_t node);   /* self, or up */
 /* "server b (127.0.0.1:7701) is not connected: connection refused", or that it is so without the
@@ -113,7 +114,9 @@ struct worker *coordinator_worker(const struct coordinator *c, uint32_t id);
 void worker_ask_home(struct coordinator *c, struct worker *worker);
 /* Answer a join with an error, close, forget. */
 void worker_refuse(struct coordinator *c, struct worker *worker, int code, const char *text);
-void worker_end(struct coordinator *c, struct worker *worker);    /* close and forget */
+void worker_end(struct coordinator *c, struct worker *worker); /* close and forget */
+/* The same, told first that it has left. */
+void worker_end_left(struct coordinator *c, struct worker *worker);
 void worker_forget(struct coordinator *c, struct worker *worker); /* free it; leaves its job */
 void worker_send_failed(struct coordinator *c, struct worker *worker, int64_t group, int code,
                         const char *text);
@@ -182,8 +185,9 @@ int group_on_close(struct coordinator *c, uint32_t node, const struct message *m
                    struct error *error);
 int group_on_failed(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error);
-void group_tell_failed(struct coordinator *c, struct job *job, struct group *group, int code,
-                       const char *text);
+/* The job is ready here, its workers have joined: tell them when its group of all ranks has failed
+ * meanwhile. */
+void group_job_ready(struct coordinator *c, struct job *job);
 /* Home: a rank has left the job, and so its groups. */
 void group_rank_gone(struct coordinator *c, struct job *job, uint32_t rank);
 void group_tick(struct coordinator *c, struct job *job);

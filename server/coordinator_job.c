@@ -45,11 +45,7 @@ static void job_fail_workers(struct coordinator *c, struct job *job)
             worker_send_failed(c, worker, -1, job->code, job->text);
             break;
         case WORKER_LEAVING: /* it does not care any more */
-            if (!worker->gone) {
-                struct message left = {.type = MESSAGE_LEFT};
-                c->io.send_worker(c->io.context, worker->id, &left);
-            }
-            worker_end(c, worker);
+            worker_end_left(c, worker);
             break;
         }
     }
@@ -195,7 +191,6 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
     if (job->home != node || !job->acknowledged || job->state != JOB_OPENING)
         return error_set(error, ERR_PROTOCOL, "job_ready of job '%s' was not to come", job->name);
     job->state = JOB_READY;
-    job_group(job, 0)->ready = true;
     log_info(c->log, "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
              job->world_size, job->local_count);
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
@@ -203,6 +198,7 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
             c->io.worker_attach(c->io.context, job->id, rank, job->locals[rank]->id);
     }
     workers_send_joined(c, job);
+    group_job_ready(c, job);
     return 0;
 }
 
@@ -279,11 +275,7 @@ void coordinator_worker_detached(struct coordinator *c, uint64_t now_ns, uint64_
     message.positions = (struct message_position *)(uintptr_t)positions; /* lent, not cleared */
     message.position_count = position_count;
     coordinator_send_job(c, job, &message, true);
-    if (!worker->gone) {
-        struct message left = {.type = MESSAGE_LEFT};
-        c->io.send_worker(c->io.context, worker->id, &left);
-    }
-    worker_end(c, worker);
+    worker_end_left(c, worker);
     coordinator_settle(c);
 }
 

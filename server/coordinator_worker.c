@@ -46,6 +46,13 @@ static void worker_send(struct coordinator *c, struct worker *worker, const stru
         c->io.send_worker(c->io.context, worker->id, message);
 }
 
+void worker_end_left(struct coordinator *c, struct worker *worker)
+{
+    struct message left = {.type = MESSAGE_LEFT};
+    worker_send(c, worker, &left);
+    worker_end(c, worker);
+}
+
 void worker_send_error(struct coordinator *c, struct worker *worker, uint32_t request, int code,
                        const char *text)
 {
@@ -155,10 +162,8 @@ static int worker_leave(struct coordinator *c, struct worker *worker, struct err
     if (worker->state != WORKER_JOINED)
         return error_set(error, ERR_PROTOCOL, "leave before it has joined");
     if (job->state == JOB_FAILED) {
-        struct message left = {.type = MESSAGE_LEFT};
-        worker_send(c, worker, &left);
         c->io.worker_detach(c->io.context, job->id, worker->rank);
-        worker_end(c, worker);
+        worker_end_left(c, worker);
         job_worker_removed(c, job);
         return 0;
     }

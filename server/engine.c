@@ -117,16 +117,6 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
     return exchange_create(&engine->exchange, &options, error);
 }
 
-static int engine_open_topology(struct engine *engine)
-{
-    if (!engine->config->bind_threads)
-        return 0;
-    struct error error;
-    if (topology_open(&engine->topology, NULL, &error) != 0)
-        log_warning(engine->log, "threads are not bound: %s", error.text);
-    return 0;
-}
-
 static int engine_start_thread(struct engine *engine, struct error *error)
 {
     /* Signals are for the control thread. */
@@ -154,8 +144,8 @@ static int engine_allocate(struct engine *engine, struct error *error)
     return 0;
 }
 
-int engine_start(struct engine **engine, const struct config *config, const struct log *log,
-                 struct error *error)
+int engine_start(struct engine **engine, const struct config *config,
+                 const struct topology *topology, const struct log *log, struct error *error)
 {
     const char *instruction_set = NULL;
     const struct reduce_kernels *kernels = engine_kernels(config, log, &instruction_set, error);
@@ -182,10 +172,9 @@ int engine_start(struct engine **engine, const struct config *config, const stru
     if (result == 0)
         result = engine_create_exchange(made, error);
     if (result == 0)
-        result = engine_open_topology(made);
-    if (result == 0)
-        result = reducer_start(&made->reducer, kernels, config->reduce_threads,
-                               made->reduce_descriptor, made->topology, error);
+        result =
+            reducer_start(&made->reducer, kernels, config->reduce_threads, made->reduce_descriptor,
+                          config->bind_threads ? topology : NULL, error);
     if (result == 0) {
         engine_update_status(made, clock_now_ns());
         result = engine_start_thread(made, error);
@@ -230,17 +219,6 @@ static void engine_quiesce(struct engine *engine)
                 (unsigned long long)engine->sends_posted);
 }
 
-static void engine_close_jobs(struct engine *engine)
-{
-    struct exchange_job_totals jobs[64];
-    uint32_t count;
-    do {
-        count = exchange_job_totals(engine->exchange, jobs, 64);
-        for (uint32_t i = 0; i < count && i < 64; i++)
-            exchange_job_close(engine->exchange, jobs[i].job);
-    } while (count > 64);
-}
-
 static void engine_free(struct engine *engine)
 {
     struct engine_event *event;
@@ -268,7 +246,7 @@ void engine_stop(struct engine *engine)
         engine_queue_put_command(&engine->commands, engine_command_create(COMMAND_STOP));
         pthread_join(engine->thread, NULL);
         engine_take_commands(engine);
-        engine_close_jobs(engine);
+        exchange_close_jobs(engine->exchange);
         engine_quiesce(engine);
         /* A reduction that is not done by then is waited for: its memory is about to go. */
         reducer_finish(engine->reducer);
@@ -276,7 +254,6 @@ void engine_stop(struct engine *engine)
         engine_return_lost(engine);
     }
     reducer_stop(engine->reducer);
-    topology_close(engine->topology);
     /* Shared receives come back only with the fabric's end; sends that do not come back are a
      * provider's fault, and their memory is left to the end of the process. */
     if (engine->sends_posted == 0) {

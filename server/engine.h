@@ -14,15 +14,17 @@
 #include "common/config.h"
 #include "common/error.h"
 #include "common/log.h"
+#include "common/topology.h"
 #include "common/transport.h"
 #include "server/engine_event.h"
 
 struct engine;
 
 /* Opens the transport by config (provider, fabric.address, message size, peers) and starts the
- * threads. The config and log must outlive the engine. */
-int engine_start(struct engine **engine, const struct config *config, const struct log *log,
-                 struct error *error);
+ * threads, bound to the topology's cores when the config says so (NULL: not bound). The config, the
+ * topology and the log must outlive the engine. */
+int engine_start(struct engine **engine, const struct config *config,
+                 const struct topology *topology, const struct log *log, struct error *error);
 /* Stop the threads and free everything; jobs still open are dropped. */
 void engine_stop(struct engine *engine);
 
@@ -102,24 +104,6 @@ void engine_trace_stop(struct engine *engine, uint32_t number);
 
 /* What the status shows: a picture that the engine makes ten times a second. It holds the lock to
  * put the next one in place only, the caller to copy. */
-struct engine_group_status {
-    uint64_t job;
-    uint32_t group;
-    uint32_t size;             /* ranks */
-    uint64_t sequences;        /* completed on this node */
-    uint64_t in_progress;      /* collectives */
-    uint64_t waiting_since_ns; /* 0, or since when the oldest collective waits for a rank here */
-};
-struct engine_job_status {
-    uint64_t job;
-    uint64_t bytes_submitted; /* by local workers */
-    uint64_t collectives;     /* completed on this node */
-    uint64_t slots;           /* chunks in progress */
-    uint32_t groups;
-    uint32_t slowest_rank;  /* local rank that was last to arrive most often; UINT32_MAX: none */
-    uint64_t slowest_times; /* how often it was last */
-    bool failed;
-};
 struct engine_peer_status {
     uint32_t node;
     bool up;

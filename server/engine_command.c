@@ -131,10 +131,10 @@ static void command_worker_attach(struct engine *engine, struct engine_command *
         worker_fail(engine, worker, &error);
 }
 
-bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most)
+bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most,
+                        uint64_t now_ns)
 {
     struct arena_submission submission;
-    uint64_t now_ns = clock_now_ns();
     for (uint32_t i = 0; i < most; i++) {
         if (worker->stopped)
             return i > 0;
@@ -159,7 +159,7 @@ static void command_worker_detach(struct engine *engine, const struct engine_com
         return;
     struct engine_worker *worker = (struct engine_worker *)found;
     /* What it submitted before it said goodbye counts. */
-    engine_read_worker(engine, worker, ARENA_RING_ENTRIES_MAX);
+    engine_read_worker(engine, worker, ARENA_RING_ENTRIES_MAX, clock_now_ns());
     worker->stopped = true;
     exchange_detach(engine->exchange, found);
 }
@@ -183,7 +183,7 @@ static void command_trace_stop(struct engine *engine, const struct engine_comman
 {
     /* What has been copied out by now is in it. */
     for (struct engine_worker *it = engine->workers; it; it = it->next)
-        engine_read_worker(engine, it, it->exchange.arena.submission_mask + 1);
+        engine_read_worker(engine, it, it->exchange.arena.submission_mask + 1, clock_now_ns());
     exchange_trace_stop(engine->exchange, command->trace_number, TRACE_END_ASKED);
 }
 

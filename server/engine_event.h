@@ -2,6 +2,7 @@
 #ifndef SERVER_ENGINE_EVENT_H
 #define SERVER_ENGINE_EVENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/config.h"
@@ -67,6 +68,18 @@ struct engine_job {
     uint32_t server_count;
     const uint32_t *server_nodes;   /* [server_count]: node numbers, ascending */
     const uint32_t *server_weights; /* [server_count], each at least 1 */
+};
+
+/* A job's figures, as the status shows them. */
+struct engine_job_status {
+    uint64_t job;
+    uint64_t bytes_submitted; /* by local workers */
+    uint64_t collectives;     /* completed on this node */
+    uint64_t slots;           /* chunks in progress */
+    uint32_t groups;
+    uint32_t slowest_rank;  /* local rank that was last to arrive most often; UINT32_MAX: none */
+    uint64_t slowest_times; /* how often it was last */
+    bool failed;
 };
 
 #endif

@@ -26,6 +26,7 @@ static int engine_try_send(struct engine *engine, struct exchange_send *send)
         registrations[1] = send->buffer->registration;
     else if (send->worker)
         registrations[1] = send->worker->registration;
+    send->connection = engine->peers[send->node].connection;
     int result = transport_send(engine->transport, send->node, parts, registrations,
                                 send->payload_bytes > 0 ? 2 : 1, send);
     if (result == 0) {
@@ -296,6 +297,19 @@ static void engine_on_received(struct engine *engine, const struct transport_eve
     engine_peer_event(engine, ENGINE_PEER_DOWN, from, error.text);
 }
 
+/* On connected endpoints the peer goes down with its first send that fails; elsewhere it stays, and
+ * nobody else would come to know that it has not got this one. */
+static void engine_on_sent(struct engine *engine, const struct transport_event *event)
+{
+    struct exchange_send *send = event->context;
+    bool stays = !transport_info(engine->transport)->per_peer_receives &&
+                 send->connection == engine->peers[send->node].connection;
+    engine->sends_posted--;
+    if (event->status != 0 && stays)
+        exchange_send_failed(engine->exchange, send, event->status);
+    exchange_sent(engine->exchange, send);
+}
+
 static void engine_on_event(struct engine *engine, const struct transport_event *event,
                             uint64_t now_ns)
 {
@@ -312,8 +326,7 @@ static void engine_on_event(struct engine *engine, const struct transport_event 
         engine_on_received(engine, event, now_ns);
         break;
     case TRANSPORT_SENT:
-        engine->sends_posted--;
-        exchange_sent(engine->exchange, event->context);
+        engine_on_sent(engine, event);
         break;
     case TRANSPORT_RETURNED: {
         struct buffer *buffer = event->context;

@@ -14,11 +14,11 @@
 #define POLL_IDLE_NS (2 * NS_PER_MS)
 #define WAKE_EVENTS 32
 
-static bool engine_read_workers(struct engine *engine)
+static bool engine_read_workers(struct engine *engine, uint64_t now_ns)
 {
     bool any = false;
     for (struct engine_worker *it = engine->workers; it; it = it->next)
-        any |= engine_read_worker(engine, it, SUBMISSIONS_AT_ONCE);
+        any |= engine_read_worker(engine, it, SUBMISSIONS_AT_ONCE, now_ns);
     return any;
 }
 
@@ -48,26 +48,11 @@ static void status_take_peers(const struct engine *engine, struct engine_status 
     }
 }
 
-static void status_take_jobs(struct engine_status *status, const struct exchange_job_totals *jobs)
-{
-    for (uint32_t i = 0; i < status->job_count; i++) {
-        status->jobs[i] = (struct engine_job_status){.job = jobs[i].job,
-                                                     .bytes_submitted = jobs[i].bytes_submitted,
-                                                     .collectives = jobs[i].collectives,
-                                                     .slots = jobs[i].slots,
-                                                     .groups = jobs[i].groups,
-                                                     .slowest_rank = jobs[i].slowest_rank,
-                                                     .slowest_times = jobs[i].slowest_times,
-                                                     .failed = jobs[i].failed};
-    }
-}
-
 /* The picture is made beside the one that is shown; without memory for it that one stays. */
 void engine_update_status(struct engine *engine, uint64_t now_ns)
 {
     struct exchange_totals totals;
     exchange_totals(engine->exchange, &totals);
-    struct exchange_job_totals *jobs = calloc(totals.jobs ? totals.jobs : 1, sizeof(*jobs));
     struct engine_status made = {
         .now_ns = now_ns,
         .bytes_reduced = totals.bytes_reduced,
@@ -84,9 +69,8 @@ void engine_update_status(struct engine *engine, uint64_t now_ns)
         .peers = calloc(engine->node_count, sizeof(*made.peers)),
         .peer_count = engine->node_count,
     };
-    if (jobs && made.jobs && made.peers) {
-        exchange_job_totals(engine->exchange, jobs, totals.jobs);
-        status_take_jobs(&made, jobs);
+    if (made.jobs && made.peers) {
+        exchange_job_totals(engine->exchange, made.jobs, totals.jobs);
         status_take_peers(engine, &made);
         pthread_mutex_lock(&engine->status_lock);
         struct engine_status before = engine->status;
@@ -95,7 +79,6 @@ void engine_update_status(struct engine *engine, uint64_t now_ns)
         made = before;
     }
     engine_status_clear(&made);
-    free(jobs);
 }
 
 static void engine_tick(struct engine *engine, uint64_t now_ns)
@@ -120,7 +103,7 @@ static bool engine_round(struct engine *engine)
 {
     uint64_t now_ns = clock_now_ns();
     bool any = engine_take_commands(engine);
-    any |= engine_read_workers(engine);
+    any |= engine_read_workers(engine, now_ns);
     any |= engine_poll_transport(engine, now_ns);
     any |= engine_take_reduced(engine);
     any |= engine_return_lost(engine);

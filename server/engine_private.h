@@ -1,5 +1,6 @@
 /* What the files of the engine share: engine.c (starting, stopping, what the control thread calls),
- * engine_loop.c (the thread), engine_io.c (the exchange's table). */
+ * engine_command.c (carrying that out), engine_loop.c (the thread), engine_io.c (the exchange's
+ * table). */
 #ifndef SERVER_ENGINE_PRIVATE_H
 #define SERVER_ENGINE_PRIVATE_H
 
@@ -41,7 +42,6 @@ struct engine {
     struct buffer_pool *pool;
     struct exchange *exchange;
     struct reducer *reducer;
-    struct topology *topology;
     struct engine_queue commands;
     struct engine_queue events;
     struct engine_peer *peers; /* [server_count] */
@@ -89,6 +89,7 @@ void engine_update_status(struct engine *engine, uint64_t now_ns);
 /* engine_command.c */
 bool engine_take_commands(struct engine *engine);
 /* Up to `most` entries of its ring; whether there was one. */
-bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most);
+bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most,
+                        uint64_t now_ns);
 
 #endif

@@ -26,18 +26,32 @@ void engine_queue_clear(struct engine_queue *queue)
     queue->descriptor = -1;
 }
 
-void engine_queue_wake(struct engine_queue *queue)
+/* Both are called with the lock held, which `rung` is under: the taker asks in each of its rounds.
+ */
+static void queue_ring(struct engine_queue *queue)
 {
     uint64_t one = 1;
+    if (queue->rung)
+        return;
     ssize_t written = write(queue->descriptor, &one, sizeof(one));
-    (void)written; /* a full counter means that it is ringing already */
+    queue->rung = written == sizeof(one);
 }
 
 static void queue_silence(struct engine_queue *queue)
 {
     uint64_t count;
+    if (!queue->rung)
+        return;
     ssize_t got = read(queue->descriptor, &count, sizeof(count));
-    (void)got; /* nothing to read: it was silent */
+    (void)got; /* nobody else reads it: it was there */
+    queue->rung = false;
+}
+
+void engine_queue_wake(struct engine_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    queue_ring(queue);
+    pthread_mutex_unlock(&queue->lock);
 }
 
 /* Both kinds of items begin with the pointer to the next one. */
@@ -50,7 +64,7 @@ static void queue_put(struct engine_queue *queue, void *item)
     else
         queue->first = item;
     queue->last = item;
-    engine_queue_wake(queue);
+    queue_ring(queue);
     pthread_mutex_unlock(&queue->lock);
 }
 

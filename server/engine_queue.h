@@ -63,7 +63,8 @@ struct engine_queue {
     pthread_mutex_t lock;
     void *first;
     void *last;
-    int descriptor; /* an eventfd, rung when the queue becomes non-empty */
+    int descriptor; /* an eventfd, rung while the queue is not empty */
+    bool rung;
 };
 
 /* Rings the descriptor of an empty queue too: who waits for it looks, and finds nothing. */

@@ -1,5 +1,4 @@
-/* Peers, messages and receives. The rest of the exchange: exchange_job.c jobs, groups and workers;
- * collective.c, collective_issue.c and chunk.c a node with ranks; slot.c the owner. */
+/* Peers, messages and receives. The rest of the exchange: see server/exchange_private.h. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,11 +28,8 @@ void exchange_destroy(struct exchange *exchange)
 {
     if (!exchange)
         return;
-    while (exchange->jobs) {
-        struct exchange_job *job = exchange->jobs;
-        exchange_job_close(exchange, job->id);
-        assert(exchange->jobs != job);
-    }
+    exchange_close_jobs(exchange);
+    assert(!exchange->jobs);
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
         struct exchange_peer *peer = &exchange->peers[i];
         assert(peer->posted == 0 && peer->held == 0);
@@ -99,7 +95,7 @@ uint32_t ask_element_bytes(const struct wire_ask *ask)
 
 /* --- receives --------------------------------------------------------------------------------- */
 
-static struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node)
+struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node)
 {
     return &exchange->peers[exchange->options.shared_receives ? 0 : node];
 }
@@ -129,7 +125,7 @@ static bool receive_post(struct exchange *exchange, uint32_t node, struct buffer
 void receive_replenish(struct exchange *exchange, uint32_t node)
 {
     struct exchange_peer *account = receive_account(exchange, node);
-    if (!receive_possible(exchange, node))
+    if (account->posted + account->held >= account->allowed || !receive_possible(exchange, node))
         return;
     while (account->posted + account->held < account->allowed) {
         struct buffer *buffer = buffer_get(exchange->options.pool);
@@ -299,13 +295,18 @@ void exchange_reduced(struct exchange *exchange, struct reduce_task *task)
 
 /* --- messages --------------------------------------------------------------------------------- */
 
+static bool peer_knows(const struct exchange_peer *peer, uint64_t token)
+{
+    return peer->up && peer->receive_token == token;
+}
+
 static int message_sender(const struct exchange *exchange, uint32_t node, uint64_t token,
                           uint32_t *from)
 {
+    if (node != TRANSPORT_NO_PEER)
+        return peer_knows(&exchange->peers[node], token) ? 0 : ERR_PROTOCOL;
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
-        if (node != TRANSPORT_NO_PEER && node != i)
-            continue;
-        if (exchange->peers[i].up && exchange->peers[i].receive_token == token) {
+        if (peer_knows(&exchange->peers[i], token)) {
             *from = i;
             return 0;
         }
@@ -360,10 +361,6 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
     case WIRE_DISAGREE:
         return message_contribution(group, from, header, buffer, error);
     case WIRE_RESULT:
-        if (group_owner_index(group, from) == NO_INDEX)
-            return error_set(error, ERR_PROTOCOL,
-                             "a result for group %" PRIu32 ", in which it owns no shard",
-                             group->id);
         return chunk_result(group, from, header, buffer, error);
     case WIRE_PROBE:
     case WIRE_READY:

@@ -12,8 +12,9 @@
  *   slot at its owner:  GATHERING -> SUMMING -> gone (result's sends hold the buffer)
  *
  * Invariants, which tests check after every step (exchange_check):
- *   - a node has at most `window` chunks of a group between issue and delivery for one server, the
- *     last place only ever taken by the oldest collective that is not complete;
+ *   - a node has at most `window` chunks of a group between issue and delivery for one owner, the
+ *     last place only ever taken by the oldest collective that is not complete, and only when no
+ *     local rank may yet submit an older one;
  *   - a chunk is issued once, and only when every local rank has handed its part over;
  *   - for every peer, receives posted plus buffers held is at least what it may send.
  */
@@ -60,7 +61,8 @@ struct reduce_task {
 
 /* A message on its way out; exchange_sent gives it back. */
 struct exchange_send {
-    struct exchange_send *next; /* free for whoever holds the send */
+    struct exchange_send *next; /* free for whoever holds the send, like connection */
+    uint32_t connection;
     uint32_t node;
     uint32_t payload_bytes;
     const void *payload;
@@ -153,11 +155,13 @@ void exchange_peer_down(struct exchange *exchange, uint32_t node);
 int exchange_job_open(struct exchange *exchange, const struct engine_job *job, struct error *error);
 void exchange_job_fail(struct exchange *exchange, uint64_t job);
 void exchange_job_close(struct exchange *exchange, uint64_t job);
+/* All that are open. Those with sends or tasks under way go when these have come back. */
+void exchange_close_jobs(struct exchange *exchange);
 int exchange_group_open(struct exchange *exchange, uint64_t job, uint32_t group,
                         const uint32_t *ranks, uint32_t rank_count, struct error *error);
-/* A group that has failed or closed gives its ranks their places in the arenas back, as chunks that
- * are done (their content means nothing): at once where nothing is in flight, else when it ends. */
-/* The group has failed elsewhere: stop its collectives here, without an event. */
+/* The group has failed elsewhere: stop its collectives here, without an event. A group that has
+ * failed or closed gives its ranks their places in the arenas back, as chunks that are done (their
+ * content means nothing): at once where nothing is in flight, else when it ends. */
 void exchange_group_stop(struct exchange *exchange, uint64_t job, uint32_t group);
 void exchange_group_close(struct exchange *exchange, uint64_t job, uint32_t group);
 void exchange_rank_left(struct exchange *exchange, uint64_t job, uint32_t group, uint32_t rank,
@@ -228,19 +232,9 @@ struct exchange_totals {
     uint32_t workers;
     uint32_t jobs;
 };
-struct exchange_job_totals {
-    uint64_t job;
-    uint64_t bytes_submitted;
-    uint64_t collectives;
-    uint64_t slots;
-    uint32_t groups;
-    uint32_t slowest_rank; /* UINT32_MAX: none */
-    uint64_t slowest_times;
-    bool failed;
-};
 void exchange_totals(const struct exchange *exchange, struct exchange_totals *totals);
 /* Up to `room`; returns how many jobs there are. */
-uint32_t exchange_job_totals(const struct exchange *exchange, struct exchange_job_totals *totals,
+uint32_t exchange_job_totals(const struct exchange *exchange, struct engine_job_status *jobs,
                              uint32_t room);
 
 /* Assert the invariants above; for tests. */

@@ -145,12 +145,6 @@ static uint32_t group_receives_from(const struct exchange_group *group, uint32_t
         group->self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX);
 }
 
-static struct exchange_peer *group_account(const struct exchange_group *group, uint32_t node)
-{
-    struct exchange *exchange = group->job->exchange;
-    return &exchange->peers[exchange->options.shared_receives ? 0 : node];
-}
-
 /* Promise all the buffers that the group's windows need, or none, and post the receives. */
 static int group_reserve(struct exchange_group *group, struct error *error)
 {
@@ -167,7 +161,7 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     group->reserved = wanted;
     group->promised = true;
     for (uint32_t node = 0; node < nodes; node++)
-        group_account(group, node)->allowed += group_receives_from(group, node);
+        receive_account(exchange, node)->allowed += group_receives_from(group, node);
     for (uint32_t node = 0; node < nodes; node++)
         receive_replenish(exchange, node);
     return 0;
@@ -181,7 +175,7 @@ static void group_unreserve(struct exchange_group *group)
         return;
     group->promised = false;
     for (uint32_t node = 0; node < exchange->options.node_count; node++)
-        group_account(group, node)->allowed -= group_receives_from(group, node);
+        receive_account(exchange, node)->allowed -= group_receives_from(group, node);
     buffer_pool_unreserve(exchange->options.pool, group->reserved);
 }
 
@@ -501,11 +495,8 @@ void exchange_job_fail(struct exchange *exchange, uint64_t id)
     exchange_job_settle(job);
 }
 
-void exchange_job_close(struct exchange *exchange, uint64_t id)
+static void job_close(struct exchange_job *job)
 {
-    struct exchange_job *job = exchange_job_find(exchange, id);
-    if (!job)
-        return;
     job_trace_over(job, TRACE_END_JOB_CLOSED);
     job->failed = true;
     job->closing = true;
@@ -514,6 +505,23 @@ void exchange_job_close(struct exchange *exchange, uint64_t id)
         group->closing = true;
     }
     exchange_job_settle(job);
+}
+
+void exchange_job_close(struct exchange *exchange, uint64_t id)
+{
+    struct exchange_job *job = exchange_job_find(exchange, id);
+    if (job)
+        job_close(job);
+}
+
+void exchange_close_jobs(struct exchange *exchange)
+{
+    struct exchange_job *next;
+    for (struct exchange_job *job = exchange->jobs; job; job = next) {
+        next = job->next;
+        if (!job->closing)
+            job_close(job);
+    }
 }
 
 /* --- workers ---------------------------------------------------------------------------------- */
@@ -579,17 +587,17 @@ struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t
     return job && rank < job->world_size ? job->by_rank[rank] : NULL;
 }
 
-uint32_t exchange_job_totals(const struct exchange *exchange, struct exchange_job_totals *totals,
+uint32_t exchange_job_totals(const struct exchange *exchange, struct engine_job_status *jobs,
                              uint32_t room)
 {
     uint32_t count = 0;
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
-        struct exchange_job_totals one = {.job = job->id,
-                                          .bytes_submitted = job->bytes_submitted,
-                                          .collectives = job->collectives,
-                                          .slots = job->slots,
-                                          .slowest_rank = UINT32_MAX,
-                                          .failed = job->failed};
+        struct engine_job_status one = {.job = job->id,
+                                        .bytes_submitted = job->bytes_submitted,
+                                        .collectives = job->collectives,
+                                        .slots = job->slots,
+                                        .slowest_rank = UINT32_MAX,
+                                        .failed = job->failed};
         for (const struct exchange_group *group = job->groups; group; group = group->next)
             one.groups++;
         for (uint32_t rank = 0; rank < job->world_size; rank++) {
@@ -599,7 +607,7 @@ uint32_t exchange_job_totals(const struct exchange *exchange, struct exchange_jo
             }
         }
         if (count < room)
-            totals[count] = one;
+            jobs[count] = one;
         count++;
     }
     return count;

@@ -11,7 +11,8 @@
 #include "server/exchange.h"
 
 #define NO_INDEX UINT32_MAX
-#define SLOT_BUCKETS 64 /* a power of two */
+/* Powers of two. */
+#define SLOT_BUCKETS 256
 #define COLLECTIVE_BUCKETS 1024
 #define PROBE_BUCKETS 64
 
@@ -248,6 +249,18 @@ struct slot {
     const void *pointers[];             /* task.in [node_count], task.out [local_count + 1] */
 };
 
+/* Which of so many buckets, a power of two: every bit of the three counts, since those of sends
+ * differ in their tag, high up in the sequence number, as well as in their counter. */
+static inline uint32_t group_bucket(uint64_t sequence, uint32_t block, uint32_t chunk,
+                                    uint32_t buckets)
+{
+    const uint64_t odd = 0x9e3779b97f4a7c15ull; /* 2^64 divided by the golden ratio */
+    uint64_t hash = sequence * odd;
+    hash = ((hash >> 32) ^ hash ^ block) * odd;
+    hash = ((hash >> 32) ^ hash ^ chunk) * odd;
+    return (uint32_t)(hash >> 32) & (buckets - 1);
+}
+
 /* exchange.c. Without memory for a message its group fails, and what is returned is to be submitted
  * all the same: it gives its buffer back. */
 struct exchange_send *send_create(struct exchange_group *group, uint32_t node, uint8_t type,
@@ -256,6 +269,8 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
 void send_submit(struct exchange *exchange, struct exchange_send *send);
 /* Give back what it holds, and itself. */
 void send_free(struct exchange *exchange, struct exchange_send *send);
+/* Which peer's figures count the receives for the node. */
+struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node);
 void receive_release(struct exchange *exchange, struct buffer *buffer);
 void receive_replenish(struct exchange *exchange, uint32_t node);
 void task_submit(struct exchange_group *group, struct reduce_task *task);

@@ -267,19 +267,25 @@ static void record_open(struct trace *trace, struct trace_record record)
     trace_add(trace, &record);
 }
 
+static void collective_record_open(const struct collective *collective, struct trace *trace)
+{
+    record_open(trace, collective_record(collective, TRACE_COLLECTIVE, TRACE_NO_PEER));
+    if (collective->submitted < collective->needed)
+        record_open(trace, collective_record(collective, TRACE_ARRIVE, TRACE_NO_PEER));
+    for (uint32_t i = 0; i < collective->layout.chunks; i++) {
+        const struct chunk *chunk = collective->chunks[i];
+        if (chunk)
+            record_open(trace, chunk_record(chunk, chunk_stage(chunk)));
+    }
+}
+
 /* What has not ended yet: a trace of a job that stands still shows where. */
 static void group_record_open(const struct exchange_group *group, struct trace *trace)
 {
-    for (const struct collective *it = group->oldest; it; it = it->next) {
-        record_open(trace, collective_record(it, TRACE_COLLECTIVE, TRACE_NO_PEER));
-        if (it->submitted < it->needed)
-            record_open(trace, collective_record(it, TRACE_ARRIVE, TRACE_NO_PEER));
-        for (uint32_t i = 0; i < it->layout.chunks; i++) {
-            const struct chunk *chunk = it->chunks[i];
-            if (chunk)
-                record_open(trace, chunk_record(chunk, chunk_stage(chunk)));
-        }
-    }
+    for (const struct collective *it = group->oldest; it; it = it->next)
+        collective_record_open(it, trace);
+    for (const struct collective *it = group->transfers; it; it = it->next)
+        collective_record_open(it, trace);
     for (uint32_t i = 0; i < SLOT_BUCKETS; i++) {
         for (const struct slot *it = group->slot_table[i]; it; it = it->next) {
             enum trace_stage stage = TRACE_GATHER;

@@ -15,7 +15,7 @@ struct group {
     uint32_t *ranks; /* [count], job ranks in group order */
     uint32_t count;
     bool ready;   /* every daemon of the job has it */
-    bool failed;  /* its workers have been told */
+    bool failed;  /* its workers have been told, or are to be when they join */
     bool *closed; /* [count]: home only: has closed it, or left */
     uint32_t closed_count;
     bool *opened;         /* [roster]: home only */

@@ -52,7 +52,7 @@ struct job {
     uint8_t *roles; /* [roster]: JOB_NODE_ bits */
 
     enum job_state state;
-    int code; /* why it failed */
+    int code; /* why it failed; while opening, why its group of all ranks did */
     char text[ERROR_TEXT_BYTES];
     uint64_t deadline_ns; /* while opening */
     bool engine_opened;   /* this node's engine has it, or need not */

@@ -7,6 +7,12 @@
 
 #define MS 1000000ull
 
+/* The side with the smaller number. */
+static bool membership_connects(const struct membership *membership, uint32_t node)
+{
+    return membership->self < node;
+}
+
 int membership_init(struct membership *membership, uint32_t count, uint32_t self,
                     uint32_t heartbeat_ms, uint32_t silence_ms, uint64_t now_ns)
 {
@@ -29,11 +35,6 @@ void membership_clear(struct membership *membership)
 {
     free(membership->peers);
     *membership = (struct membership){0};
-}
-
-bool membership_connects(const struct membership *membership, uint32_t node)
-{
-    return membership->self < node;
 }
 
 void membership_connected(struct membership *membership, uint32_t node, uint64_t now_ns)

@@ -44,9 +44,6 @@ int membership_init(struct membership *membership, uint32_t count, uint32_t self
                     uint32_t heartbeat_ms, uint32_t silence_ms, uint64_t now_ns);
 void membership_clear(struct membership *membership);
 
-/* The side with the smaller number connects. */
-bool membership_connects(const struct membership *membership, uint32_t node);
-
 void membership_connected(struct membership *membership, uint32_t node, uint64_t now_ns);
 void membership_heard(struct membership *membership, uint32_t node, uint64_t now_ns);
 void membership_up(struct membership *membership, uint32_t node);

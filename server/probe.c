@@ -337,6 +337,6 @@ int probe_message(struct exchange_group *group, uint32_t node, const struct wire
                      header->type == WIRE_READY);
     else if (!probe_take(group, header->ask.block, header->chunk, header->ask.count,
                          header->sequence))
-        return error_set(error, ERR_MEMORY, "no memory for a probe");
+        exchange_group_fail(group, ERR_MEMORY, "no memory for a probe");
     return 0;
 }

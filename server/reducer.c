@@ -10,7 +10,8 @@
 #include "common/ring.h"
 
 #define REDUCER_RING_ENTRIES 1024
-/* Input bytes below which a task is done by the submitter: about the cost of waking a thread. */
+/* Bytes of inputs and outputs up to which a task is done by the submitter: about the cost of waking
+ * a thread. */
 #define REDUCER_INLINE_BYTES 32768
 
 struct reduce_thread {
@@ -156,11 +157,12 @@ void reducer_stop(struct reducer *reducer)
     free(reducer);
 }
 
+/* What a thread works on is in no ring of its own any more: what it has been given is counted. */
 static struct reduce_thread *reducer_least_busy(struct reducer *reducer)
 {
     struct reduce_thread *best = &reducer->threads[0];
     for (uint32_t i = 1; i < reducer->thread_count; i++) {
-        if (ring_count(&reducer->threads[i].todo) < ring_count(&best->todo))
+        if (reducer->threads[i].given < best->given)
             best = &reducer->threads[i];
     }
     return best;

@@ -15,7 +15,6 @@
 
 #define EXIT_NO_DAEMON 1
 #define EXIT_USAGE 2
-#define DEFAULT_SOCKET "/run/shoal/shoald.sock"
 
 static const char usage_text[] =
     "usage: shoalctl [--socket PATH] COMMAND\n"
@@ -30,7 +29,7 @@ static const char usage_text[] =
     "Perfetto;\n"
     "                                        the job's user, root or the daemon's own user only\n"
     "  --socket PATH   the daemon's socket (default: SHOAL_SOCKET, then\n"
-    "                  " DEFAULT_SOCKET ")\n"
+    "                  " SHOAL_DEFAULT_SOCKET ")\n"
     "  --help, --version\n"
     "Exit codes: 0 done, 1 no daemon or refused, 2 usage.\n";
 
@@ -270,7 +269,7 @@ int main(int argc, char **argv)
     if (!talk.path)
         talk.path = env_text("SHOAL_SOCKET");
     if (!talk.path)
-        talk.path = DEFAULT_SOCKET;
+        talk.path = SHOAL_DEFAULT_SOCKET;
     struct error error = {0};
     int result = conversation_open(&talk, &error);
     if (result == 0)

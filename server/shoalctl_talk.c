@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/message.h"
 #include "server/shoalctl_print.h"
 
 #define LINE_BYTES_MAX (64u << 20) /* of a status with every job and peer that limits allow */
@@ -128,9 +129,9 @@ int hello_exchange(struct conversation *talk, struct error *error)
 {
     char line[256];
     snprintf(line, sizeof(line),
-             "{\"type\":\"hello\",\"protocol\":1,\"software\":\"shoalctl " SHOAL_VERSION
+             "{\"type\":\"hello\",\"protocol\":%u,\"software\":\"shoalctl " SHOAL_VERSION
              "\",\"pid\":%d}\n",
-             (int)getpid());
+             MESSAGE_PROTOCOL, (int)getpid());
     int result = line_send(talk, line, error);
     json_t *hello = NULL;
     if (result == 0)
@@ -139,9 +140,9 @@ int hello_exchange(struct conversation *talk, struct error *error)
         return result;
     json_int_t protocol = json_integer_value(json_object_get(hello, "protocol"));
     json_decref(hello);
-    if (protocol != 1)
+    if (protocol != MESSAGE_PROTOCOL)
         return error_set(error, ERR_PROTOCOL,
-                         "the daemon at %s speaks protocol %d, this shoalctl 1", talk->path,
-                         (int)protocol);
+                         "the daemon at %s speaks protocol %d, this shoalctl %u", talk->path,
+                         (int)protocol, MESSAGE_PROTOCOL);
     return 0;
 }

@@ -19,6 +19,7 @@
 #include "common/number_text.h"
 #include "common/sd_notify.h"
 #include "common/topology.h"
+#include "common/transport.h"
 #include "server/control.h"
 #include "server/engine.h"
 
@@ -187,12 +188,6 @@ static int start_signals(struct daemon *daemon, struct error *error)
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
-#ifndef SHOAL_SANITIZED
-    /* A library that libfabric loads may have taken these over. */
-    static const int taken[] = {SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTERM, SIGINT};
-    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
-        signal(taken[i], SIG_DFL);
-#endif
     if (pthread_sigmask(SIG_BLOCK, &signals, NULL) != 0)
         return error_set(error, ERR_SYSTEM, "signals cannot be blocked");
     daemon->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -250,7 +245,7 @@ static int start_machine(struct daemon *daemon, struct error *error)
 
 static int start_engine(struct daemon *daemon, struct error *error)
 {
-    return engine_start(&daemon->engine, &daemon->config, &daemon->log, error);
+    return engine_start(&daemon->engine, &daemon->config, daemon->topology, &daemon->log, error);
 }
 
 static void daemon_notice(void *context, enum control_notice notice)
@@ -329,6 +324,7 @@ static int daemon_run(struct daemon *daemon)
 
 int main(int argc, char **argv)
 {
+    transport_prepare_environment();
     struct daemon daemon = {.signal_fd = -1};
     int code = options_parse(&daemon.options, argc, argv);
     if (code < 0)

@@ -14,9 +14,7 @@
 static struct slot **slot_bucket(struct exchange_group *group, uint64_t sequence, uint32_t block,
                                  uint32_t chunk)
 {
-    uint64_t hash =
-        (sequence * 0x9e3779b97f4a7c15ull + (uint64_t)block * 7u + chunk) ^ (sequence >> 7);
-    return &group->slot_table[hash & (SLOT_BUCKETS - 1)];
+    return &group->slot_table[group_bucket(sequence, block, chunk, SLOT_BUCKETS)];
 }
 
 static struct slot *slot_find(struct exchange_group *group, uint64_t sequence, uint32_t block,
@@ -517,8 +515,10 @@ int slot_contribute_remote(struct exchange_group *group, uint32_t node_index,
                          header->chunk, header->sequence);
     if (!slot)
         slot = slot_create(group, header->sequence, &header->ask, header->chunk);
-    if (!slot)
-        return error_set(error, ERR_MEMORY, "no memory for a slot");
+    if (!slot) {
+        exchange_group_fail(group, ERR_MEMORY, "no memory for a slot");
+        return 0;
+    }
     struct contribution heard = {.ask = header->ask,
                                  .disagrees = header->type == WIRE_DISAGREE,
                                  .disagree_bytes = header->payload_bytes};

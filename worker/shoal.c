@@ -17,7 +17,6 @@
 #include "worker/progress_device.h"
 #include "worker/progress_thread.h"
 
-#define DEFAULT_SOCKET "/run/shoal/shoald.sock"
 #define DEFAULT_JOB "default"
 #define DEFAULT_TIMEOUT_MS 300000
 #define DEFAULT_ARENA_BYTES (256ull << 20)
@@ -87,7 +86,7 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
                          "SHOAL_JOB", DEFAULT_JOB, error);
     if (code == 0)
         code = copy_text(settings->socket_path, sizeof(settings->socket_path), "the socket's path",
-                         options.socket_path, "SHOAL_SOCKET", DEFAULT_SOCKET, error);
+                         options.socket_path, "SHOAL_SOCKET", SHOAL_DEFAULT_SOCKET, error);
     if (code == 0)
         code = read_integer(options.world_size, "world_size", "WORLD_SIZE", 1, MESSAGE_RANKS_MAX, 0,
                             &world_size, error);

@@ -24,13 +24,9 @@ START_TEST(first_in_first_out_and_full_at_its_capacity)
     struct ring ring;
     ck_assert_int_eq(ring_init(&ring, 8), 0);
     ck_assert_ptr_null(ring_pop(&ring));
-    ck_assert_uint_eq(ring_count(&ring), 0);
-    for (uintptr_t i = 1; i <= 8; i++) {
+    for (uintptr_t i = 1; i <= 8; i++)
         ck_assert(ring_push(&ring, entry(i)));
-        ck_assert_uint_eq(ring_count(&ring), i);
-    }
     ck_assert(!ring_push(&ring, entry(9)));
-    ck_assert_uint_eq(ring_count(&ring), 8);
     for (uintptr_t i = 1; i <= 8; i++)
         ck_assert_ptr_eq(ring_pop(&ring), entry(i));
     ck_assert_ptr_null(ring_pop(&ring));
@@ -49,7 +45,6 @@ START_TEST(indices_wrap_round)
     for (uintptr_t i = 1; i < 100; i += 3) {
         for (uintptr_t k = 0; k < 3; k++)
             EXPECT(ring_push(&ring, entry(i + k)));
-        EXPECT(ring_count(&ring) == 3);
         for (uintptr_t k = 0; k < 3; k++)
             EXPECT(ring_pop(&ring) == entry(i + k));
         EXPECT(!ring_pop(&ring));

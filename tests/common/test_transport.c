@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/transport_fabric.h"
 #include "tests/lib/ends.h"
 #include "tests/lib/suite.h"
 
@@ -419,6 +420,61 @@ START_TEST(environment_prepared)
 }
 END_TEST
 
+/* --- a fabric that fails --- */
+
+static ssize_t read_fails(struct fid_cq *queue, void *entries, size_t count)
+{
+    (void)queue, (void)entries, (void)count;
+    return -FI_EIO;
+}
+
+static ssize_t readfrom_fails(struct fid_cq *queue, void *entries, size_t count, fi_addr_t *sources)
+{
+    (void)sources;
+    return read_fails(queue, entries, count);
+}
+
+/* Nothing completes any more: on connected endpoints the peers are down, on the others whoever asks
+ * after its messages comes to know. The log is not filled with it. */
+START_TEST(completions_cannot_be_read)
+{
+    const char *provider = providers[_i];
+    if (!provider_there("completions_cannot_be_read", provider))
+        return;
+    struct end a, b;
+    end_open(&a, provider);
+    end_open(&b, provider);
+    ends_connect(&a, 0, &b, 0);
+    static uint8_t in[1000];
+    ck_assert_int_eq(transport_post_receive(a.transport, 0, in, sizeof(in), NULL, in), 0);
+    end_logged(&a, "");
+    struct fid_cq *queue = ((struct fabric *)a.transport)->cq;
+    struct fi_ops_cq *real = queue->ops, failing = *real;
+    failing.read = read_fails;
+    failing.readfrom = readfrom_fails;
+    queue->ops = &failing;
+    for (int i = 0; i < 1000; i++)
+        end_poll(&a);
+    char lines[16384];
+    ssize_t bytes = read(a.log_fd, lines, sizeof(lines) - 1);
+    ck_assert_int_gt(bytes, 0);
+    lines[bytes] = '\0';
+    int told = 0;
+    for (const char *at = lines; (at = strstr(at, "completion queue: ")) != NULL; at++)
+        told++;
+    ck_assert_msg(told >= 1 && told <= 20, "%d lines", told);
+    bool connected = transport_info(a.transport)->per_peer_receives;
+    const struct transport_event *down = end_find(&a, TRANSPORT_PEER_DOWN);
+    ck_assert_int_eq(down != NULL, connected);
+    ck_assert_int_eq(end_count(&a, TRANSPORT_RETURNED), connected);
+    if (down)
+        ck_assert_ptr_nonnull(strstr(down->text, "completion queue"));
+    queue->ops = real;
+    end_close(&a);
+    end_close(&b);
+}
+END_TEST
+
 /* --- sleeping --- */
 
 START_TEST(descriptor_wakes)
@@ -474,6 +530,7 @@ static Suite *suite(void)
     tcase_add_test(c, information);
     tcase_add_test(c, signals_stay_ours);
     tcase_add_test(c, environment_prepared);
+    tcase_add_loop_test(c, completions_cannot_be_read, 0, PROVIDERS);
     tcase_add_loop_test(c, descriptor_wakes, 0, PROVIDERS);
     suite_add_tcase(s, c);
     return s;

@@ -249,6 +249,22 @@ START_TEST(test_unknown_provider)
 }
 END_TEST
 
+/* What libfabric reads from the environment alone is there before it looks; it says what it finds.
+ */
+START_TEST(test_fabric_environment)
+{
+    static const char *const environment[] = {"FI_LOG_LEVEL=info", NULL};
+    char text[512];
+    snprintf(text, sizeof(text),
+             "{\"socket\": {\"path\": \"%s\"}, \"fabric\": {\"provider\": \"tcp;ofi_rxm\"}}",
+             socket_path);
+    file_write(config_path, text, 0644);
+    struct process *daemon = daemon_begin(environment);
+    wait_text(daemon, "eager_limit=17825792");
+    process_free(daemon);
+}
+END_TEST
+
 static void limit_descriptors(rlim_t soft, rlim_t hard)
 {
     const struct rlimit limit = {soft, hard};
@@ -652,6 +668,7 @@ int main(void)
         test_no_config,
         test_print_config,
         test_unknown_provider,
+        test_fabric_environment,
         test_instruction_set,
         test_soft_limit_of_descriptors,
         test_hard_limit_of_descriptors,

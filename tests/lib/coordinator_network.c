@@ -416,6 +416,17 @@ void network_set_late(struct network *network, uint32_t node, const uint32_t *ra
     network->nodes[node].late_count = count;
 }
 
+uint64_t network_first_job(const struct network *network)
+{
+    ck_assert_uint_gt(network->roster_count, 0);
+    return network->rosters[0].id;
+}
+
+uint32_t network_engine_groups_failed(const struct network *network, uint32_t node)
+{
+    return network->nodes[node].groups_failed;
+}
+
 uint32_t network_engine_jobs(const struct network *network, uint32_t node)
 {
     return network->nodes[node].job_count;

@@ -89,6 +89,7 @@ void network_settle(struct network *network);
 void network_set_late(struct network *network, uint32_t node, const uint32_t *ranks,
                       uint32_t count);
 uint32_t network_engine_jobs(const struct network *network, uint32_t node); /* open in it */
+uint64_t network_first_job(const struct network *network); /* that any engine has seen */
 uint32_t network_engine_attached(const struct network *network, uint32_t node);
 uint32_t network_engine_groups(const struct network *network, uint32_t node);
 /* How often it was told that a rank has left one of the groups, the world apart. */
@@ -99,6 +100,8 @@ uint32_t network_engine_segments(const struct network *network, uint32_t node);
 uint32_t network_segment_descriptors(const struct network *network, uint32_t node);
 /* What it answers from now on: 0, or an error. */
 void network_refuse_segments(struct network *network, uint32_t node, int code);
+/* How often it was told that a group has failed elsewhere. */
+uint32_t network_engine_groups_failed(const struct network *network, uint32_t node);
 /* Its events wait until it is let go. */
 void network_hold_engine(struct network *network, uint32_t node, bool held);
 void network_refuse_job_open(struct network *network, uint32_t node, const char *text);

@@ -49,7 +49,7 @@ struct node {
     struct engine_job_copy jobs[NETWORK_JOBS_MAX];
     uint32_t job_count;
     uint32_t late_ranks[8], late_count;
-    uint32_t failed;
+    uint32_t failed, groups_failed;
     bool held; /* the stand-in engine says nothing */
     char refusal[64];
     uint32_t descriptors; /* made and not dropped */

@@ -38,7 +38,7 @@ void node_configure(struct node *node, uint32_t self, uint32_t count, uint32_t t
 void node_start(struct node *node)
 {
     struct error error = {0};
-    int result = engine_start(&node->engine, &node->config, &node->log, &error);
+    int result = engine_start(&node->engine, &node->config, NULL, &node->log, &error);
     EXPECT_MSG(result == 0, "%s", error.text);
 }
 

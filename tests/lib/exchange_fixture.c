@@ -211,7 +211,7 @@ void fixture_peer_down(struct fixture *fixture, uint32_t node)
 
 void fixture_destroy(struct fixture *fixture)
 {
-    struct exchange_job_totals jobs[16];
+    struct engine_job_status jobs[16];
     uint32_t count = exchange_job_totals(fixture->exchange, jobs, 16);
     for (uint32_t i = 0; i < count; i++)
         exchange_job_close(fixture->exchange, jobs[i].job);

@@ -35,7 +35,7 @@ void virtual_trace_tick(struct virtual_cluster *cluster, void *what, uint64_t nu
 {
     struct virtual_node *node = what;
     exchange_trace_stop(node->exchange, node->traces, TRACE_END_ASKED);
-    struct exchange_job_totals jobs[8];
+    struct engine_job_status jobs[8];
     uint32_t count = exchange_job_totals(node->exchange, jobs, 8);
     count = count < 8 ? count : 8;
     if (number % 2 == 0 && count > 0) {

@@ -96,6 +96,51 @@ START_TEST(test_rank_left_overtakes_group_open)
 }
 END_TEST
 
+/* All ranks' first collective can fail where the job is ready, while it is not yet so elsewhere:
+ * what comes from there, or from the engine of this node, is told once the ranks have joined. */
+START_TEST(test_group_fails_before_the_job_is_ready)
+{
+    struct network_worker *workers[4];
+    const char *name = network_name_at(network, 0);
+    struct error error = {0};
+    network_hold_engine(network, 2, true);
+    for (int32_t rank = 0; rank < 4; rank++)
+        workers[rank] =
+            network_join(network, rank < 2 ? 0 : (uint32_t)rank - 1, name, 4, rank, -1, 0);
+    network_settle(network);
+    struct coordinator *coordinator = network_coordinator(network, 1);
+    uint64_t job = network_first_job(network);
+    if (_i == 0) {
+        struct message failed = {.type = MESSAGE_GROUP_FAILED,
+                                 .job_id = job,
+                                 .code = ERR_MISMATCH,
+                                 .text = "the ranks disagree"};
+        ck_assert_int_eq(
+            coordinator_peer_message(coordinator, network_now(network), 2, &failed, &error), 0);
+        ck_assert_uint_eq(network_engine_groups_failed(network, 1), 1);
+    } else {
+        coordinator_group_failed(coordinator, network_now(network), job, 0, ERR_MISMATCH,
+                                 "the ranks disagree");
+        network_settle(network); /* the others hear it before they are ready, too */
+        ck_assert_uint_eq(network_engine_groups_failed(network, 0), 1);
+        ck_assert_uint_eq(network_engine_groups_failed(network, 1), 0);
+    }
+    for (int rank = 0; rank < 4; rank++)
+        ck_assert(workers[rank]->state == CLIENT_JOINING && !workers[rank]->failed);
+    network_hold_engine(network, 2, false);
+    network_settle(network);
+    for (int rank = 0; rank < 4; rank++) {
+        ck_assert_int_eq(workers[rank]->state, CLIENT_JOINED);
+        bool told = _i == 1 || rank == 2; /* the message of case 0 was for node 1 alone */
+        ck_assert_uint_eq(workers[rank]->failed_count, told);
+        if (told) {
+            ck_assert_int_eq(workers[rank]->failure.code, ERR_MISMATCH);
+            network_assert_text(workers[rank], "the ranks disagree");
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coordinator_group");
@@ -104,6 +149,7 @@ int main(void)
     tcase_add_loop_test(cases, test_group_ready_too_late, 0, 3);
     tcase_add_loop_test(cases, test_rank_leaves_while_group_opens, 0, 3);
     tcase_add_test(cases, test_rank_left_overtakes_group_open);
+    tcase_add_loop_test(cases, test_group_fails_before_the_job_is_ready, 0, 2);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

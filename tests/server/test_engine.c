@@ -306,7 +306,7 @@ static void expect_no_start(struct node *node, int code, const char *words)
     int before = descriptor_count();
     struct error error = {0};
     struct engine *untouched = NULL;
-    int result = engine_start(&untouched, &node->config, &node->log, &error);
+    int result = engine_start(&untouched, &node->config, NULL, &node->log, &error);
     ck_assert_msg(result == code && error.code == code, "%d: %s", result, error.text);
     ck_assert_msg(strstr(error.text, words) != NULL, "%s", error.text);
     ck_assert_ptr_null(untouched);
@@ -372,7 +372,7 @@ START_TEST(what_cannot_start_says_why)
     strcpy(node.config.provider, "carrier-pigeon");
     struct error error = {0};
     struct engine *engine = NULL;
-    ck_assert_int_lt(engine_start(&engine, &node.config, &node.log, &error), 0);
+    ck_assert_int_lt(engine_start(&engine, &node.config, NULL, &node.log, &error), 0);
     ck_assert_ptr_nonnull(strstr(error.text, "carrier-pigeon"));
     ck_assert_ptr_null(engine);
     engine_stop(NULL);

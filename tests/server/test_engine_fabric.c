@@ -373,6 +373,64 @@ START_TEST(a_send_that_is_refused_fails_its_group)
 }
 END_TEST
 
+/* --- sends that fail later -------------------------------------------------------------------- */
+
+static const struct transport_ops *real_ops;
+
+/* The fabric's poll, with every send failed. */
+static int poll_failing_sends(struct transport *transport, struct transport_event *events, int room)
+{
+    int count = real_ops->poll(transport, events, room);
+    for (int i = 0; i < count; i++) {
+        if (events[i].type == TRANSPORT_SENT)
+            events[i].status = ERR_LOST;
+    }
+    return count;
+}
+
+/* Datagram endpoints: the peer stays, and would be waited for. Connected ones tell of the peer's
+ * end, and whoever hears of that fails its jobs; so does whoever has given the peer up. */
+START_TEST(a_send_that_fails_later_fails_its_group)
+{
+    struct half half;
+    uint8_t message[WIRE_HEADER_BYTES], place[WIRE_HEADER_BYTES];
+    bool shared = _i != 1, dropped_before = _i == 2;
+    half_start(&half, shared);
+    while (engine_poll_transport(&half.engine, 1))
+        continue;
+    EXPECT(transport_post_receive(half.other, 0, place, sizeof(place), NULL, NULL) == 0);
+    take_part(&half);
+    take_part_there(&half, message);
+    ck_assert_uint_eq(half.engine.sends_posted, 1);
+    real_ops = half.engine.transport->ops;
+    struct transport_ops failing = *real_ops;
+    failing.poll = poll_failing_sends;
+    half.engine.transport->ops = &failing;
+    deliver(&half);
+    if (dropped_before) { /* and connected again, before the fabric is looked at */
+        transport_disconnect(half.engine.transport, 1);
+        engine_drop_peer(&half.engine, 1);
+        command_connect(&half);
+        ck_assert(engine_take_commands(&half.engine));
+    }
+    ck_assert(engine_poll_transport(&half.engine, 3));
+    ck_assert_uint_eq(half.engine.sends_posted, 0);
+    exchange_run(half.engine.exchange);
+    struct engine_event *event = next_event(&half);
+    ck_assert_int_eq(event != NULL, _i == 0);
+    if (event) {
+        ck_assert_int_eq(event->type, ENGINE_GROUP_FAILED);
+        ck_assert_int_eq(event->code, ERR_LOST);
+        ck_assert_msg(strstr(event->text, "a message to node b could not be sent"), "%s",
+                      event->text);
+        engine_event_free(event);
+    }
+    ck_assert_ptr_null(next_event(&half));
+    half.engine.transport->ops = real_ops;
+    half_stop(&half);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_fabric");
@@ -382,6 +440,7 @@ int main(void)
     tcase_add_test(tests, a_late_datagram_costs_nothing);
     tcase_add_loop_test(tests, a_send_that_is_refused_fails_its_group, 0,
                         sizeof(refusals) / sizeof(refusals[0]));
+    tcase_add_loop_test(tests, a_send_that_fails_later_fails_its_group, 0, 3);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

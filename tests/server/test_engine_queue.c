@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "tests/lib/suite.h"
 
@@ -44,6 +45,36 @@ START_TEST(commands_come_in_order_and_the_descriptor_tells)
     }
     engine_queue_clear(&queue);
     ck_assert_int_eq(queue.descriptor, -1);
+    engine_queue_clear(&queue);
+}
+END_TEST
+
+/* One system call for many items, and none of a taker who finds nothing. */
+START_TEST(the_descriptor_rings_once)
+{
+    struct engine_queue queue;
+    ck_assert_int_eq(engine_queue_init(&queue, NULL), 0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 3; i++)
+            engine_queue_put_command(&queue, engine_command_create(COMMAND_DRAIN));
+        engine_queue_wake(&queue);
+        uint64_t count = 0;
+        ck_assert_int_eq(read(queue.descriptor, &count, sizeof(count)), sizeof(count));
+        ck_assert_uint_eq(count, 1);
+        ck_assert_int_eq(write(queue.descriptor, &count, sizeof(count)), sizeof(count));
+        for (int i = 0; i < 3; i++)
+            engine_command_free(engine_queue_take_command(&queue));
+        ck_assert_ptr_null(engine_queue_take_command(&queue));
+        ck_assert(!rings(&queue));
+        engine_queue_wake(&queue); /* an empty one, too */
+        ck_assert(rings(&queue));
+        ck_assert_ptr_null(engine_queue_take_command(&queue));
+        ck_assert(!rings(&queue));
+    }
+    uint64_t one = 1; /* that the queue does not know of */
+    ck_assert_int_eq(write(queue.descriptor, &one, sizeof(one)), sizeof(one));
+    ck_assert_ptr_null(engine_queue_take_command(&queue));
+    ck_assert(rings(&queue)); /* not looked at */
     engine_queue_clear(&queue);
 }
 END_TEST
@@ -143,6 +174,7 @@ int main(void)
     TCase *tests = tcase_create("engine_queue");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, commands_come_in_order_and_the_descriptor_tells);
+    tcase_add_test(tests, the_descriptor_rings_once);
     tcase_add_test(tests, events_come_in_order_and_the_descriptor_tells);
     tcase_add_test(tests, new_ones_are_zero);
     tcase_add_test(tests, a_sleeping_thread_gets_everything);

@@ -575,7 +575,7 @@ START_TEST(figures_are_kept)
 {
     struct fixture *fixture = four_ranks(0);
     fixture_submit_sum(fixture, 0, 0, COUNT);
-    struct exchange_job_totals job;
+    struct engine_job_status job;
     ck_assert_uint_eq(exchange_job_totals(fixture->exchange, &job, 1), 1);
     ck_assert_uint_eq(job.slowest_rank, UINT32_MAX);
     ck_assert_uint_eq(job.bytes_submitted, 256);
@@ -607,6 +607,31 @@ START_TEST(figures_are_kept)
 }
 END_TEST
 
+/* All at once, each once: those that are closing already, or cannot go yet, keep nobody busy. */
+START_TEST(closing_all_jobs_leaves_what_is_under_way)
+{
+    enum { MORE = 80 };
+    struct fixture_options options = {.nodes = 1, .ranks = 2, .rank_nodes = {0, 0}, .weights = {1}};
+    struct fixture *fixture = fixture_create(&options);
+    for (uint64_t i = 0; i < MORE; i++)
+        ck_assert_int_eq(fixture_open_job(fixture, 0x1000 + i), 0);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        fixture_submit_sum(fixture, rank, 0, COUNT);
+    ck_assert_uint_eq(fixture->task_count, 1);
+    struct exchange_totals totals;
+    for (int again = 0; again < 2; again++) {
+        exchange_close_jobs(fixture->exchange);
+        exchange_totals(fixture->exchange, &totals);
+        ck_assert_uint_eq(totals.jobs, 1);
+        ck_assert(fixture->attached[0] && fixture->attached[1]);
+    }
+    fixture_all_reduced(fixture);
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.jobs, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("exchange");
@@ -631,6 +656,7 @@ int main(void)
     tcase_add_test(tests, the_oldest_goes_however_much_others_have_under_way);
     tcase_add_test(tests, smaller_priorities_go_first_then_older_ones);
     tcase_add_test(tests, figures_are_kept);
+    tcase_add_test(tests, closing_all_jobs_leaves_what_is_under_way);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

@@ -83,7 +83,7 @@ START_TEST(a_failed_job_moves_no_more)
     struct exchange_totals totals;
     exchange_totals(fixture->exchange, &totals);
     ck_assert_uint_eq(totals.slots, 0);
-    struct exchange_job_totals job;
+    struct engine_job_status job;
     exchange_job_totals(fixture->exchange, &job, 1);
     ck_assert(job.failed);
     uint32_t ranks[] = {0, 1};

@@ -1,6 +1,7 @@
 /* Chunk buffers: what groups are promised, receives that stay and return, memory that is lacking.
  */
 #include "common/window.h"
+#include "server/exchange_private.h"
 #include "tests/lib/exchange_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -285,6 +286,27 @@ START_TEST(what_lacked_memory_is_tried_again)
 }
 END_TEST
 
+/* Memory that this node lacks is no fault of the peer whose message wants it: the group fails, the
+ * connection stays. */
+START_TEST(a_message_that_there_is_no_memory_for_fails_its_group)
+{
+#ifdef SHOAL_SANITIZED
+    suite_skip("a_message_that_there_is_no_memory_for_fails_its_group",
+               "sanitizers end what malloc refuses");
+    return;
+#endif
+    struct fixture *fixture = two_and_one(0);
+    struct slab *slots = &fixture->exchange->jobs->groups->slot_slab;
+    struct slab kept = *slots;
+    *slots = (struct slab){.object_bytes = SIZE_MAX / 64}; /* more than malloc gives */
+    ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
+    fixture_expect_failure(fixture, ERR_MEMORY, "no memory for a slot");
+    ck_assert_uint_eq(fixture_posted(fixture, 1), 10); /* the receive is posted again */
+    *slots = kept;
+    fixture_destroy(fixture);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("exchange_memory");
@@ -298,6 +320,7 @@ int main(void)
     tcase_add_test(tests, a_held_buffer_outlives_its_sender);
     tcase_add_test(tests, missing_receives_are_made_up_for);
     tcase_add_loop_test(tests, what_lacked_memory_is_tried_again, 0, 2);
+    tcase_add_test(tests, a_message_that_there_is_no_memory_for_fails_its_group);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

@@ -276,6 +276,35 @@ START_TEST(what_is_open_at_the_end_is_shown)
 }
 END_TEST
 
+/* A send that nobody asks for, a receive whose data does not come, and one within the node that
+ * lacks its receiver. */
+START_TEST(sends_that_are_open_at_the_end_are_shown)
+{
+    static const uint32_t ways[][3] = {{0, 2, 0}, {2, 0, 0}, {0, 1, 0}}; /* from, to, who asks */
+    struct fixture *fixture = three_ranks(1);
+    start(fixture, 100);
+    const uint32_t *way = ways[_i];
+    struct arena_submission ask = fixture_ask(fixture, way[2], WIRE_SEND_SEQUENCE, COUNT);
+    ask.kind = COLLECTIVE_SEND;
+    ask.op = 0;
+    ask.block = 1 + way[0] * 3 + way[1];
+    ck_assert_int_eq(fixture_submit(fixture, way[2], &ask), 0);
+    fixture_all_sent(fixture);
+    struct trace *trace = stop(fixture);
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < trace->count; i++)
+        open += (trace->records[i].flags & TRACE_FLAG_OPEN) != 0;
+    /* The send and what it waits for: also as this node, which owns what is sent from it, sees it.
+     */
+    ck_assert_uint_eq(open, _i == 0 ? 3 : 2);
+    ck_assert_uint_eq(find(trace, TRACE_COLLECTIVE)->kind, COLLECTIVE_SEND);
+    ck_assert_uint_eq(find(trace, TRACE_COLLECTIVE)->flags, TRACE_FLAG_OPEN);
+    find(trace, _i == 2 ? TRACE_ARRIVE : TRACE_AT_OWNER);
+    trace_free(trace);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 START_TEST(what_began_before_is_cut)
 {
     struct fixture *fixture = three_ranks(1);
@@ -542,6 +571,7 @@ int main(void)
     tcase_add_test(tests, data_of_one_rank_is_delivered);
     tcase_add_test(tests, a_task_has_the_time_of_who_did_it);
     tcase_add_test(tests, what_is_open_at_the_end_is_shown);
+    tcase_add_loop_test(tests, sends_that_are_open_at_the_end_are_shown, 0, 3);
     tcase_add_test(tests, what_began_before_is_cut);
     tcase_add_test(tests, times_of_an_earlier_trace_are_cut);
     tcase_add_test(tests, without_room_records_are_dropped);

@@ -1,5 +1,6 @@
 /* Sends from rank to rank: what a node sends, gets and gives its ranks, in which order, how much at
  * once, and what is refused. */
+#include "server/exchange_private.h"
 #include "tests/lib/exchange_fixture_blocks.h"
 #include "tests/lib/suite.h"
 
@@ -529,6 +530,24 @@ START_TEST(a_group_that_fails_gives_back)
 }
 END_TEST
 
+/* --- finding ---------------------------------------------------------------------------------- */
+
+/* Sends that differ in one number alone, be it the tag, are not all looked for in one place. */
+START_TEST(what_differs_in_one_number_spreads)
+{
+    enum { KEYS = 4 * SLOT_BUCKETS };
+    uint32_t longest = 0, keys_in[SLOT_BUCKETS] = {0};
+    for (uint32_t i = 0; i < KEYS; i++) {
+        uint64_t sequence = _i == 0 ? number(i, 7) : _i == 1 ? number(3, i) : 1;
+        uint32_t bucket = group_bucket(sequence, _i == 2 ? i : 1, _i == 3 ? i : 0, SLOT_BUCKETS);
+        ck_assert_uint_lt(bucket, SLOT_BUCKETS);
+        if (++keys_in[bucket] > longest)
+            longest = keys_in[bucket];
+    }
+    ck_assert_uint_le(longest, 4 * KEYS / SLOT_BUCKETS);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("exchange_transfer");
@@ -557,6 +576,7 @@ int main(void)
     tcase_add_test(ends, a_sender_that_leaves);
     tcase_add_loop_test(ends, a_sender_that_leaves_what_was_asked_for, 0, 2);
     tcase_add_test(ends, a_group_that_fails_gives_back);
+    tcase_add_loop_test(ends, what_differs_in_one_number_spreads, 0, 4);
     suite_add_tcase(suite, ends);
     return suite_main(suite);
 }

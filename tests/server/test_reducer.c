@@ -1,11 +1,14 @@
 #include "server/reducer.h"
 
 #include <poll.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "common/reduce_kernels.h"
 #include "tests/lib/suite.h"
 
 #define EXPECT(condition)                                                                          \
@@ -16,6 +19,7 @@
 
 #define LARGE 16384u /* elements: well above what the submitter does itself */
 #define SMALL 16u
+#define PATIENCE_S 20
 
 /* One sum of two arrays into a third. */
 struct work {
@@ -117,6 +121,52 @@ START_TEST(what_was_submitted_is_done_at_the_end)
     for (uint32_t i = 0; i < WORKS; i++)
         work_check(&works[i]);
     free(works);
+    stop(reducer, descriptor);
+}
+END_TEST
+
+/* A kernel that says that it has begun, and goes on when it may. */
+static sem_t begun, may_end;
+
+static void kernel_waits(void *out, const void *const *in, unsigned inputs, size_t at, size_t count,
+                         uint32_t divisor)
+{
+    (void)out, (void)in, (void)inputs, (void)count, (void)divisor;
+    if (at > 0)
+        return; /* a task is several blocks */
+    sem_post(&begun);
+    sem_wait(&may_end);
+}
+
+static bool has_begun(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PATIENCE_S;
+    return sem_timedwait(&begun, &until) == 0;
+}
+
+/* No task waits behind one that is being done while a thread has nothing to do. */
+START_TEST(an_idle_thread_takes_the_next_task)
+{
+    enum { THREADS = 3 };
+    static const struct reduce_kernels waiting = {.run[DTYPE_F32][REDUCE_SUM] = kernel_waits};
+    struct reducer *reducer = NULL;
+    int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    EXPECT(sem_init(&begun, 0, 0) == 0 && sem_init(&may_end, 0, 0) == 0);
+    EXPECT(reducer_start(&reducer, &waiting, THREADS, descriptor, NULL, NULL) == 0);
+    struct work works[THREADS];
+    for (uint32_t i = 0; i < THREADS; i++) {
+        work_init(&works[i], i, LARGE);
+        reducer_submit(reducer, &works[i].task);
+        ck_assert_msg(has_begun(), "task %u waits for another one", i);
+    }
+    for (uint32_t i = 0; i < THREADS; i++)
+        sem_post(&may_end);
+    for (uint32_t i = 0; i < THREADS; i++)
+        take(reducer, descriptor);
+    for (uint32_t i = 0; i < THREADS; i++)
+        free(works[i].data);
     stop(reducer, descriptor);
 }
 END_TEST
@@ -314,6 +364,7 @@ int main(void)
     TCase *tests = tcase_create("reducer");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, what_was_submitted_is_done_at_the_end, 0, 3);
+    tcase_add_test(tests, an_idle_thread_takes_the_next_task);
     tcase_add_test(tests, without_threads_the_submitter_does_it);
     tcase_add_test(tests, small_tasks_are_done_at_once);
     tcase_add_loop_test(tests, every_task_comes_back_once, 0, 4);

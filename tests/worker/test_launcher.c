@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/env.h"
 #include "tests/lib/suite.h"
 #include "worker/programs/launcher.h"
 #include "worker/programs/output.h"
@@ -114,7 +115,7 @@ START_TEST(test_mode)
     struct launch_options options = {0};
     const char *path;
     ck_assert_int_eq(launch_mode(&options, NULL, &path), LAUNCH_IF_ANSWERS);
-    ck_assert_str_eq(path, LAUNCH_DEFAULT_SOCKET);
+    ck_assert_str_eq(path, SHOAL_DEFAULT_SOCKET);
     ck_assert_int_eq(launch_mode(&options, "", &path), LAUNCH_IF_ANSWERS);
     ck_assert_int_eq(launch_mode(&options, "/a", &path), LAUNCH_GIVEN);
     ck_assert_str_eq(path, "/a");

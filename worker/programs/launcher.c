@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/env.h"
 #include "common/number_text.h"
 
 const char *launch_usage(void)
@@ -29,7 +30,7 @@ const char *launch_usage(void)
            "  --help, --version\n"
            "\n"
            "Without --nodes, the daemon at SHOAL_SOCKET is used, or the one "
-           "at\n" LAUNCH_DEFAULT_SOCKET " if it answers, else one is started.\n"
+           "at\n" SHOAL_DEFAULT_SOCKET " if it answers, else one is started.\n"
            "The exit code is the first failing rank's, 128 + its signal if it was killed.\n";
 }
 
@@ -180,7 +181,7 @@ enum launch_mode launch_mode(const struct launch_options *options, const char *s
         *socket_path = socket_variable;
         return LAUNCH_GIVEN;
     }
-    *socket_path = LAUNCH_DEFAULT_SOCKET;
+    *socket_path = SHOAL_DEFAULT_SOCKET;
     return LAUNCH_IF_ANSWERS;
 }
 

@@ -11,7 +11,6 @@
 #define LAUNCH_RANKS_MAX 4096
 #define LAUNCH_NODES_MAX 64
 #define LAUNCH_JOB_BYTES 64
-#define LAUNCH_DEFAULT_SOCKET "/run/shoal/shoald.sock"
 
 /* Strings and the command belong to argv. */
 struct launch_options {
