@@ -118,6 +118,14 @@ static void wait_for_ring(struct shoal_job *job)
     pthread_mutex_lock(&job->lock);
 }
 
+bool progress_device_land(struct shoal_job *job)
+{
+    if (!job->device || !device_queue_copying(job->device))
+        return false;
+    wait_for_ring(job);
+    return true;
+}
+
 void progress_device_stop(struct shoal_job *job)
 {
     struct device_queue *queue = job->device;

@@ -26,6 +26,10 @@ bool progress_device_poll(struct shoal_job *job);
  * with *copy, if it is none of the device's, or PROGRESS_MOVED. */
 enum progress_result progress_device_copy(struct shoal_job *job, struct progress_copy *copy);
 
+/* The driver: false when no copy is under way; else something may have come to its end now, after a
+ * short wait at most, and progress_device_poll will tell. */
+bool progress_device_land(struct shoal_job *job);
+
 /* Of a job that has failed and has no other driver any more: let copies end and streams come past
  * their waits, for a bounded time. What the device may still write to, or a stream look at, then
  * must stay as long as the process (device_stuck). */

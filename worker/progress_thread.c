@@ -20,7 +20,8 @@
 #define PING_SHARE 3u
 /* The most that a poll does at once: it is not to keep its caller while there is a lot to do. */
 #define POLL_STEPS_MAX PROGRESS_SHARED_SLOTS_MAX
-#define LAST_STEPS_MAX 10000u /* a chunk each, before a job fails */
+#define LAST_STEPS_MAX 10000u /* a chunk each, before a group or the job fails */
+#define LANDING_MS 1000u      /* for which a device's copies are waited for then */
 
 static void eventfd_ring(int fd)
 {
@@ -174,24 +175,27 @@ static void answer_opening(struct shoal_job *job, struct message *message)
 
 static bool step(struct shoal_job *job);
 
-/* The socket may be read before the ring: what the daemon had done by then is done all the same.
- * The caller drives. */
+/* The socket may be read before the ring: what the daemon had done by then is done all the same,
+ * also when it has still to be copied to a device. The caller drives. */
 static void take_what_is_done(struct shoal_job *job)
 {
-    for (unsigned steps = 0; steps < LAST_STEPS_MAX && step(job); steps++)
-        ;
+    uint64_t deadline_ns = clock_now_ns() + LANDING_MS * NS_PER_MS;
+    for (unsigned steps = 0; steps < LAST_STEPS_MAX; steps++) {
+        if (!step(job) && (clock_now_ns() >= deadline_ns || !progress_device_land(job)))
+            return;
+    }
 }
 
 static void fail_as_told(struct shoal_job *job, const struct message *message)
 {
     struct error error;
     error_set(&error, message->code < 0 ? message->code : ERR_LOST, "%s", message->text);
+    take_what_is_done(job);
     if (message->group < 0) {
-        take_what_is_done(job);
         progress_thread_fail(job, &error);
         return;
     }
-    struct shoal_group *group;
+    struct shoal_group *group; /* callbacks have been called since: it is looked up now */
     DL_SEARCH_SCALAR(job->groups, group, core.number, (uint32_t)message->group);
     if (group) /* else it was closed meanwhile */
         progress_fail_group(&job->progress, &group->core, &error, clock_now_ns());

@@ -90,6 +90,60 @@ START_TEST(test_disagreement_fails_the_group_alone)
 }
 END_TEST
 
+static void *wait_well(void *request)
+{
+    GOOD(shoal_wait(request, -1));
+    return NULL;
+}
+
+/* Under the lock, with the driver asleep: whatever comes now it finds all at once. */
+static void lock_sleeping(shoal_job *job)
+{
+    for (bool sleeping = false; !sleeping; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        sleeping = job->driver_sleeping;
+        if (!sleeping)
+            pthread_mutex_unlock(&job->lock);
+    }
+}
+
+static bool something_in_ring(const shoal_job *job)
+{
+    struct arena_header *header = (struct arena_header *)(void *)job->arena.base;
+    return atomic_load(&header->completion_tail) != job->arena.completion_index;
+}
+
+/* The last collective's end lies in the ring, and the end of its group, or of the job, in the
+ * socket, which is read first. */
+START_TEST(test_done_before_the_end)
+{
+    const char *const ends[] = {
+        "{\"type\":\"failed\",\"group\":1,\"code\":-5,\"text\":\"rank 7 is gone\"}\n",
+        "{\"type\":\"failed\",\"group\":-1,\"code\":-5,\"text\":\"rank 7 is gone\"}\n"};
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    shoal_group *group;
+    shoal_request *request;
+    pthread_t waits;
+    GOOD(shoal_open(&options, &job));
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
+    fake_daemon_hold(daemon, true);
+    GOOD(shoal_barrier(group, &request));
+    pthread_create(&waits, NULL, wait_well, request);
+    lock_sleeping(job);
+    fake_daemon_say(daemon, ends[_i]);
+    fake_daemon_hold(daemon, false);
+    while (!something_in_ring(job))
+        sched_yield();
+    pthread_mutex_unlock(&job->lock);
+    pthread_join(waits, NULL);
+    BAD(shoal_barrier(group, NULL), SHOAL_ELOST, "rank 7 is gone");
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 static uint64_t free_bytes(shoal_job *job)
 {
     pthread_mutex_lock(&job->lock);
@@ -406,6 +460,7 @@ int main(void)
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
     tcase_add_test(cases, test_busy_driver_looks_at_its_deadline);
     tcase_add_test(cases, test_disagreement_fails_the_group_alone);
+    tcase_add_loop_test(cases, test_done_before_the_end, 0, 2);
     tcase_add_test(cases, test_closing_a_failed_group_harms_nothing_else);
     tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
     tcase_add_test(cases, test_daemon_dies);

@@ -1,0 +1,121 @@
+/* Calls of several threads that meet on a device, on the stand-in for CUDA's driver. */
+#include "worker/shoal.h"
+
+#include "tests/lib/cuda_stand_in.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/world.h"
+#include "worker/job.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+static void open_device(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
+    GOOD(shoal_device_open(member->job, &options));
+}
+
+static void run(const struct fake_daemon_options *options, void (*body)(struct member *))
+{
+    world_run(options, body);
+    struct stand_in_live live = stand_in_open()->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+    ck_assert_int_eq(live.registrations + live.allocations, 0);
+}
+
+enum { COUNT = 100 };
+
+static float *constant(struct member *member, float value)
+{
+    float values[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        values[i] = value;
+    float *memory = shoal_device_alloc(member->job, sizeof(values));
+    ck_assert_msg(memory != NULL, "%s", shoal_error_text());
+    GOOD(shoal_device_copy(member->job, memory, values, sizeof(values)));
+    return memory;
+}
+
+static void expect_constant(struct member *member, const float *memory, float value)
+{
+    float got[COUNT];
+    GOOD(shoal_device_copy(member->job, got, memory, sizeof(got)));
+    for (size_t i = 0; i < COUNT; i++)
+        EXPECT(got[i] == value);
+}
+
+/* --- the end of a group -------------------------------------------------------------------- */
+
+static void *wait_well(void *request)
+{
+    GOOD(shoal_wait(request, -1));
+    return NULL;
+}
+
+/* Under the lock, with the driver asleep and nothing under way on the device. */
+static void lock_sleeping(shoal_job *job)
+{
+    for (bool sleeping = false; !sleeping; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        sleeping = job->driver_sleeping && !device_queue_busy(job->device);
+        if (!sleeping)
+            pthread_mutex_unlock(&job->lock);
+    }
+}
+
+/* The driver finds the result's arrival and the end of the group at once: the result still gets to
+ * the device. */
+static void check_done_before_the_end(struct member *member)
+{
+    struct fake_daemon *daemon = member->world->daemon;
+    shoal_job *job = member->job;
+    struct arena_header *header = (struct arena_header *)(void *)job->arena.base;
+    shoal_group *group;
+    shoal_request *request;
+    pthread_t waits;
+    open_device(member);
+    float *data = constant(member, 3), *result = constant(member, 0);
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
+    fake_daemon_hold(daemon, true);
+    GOOD(shoal_group_set_stream(group, SHOAL_MEMORY_DEVICE, NULL));
+    GOOD(shoal_all_reduce(group, data, result, COUNT, SHOAL_F32, SHOAL_SUM, &request));
+    pthread_create(&waits, NULL, wait_well, request);
+    while (fake_daemon_staged_chunks(daemon) < 1)
+        sched_yield();
+    lock_sleeping(job);
+    fake_daemon_say(daemon,
+                    "{\"type\":\"failed\",\"group\":1,\"code\":-5,\"text\":\"rank 7 is gone\"}\n");
+    fake_daemon_hold(daemon, false);
+    /* The chunk, and the end of the request. */
+    while (atomic_load(&header->completion_tail) - job->arena.completion_index < 2)
+        sched_yield();
+    pthread_mutex_unlock(&job->lock);
+    pthread_join(waits, NULL);
+    expect_constant(member, result, 3);
+    BAD(shoal_barrier(group, NULL), SHOAL_ELOST, "rank 7 is gone");
+    shoal_device_free(job, data);
+    shoal_device_free(job, result);
+}
+
+START_TEST(test_done_before_the_end)
+{
+    stand_in_open()->seed((uint64_t)_i);
+    run(&(struct fake_daemon_options){.world_size = 1}, check_done_before_the_end);
+}
+END_TEST
+
+int main(void)
+{
+    if (stand_in_missing()) {
+        suite_skip("device_threads", "%s", stand_in_missing());
+        return EXIT_SUCCESS;
+    }
+    Suite *suite = suite_create("device_threads");
+    TCase *cases = tcase_create("device_threads");
+    tcase_set_timeout(cases, 120);
+    tcase_add_loop_test(cases, test_done_before_the_end, 0, 3);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}
