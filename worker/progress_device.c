@@ -126,6 +126,21 @@ bool progress_device_land(struct shoal_job *job)
     return true;
 }
 
+static void let_copies_end(struct shoal_job *job, uint64_t deadline_ns)
+{
+    while (device_queue_copying(job->device) && clock_now_ns() < deadline_ns) {
+        if (!progress_device_poll(job))
+            wait_for_ring(job);
+        progress_thread_tell(job);
+    }
+}
+
+void progress_device_settle(struct shoal_job *job)
+{
+    if (job->device)
+        let_copies_end(job, clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS);
+}
+
 void progress_device_stop(struct shoal_job *job)
 {
     struct device_queue *queue = job->device;
@@ -134,11 +149,7 @@ void progress_device_stop(struct shoal_job *job)
     if (!queue)
         return;
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
-    while (device_queue_copying(queue) && clock_now_ns() < deadline_ns) {
-        if (!progress_device_poll(job))
-            wait_for_ring(job);
-        progress_thread_tell(job);
-    }
+    let_copies_end(job, deadline_ns);
     job->device_stuck = device_queue_copying(queue);
     if (!job->device_stuck && device_queue_ring_waits(queue, &waits, &error) == 0 && waits) {
         while (device_queue_ringing_waits(queue) && clock_now_ns() < deadline_ns) {

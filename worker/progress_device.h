@@ -30,9 +30,12 @@ enum progress_result progress_device_copy(struct shoal_job *job, struct progress
  * short wait at most, and progress_device_poll will tell. */
 bool progress_device_land(struct shoal_job *job);
 
-/* Of a job that has failed and has no other driver any more: let copies end and streams come past
- * their waits, for a bounded time. What the device may still write to, or a stream look at, then
- * must stay as long as the process (device_stuck). */
+/* Of a job that has failed and has no other driver any more: let copies end, and so its requests,
+ * for a bounded time; */
+void progress_device_settle(struct shoal_job *job);
+/* and, when no call is under way any more, streams come past their waits, for a bounded time. What
+ * the device may still write to, or a stream look at, then must stay as long as the process
+ * (device_stuck). */
 void progress_device_stop(struct shoal_job *job);
 
 #endif

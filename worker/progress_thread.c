@@ -451,7 +451,7 @@ int progress_thread_start(struct shoal_job *job, struct error *error)
     return 0;
 }
 
-void progress_thread_stop(struct shoal_job *job)
+void progress_thread_stop(struct shoal_job *job, const struct error *error)
 {
     pthread_mutex_lock(&job->lock);
     job->closing = true;
@@ -459,9 +459,14 @@ void progress_thread_stop(struct shoal_job *job)
     eventfd_ring(job->wake_fd);
     pthread_cond_broadcast(&job->changed);
     pthread_cond_signal(&job->background);
-    while (job->calls > 0 || job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
+    while (job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
         pthread_cond_wait(&job->changed, &job->lock);
     job->driver = JOB_DRIVER_WAITER;
+    /* A call may be held up by a stream that is full and goes on when requests are over. */
+    progress_thread_fail(job, error);
+    progress_device_settle(job);
+    while (job->calls > 0)
+        pthread_cond_wait(&job->changed, &job->lock);
     pthread_mutex_unlock(&job->lock);
     if (job->thread_started)
         pthread_join(job->thread, NULL);

@@ -106,6 +106,82 @@ START_TEST(test_done_before_the_end)
 }
 END_TEST
 
+/* --- closing under a call ------------------------------------------------------------------ */
+
+struct fixture {
+    struct fake_daemon *daemon;
+    shoal_job *job;
+    void *stream; /* the test's */
+    shoal_request *request;
+    float *memory;
+};
+
+static void fixture_open(struct fixture *fixture)
+{
+    const struct stand_in *cuda = stand_in_open();
+    fixture->daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(fixture->daemon, 1);
+    struct shoal_device_options device = {.struct_size = sizeof(device), .library = cuda->path};
+    GOOD(shoal_open(&options, &fixture->job));
+    GOOD(shoal_device_open(fixture->job, &device));
+    GOOD(shoal_group_set_stream(shoal_world(fixture->job), SHOAL_MEMORY_DEVICE, NULL));
+    fixture->memory = shoal_device_alloc(fixture->job, COUNT * sizeof(float));
+    ck_assert_ptr_nonnull(fixture->memory);
+    /* One that does not end. */
+    fake_daemon_hold(fixture->daemon, true);
+    GOOD(shoal_all_reduce(shoal_world(fixture->job), fixture->memory, fixture->memory, COUNT,
+                          SHOAL_F32, SHOAL_SUM, &fixture->request));
+    fixture->stream = cuda->stream_make();
+}
+
+/* The job is closed by now, and its memory on the device with it. */
+static void fixture_close(struct fixture *fixture)
+{
+    const struct stand_in *cuda = stand_in_open();
+    cuda->stream_drop(fixture->stream);
+    fake_daemon_stop(fixture->daemon);
+    struct stand_in_live live = cuda->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events + live.registrations, 0);
+}
+
+static void *close_job(void *job)
+{
+    GOOD(shoal_close(job));
+    return NULL;
+}
+
+static void *reduce_until_closed(void *argument)
+{
+    const struct fixture *fixture = argument;
+    shoal_group *world = shoal_world(fixture->job);
+    shoal_request *request;
+    GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, fixture->stream));
+    BAD(shoal_all_reduce(world, fixture->memory, fixture->memory, 1, SHOAL_F32, SHOAL_SUM,
+                         &request),
+        SHOAL_ESTATE, "being closed");
+    return NULL;
+}
+
+/* The call is held up by a stream that is full, and that goes on when the request is over which
+ * closing fails. */
+START_TEST(test_close_lets_full_streams_go_on)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t reduces;
+    fixture_open(&fixture);
+    GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
+    cuda->stream_limit(fixture.stream, 2);
+    long calls = cuda->calls("cuEventRecord");
+    pthread_create(&reduces, NULL, reduce_until_closed, &fixture);
+    while (cuda->calls("cuEventRecord") == calls)
+        sched_yield();
+    GOOD(shoal_close(fixture.job));
+    pthread_join(reduces, NULL);
+    fixture_close(&fixture);
+}
+END_TEST
+
 int main(void)
 {
     if (stand_in_missing()) {
@@ -116,6 +192,7 @@ int main(void)
     TCase *cases = tcase_create("device_threads");
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, test_done_before_the_end, 0, 3);
+    tcase_add_test(cases, test_close_lets_full_streams_go_on);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
