@@ -66,14 +66,15 @@ int shoal_device_open(shoal_job *job, const struct shoal_device_options *options
 {
     struct error error;
     struct shoal_device_options read;
-    int code = job_check(job, &error);
-    if (code == 0)
-        code = read_options(options, &read, &error);
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
+    int code = read_options(options, &read, &error);
     if (code == 0) {
         pthread_mutex_lock(&job->lock);
         code = open_device(job, &read, &error);
         pthread_mutex_unlock(&job->lock);
     }
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -87,13 +88,13 @@ static int need_device(const struct shoal_job *job, const char *call, struct err
 int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream)
 {
     struct error error;
-    struct shoal_job *job = group->job;
-    int code = job_check(job, &error);
+    int code = group_check(group, &error);
     if (code == 0 && memory != SHOAL_MEMORY_HOST && memory != SHOAL_MEMORY_DEVICE)
         code = error_set(&error, ERR_INVALID, "shoal_group_set_stream: %d is no kind of memory",
                          (int)memory);
-    if (code < 0)
+    if (code < 0 || job_enter(group->job, &error) < 0)
         return error_text_keep(&error);
+    struct shoal_job *job = group->job;
     pthread_mutex_lock(&job->lock);
     if (memory == SHOAL_MEMORY_DEVICE)
         code = need_device(job, "shoal_group_set_stream", &error);
@@ -105,6 +106,7 @@ int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *s
         code = error_set(&error, ERR_MEMORY, "out of memory for a stream");
     }
     pthread_mutex_unlock(&job->lock);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -124,27 +126,31 @@ int shoal_request_wait_stream(shoal_request *request, void *stream)
         error_set(&error, ERR_INVALID, "shoal_request_wait_stream: request is NULL");
         return error_text_keep(&error);
     }
-    int code = job_check(request->job, &error);
-    if (code == 0) {
-        pthread_mutex_lock(&request->job->lock);
-        code = wait_stream(request, stream, &error);
-        pthread_mutex_unlock(&request->job->lock);
-    }
+    struct shoal_job *job = request->job;
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    int code = wait_stream(request, stream, &error);
+    pthread_mutex_unlock(&job->lock);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 /* --- for programs without a framework ------------------------------------------------------ */
 
-/* The driver is called without the lock: freeing and copying may wait for what needs the lock. */
-static struct device *get_device(struct shoal_job *job, const char *call, struct error *error)
+/* Then job_leave, unless it is NULL. The driver is called without the lock: freeing and copying may
+ * wait for what needs the lock. */
+static struct device *enter_device(struct shoal_job *job, const char *call, struct error *error)
 {
     struct device *device = NULL;
-    if (job_check(job, error) < 0)
+    if (job_enter(job, error) < 0)
         return NULL;
     pthread_mutex_lock(&job->lock);
     if (need_device(job, call, error) == 0)
         device = job->device->device;
     pthread_mutex_unlock(&job->lock);
+    if (!device)
+        job_leave(job);
     return device;
 }
 
@@ -152,35 +158,43 @@ void *shoal_device_alloc(shoal_job *job, size_t bytes)
 {
     struct error error;
     void *memory = NULL;
-    struct device *device = get_device(job, "shoal_device_alloc", &error);
-    if (!device || device_allocate(device, bytes, &memory, &error) < 0) {
+    struct device *device = enter_device(job, "shoal_device_alloc", &error);
+    if (!device || device_allocate(device, bytes, &memory, &error) < 0)
         error_text_keep(&error);
-        return NULL;
-    }
+    if (device)
+        job_leave(job);
     return memory;
 }
 
 void shoal_device_free(shoal_job *job, void *memory)
 {
     struct error error;
-    struct device *device = memory ? get_device(job, "shoal_device_free", &error) : NULL;
-    if (device && device_free(device, memory, &error) < 0)
+    struct device *device = memory ? enter_device(job, "shoal_device_free", &error) : NULL;
+    if (!device)
+        return;
+    if (device_free(device, memory, &error) < 0)
         error_text_keep(&error);
+    job_leave(job);
 }
 
 void *shoal_device_stream(shoal_job *job)
 {
-    pthread_mutex_lock(&job->lock);
-    void *stream = job->device ? device_stream(job->device->device) : NULL;
-    pthread_mutex_unlock(&job->lock);
+    struct error error;
+    struct device *device = enter_device(job, "shoal_device_stream", &error);
+    if (!device)
+        return NULL;
+    void *stream = device_stream(device);
+    job_leave(job);
     return stream;
 }
 
 int shoal_device_copy(shoal_job *job, void *to, const void *from, size_t bytes)
 {
     struct error error;
-    struct device *device = get_device(job, "shoal_device_copy", &error);
-    if (!device || device_transfer(device, to, from, bytes, &error) < 0)
+    struct device *device = enter_device(job, "shoal_device_copy", &error);
+    if (!device)
         return error_text_keep(&error);
-    return SHOAL_OK;
+    int code = device_transfer(device, to, from, bytes, &error);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }

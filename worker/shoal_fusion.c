@@ -219,8 +219,7 @@ static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index
     return fusion->memory + fusion->plan.offset_of[index];
 }
 
-/* Then job_leave. */
-static int enter(const struct shoal_fusion *fusion, struct error *error)
+int fusion_enter(const struct shoal_fusion *fusion, struct error *error)
 {
     if (!fusion)
         return error_set(error, ERR_INVALID, "the fusion is NULL");
@@ -230,7 +229,7 @@ static int enter(const struct shoal_fusion *fusion, struct error *error)
 void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
 {
     struct error error;
-    if (enter(fusion, &error) < 0) {
+    if (fusion_enter(fusion, &error) < 0) {
         error_text_keep(&error);
         return NULL;
     }
@@ -313,7 +312,7 @@ static int claim(struct shoal_fusion *fusion, size_t index, struct error *error)
 int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
 {
     struct error error;
-    if (enter(fusion, &error) < 0)
+    if (fusion_enter(fusion, &error) < 0)
         return error_text_keep(&error);
     struct shoal_job *job = fusion->group->job;
     pthread_mutex_lock(&fusion->lock);
@@ -540,8 +539,9 @@ static bool is_under_way(const struct shoal_fusion *fusion)
     return fusion->finished < fusion->plan.buffer_count && fusion->requests[fusion->finished];
 }
 
-static int wait_for_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct error *error)
+int fusion_wait(struct shoal_fusion *fusion, int timeout_ms, struct error *error)
 {
+    uint64_t deadline_ns = job_deadline_ns(fusion->group->job, timeout_ms);
     pthread_mutex_lock(&fusion->lock);
     int code = fusion_enter_wait(fusion, error);
     pthread_mutex_unlock(&fusion->lock);
@@ -566,10 +566,10 @@ int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
         error_set(&error, ERR_INVALID, "shoal_fusion_wait: timeout_ms is less than -1");
         return error_text_keep(&error);
     }
-    if (enter(fusion, &error) < 0)
+    if (fusion_enter(fusion, &error) < 0)
         return error_text_keep(&error);
     struct shoal_job *job = fusion->group->job;
-    int code = wait_for_step(fusion, job_deadline_ns(job, timeout_ms), &error);
+    int code = fusion_wait(fusion, timeout_ms, &error);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
@@ -582,7 +582,7 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
                   statistics ? "struct_size is not set" : "statistics is NULL");
         return error_text_keep(&error);
     }
-    if (enter(fusion, &error) < 0)
+    if (fusion_enter(fusion, &error) < 0)
         return error_text_keep(&error);
     struct shoal_job *job = fusion->group->job;
     size_t bytes = statistics->struct_size;
@@ -600,7 +600,7 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
 void shoal_fusion_free(shoal_fusion *fusion)
 {
     struct error error;
-    if (!fusion || enter(fusion, &error) < 0)
+    if (!fusion || fusion_enter(fusion, &error) < 0)
         return; /* a forked child has nothing of the job to free; a closed job frees it */
     struct shoal_job *job = fusion->group->job;
     uint64_t deadline_ns = job_deadline_ns(job, -1), completed_ns;

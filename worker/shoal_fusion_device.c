@@ -9,6 +9,12 @@
 size_t shoal_fusion_bytes(const struct shoal_parameter *parameters, size_t parameter_count)
 {
     uint64_t bytes = 0;
+    struct error error;
+    if (!parameters && parameter_count > 0) {
+        error_set(&error, ERR_INVALID, "shoal_fusion_bytes: parameters is NULL");
+        error_text_keep(&error);
+        return 0;
+    }
     for (size_t i = 0; i < parameter_count; i++) {
         uint64_t element_bytes = dtype_bytes((unsigned)parameters[i].dtype);
         if (element_bytes == 0 || parameters[i].count > (1ull << 62) / element_bytes)
@@ -24,7 +30,10 @@ size_t shoal_fusion_bytes(const struct shoal_parameter *parameters, size_t param
 int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream)
 {
     struct error error;
-    int code = 0;
+    int code = fusion_enter(fusion, &error);
+    if (code < 0)
+        return error_text_keep(&error);
+    struct shoal_job *job = fusion->group->job;
     pthread_mutex_lock(&fusion->lock);
     if (!fusion->on_device)
         code = error_set(&error, ERR_INVALID, "shoal_fusion_set_stream: not on a device");
@@ -33,6 +42,7 @@ int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream)
     else
         fusion->device.stream = stream;
     pthread_mutex_unlock(&fusion->lock);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -59,28 +69,47 @@ static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct erro
     return code;
 }
 
-int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms)
+/* Whether a step can end without the host. */
+static bool ends_by_stream(struct shoal_fusion *fusion)
 {
-    struct error error;
-    const struct shoal_job *job = fusion->group->job;
-    if (!fusion->on_device) {
-        error_set(&error, ERR_INVALID, "shoal_fusion_wait_stream: not on a device");
-        return error_text_keep(&error);
-    }
-    if (!fusion->learned || !device_waits_for_words(fusion->device.device))
-        return shoal_fusion_wait(fusion, timeout_ms);
-    if (job_check(job, &error) < 0)
-        return error_text_keep(&error);
     pthread_mutex_lock(&fusion->lock);
-    int code = fusion_enter_wait(fusion, &error);
+    bool learned = fusion->learned;
+    pthread_mutex_unlock(&fusion->lock);
+    return learned && device_waits_for_words(fusion->device.device);
+}
+
+static int wait_by_stream(struct shoal_fusion *fusion, void *stream, struct error *error)
+{
+    pthread_mutex_lock(&fusion->lock);
+    int code = fusion_enter_wait(fusion, error);
     if (code == 0) {
         fusion->waiting = false;
-        code = pass_to_stream(fusion, stream, &error);
+        code = pass_to_stream(fusion, stream, error);
         if (code == 0)
             fusion_begin_step(fusion);
         else
-            fusion->failure = error;
+            fusion->failure = *error;
     }
     pthread_mutex_unlock(&fusion->lock);
+    return code;
+}
+
+int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms)
+{
+    struct error error;
+    if (fusion_enter(fusion, &error) < 0)
+        return error_text_keep(&error);
+    struct shoal_job *job = fusion->group->job;
+    int code = 0;
+    if (timeout_ms < -1)
+        code =
+            error_set(&error, ERR_INVALID, "shoal_fusion_wait_stream: timeout_ms is less than -1");
+    else if (!fusion->on_device)
+        code = error_set(&error, ERR_INVALID, "shoal_fusion_wait_stream: not on a device");
+    else if (ends_by_stream(fusion))
+        code = wait_by_stream(fusion, stream, &error);
+    else
+        code = fusion_wait(fusion, timeout_ms, &error);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }

@@ -447,6 +447,17 @@ START_TEST(test_null_handles)
     BAD(shoal_fusion_wait(NULL, 0), INVALID, "fusion is NULL");
     BAD(shoal_fusion_statistics(NULL, &statistics), INVALID, "fusion is NULL");
     ck_assert_ptr_null(shoal_fusion_gradient(NULL, 0));
+    BAD(shoal_device_open(NULL, NULL), INVALID, "job is NULL");
+    BAD(shoal_group_set_stream(NULL, SHOAL_MEMORY_HOST, NULL), INVALID, "group is NULL");
+    BAD(shoal_request_wait_stream(NULL, NULL), INVALID, "request is NULL");
+    ck_assert_ptr_null(shoal_device_alloc(NULL, 1));
+    shoal_device_free(NULL, data);
+    ck_assert_ptr_null(shoal_device_stream(NULL));
+    BAD(shoal_device_copy(NULL, data, data, 1), INVALID, "job is NULL");
+    BAD(shoal_fusion_set_stream(NULL, NULL), INVALID, "fusion is NULL");
+    BAD(shoal_fusion_wait_stream(NULL, NULL, 0), INVALID, "fusion is NULL");
+    ck_assert_uint_eq(shoal_fusion_bytes(NULL, 1), 0);
+    ck_assert_uint_eq(shoal_fusion_bytes(NULL, 0), 0);
 }
 END_TEST
 

@@ -179,6 +179,7 @@ static void check_misuse(struct member *member)
     make_side(member, &device, 0, 1, NULL);
     BAD(shoal_fusion_set_stream(host.fusion, NULL), SHOAL_EINVALID, "not on a device");
     BAD(shoal_fusion_wait_stream(host.fusion, NULL, -1), SHOAL_EINVALID, "not on a device");
+    BAD(shoal_fusion_wait_stream(device.fusion, NULL, -2), SHOAL_EINVALID, "less than -1");
     GOOD(shoal_fusion_ready(device.fusion, 3));
     BAD(shoal_fusion_set_stream(device.fusion, shoal_device_stream(member->job)), SHOAL_ESTATE,
         "ready already");

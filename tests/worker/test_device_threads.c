@@ -6,9 +6,13 @@
 #include "tests/lib/world.h"
 #include "worker/job.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 static void open_device(struct member *member)
 {
@@ -182,6 +186,106 @@ START_TEST(test_close_lets_full_streams_go_on)
 }
 END_TEST
 
+/* It cannot end before the call is let go on, however long that is. */
+static void expect_waiting(pthread_t closes)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    ck_assert_int_eq(pthread_timedjoin_np(closes, NULL, &until), ETIMEDOUT);
+}
+
+static void *copy(void *argument)
+{
+    const struct fixture *fixture = argument;
+    float value;
+    GOOD(shoal_device_copy(fixture->job, &value, fixture->memory, sizeof(value)));
+    return NULL;
+}
+
+START_TEST(test_close_waits_for_a_copy)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t copies, closes;
+    fixture_open(&fixture);
+    void *stream = shoal_device_stream(fixture.job);
+    cuda->stream_hold(stream);
+    long calls = cuda->calls("cuStreamSynchronize");
+    pthread_create(&copies, NULL, copy, &fixture);
+    while (cuda->calls("cuStreamSynchronize") == calls)
+        sched_yield();
+    pthread_create(&closes, NULL, close_job, fixture.job);
+    expect_waiting(closes);
+    cuda->stream_let_go(stream);
+    pthread_join(copies, NULL);
+    pthread_join(closes, NULL);
+    fixture_close(&fixture);
+}
+END_TEST
+
+static void *wait_on_stream(void *argument)
+{
+    const struct fixture *fixture = argument;
+    GOOD(shoal_request_wait_stream(fixture->request, fixture->stream));
+    return NULL;
+}
+
+START_TEST(test_close_waits_for_a_wait_on_a_full_stream)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t waits, closes;
+    fixture_open(&fixture);
+    cuda->stream_hold(fixture.stream);
+    cuda->stream_limit(fixture.stream, 1);
+    pthread_create(&waits, NULL, wait_on_stream, &fixture);
+    while (cuda->calls("cuStreamWaitValue32") == 0)
+        sched_yield();
+    pthread_create(&closes, NULL, close_job, fixture.job);
+    expect_waiting(closes);
+    cuda->stream_let_go(fixture.stream);
+    pthread_join(waits, NULL);
+    pthread_join(closes, NULL);
+    fixture_close(&fixture);
+}
+END_TEST
+
+/* A parent's calls may be under way when it forks: its child must not even ask for the lock. */
+START_TEST(test_forked_child_is_refused)
+{
+    struct fixture fixture;
+    shoal_fusion *fusion;
+    struct shoal_parameter parameter = {.count = 1, .dtype = SHOAL_F32};
+    struct shoal_fusion_options options = {.struct_size = sizeof(options), .on_device = 1};
+    fixture_open(&fixture);
+    shoal_job *job = fixture.job;
+    shoal_group *world = shoal_world(job);
+    GOOD(shoal_fusion_create(world, &parameter, 1, &options, &fusion));
+    pthread_mutex_lock(&job->lock);
+    pid_t child = fork();
+    if (child == 0) {
+        void *memory = fixture.memory;
+        shoal_device_free(job, memory);
+        _exit(shoal_device_open(job, NULL) == SHOAL_ESTATE &&
+                      shoal_group_set_stream(world, SHOAL_MEMORY_HOST, NULL) == SHOAL_ESTATE &&
+                      shoal_request_wait_stream(fixture.request, NULL) == SHOAL_ESTATE &&
+                      !shoal_device_alloc(job, 1) && !shoal_device_stream(job) &&
+                      shoal_device_copy(job, memory, memory, 1) == SHOAL_ESTATE &&
+                      shoal_fusion_set_stream(fusion, NULL) == SHOAL_ESTATE &&
+                      shoal_fusion_wait_stream(fusion, NULL, 0) == SHOAL_ESTATE
+                  ? 0
+                  : 1);
+    }
+    pthread_mutex_unlock(&job->lock);
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    GOOD(shoal_close(job));
+    fixture_close(&fixture);
+}
+END_TEST
+
 int main(void)
 {
     if (stand_in_missing()) {
@@ -193,6 +297,9 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, test_done_before_the_end, 0, 3);
     tcase_add_test(cases, test_close_lets_full_streams_go_on);
+    tcase_add_test(cases, test_close_waits_for_a_copy);
+    tcase_add_test(cases, test_close_waits_for_a_wait_on_a_full_stream);
+    tcase_add_test(cases, test_forked_child_is_refused);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
