@@ -46,12 +46,13 @@ int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream)
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
-/* Let the stream wait for the buffers and write results back; lock held. */
+/* Let the stream wait for the buffers that have not been waited for yet, and write results back;
+ * lock held. */
 static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct error *error)
 {
     struct shoal_job *job = fusion->group->job;
     int code = 0;
-    for (uint32_t i = 0; i < fusion->plan.buffer_count && code == 0; i++) {
+    for (uint32_t i = fusion->finished; i < fusion->plan.buffer_count && code == 0; i++) {
         struct shoal_request *request = fusion->requests[i];
         pthread_mutex_lock(&job->lock);
         code = progress_device_wait(job, request, stream, error);

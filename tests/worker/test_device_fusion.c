@@ -5,7 +5,10 @@
 #include "tests/lib/cuda_stand_in.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/world.h"
+#include "worker/fusion_handle.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -208,6 +211,116 @@ START_TEST(test_misuse)
 }
 END_TEST
 
+/* Two parameters in a buffer each, and everything that goes on in a step said with one call. */
+struct pair {
+    shoal_fusion *fusion;
+    float *gradients[2]; /* the caller's, COUNT each */
+};
+
+enum { COUNT = 500 };
+
+static void pair_set(struct member *member, const struct pair *pair, float first, float second)
+{
+    float values[COUNT];
+    for (int i = 0; i < 2; i++) {
+        for (size_t j = 0; j < COUNT; j++)
+            values[j] = i == 0 ? first : second;
+        GOOD(shoal_device_copy(member->job, pair->gradients[i], values, sizeof(values)));
+    }
+}
+
+static void pair_expect(struct member *member, const struct pair *pair, float first, float second)
+{
+    float values[COUNT];
+    for (int i = 0; i < 2; i++) {
+        GOOD(shoal_device_copy(member->job, values, pair->gradients[i], sizeof(values)));
+        for (size_t j = 0; j < COUNT; j++)
+            EXPECT(values[j] == (i == 0 ? first : second));
+    }
+}
+
+static void pair_ready(const struct pair *pair)
+{
+    GOOD(shoal_fusion_ready(pair->fusion, 1));
+    GOOD(shoal_fusion_ready(pair->fusion, 0));
+}
+
+/* On this stream, with the step behind it in which ranks agree on an order. */
+static void pair_open(struct member *member, struct pair *pair, void *stream)
+{
+    struct shoal_device_options device = {.struct_size = sizeof(device),
+                                          .library = stand_in_open()->path};
+    struct shoal_fusion_options options = {.struct_size = sizeof(options),
+                                           .threshold_bytes = COUNT * sizeof(float),
+                                           .first_buffer_bytes = COUNT * sizeof(float),
+                                           .on_device = 1};
+    struct shoal_parameter parameters[2];
+    GOOD(shoal_device_open(member->job, &device));
+    for (int i = 0; i < 2; i++) {
+        pair->gradients[i] = shoal_device_alloc(member->job, COUNT * sizeof(float));
+        parameters[i] = (struct shoal_parameter){pair->gradients[i], COUNT, SHOAL_F32};
+    }
+    pair_set(member, pair, 0, 0);
+    GOOD(shoal_fusion_create(shoal_world(member->job), parameters, 2, &options, &pair->fusion));
+    GOOD(shoal_fusion_set_stream(pair->fusion, stream));
+    pair_ready(pair);
+    GOOD(shoal_fusion_wait(pair->fusion, -1));
+    ck_assert_uint_eq(pair->fusion->plan.buffer_count, 2);
+    stand_in_open()->stream_finish(stream);
+}
+
+static void pair_close(struct member *member, struct pair *pair)
+{
+    shoal_fusion_free(pair->fusion);
+    for (int i = 0; i < 2; i++)
+        shoal_device_free(member->job, pair->gradients[i]);
+}
+
+static bool is_complete(shoal_job *job, const struct shoal_request *request)
+{
+    pthread_mutex_lock(&job->lock);
+    bool complete = request->core.state == REQUEST_COMPLETE;
+    pthread_mutex_unlock(&job->lock);
+    return complete;
+}
+
+/* The host has waited for the first buffer and had no time left for the second. */
+static void check_wait_goes_on(struct member *member)
+{
+    struct fake_daemon *daemon = member->world->daemon;
+    void *stream = stand_in_open()->stream_make();
+    struct pair pair;
+    pair_open(member, &pair, stream);
+    pair_set(member, &pair, 3, 4);
+    GOOD(shoal_fusion_ready(pair.fusion, 1));
+    while (!is_complete(member->job, pair.fusion->requests[0]))
+        sched_yield();
+    fake_daemon_hold(daemon, true);
+    GOOD(shoal_fusion_ready(pair.fusion, 0));
+    BAD(shoal_fusion_wait(pair.fusion, 0), SHOAL_ETIMEOUT, "all_reduce");
+    ck_assert_uint_eq(pair.fusion->finished, 1);
+    GOOD(shoal_fusion_wait_stream(pair.fusion, stream, -1));
+    fake_daemon_hold(daemon, false);
+    stand_in_open()->stream_finish(stream);
+    pair_expect(member, &pair, 3, 4);
+    pair_close(member, &pair);
+    stand_in_open()->stream_drop(stream);
+}
+
+static void check_nothing_left(void)
+{
+    struct stand_in_live live = stand_in_open()->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+    ck_assert_int_eq(live.registrations + live.allocations, 0);
+}
+
+START_TEST(test_stream_goes_on_where_the_host_was)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 1}, check_wait_goes_on);
+    check_nothing_left();
+}
+END_TEST
+
 int main(void)
 {
     if (stand_in_missing()) {
@@ -216,8 +329,10 @@ int main(void)
     }
     Suite *suite = suite_create("device_fusion");
     TCase *core = tcase_create("core");
+    tcase_set_timeout(core, 120);
     tcase_add_loop_test(core, test_fusion_is_the_hosts, 0, 5);
     tcase_add_test(core, test_misuse);
+    tcase_add_test(core, test_stream_goes_on_where_the_host_was);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }
