@@ -301,6 +301,8 @@ SHOAL_API int shoal_fusion_create(shoal_group *group, const struct shoal_paramet
                                   size_t parameter_count,
                                   const struct shoal_fusion_options *options,
                                   shoal_fusion **fusion);
+/* Waits for what is under way, with the job's timeout; what is not over then keeps its memory until
+ * the job is closed, and gradients and device_memory of the caller's must stay as long. */
 SHOAL_API void shoal_fusion_free(shoal_fusion *fusion);
 /* The memory that the buffers of these parameters take, in any order; 0 when it is too much. */
 SHOAL_API size_t shoal_fusion_bytes(const struct shoal_parameter *parameters,

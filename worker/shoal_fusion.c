@@ -597,31 +597,48 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
     return SHOAL_OK;
 }
 
+/* Wait for these requests. False: one has failed, or is still under way and in its place. */
+static bool finish_requests(struct shoal_fusion *fusion, struct shoal_request **requests,
+                            uint32_t count, uint64_t deadline_ns)
+{
+    struct error ignored;
+    uint64_t completed_ns;
+    bool well = true;
+    for (uint32_t i = 0; i < count; i++)
+        if (requests[i] &&
+            finish_request(fusion, &requests[i], deadline_ns, &completed_ns, &ignored) < 0)
+            well = false;
+    return well;
+}
+
+/* Whether something may still be copied from and to memory of the fusion's by the library. */
+static bool has_requests(const struct shoal_fusion *fusion)
+{
+    for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
+        if (fusion->requests[i] || fusion->passed[i])
+            return true;
+    return fusion->order_request;
+}
+
 void shoal_fusion_free(shoal_fusion *fusion)
 {
     struct error error;
     if (!fusion || fusion_enter(fusion, &error) < 0)
         return; /* a forked child has nothing of the job to free; a closed job frees it */
     struct shoal_job *job = fusion->group->job;
-    uint64_t deadline_ns = job_deadline_ns(job, -1), completed_ns;
-    bool idle = true; /* nothing may write to the buffers any more */
-    for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
-        if (fusion->requests[i] &&
-            finish_request(fusion, &fusion->requests[i], deadline_ns, &completed_ns, &error) < 0)
-            idle = false;
-    for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
-        if (fusion->passed[i] &&
-            finish_request(fusion, &fusion->passed[i], deadline_ns, &completed_ns, &error) < 0)
-            idle = false;
-    if (fusion->order_request &&
-        finish_request(fusion, &fusion->order_request, deadline_ns, &completed_ns, &error) < 0)
-        idle = false;
-    pthread_mutex_lock(&job->lock);
-    DL_DELETE(job->fusions, fusion);
-    pthread_mutex_unlock(&job->lock);
-    /* Memory that the daemon may still write to stays until the job is closed. */
-    if (idle && fusion->failure.code == 0 && !fusion->on_device)
-        shoal_free(job, fusion->memory);
-    free_fusion(fusion);
+    uint64_t deadline_ns = job_deadline_ns(job, -1);
+    uint32_t count = fusion->plan.buffer_count;
+    bool well = finish_requests(fusion, fusion->requests, count, deadline_ns);
+    well &= finish_requests(fusion, fusion->passed, count, deadline_ns);
+    well &= finish_requests(fusion, &fusion->order_request, 1, deadline_ns);
+    if (!has_requests(fusion)) { /* else it goes with the job */
+        pthread_mutex_lock(&job->lock);
+        DL_DELETE(job->fusions, fusion);
+        pthread_mutex_unlock(&job->lock);
+        /* Memory that the daemon may still write to stays until the job is closed. */
+        if (well && fusion->failure.code == 0 && !fusion->on_device)
+            shoal_free(job, fusion->memory);
+        free_fusion(fusion);
+    }
     job_leave(job);
 }

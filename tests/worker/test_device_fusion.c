@@ -321,6 +321,47 @@ START_TEST(test_stream_goes_on_where_the_host_was)
 }
 END_TEST
 
+static bool has_background(shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    bool has = job->background_requests > 0;
+    pthread_mutex_unlock(&job->lock);
+    return has;
+}
+
+/* Results come when nobody waits for them any more, into memory that is still there. */
+static void check_late_results(struct member *member)
+{
+    struct fake_daemon *daemon = member->world->daemon;
+    shoal_job *job = member->job;
+    shoal_group *world = shoal_world(job);
+    void *stream = stand_in_open()->stream_make();
+    struct pair pair;
+    pair_open(member, &pair, stream);
+    fake_daemon_hold(daemon, true);
+    pair_ready(&pair);
+    int timeout_ms = job->timeout_ms;
+    job->timeout_ms = 20;
+    shoal_fusion_free(pair.fusion);
+    job->timeout_ms = timeout_ms;
+    fake_daemon_hold(daemon, false);
+    while (has_background(job))
+        sched_yield();
+    GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, stream));
+    GOOD(shoal_all_reduce(world, pair.gradients[0], pair.gradients[0], COUNT, SHOAL_F32, SHOAL_SUM,
+                          NULL));
+    for (int i = 0; i < 2; i++)
+        shoal_device_free(job, pair.gradients[i]);
+    stand_in_open()->stream_drop(stream);
+}
+
+START_TEST(test_freed_before_its_results)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 1}, check_late_results);
+    check_nothing_left();
+}
+END_TEST
+
 int main(void)
 {
     if (stand_in_missing()) {
@@ -333,6 +374,7 @@ int main(void)
     tcase_add_loop_test(core, test_fusion_is_the_hosts, 0, 5);
     tcase_add_test(core, test_misuse);
     tcase_add_test(core, test_stream_goes_on_where_the_host_was);
+    tcase_add_test(core, test_freed_before_its_results);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }
