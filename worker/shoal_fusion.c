@@ -47,6 +47,9 @@ void fusion_free_all(struct shoal_job *job)
     DL_FOREACH_SAFE(job->fusions, fusion, next)
     {
         DL_DELETE(job->fusions, fusion);
+        /* The driver would wait for all that is under way. */
+        if (job->device_stuck)
+            fusion->device.allocated = false;
         free_fusion(fusion);
     }
 }

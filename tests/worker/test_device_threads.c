@@ -186,6 +186,34 @@ START_TEST(test_close_lets_full_streams_go_on)
 }
 END_TEST
 
+static struct device_queue *stuck; /* of a job that is closed */
+
+/* A stream that has not come past its wait when the time is over still uses the fusion's memory,
+ * for which freeing would wait. */
+START_TEST(test_close_leaves_a_stuck_stream)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    shoal_fusion *fusion;
+    struct shoal_parameter parameter = {.count = COUNT, .dtype = SHOAL_F32};
+    struct shoal_fusion_options options = {.struct_size = sizeof(options), .on_device = 1};
+    fixture_open(&fixture);
+    GOOD(shoal_fusion_create(shoal_world(fixture.job), &parameter, 1, &options, &fusion));
+    cuda->stream_hold(fixture.stream);
+    cuda->stream_copy(fixture.stream, shoal_fusion_gradient(fusion, 0), fixture.memory,
+                      COUNT * sizeof(float));
+    GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
+    stuck = fixture.job->device;
+    GOOD(shoal_close(fixture.job));
+    ck_assert_int_eq(cuda->late_frees(), 0);
+    cuda->stream_let_go(fixture.stream);
+    cuda->stream_finish(fixture.stream);
+    cuda->stream_drop(fixture.stream);
+    ck_assert_uint_eq(*device_word(stuck->device, stuck->free_words[stuck->free_count - 1]), 1);
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
 /* It cannot end before the call is let go on, however long that is. */
 static void expect_waiting(pthread_t closes)
 {
@@ -297,6 +325,7 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, test_done_before_the_end, 0, 3);
     tcase_add_test(cases, test_close_lets_full_streams_go_on);
+    tcase_add_test(cases, test_close_leaves_a_stuck_stream);
     tcase_add_test(cases, test_close_waits_for_a_copy);
     tcase_add_test(cases, test_close_waits_for_a_wait_on_a_full_stream);
     tcase_add_test(cases, test_forked_child_is_refused);
