@@ -76,11 +76,13 @@ int device_transfer(struct device *device, void *to, const void *from, uint64_t 
                     struct error *error);
 
 /* On a stream of the caller's, at any time: up to DEVICE_COPIES_MAX copies in no order among
- * themselves; zeroes; wait until what is on it is done. */
+ * themselves; zeroes; what comes onto it next waits for the event as it was last recorded; wait
+ * until what is on it is done. */
 int device_copy_on(struct device *device, void *stream, const struct device_copy *copies,
                    uint32_t count, struct error *error);
 int device_zero_on(struct device *device, void *stream, void *memory, uint64_t bytes,
                    struct error *error);
+int device_follow_on(struct device *device, void *stream, void *event, struct error *error);
 int device_finish_on(struct device *device, void *stream, struct error *error);
 /* Zero memory of the device, and wait for that. */
 int device_clear(struct device *device, void *memory, uint64_t bytes, struct error *error);

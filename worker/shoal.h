@@ -294,8 +294,8 @@ struct shoal_fusion_options {
 /* On a device: gradients that the caller has are brought together, and results written back, on the
  * stream that shoal_fusion_set_stream names (the default one at first), and gradients are ready
  * when that stream has come to where it was when the last one of their buffer was said to be. The
- * stream may be changed between steps. After shoal_fusion_wait_stream the next step may begin at
- * once. */
+ * stream may be changed between steps: the new one comes behind the results of the last. After
+ * shoal_fusion_wait_stream the next step may begin at once. */
 
 SHOAL_API int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parameters,
                                   size_t parameter_count,
@@ -318,10 +318,11 @@ SHOAL_API int shoal_fusion_ready(shoal_fusion *fusion, size_t index);
  * for all buffers. timeout_ms -1: the job's. */
 SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
 
-/* On a device: the same without the host waiting; what `stream` (of shoal_fusion_set_stream, or one
- * that has come behind it) does next finds the results. A failure shows in the next call. The host
- * does wait at the end of the first step, in which ranks agree on an order, and where streams of
- * the device cannot wait for memory. Such steps have no times in their statistics. */
+/* On a device: the same without the host waiting; what `stream`, that of shoal_fusion_set_stream or
+ * another, does next finds the results, and so does what the other does next. A failure shows in
+ * the next call. The host does wait at the end of the first step, in which ranks agree on an order,
+ * and where streams of the device cannot wait for memory. Such steps have no times in their
+ * statistics. */
 SHOAL_API int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms);
 
 /* Of the last finished step, for measuring overlap. */

@@ -502,6 +502,8 @@ static int finish_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct
             code = replan(fusion, error);
         pthread_mutex_unlock(&fusion->lock);
     }
+    if (code == 0 && fusion->on_device)
+        code = device_fusion_end(&fusion->device, fusion->device.stream, error);
     return code;
 }
 

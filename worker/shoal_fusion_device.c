@@ -39,7 +39,9 @@ int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream)
         code = error_set(&error, ERR_INVALID, "shoal_fusion_set_stream: not on a device");
     else if (fusion->device.stream != stream && fusion->step.claimed_count > 0)
         code = error_set(&error, ERR_STATE, "shoal_fusion_set_stream: gradients are ready already");
-    else
+    else if (fusion->device.stream != stream)
+        code = device_fusion_follow(&fusion->device, stream, &error);
+    if (code == 0)
         fusion->device.stream = stream;
     pthread_mutex_unlock(&fusion->lock);
     job_leave(job);
@@ -65,6 +67,11 @@ static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct erro
         fusion->requests[i] = NULL;
         fusion->passed[i] = request;
     }
+    /* The next step's gradients must not come over these results. */
+    if (code == 0)
+        code = device_fusion_end(&fusion->device, stream, error);
+    if (code == 0 && stream != fusion->device.stream)
+        code = device_fusion_follow(&fusion->device, fusion->device.stream, error);
     fusion->statistics = (struct shoal_fusion_statistics){.buffers = fusion->plan.buffer_count,
                                                           .bytes = fusion->plan.total_bytes};
     return code;
@@ -109,8 +116,8 @@ int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms)
         code = error_set(&error, ERR_INVALID, "shoal_fusion_wait_stream: not on a device");
     else if (ends_by_stream(fusion))
         code = wait_by_stream(fusion, stream, &error);
-    else
-        code = fusion_wait(fusion, timeout_ms, &error);
+    else if ((code = fusion_wait(fusion, timeout_ms, &error)) == 0)
+        code = device_fusion_follow(&fusion->device, stream, &error);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }

@@ -245,8 +245,8 @@ static void pair_ready(const struct pair *pair)
     GOOD(shoal_fusion_ready(pair->fusion, 0));
 }
 
-/* On this stream, with the step behind it in which ranks agree on an order. */
-static void pair_open(struct member *member, struct pair *pair, void *stream)
+/* On this stream. */
+static void pair_make(struct member *member, struct pair *pair, void *stream)
 {
     struct shoal_device_options device = {.struct_size = sizeof(device),
                                           .library = stand_in_open()->path};
@@ -263,6 +263,12 @@ static void pair_open(struct member *member, struct pair *pair, void *stream)
     pair_set(member, pair, 0, 0);
     GOOD(shoal_fusion_create(shoal_world(member->job), parameters, 2, &options, &pair->fusion));
     GOOD(shoal_fusion_set_stream(pair->fusion, stream));
+}
+
+/* And with the step behind it in which ranks agree on an order. */
+static void pair_open(struct member *member, struct pair *pair, void *stream)
+{
+    pair_make(member, pair, stream);
     pair_ready(pair);
     GOOD(shoal_fusion_wait(pair->fusion, -1));
     ck_assert_uint_eq(pair->fusion->plan.buffer_count, 2);
@@ -321,6 +327,89 @@ START_TEST(test_stream_goes_on_where_the_host_was)
 }
 END_TEST
 
+/* As long as it takes to do more than the test has put onto any stream. */
+static void pass_time(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    void *stream = cuda->stream_make(), *memory = shoal_device_alloc(member->job, 1);
+    for (int i = 0; i < 50; i++)
+        cuda->stream_copy(stream, memory, memory, 1);
+    cuda->stream_finish(stream);
+    shoal_device_free(member->job, memory);
+    cuda->stream_drop(stream);
+}
+
+/* The results of a step are written back on another stream than the gradients are gathered on, and
+ * later than the next step's are said to be ready: each step doubles them. */
+static void check_two_streams(struct member *member, bool change)
+{
+    const struct stand_in *cuda = stand_in_open();
+    void *streams[] = {cuda->stream_make(), cuda->stream_make()}, *results = cuda->stream_make();
+    struct pair pair;
+    pair_open(member, &pair, streams[0]);
+    pair_set(member, &pair, 3, 4);
+    cuda->stream_hold(results);
+    pair_ready(&pair);
+    GOOD(shoal_fusion_wait_stream(pair.fusion, results, -1));
+    GOOD(shoal_fusion_set_stream(pair.fusion, streams[change]));
+    pair_ready(&pair);
+    pass_time(member);
+    cuda->stream_let_go(results);
+    GOOD(shoal_fusion_wait_stream(pair.fusion, results, -1));
+    cuda->stream_finish(results);
+    pair_expect(member, &pair, 12, 16);
+    pair_close(member, &pair);
+    cuda->stream_drop(results);
+    for (int i = 0; i < 2; i++)
+        cuda->stream_drop(streams[i]);
+}
+
+static void check_another_stream(struct member *member)
+{
+    check_two_streams(member, false);
+}
+
+static void check_changed_stream(struct member *member)
+{
+    check_two_streams(member, true);
+}
+
+/* The first step's results are written back by the host's order on the first stream; the other one
+ * comes behind that. */
+static void check_first_step(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    void *stream = cuda->stream_make(), *results = cuda->stream_make();
+    struct pair pair;
+    pair_make(member, &pair, stream);
+    pair_set(member, &pair, 3, 4);
+    float *copy = shoal_device_alloc(member->job, COUNT * sizeof(float)), got[COUNT];
+    pair_ready(&pair);
+    cuda->stream_hold(stream);
+    GOOD(shoal_fusion_wait_stream(pair.fusion, results, -1));
+    cuda->stream_copy(results, copy, pair.gradients[0], COUNT * sizeof(float));
+    pass_time(member);
+    cuda->stream_let_go(stream);
+    cuda->stream_finish(results);
+    GOOD(shoal_device_copy(member->job, got, copy, sizeof(got)));
+    for (size_t i = 0; i < COUNT; i++)
+        EXPECT(got[i] == 6);
+    shoal_device_free(member->job, copy);
+    pair_close(member, &pair);
+    cuda->stream_drop(stream);
+    cuda->stream_drop(results);
+}
+
+START_TEST(test_streams_follow_each_other)
+{
+    void (*const checks[])(struct member *) = {check_another_stream, check_changed_stream,
+                                               check_first_step};
+    stand_in_open()->seed((uint64_t)_i);
+    world_run(&(struct fake_daemon_options){.world_size = 2}, checks[_i]);
+    check_nothing_left();
+}
+END_TEST
+
 static bool has_background(shoal_job *job)
 {
     pthread_mutex_lock(&job->lock);
@@ -374,6 +463,7 @@ int main(void)
     tcase_add_loop_test(core, test_fusion_is_the_hosts, 0, 5);
     tcase_add_test(core, test_misuse);
     tcase_add_test(core, test_stream_goes_on_where_the_host_was);
+    tcase_add_loop_test(core, test_streams_follow_each_other, 0, 3);
     tcase_add_test(core, test_freed_before_its_results);
     suite_add_tcase(suite, core);
     return suite_main(suite);
