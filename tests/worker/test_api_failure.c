@@ -35,6 +35,37 @@ START_TEST(test_wait_times_out_and_goes_on)
 }
 END_TEST
 
+static pthread_barrier_t both;
+
+/* A rank that gives up in a blocking call, and makes no other, still gives what it has: the others
+ * have not given up. */
+static void check_gives_up(struct member *member)
+{
+    static float data[2][200000]; /* more than there are slots */
+    float *own = data[member->rank];
+    shoal_group *world = shoal_world(member->job);
+    shoal_request *request;
+    if (member->rank == 0) {
+        member->job->timeout_ms = 20;
+        BAD(shoal_all_reduce(world, own, own, 200000, SHOAL_F32, SHOAL_SUM, NULL), SHOAL_ETIMEOUT,
+            "all_reduce");
+        member->job->timeout_ms = 60000;
+        pthread_barrier_wait(&both);
+    } else {
+        pthread_barrier_wait(&both);
+        GOOD(shoal_all_reduce(world, own, own, 200000, SHOAL_F32, SHOAL_SUM, &request));
+        GOOD(shoal_wait(request, 20000));
+    }
+    pthread_barrier_wait(&both);
+}
+
+START_TEST(test_who_gives_up_still_gives)
+{
+    pthread_barrier_init(&both, NULL, 2);
+    world_run(&(struct fake_daemon_options){.world_size = 2}, check_gives_up);
+}
+END_TEST
+
 #define BUSY_STEPS 10000u
 
 struct busy {
@@ -469,6 +500,7 @@ int main(void)
     tcase_add_test(cases, test_silent_daemon_is_gone);
     tcase_add_test(cases, test_daemon_that_answers_is_waited_for);
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
+    tcase_add_test(cases, test_who_gives_up_still_gives);
     tcase_add_test(cases, test_busy_driver_looks_at_its_deadline);
     tcase_add_test(cases, test_disagreement_fails_the_group_alone);
     tcase_add_loop_test(cases, test_done_before_the_end, 0, 2);
