@@ -71,6 +71,7 @@ struct shoal_group {
     struct group_settings *settings; /* of the threads that have set any */
     size_t settings_count;
     struct transfer_counter *transfer_counters;
+    uint32_t fusion_count;
     struct shoal_group *prev, *next;
 };
 

@@ -109,7 +109,8 @@ SHOAL_API shoal_group *shoal_world(shoal_job *job);
  * be made again, by every member that failed. */
 SHOAL_API int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
                                shoal_group **group);
-/* SHOAL_ESTATE while collectives of it are under way; SHOAL_EINVALID for the group of all ranks. */
+/* SHOAL_ESTATE while collectives of it are under way, and while it has fusion buffers;
+ * SHOAL_EINVALID for the group of all ranks. */
 SHOAL_API int shoal_group_close(shoal_group *group);
 SHOAL_API int shoal_group_rank(const shoal_group *group); /* this process's place in the list */
 SHOAL_API int shoal_group_size(const shoal_group *group);

@@ -187,6 +187,7 @@ static int create(struct shoal_group *group, const struct shoal_parameter *param
     struct shoal_job *job = group->job;
     pthread_mutex_lock(&job->lock);
     DL_APPEND(job->fusions, made);
+    group->fusion_count++;
     pthread_mutex_unlock(&job->lock);
     *fusion = made;
     return 0;
@@ -636,10 +637,13 @@ void shoal_fusion_free(shoal_fusion *fusion)
     bool well = finish_requests(fusion, fusion->requests, count, deadline_ns);
     well &= finish_requests(fusion, fusion->passed, count, deadline_ns);
     well &= finish_requests(fusion, &fusion->order_request, 1, deadline_ns);
-    if (!has_requests(fusion)) { /* else it goes with the job */
-        pthread_mutex_lock(&job->lock);
+    bool over = !has_requests(fusion); /* else it goes with the job */
+    pthread_mutex_lock(&job->lock);
+    fusion->group->fusion_count--;
+    if (over)
         DL_DELETE(job->fusions, fusion);
-        pthread_mutex_unlock(&job->lock);
+    pthread_mutex_unlock(&job->lock);
+    if (over) {
         /* Memory that the daemon may still write to stays until the job is closed. */
         if (well && fusion->failure.code == 0 && !fusion->on_device)
             shoal_free(job, fusion->memory);
