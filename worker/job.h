@@ -172,6 +172,8 @@ void job_leave(struct shoal_job *job);
 /* Send under the send lock. `lock` is not held. */
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
              struct error *error);
+/* The same at once or not at all: not when another is sending, or the socket is full. */
+void job_send_now(struct shoal_job *job, const struct message *message);
 
 /* Absolute time for a timeout_ms of the API, -1 being the job's. */
 uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms);

@@ -268,7 +268,7 @@ static uint64_t watch_daemon(struct shoal_job *job)
         job->pinged_ns = now_ns;
         struct message ping = {.type = MESSAGE_WORKER_PING};
         pthread_mutex_unlock(&job->lock);
-        job_send(job, &ping, now_ns, NULL); /* a full socket is as good as no answer */
+        job_send_now(job, &ping); /* a full socket is as good as no answer */
         pthread_mutex_lock(&job->lock);
     }
     if (job->pinged_ns != 0)

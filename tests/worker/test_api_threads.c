@@ -249,6 +249,27 @@ START_TEST(test_close_waits_for_a_group_open)
 }
 END_TEST
 
+/* Another thread is sending, and held up by a daemon that does not read: who waits for that daemon
+ * still sees that it is silent. */
+START_TEST(test_silent_daemon_while_another_sends)
+{
+    struct fake_daemon *daemon = fake_daemon_start(
+        &(struct fake_daemon_options){.world_size = 1, .silence_ms = 60, .mute = true});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    float value = 1;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    pthread_mutex_lock(&job->send_lock);
+    BAD(shoal_all_reduce(shoal_world(job), &value, &value, 1, SHOAL_F32, SHOAL_SUM, NULL),
+        SHOAL_EDISCONNECTED, "has not answered for 60 ms");
+    pthread_mutex_unlock(&job->send_lock);
+    ck_assert_uint_eq(fake_daemon_pings(daemon), 0);
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("api_threads");
@@ -256,6 +277,7 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, test_two_waits_for_one_step);
     tcase_add_test(cases, test_priority_dies_with_its_thread);
+    tcase_add_test(cases, test_silent_daemon_while_another_sends);
     tcase_add_test(cases, test_close_waits_for_a_fusion_wait);
     tcase_add_test(cases, test_close_waits_for_a_group_open);
     suite_add_tcase(suite, cases);
