@@ -21,7 +21,8 @@
 /* The most that a poll does at once: it is not to keep its caller while there is a lot to do. */
 #define POLL_STEPS_MAX PROGRESS_SHARED_SLOTS_MAX
 #define LAST_STEPS_MAX 10000u /* a chunk each, before a group or the job fails */
-#define LANDING_MS 1000u      /* for which a device's copies are waited for then */
+#define POLLERS 3
+#define LANDING_MS 1000u /* for which a device's copies are waited for then */
 
 static void eventfd_ring(int fd)
 {
@@ -299,14 +300,9 @@ static bool step(struct shoal_job *job)
     return ended || result != PROGRESS_IDLE;
 }
 
-static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
+/* What happened until the deadline, or at once when something has been found already: 0. */
+static int wait_for_news(struct shoal_job *job, struct pollfd *pollers, uint64_t deadline_ns)
 {
-    if (!job->socket_read) {
-        /* poll does not tell of lines that were received with an earlier one. */
-        job->socket_read = true;
-        read_socket(job);
-        return;
-    }
     bool connected = !job->daemon_gone;
     uint64_t watch_ns = watch_daemon(job);
     if (watch_ns < deadline_ns)
@@ -315,22 +311,35 @@ static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
     if (look_ns < deadline_ns)
         deadline_ns = look_ns;
     if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
-        return;
-    struct pollfd pollers[] = {
-        {.fd = job->completion_doorbell, .events = POLLIN},
-        {.fd = job->wake_fd, .events = POLLIN},
-        {.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN},
-    };
+        return 0;
+    pollers[0] = (struct pollfd){.fd = job->completion_doorbell, .events = POLLIN};
+    pollers[1] = (struct pollfd){.fd = job->wake_fd, .events = POLLIN};
+    pollers[2] = (struct pollfd){.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN};
     uint64_t now_ns = clock_now_ns();
     uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
                             .tv_nsec = (long)(left_ns % NS_PER_S)};
-    job->driver_sleeping = true;
     pthread_mutex_unlock(&job->lock);
-    int ready = ppoll(pollers, 3, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
+    int ready = ppoll(pollers, POLLERS, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
     pthread_mutex_lock(&job->lock);
-    job->driver_sleeping = false;
     arena_worker_cancel_sleep(&job->arena);
+    return ready;
+}
+
+static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
+{
+    struct pollfd pollers[POLLERS];
+    if (!job->socket_read) {
+        /* poll does not tell of lines that were received with an earlier one. */
+        job->socket_read = true;
+        read_socket(job);
+        return;
+    }
+    /* From here on: watching the daemon lets the lock go, and what is submitted meanwhile must wake
+     * this thread. */
+    job->driver_sleeping = true;
+    int ready = wait_for_news(job, pollers, deadline_ns);
+    job->driver_sleeping = false;
     if (ready <= 0)
         return;
     if (pollers[0].revents) {
