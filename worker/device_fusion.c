@@ -143,9 +143,12 @@ static int move_through(const struct device_fusion *fusion, const struct plan *f
 }
 
 int device_fusion_move(const struct device_fusion *fusion, const struct plan *from,
-                       const struct plan *to, struct error *error)
+                       const struct plan *to, bool own, struct error *error)
 {
     void *copy;
+    if (!own)
+        return device_zero_on(fusion->device, fusion->stream, fusion->memory, to->total_bytes,
+                              error);
     int code = device_allocate(fusion->device, from->total_bytes, &copy, error);
     if (code < 0)
         return code;

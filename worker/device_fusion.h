@@ -42,9 +42,9 @@ int device_fusion_scatter(const struct device_fusion *fusion, const struct plan 
 int device_fusion_end(struct device_fusion *fusion, void *stream, struct error *error);
 /* What comes onto the stream next comes behind the end of the last step. */
 int device_fusion_follow(const struct device_fusion *fusion, void *stream, struct error *error);
-/* Gradients that lie in the memory move to their places in another plan of the same parameters.
- * Waits for the stream. */
+/* The memory is zeroed for another plan of the same parameters; gradients that lie in it (own:
+ * there are some) move to their places there, for which the stream is waited for. */
 int device_fusion_move(const struct device_fusion *fusion, const struct plan *from,
-                       const struct plan *to, struct error *error);
+                       const struct plan *to, bool own, struct error *error);
 
 #endif

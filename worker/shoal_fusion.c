@@ -456,8 +456,8 @@ static int replan(struct shoal_fusion *fusion, struct error *error)
                          "parameters differ from this rank's");
     else
         code = make_plan(fusion, &plan, error);
-    if (code == 0 && fusion->on_device && fusion->own_memory) {
-        code = device_fusion_move(&fusion->device, &fusion->plan, &plan, error);
+    if (code == 0 && fusion->on_device) {
+        code = device_fusion_move(&fusion->device, &fusion->plan, &plan, fusion->own_memory, error);
         if (code < 0)
             plan_clear(&plan);
     }

@@ -410,6 +410,56 @@ START_TEST(test_streams_follow_each_other)
 }
 END_TEST
 
+/* Three of a length that leaves room behind them, said to be ready in another order than the first
+ * plan has; twice a step, behind a plan that is new. */
+static void check_padding(struct member *member)
+{
+    enum { LENGTH = 5, PARTS = 3, FIRST = 17 };
+    struct shoal_device_options device = {.struct_size = sizeof(device),
+                                          .library = stand_in_open()->path};
+    struct shoal_fusion_options options = {.struct_size = sizeof(options), .on_device = 1};
+    struct shoal_parameter parameters[PARTS];
+    float *gradients[PARTS], values[FIRST], memory[64];
+    void *stream = stand_in_open()->stream_make();
+    GOOD(shoal_device_open(member->job, &device));
+    for (int i = 0; i < FIRST; i++)
+        values[i] = 1;
+    for (int i = 0; i < PARTS; i++) {
+        size_t count = i == 0 ? FIRST : LENGTH;
+        gradients[i] = shoal_device_alloc(member->job, sizeof(values));
+        GOOD(shoal_device_copy(member->job, gradients[i], values, sizeof(values)));
+        parameters[i] = (struct shoal_parameter){gradients[i], count, SHOAL_F32};
+    }
+    ck_assert_uint_eq(shoal_fusion_bytes(parameters, PARTS), sizeof(memory));
+    options.device_memory = shoal_device_alloc(member->job, sizeof(memory));
+    shoal_fusion *fusion;
+    GOOD(shoal_fusion_create(shoal_world(member->job), parameters, PARTS, &options, &fusion));
+    GOOD(shoal_fusion_set_stream(fusion, stream));
+    for (int step = 0; step < 2; step++) {
+        for (int i = 0; i < PARTS; i++)
+            GOOD(shoal_fusion_ready(fusion, (size_t)i));
+        GOOD(shoal_fusion_wait(fusion, -1));
+    }
+    stand_in_open()->stream_finish(stream);
+    GOOD(shoal_device_copy(member->job, memory, options.device_memory, sizeof(memory)));
+    int filled = 0;
+    for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
+        filled += memory[i] != 0;
+    ck_assert_int_eq(filled, FIRST + (PARTS - 1) * LENGTH);
+    shoal_fusion_free(fusion);
+    shoal_device_free(member->job, options.device_memory);
+    for (int i = 0; i < PARTS; i++)
+        shoal_device_free(member->job, gradients[i]);
+    stand_in_open()->stream_drop(stream);
+}
+
+START_TEST(test_padding_is_zero)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 2}, check_padding);
+    check_nothing_left();
+}
+END_TEST
+
 static bool has_background(shoal_job *job)
 {
     pthread_mutex_lock(&job->lock);
@@ -464,6 +514,7 @@ int main(void)
     tcase_add_test(core, test_misuse);
     tcase_add_test(core, test_stream_goes_on_where_the_host_was);
     tcase_add_loop_test(core, test_streams_follow_each_other, 0, 3);
+    tcase_add_test(core, test_padding_is_zero);
     tcase_add_test(core, test_freed_before_its_results);
     suite_add_tcase(suite, core);
     return suite_main(suite);
