@@ -6,9 +6,10 @@
  * A build without cuda.h has worker/device_none.c, whose device_open says so. What is under way on
  * a device is kept by worker/device_queue.h.
  *
- * The caller sees to it that calls on one device come one at a time, from any thread, but for those
- * that put something onto a stream of the caller's: these may come at any time, and must not hold
- * up the others, since a stream that is full blocks who adds to it until it goes on. Streams are
+ * Calls may come from any thread. Those on the lanes, bells and words come one at a time, which the
+ * caller sees to; device_close is the last one. Those for the device's own memory, events, and
+ * streams of the caller's may come at any time, and must not hold up the others, since a stream
+ * that is full blocks who adds to it until it goes on. Streams are
  * the framework's handles (CUstream, which cudaStream_t is too; NULL is its default stream). Every
  * call that fails sets a text with the driver's function, its words and the device.
  */

@@ -111,6 +111,7 @@ struct shoal_job {
     struct arena_heap heap;
     struct progress progress;
     struct device_queue *device; /* or NULL */
+    bool device_opening;         /* a call opens it, without the lock */
     bool device_stuck;           /* it may still use the arena: that stays mapped */
     int submission_doorbell;     /* an eventfd shared with the daemon */
     int completion_doorbell;     /* a socket; the daemon has a copy of the other end: */

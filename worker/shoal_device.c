@@ -38,15 +38,35 @@ static int read_options(const struct shoal_device_options *given,
     return code;
 }
 
-/* Lock held. */
-static int open_device(struct shoal_job *job, const struct shoal_device_options *options,
-                       struct error *error)
+/* Only one call opens the job's device. */
+static int begin_opening(struct shoal_job *job, struct error *error)
 {
+    int code = 0;
+    pthread_mutex_lock(&job->lock);
     if (job->device)
-        return error_set(error, ERR_STATE, "the job has a device already: GPU %d",
+        code = error_set(error, ERR_STATE, "the job has a device already: GPU %d",
                          device_number(job->device->device));
-    if (job->closing)
-        return error_set(error, ERR_STATE, "the job is being closed");
+    else if (job->device_opening)
+        code = error_set(error, ERR_STATE, "another thread is opening the job's device");
+    else
+        job->device_opening = true;
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+/* queue: NULL when it could not be opened. */
+static void end_opening(struct shoal_job *job, struct device_queue *queue)
+{
+    pthread_mutex_lock(&job->lock);
+    job->device_opening = false;
+    job->device = queue;
+    pthread_mutex_unlock(&job->lock);
+}
+
+/* Without the lock: the driver takes seconds to load, and to pin memory. */
+static int open_device(struct shoal_job *job, const struct shoal_device_options *options,
+                       struct device_queue **queue, struct error *error)
+{
     struct device *device;
     int code = device_open(&device, options->number, options->library, job->wake_fd, error);
     if (code < 0)
@@ -56,7 +76,7 @@ static int open_device(struct shoal_job *job, const struct shoal_device_options 
     device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
     code = device_pin(device, job->arena.base, bytes, error);
     if (code == 0)
-        code = device_queue_create(&job->device, device, &job->progress, error);
+        code = device_queue_create(queue, device, &job->progress, error);
     if (code < 0)
         device_close(device);
     return code;
@@ -69,10 +89,12 @@ int shoal_device_open(shoal_job *job, const struct shoal_device_options *options
     if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
     int code = read_options(options, &read, &error);
+    if (code == 0)
+        code = begin_opening(job, &error);
     if (code == 0) {
-        pthread_mutex_lock(&job->lock);
-        code = open_device(job, &read, &error);
-        pthread_mutex_unlock(&job->lock);
+        struct device_queue *queue = NULL;
+        code = open_device(job, &read, &queue, &error);
+        end_opening(job, queue);
     }
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;

@@ -100,11 +100,14 @@ static int set_up_arena(struct shoal_fusion *fusion, struct error *error)
 
 static int set_up_device(struct shoal_fusion *fusion, void *memory, struct error *error)
 {
-    const struct shoal_job *job = fusion->group->job;
-    if (!job->device)
+    struct shoal_job *job = fusion->group->job;
+    pthread_mutex_lock(&job->lock);
+    struct device *device = job->device ? job->device->device : NULL;
+    pthread_mutex_unlock(&job->lock);
+    if (!device)
         return error_set(error, ERR_STATE, "fusion buffers: the job has no device");
-    int code = device_fusion_open(&fusion->device, job->device->device, memory, &fusion->plan,
-                                  fusion->gradients, fusion->parameters, error);
+    int code = device_fusion_open(&fusion->device, device, memory, &fusion->plan, fusion->gradients,
+                                  fusion->parameters, error);
     if (code < 0)
         error_prefix(error, "fusion buffers");
     else

@@ -7,9 +7,12 @@
 #include "worker/job.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -107,6 +110,52 @@ START_TEST(test_done_before_the_end)
 {
     stand_in_open()->seed((uint64_t)_i);
     run(&(struct fake_daemon_options){.world_size = 1}, check_done_before_the_end);
+}
+END_TEST
+
+/* --- opening ------------------------------------------------------------------------------- */
+
+struct opening {
+    shoal_job *job;
+    char path[256];
+};
+
+static void *open_slowly(void *argument)
+{
+    const struct opening *opening = argument;
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = opening->path};
+    BAD(shoal_device_open(opening->job, &options), SHOAL_EUNSUPPORTED, opening->path);
+    return NULL;
+}
+
+/* The driver is a pipe, and takes as long to load as that is open. Nothing else waits for it. */
+static void check_slow_driver(struct member *member)
+{
+    struct opening opening = {.job = member->job};
+    char *directory = suite_make_directory();
+    pthread_t opens;
+    int fd;
+    snprintf(opening.path, sizeof(opening.path), "%s/libcuda.so.1", directory);
+    ck_assert_int_eq(mkfifo(opening.path, 0600), 0);
+    pthread_create(&opens, NULL, open_slowly, &opening);
+    while ((fd = open(opening.path, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) < 0) {
+        ck_assert_int_eq(errno, ENXIO); /* nobody reads it yet */
+        sched_yield();
+    }
+    GOOD(shoal_barrier(shoal_world(member->job), NULL));
+    BAD(shoal_group_set_stream(shoal_world(member->job), SHOAL_MEMORY_DEVICE, NULL), SHOAL_ESTATE,
+        "no device");
+    BAD(shoal_device_open(member->job, NULL), SHOAL_ESTATE, "another thread");
+    close(fd);
+    pthread_join(opens, NULL);
+    open_device(member);
+    suite_remove_directory(directory);
+}
+
+START_TEST(test_slow_driver)
+{
+    run(&(struct fake_daemon_options){.world_size = 1}, check_slow_driver);
 }
 END_TEST
 
@@ -324,6 +373,7 @@ int main(void)
     TCase *cases = tcase_create("device_threads");
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, test_done_before_the_end, 0, 3);
+    tcase_add_test(cases, test_slow_driver);
     tcase_add_test(cases, test_close_lets_full_streams_go_on);
     tcase_add_test(cases, test_close_leaves_a_stuck_stream);
     tcase_add_test(cases, test_close_waits_for_a_copy);
