@@ -38,8 +38,9 @@ static int read_options(const struct shoal_device_options *given,
     return code;
 }
 
-/* Only one call opens the job's device. */
-static int begin_opening(struct shoal_job *job, struct error *error)
+/* Only one call opens the job's device. Says how much of the arena to pin. */
+static int begin_opening(struct shoal_job *job, uint64_t most_bytes, uint64_t *bytes,
+                         struct error *error)
 {
     int code = 0;
     pthread_mutex_lock(&job->lock);
@@ -50,6 +51,10 @@ static int begin_opening(struct shoal_job *job, struct error *error)
         code = error_set(error, ERR_STATE, "another thread is opening the job's device");
     else
         job->device_opening = true;
+    if (code == 0)
+        job->pinned_bytes = *bytes = staging_whole_end(
+            &job->progress.staging,
+            most_bytes < job->arena.total_bytes ? most_bytes : job->arena.total_bytes);
     pthread_mutex_unlock(&job->lock);
     return code;
 }
@@ -60,19 +65,19 @@ static void end_opening(struct shoal_job *job, struct device_queue *queue)
     pthread_mutex_lock(&job->lock);
     job->device_opening = false;
     job->device = queue;
+    if (!queue)
+        job->pinned_bytes = 0;
     pthread_mutex_unlock(&job->lock);
 }
 
 /* Without the lock: the driver takes seconds to load, and to pin memory. */
 static int open_device(struct shoal_job *job, const struct shoal_device_options *options,
-                       struct device_queue **queue, struct error *error)
+                       uint64_t bytes, struct device_queue **queue, struct error *error)
 {
     struct device *device;
     int code = device_open(&device, options->number, options->library, job->wake_fd, error);
     if (code < 0)
         return code;
-    uint64_t bytes = job->arena.total_bytes < options->pinned_bytes ? job->arena.total_bytes
-                                                                    : options->pinned_bytes;
     device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
     code = device_pin(device, job->arena.base, bytes, error);
     if (code == 0)
@@ -89,11 +94,12 @@ int shoal_device_open(shoal_job *job, const struct shoal_device_options *options
     if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
     int code = read_options(options, &read, &error);
+    uint64_t bytes;
     if (code == 0)
-        code = begin_opening(job, &error);
+        code = begin_opening(job, read.pinned_bytes, &bytes, &error);
     if (code == 0) {
         struct device_queue *queue = NULL;
-        code = open_device(job, &read, &queue, &error);
+        code = open_device(job, &read, bytes, &queue, &error);
         end_opening(job, queue);
     }
     job_leave(job);

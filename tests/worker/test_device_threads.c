@@ -159,6 +159,48 @@ START_TEST(test_slow_driver)
 }
 END_TEST
 
+/* The limit lies in the middle of a slot that is there already, or where the next would be. */
+static void check_half_pinned(struct member *member, bool next)
+{
+    enum { LARGE = 60000 };
+    const struct stand_in *cuda = stand_in_open();
+    shoal_job *job = member->job;
+    shoal_group *group;
+    void *probe = shoal_alloc(job, 4096);
+    uint64_t offset = (uint64_t)((uint8_t *)probe - job->arena.base);
+    shoal_free(job, probe);
+    if (!next)
+        offset = job->progress.staging.first_offset + 2 * 4096;
+    struct shoal_device_options options = {
+        .struct_size = sizeof(options), .library = cuda->path, .pinned_bytes = offset + 100};
+    GOOD(shoal_device_open(job, &options));
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
+    uint64_t own = group->core.own.offset;
+    ck_assert(own + 4096 <= job->pinned_bytes || own >= job->pinned_bytes);
+    ck_assert_uint_eq(job->pinned_bytes, next ? offset + 100 : offset);
+    float *data = shoal_device_alloc(job, LARGE * sizeof(float));
+    GOOD(shoal_group_set_stream(group, SHOAL_MEMORY_DEVICE, shoal_device_stream(job)));
+    GOOD(shoal_all_reduce(group, data, data, LARGE, SHOAL_F32, SHOAL_SUM, NULL));
+    shoal_device_free(job, data);
+}
+
+static void check_half_pinned_slot(struct member *member)
+{
+    check_half_pinned(member, false);
+}
+
+static void check_half_pinned_place(struct member *member)
+{
+    check_half_pinned(member, true);
+}
+
+START_TEST(test_no_slot_is_half_pinned)
+{
+    run(&(struct fake_daemon_options){.world_size = 1, .chunk_bytes = 4096},
+        _i ? check_half_pinned_place : check_half_pinned_slot);
+}
+END_TEST
+
 /* --- closing under a call ------------------------------------------------------------------ */
 
 struct fixture {
@@ -374,6 +416,7 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, test_done_before_the_end, 0, 3);
     tcase_add_test(cases, test_slow_driver);
+    tcase_add_loop_test(cases, test_no_slot_is_half_pinned, 0, 2);
     tcase_add_test(cases, test_close_lets_full_streams_go_on);
     tcase_add_test(cases, test_close_leaves_a_stuck_stream);
     tcase_add_test(cases, test_close_waits_for_a_copy);
