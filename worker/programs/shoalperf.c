@@ -170,10 +170,13 @@ static int data_check(const struct perf *perf, enum dtype dtype, uint64_t count,
         return result;
     uint64_t wrong =
         perf->in_blocks ? perf_parts_check(&perf->parts) : buffers_check(perf, count, &first);
+    char place[48] = ", parts and what lies between them"; /* which have no one order */
+    if (!perf->in_blocks)
+        snprintf(place, sizeof(place), ", the first at %llu", (unsigned long long)first);
     if (wrong)
-        fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong, the first at %llu\n",
-                perf->rank, perf_collective_name(perf->options.collective), dtype_name(dtype),
-                (unsigned long long)count, (unsigned long long)wrong, (unsigned long long)first);
+        fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong%s\n", perf->rank,
+                perf_collective_name(perf->options.collective), dtype_name(dtype),
+                (unsigned long long)count, (unsigned long long)wrong, place);
     *sum += wrong;
     return SHOAL_OK;
 }
