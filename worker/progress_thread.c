@@ -76,13 +76,9 @@ static void call_back(struct shoal_job *job, struct shoal_request *called)
 {
     pthread_mutex_unlock(&job->lock);
     for (struct shoal_request *request = called; request; request = request->called_next) {
-        struct error error = {.code = request->core.result};
-        if (error.code < 0) {
-            error_set(&error, error.code, "%s",
-                      request->core.error_text ? request->core.error_text : error_name(error.code));
-            error.code = error_text_keep(&error);
-        }
-        request->callback(request->callback_argument, error.code);
+        struct error error;
+        int code = collective_result(request, &error);
+        request->callback(request->callback_argument, code < 0 ? error_text_keep(&error) : code);
     }
     pthread_mutex_lock(&job->lock);
     while (called) {

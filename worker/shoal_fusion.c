@@ -379,10 +379,7 @@ static int finish_request(struct shoal_fusion *fusion, struct shoal_request **pl
         code =
             error_set(error, ERR_STATE, "the job was closed while fusion buffers were waited for");
     } else {
-        code = request->core.result;
-        if (code < 0)
-            error_set(error, code, "%s",
-                      request->core.error_text ? request->core.error_text : error_name(code));
+        code = collective_result(request, error);
         *completed_ns = request->core.completed_ns;
         job_release_request(job, request);
         *place = NULL;
