@@ -128,7 +128,6 @@ struct shoal_job {
     unsigned background_requests; /* incomplete ones that the background thread must see to */
     bool stop;                    /* of the background thread */
     bool closing;                 /* every waiter is to return */
-    bool left;                    /* the daemon said goodbye */
     bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
 
     /* Whether the daemon lives, while somebody waits for it (progress_thread.c). */

@@ -220,9 +220,7 @@ static void read_socket(struct shoal_job *job)
         case MESSAGE_FAILED:
             fail_as_told(job, &message);
             break;
-        case MESSAGE_LEFT:
-            job->left = true;
-            break;
+        case MESSAGE_LEFT: /* shoal_close asks for it when nobody drives any more */
         case MESSAGE_PONG:
             break;
         default:
