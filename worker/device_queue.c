@@ -229,11 +229,16 @@ int device_queue_begin(struct device_queue *queue, uint64_t now_ns, struct error
     return code < 0 ? code : begin_lane(queue, DEVICE_IN, now_ns, error);
 }
 
+static bool leaves_device(const struct progress_copy *copy)
+{
+    return copy->slot ? copy->slot->state == STAGING_TAKEN
+                      : copy->request->state == REQUEST_LOADING;
+}
+
 int device_queue_add(struct device_queue *queue, const struct progress_copy *copy, uint64_t now_ns,
                      struct error *error)
 {
-    enum device_lane lane =
-        copy->slot && copy->slot->state == STAGING_TAKEN ? DEVICE_OUT : DEVICE_IN;
+    enum device_lane lane = leaves_device(copy) ? DEVICE_OUT : DEVICE_IN;
     struct device_flight *flight = queue->loading[lane];
     if (!flight && !(flight = make_flight(queue, error)))
         return error->code;

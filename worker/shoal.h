@@ -182,16 +182,18 @@ SHOAL_API int shoal_all_to_all_v(shoal_group *group, const void *const send[],
  * (0 to 2^31 - 1) arrive in the order in which they were sent; those with different tags, and
  * collectives, may be waited for in any order. Data that does not lie in the arena goes through
  * memory taken from it: SHOAL_EMEMORY when that has no room. Of a send, the buffer is then free as
- * soon as the call returns; the request is complete when the other side has got it, so two ranks
- * that both wait for a send first wait for ever. When the peer leaves the job, or asks for another
- * count or type, the group fails: SHOAL_ELOST, SHOAL_EMISMATCH. Of a rank's sends 256 are under way
- * at once, and of its receives as many; others follow in the order of the calls. */
+ * soon as the call returns, unless it is a device's; the request is complete when the other side
+ * has got it, so two ranks that both wait for a send first wait for ever. When the peer leaves the
+ * job, or asks for another count or type, the group fails: SHOAL_ELOST, SHOAL_EMISMATCH. Of a
+ * rank's sends 256 are under way at once, and of its receives as many; others follow in the order
+ * of the calls. */
 SHOAL_API int shoal_send(shoal_group *group, const void *data, size_t count, enum shoal_dtype dtype,
                          int peer, int tag, shoal_request **request);
 SHOAL_API int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
                          int peer, int tag, shoal_request **request);
 /* From whichever rank sends something with the tag first: *source, unless it is NULL, is set to it
- * before the request is complete, and must be there until then. Of one rank's sends those that were
+ * before the request is complete, and must be there until then: a stream that waits for the request
+ * does not tell when. Of one rank's sends those that were
  * sent first come first, and so do, with one tag, the receives from any rank that were started
  * first; one that names the rank may overtake those. It looks for a sender by a message to every
  * node of the group. SHOAL_ELOST when all others have left the job. */
@@ -224,11 +226,11 @@ SHOAL_API int shoal_completions_clear(shoal_job *job);
 
 /* --- memory of a GPU ------------------------------------------------------------------------
  *
- * A job can have one device. Collectives on its memory go in the order of the framework's streams:
- * a collective begins when its stream has come to where it was when the call was made, and a stream
- * can be made to wait for its end. Neither makes the host wait. Data goes through pinned memory of
- * the arena by the copy engines alone: nothing is run on the device. Where shoal has no such
- * device, or was built without CUDA, shoal_device_open says so. */
+ * A job can have one device. Collectives, sends and receives on its memory go in the order of the
+ * framework's streams: one begins when its stream has come to where it was when the call was made,
+ * and a stream can be made to wait for its end. Neither makes the host wait. Data goes through
+ * pinned memory of the arena by the copy engines alone: nothing is run on the device. Where shoal
+ * has no such device, or was built without CUDA, shoal_device_open says so. */
 
 struct shoal_device_options {
     size_t struct_size;
@@ -246,10 +248,10 @@ SHOAL_API int shoal_device_open(shoal_job *job, const struct shoal_device_option
 
 enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };
 
-/* Of the next collectives that this thread starts on the group: where all their buffers lie, and,
- * on the device, which stream (CUstream, cudaStream_t; NULL: the default one) they are in the order
- * of. Host at first. A barrier is of the calls: it waits for no stream. SHOAL_ESTATE: the job has
- * no device. */
+/* Of the next collectives, sends and receives that this thread starts on the group: where all their
+ * buffers lie, and, on the device, which stream (CUstream, cudaStream_t; NULL: the default one)
+ * they are in the order of. Host at first. A barrier is of the calls: it waits for no stream.
+ * SHOAL_ESTATE: the job has no device. */
 SHOAL_API int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream);
 
 /* Make a stream of the device wait until the request is complete, failed or not; returns at once,
