@@ -109,6 +109,7 @@ struct shoal_job {
     struct arena arena;
     struct arena_heap heap;
     struct progress progress;
+    uint64_t pinned_most;        /* of the arena, for a device: what the daemon allows */
     struct device_queue *device; /* or NULL */
     bool device_stuck;           /* it may still use the arena: that stays mapped */
     int submission_doorbell;     /* an eventfd shared with the daemon */

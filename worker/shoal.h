@@ -236,14 +236,15 @@ struct shoal_device_options {
     size_t struct_size;
     int number;            /* as CUDA counts the devices of this process */
     const char *library;   /* SHOAL_CUDA_LIBRARY, libcuda.so.1: the driver's library */
-    uint64_t pinned_bytes; /* SHOAL_PINNED_BYTES, 256 MiB: how much of the arena to pin at most,
-                            * beginning with the memory that copies go through */
+    uint64_t pinned_bytes; /* SHOAL_PINNED_BYTES, the daemon's limits.pinned_bytes, which is also
+                            * the most: how much of the arena to pin, beginning with the memory
+                            * that copies go through */
 };
 
 /* Open the job's device, with its primary context. options may be NULL: device 0. It is closed with
  * the job; shoal_close waits a few seconds for streams to come past their waits for requests.
  * SHOAL_EUNSUPPORTED, SHOAL_EINVALID, SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena
- * could not be pinned: the text says how much was asked for), SHOAL_ESYSTEM. */
+ * could not be pinned: the text says how much was asked for, and what said so), SHOAL_ESYSTEM. */
 SHOAL_API int shoal_device_open(shoal_job *job, const struct shoal_device_options *options);
 
 enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };

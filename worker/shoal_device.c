@@ -9,13 +9,19 @@
 #include "worker/progress_device.h"
 #include "worker/shoal.h"
 
-#define DEFAULT_PINNED_BYTES (256ll << 20)
 #define LARGEST_PINNED_BYTES (1ll << 46)
 
-static int read_options(const struct shoal_device_options *given,
-                        struct shoal_device_options *options, struct error *error)
+/* The options, and by which the memory to be pinned was limited. */
+struct device_settings {
+    struct shoal_device_options options;
+    const char *pinned_by;
+};
+
+static int read_options(const struct shoal_device_options *given, struct device_settings *settings,
+                        struct error *error)
 {
-    *options = (struct shoal_device_options){0};
+    struct shoal_device_options *options = &settings->options;
+    *settings = (struct device_settings){.pinned_by = "options.pinned_bytes"};
     if (given) {
         if (given->struct_size <
             offsetof(struct shoal_device_options, number) + sizeof(options->number))
@@ -31,15 +37,41 @@ static int read_options(const struct shoal_device_options *given,
     if (options->pinned_bytes > 0)
         return 0;
     long long bytes;
-    int code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, DEFAULT_PINNED_BYTES,
+    int code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, LARGEST_PINNED_BYTES,
                            &bytes, error);
-    if (code == 0)
+    if (code == 0) {
         options->pinned_bytes = (uint64_t)bytes;
+        settings->pinned_by = "SHOAL_PINNED_BYTES";
+    }
+    return code;
+}
+
+/* Lock held. As much of the arena as options and daemon allow. */
+static int pin(struct shoal_job *job, struct device *device, const struct device_settings *settings,
+               struct error *error)
+{
+    uint64_t bytes = settings->options.pinned_bytes;
+    const char *by = settings->pinned_by;
+    if (bytes > job->pinned_most) {
+        bytes = job->pinned_most;
+        by = "the daemon's limits.pinned_bytes";
+    }
+    if (bytes >= job->arena.total_bytes) {
+        bytes = job->arena.total_bytes;
+        by = NULL;
+    }
+    device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
+    int code = device_pin(device, job->arena.base, bytes, error);
+    if (code < 0) {
+        struct error why = *error;
+        error_set(error, code, "%.900s (%s%s)", why.text,
+                  by ? "as much as is set by " : "all of it", by ? by : "");
+    }
     return code;
 }
 
 /* Lock held. */
-static int open_device(struct shoal_job *job, const struct shoal_device_options *options,
+static int open_device(struct shoal_job *job, const struct device_settings *settings,
                        struct error *error)
 {
     if (job->device)
@@ -48,13 +80,11 @@ static int open_device(struct shoal_job *job, const struct shoal_device_options 
     if (job->closing)
         return error_set(error, ERR_STATE, "the job is being closed");
     struct device *device;
-    int code = device_open(&device, options->number, options->library, job->wake_fd, error);
+    int code = device_open(&device, settings->options.number, settings->options.library,
+                           job->wake_fd, error);
     if (code < 0)
         return code;
-    uint64_t bytes = job->arena.total_bytes < options->pinned_bytes ? job->arena.total_bytes
-                                                                    : options->pinned_bytes;
-    device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
-    code = device_pin(device, job->arena.base, bytes, error);
+    code = pin(job, device, settings, error);
     if (code == 0)
         code = device_queue_create(&job->device, device, &job->progress, error);
     if (code < 0)
@@ -65,7 +95,7 @@ static int open_device(struct shoal_job *job, const struct shoal_device_options 
 int shoal_device_open(shoal_job *job, const struct shoal_device_options *options)
 {
     struct error error;
-    struct shoal_device_options read;
+    struct device_settings read;
     int code = job_check(job, &error);
     if (code == 0)
         code = read_options(options, &read, &error);

@@ -178,6 +178,24 @@ START_TEST(test_same_bits_as_in_memory)
 }
 END_TEST
 
+/* The daemon's limit reaches the library. */
+static void check_limit(struct library_rank *self)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    stand_in_open()->fail_call("cuMemHostRegister", 2, 2); /* the arena; out of memory */
+    BAD(shoal_device_open(self->job, &options), SHOAL_EMEMORY,
+        "(as much as is set by the daemon's limits.pinned_bytes)");
+    ck_assert_ptr_nonnull(strstr(shoal_error_text(), "cannot pin 3 MiB of the arena"));
+    GOOD(shoal_device_open(self->job, &options));
+}
+
+START_TEST(test_pinned_limit_of_the_daemon)
+{
+    use_stand_in();
+    library_cluster_run(1, "{\"limits\": {\"pinned_bytes\": 3145728}}", 1, check_limit, NULL);
+}
+END_TEST
+
 static void check_device_fails(struct library_rank *self)
 {
     struct shoal_device_options options = {.struct_size = sizeof(options)};
@@ -238,6 +256,7 @@ int main(void)
     tcase_add_test(core, test_training);
     tcase_add_loop_test(core, test_any_sender, 0, 2);
     tcase_add_test(core, test_same_bits_as_in_memory);
+    tcase_add_test(core, test_pinned_limit_of_the_daemon);
     tcase_add_test(core, test_device_of_one_rank_fails);
     suite_add_tcase(suite, core);
     return suite_main(suite);

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define OUT_OF_MEMORY 2 /* CUresult */
 #define ILLEGAL_ADDRESS 700
@@ -470,11 +471,6 @@ static void check_refusals(struct member *member)
     cuda->set_version(11080);
     BAD(shoal_device_open(member->job, &options), SHOAL_EUNSUPPORTED, "for CUDA 11.8");
     cuda->set_version(13000);
-    cuda->fail_call("cuMemHostRegister", 2, OUT_OF_MEMORY);
-    BAD(shoal_device_open(member->job, &options), SHOAL_EMEMORY, "cannot pin 8 MiB of the arena");
-    cuda->fail_call("cuMemHostRegister", 2, OUT_OF_MEMORY);
-    options.pinned_bytes = 1 << 20;
-    BAD(shoal_device_open(member->job, &options), SHOAL_EMEMORY, "cannot pin 1 MiB of the arena");
     GOOD(shoal_device_open(member->job, &options));
     BAD(shoal_device_open(member->job, &options), SHOAL_ESTATE, "GPU 0");
     BAD(shoal_group_set_stream(world, (enum shoal_memory)2, NULL), SHOAL_EINVALID, "2 is no");
@@ -487,6 +483,62 @@ static void check_refusals(struct member *member)
 START_TEST(test_refusals)
 {
     run(&(struct fake_daemon_options){.world_size = 1}, check_refusals);
+}
+END_TEST
+
+/* Of memory that cannot be pinned: how much was asked for, and what limited it. */
+static void check_pinned(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    static const struct {
+        uint64_t option;
+        const char *environment;
+        rlim_t locked;
+        const char *size, *words;
+    } cases[] = {
+        {0, NULL, 0, "cannot pin 4 MiB of the arena: GPU 0, stand-in: cuMemHostRegister",
+         "(as much as is set by the daemon's limits.pinned_bytes)"},
+        {6 << 20, NULL, 0, "cannot pin 4 MiB", "set by the daemon's limits.pinned_bytes)"},
+        {1 << 20, "8388608", 0, "cannot pin 1 MiB", "set by options.pinned_bytes)"},
+        {0, "2097152", 0, "cannot pin 2 MiB", "set by SHOAL_PINNED_BYTES)"},
+        {0, "8388608", 0, "cannot pin 4 MiB", "set by the daemon's limits.pinned_bytes)"},
+        {0, NULL, 65536, "cannot pin 4 MiB",
+         "the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l) is 64 KiB"},
+    };
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct shoal_device_options options = {sizeof(options), .library = cuda->path,
+                                               .pinned_bytes = cases[i].option};
+        struct rlimit lower = {cases[i].locked ? cases[i].locked : limit.rlim_cur, limit.rlim_max};
+        if (cases[i].environment)
+            setenv("SHOAL_PINNED_BYTES", cases[i].environment, 1);
+        ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &lower), 0);
+        cuda->fail_call("cuMemHostRegister", 2, OUT_OF_MEMORY); /* the first is of the words */
+        BAD(shoal_device_open(member->job, &options), SHOAL_EMEMORY, cases[i].size);
+        ck_assert_msg(strstr(shoal_error_text(), cases[i].words) != NULL, "%s", shoal_error_text());
+        ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+        unsetenv("SHOAL_PINNED_BYTES");
+    }
+    setenv("SHOAL_PINNED_BYTES", "all", 1);
+    BAD(shoal_device_open(member->job, NULL), SHOAL_EINVALID, "SHOAL_PINNED_BYTES");
+    unsetenv("SHOAL_PINNED_BYTES");
+}
+
+static void check_all_pinned(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct shoal_device_options options = {sizeof(options), .library = cuda->path};
+    cuda->fail_call("cuMemHostRegister", 2, OUT_OF_MEMORY);
+    BAD(shoal_device_open(member->job, &options), SHOAL_EMEMORY, "cannot pin 8 MiB of the arena");
+    ck_assert_msg(strstr(shoal_error_text(), "(all of it)") != NULL, "%s", shoal_error_text());
+    GOOD(shoal_device_open(member->job, &options));
+}
+
+START_TEST(test_pinned)
+{
+    run(&(struct fake_daemon_options){.world_size = 1, .pinned_bytes = 4 << 20}, check_pinned);
+    run(&(struct fake_daemon_options){.world_size = 1, .pinned_bytes = 8 << 20}, check_all_pinned);
 }
 END_TEST
 
@@ -669,6 +721,7 @@ int main(void)
     suite_add_tcase(suite, order);
     TCase *failure = tcase_create("failure");
     tcase_add_test(failure, test_refusals);
+    tcase_add_test(failure, test_pinned);
     tcase_add_loop_test(failure, test_failed_job, 0, 8);
     tcase_add_loop_test(failure, test_closed, 0, 6);
     tcase_add_loop_test(failure, test_broken_device, 0, 4);
