@@ -98,6 +98,7 @@ START_TEST(test_all_reduce_is_the_hosts)
         ck_assert_int_gt(cuda->calls("cuMemcpyBatchAsync"), 0);
     else
         ck_assert_int_eq(cuda->calls("cuMemcpyBatchAsync"), 0);
+    ck_assert_int_eq(cuda->default_operations(), 0);
 }
 END_TEST
 

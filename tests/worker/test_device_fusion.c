@@ -9,7 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OUT_OF_MEMORY 2 /* CUresult */
+
 enum { PARAMETERS = 40, STEPS = 5 };
+
+static bool streams_wait = true; /* for words: the host need not */
 
 static size_t count_of(int index)
 {
@@ -104,9 +108,11 @@ static void check_steps(struct member *member, int own_every, void *device_memor
             GOOD(shoal_fusion_ready(device.fusion, (size_t)i));
         }
         GOOD(shoal_fusion_wait(host.fusion, -1));
-        if (held)
+        if (held && !streams_wait)
             cuda->stream_let_go(stream);
         GOOD(shoal_fusion_wait_stream(device.fusion, stream, -1));
+        if (held && streams_wait) /* the host has not waited for it */
+            cuda->stream_let_go(stream);
         for (int i = 0; i < PARAMETERS; i++) {
             size_t bytes = count_of(i) * sizeof(float);
             if (absent(step, i))
@@ -158,7 +164,8 @@ START_TEST(test_fusion_is_the_hosts)
 {
     const struct stand_in *cuda = stand_in_open();
     cuda->seed((uint64_t)_i);
-    cuda->set_memory_operations(_i != 2);
+    streams_wait = _i != 2;
+    cuda->set_memory_operations(streams_wait);
     world_run(&(struct fake_daemon_options){.world_size = (uint32_t)_i % 3 + 1,
                                             .chunk_bytes = 1024,
                                             .seed = (uint64_t)_i},
@@ -207,6 +214,76 @@ START_TEST(test_misuse)
 }
 END_TEST
 
+/* Steps until a call of the driver fails, which the failure names. Of the caller's gradients, of
+ * the library's, and of those that a step lacks. */
+static int use_fusion(struct side *side, void *stream)
+{
+    int result = shoal_fusion_set_stream(side->fusion, stream);
+    for (int step = 0; step < 3 && result == SHOAL_OK; step++) {
+        for (int i = PARAMETERS - 1; i >= 0 && result == SHOAL_OK; i--)
+            if (!absent(step, i))
+                result = shoal_fusion_ready(side->fusion, (size_t)i);
+        if (result == SHOAL_OK)
+            result = shoal_fusion_wait_stream(side->fusion, stream, -1);
+    }
+    return result;
+}
+
+static void expect_named(int result)
+{
+    const char *failed = stand_in_open()->failed();
+    if (result != SHOAL_OK)
+        ck_assert_msg(failed[0] && strstr(shoal_error_text(), failed),
+                      "\"%s\" failed, and it says: %s", failed, shoal_error_text());
+}
+
+static void check_any_call(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
+    struct shoal_parameter parameters[PARAMETERS];
+    struct shoal_fusion_options made = {
+        .struct_size = sizeof(made), .threshold_bytes = 20000, .on_device = 1};
+    struct side side = {NULL};
+    void *stream = cuda->stream_make();
+    int result = shoal_device_open(member->job, &options);
+    for (int i = 0; i < PARAMETERS; i++) {
+        if (result == SHOAL_OK && i % 3 == 0 &&
+            !(side.own[i] = shoal_device_alloc(member->job, count_of(i) * sizeof(float))))
+            result = SHOAL_EMEMORY;
+        parameters[i] = (struct shoal_parameter){side.own[i], count_of(i), SHOAL_F32};
+    }
+    if (result == SHOAL_OK)
+        result = shoal_fusion_create(shoal_world(member->job), parameters, PARAMETERS, &made,
+                                     &side.fusion);
+    if (result == SHOAL_OK)
+        result = use_fusion(&side, stream);
+    expect_named(result);
+    cuda->stream_finish(stream);
+    free_side(member, &side, 1);
+    cuda->stream_drop(stream);
+}
+
+START_TEST(test_any_call_fails)
+{
+    const struct stand_in *cuda = stand_in_open();
+    int count = 0;
+    for (int nth = 1;; nth++) {
+        cuda->fail_call(NULL, nth, OUT_OF_MEMORY);
+        world_run(&(struct fake_daemon_options){.world_size = 1, .seed = 1}, check_any_call);
+        struct stand_in_live live = cuda->live();
+        ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+        ck_assert_int_eq(live.registrations, 0);
+        ck_assert_msg(live.allocations == 0, "%s left %d", cuda->failed(), live.allocations);
+        if (!cuda->failed()[0])
+            break; /* there were not so many */
+        count++;
+    }
+    ck_assert_int_gt(count, 100);
+    ck_assert_int_eq(cuda->default_operations(), 0);
+}
+END_TEST
+
 int main(void)
 {
     if (stand_in_missing()) {
@@ -218,5 +295,9 @@ int main(void)
     tcase_add_loop_test(core, test_fusion_is_the_hosts, 0, 5);
     tcase_add_test(core, test_misuse);
     suite_add_tcase(suite, core);
+    TCase *calls = tcase_create("any call");
+    tcase_set_timeout(calls, 240);
+    tcase_add_test(calls, test_any_call_fails);
+    suite_add_tcase(suite, calls);
     return suite_main(suite);
 }

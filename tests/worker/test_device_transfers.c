@@ -126,6 +126,7 @@ START_TEST(test_data)
 {
     stand_in_open()->set_version(_i == 0 ? 12000 : 13000);
     run((uint64_t)_i + 5, 2, check_data);
+    ck_assert_int_eq(stand_in_open()->default_operations(), 0);
 }
 END_TEST
 
