@@ -49,9 +49,27 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
         progress_device_leave(job, request);
         return code;
     }
-    if (ready)
+    if (ready) {
+        request->core.ready_ns = clock_now_ns();
         progress_ready(&job->progress, &request->core, &none);
+    }
     return 0;
+}
+
+int progress_device_note(struct shoal_job *job, void *stream, struct device_note *note,
+                         struct error *error)
+{
+    struct device_arrival *arrival = device_queue_take(job->device, error);
+    if (!arrival)
+        return error->code;
+    pthread_mutex_unlock(&job->lock);
+    int code = device_event_record(job->device->device, arrival->event, stream, error);
+    pthread_mutex_lock(&job->lock);
+    if (code < 0) {
+        device_queue_give_back(job->device, arrival);
+        return code;
+    }
+    return device_queue_note(job->device, arrival, stream, note, clock_now_ns(), error);
 }
 
 int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,

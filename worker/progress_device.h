@@ -26,6 +26,10 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
 int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,
                          struct error *error);
 
+/* The note will say when the stream has come so far. The lock is released meanwhile. */
+int progress_device_note(struct shoal_job *job, void *stream, struct device_note *note,
+                         struct error *error);
+
 /* True when something has come to its end on the device. */
 bool progress_device_poll(struct shoal_job *job);
 

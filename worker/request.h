@@ -76,6 +76,7 @@ struct request {
     int result;       /* COMPLETE: 0 or an error code */
     char *error_text; /* of a failure; may be NULL; freed by request_clear */
     uint64_t completed_ns;
+    uint64_t ready_ns;      /* on a device: when its stream was seen to have come to it */
     struct request *whole;  /* a block: whose it is; else NULL */
     struct request *blocks; /* the whole: [block_count], freed by request_clear; or NULL */
     uint32_t block_count;

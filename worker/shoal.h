@@ -322,16 +322,18 @@ SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
 /* On a device: the same without the host waiting; what `stream` (of shoal_fusion_set_stream, or one
  * that has come behind it) does next finds the results. A failure shows in the next call. The host
  * does wait at the end of the first step, in which ranks agree on an order, and where streams of
- * the device cannot wait for memory. Such steps have no times in their statistics. */
+ * the device cannot wait for memory. */
 SHOAL_API int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms);
 
-/* Of the last finished step, for measuring overlap. */
+/* Of the last finished step, for measuring overlap; one that ends on a stream is finished when its
+ * results are there. */
 struct shoal_fusion_statistics {
     size_t struct_size;
     uint64_t buffers; /* fusion buffers sent */
     uint64_t bytes;
     uint64_t communication_ns; /* time during which at least one buffer was under way */
-    uint64_t exposed_ns;       /* the part of it spent inside shoal_fusion_wait */
+    uint64_t exposed_ns;       /* the part of it spent inside shoal_fusion_wait, or by the stream of
+                                * shoal_fusion_wait_stream in waiting; as the host sees it */
 };
 SHOAL_API int shoal_fusion_statistics(const shoal_fusion *fusion,
                                       struct shoal_fusion_statistics *statistics);

@@ -28,6 +28,7 @@ static void free_fusion(struct shoal_fusion *fusion)
 {
     if (fusion->device.device)
         device_fusion_close(&fusion->device);
+    fusion_times_free(fusion);
     plan_clear(&fusion->plan);
     fusion_step_clear(&fusion->step);
     free(fusion->parameters);
@@ -420,6 +421,7 @@ static int finish_buffers(struct shoal_fusion *fusion, uint64_t deadline_ns, str
     fusion_measure(fusion->intervals, fusion->plan.buffer_count, window,
                    &statistics.communication_ns, &statistics.exposed_ns);
     pthread_mutex_lock(&fusion->lock);
+    fusion_times_drop(fusion);
     fusion->statistics = statistics;
     pthread_mutex_unlock(&fusion->lock);
     return 0;
@@ -589,6 +591,7 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
     /* The lock is not part of what the caller sees as constant. */
     struct shoal_fusion *locked = (struct shoal_fusion *)(uintptr_t)fusion;
     pthread_mutex_lock(&locked->lock);
+    fusion_times_collect(locked);
     struct shoal_fusion_statistics copy = fusion->statistics;
     pthread_mutex_unlock(&locked->lock);
     job_leave(job);
@@ -616,6 +619,7 @@ void shoal_fusion_free(shoal_fusion *fusion)
     if (fusion->order_request &&
         finish_request(fusion, &fusion->order_request, deadline_ns, &completed_ns, &error) < 0)
         idle = false;
+    fusion_times_drop(fusion);
     pthread_mutex_lock(&job->lock);
     DL_DELETE(job->fusions, fusion);
     pthread_mutex_unlock(&job->lock);

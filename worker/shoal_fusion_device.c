@@ -40,7 +40,7 @@ int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream)
 static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct error *error)
 {
     struct shoal_job *job = fusion->group->job;
-    int code = 0;
+    int code = fusion_times_begin(fusion, stream, error);
     for (uint32_t i = 0; i < fusion->plan.buffer_count && code == 0; i++) {
         struct shoal_request *request = fusion->requests[i];
         pthread_mutex_lock(&job->lock);
@@ -54,8 +54,6 @@ static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct erro
         fusion->requests[i] = NULL;
         fusion->passed[i] = request;
     }
-    fusion->statistics = (struct shoal_fusion_statistics){.buffers = fusion->plan.buffer_count,
-                                                          .bytes = fusion->plan.total_bytes};
     return code;
 }
 

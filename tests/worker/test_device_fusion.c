@@ -6,6 +6,7 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/world.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,6 +177,88 @@ START_TEST(test_fusion_is_the_hosts)
 }
 END_TEST
 
+static void ready_and_wait(struct side *side, void *stream, bool held)
+{
+    for (int i = PARAMETERS - 1; i >= 0; i--)
+        GOOD(shoal_fusion_ready(side->fusion, (size_t)i));
+    if (held)
+        stand_in_open()->stream_hold(stream);
+    GOOD(shoal_fusion_wait_stream(side->fusion, stream, -1));
+}
+
+static struct shoal_fusion_statistics statistics_of(const struct side *side)
+{
+    struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics)};
+    GOOD(shoal_fusion_statistics(side->fusion, &statistics));
+    ck_assert_uint_ge(statistics.communication_ns, statistics.exposed_ns);
+    return statistics;
+}
+
+/* Of steps that end on a stream: none before their results are there, with the host steps ahead;
+ * the stream's waiting is exposed, and only that. */
+static void check_times(struct member *member)
+{
+    enum { AHEAD = 12, TRIES = 300 };
+    const struct stand_in *cuda = stand_in_open();
+    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
+    struct side side;
+    void *stream = cuda->stream_make();
+    GOOD(shoal_device_open(member->job, &options));
+    make_side(member, &side, 0, 1, NULL);
+    GOOD(shoal_fusion_set_stream(side.fusion, stream));
+    ready_and_wait(&side, stream, false); /* by the host */
+    struct shoal_fusion_statistics first = statistics_of(&side), now;
+    /* The stream comes to its wait when everything is there. */
+    ready_and_wait(&side, stream, true);
+    do {
+        now = statistics_of(&side);
+        sched_yield();
+    } while (memcmp(&now, &first, sizeof(now)) == 0);
+    ck_assert_uint_gt(now.communication_ns, 0);
+    ck_assert_uint_eq(now.exposed_ns, 0);
+    ck_assert(now.buffers == first.buffers && now.bytes == first.bytes);
+    cuda->stream_let_go(stream);
+    cuda->stream_finish(stream);
+    /* It waits for a while before. */
+    for (int i = 1; i <= TRIES; i++) {
+        first = now;
+        fake_daemon_hold(member->world->daemon, true);
+        ready_and_wait(&side, stream, false);
+        for (int k = 0; k < 100 * i; k++)
+            sched_yield();
+        now = statistics_of(&side);
+        ck_assert_int_eq(memcmp(&now, &first, sizeof(now)), 0);
+        fake_daemon_hold(member->world->daemon, false);
+        cuda->stream_finish(stream);
+        now = statistics_of(&side);
+        ck_assert_int_ne(memcmp(&now, &first, sizeof(now)), 0);
+        if (now.exposed_ns > 0)
+            break;
+    }
+    ck_assert_uint_gt(now.exposed_ns, 0);
+    /* The host is ahead. */
+    cuda->stream_hold(stream);
+    for (int i = 0; i < AHEAD; i++)
+        ready_and_wait(&side, stream, false);
+    first = statistics_of(&side);
+    ck_assert_int_eq(memcmp(&now, &first, sizeof(now)), 0);
+    cuda->stream_let_go(stream);
+    cuda->stream_finish(stream);
+    now = statistics_of(&side);
+    ck_assert_int_ne(memcmp(&now, &first, sizeof(now)), 0);
+    free_side(member, &side, 1);
+    cuda->stream_drop(stream);
+}
+
+START_TEST(test_times)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 1, .chunk_bytes = 1024}, check_times);
+    struct stand_in_live live = stand_in_open()->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+    ck_assert_int_eq(live.registrations + live.allocations, 0);
+}
+END_TEST
+
 static void check_misuse(struct member *member)
 {
     struct shoal_device_options options = {.struct_size = sizeof(options),
@@ -293,6 +376,7 @@ int main(void)
     Suite *suite = suite_create("device_fusion");
     TCase *core = tcase_create("core");
     tcase_add_loop_test(core, test_fusion_is_the_hosts, 0, 5);
+    tcase_add_test(core, test_times);
     tcase_add_test(core, test_misuse);
     suite_add_tcase(suite, core);
     TCase *calls = tcase_create("any call");
