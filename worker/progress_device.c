@@ -7,6 +7,14 @@
 #include "common/clock.h"
 #include "worker/progress_thread.h"
 
+/* A driver that went to sleep when nothing was under way would not look after what is now, were
+ * there no ring. */
+static void wake_driver(struct shoal_job *job, bool was_busy)
+{
+    if (!was_busy && device_queue_busy(job->device))
+        progress_thread_wake(job);
+}
+
 int progress_device_enter(struct shoal_job *job, const struct request_ask *ask,
                           struct shoal_request *request, bool *ready, struct error *error)
 {
@@ -22,9 +30,12 @@ int progress_device_enter(struct shoal_job *job, const struct request_ask *ask,
         device_queue_give_back(job->device, arrival);
         return code;
     }
+    bool busy = device_queue_busy(job->device);
     *ready = false;
-    return device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket, ready,
+    code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket, ready,
                               clock_now_ns(), error);
+    wake_driver(job, busy);
+    return code;
 }
 
 void progress_device_leave(struct shoal_job *job, struct shoal_request *request)
@@ -69,7 +80,10 @@ int progress_device_note(struct shoal_job *job, void *stream, struct device_note
         device_queue_give_back(job->device, arrival);
         return code;
     }
-    return device_queue_note(job->device, arrival, stream, note, clock_now_ns(), error);
+    bool busy = device_queue_busy(job->device);
+    code = device_queue_note(job->device, arrival, stream, note, clock_now_ns(), error);
+    wake_driver(job, busy);
+    return code;
 }
 
 int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,

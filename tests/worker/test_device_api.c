@@ -711,6 +711,7 @@ int main(void)
         return EXIT_SUCCESS;
     }
     TCase *order = tcase_create("stream order");
+    tcase_set_timeout(order, 100);
     tcase_add_loop_test(order, test_all_reduce_is_the_hosts, 0, 6);
     tcase_add_loop_test(order, test_late_stream, 0, 3);
     tcase_add_test(order, test_late_receiver);
@@ -721,6 +722,7 @@ int main(void)
     tcase_add_test(order, test_streams_cannot_wait);
     suite_add_tcase(suite, order);
     TCase *failure = tcase_create("failure");
+    tcase_set_timeout(failure, 100);
     tcase_add_test(failure, test_refusals);
     tcase_add_test(failure, test_pinned);
     tcase_add_loop_test(failure, test_failed_job, 0, 8);

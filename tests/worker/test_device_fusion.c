@@ -375,6 +375,7 @@ int main(void)
     }
     Suite *suite = suite_create("device_fusion");
     TCase *core = tcase_create("core");
+    tcase_set_timeout(core, 100);
     tcase_add_loop_test(core, test_fusion_is_the_hosts, 0, 5);
     tcase_add_test(core, test_times);
     tcase_add_test(core, test_misuse);

@@ -7,6 +7,7 @@
 #include "tests/lib/world.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -526,7 +527,7 @@ int main(void)
     tcase_add_test(failure, test_refusals);
     tcase_add_loop_test(failure, test_failed_job, 0, 6);
     tcase_add_loop_test(failure, test_closed, 0, 4);
-    tcase_add_loop_test(failure, test_broken_device, 0, 3);
+    tcase_add_loop_test(failure, test_broken_device, 0, 6);
     suite_add_tcase(suite, failure);
     TCase *calls = tcase_create("any call");
     tcase_set_timeout(calls, 240);
