@@ -92,8 +92,7 @@ class Operation:
         _operations[id(self.work)] = self
         if on_stream:
             # Complete as nccl's works are: whoever waits has its stream wait, in C++ too.
-            with _streams.runtime.using(self.stream):
-                self._inner.set_result(None)
+            _streams.runtime.complete(self._inner, self.stream)
         completions.add(self)
         return self.work
 
