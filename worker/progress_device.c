@@ -49,7 +49,7 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
                            uint32_t block_count, uint32_t rank, struct shoal_request *request,
                            struct error *error)
 {
-    bool ready;
+    bool ready = false;
     struct progress_copy none;
     int code = progress_device_enter(job, ask, request, &ready, error);
     if (code < 0)

@@ -216,7 +216,7 @@ static int begin_on_device(struct transfer *transfer, struct shoal_request *requ
 {
     struct shoal_job *job = transfer->group->job;
     struct progress_copy none;
-    bool ready;
+    bool ready = false;
     int code = progress_device_enter(job, &transfer->ask, request, &ready, error);
     if (code < 0)
         return code;
