@@ -30,28 +30,27 @@ struct image {
 
 static void image_read(struct image *image)
 {
-    char line[1024], *whole = calloc(1, 1);
+    char line[1024], whole[4096] = "";
     FILE *file = fopen(FILE_PATH, "re");
     ck_assert_ptr_nonnull(file);
     *image = (struct image){0};
     while (fgets(line, sizeof(line), file)) {
-        size_t length = strcspn(line, "\n");
+        size_t length = strcspn(line, "\n"), used = strlen(whole);
         bool goes_on = length > 0 && line[length - 1] == '\\';
         line[goes_on ? length - 1 : length] = '\0';
-        if (!*whole && (line[0] == '#' || line[0] == '\0'))
+        if (used == 0 && (line[0] == '#' || line[0] == '\0'))
             continue;
-        whole = realloc(whole, strlen(whole) + strlen(line) + 1);
-        strcat(whole, line);
+        ck_assert_uint_lt(used + strlen(line), sizeof(whole));
+        snprintf(whole + used, sizeof(whole) - used, "%s", line);
         if (goes_on)
             continue;
         ck_assert_int_lt(image->count, LINES_MAX);
         if (strncmp(whole, "FROM ", 5) == 0)
             image->last = image->count;
-        image->lines[image->count++] = whole;
-        whole = calloc(1, 1);
+        image->lines[image->count++] = strdup(whole);
+        whole[0] = '\0';
     }
     ck_assert_str_eq(whole, "");
-    free(whole);
     fclose(file);
 }
 
