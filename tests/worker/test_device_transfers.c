@@ -515,7 +515,7 @@ int main(void)
     }
     Suite *suite = suite_create("device_transfers");
     TCase *order = tcase_create("stream order");
-    tcase_set_timeout(order, 60);
+    tcase_set_timeout(order, 240);
     tcase_add_loop_test(order, test_data, 0, 2);
     tcase_add_loop_test(order, test_late_sender, 0, 3);
     tcase_add_loop_test(order, test_late_receiver, 0, 3);
@@ -523,7 +523,7 @@ int main(void)
     tcase_add_loop_test(order, test_many, 0, 2);
     suite_add_tcase(suite, order);
     TCase *failure = tcase_create("failure");
-    tcase_set_timeout(failure, 60);
+    tcase_set_timeout(failure, 240);
     tcase_add_test(failure, test_refusals);
     tcase_add_loop_test(failure, test_failed_job, 0, 6);
     tcase_add_loop_test(failure, test_closed, 0, 4);
