@@ -307,6 +307,7 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
     job->local_rank = joined->local_rank;
     job->local_size = (int)joined->local_size;
     job->node_count = (int)joined->node_count;
+    job->pinned_most = joined->pinned_bytes;
     job->silence_ns = joined->timeout_ms * NS_PER_MS;
     job->heard_ns = clock_now_ns();
     if (arena_heap_init(&job->heap, job->arena.data_offset,

@@ -110,6 +110,7 @@ struct shoal_job {
     struct arena arena;
     struct arena_heap heap;
     struct progress progress;
+    uint64_t pinned_most;        /* of the arena, for a device: what the daemon allows */
     struct device_queue *device; /* or NULL */
     bool device_opening;         /* a call opens it, without the lock */
     uint64_t pinned_bytes;       /* of the arena, from its beginning, for the device; or 0 */

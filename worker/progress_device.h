@@ -8,6 +8,13 @@
 
 #include "worker/job.h"
 
+/* A request that is about to be submitted gets a place at a gate. The lock is released meanwhile.
+ * *ready: its stream has come to it already, and progress_ready is due when it is submitted. */
+int progress_device_enter(struct shoal_job *job, const struct request_ask *ask,
+                          struct shoal_request *request, bool *ready, struct error *error);
+/* It has not been submitted after all. */
+void progress_device_leave(struct shoal_job *job, struct shoal_request *request);
+
 /* progress_submit for buffers of the job's device. The lock is released meanwhile. */
 int progress_device_submit(struct shoal_job *job, struct progress_group *group,
                            const struct request_ask *ask, const struct request_ask *blocks,
@@ -17,6 +24,10 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
 /* Make the stream wait for the request; the result of one that is complete. ERR_UNSUPPORTED, or
  * what the driver says. The lock is released meanwhile. */
 int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,
+                         struct error *error);
+
+/* The note will say when the stream has come so far. The lock is released meanwhile. */
+int progress_device_note(struct shoal_job *job, void *stream, struct device_note *note,
                          struct error *error);
 
 /* True when something has come to its end on the device. */

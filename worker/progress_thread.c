@@ -62,6 +62,12 @@ void progress_thread_notify(struct shoal_job *job)
         pthread_cond_signal(&job->background);
 }
 
+void progress_thread_wake(struct shoal_job *job)
+{
+    if (job->driver_sleeping)
+        eventfd_ring(job->wake_fd);
+}
+
 void progress_thread_adopt(struct shoal_job *job, struct shoal_request *request)
 {
     if (request->background || request->core.state == REQUEST_COMPLETE)

@@ -40,6 +40,9 @@ enum progress_wait progress_thread_wait(struct shoal_job *job, bool (*done)(cons
  * shoal_test. */
 void progress_thread_poll(struct shoal_job *job);
 
+/* Let a driver that sleeps look again at when it has something to do. */
+void progress_thread_wake(struct shoal_job *job);
+
 /* The background thread is to notice this request's completion when it happens; lock held. */
 void progress_thread_adopt(struct shoal_job *job, struct shoal_request *request);
 

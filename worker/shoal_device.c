@@ -9,13 +9,19 @@
 #include "worker/progress_device.h"
 #include "worker/shoal.h"
 
-#define DEFAULT_PINNED_BYTES (256ll << 20)
 #define LARGEST_PINNED_BYTES (1ll << 46)
 
-static int read_options(const struct shoal_device_options *given,
-                        struct shoal_device_options *options, struct error *error)
+/* The options, and by which the memory to be pinned was limited. */
+struct device_settings {
+    struct shoal_device_options options;
+    const char *pinned_by;
+};
+
+static int read_options(const struct shoal_device_options *given, struct device_settings *settings,
+                        struct error *error)
 {
-    *options = (struct shoal_device_options){0};
+    struct shoal_device_options *options = &settings->options;
+    *settings = (struct device_settings){.pinned_by = "options.pinned_bytes"};
     if (given) {
         if (given->struct_size <
             offsetof(struct shoal_device_options, number) + sizeof(options->number))
@@ -31,15 +37,32 @@ static int read_options(const struct shoal_device_options *given,
     if (options->pinned_bytes > 0)
         return 0;
     long long bytes;
-    int code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, DEFAULT_PINNED_BYTES,
+    int code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, LARGEST_PINNED_BYTES,
                            &bytes, error);
-    if (code == 0)
+    if (code == 0) {
         options->pinned_bytes = (uint64_t)bytes;
+        settings->pinned_by = "SHOAL_PINNED_BYTES";
+    }
     return code;
 }
 
-/* Only one call opens the job's device. Says how much of the arena to pin. */
-static int begin_opening(struct shoal_job *job, uint64_t most_bytes, uint64_t *bytes,
+/* Lock held. As much of the arena as options and daemon allow, and whole slots. */
+static void limit_pinned(struct shoal_job *job, struct device_settings *settings)
+{
+    uint64_t bytes = settings->options.pinned_bytes;
+    if (bytes > job->pinned_most) {
+        bytes = job->pinned_most;
+        settings->pinned_by = "the daemon's limits.pinned_bytes";
+    }
+    if (bytes >= job->arena.total_bytes) {
+        bytes = job->arena.total_bytes;
+        settings->pinned_by = NULL;
+    }
+    job->pinned_bytes = staging_whole_end(&job->progress.staging, bytes);
+}
+
+/* Only one call opens the job's device, and says how much of the arena is pinned. */
+static int begin_opening(struct shoal_job *job, struct device_settings *settings,
                          struct error *error)
 {
     int code = 0;
@@ -49,12 +72,10 @@ static int begin_opening(struct shoal_job *job, uint64_t most_bytes, uint64_t *b
                          device_number(job->device->device));
     else if (job->device_opening)
         code = error_set(error, ERR_STATE, "another thread is opening the job's device");
-    else
+    if (code == 0) {
         job->device_opening = true;
-    if (code == 0)
-        job->pinned_bytes = *bytes = staging_whole_end(
-            &job->progress.staging,
-            most_bytes < job->arena.total_bytes ? most_bytes : job->arena.total_bytes);
+        limit_pinned(job, settings);
+    }
     pthread_mutex_unlock(&job->lock);
     return code;
 }
@@ -70,16 +91,31 @@ static void end_opening(struct shoal_job *job, struct device_queue *queue)
     pthread_mutex_unlock(&job->lock);
 }
 
+static int pin(const struct shoal_job *job, struct device *device,
+               const struct device_settings *settings, struct error *error)
+{
+    const char *by = settings->pinned_by;
+    device_place_prefer(job->arena.base, job->pinned_bytes,
+                        device_place_find(NULL, device_address(device)));
+    int code = device_pin(device, job->arena.base, job->pinned_bytes, error);
+    if (code < 0) {
+        struct error why = *error;
+        error_set(error, code, "%.900s (%s%s)", why.text,
+                  by ? "as much as is set by " : "all of it", by ? by : "");
+    }
+    return code;
+}
+
 /* Without the lock: the driver takes seconds to load, and to pin memory. */
-static int open_device(struct shoal_job *job, const struct shoal_device_options *options,
-                       uint64_t bytes, struct device_queue **queue, struct error *error)
+static int open_device(struct shoal_job *job, const struct device_settings *settings,
+                       struct device_queue **queue, struct error *error)
 {
     struct device *device;
-    int code = device_open(&device, options->number, options->library, job->wake_fd, error);
+    int code = device_open(&device, settings->options.number, settings->options.library,
+                           job->wake_fd, error);
     if (code < 0)
         return code;
-    device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
-    code = device_pin(device, job->arena.base, bytes, error);
+    code = pin(job, device, settings, error);
     if (code == 0)
         code = device_queue_create(queue, device, &job->progress, error);
     if (code < 0)
@@ -90,16 +126,15 @@ static int open_device(struct shoal_job *job, const struct shoal_device_options 
 int shoal_device_open(shoal_job *job, const struct shoal_device_options *options)
 {
     struct error error;
-    struct shoal_device_options read;
+    struct device_settings settings;
     if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
-    int code = read_options(options, &read, &error);
-    uint64_t bytes;
+    int code = read_options(options, &settings, &error);
     if (code == 0)
-        code = begin_opening(job, read.pinned_bytes, &bytes, &error);
+        code = begin_opening(job, &settings, &error);
     if (code == 0) {
         struct device_queue *queue = NULL;
-        code = open_device(job, &read, bytes, &queue, &error);
+        code = open_device(job, &settings, &queue, &error);
         end_opening(job, queue);
     }
     job_leave(job);

@@ -28,6 +28,7 @@ static void free_fusion(struct shoal_fusion *fusion)
 {
     if (fusion->device.device)
         device_fusion_close(&fusion->device);
+    fusion_times_free(fusion);
     plan_clear(&fusion->plan);
     fusion_step_clear(&fusion->step);
     free(fusion->parameters);
@@ -423,6 +424,7 @@ static int finish_buffers(struct shoal_fusion *fusion, uint64_t deadline_ns, str
     fusion_measure(fusion->intervals, fusion->plan.buffer_count, window,
                    &statistics.communication_ns, &statistics.exposed_ns);
     pthread_mutex_lock(&fusion->lock);
+    fusion_times_drop(fusion);
     fusion->statistics = statistics;
     pthread_mutex_unlock(&fusion->lock);
     return 0;
@@ -595,6 +597,7 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
     /* The lock is not part of what the caller sees as constant. */
     struct shoal_fusion *locked = (struct shoal_fusion *)(uintptr_t)fusion;
     pthread_mutex_lock(&locked->lock);
+    fusion_times_collect(locked);
     struct shoal_fusion_statistics copy = fusion->statistics;
     pthread_mutex_unlock(&locked->lock);
     job_leave(job);
@@ -638,6 +641,7 @@ void shoal_fusion_free(shoal_fusion *fusion)
     well &= finish_requests(fusion, fusion->passed, count, deadline_ns);
     well &= finish_requests(fusion, &fusion->order_request, 1, deadline_ns);
     bool over = !has_requests(fusion); /* else it goes with the job */
+    fusion_times_drop(fusion);
     pthread_mutex_lock(&job->lock);
     fusion->group->fusion_count--;
     if (over)

@@ -53,7 +53,8 @@ int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream)
 static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct error *error)
 {
     struct shoal_job *job = fusion->group->job;
-    int code = 0;
+    /* One that the host has waited for in part has no times. */
+    int code = fusion->finished > 0 ? 0 : fusion_times_begin(fusion, stream, error);
     for (uint32_t i = fusion->finished; i < fusion->plan.buffer_count && code == 0; i++) {
         struct shoal_request *request = fusion->requests[i];
         pthread_mutex_lock(&job->lock);
@@ -72,8 +73,6 @@ static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct erro
         code = device_fusion_end(&fusion->device, stream, error);
     if (code == 0 && stream != fusion->device.stream)
         code = device_fusion_follow(&fusion->device, fusion->device.stream, error);
-    fusion->statistics = (struct shoal_fusion_statistics){.buffers = fusion->plan.buffer_count,
-                                                          .bytes = fusion->plan.total_bytes};
     return code;
 }
 

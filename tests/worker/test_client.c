@@ -19,7 +19,7 @@
     "{\"type\":\"joined\",\"job_id\":\"1f\",\"generation\":1,\"rank\":" #rank                      \
     ",\"world_size\":" #world ",\"local_rank\":0,\"local_size\":1,\"node_index\":0,"               \
     "\"node_count\":1,\"group\":0,\"weights\":" weights ",\"chunk_bytes\":" #chunk                 \
-    ",\"least_shard_bytes\":64,\"timeout_ms\":0}\n"
+    ",\"least_shard_bytes\":64,\"pinned_bytes\":4096,\"timeout_ms\":0}\n"
 
 /* A daemon that answers each line it gets with the next of its own, whatever was asked. */
 struct script {

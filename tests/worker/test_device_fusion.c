@@ -12,7 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OUT_OF_MEMORY 2 /* CUresult */
+
 enum { PARAMETERS = 40, STEPS = 5 };
+
+static bool streams_wait = true; /* for words: the host need not */
 
 static size_t count_of(int index)
 {
@@ -107,9 +111,11 @@ static void check_steps(struct member *member, int own_every, void *device_memor
             GOOD(shoal_fusion_ready(device.fusion, (size_t)i));
         }
         GOOD(shoal_fusion_wait(host.fusion, -1));
-        if (held)
+        if (held && !streams_wait)
             cuda->stream_let_go(stream);
         GOOD(shoal_fusion_wait_stream(device.fusion, stream, -1));
+        if (held && streams_wait) /* the host has not waited for it */
+            cuda->stream_let_go(stream);
         for (int i = 0; i < PARAMETERS; i++) {
             size_t bytes = count_of(i) * sizeof(float);
             if (absent(step, i))
@@ -161,12 +167,95 @@ START_TEST(test_fusion_is_the_hosts)
 {
     const struct stand_in *cuda = stand_in_open();
     cuda->seed((uint64_t)_i);
-    cuda->set_memory_operations(_i != 2);
+    streams_wait = _i != 2;
+    cuda->set_memory_operations(streams_wait);
     world_run(&(struct fake_daemon_options){.world_size = (uint32_t)_i % 3 + 1,
                                             .chunk_bytes = 1024,
                                             .seed = (uint64_t)_i},
               check_fusion);
     struct stand_in_live live = cuda->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+    ck_assert_int_eq(live.registrations + live.allocations, 0);
+}
+END_TEST
+
+static void ready_and_wait(struct side *side, void *stream, bool held)
+{
+    for (int i = PARAMETERS - 1; i >= 0; i--)
+        GOOD(shoal_fusion_ready(side->fusion, (size_t)i));
+    if (held)
+        stand_in_open()->stream_hold(stream);
+    GOOD(shoal_fusion_wait_stream(side->fusion, stream, -1));
+}
+
+static struct shoal_fusion_statistics statistics_of(const struct side *side)
+{
+    struct shoal_fusion_statistics statistics = {.struct_size = sizeof(statistics)};
+    GOOD(shoal_fusion_statistics(side->fusion, &statistics));
+    ck_assert_uint_ge(statistics.communication_ns, statistics.exposed_ns);
+    return statistics;
+}
+
+/* Of steps that end on a stream: none before their results are there, with the host steps ahead;
+ * the stream's waiting is exposed, and only that. */
+static void check_times(struct member *member)
+{
+    enum { AHEAD = 12, TRIES = 300 };
+    const struct stand_in *cuda = stand_in_open();
+    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
+    struct side side;
+    void *stream = cuda->stream_make();
+    GOOD(shoal_device_open(member->job, &options));
+    make_side(member, &side, 0, 1, NULL);
+    GOOD(shoal_fusion_set_stream(side.fusion, stream));
+    ready_and_wait(&side, stream, false); /* by the host */
+    struct shoal_fusion_statistics first = statistics_of(&side), now;
+    /* The stream comes to its wait when everything is there. */
+    ready_and_wait(&side, stream, true);
+    do {
+        now = statistics_of(&side);
+        sched_yield();
+    } while (memcmp(&now, &first, sizeof(now)) == 0);
+    ck_assert_uint_gt(now.communication_ns, 0);
+    ck_assert_uint_eq(now.exposed_ns, 0);
+    ck_assert(now.buffers == first.buffers && now.bytes == first.bytes);
+    cuda->stream_let_go(stream);
+    cuda->stream_finish(stream);
+    /* It waits for a while before. */
+    for (int i = 1; i <= TRIES; i++) {
+        first = now;
+        fake_daemon_hold(member->world->daemon, true);
+        ready_and_wait(&side, stream, false);
+        for (int k = 0; k < 100 * i; k++)
+            sched_yield();
+        now = statistics_of(&side);
+        ck_assert_int_eq(memcmp(&now, &first, sizeof(now)), 0);
+        fake_daemon_hold(member->world->daemon, false);
+        cuda->stream_finish(stream);
+        now = statistics_of(&side);
+        ck_assert_int_ne(memcmp(&now, &first, sizeof(now)), 0);
+        if (now.exposed_ns > 0)
+            break;
+    }
+    ck_assert_uint_gt(now.exposed_ns, 0);
+    /* The host is ahead. */
+    cuda->stream_hold(stream);
+    for (int i = 0; i < AHEAD; i++)
+        ready_and_wait(&side, stream, false);
+    first = statistics_of(&side);
+    ck_assert_int_eq(memcmp(&now, &first, sizeof(now)), 0);
+    cuda->stream_let_go(stream);
+    cuda->stream_finish(stream);
+    now = statistics_of(&side);
+    ck_assert_int_ne(memcmp(&now, &first, sizeof(now)), 0);
+    free_side(member, &side, 1);
+    cuda->stream_drop(stream);
+}
+
+START_TEST(test_times)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 1, .chunk_bytes = 1024}, check_times);
+    struct stand_in_live live = stand_in_open()->live();
     ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
     ck_assert_int_eq(live.registrations + live.allocations, 0);
 }
@@ -501,6 +590,76 @@ START_TEST(test_freed_before_its_results)
 }
 END_TEST
 
+/* Steps until a call of the driver fails, which the failure names. Of the caller's gradients, of
+ * the library's, and of those that a step lacks. */
+static int use_fusion(struct side *side, void *stream)
+{
+    int result = shoal_fusion_set_stream(side->fusion, stream);
+    for (int step = 0; step < 3 && result == SHOAL_OK; step++) {
+        for (int i = PARAMETERS - 1; i >= 0 && result == SHOAL_OK; i--)
+            if (!absent(step, i))
+                result = shoal_fusion_ready(side->fusion, (size_t)i);
+        if (result == SHOAL_OK)
+            result = shoal_fusion_wait_stream(side->fusion, stream, -1);
+    }
+    return result;
+}
+
+static void expect_named(int result)
+{
+    const char *failed = stand_in_open()->failed();
+    if (result != SHOAL_OK)
+        ck_assert_msg(failed[0] && strstr(shoal_error_text(), failed),
+                      "\"%s\" failed, and it says: %s", failed, shoal_error_text());
+}
+
+static void check_any_call(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
+    struct shoal_parameter parameters[PARAMETERS];
+    struct shoal_fusion_options made = {
+        .struct_size = sizeof(made), .threshold_bytes = 20000, .on_device = 1};
+    struct side side = {NULL};
+    void *stream = cuda->stream_make();
+    int result = shoal_device_open(member->job, &options);
+    for (int i = 0; i < PARAMETERS; i++) {
+        if (result == SHOAL_OK && i % 3 == 0 &&
+            !(side.own[i] = shoal_device_alloc(member->job, count_of(i) * sizeof(float))))
+            result = SHOAL_EMEMORY;
+        parameters[i] = (struct shoal_parameter){side.own[i], count_of(i), SHOAL_F32};
+    }
+    if (result == SHOAL_OK)
+        result = shoal_fusion_create(shoal_world(member->job), parameters, PARAMETERS, &made,
+                                     &side.fusion);
+    if (result == SHOAL_OK)
+        result = use_fusion(&side, stream);
+    expect_named(result);
+    cuda->stream_finish(stream);
+    free_side(member, &side, 1);
+    cuda->stream_drop(stream);
+}
+
+START_TEST(test_any_call_fails)
+{
+    const struct stand_in *cuda = stand_in_open();
+    int count = 0;
+    for (int nth = 1;; nth++) {
+        cuda->fail_call(NULL, nth, OUT_OF_MEMORY);
+        world_run(&(struct fake_daemon_options){.world_size = 1, .seed = 1}, check_any_call);
+        struct stand_in_live live = cuda->live();
+        ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+        ck_assert_int_eq(live.registrations, 0);
+        ck_assert_msg(live.allocations == 0, "%s left %d", cuda->failed(), live.allocations);
+        if (!cuda->failed()[0])
+            break; /* there were not so many */
+        count++;
+    }
+    ck_assert_int_gt(count, 100);
+    ck_assert_int_eq(cuda->default_operations(), 0);
+}
+END_TEST
+
 int main(void)
 {
     if (stand_in_missing()) {
@@ -511,11 +670,16 @@ int main(void)
     TCase *core = tcase_create("core");
     tcase_set_timeout(core, 120);
     tcase_add_loop_test(core, test_fusion_is_the_hosts, 0, 5);
+    tcase_add_test(core, test_times);
     tcase_add_test(core, test_misuse);
     tcase_add_test(core, test_stream_goes_on_where_the_host_was);
     tcase_add_loop_test(core, test_streams_follow_each_other, 0, 3);
     tcase_add_test(core, test_padding_is_zero);
     tcase_add_test(core, test_freed_before_its_results);
     suite_add_tcase(suite, core);
+    TCase *calls = tcase_create("any call");
+    tcase_set_timeout(calls, 240);
+    tcase_add_test(calls, test_any_call_fails);
+    suite_add_tcase(suite, calls);
     return suite_main(suite);
 }

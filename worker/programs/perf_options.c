@@ -258,8 +258,6 @@ static int options_check(struct perf_options *options, int argc, char *const *ar
                          perf_collective_name(options->collective));
     if (options->arena && options->device)
         return error_set(error, ERR_INVALID, "--arena: buffers are there or on a device, not both");
-    if (options->device && send)
-        return error_set(error, ERR_INVALID, "--device: send has none");
     if (options->in_place && (send || options->collective == COLLECTIVE_ALL_TO_ALL))
         return error_set(error, ERR_INVALID, "--in-place: %s cannot be",
                          perf_collective_name(options->collective));
