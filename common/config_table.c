@@ -239,6 +239,16 @@ static const struct config_key limit_keys[] = {
      .default_number = 64 * GIB,
      .unit = "bytes",
      .text = "One worker's arena."},
+    {.name = "pinned_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(pinned_bytes),
+     .least = MIB,
+     .most = PIB,
+     .default_number = 256 * MIB,
+     .unit = "bytes",
+     .text = "How much of one worker's arena is pinned for its GPU: memory that the system cannot "
+             "take back while the worker lives. A worker may ask for less (SHOAL_PINNED_BYTES), "
+             "not for more."},
     {.name = "jobs",
      .type = CONFIG_INTEGER,
      FIELD(jobs),

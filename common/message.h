@@ -127,6 +127,7 @@ struct message {
     uint64_t bytes;
     uint64_t sequence;
     uint32_t chunk_bytes, least_shard_bytes;
+    uint64_t pinned_bytes;
 
     int32_t code; /* enum error_code */
     char text[ERROR_TEXT_BYTES];

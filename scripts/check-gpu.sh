@@ -54,7 +54,7 @@ for ranks in 1 2 4; do
     perf "$ranks" all_reduce -d all -o all --count 1,1001,100003
     perf "$ranks" all_reduce --in-place -b 16M -d bfloat16 -o avg
 done
-for collective in reduce broadcast barrier all_gather reduce_scatter gather scatter all_to_all; do
+for collective in reduce broadcast barrier all_gather reduce_scatter gather scatter all_to_all sendrecv; do
     perf 2 "$collective" -b 100 -e 16M -f 400
 done
 for collective in all_gather reduce_scatter gather scatter all_to_all; do
@@ -81,7 +81,26 @@ print(ours, theirs)
 sys.exit(not (len(ours) == len(theirs) == 10 and all(abs(a - b) < 1e-3 for a, b in zip(ours, theirs))))
 PYTHON
 }
+sends_and_receives() {
+    "$bin/shoalrun" --timeout 120 -n 2 -- "$python" -c '
+import os, torch, torch.distributed as dist, shoal.torch
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+dist.init_process_group("shoal")
+rank, other = dist.get_rank(), 1 - dist.get_rank()
+for count in (1, 1000, 5000000):
+    sent, got = torch.full((count,), rank + 1.0, device="cuda"), torch.zeros(count, device="cuda")
+    both = [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, got, other)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    assert torch.all(got == other + 1), got
+if rank == 1:
+    dist.send(sent * 3, 0)
+else:
+    assert dist.recv(got) == 1 and torch.all(got == 6), got
+dist.destroy_process_group()'
+}
 if torch_with_cuda; then
+    check 'sends and receives of CUDA tensors' sends_and_receives
     check "torch's DDP on CUDA tensors, as on gloo" same_losses
     check "shoal's DDP on CUDA tensors, as on gloo" same_losses --zero-copy
 else

@@ -290,6 +290,7 @@ void workers_send_joined(struct coordinator *c, const struct job *job)
         .local_size = job_local_size(job),
         .node_index = job_node_index(job),
         .node_count = job_node_count(job),
+        .pinned_bytes = c->config->pinned_bytes,
         .timeout_ms = c->config->peer_ms,
     };
     worker_set_rule(&message, c, job, job_group(job, 0));

@@ -342,6 +342,7 @@ static void put_limits(struct json_text *text, const struct status_source *sourc
     json_text_open_object(text, "limits");
     json_text_uint(text, "memory_bytes", config->memory_bytes);
     json_text_uint(text, "arena_bytes", config->arena_bytes);
+    json_text_uint(text, "pinned_bytes", config->pinned_bytes);
     json_text_uint(text, "jobs", config->jobs);
     json_text_uint(text, "workers", config->workers);
     json_text_uint(text, "groups_per_job", config->groups_per_job);

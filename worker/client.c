@@ -115,6 +115,8 @@ int client_send(struct client *client, const struct message *message, const int 
                 unsigned fd_count, uint64_t deadline_ns, struct error *error)
 {
     assert(fd_count <= DESCRIPTORS_MAX);
+    if (client->cut_off)
+        return went_away(client, error);
     size_t length;
     char *line = message_encode(message, &length);
     if (!line)
@@ -136,6 +138,10 @@ int client_send(struct client *client, const struct message *message, const int 
         }
     }
     free(line);
+    if (code < 0 && sent > 0 && sent < length) {
+        client->cut_off = true;
+        shutdown(client->fd, SHUT_RDWR);
+    }
     return code;
 }
 

@@ -4,6 +4,7 @@
 #ifndef WORKER_CLIENT_H
 #define WORKER_CLIENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,7 @@ struct client {
     size_t searched_bytes;                   /* of the input, without a newline */
     int descriptors[CLIENT_DESCRIPTORS_MAX]; /* in the order of the lines that they came with */
     uint32_t descriptor_count;
+    bool cut_off;          /* a line was sent in part: nothing can follow it */
 };
 
 /* Deadlines are clock_now_ns times. ERR_DISCONNECTED when nobody listens at path. */
@@ -29,7 +31,8 @@ int client_connect(struct client *client, const char *path, uint64_t deadline_ns
 void client_close(struct client *client);
 
 /* Send a message, with descriptors (fd_count up to 8; they stay the caller's) on its first byte.
- * One thread at a time. ERR_DISCONNECTED, ERR_TIMEOUT, ERR_MEMORY, ERR_SYSTEM. */
+ * One thread at a time. ERR_DISCONNECTED, ERR_TIMEOUT, ERR_MEMORY, ERR_SYSTEM. When the time passes
+ * in the middle of a message the connection is shut down, and the daemon counts as gone. */
 int client_send(struct client *client, const struct message *message, const int *fds,
                 unsigned fd_count, uint64_t deadline_ns, struct error *error);
 

@@ -6,9 +6,10 @@
  * A build without cuda.h has worker/device_none.c, whose device_open says so. What is under way on
  * a device is kept by worker/device_queue.h.
  *
- * The caller sees to it that calls on one device come one at a time, from any thread, but for those
- * that put something onto a stream of the caller's: these may come at any time, and must not hold
- * up the others, since a stream that is full blocks who adds to it until it goes on. Streams are
+ * Calls may come from any thread. Those on the lanes, bells and words come one at a time, which the
+ * caller sees to; device_close is the last one. Those for the device's own memory, events, and
+ * streams of the caller's may come at any time, and must not hold up the others, since a stream
+ * that is full blocks who adds to it until it goes on. Streams are
  * the framework's handles (CUstream, which cudaStream_t is too; NULL is its default stream). Every
  * call that fails sets a text with the driver's function, its words and the device.
  */
@@ -76,11 +77,13 @@ int device_transfer(struct device *device, void *to, const void *from, uint64_t 
                     struct error *error);
 
 /* On a stream of the caller's, at any time: up to DEVICE_COPIES_MAX copies in no order among
- * themselves; zeroes; wait until what is on it is done. */
+ * themselves; zeroes; what comes onto it next waits for the event as it was last recorded; wait
+ * until what is on it is done. */
 int device_copy_on(struct device *device, void *stream, const struct device_copy *copies,
                    uint32_t count, struct error *error);
 int device_zero_on(struct device *device, void *stream, void *memory, uint64_t bytes,
                    struct error *error);
+int device_follow_on(struct device *device, void *stream, void *event, struct error *error);
 int device_finish_on(struct device *device, void *stream, struct error *error);
 /* Zero memory of the device, and wait for that. */
 int device_clear(struct device *device, void *memory, uint64_t bytes, struct error *error);

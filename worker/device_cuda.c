@@ -578,6 +578,15 @@ int device_zero_on(struct device *device, void *stream, void *memory, uint64_t b
     return leave(device, code);
 }
 
+int device_follow_on(struct device *device, void *stream, void *event, struct error *error)
+{
+    int code = enter(device, error);
+    if (code < 0)
+        return code;
+    code = CALL(device, error, cuStreamWaitEvent, stream, event, CU_EVENT_WAIT_DEFAULT);
+    return leave(device, code);
+}
+
 int device_finish_on(struct device *device, void *stream, struct error *error)
 {
     int code = enter(device, error);

@@ -17,7 +17,12 @@ int device_fusion_open(struct device_fusion *fusion, struct device *device, void
     made.absent = calloc(plan->parameter_count + 1, sizeof(*made.absent));
     if (!made.absent)
         return error_set(error, ERR_MEMORY, "out of memory for fusion buffers");
-    int code = memory ? 0 : device_allocate(device, plan->total_bytes, &allocated, error);
+    int code = device_event_create(device, &made.end, error);
+    if (code == 0 && !memory) {
+        code = device_allocate(device, plan->total_bytes, &allocated, error);
+        if (code < 0)
+            device_event_destroy(device, made.end);
+    }
     if (code < 0) {
         free(made.absent);
         return code;
@@ -37,6 +42,7 @@ void device_fusion_close(struct device_fusion *fusion)
     struct error ignored;
     if (fusion->allocated)
         device_free(fusion->device, fusion->memory, &ignored);
+    device_event_destroy(fusion->device, fusion->end);
     free(fusion->absent);
     *fusion = (struct device_fusion){0};
 }
@@ -102,6 +108,19 @@ int device_fusion_scatter(const struct device_fusion *fusion, const struct plan 
     return code < 0 ? code : flush(&batch, error);
 }
 
+int device_fusion_end(struct device_fusion *fusion, void *stream, struct error *error)
+{
+    int code = device_event_record(fusion->device, fusion->end, stream, error);
+    if (code == 0)
+        fusion->ended = true;
+    return code;
+}
+
+int device_fusion_follow(const struct device_fusion *fusion, void *stream, struct error *error)
+{
+    return fusion->ended ? device_follow_on(fusion->device, stream, fusion->end, error) : 0;
+}
+
 static int move_through(const struct device_fusion *fusion, const struct plan *from,
                         const struct plan *to, uint8_t *copy, struct error *error)
 {
@@ -124,9 +143,12 @@ static int move_through(const struct device_fusion *fusion, const struct plan *f
 }
 
 int device_fusion_move(const struct device_fusion *fusion, const struct plan *from,
-                       const struct plan *to, struct error *error)
+                       const struct plan *to, bool own, struct error *error)
 {
     void *copy;
+    if (!own)
+        return device_zero_on(fusion->device, fusion->stream, fusion->memory, to->total_bytes,
+                              error);
     int code = device_allocate(fusion->device, from->total_bytes, &copy, error);
     if (code < 0)
         return code;

@@ -21,6 +21,8 @@ struct device_fusion {
     void *const *gradients;
     const struct plan_parameter *parameters;
     bool *absent; /* [parameter]: no gradient in this step, counts as zero */
+    void *end;    /* an event: what the last step does on its stream */
+    bool ended;   /* there was one */
 };
 
 /* memory: the caller's, or NULL: plan->total_bytes are allocated. Zeroed. gradients and parameters
@@ -36,9 +38,13 @@ int device_fusion_gather(const struct device_fusion *fusion, const struct plan *
                          const struct plan_buffer *buffer, struct error *error);
 int device_fusion_scatter(const struct device_fusion *fusion, const struct plan *plan,
                           const struct plan_buffer *buffer, void *stream, struct error *error);
-/* Gradients that lie in the memory move to their places in another plan of the same parameters.
- * Waits for the stream. */
+/* What is on the stream by now ends a step. */
+int device_fusion_end(struct device_fusion *fusion, void *stream, struct error *error);
+/* What comes onto the stream next comes behind the end of the last step. */
+int device_fusion_follow(const struct device_fusion *fusion, void *stream, struct error *error);
+/* The memory is zeroed for another plan of the same parameters; gradients that lie in it (own:
+ * there are some) move to their places there, for which the stream is waited for. */
 int device_fusion_move(const struct device_fusion *fusion, const struct plan *from,
-                       const struct plan *to, struct error *error);
+                       const struct plan *to, bool own, struct error *error);
 
 #endif

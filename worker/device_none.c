@@ -91,6 +91,12 @@ int device_zero_on(struct device *device, void *stream, void *memory, uint64_t b
     return none(error);
 }
 
+int device_follow_on(struct device *device, void *stream, void *event, struct error *error)
+{
+    (void)device, (void)stream, (void)event;
+    return none(error);
+}
+
 int device_finish_on(struct device *device, void *stream, struct error *error)
 {
     (void)device, (void)stream;

@@ -142,6 +142,7 @@ int device_queue_enter(struct device_queue *queue, struct device_arrival *arriva
     }
     arrival->stream = ask->stream;
     arrival->request = request;
+    arrival->note = NULL;
     int code = arrive(queue, arrival, ask->own_bytes > 0, now_ns, error);
     if (code < 0)
         return code;
@@ -149,6 +150,30 @@ int device_queue_enter(struct device_queue *queue, struct device_arrival *arriva
     ticket->word = queue->free_words[--queue->free_count];
     ticket->value = ++queue->values[ticket->word];
     return 0;
+}
+
+int device_queue_note(struct device_queue *queue, struct device_arrival *arrival, void *stream,
+                      struct device_note *note, uint64_t now_ns, struct error *error)
+{
+    arrival->stream = stream;
+    arrival->request = NULL;
+    arrival->note = note;
+    int code = arrive(queue, arrival, false, now_ns, error);
+    if (code > 0)
+        note->occurred_ns = now_ns;
+    return code < 0 ? code : 0;
+}
+
+void device_queue_forget(struct device_queue *queue, const struct device_note *note)
+{
+    struct device_arrival *arrival;
+    for (unsigned gate = 0; gate < DEVICE_GATES; gate++) {
+        DL_FOREACH(queue->gates[gate], arrival)
+        {
+            if (arrival->note == note)
+                arrival->note = NULL;
+        }
+    }
 }
 
 void device_queue_leave(struct device_queue *queue, const struct request *request,
@@ -229,11 +254,16 @@ int device_queue_begin(struct device_queue *queue, uint64_t now_ns, struct error
     return code < 0 ? code : begin_lane(queue, DEVICE_IN, now_ns, error);
 }
 
+static bool leaves_device(const struct progress_copy *copy)
+{
+    return copy->slot ? copy->slot->state == STAGING_TAKEN
+                      : copy->request->state == REQUEST_LOADING;
+}
+
 int device_queue_add(struct device_queue *queue, const struct progress_copy *copy, uint64_t now_ns,
                      struct error *error)
 {
-    enum device_lane lane =
-        copy->slot && copy->slot->state == STAGING_TAKEN ? DEVICE_OUT : DEVICE_IN;
+    enum device_lane lane = leaves_device(copy) ? DEVICE_OUT : DEVICE_IN;
     struct device_flight *flight = queue->loading[lane];
     if (!flight && !(flight = make_flight(queue, error)))
         return error->code;
@@ -263,6 +293,10 @@ static int open_gate(struct device_queue *queue, unsigned gate, uint64_t now_ns,
         DL_DELETE(queue->gates[gate], arrival);
         DL_APPEND(queue->spare_arrivals, arrival);
         moved = 1;
+        if (arrival->note)
+            arrival->note->occurred_ns = now_ns;
+        if (arrival->request)
+            arrival->request->ready_ns = now_ns;
         if (!arrival->request || !progress_ready(queue->progress, arrival->request, &copy))
             continue;
         int code = device_queue_add(queue, &copy, now_ns, error);

@@ -40,11 +40,17 @@ struct device_flight {
     struct device_flight *prev, *next;
 };
 
-/* A request at a gate. */
+/* When a stream was seen to have come so far; 0: not yet. */
+struct device_note {
+    uint64_t occurred_ns;
+};
+
+/* A request at a gate, or a note. */
 struct device_arrival {
     void *event;
     void *stream;
-    struct request *request; /* NULL: it has failed */
+    struct request *request;  /* NULL: it has failed, or there is none */
+    struct device_note *note; /* or NULL */
     struct device_arrival *prev, *next;
 };
 
@@ -88,6 +94,11 @@ int device_queue_enter(struct device_queue *queue, struct device_arrival *arriva
                        const struct request_ask *ask, struct request *request,
                        struct device_ticket *ticket, bool *ready, uint64_t now_ns,
                        struct error *error);
+/* A note for a stream on which the arrival's event has been recorded. arrival is taken over; the
+ * note must stay until it has occurred or is forgotten. */
+int device_queue_note(struct device_queue *queue, struct device_arrival *arrival, void *stream,
+                      struct device_note *note, uint64_t now_ns, struct error *error);
+void device_queue_forget(struct device_queue *queue, const struct device_note *note);
 /* The request is complete, or was not submitted after all: write its word. */
 void device_queue_leave(struct device_queue *queue, const struct request *request,
                         const struct device_ticket *ticket);

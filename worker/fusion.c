@@ -38,7 +38,7 @@ void fusion_step_begin(struct fusion_step *step, const struct plan *plan)
     memset(step->claimed, 0, step->parameter_count);
     for (uint32_t i = 0; i < plan->buffer_count; i++)
         step->missing[i] = plan->buffers[i].member_count;
-    step->claimed_count = step->filled_count = 0;
+    step->claimed_count = 0;
     step->sent = 0;
 }
 
@@ -54,7 +54,6 @@ int fusion_step_claim(struct fusion_step *step, uint64_t index)
 void fusion_step_fill(struct fusion_step *step, uint32_t index)
 {
     assert(step->claimed[index]);
-    step->filled_count++;
     step->missing[step->plan->buffer_of[index]]--;
 }
 

@@ -18,7 +18,7 @@ struct fusion_step {
     uint8_t *claimed;  /* [parameter] */
     uint32_t *missing; /* [buffer]: gradients not yet filled */
     uint32_t *order;   /* in which gradients were claimed */
-    uint32_t claimed_count, filled_count;
+    uint32_t claimed_count;
     uint32_t sent; /* buffers */
 };
 

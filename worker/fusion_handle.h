@@ -45,15 +45,30 @@ struct shoal_fusion {
     uint32_t *order; /* what rank 0 tells */
     struct shoal_request *order_request;
     struct shoal_fusion_statistics statistics;
+    struct fusion_times *times;       /* of steps that streams have ended, oldest first */
     struct shoal_fusion *prev, *next; /* of the job */
 };
 
 /* Free all fusions of a job that is being closed: nothing is under way any more. */
 void fusion_free_all(struct shoal_job *job);
 
+/* Begin a call, which ends with job_leave: ERR_INVALID for NULL, or what job_enter says. */
+int fusion_enter(const struct shoal_fusion *fusion, struct error *error);
 /* Of shoal_fusion_wait, lock held: nothing more comes into this step; send what is left. ERR_STATE
  * while another thread waits, or the fusion's failure. */
 int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error);
+/* shoal_fusion_wait within its call. */
+int fusion_wait(struct shoal_fusion *fusion, int timeout_ms, struct error *error);
+
+/* worker/shoal_fusion_times.c, the fusion's lock held; the job's is not. A step ends on the stream,
+ * whose wait for the results is to come next: its times are taken. Into the statistics, those of
+ * the last step whose results are there. Of no step are times taken any more. */
+int fusion_times_begin(struct shoal_fusion *fusion, void *stream, struct error *error);
+void fusion_times_collect(struct shoal_fusion *fusion);
+void fusion_times_drop(struct shoal_fusion *fusion);
+/* With the job, whose requests are freed by it. */
+void fusion_times_free(struct shoal_fusion *fusion);
+
 /* The next step begins, lock held. */
 void fusion_begin_step(struct shoal_fusion *fusion);
 

@@ -69,6 +69,14 @@ int job_send(struct shoal_job *job, const struct message *message, uint64_t dead
     return code;
 }
 
+void job_send_now(struct shoal_job *job, const struct message *message)
+{
+    if (pthread_mutex_trylock(&job->send_lock) != 0)
+        return;
+    client_send(&job->client, message, NULL, 0, 0, NULL);
+    pthread_mutex_unlock(&job->send_lock);
+}
+
 bool job_request_complete(const void *request)
 {
     return ((const struct shoal_request *)request)->core.state == REQUEST_COMPLETE;
@@ -143,6 +151,21 @@ static void free_group(struct shoal_group *group)
     free(group);
 }
 
+/* Lock held. Not half in the pinned part, if there is another place: drivers refuse to copy from
+ * and to such memory. */
+static int allocate_own_slot(struct shoal_job *job, uint64_t bytes, uint64_t *offset)
+{
+    uint64_t other;
+    int code = arena_heap_allocate(&job->heap, bytes, offset);
+    if (code < 0 || *offset >= job->pinned_bytes || job->pinned_bytes - *offset >= bytes)
+        return code;
+    if (arena_heap_allocate(&job->heap, bytes, &other) < 0)
+        return 0;
+    arena_heap_free(&job->heap, *offset);
+    *offset = other;
+    return 0;
+}
+
 int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t rank, uint32_t size,
                   struct shoal_group **group, struct error *error)
 {
@@ -155,7 +178,7 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
     made->core.number = (uint32_t)answer->group;
     int code = set_rule(made, answer, error);
     uint64_t offset = 0;
-    if (code == 0 && arena_heap_allocate(&job->heap, answer->chunk_bytes, &offset) < 0)
+    if (code == 0 && allocate_own_slot(job, answer->chunk_bytes, &offset) < 0)
         code = error_set(error, ERR_MEMORY,
                          "no room for a group's staging slot of %" PRIu32 " bytes: %" PRIu64
                          " bytes free in the arena of %" PRIu64,
@@ -284,6 +307,7 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
     job->local_rank = joined->local_rank;
     job->local_size = (int)joined->local_size;
     job->node_count = (int)joined->node_count;
+    job->pinned_most = joined->pinned_bytes;
     job->silence_ns = joined->timeout_ms * NS_PER_MS;
     job->heard_ns = clock_now_ns();
     if (arena_heap_init(&job->heap, job->arena.data_offset,

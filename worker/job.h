@@ -72,6 +72,7 @@ struct shoal_group {
     size_t settings_count;
     struct transfer_counter *transfer_counters;
     uint32_t shared_count; /* pieces of shared memory asked for so far */
+    uint32_t fusion_count;
     struct shoal_group *prev, *next;
 };
 
@@ -122,7 +123,10 @@ struct shoal_job {
     struct arena arena;
     struct arena_heap heap;
     struct progress progress;
+    uint64_t pinned_most;        /* of the arena, for a device: what the daemon allows */
     struct device_queue *device; /* or NULL */
+    bool device_opening;         /* a call opens it, without the lock */
+    uint64_t pinned_bytes;       /* of the arena, from its beginning, for the device; or 0 */
     bool device_stuck;           /* it may still use the arena: that stays mapped */
     int submission_doorbell;     /* an eventfd shared with the daemon */
     int completion_doorbell;     /* a socket; the daemon has a copy of the other end: */
@@ -138,7 +142,6 @@ struct shoal_job {
     unsigned background_requests; /* incomplete ones that the background thread must see to */
     bool stop;                    /* of the background thread */
     bool closing;                 /* every waiter is to return */
-    bool left;                    /* the daemon said goodbye */
     bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
 
     /* Whether the daemon lives, while somebody waits for it (progress_thread.c). */
@@ -185,6 +188,8 @@ void job_leave(struct shoal_job *job);
 /* Send under the send lock. `lock` is not held. */
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
              struct error *error);
+/* The same at once or not at all: not when another is sending, or the socket is full. */
+void job_send_now(struct shoal_job *job, const struct message *message);
 
 /* Absolute time for a timeout_ms of the API, -1 being the job's. */
 uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms);

@@ -220,9 +220,10 @@ uint32_t parts_block_count(const struct parts_ask *ask)
     return route_block_count(ask->kind, ask->root, ask->rank, ask->size);
 }
 
-static struct request_ask block_ask(const struct parts_ask *ask, uint32_t block)
+static struct request_ask block_ask(const struct parts_ask *ask, const struct request_ask *whole,
+                                    uint32_t block)
 {
-    struct request_ask made = parts_whole(ask);
+    struct request_ask made = *whole;
     struct route route = route_find(ask->kind, ask->root, block, ask->size);
     made.block = block;
     made.route = route;
@@ -241,11 +242,12 @@ static struct request_ask block_ask(const struct parts_ask *ask, uint32_t block)
 
 void parts_blocks(const struct parts_ask *ask, struct request_ask *blocks)
 {
+    const struct request_ask whole = parts_whole(ask);
     uint32_t count = 0;
     uint32_t block = route_next_block(ask->kind, ask->root, ask->rank, ask->size, 0);
     for (; block > 0;
          block = route_next_block(ask->kind, ask->root, ask->rank, ask->size, block + 1))
-        blocks[count++] = block_ask(ask, block);
+        blocks[count++] = block_ask(ask, &whole, block);
 }
 
 struct parts_copy parts_own_copy(const struct parts_ask *ask)

@@ -430,11 +430,8 @@ static bool finish_if_done(struct progress *progress, struct request *request, u
 {
     if (!request_finished(request))
         return false;
-    if (request->copy_to && request->copied_bytes < request_bytes(request)) {
-        request->copying = true;
-        DL_APPEND2(progress->to_copy, request, queue_prev, queue_next);
+    if (progress_is_transfer(request) && progress_transfer_copies(progress, request))
         return true;
-    }
     complete(progress, request, NULL, now_ns);
     return true;
 }
@@ -560,7 +557,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
         return PROGRESS_COPY;
     }
     if (progress->to_copy) {
-        progress_copy_out(progress, copy);
+        progress_copy_piece(progress, copy);
         return PROGRESS_COPY;
     }
     while ((slot = next_slot(progress))) {
@@ -581,6 +578,8 @@ static bool end_copying(struct progress *progress, const struct progress_copy *c
     struct request *whole = request->whole ? request->whole : request;
     if (slot)
         slot->copying = false;
+    else if (progress_is_transfer(request))
+        request->copies--;
     else
         request->own = OWN_NONE;
     request->group->request_count--;
@@ -594,6 +593,15 @@ static bool end_copying(struct progress *progress, const struct progress_copy *c
     return false;
 }
 
+/* A copy of it, which had no slot, has ended on a device. */
+static void go_on(struct progress *progress, struct request *request, uint64_t now_ns)
+{
+    if (request->state != REQUEST_LOADING)
+        finish_if_done(progress, request, now_ns);
+    else if (!progress_transfer_copies(progress, request))
+        progress_transfer_loaded(progress, request);
+}
+
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns)
 {
     struct staging_slot *slot = copy->slot;
@@ -601,7 +609,7 @@ void progress_copied(struct progress *progress, const struct progress_copy *copy
         if (!end_copying(progress, copy, now_ns))
             return;
         if (!slot) {
-            finish_if_done(progress, copy->request, now_ns);
+            go_on(progress, copy->request, now_ns);
             return;
         }
     }

@@ -10,7 +10,9 @@
  * that are under way have ended, and its slots are not used again before.
  *
  * A request on a device takes no slot before its stream has come to it (progress_ready): a slot
- * that waited for a stream could be what the stream waits for.
+ * that waited for a stream could be what the stream waits for. A send is submitted when its data
+ * has been copied into the arena; a receive at once, and its stream has come to it before its data
+ * is copied out.
  *
  * The submission ring cannot overflow: PROGRESS_SUBMITTED_MAX collectives and, beyond it, the
  * oldest of each group, PROGRESS_TRANSFERS_MAX sends and as many receives, PROGRESS_ANY_MAX
@@ -47,8 +49,10 @@ _Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
 
 /* A request at most this large is copied by the calling thread when nothing is ahead of it. */
 #define PROGRESS_SMALL_BYTES 65536u
-/* What a receive has got is copied out of the arena in pieces of this, between other work. */
+/* What a receive has got is copied out of the arena in pieces of this, between other work; so is,
+ * from a device, what is sent. */
 #define PROGRESS_COPY_BYTES (1u << 20)
+#define PROGRESS_COPIES_MAX 4u /* of one send or receive under way at once on a device */
 
 /* What progress needs of a group. Owned by the caller; zeroed, then number and rule set, then
  * progress_group_add. */
@@ -84,8 +88,9 @@ struct progress {
     uint32_t transfers[2];
     /* Receives from any rank: to be submitted; those for which there is a sender. */
     struct request *to_any, *matched;
-    uint32_t any;               /* submitted */
-    struct request *to_copy;    /* receives that are done, to be copied out of the arena */
+    uint32_t any;            /* submitted */
+    struct request *to_copy; /* receives that are done, to be copied out of the arena; sends from a
+                              * device, to be copied into it */
     struct request *completed;  /* for the caller to take: progress_next_completed */
     uint64_t (*clock_ns)(void); /* asked while the daemon takes a trace; NULL: none is told */
     uint32_t left_out;          /* copies that the trace is not told of, not yet said */
@@ -105,7 +110,7 @@ struct progress_copy {
     void *to;
     const void *from;
     uint64_t bytes;
-    struct staging_slot *slot; /* or NULL: of a receive, or a rank's own part on a device */
+    struct staging_slot *slot; /* or NULL: of a transfer, or a rank's own part on a device */
     struct request *request;   /* then: which */
     bool on_device;
 };
@@ -141,17 +146,18 @@ int progress_submit(struct progress *progress, struct progress_group *group,
                     uint32_t block_count, uint32_t rank, struct request *request,
                     struct error *error);
 
-/* A checked ask of a send or receive whose data lies in the arena: copy_to is where it is to be
- * copied when it has come, or NULL. Results as above. */
+/* A checked ask of a send or receive whose data lies in the arena: `data` is where it is to be
+ * copied when it has come or, of a send from a device, from where it is copied into the arena
+ * first; or NULL. Results as above. */
 int progress_transfer(struct progress *progress, struct progress_group *group,
-                      const struct request_ask *ask, uint64_t sequence, uint32_t rank,
-                      void *copy_to, struct request *request, struct error *error);
+                      const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
+                      struct request *request, struct error *error);
 
 /* The same for a receive from any rank, with the tag in `sequence`: ask is as if it came from one
  * of them. numbers_offset: arena memory for one u32 for each rank of the group, the numbers of
  * those received from it so far, which stays as it is while it looks for a sender. */
 int progress_any(struct progress *progress, struct progress_group *group,
-                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *copy_to,
+                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
                  uint64_t numbers_offset, struct request *request, struct error *error);
 /* One that looked, and has found any_source, who has sent with its number or a later one; NULL:
  * there is none. Of those of the group with one tag it is the oldest, whichever it was that looked.

@@ -7,13 +7,17 @@
 #include "common/clock.h"
 #include "worker/progress_thread.h"
 
-int progress_device_submit(struct shoal_job *job, struct progress_group *group,
-                           const struct request_ask *ask, const struct request_ask *blocks,
-                           uint32_t block_count, uint32_t rank, struct shoal_request *request,
-                           struct error *error)
+/* A driver that went to sleep when nothing was under way would not look after what is now, were
+ * there no ring. */
+static void wake_driver(struct shoal_job *job, bool was_busy)
 {
-    bool ready = false;
-    struct progress_copy none;
+    if (!was_busy && device_queue_busy(job->device))
+        progress_thread_wake(job);
+}
+
+int progress_device_enter(struct shoal_job *job, const struct request_ask *ask,
+                          struct shoal_request *request, bool *ready, struct error *error)
+{
     struct device_arrival *arrival = device_queue_take(job->device, error);
     if (!arrival)
         return error->code;
@@ -26,20 +30,60 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
         device_queue_give_back(job->device, arrival);
         return code;
     }
-    code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket, &ready,
+    bool busy = device_queue_busy(job->device);
+    *ready = false;
+    code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket, ready,
                               clock_now_ns(), error);
+    wake_driver(job, busy);
+    return code;
+}
+
+void progress_device_leave(struct shoal_job *job, struct shoal_request *request)
+{
+    request->core.waiting = true; /* at a gate, perhaps */
+    device_queue_leave(job->device, &request->core, &request->ticket);
+}
+
+int progress_device_submit(struct shoal_job *job, struct progress_group *group,
+                           const struct request_ask *ask, const struct request_ask *blocks,
+                           uint32_t block_count, uint32_t rank, struct shoal_request *request,
+                           struct error *error)
+{
+    bool ready = false;
+    struct progress_copy none;
+    int code = progress_device_enter(job, ask, request, &ready, error);
     if (code < 0)
         return code;
     code = progress_submit(&job->progress, group, ask, blocks, block_count, rank, &request->core,
                            error);
     if (code < 0) {
-        request->core.waiting = true; /* at a gate, perhaps */
-        device_queue_leave(job->device, &request->core, &request->ticket);
+        progress_device_leave(job, request);
         return code;
     }
-    if (ready)
+    if (ready) {
+        request->core.ready_ns = clock_now_ns();
         progress_ready(&job->progress, &request->core, &none);
+    }
     return 0;
+}
+
+int progress_device_note(struct shoal_job *job, void *stream, struct device_note *note,
+                         struct error *error)
+{
+    struct device_arrival *arrival = device_queue_take(job->device, error);
+    if (!arrival)
+        return error->code;
+    pthread_mutex_unlock(&job->lock);
+    int code = device_event_record(job->device->device, arrival->event, stream, error);
+    pthread_mutex_lock(&job->lock);
+    if (code < 0) {
+        device_queue_give_back(job->device, arrival);
+        return code;
+    }
+    bool busy = device_queue_busy(job->device);
+    code = device_queue_note(job->device, arrival, stream, note, clock_now_ns(), error);
+    wake_driver(job, busy);
+    return code;
 }
 
 int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,
@@ -90,7 +134,7 @@ enum progress_result progress_device_copy(struct shoal_job *job, struct progress
     struct error error;
     enum progress_result result = PROGRESS_COPY;
     int code = 0;
-    /* No more than there are slots. */
+    /* No more than there are slots, and a few of each send and receive. */
     while (code == 0 && result == PROGRESS_COPY && copy->on_device) {
         code = device_queue_add(job->device, copy, clock_now_ns(), &error);
         if (code == 0)
@@ -118,6 +162,29 @@ static void wait_for_ring(struct shoal_job *job)
     pthread_mutex_lock(&job->lock);
 }
 
+bool progress_device_land(struct shoal_job *job)
+{
+    if (!job->device || !device_queue_copying(job->device))
+        return false;
+    wait_for_ring(job);
+    return true;
+}
+
+static void let_copies_end(struct shoal_job *job, uint64_t deadline_ns)
+{
+    while (device_queue_copying(job->device) && clock_now_ns() < deadline_ns) {
+        if (!progress_device_poll(job))
+            wait_for_ring(job);
+        progress_thread_tell(job);
+    }
+}
+
+void progress_device_settle(struct shoal_job *job)
+{
+    if (job->device)
+        let_copies_end(job, clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS);
+}
+
 void progress_device_stop(struct shoal_job *job)
 {
     struct device_queue *queue = job->device;
@@ -126,11 +193,7 @@ void progress_device_stop(struct shoal_job *job)
     if (!queue)
         return;
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
-    while (device_queue_copying(queue) && clock_now_ns() < deadline_ns) {
-        if (!progress_device_poll(job))
-            wait_for_ring(job);
-        progress_thread_tell(job);
-    }
+    let_copies_end(job, deadline_ns);
     job->device_stuck = device_queue_copying(queue);
     if (!job->device_stuck && device_queue_ring_waits(queue, &waits, &error) == 0 && waits) {
         while (device_queue_ringing_waits(queue) && clock_now_ns() < deadline_ns) {

@@ -17,8 +17,13 @@ int progress_init_request(const struct progress *progress, const struct progress
 /* As many as may be out; true when there was one. */
 bool progress_submit_waiting(struct progress *progress);
 
-/* progress_transfer.c: a piece of the first receive that is done. */
-void progress_copy_out(struct progress *progress, struct progress_copy *copy);
+/* progress_transfer.c: a piece of the first in the queue of those that are to be copied. */
+void progress_copy_piece(struct progress *progress, struct progress_copy *copy);
+/* Whether the caller's memory is still to be copied to or from; if so, and if that may begin, the
+ * request is in the queue for it. */
+bool progress_transfer_copies(struct progress *progress, struct request *request);
+/* The data of a send from a device is in the arena. */
+void progress_transfer_loaded(struct progress *progress, struct request *request);
 
 /* In progress.c: chunks of the request are to be handed over, in its turn. */
 void progress_queue_for_staging(struct progress *progress, struct request *request);

@@ -7,7 +7,9 @@ static void ready(struct progress *progress, struct request *request)
     if (!request->waiting)
         return;
     request->waiting = false;
-    if (request->state == REQUEST_SUBMITTED && request_has_chunk(request))
+    if (request->state == REQUEST_LOADING || (progress_is_transfer(request) && request->done_seen))
+        progress_transfer_copies(progress, request);
+    else if (request->state == REQUEST_SUBMITTED && request_has_chunk(request))
         progress_queue_for_staging(progress, request);
 }
 
@@ -30,11 +32,15 @@ bool progress_ready(struct progress *progress, struct request *request, struct p
 void progress_copying(struct progress *progress, const struct progress_copy *copy)
 {
     struct request *request = copy->slot ? copy->slot->request : copy->request;
-    (void)progress;
-    if (copy->slot)
-        copy->slot->copying = true;
-    else
-        request->own = OWN_COPYING;
     (request->whole ? request->whole : request)->incomplete++;
     request->group->request_count++; /* so that the group is not closed meanwhile */
+    if (copy->slot) {
+        copy->slot->copying = true;
+    } else if (progress_is_transfer(request)) {
+        request->copies++;
+        request->copied_bytes += copy->bytes;
+        progress_transfer_copies(progress, request); /* the next piece */
+    } else {
+        request->own = OWN_COPYING;
+    }
 }

@@ -20,7 +20,9 @@
 #define PING_SHARE 3u
 /* The most that a poll does at once: it is not to keep its caller while there is a lot to do. */
 #define POLL_STEPS_MAX PROGRESS_SHARED_SLOTS_MAX
-#define LAST_STEPS_MAX 10000u /* a chunk each, before a job fails */
+#define LAST_STEPS_MAX 10000u /* a chunk each, before a group or the job fails */
+#define POLLERS 3
+#define LANDING_MS 1000u /* for which a device's copies are waited for then */
 
 static void eventfd_ring(int fd)
 {
@@ -60,6 +62,12 @@ void progress_thread_notify(struct shoal_job *job)
         pthread_cond_signal(&job->background);
 }
 
+void progress_thread_wake(struct shoal_job *job)
+{
+    if (job->driver_sleeping)
+        eventfd_ring(job->wake_fd);
+}
+
 void progress_thread_adopt(struct shoal_job *job, struct shoal_request *request)
 {
     if (request->background || request->core.state == REQUEST_COMPLETE)
@@ -74,13 +82,9 @@ static void call_back(struct shoal_job *job, struct shoal_request *called)
 {
     pthread_mutex_unlock(&job->lock);
     for (struct shoal_request *request = called; request; request = request->called_next) {
-        struct error error = {.code = request->core.result};
-        if (error.code < 0) {
-            error_set(&error, error.code, "%s",
-                      request->core.error_text ? request->core.error_text : error_name(error.code));
-            error.code = error_text_keep(&error);
-        }
-        request->callback(request->callback_argument, error.code);
+        struct error error;
+        int code = collective_result(request, &error);
+        request->callback(request->callback_argument, code < 0 ? error_text_keep(&error) : code);
     }
     pthread_mutex_lock(&job->lock);
     while (called) {
@@ -183,24 +187,27 @@ static void answer_opening(struct shoal_job *job, struct message *message)
 
 static bool step(struct shoal_job *job);
 
-/* The socket may be read before the ring: what the daemon had done by then is done all the same.
- * The caller drives. */
+/* The socket may be read before the ring: what the daemon had done by then is done all the same,
+ * also when it has still to be copied to a device. The caller drives. */
 static void take_what_is_done(struct shoal_job *job)
 {
-    for (unsigned steps = 0; steps < LAST_STEPS_MAX && step(job); steps++)
-        ;
+    uint64_t deadline_ns = clock_now_ns() + LANDING_MS * NS_PER_MS;
+    for (unsigned steps = 0; steps < LAST_STEPS_MAX; steps++) {
+        if (!step(job) && (clock_now_ns() >= deadline_ns || !progress_device_land(job)))
+            return;
+    }
 }
 
 static void fail_as_told(struct shoal_job *job, const struct message *message)
 {
     struct error error;
     error_set(&error, message->code < 0 ? message->code : ERR_LOST, "%s", message->text);
+    take_what_is_done(job);
     if (message->group < 0) {
-        take_what_is_done(job);
         progress_thread_fail(job, &error);
         return;
     }
-    struct shoal_group *group;
+    struct shoal_group *group; /* callbacks have been called since: it is looked up now */
     DL_SEARCH_SCALAR(job->groups, group, core.number, (uint32_t)message->group);
     if (group) /* else it was closed meanwhile */
         progress_fail_group(&job->progress, &group->core, &error, clock_now_ns());
@@ -229,9 +236,7 @@ static void read_socket(struct shoal_job *job)
         case MESSAGE_FAILED:
             fail_as_told(job, &message);
             break;
-        case MESSAGE_LEFT:
-            job->left = true;
-            break;
+        case MESSAGE_LEFT: /* shoal_close asks for it when nobody drives any more */
         case MESSAGE_PONG:
             break;
         default:
@@ -274,7 +279,7 @@ static uint64_t watch_daemon(struct shoal_job *job)
         job->pinged_ns = now_ns;
         struct message ping = {.type = MESSAGE_WORKER_PING};
         pthread_mutex_unlock(&job->lock);
-        job_send(job, &ping, now_ns, NULL); /* a full socket is as good as no answer */
+        job_send_now(job, &ping); /* a full socket is as good as no answer */
         pthread_mutex_lock(&job->lock);
     }
     if (job->pinged_ns != 0)
@@ -305,14 +310,9 @@ static bool step(struct shoal_job *job)
     return ended || result != PROGRESS_IDLE;
 }
 
-static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
+/* What happened until the deadline, or at once when something has been found already: 0. */
+static int wait_for_news(struct shoal_job *job, struct pollfd *pollers, uint64_t deadline_ns)
 {
-    if (!job->socket_read) {
-        /* poll does not tell of lines that were received with an earlier one. */
-        job->socket_read = true;
-        read_socket(job);
-        return;
-    }
     bool connected = !job->daemon_gone;
     uint64_t watch_ns = watch_daemon(job);
     if (watch_ns < deadline_ns)
@@ -321,22 +321,35 @@ static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
     if (look_ns < deadline_ns)
         deadline_ns = look_ns;
     if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
-        return;
-    struct pollfd pollers[] = {
-        {.fd = job->completion_doorbell, .events = POLLIN},
-        {.fd = job->wake_fd, .events = POLLIN},
-        {.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN},
-    };
+        return 0;
+    pollers[0] = (struct pollfd){.fd = job->completion_doorbell, .events = POLLIN};
+    pollers[1] = (struct pollfd){.fd = job->wake_fd, .events = POLLIN};
+    pollers[2] = (struct pollfd){.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN};
     uint64_t now_ns = clock_now_ns();
     uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
                             .tv_nsec = (long)(left_ns % NS_PER_S)};
-    job->driver_sleeping = true;
     pthread_mutex_unlock(&job->lock);
-    int ready = ppoll(pollers, 3, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
+    int ready = ppoll(pollers, POLLERS, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
     pthread_mutex_lock(&job->lock);
-    job->driver_sleeping = false;
     arena_worker_cancel_sleep(&job->arena);
+    return ready;
+}
+
+static void sleep_until(struct shoal_job *job, uint64_t deadline_ns)
+{
+    struct pollfd pollers[POLLERS];
+    if (!job->socket_read) {
+        /* poll does not tell of lines that were received with an earlier one. */
+        job->socket_read = true;
+        read_socket(job);
+        return;
+    }
+    /* From here on: watching the daemon lets the lock go, and what is submitted meanwhile must wake
+     * this thread. */
+    job->driver_sleeping = true;
+    int ready = wait_for_news(job, pollers, deadline_ns);
+    job->driver_sleeping = false;
     if (ready <= 0)
         return;
     if (pollers[0].revents) {
@@ -457,7 +470,7 @@ int progress_thread_start(struct shoal_job *job, struct error *error)
     return 0;
 }
 
-void progress_thread_stop(struct shoal_job *job)
+void progress_thread_stop(struct shoal_job *job, const struct error *error)
 {
     pthread_mutex_lock(&job->lock);
     job->closing = true;
@@ -465,9 +478,14 @@ void progress_thread_stop(struct shoal_job *job)
     eventfd_ring(job->wake_fd);
     pthread_cond_broadcast(&job->changed);
     pthread_cond_signal(&job->background);
-    while (job->calls > 0 || job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
+    while (job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
         pthread_cond_wait(&job->changed, &job->lock);
     job->driver = JOB_DRIVER_WAITER;
+    /* A call may be held up by a stream that is full and goes on when requests are over. */
+    progress_thread_fail(job, error);
+    progress_device_settle(job);
+    while (job->calls > 0)
+        pthread_cond_wait(&job->changed, &job->lock);
     pthread_mutex_unlock(&job->lock);
     if (job->thread_started)
         pthread_join(job->thread, NULL);

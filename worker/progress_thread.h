@@ -15,9 +15,10 @@
 /* Start the background thread; all signals are blocked in it. ERR_SYSTEM. */
 int progress_thread_start(struct shoal_job *job, struct error *error);
 
-/* Take the job out of all hands: waiters return, calls come to their end, the background thread
- * ends, the role of the driver is the caller's for good. `lock` is not held. */
-void progress_thread_stop(struct shoal_job *job);
+/* Take the job out of all hands: waiters return, everything fails with this error, calls come to
+ * their end, the background thread ends, the role of the driver is the caller's for good. `lock` is
+ * not held. */
+void progress_thread_stop(struct shoal_job *job, const struct error *error);
 
 /* After something was pushed or queued, lock held: ring the daemon, wake a sleeping driver that has
  * something to do, wake the background thread if it is its turn. */
@@ -38,6 +39,9 @@ enum progress_wait progress_thread_wait(struct shoal_job *job, bool (*done)(cons
 /* What there is to do now, up to a limit, as the driver if there is none; lock held. For
  * shoal_test. */
 void progress_thread_poll(struct shoal_job *job);
+
+/* Let a driver that sleeps look again at when it has something to do. */
+void progress_thread_wake(struct shoal_job *job);
 
 /* The background thread is to notice this request's completion when it happens; lock held. */
 void progress_thread_adopt(struct shoal_job *job, struct shoal_request *request);

@@ -5,8 +5,8 @@
 #include "worker/progress_private.h"
 
 static int transfer_add(struct progress *progress, struct progress_group *group,
-                        const struct request_ask *ask, uint64_t sequence, uint32_t rank,
-                        void *copy_to, struct request *request, struct error *error)
+                        const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
+                        struct request *request, struct error *error)
 {
     const struct error *failure = progress->failed ? &progress->failure : &group->failure;
     if (progress->failed || group->failed)
@@ -18,8 +18,11 @@ static int transfer_add(struct progress *progress, struct progress_group *group,
     request->group = group;
     request->age = progress->next_age++;
     request->incomplete = 1;
-    request->copy_to = copy_to;
     request->receives = route_receives(&ask->route, rank);
+    if (request->receives)
+        request->copy_to = data;
+    else
+        request->copy_from = data;
     DL_APPEND(group->transfers, request);
     group->request_count++;
     return 0;
@@ -32,20 +35,28 @@ static void transfer_queue(struct progress *progress, struct request *request)
 }
 
 int progress_transfer(struct progress *progress, struct progress_group *group,
-                      const struct request_ask *ask, uint64_t sequence, uint32_t rank,
-                      void *copy_to, struct request *request, struct error *error)
+                      const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
+                      struct request *request, struct error *error)
 {
-    int code = transfer_add(progress, group, ask, sequence, rank, copy_to, request, error);
-    if (code == 0)
+    int code = transfer_add(progress, group, ask, sequence, rank, data, request, error);
+    if (code == 0 && request->copy_from)
+        request->state = REQUEST_LOADING;
+    else if (code == 0)
         transfer_queue(progress, request);
     return code;
 }
 
+void progress_transfer_loaded(struct progress *progress, struct request *request)
+{
+    request->state = REQUEST_QUEUED;
+    transfer_queue(progress, request);
+}
+
 int progress_any(struct progress *progress, struct progress_group *group,
-                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *copy_to,
+                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
                  uint64_t numbers_offset, struct request *request, struct error *error)
 {
-    int code = transfer_add(progress, group, ask, sequence, rank, copy_to, request, error);
+    int code = transfer_add(progress, group, ask, sequence, rank, data, request, error);
     if (code < 0)
         return code;
     request->any = true;
@@ -106,17 +117,33 @@ struct request *progress_next_matched(struct progress *progress)
     return oldest;
 }
 
-/* A piece of the first receive that is done. */
-void progress_copy_out(struct progress *progress, struct progress_copy *copy)
+bool progress_transfer_copies(struct progress *progress, struct request *request)
+{
+    bool left = request->copied_bytes < request_bytes(request);
+    if (!request->copy_to && !request->copy_from)
+        return false;
+    if (left && !request->waiting && !request->copying && request->copies < PROGRESS_COPIES_MAX) {
+        request->copying = true;
+        DL_APPEND2(progress->to_copy, request, queue_prev, queue_next);
+    }
+    return left || request->copies > 0;
+}
+
+void progress_copy_piece(struct progress *progress, struct progress_copy *copy)
 {
     struct request *request = progress->to_copy;
-    uint64_t left = request_bytes(request) - request->copied_bytes;
+    uint64_t done = request->copied_bytes, left = request_bytes(request) - done;
+    uint8_t *arena = progress->arena->base;
     progress_leave_queue(&progress->to_copy, request);
     request->copying = false;
-    *copy = (struct progress_copy){
-        .to = (uint8_t *)request->copy_to + request->copied_bytes,
-        .from = progress->arena->base + request->out_offset + request->copied_bytes,
-        .bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES,
-        .request = request,
-    };
+    *copy = (struct progress_copy){.bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES,
+                                   .request = request,
+                                   .on_device = request->ask.on_device};
+    if (request->receives) {
+        copy->to = (uint8_t *)request->copy_to + done;
+        copy->from = arena + request->out_offset + done;
+    } else {
+        copy->to = arena + request->in_offset + done;
+        copy->from = (const uint8_t *)request->copy_from + done;
+    }
 }

@@ -112,7 +112,9 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
         /* A rank that does not receive (send) still names a place: its own other buffer. */
         const void *in = made.copy_in ? ask->send : ask->recv;
         const void *out = made.copy_out ? ask->recv : ask->send;
-        made.staged = ask->on_device || !lies_in_arena(memory, in, bytes, &made.in_offset);
+        /* Sends and receives are of the arena's memory, wherever the data comes from. */
+        bool of_device = ask->on_device && ask->kind != COLLECTIVE_SEND;
+        made.staged = of_device || !lies_in_arena(memory, in, bytes, &made.in_offset);
         if (ask->shared)
             made.out_offset = ask->shared_offset;
         else if (!lies_in_arena(memory, out, bytes, &made.out_offset))
@@ -186,7 +188,10 @@ void request_describe(const struct request *request, uint32_t group, char *text,
                  request->receives ? ask->route.from : ask->route.to, group,
                  (uint32_t)(request->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX,
                  (uint32_t)request->sequence,
-                 request->state == REQUEST_QUEUED ? "not submitted yet" : "submitted");
+                 request->waiting && (request->copy_from || request->done_seen)
+                     ? "its stream has not come to it"
+                 : request->state == REQUEST_SUBMITTED ? "submitted"
+                                                       : "not submitted yet");
         return;
     }
     if (ask->kind == COLLECTIVE_BARRIER)

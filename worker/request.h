@@ -4,6 +4,7 @@
  *
  *   QUEUED --submitted to the daemon--> SUBMITTED --all chunks back--> COMPLETE
  *      \________________________failure___________/                       ^
+ * A send from a device is LOADING first.
  *
  * Pure: what a request is made of and how far it is. worker/progress.h moves it.
  */
@@ -45,6 +46,7 @@ struct request_ask {
 
 enum request_state {
     REQUEST_QUEUED,
+    REQUEST_LOADING, /* a send from a device, before QUEUED: its data is not in the arena yet */
     REQUEST_SUBMITTED,
     REQUEST_MATCHED, /* a receive from any rank, for which there is a sender */
     REQUEST_OVER,    /* a block; or the whole, while blocks of it are not */
@@ -66,7 +68,7 @@ struct request {
     bool staged;                   /* chunks travel through staging slots */
     bool copy_in;                  /* staged: this rank has data to give */
     bool copy_out;                 /* staged: this rank wants the result */
-    bool waiting;                  /* for its stream: no chunk is touched yet */
+    bool waiting;                  /* for its stream: nothing of the caller's is touched yet */
     uint64_t in_offset;            /* not staged: where it lies in the arena */
     uint64_t out_offset;
     uint32_t chunks_given; /* handed over, or being copied for that */
@@ -77,12 +79,15 @@ struct request {
     int result;       /* COMPLETE: 0 or an error code */
     char *error_text; /* of a failure; may be NULL; freed by request_clear */
     uint64_t completed_ns;
+    uint64_t ready_ns;      /* on a device: when its stream was seen to have come to it */
     struct request *whole;  /* a block: whose it is; else NULL */
     struct request *blocks; /* the whole: [block_count], freed by request_clear; or NULL */
     uint32_t block_count;
     uint32_t incomplete;   /* the whole: itself, its blocks, and copies on a device */
     void *copy_to;         /* a receive: where its data goes from the arena; NULL: it stays there */
-    uint64_t copied_bytes; /* of that */
+    const void *copy_from; /* a send from a device: where its data is */
+    uint64_t copied_bytes; /* of that; on a device, begun */
+    uint32_t copies;       /* of it, under way on a device */
     bool copying;          /* in the queue for it */
     bool receives;         /* of a transfer: this rank is the one that gets the data */
     bool any;              /* and it looks for who sends it; then: */

@@ -165,10 +165,9 @@ int shoal_close(shoal_job *job)
     struct error error;
     if (job_check(job, &error) < 0)
         return error_text_keep(&error);
-    progress_thread_stop(job);
     error_set(&error, ERR_STATE, "the job was closed before the collective was complete");
+    progress_thread_stop(job, &error);
     pthread_mutex_lock(&job->lock);
-    progress_thread_fail(job, &error);
     progress_device_stop(job);
     pthread_mutex_unlock(&job->lock);
     fusion_free_all(job);

@@ -109,7 +109,8 @@ SHOAL_API shoal_group *shoal_world(shoal_job *job);
  * be made again, by every member that failed. */
 SHOAL_API int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
                                shoal_group **group);
-/* SHOAL_ESTATE while collectives of it are under way; SHOAL_EINVALID for the group of all ranks. */
+/* SHOAL_ESTATE while collectives of it are under way, and while it has fusion buffers;
+ * SHOAL_EINVALID for the group of all ranks. */
 SHOAL_API int shoal_group_close(shoal_group *group);
 SHOAL_API int shoal_group_rank(const shoal_group *group); /* this process's place in the list */
 SHOAL_API int shoal_group_size(const shoal_group *group);
@@ -204,16 +205,18 @@ SHOAL_API int shoal_all_to_all_v(shoal_group *group, const void *const send[],
  * (0 to 2^31 - 1) arrive in the order in which they were sent; those with different tags, and
  * collectives, may be waited for in any order. Data that does not lie in the arena goes through
  * memory taken from it: SHOAL_EMEMORY when that has no room. Of a send, the buffer is then free as
- * soon as the call returns; the request is complete when the other side has got it, so two ranks
- * that both wait for a send first wait for ever. When the peer leaves the job, or asks for another
- * count or type, the group fails: SHOAL_ELOST, SHOAL_EMISMATCH. Of a rank's sends 256 are under way
- * at once, and of its receives as many; others follow in the order of the calls. */
+ * soon as the call returns, unless it is a device's; the request is complete when the other side
+ * has got it, so two ranks that both wait for a send first wait for ever. When the peer leaves the
+ * job, or asks for another count or type, the group fails: SHOAL_ELOST, SHOAL_EMISMATCH. Of a
+ * rank's sends 256 are under way at once, and of its receives as many; others follow in the order
+ * of the calls. */
 SHOAL_API int shoal_send(shoal_group *group, const void *data, size_t count, enum shoal_dtype dtype,
                          int peer, int tag, shoal_request **request);
 SHOAL_API int shoal_recv(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
                          int peer, int tag, shoal_request **request);
 /* From whichever rank sends something with the tag first: *source, unless it is NULL, is set to it
- * before the request is complete, and must be there until then. Of one rank's sends those that were
+ * before the request is complete, and must be there until then: a stream that waits for the request
+ * does not tell when. Of one rank's sends those that were
  * sent first come first, and so do, with one tag, the receives from any rank that were started
  * first; one that names the rank may overtake those. It looks for a sender by a message to every
  * node of the group. SHOAL_ELOST when all others have left the job. */
@@ -246,32 +249,33 @@ SHOAL_API int shoal_completions_clear(shoal_job *job);
 
 /* --- memory of a GPU ------------------------------------------------------------------------
  *
- * A job can have one device. Collectives on its memory go in the order of the framework's streams:
- * a collective begins when its stream has come to where it was when the call was made, and a stream
- * can be made to wait for its end. Neither makes the host wait. Data goes through pinned memory of
- * the arena by the copy engines alone: nothing is run on the device. Where shoal has no such
- * device, or was built without CUDA, shoal_device_open says so. */
+ * A job can have one device. Collectives, sends and receives on its memory go in the order of the
+ * framework's streams: one begins when its stream has come to where it was when the call was made,
+ * and a stream can be made to wait for its end. Neither makes the host wait. Data goes through
+ * pinned memory of the arena by the copy engines alone: nothing is run on the device. Where shoal
+ * has no such device, or was built without CUDA, shoal_device_open says so. */
 
 struct shoal_device_options {
     size_t struct_size;
     int number;            /* as CUDA counts the devices of this process */
     const char *library;   /* SHOAL_CUDA_LIBRARY, libcuda.so.1: the driver's library */
-    uint64_t pinned_bytes; /* SHOAL_PINNED_BYTES, 256 MiB: how much of the arena to pin at most,
-                            * beginning with the memory that copies go through */
+    uint64_t pinned_bytes; /* SHOAL_PINNED_BYTES, the daemon's limits.pinned_bytes, which is also
+                            * the most: how much of the arena to pin, beginning with the memory
+                            * that copies go through */
 };
 
 /* Open the job's device, with its primary context. options may be NULL: device 0. It is closed with
  * the job; shoal_close waits a few seconds for streams to come past their waits for requests.
  * SHOAL_EUNSUPPORTED, SHOAL_EINVALID, SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena
- * could not be pinned: the text says how much was asked for), SHOAL_ESYSTEM. */
+ * could not be pinned: the text says how much was asked for, and what said so), SHOAL_ESYSTEM. */
 SHOAL_API int shoal_device_open(shoal_job *job, const struct shoal_device_options *options);
 
 enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };
 
-/* Of the next collectives that this thread starts on the group: where all their buffers lie, and,
- * on the device, which stream (CUstream, cudaStream_t; NULL: the default one) they are in the order
- * of. Host at first. A barrier is of the calls: it waits for no stream. SHOAL_ESTATE: the job has
- * no device. */
+/* Of the next collectives, sends and receives that this thread starts on the group: where all their
+ * buffers lie, and, on the device, which stream (CUstream, cudaStream_t; NULL: the default one)
+ * they are in the order of. Host at first. A barrier is of the calls: it waits for no stream.
+ * SHOAL_ESTATE: the job has no device. */
 SHOAL_API int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream);
 
 /* Make a stream of the device wait until the request is complete, failed or not; returns at once,
@@ -316,13 +320,15 @@ struct shoal_fusion_options {
 /* On a device: gradients that the caller has are brought together, and results written back, on the
  * stream that shoal_fusion_set_stream names (the default one at first), and gradients are ready
  * when that stream has come to where it was when the last one of their buffer was said to be. The
- * stream may be changed between steps. After shoal_fusion_wait_stream the next step may begin at
- * once. */
+ * stream may be changed between steps: the new one comes behind the results of the last. After
+ * shoal_fusion_wait_stream the next step may begin at once. */
 
 SHOAL_API int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parameters,
                                   size_t parameter_count,
                                   const struct shoal_fusion_options *options,
                                   shoal_fusion **fusion);
+/* Waits for what is under way, with the job's timeout; what is not over then keeps its memory until
+ * the job is closed, and gradients and device_memory of the caller's must stay as long. */
 SHOAL_API void shoal_fusion_free(shoal_fusion *fusion);
 /* The memory that the buffers of these parameters take, in any order; 0 when it is too much. */
 SHOAL_API size_t shoal_fusion_bytes(const struct shoal_parameter *parameters,
@@ -338,19 +344,21 @@ SHOAL_API int shoal_fusion_ready(shoal_fusion *fusion, size_t index);
  * for all buffers. timeout_ms -1: the job's. */
 SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
 
-/* On a device: the same without the host waiting; what `stream` (of shoal_fusion_set_stream, or one
- * that has come behind it) does next finds the results. A failure shows in the next call. The host
- * does wait at the end of the first step, in which ranks agree on an order, and where streams of
- * the device cannot wait for memory. Such steps have no times in their statistics. */
+/* On a device: the same without the host waiting; what `stream`, that of shoal_fusion_set_stream or
+ * another, does next finds the results, and so does what the other does next. A failure shows in
+ * the next call. The host does wait at the end of the first step, in which ranks agree on an order,
+ * and where streams of the device cannot wait for memory. */
 SHOAL_API int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms);
 
-/* Of the last finished step, for measuring overlap. */
+/* Of the last finished step, for measuring overlap; one that ends on a stream is finished when its
+ * results are there. */
 struct shoal_fusion_statistics {
     size_t struct_size;
     uint64_t buffers; /* fusion buffers sent */
     uint64_t bytes;
     uint64_t communication_ns; /* time during which at least one buffer was under way */
-    uint64_t exposed_ns;       /* the part of it spent inside shoal_fusion_wait */
+    uint64_t exposed_ns;       /* the part of it spent inside shoal_fusion_wait, or by the stream of
+                                * shoal_fusion_wait_stream in waiting; as the host sees it */
 };
 SHOAL_API int shoal_fusion_statistics(const shoal_fusion *fusion,
                                       struct shoal_fusion_statistics *statistics);

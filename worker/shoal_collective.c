@@ -26,13 +26,11 @@ struct group_settings collective_settings(const struct shoal_group *group)
 static bool needs_background(const struct shoal_job *job, const struct shoal_request *request,
                              enum start_mode mode)
 {
-    if (request->core.ask.on_device)
-        return true;
     if (mode == START_WAITING)
         return job->completions_used;
-    return mode == START_BACKGROUND || job->completions_used || request->core.block_count > 0 ||
-           request->core.copy_to || request->core.any || request->core.state == REQUEST_QUEUED ||
-           request_has_chunk(&request->core) ||
+    return mode == START_BACKGROUND || request->core.ask.on_device || job->completions_used ||
+           request->core.block_count > 0 || request->core.copy_to || request->core.any ||
+           request->core.state == REQUEST_QUEUED || request_has_chunk(&request->core) ||
            (request->core.staged && request_bytes(&request->core) > PROGRESS_SMALL_BYTES);
 }
 
@@ -95,6 +93,15 @@ int collective_result(const struct shoal_request *request, struct error *error)
     return core->result;
 }
 
+/* Drop the caller's reference; lock held. Its data must still move on, with nobody to wait for it.
+ */
+static void forget_request(struct shoal_job *job, struct shoal_request *request)
+{
+    progress_thread_adopt(job, request);
+    progress_thread_notify(job);
+    job_release_request(job, request);
+}
+
 /* Wait for the request and free it; with forget, free it even when the time has passed. */
 static int wait_for_request(struct shoal_request *request, int timeout_ms, bool forget,
                             struct error *error)
@@ -114,7 +121,9 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
     } else {
         code = collective_result(request, error);
     }
-    if (end == PROGRESS_WAIT_DONE || (end == PROGRESS_WAIT_TIMEOUT && forget))
+    if (end == PROGRESS_WAIT_TIMEOUT && forget)
+        forget_request(job, request);
+    else if (end == PROGRESS_WAIT_DONE)
         job_release_request(job, request);
     pthread_mutex_unlock(&job->lock);
     return code;
@@ -276,10 +285,7 @@ void shoal_request_free(shoal_request *request)
         return; /* a forked child has nothing of the job to free, and must not touch the arena */
     struct shoal_job *job = request->job;
     pthread_mutex_lock(&job->lock);
-    /* Its data must still move on, with nobody to wait for it. */
-    progress_thread_adopt(job, request);
-    progress_thread_notify(job);
-    job_release_request(job, request);
+    forget_request(job, request);
     pthread_mutex_unlock(&job->lock);
 }
 

@@ -9,13 +9,19 @@
 #include "worker/progress_device.h"
 #include "worker/shoal.h"
 
-#define DEFAULT_PINNED_BYTES (256ll << 20)
 #define LARGEST_PINNED_BYTES (1ll << 46)
 
-static int read_options(const struct shoal_device_options *given,
-                        struct shoal_device_options *options, struct error *error)
+/* The options, and by which the memory to be pinned was limited. */
+struct device_settings {
+    struct shoal_device_options options;
+    const char *pinned_by;
+};
+
+static int read_options(const struct shoal_device_options *given, struct device_settings *settings,
+                        struct error *error)
 {
-    *options = (struct shoal_device_options){0};
+    struct shoal_device_options *options = &settings->options;
+    *settings = (struct device_settings){.pinned_by = "options.pinned_bytes"};
     if (given) {
         if (given->struct_size <
             offsetof(struct shoal_device_options, number) + sizeof(options->number))
@@ -31,32 +37,87 @@ static int read_options(const struct shoal_device_options *given,
     if (options->pinned_bytes > 0)
         return 0;
     long long bytes;
-    int code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, DEFAULT_PINNED_BYTES,
+    int code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, LARGEST_PINNED_BYTES,
                            &bytes, error);
-    if (code == 0)
+    if (code == 0) {
         options->pinned_bytes = (uint64_t)bytes;
+        settings->pinned_by = "SHOAL_PINNED_BYTES";
+    }
     return code;
 }
 
-/* Lock held. */
-static int open_device(struct shoal_job *job, const struct shoal_device_options *options,
-                       struct error *error)
+/* Lock held. As much of the arena as options and daemon allow, and whole slots. */
+static void limit_pinned(struct shoal_job *job, struct device_settings *settings)
 {
+    uint64_t bytes = settings->options.pinned_bytes;
+    if (bytes > job->pinned_most) {
+        bytes = job->pinned_most;
+        settings->pinned_by = "the daemon's limits.pinned_bytes";
+    }
+    if (bytes >= job->arena.total_bytes) {
+        bytes = job->arena.total_bytes;
+        settings->pinned_by = NULL;
+    }
+    job->pinned_bytes = staging_whole_end(&job->progress.staging, bytes);
+}
+
+/* Only one call opens the job's device, and says how much of the arena is pinned. */
+static int begin_opening(struct shoal_job *job, struct device_settings *settings,
+                         struct error *error)
+{
+    int code = 0;
+    pthread_mutex_lock(&job->lock);
     if (job->device)
-        return error_set(error, ERR_STATE, "the job has a device already: GPU %d",
+        code = error_set(error, ERR_STATE, "the job has a device already: GPU %d",
                          device_number(job->device->device));
-    if (job->closing)
-        return error_set(error, ERR_STATE, "the job is being closed");
+    else if (job->device_opening)
+        code = error_set(error, ERR_STATE, "another thread is opening the job's device");
+    if (code == 0) {
+        job->device_opening = true;
+        limit_pinned(job, settings);
+    }
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+/* queue: NULL when it could not be opened. */
+static void end_opening(struct shoal_job *job, struct device_queue *queue)
+{
+    pthread_mutex_lock(&job->lock);
+    job->device_opening = false;
+    job->device = queue;
+    if (!queue)
+        job->pinned_bytes = 0;
+    pthread_mutex_unlock(&job->lock);
+}
+
+static int pin(const struct shoal_job *job, struct device *device,
+               const struct device_settings *settings, struct error *error)
+{
+    const char *by = settings->pinned_by;
+    device_place_prefer(job->arena.base, job->pinned_bytes,
+                        device_place_find(NULL, device_address(device)));
+    int code = device_pin(device, job->arena.base, job->pinned_bytes, error);
+    if (code < 0) {
+        struct error why = *error;
+        error_set(error, code, "%.900s (%s%s)", why.text,
+                  by ? "as much as is set by " : "all of it", by ? by : "");
+    }
+    return code;
+}
+
+/* Without the lock: the driver takes seconds to load, and to pin memory. */
+static int open_device(struct shoal_job *job, const struct device_settings *settings,
+                       struct device_queue **queue, struct error *error)
+{
     struct device *device;
-    int code = device_open(&device, options->number, options->library, job->wake_fd, error);
+    int code = device_open(&device, settings->options.number, settings->options.library,
+                           job->wake_fd, error);
     if (code < 0)
         return code;
-    uint64_t bytes = job->arena.total_bytes < options->pinned_bytes ? job->arena.total_bytes
-                                                                    : options->pinned_bytes;
-    device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
-    code = device_pin(device, job->arena.base, bytes, error);
+    code = pin(job, device, settings, error);
     if (code == 0)
-        code = device_queue_create(&job->device, device, &job->progress, error);
+        code = device_queue_create(queue, device, &job->progress, error);
     if (code < 0)
         device_close(device);
     return code;
@@ -65,15 +126,18 @@ static int open_device(struct shoal_job *job, const struct shoal_device_options 
 int shoal_device_open(shoal_job *job, const struct shoal_device_options *options)
 {
     struct error error;
-    struct shoal_device_options read;
-    int code = job_check(job, &error);
+    struct device_settings settings;
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
+    int code = read_options(options, &settings, &error);
     if (code == 0)
-        code = read_options(options, &read, &error);
+        code = begin_opening(job, &settings, &error);
     if (code == 0) {
-        pthread_mutex_lock(&job->lock);
-        code = open_device(job, &read, &error);
-        pthread_mutex_unlock(&job->lock);
+        struct device_queue *queue = NULL;
+        code = open_device(job, &settings, &queue, &error);
+        end_opening(job, queue);
     }
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -87,13 +151,13 @@ static int need_device(const struct shoal_job *job, const char *call, struct err
 int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream)
 {
     struct error error;
-    struct shoal_job *job = group->job;
-    int code = job_check(job, &error);
+    int code = group_check(group, &error);
     if (code == 0 && memory != SHOAL_MEMORY_HOST && memory != SHOAL_MEMORY_DEVICE)
         code = error_set(&error, ERR_INVALID, "shoal_group_set_stream: %d is no kind of memory",
                          (int)memory);
-    if (code < 0)
+    if (code < 0 || job_enter(group->job, &error) < 0)
         return error_text_keep(&error);
+    struct shoal_job *job = group->job;
     pthread_mutex_lock(&job->lock);
     if (memory == SHOAL_MEMORY_DEVICE)
         code = need_device(job, "shoal_group_set_stream", &error);
@@ -105,6 +169,7 @@ int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *s
         code = error_set(&error, ERR_MEMORY, "out of memory for a stream");
     }
     pthread_mutex_unlock(&job->lock);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
@@ -124,27 +189,31 @@ int shoal_request_wait_stream(shoal_request *request, void *stream)
         error_set(&error, ERR_INVALID, "shoal_request_wait_stream: request is NULL");
         return error_text_keep(&error);
     }
-    int code = job_check(request->job, &error);
-    if (code == 0) {
-        pthread_mutex_lock(&request->job->lock);
-        code = wait_stream(request, stream, &error);
-        pthread_mutex_unlock(&request->job->lock);
-    }
+    struct shoal_job *job = request->job;
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    int code = wait_stream(request, stream, &error);
+    pthread_mutex_unlock(&job->lock);
+    job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
 /* --- for programs without a framework ------------------------------------------------------ */
 
-/* The driver is called without the lock: freeing and copying may wait for what needs the lock. */
-static struct device *get_device(struct shoal_job *job, const char *call, struct error *error)
+/* Then job_leave, unless it is NULL. The driver is called without the lock: freeing and copying may
+ * wait for what needs the lock. */
+static struct device *enter_device(struct shoal_job *job, const char *call, struct error *error)
 {
     struct device *device = NULL;
-    if (job_check(job, error) < 0)
+    if (job_enter(job, error) < 0)
         return NULL;
     pthread_mutex_lock(&job->lock);
     if (need_device(job, call, error) == 0)
         device = job->device->device;
     pthread_mutex_unlock(&job->lock);
+    if (!device)
+        job_leave(job);
     return device;
 }
 
@@ -152,35 +221,43 @@ void *shoal_device_alloc(shoal_job *job, size_t bytes)
 {
     struct error error;
     void *memory = NULL;
-    struct device *device = get_device(job, "shoal_device_alloc", &error);
-    if (!device || device_allocate(device, bytes, &memory, &error) < 0) {
+    struct device *device = enter_device(job, "shoal_device_alloc", &error);
+    if (!device || device_allocate(device, bytes, &memory, &error) < 0)
         error_text_keep(&error);
-        return NULL;
-    }
+    if (device)
+        job_leave(job);
     return memory;
 }
 
 void shoal_device_free(shoal_job *job, void *memory)
 {
     struct error error;
-    struct device *device = memory ? get_device(job, "shoal_device_free", &error) : NULL;
-    if (device && device_free(device, memory, &error) < 0)
+    struct device *device = memory ? enter_device(job, "shoal_device_free", &error) : NULL;
+    if (!device)
+        return;
+    if (device_free(device, memory, &error) < 0)
         error_text_keep(&error);
+    job_leave(job);
 }
 
 void *shoal_device_stream(shoal_job *job)
 {
-    pthread_mutex_lock(&job->lock);
-    void *stream = job->device ? device_stream(job->device->device) : NULL;
-    pthread_mutex_unlock(&job->lock);
+    struct error error;
+    struct device *device = enter_device(job, "shoal_device_stream", &error);
+    if (!device)
+        return NULL;
+    void *stream = device_stream(device);
+    job_leave(job);
     return stream;
 }
 
 int shoal_device_copy(shoal_job *job, void *to, const void *from, size_t bytes)
 {
     struct error error;
-    struct device *device = get_device(job, "shoal_device_copy", &error);
-    if (!device || device_transfer(device, to, from, bytes, &error) < 0)
+    struct device *device = enter_device(job, "shoal_device_copy", &error);
+    if (!device)
         return error_text_keep(&error);
-    return SHOAL_OK;
+    int code = device_transfer(device, to, from, bytes, &error);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }

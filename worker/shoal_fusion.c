@@ -28,6 +28,7 @@ static void free_fusion(struct shoal_fusion *fusion)
 {
     if (fusion->device.device)
         device_fusion_close(&fusion->device);
+    fusion_times_free(fusion);
     plan_clear(&fusion->plan);
     fusion_step_clear(&fusion->step);
     free(fusion->parameters);
@@ -47,6 +48,9 @@ void fusion_free_all(struct shoal_job *job)
     DL_FOREACH_SAFE(job->fusions, fusion, next)
     {
         DL_DELETE(job->fusions, fusion);
+        /* The driver would wait for all that is under way. */
+        if (job->device_stuck)
+            fusion->device.allocated = false;
         free_fusion(fusion);
     }
 }
@@ -97,11 +101,14 @@ static int set_up_arena(struct shoal_fusion *fusion, struct error *error)
 
 static int set_up_device(struct shoal_fusion *fusion, void *memory, struct error *error)
 {
-    const struct shoal_job *job = fusion->group->job;
-    if (!job->device)
+    struct shoal_job *job = fusion->group->job;
+    pthread_mutex_lock(&job->lock);
+    struct device *device = job->device ? job->device->device : NULL;
+    pthread_mutex_unlock(&job->lock);
+    if (!device)
         return error_set(error, ERR_STATE, "fusion buffers: the job has no device");
-    int code = device_fusion_open(&fusion->device, job->device->device, memory, &fusion->plan,
-                                  fusion->gradients, fusion->parameters, error);
+    int code = device_fusion_open(&fusion->device, device, memory, &fusion->plan, fusion->gradients,
+                                  fusion->parameters, error);
     if (code < 0)
         error_prefix(error, "fusion buffers");
     else
@@ -184,6 +191,7 @@ static int create(struct shoal_group *group, const struct shoal_parameter *param
     struct shoal_job *job = group->job;
     pthread_mutex_lock(&job->lock);
     DL_APPEND(job->fusions, made);
+    group->fusion_count++;
     pthread_mutex_unlock(&job->lock);
     *fusion = made;
     return 0;
@@ -219,8 +227,7 @@ static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index
     return fusion->memory + fusion->plan.offset_of[index];
 }
 
-/* Then job_leave. */
-static int enter(const struct shoal_fusion *fusion, struct error *error)
+int fusion_enter(const struct shoal_fusion *fusion, struct error *error)
 {
     if (!fusion)
         return error_set(error, ERR_INVALID, "the fusion is NULL");
@@ -230,7 +237,7 @@ static int enter(const struct shoal_fusion *fusion, struct error *error)
 void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
 {
     struct error error;
-    if (enter(fusion, &error) < 0) {
+    if (fusion_enter(fusion, &error) < 0) {
         error_text_keep(&error);
         return NULL;
     }
@@ -313,7 +320,7 @@ static int claim(struct shoal_fusion *fusion, size_t index, struct error *error)
 int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
 {
     struct error error;
-    if (enter(fusion, &error) < 0)
+    if (fusion_enter(fusion, &error) < 0)
         return error_text_keep(&error);
     struct shoal_job *job = fusion->group->job;
     pthread_mutex_lock(&fusion->lock);
@@ -373,10 +380,7 @@ static int finish_request(struct shoal_fusion *fusion, struct shoal_request **pl
         code =
             error_set(error, ERR_STATE, "the job was closed while fusion buffers were waited for");
     } else {
-        code = request->core.result;
-        if (code < 0)
-            error_set(error, code, "%s",
-                      request->core.error_text ? request->core.error_text : error_name(code));
+        code = collective_result(request, error);
         *completed_ns = request->core.completed_ns;
         job_release_request(job, request);
         *place = NULL;
@@ -420,6 +424,7 @@ static int finish_buffers(struct shoal_fusion *fusion, uint64_t deadline_ns, str
     fusion_measure(fusion->intervals, fusion->plan.buffer_count, window,
                    &statistics.communication_ns, &statistics.exposed_ns);
     pthread_mutex_lock(&fusion->lock);
+    fusion_times_drop(fusion);
     fusion->statistics = statistics;
     pthread_mutex_unlock(&fusion->lock);
     return 0;
@@ -453,8 +458,8 @@ static int replan(struct shoal_fusion *fusion, struct error *error)
                          "parameters differ from this rank's");
     else
         code = make_plan(fusion, &plan, error);
-    if (code == 0 && fusion->on_device && fusion->own_memory) {
-        code = device_fusion_move(&fusion->device, &fusion->plan, &plan, error);
+    if (code == 0 && fusion->on_device) {
+        code = device_fusion_move(&fusion->device, &fusion->plan, &plan, fusion->own_memory, error);
         if (code < 0)
             plan_clear(&plan);
     }
@@ -500,6 +505,8 @@ static int finish_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct
             code = replan(fusion, error);
         pthread_mutex_unlock(&fusion->lock);
     }
+    if (code == 0 && fusion->on_device)
+        code = device_fusion_end(&fusion->device, fusion->device.stream, error);
     return code;
 }
 
@@ -540,8 +547,9 @@ static bool is_under_way(const struct shoal_fusion *fusion)
     return fusion->finished < fusion->plan.buffer_count && fusion->requests[fusion->finished];
 }
 
-static int wait_for_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct error *error)
+int fusion_wait(struct shoal_fusion *fusion, int timeout_ms, struct error *error)
 {
+    uint64_t deadline_ns = job_deadline_ns(fusion->group->job, timeout_ms);
     pthread_mutex_lock(&fusion->lock);
     int code = fusion_enter_wait(fusion, error);
     pthread_mutex_unlock(&fusion->lock);
@@ -566,10 +574,10 @@ int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms)
         error_set(&error, ERR_INVALID, "shoal_fusion_wait: timeout_ms is less than -1");
         return error_text_keep(&error);
     }
-    if (enter(fusion, &error) < 0)
+    if (fusion_enter(fusion, &error) < 0)
         return error_text_keep(&error);
     struct shoal_job *job = fusion->group->job;
-    int code = wait_for_step(fusion, job_deadline_ns(job, timeout_ms), &error);
+    int code = fusion_wait(fusion, timeout_ms, &error);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
@@ -582,13 +590,14 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
                   statistics ? "struct_size is not set" : "statistics is NULL");
         return error_text_keep(&error);
     }
-    if (enter(fusion, &error) < 0)
+    if (fusion_enter(fusion, &error) < 0)
         return error_text_keep(&error);
     struct shoal_job *job = fusion->group->job;
     size_t bytes = statistics->struct_size;
     /* The lock is not part of what the caller sees as constant. */
     struct shoal_fusion *locked = (struct shoal_fusion *)(uintptr_t)fusion;
     pthread_mutex_lock(&locked->lock);
+    fusion_times_collect(locked);
     struct shoal_fusion_statistics copy = fusion->statistics;
     pthread_mutex_unlock(&locked->lock);
     job_leave(job);
@@ -597,31 +606,52 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
     return SHOAL_OK;
 }
 
+/* Wait for these requests. False: one has failed, or is still under way and in its place. */
+static bool finish_requests(struct shoal_fusion *fusion, struct shoal_request **requests,
+                            uint32_t count, uint64_t deadline_ns)
+{
+    struct error ignored;
+    uint64_t completed_ns;
+    bool well = true;
+    for (uint32_t i = 0; i < count; i++)
+        if (requests[i] &&
+            finish_request(fusion, &requests[i], deadline_ns, &completed_ns, &ignored) < 0)
+            well = false;
+    return well;
+}
+
+/* Whether something may still be copied from and to memory of the fusion's by the library. */
+static bool has_requests(const struct shoal_fusion *fusion)
+{
+    for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
+        if (fusion->requests[i] || fusion->passed[i])
+            return true;
+    return fusion->order_request;
+}
+
 void shoal_fusion_free(shoal_fusion *fusion)
 {
     struct error error;
-    if (!fusion || enter(fusion, &error) < 0)
+    if (!fusion || fusion_enter(fusion, &error) < 0)
         return; /* a forked child has nothing of the job to free; a closed job frees it */
     struct shoal_job *job = fusion->group->job;
-    uint64_t deadline_ns = job_deadline_ns(job, -1), completed_ns;
-    bool idle = true; /* nothing may write to the buffers any more */
-    for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
-        if (fusion->requests[i] &&
-            finish_request(fusion, &fusion->requests[i], deadline_ns, &completed_ns, &error) < 0)
-            idle = false;
-    for (uint32_t i = 0; i < fusion->plan.buffer_count; i++)
-        if (fusion->passed[i] &&
-            finish_request(fusion, &fusion->passed[i], deadline_ns, &completed_ns, &error) < 0)
-            idle = false;
-    if (fusion->order_request &&
-        finish_request(fusion, &fusion->order_request, deadline_ns, &completed_ns, &error) < 0)
-        idle = false;
+    uint64_t deadline_ns = job_deadline_ns(job, -1);
+    uint32_t count = fusion->plan.buffer_count;
+    bool well = finish_requests(fusion, fusion->requests, count, deadline_ns);
+    well &= finish_requests(fusion, fusion->passed, count, deadline_ns);
+    well &= finish_requests(fusion, &fusion->order_request, 1, deadline_ns);
+    bool over = !has_requests(fusion); /* else it goes with the job */
+    fusion_times_drop(fusion);
     pthread_mutex_lock(&job->lock);
-    DL_DELETE(job->fusions, fusion);
+    fusion->group->fusion_count--;
+    if (over)
+        DL_DELETE(job->fusions, fusion);
     pthread_mutex_unlock(&job->lock);
-    /* Memory that the daemon may still write to stays until the job is closed. */
-    if (idle && fusion->failure.code == 0 && !fusion->on_device)
-        shoal_free(job, fusion->memory);
-    free_fusion(fusion);
+    if (over) {
+        /* Memory that the daemon may still write to stays until the job is closed. */
+        if (well && fusion->failure.code == 0 && !fusion->on_device)
+            shoal_free(job, fusion->memory);
+        free_fusion(fusion);
+    }
     job_leave(job);
 }

@@ -243,6 +243,10 @@ int shoal_group_close(shoal_group *group)
         code = error_set(&error, ERR_STATE,
                          "group %" PRIu32 " has %" PRIu32 " collectives under way: wait for them",
                          group->core.number, group->core.request_count);
+    else if (group->fusion_count > 0)
+        code = error_set(&error, ERR_STATE,
+                         "group %" PRIu32 " has %" PRIu32 " fusions: free them first",
+                         group->core.number, group->fusion_count);
     bool connected = !job->daemon_gone;
     if (code == 0) {
         shared_free_all(job, group);

@@ -5,6 +5,7 @@
 #include "common/wire.h"
 #include "worker/error_text.h"
 #include "worker/job.h"
+#include "worker/progress_device.h"
 #include "worker/progress_thread.h"
 #include "worker/shoal.h"
 
@@ -16,6 +17,7 @@ struct transfer {
     bool receive;
     bool any;     /* from any rank; peer is then one of them */
     bool bounces; /* data does not lie in the arena */
+    bool copies;  /* the driver does, between data and the arena */
     struct request_ask ask;
 };
 
@@ -23,11 +25,6 @@ static int transfer_check(const struct transfer *transfer, int peer, int tag, st
 {
     const struct shoal_group *group = transfer->group;
     const char *name = transfer->receive ? "recv" : "send";
-    pthread_mutex_lock(&group->job->lock);
-    bool on_device = collective_settings(group).on_device;
-    pthread_mutex_unlock(&group->job->lock);
-    if (on_device)
-        return error_set(error, ERR_UNSUPPORTED, "%s: not of memory on a device", name);
     size_t element_bytes = dtype_bytes(transfer->ask.dtype);
     if (element_bytes == 0)
         return error_set(error, ERR_INVALID, "%s: %d is no element type (0 to %d)", name,
@@ -75,14 +72,18 @@ static int next_number(struct transfer *transfer, struct transfer_counter **coun
     return error_set(error, ERR_MEMORY, "out of memory for a tag");
 }
 
-/* Lock held: what lies in the arena goes from there, the rest through memory of it. */
+/* Lock held: what lies in the arena goes from there, the rest through memory of it. A device's
+ * goes through memory that is pinned, as long as there is some: first fit sees to that. */
 static int transfer_place(struct transfer *transfer, struct shoal_request *request,
                           struct error *error)
 {
     struct shoal_job *job = transfer->group->job;
     void *place = transfer->data;
-    transfer->bounces = transfer->bytes > 0 &&
-                        !request_in_arena(&job->progress.memory, transfer->data, transfer->bytes);
+    bool on_device = transfer->ask.on_device;
+    transfer->bounces =
+        transfer->bytes > 0 &&
+        (on_device || !request_in_arena(&job->progress.memory, transfer->data, transfer->bytes));
+    transfer->copies = transfer->bounces && (on_device || transfer->receive);
     if (transfer->bounces) {
         int code = job_allocate(job, transfer->bytes, &request->bounce_offset, error);
         if (code < 0)
@@ -136,7 +137,7 @@ static int any_begin(struct transfer *transfer, struct shoal_request *request, e
         return code;
     write_numbers(group, transfer->tag, offset);
     code = progress_any(&job->progress, &group->core, &transfer->ask, sequence_of(transfer->tag, 0),
-                        group->rank, transfer->bounces ? transfer->data : NULL, offset,
+                        group->rank, transfer->copies ? transfer->data : NULL, offset,
                         &request->core, error);
     if (code < 0)
         arena_heap_free(&job->heap, offset);
@@ -200,14 +201,33 @@ static int transfer_begin(struct transfer *transfer, struct shoal_request *reque
     if (code < 0)
         return code;
     uint64_t sequence = sequence_of(transfer->tag, counter->next);
-    void *copy_to = transfer->bounces && transfer->receive ? transfer->data : NULL;
     code = progress_transfer(&job->progress, &group->core, &transfer->ask, sequence, group->rank,
-                             copy_to, &request->core, error);
+                             transfer->copies ? transfer->data : NULL, &request->core, error);
     if (code < 0)
         return code;
     counter->next++;
     collective_started(job, request, mode);
     return 0;
+}
+
+/* Lock held, and released meanwhile: as transfer_begin, in the order of the stream. */
+static int begin_on_device(struct transfer *transfer, struct shoal_request *request,
+                           enum start_mode mode, struct error *error)
+{
+    struct shoal_job *job = transfer->group->job;
+    struct progress_copy none;
+    bool ready = false;
+    int code = progress_device_enter(job, &transfer->ask, request, &ready, error);
+    if (code < 0)
+        return code;
+    code = transfer_begin(transfer, request, mode, error);
+    if (code < 0) {
+        progress_device_leave(job, request);
+    } else if (ready) {
+        progress_ready(&job->progress, &request->core, &none);
+        progress_thread_notify(job);
+    }
+    return code;
 }
 
 static int transfer_start(struct transfer *transfer, struct shoal_request *request,
@@ -220,14 +240,16 @@ static int transfer_start(struct transfer *transfer, struct shoal_request *reque
         code = shared_refuse(job, "recv", transfer->data, transfer->bytes, error);
     if (code == 0)
         code = transfer_place(transfer, request, error);
-    if (code == 0 && transfer->bounces && !transfer->receive) {
+    if (code == 0 && transfer->bounces && !transfer->copies) {
         pthread_mutex_unlock(&job->lock);
         memcpy(job->arena.base + request->bounce_offset, transfer->data, transfer->bytes);
         pthread_mutex_lock(&job->lock);
         if (job->closing)
             code = error_set(error, ERR_STATE, "the job is being closed");
     }
-    if (code == 0)
+    if (code == 0 && transfer->ask.on_device)
+        code = begin_on_device(transfer, request, mode, error);
+    else if (code == 0)
         code = transfer_begin(transfer, request, mode, error);
     if (code < 0 && request->bounce_offset)
         arena_heap_free(&job->heap, request->bounce_offset);
@@ -252,6 +274,11 @@ static int call_entered(struct transfer *transfer, int peer, int tag, int *sourc
     transfer->bytes = transfer->ask.count * dtype_bytes(transfer->ask.dtype);
     uint32_t from = transfer->receive ? transfer->peer : group->rank;
     uint32_t to = transfer->receive ? group->rank : transfer->peer;
+    pthread_mutex_lock(&group->job->lock);
+    struct group_settings settings = collective_settings(group);
+    pthread_mutex_unlock(&group->job->lock);
+    transfer->ask.on_device = settings.on_device;
+    transfer->ask.stream = settings.stream;
     transfer->ask.kind = COLLECTIVE_SEND;
     transfer->ask.block = 1 + from * group->size + to;
     transfer->ask.route = route_find(COLLECTIVE_SEND, 0, transfer->ask.block, group->size);

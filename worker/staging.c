@@ -128,6 +128,22 @@ void staging_give_back(struct staging *staging, struct staging_slot *slot)
         DL_PREPEND(staging->free_slots, slot);
 }
 
+static bool lies_across(const struct staging_slot *slot, uint64_t end)
+{
+    return slot->offset < end && end - slot->offset < slot->bytes;
+}
+
+uint64_t staging_whole_end(const struct staging *staging, uint64_t end)
+{
+    for (uint32_t i = 0; i < staging->slot_count; i++)
+        if (lies_across(&staging->slots[i], end))
+            return staging->slots[i].offset;
+    for (uint32_t i = 0; i < staging->own_count; i++)
+        if (lies_across(staging->own_slots[i], end))
+            return staging->own_slots[i]->offset;
+    return end;
+}
+
 struct staging_slot *staging_find(struct staging *staging, uint64_t offset)
 {
     if (staging->slot_count > 0 && offset >= staging->first_offset) {

@@ -75,6 +75,9 @@ bool staging_orphan_back(struct staging *staging, uint64_t offset, uint64_t numb
 /* True: the memory at *offset, of a slot that was removed, can be used again; it is forgotten. */
 bool staging_next_free(struct staging *staging, uint64_t *offset);
 
+/* The greatest end of a part of the arena, up to this one, in which no slot lies half. */
+uint64_t staging_whole_end(const struct staging *staging, uint64_t end);
+
 /* The slot at this offset of the arena, or NULL. */
 struct staging_slot *staging_find(struct staging *staging, uint64_t offset);
 

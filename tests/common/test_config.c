@@ -40,6 +40,7 @@ START_TEST(test_defaults)
     ck_assert(!config.bind_threads);
     ck_assert_uint_eq(config.memory_bytes, (uint64_t)4 << 30);
     ck_assert_uint_eq(config.arena_bytes, (uint64_t)64 << 30);
+    ck_assert_uint_eq(config.pinned_bytes, 256 << 20);
     ck_assert_uint_eq(config.heartbeat_ms, 500);
     ck_assert_uint_eq(config.peer_ms, 3000);
     ck_assert_int_eq(config.log_level, LOG_LEVEL_INFO);
@@ -64,6 +65,7 @@ START_TEST(test_every_field_is_read)
             "\"window_chunks\": 3, \"window_bytes\": 77777, \"instruction_set\": \"avx2\","
             "\"reduce_threads\": 0, \"bind_threads\": false},"
             "\"limits\": {\"memory_bytes\": 1125899906842624, \"arena_bytes\": 1048577,"
+            "\"pinned_bytes\": 1048578,"
             "\"jobs\": 11, \"workers\": 12, \"groups_per_job\": 13,"
             "\"connections\": 14},"
             "\"timeouts\": {\"heartbeat_ms\": 21, \"peer_ms\": 42, \"join_ms\": 123,"
@@ -94,6 +96,7 @@ START_TEST(test_every_field_is_read)
     ck_assert(!c.bind_threads);
     ck_assert_uint_eq(c.memory_bytes, (uint64_t)1 << 50);
     ck_assert_uint_eq(c.arena_bytes, 1048577);
+    ck_assert_uint_eq(c.pinned_bytes, 1048578);
     ck_assert_uint_eq(c.jobs, 11);
     ck_assert_uint_eq(c.workers, 12);
     ck_assert_uint_eq(c.groups_per_job, 13);

@@ -186,6 +186,7 @@ static struct message full_message(void)
         .sequence = INT64_MAX,
         .chunk_bytes = 65536,
         .least_shard_bytes = 4096,
+        .pinned_bytes = INT64_MAX,
         .code = -5,
         .text = "line\nbreak\tand \x01",
     };

@@ -39,7 +39,8 @@ START_TEST(test_every_collective)
                                               "gather --uneven -r 2",
                                               "scatter --in-place -r 1",
                                               "all_to_all --uneven",
-                                              "all_to_all"};
+                                              "all_to_all",
+                                              "sendrecv"};
     use_stand_in();
     for (size_t i = 0; i < sizeof(collectives) / sizeof(collectives[0]); i++) {
         char words[200];
@@ -121,11 +122,77 @@ static void check_bits(struct library_rank *self)
     }
 }
 
+/* From whoever sends first, into memory of the device: the sender is known when the request is
+ * complete. */
+static void check_any_sender(struct library_rank *self)
+{
+    enum { EACH = 4, COUNT = 70000 };
+    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    shoal_group *world = shoal_world(self->job);
+    int size = self->of->size, senders[EACH * LIBRARY_RANKS_MAX];
+    int seen[LIBRARY_RANKS_MAX] = {0}, all = EACH * (size - 1);
+    shoal_request *requests[EACH * LIBRARY_RANKS_MAX];
+    GOOD(shoal_device_open(self->job, &options));
+    void *stream = shoal_device_stream(self->job);
+    int32_t *memory = shoal_device_alloc(self->job, sizeof(int32_t) * COUNT * (size_t)all);
+    int32_t *host = malloc(sizeof(int32_t) * COUNT);
+    GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, stream));
+    if (self->rank == 0) {
+        for (int i = 0; i < all; i++)
+            GOOD(shoal_recv_any(world, memory + i * COUNT, COUNT, SHOAL_I32, 4, &senders[i],
+                                &requests[i]));
+        GOOD(shoal_request_wait_stream(requests[all - 1], stream));
+        for (int i = 0; i < all; i++) {
+            GOOD(shoal_wait(requests[i], -1));
+            GOOD(shoal_device_copy(self->job, host, memory + i * COUNT, COUNT * sizeof(*host)));
+            int first = senders[i] * 1000 + seen[senders[i]]++;
+            for (int k = 0; k < COUNT; k++)
+                if (host[k] != first + k)
+                    ck_abort_msg("%d from %d: element %d is %d", i, senders[i], k, host[k]);
+        }
+    }
+    for (int i = 0; self->rank > 0 && i < EACH; i++) {
+        for (int k = 0; k < COUNT; k++)
+            host[k] = self->rank * 1000 + i + k;
+        GOOD(shoal_device_copy(self->job, memory, host, COUNT * sizeof(*host)));
+        GOOD(shoal_send(world, memory, COUNT, SHOAL_I32, 0, 4, NULL));
+    }
+    GOOD(shoal_barrier(world, NULL));
+    shoal_device_free(self->job, memory);
+    free(host);
+}
+
+START_TEST(test_any_sender)
+{
+    use_stand_in();
+    stand_in_open()->seed((uint64_t)_i);
+    library_cluster_run(2, NULL, 2, check_any_sender, NULL);
+}
+END_TEST
+
 START_TEST(test_same_bits_as_in_memory)
 {
     use_stand_in();
     stand_in_open()->seed(3);
     library_cluster_run(2, NULL, 2, check_bits, NULL);
+}
+END_TEST
+
+/* The daemon's limit reaches the library. */
+static void check_limit(struct library_rank *self)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    stand_in_open()->fail_call("cuMemHostRegister", 2, 2); /* the arena; out of memory */
+    BAD(shoal_device_open(self->job, &options), SHOAL_EMEMORY,
+        "(as much as is set by the daemon's limits.pinned_bytes)");
+    ck_assert_ptr_nonnull(strstr(shoal_error_text(), "cannot pin 3 MiB of the arena"));
+    GOOD(shoal_device_open(self->job, &options));
+}
+
+START_TEST(test_pinned_limit_of_the_daemon)
+{
+    use_stand_in();
+    library_cluster_run(1, "{\"limits\": {\"pinned_bytes\": 3145728}}", 1, check_limit, NULL);
 }
 END_TEST
 
@@ -187,7 +254,9 @@ int main(void)
     tcase_add_test(core, test_every_type);
     tcase_add_test(core, test_every_collective);
     tcase_add_test(core, test_training);
+    tcase_add_loop_test(core, test_any_sender, 0, 2);
     tcase_add_test(core, test_same_bits_as_in_memory);
+    tcase_add_test(core, test_pinned_limit_of_the_daemon);
     tcase_add_test(core, test_device_of_one_rank_fails);
     suite_add_tcase(suite, core);
     return suite_main(suite);

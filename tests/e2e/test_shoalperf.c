@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/lib/cluster.h"
+#include "tests/lib/fake_daemon.h"
 #include "tests/lib/perf_run.h"
 #include "tests/lib/suite.h"
 
@@ -186,6 +187,36 @@ START_TEST(test_usage)
 }
 END_TEST
 
+/* A rank whose time passes in the middle of a collective ends with that, while data still comes
+ * that nobody waits for. */
+START_TEST(test_timeout_in_the_middle)
+{
+    struct fake_daemon *daemon =
+        fake_daemon_start(&(struct fake_daemon_options){.world_size = 1, .chunk_bytes = 1024});
+    char socket[300];
+    snprintf(socket, sizeof(socket), "SHOAL_SOCKET=%s", fake_daemon_path(daemon));
+    const char *environment[] = {socket, "RANK=0", "WORLD_SIZE=1", "SHOAL_TIMEOUT_MS=300", NULL};
+    const char *argv[] = {CLUSTER_BIN "shoalperf",
+                          "all_reduce",
+                          "-b",
+                          "64M",
+                          "-e",
+                          "64M",
+                          "-w",
+                          "0",
+                          "-n",
+                          "1",
+                          NULL};
+    struct process_start start = {.argv = argv, .environment = environment};
+    struct process *process = process_start(&start);
+    int code = process_wait(process, CLUSTER_PATIENCE_MS);
+    ck_assert_msg(code == 3, "exit code %d: %.500s", code, process_errors(process));
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "300 ms have passed: all_reduce"));
+    process_free(process);
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shoalperf");
@@ -205,5 +236,9 @@ int main(void)
     tcase_add_test(tests, test_table_output);
     tcase_add_test(tests, test_usage);
     suite_add_tcase(suite, tests);
+    TCase *failure = tcase_create("failure");
+    tcase_set_timeout(failure, 120);
+    tcase_add_test(failure, test_timeout_in_the_middle);
+    suite_add_tcase(suite, failure);
     return suite_main(suite);
 }

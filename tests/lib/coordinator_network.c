@@ -66,6 +66,7 @@ static void node_configure(struct node *node, const uint32_t *weights)
     config->jobs = 32;
     config->workers = 64;
     config->groups_per_job = 16;
+    config->pinned_bytes = 1 << 20;
     config->join_ms = 10000;
     config->group_ms = 5000;
     config->late_ms = 5000;

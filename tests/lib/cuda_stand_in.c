@@ -90,7 +90,8 @@ struct range *find_range(struct range *ranges, uintptr_t address)
     return ranges;
 }
 
-/* Where a copy finds this; NULL when it lies partly outside of the device's memory. */
+/* Where a copy finds this; NULL when it lies partly outside of the device's memory, or is pinned in
+ * part. */
 void *reach(uintptr_t address, size_t bytes, bool *on_device, bool *pinned)
 {
     const struct range *range = find_range(allocations, address);
@@ -101,7 +102,9 @@ void *reach(uintptr_t address, size_t bytes, bool *on_device, bool *pinned)
                    : range->shadow + (address - range->start);
     }
     const struct range *registered = find_range(registrations, address);
-    *pinned = registered && bytes <= registered->start + registered->bytes - address;
+    if (bytes > 0 && registered != find_range(registrations, address + bytes - 1))
+        return NULL;
+    *pinned &= registered != NULL;
     return (void *)address;
 }
 

@@ -36,6 +36,8 @@ struct stand_in {
     const char *(*failed)(void);
     /* Copies between the device and memory that is not pinned. */
     long (*unpinned)(void);
+    /* What has been put onto the default stream. */
+    long (*default_operations)(void);
     /* Memory of the device freed while something on a stream still was to use it. */
     long (*late_frees)(void);
     /* Streams of the test's own: made and dropped (what is on them still goes on); held, until they

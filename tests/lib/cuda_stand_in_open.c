@@ -35,6 +35,7 @@ static void load(void)
     FIND(calls);
     FIND(failed);
     FIND(unpinned);
+    FIND(default_operations);
     FIND(late_frees);
     FIND(stream_make);
     FIND(stream_drop);

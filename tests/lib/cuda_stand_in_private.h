@@ -41,7 +41,8 @@ CUresult leave(CUresult result);
     return leave(result)
 
 struct range *find_range(struct range *ranges, uintptr_t address);
-/* Where a copy finds this; NULL when it lies partly outside of the device's memory. */
+/* Where a copy finds this; NULL when it lies partly outside of the device's memory, or is pinned in
+ * part. */
 void *reach(uintptr_t address, size_t bytes, bool *on_device, bool *pinned);
 
 /* Whether something on a stream is still to use this memory. */

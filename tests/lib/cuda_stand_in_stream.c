@@ -42,7 +42,8 @@ struct CUstream_st {
 };
 
 static struct CUstream_st *default_stream, *streams;
-static bool any_memory; /* all of the process's counts as the device's */
+static long default_count; /* operations on it */
+static bool any_memory;    /* all of the process's counts as the device's */
 
 static void pause_ns(long ns)
 {
@@ -148,6 +149,7 @@ static int operation_count(const struct CUstream_st *stream)
 static void enqueue(CUstream stream, struct operation operation)
 {
     if (!stream) {
+        default_count++;
         if (!default_stream) {
             default_stream = make_stream();
             thread_count--; /* it never ends */
@@ -336,6 +338,7 @@ void stand_in_stream_finish(void *stream);
 void stand_in_stream_limit(void *stream, int room);
 void stand_in_stream_follow(void *stream, void *other);
 void stand_in_set_any_memory(bool any);
+long stand_in_default_operations(void);
 
 void *stand_in_stream_make(void)
 {
@@ -402,6 +405,14 @@ void stand_in_set_any_memory(bool any)
     pthread_mutex_lock(&lock);
     any_memory = any;
     pthread_mutex_unlock(&lock);
+}
+
+long stand_in_default_operations(void)
+{
+    pthread_mutex_lock(&lock);
+    long count = default_count;
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 void stand_in_stream_finish(void *stream)

@@ -159,6 +159,7 @@ static void join(struct fake_daemon *daemon, struct worker *worker, const struct
     for (uint32_t i = 0; i < daemon->worker_count; i++) {
         struct message joined = group_message(daemon, MESSAGE_JOINED, 0);
         joined.timeout_ms = daemon->options.silence_ms;
+        joined.pinned_bytes = daemon->options.pinned_bytes;
         joined.job_id = 0x1234;
         joined.generation = 1;
         joined.rank = joined.local_rank = daemon->workers[i].rank;
@@ -345,6 +346,8 @@ struct fake_daemon *fake_daemon_start(const struct fake_daemon_options *options)
         daemon->options.servers = 1;
     if (!daemon->options.chunk_bytes)
         daemon->options.chunk_bytes = 4096;
+    if (!daemon->options.pinned_bytes)
+        daemon->options.pinned_bytes = 256 << 20;
     daemon->directory = suite_make_directory();
     snprintf(daemon->path, sizeof(daemon->path), "%s/socket", daemon->directory);
     struct fake_exchange_io io = {.context = daemon, .ring = ring, .disagree = disagree};

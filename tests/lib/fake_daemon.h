@@ -15,9 +15,10 @@ struct fake_daemon_options {
     uint32_t chunk_bytes; /* 0: 4096 */
     uint64_t seed;
     uint32_t
-        silence_ms;  /* told to workers: after which a daemon without a word is gone; 0: never */
-    bool mute;       /* does not answer pings */
-    bool never_left; /* close the socket in answer to leave, without a word */
+        silence_ms; /* told to workers: after which a daemon without a word is gone; 0: never */
+    uint64_t pinned_bytes; /* told to workers: what they may pin; 0: 256 MiB */
+    bool mute;             /* does not answer pings */
+    bool never_left;       /* close the socket in answer to leave, without a word */
 };
 
 struct fake_daemon *fake_daemon_start(const struct fake_daemon_options *options);

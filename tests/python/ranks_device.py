@@ -10,8 +10,6 @@ from ranks_collectives import *  # noqa: F403
 
 # A wait for a stream knows no timeout: the host does not wait.
 del test_a_wait_with_a_timeout  # noqa: F821
-# Only between tensors in memory.
-del test_send_and_receive, test_receive_from_any_rank  # noqa: F821
 
 cuda = None  # the stand-in for torch.cuda
 
@@ -52,11 +50,10 @@ def test_host_never_waits():
 
 @strict
 def test_memory_is_kept_and_recorded():
-    session = ranks.shoal_group.session
     tensor = torch.ones(5000)
     address = tensor.data_ptr()
     work = late_all_reduce(tensor)
-    assert (address, session.stream.handle) in cuda.recorded
+    assert [stream for place, stream in cuda.recorded if place == address and stream != cuda.now.handle]
     work.wait()
     del tensor, work
     other = torch.zeros(5000)  # would get the same memory, were it free
@@ -98,12 +95,83 @@ def test_another_stream_does_not_wait():
     assert torch.all(tensor == dist.get_world_size()) and torch.all(other == dist.get_world_size())
 
 
-def test_send_is_for_memory():
-    other = (dist.get_rank() + 1) % dist.get_world_size()
-    error = ranks.raises(
-        RuntimeError, lambda: dist.send(torch.ones(3), other, group=ranks.shoal_group)
-    )
-    assert "only those in memory" in str(error), error
+def neighbours():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    return (rank + 1) % size, (rank - 1) % size
+
+
+@strict
+def test_host_does_not_wait_for_a_send_or_receive():
+    right, left = neighbours()
+    for count in (1, 300000):
+        sent, got = torch.full((count,), float(dist.get_rank())), torch.full((count,), -1.0)
+        cuda.now.hold()
+        works = [
+            dist.isend(sent, right, group=ranks.shoal_group),
+            dist.irecv(got, left, group=ranks.shoal_group),
+        ]
+        for work in works:
+            work.wait()
+            assert work.is_completed()
+        assert torch.all(got == -1), "the stream has not come to it"
+        for tensor in (sent, got):
+            assert [place for place, _ in cuda.recorded if place == tensor.data_ptr()]
+        cuda.now.let_go()
+        cuda.now.finish()
+        assert torch.all(got == left), got
+
+
+@strict
+def test_batch_of_sends_and_receives():
+    """Several as one Work, as batch_isend_irecv makes on a GPU."""
+    right, left = neighbours()
+    group, got = ranks.shoal_group, torch.full((20000,), -1.0)
+    cuda.now.hold()
+    group._start_coalescing()
+    dist.isend(torch.full((20000,), float(dist.get_rank())), right, group=group)
+    dist.irecv(got, left, group=group)
+    work = group._end_coalescing()
+    work.wait()
+    assert torch.all(got == -1), "the stream has not come to it"
+    cuda.now.let_go()
+    cuda.now.finish()
+    assert torch.all(got == left), got
+
+
+@strict
+def test_a_late_send_holds_up_nothing_else():
+    """A receive whose sender is late, and a send whose receiver is: what comes behind them on the
+    current stream does not wait unless it is told to."""
+    late, got, sum_of_all = torch.full((5000,), 7.0), torch.zeros(5000), torch.ones(3000)
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    work = None
+    if rank == 0:
+        work = dist.irecv(got, last, group=ranks.shoal_group, tag=1)
+    if rank == 1:
+        work = dist.isend(late, last, group=ranks.shoal_group, tag=1)
+    dist.all_reduce(sum_of_all, group=ranks.shoal_group)
+    cuda.now.finish()
+    assert torch.all(sum_of_all == dist.get_world_size())
+    dist.barrier()  # gloo's
+    if rank == last:
+        dist.send(late, 0, group=ranks.shoal_group, tag=1)
+        dist.recv(got, 1, group=ranks.shoal_group, tag=1)
+    if work:
+        work.wait()
+    cuda.now.finish()
+    assert rank not in (0, last) or torch.all(got == 7), got
+
+
+def test_source_is_waited_for():
+    """dist.recv from any rank, and the rank asked for before the data is waited for."""
+    if dist.get_rank() == 0:
+        got = torch.zeros(3000)
+        work = dist.irecv(got, group=ranks.shoal_group, tag=3)
+        assert work._source_rank() == 1
+        work.wait()
+        assert torch.all(got == 4), got
+    elif dist.get_rank() == 1:
+        dist.send(torch.full((3000,), 4.0), 0, group=ranks.shoal_group, tag=3)
 
 
 def test_future_of_a_work():

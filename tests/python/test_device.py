@@ -10,8 +10,6 @@ STAND_IN = suite.BUILD / "tests" / "lib" / "libcuda.so.1"
 NOT_ON_A_DEVICE = {
     "test_a_wait_with_a_timeout",
     "test_gradients_lie_in_the_arena",
-    "test_receive_from_any_rank",
-    "test_send_and_receive",
 }
 
 

@@ -152,6 +152,7 @@ START_TEST(test_head)
     expect_number(json_object_get(status, "workers"), "limit", 64);
     expect_number(json_object_get(status, "connections"), "count", 3);
     expect_number(json_object_get(status, "limits"), "groups_per_job", 16);
+    expect_number(json_object_get(status, "limits"), "pinned_bytes", 1 << 20);
     ck_assert_uint_eq(json_array_size(json_object_get(status, "jobs")), 0);
     json_decref(status);
 }

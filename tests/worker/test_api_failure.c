@@ -35,6 +35,37 @@ START_TEST(test_wait_times_out_and_goes_on)
 }
 END_TEST
 
+static pthread_barrier_t both;
+
+/* A rank that gives up in a blocking call, and makes no other, still gives what it has: the others
+ * have not given up. */
+static void check_gives_up(struct member *member)
+{
+    static float data[2][200000]; /* more than there are slots */
+    float *own = data[member->rank];
+    shoal_group *world = shoal_world(member->job);
+    shoal_request *request;
+    if (member->rank == 0) {
+        member->job->timeout_ms = 20;
+        BAD(shoal_all_reduce(world, own, own, 200000, SHOAL_F32, SHOAL_SUM, NULL), SHOAL_ETIMEOUT,
+            "all_reduce");
+        member->job->timeout_ms = 60000;
+        pthread_barrier_wait(&both);
+    } else {
+        pthread_barrier_wait(&both);
+        GOOD(shoal_all_reduce(world, own, own, 200000, SHOAL_F32, SHOAL_SUM, &request));
+        GOOD(shoal_wait(request, 20000));
+    }
+    pthread_barrier_wait(&both);
+}
+
+START_TEST(test_who_gives_up_still_gives)
+{
+    pthread_barrier_init(&both, NULL, 2);
+    world_run(&(struct fake_daemon_options){.world_size = 2}, check_gives_up);
+}
+END_TEST
+
 #define BUSY_STEPS 10000u
 
 struct busy {
@@ -87,6 +118,60 @@ static void check_mismatch(struct member *member)
 START_TEST(test_disagreement_fails_the_group_alone)
 {
     world_run(&(struct fake_daemon_options){.world_size = 2}, check_mismatch);
+}
+END_TEST
+
+static void *wait_well(void *request)
+{
+    GOOD(shoal_wait(request, -1));
+    return NULL;
+}
+
+/* Under the lock, with the driver asleep: whatever comes now it finds all at once. */
+static void lock_sleeping(shoal_job *job)
+{
+    for (bool sleeping = false; !sleeping; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        sleeping = job->driver_sleeping;
+        if (!sleeping)
+            pthread_mutex_unlock(&job->lock);
+    }
+}
+
+static bool something_in_ring(const shoal_job *job)
+{
+    struct arena_header *header = (struct arena_header *)(void *)job->arena.base;
+    return atomic_load(&header->completion_tail) != job->arena.completion_index;
+}
+
+/* The last collective's end lies in the ring, and the end of its group, or of the job, in the
+ * socket, which is read first. */
+START_TEST(test_done_before_the_end)
+{
+    const char *const ends[] = {
+        "{\"type\":\"failed\",\"group\":1,\"code\":-5,\"text\":\"rank 7 is gone\"}\n",
+        "{\"type\":\"failed\",\"group\":-1,\"code\":-5,\"text\":\"rank 7 is gone\"}\n"};
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    shoal_group *group;
+    shoal_request *request;
+    pthread_t waits;
+    GOOD(shoal_open(&options, &job));
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
+    fake_daemon_hold(daemon, true);
+    GOOD(shoal_barrier(group, &request));
+    pthread_create(&waits, NULL, wait_well, request);
+    lock_sleeping(job);
+    fake_daemon_say(daemon, ends[_i]);
+    fake_daemon_hold(daemon, false);
+    while (!something_in_ring(job))
+        sched_yield();
+    pthread_mutex_unlock(&job->lock);
+    pthread_join(waits, NULL);
+    BAD(shoal_barrier(group, NULL), SHOAL_ELOST, "rank 7 is gone");
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
 }
 END_TEST
 
@@ -393,6 +478,17 @@ START_TEST(test_null_handles)
     BAD(shoal_fusion_wait(NULL, 0), INVALID, "fusion is NULL");
     BAD(shoal_fusion_statistics(NULL, &statistics), INVALID, "fusion is NULL");
     ck_assert_ptr_null(shoal_fusion_gradient(NULL, 0));
+    BAD(shoal_device_open(NULL, NULL), INVALID, "job is NULL");
+    BAD(shoal_group_set_stream(NULL, SHOAL_MEMORY_HOST, NULL), INVALID, "group is NULL");
+    BAD(shoal_request_wait_stream(NULL, NULL), INVALID, "request is NULL");
+    ck_assert_ptr_null(shoal_device_alloc(NULL, 1));
+    shoal_device_free(NULL, data);
+    ck_assert_ptr_null(shoal_device_stream(NULL));
+    BAD(shoal_device_copy(NULL, data, data, 1), INVALID, "job is NULL");
+    BAD(shoal_fusion_set_stream(NULL, NULL), INVALID, "fusion is NULL");
+    BAD(shoal_fusion_wait_stream(NULL, NULL, 0), INVALID, "fusion is NULL");
+    ck_assert_uint_eq(shoal_fusion_bytes(NULL, 1), 0);
+    ck_assert_uint_eq(shoal_fusion_bytes(NULL, 0), 0);
 }
 END_TEST
 
@@ -404,8 +500,10 @@ int main(void)
     tcase_add_test(cases, test_silent_daemon_is_gone);
     tcase_add_test(cases, test_daemon_that_answers_is_waited_for);
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
+    tcase_add_test(cases, test_who_gives_up_still_gives);
     tcase_add_test(cases, test_busy_driver_looks_at_its_deadline);
     tcase_add_test(cases, test_disagreement_fails_the_group_alone);
+    tcase_add_loop_test(cases, test_done_before_the_end, 0, 2);
     tcase_add_test(cases, test_closing_a_failed_group_harms_nothing_else);
     tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
     tcase_add_test(cases, test_daemon_dies);

@@ -9,7 +9,10 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -180,6 +183,88 @@ START_TEST(test_priority_dies_with_its_thread)
 }
 END_TEST
 
+/* --- a driver that asks the daemon for a sign ---------------------------------------------- */
+
+/* Takes the place of libc's: the first message to the daemon that is sent while this is armed is
+ * held up. The library sends with this call alone, and the fake daemon does not. */
+static struct {
+    _Atomic bool armed, reached;
+    int let[2]; /* a pipe */
+} ping;
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    char byte;
+    if (atomic_exchange(&ping.armed, false)) {
+        atomic_store(&ping.reached, true);
+        if (read(ping.let[0], &byte, 1) != 1)
+            _exit(1);
+    }
+    return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+static void *open_with_the_other(void *job)
+{
+    shoal_group *group;
+    GOOD(shoal_group_open(job, (int[]){0, 1}, 2, -1, &group));
+    return NULL;
+}
+
+static void *reduce_alone(void *group)
+{
+    static float data[100000];
+    data[99999] = 3;
+    GOOD(shoal_all_reduce(group, data, data, 100000, SHOAL_F32, SHOAL_SUM, NULL));
+    ck_assert(data[99999] == 3);
+    return NULL;
+}
+
+static pthread_barrier_t both;
+
+/* What is submitted while the driver is about to sleep, and has let the lock go to ask the daemon
+ * for a sign, wakes it: else it would sleep until the answer, which never comes. */
+static void check_about_to_sleep(struct member *member)
+{
+    shoal_job *job = member->job;
+    shoal_group *own;
+    pthread_t opens, reduces;
+    if (member->rank == 1) {
+        pthread_barrier_wait(&both);
+        open_with_the_other(job);
+        return;
+    }
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &own));
+    ck_assert_int_eq(pipe(ping.let), 0);
+    pthread_create(&opens, NULL, open_with_the_other, job);
+    for (bool sleeping = false; !sleeping; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        sleeping = job->openings && job->driver_sleeping;
+        if (sleeping)
+            atomic_store(&ping.armed, true);
+        pthread_mutex_unlock(&job->lock);
+    }
+    while (!atomic_load(&ping.reached))
+        sched_yield();
+    pthread_create(&reduces, NULL, reduce_alone, own);
+    for (unsigned waiters = 0; waiters < 2; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        waiters = job->waiters;
+        pthread_mutex_unlock(&job->lock);
+    }
+    ck_assert_int_eq(write(ping.let[1], "", 1), 1);
+    pthread_join(reduces, NULL);
+    pthread_barrier_wait(&both);
+    pthread_join(opens, NULL);
+}
+
+START_TEST(test_driver_that_is_about_to_sleep)
+{
+    pthread_barrier_init(&both, NULL, 2);
+    world_run(&(struct fake_daemon_options){.world_size = 2, .silence_ms = 6000, .mute = true},
+              check_about_to_sleep);
+}
+END_TEST
+
 /* --- closing under a call ------------------------------------------------------------------ */
 
 static void *close_job(void *job)
@@ -249,6 +334,27 @@ START_TEST(test_close_waits_for_a_group_open)
 }
 END_TEST
 
+/* Another thread is sending, and held up by a daemon that does not read: who waits for that daemon
+ * still sees that it is silent. */
+START_TEST(test_silent_daemon_while_another_sends)
+{
+    struct fake_daemon *daemon = fake_daemon_start(
+        &(struct fake_daemon_options){.world_size = 1, .silence_ms = 60, .mute = true});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    float value = 1;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    pthread_mutex_lock(&job->send_lock);
+    BAD(shoal_all_reduce(shoal_world(job), &value, &value, 1, SHOAL_F32, SHOAL_SUM, NULL),
+        SHOAL_EDISCONNECTED, "has not answered for 60 ms");
+    pthread_mutex_unlock(&job->send_lock);
+    ck_assert_uint_eq(fake_daemon_pings(daemon), 0);
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("api_threads");
@@ -256,6 +362,8 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, test_two_waits_for_one_step);
     tcase_add_test(cases, test_priority_dies_with_its_thread);
+    tcase_add_test(cases, test_driver_that_is_about_to_sleep);
+    tcase_add_test(cases, test_silent_daemon_while_another_sends);
     tcase_add_test(cases, test_close_waits_for_a_fusion_wait);
     tcase_add_test(cases, test_close_waits_for_a_group_open);
     suite_add_tcase(suite, cases);

@@ -19,7 +19,7 @@
     "{\"type\":\"joined\",\"job_id\":\"1f\",\"generation\":1,\"rank\":" #rank                      \
     ",\"world_size\":" #world ",\"local_rank\":0,\"local_size\":1,\"node_index\":0,"               \
     "\"node_count\":1,\"group\":0,\"weights\":" weights ",\"chunk_bytes\":" #chunk                 \
-    ",\"least_shard_bytes\":64,\"timeout_ms\":0}\n"
+    ",\"least_shard_bytes\":64,\"pinned_bytes\":4096,\"timeout_ms\":0}\n"
 
 /* A daemon that answers each line it gets with the next of its own, whatever was asked. */
 struct script {
@@ -323,6 +323,36 @@ START_TEST(test_full_socket)
 }
 END_TEST
 
+/* What comes after half a line would be nonsense to the daemon. */
+START_TEST(test_half_a_line)
+{
+    int ends[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    struct client client = client_of(ends[0]);
+    struct message leave = {.type = MESSAGE_LEAVE}, answer;
+    struct message open = {.type = MESSAGE_WORKER_GROUP_OPEN, .timeout_ms = 1};
+    struct error error;
+    open.ranks.count = 100000;
+    open.ranks.values = calloc(open.ranks.count, sizeof(*open.ranks.values));
+    for (uint32_t i = 0; i < open.ranks.count; i++)
+        open.ranks.values[i] = i;
+    ck_assert_int_eq(client_send(&client, &open, NULL, 0, 0, &error), ERR_TIMEOUT);
+    free(open.ranks.values);
+    ck_assert_int_eq(client_receive(&client, &answer, &error), ERR_DISCONNECTED);
+    ck_assert_int_eq(client_send(&client, &leave, NULL, 0, 0, &error), ERR_DISCONNECTED);
+    char text[4096];
+    ssize_t got, all = 0;
+    while ((got = read(ends[1], text, sizeof(text))) > 0) {
+        ck_assert_ptr_null(memchr(text, '\n', (size_t)got));
+        all += got;
+    }
+    ck_assert_int_eq(got, 0);
+    ck_assert_int_gt(all, 0);
+    client_close(&client);
+    close(ends[1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("client");
@@ -337,6 +367,7 @@ int main(void)
     tcase_add_test(cases, test_lines_in_any_pieces);
     tcase_add_test(cases, test_endless_line);
     tcase_add_test(cases, test_full_socket);
+    tcase_add_test(cases, test_half_a_line);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

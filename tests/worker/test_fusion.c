@@ -452,6 +452,29 @@ START_TEST(test_failure)
 }
 END_TEST
 
+static void check_group(struct member *member)
+{
+    shoal_group *group;
+    shoal_fusion *fusions[2];
+    struct shoal_parameter parameter = {.count = 7, .dtype = SHOAL_F32};
+    GOOD(shoal_group_open(member->job, (int[]){0, 1, 2}, RANKS, -1, &group));
+    for (int i = 0; i < 2; i++)
+        GOOD(shoal_fusion_create(group, &parameter, 1, NULL, &fusions[i]));
+    BAD(shoal_group_close(group), SHOAL_ESTATE, "group 1 has 2 fusions");
+    shoal_fusion_free(fusions[0]);
+    BAD(shoal_group_close(group), SHOAL_ESTATE, "group 1 has 1 fusions");
+    GOOD(shoal_fusion_ready(fusions[1], 0));
+    GOOD(shoal_fusion_wait(fusions[1], -1));
+    shoal_fusion_free(fusions[1]);
+    GOOD(shoal_group_close(group));
+}
+
+START_TEST(test_group_with_fusions_stays)
+{
+    world_run(3, check_group);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("fusion");
@@ -467,6 +490,7 @@ int main(void)
     tcase_add_test(cases, test_misuse);
     tcase_add_test(cases, test_ready_from_several_threads);
     tcase_add_test(cases, test_wait_times_out_and_goes_on);
+    tcase_add_test(cases, test_group_with_fusions_stays);
     tcase_add_test(cases, test_failure);
     tcase_add_test(cases, test_failure_by_timeout);
     suite_add_tcase(suite, cases);

@@ -250,6 +250,7 @@ START_TEST(test_config_text)
         .cpu_nodes = 1,
         .ports = ports,
         .provider = "tcp;ofi_rxm",
+        .pinned_bytes = 1ull << 40,
         .extra = "{\"timeouts\":{\"peer_ms\":700},\"listen\":{\"address\":\"127.0.0.2\"}}",
         .extra_name = "extra.json",
     };
@@ -273,6 +274,8 @@ START_TEST(test_config_text)
     ck_assert_int_eq(port, 65535);
     ck_assert_str_eq(provider, "tcp;ofi_rxm");
     ck_assert_int_eq(peer_ms, 700);
+    const json_t *limits = json_object_get(root, "limits");
+    ck_assert_int_eq(json_integer_value(json_object_get(limits, "pinned_bytes")), 1ll << 40);
     json_t *servers = json_object_get(root, "servers");
     ck_assert_uint_eq(json_array_size(servers), 3);
     for (size_t i = 0; i < 3; i++) {

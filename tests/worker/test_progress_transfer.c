@@ -250,6 +250,130 @@ START_TEST(what_is_under_way_fails)
 }
 END_TEST
 
+/* The next copy of the worker, which is of a device's, and now under way there. */
+static struct progress_copy copy_begun(struct rank_worker *worker)
+{
+    struct progress_copy copy;
+    ck_assert_int_eq(progress_work(&worker->progress, 1, &copy), PROGRESS_COPY);
+    ck_assert(copy.on_device && !copy.slot);
+    progress_copying(&worker->progress, &copy);
+    return copy;
+}
+
+static void copy_ended(struct rank_worker *worker, const struct progress_copy *copy)
+{
+    memcpy(copy->to, copy->from, copy->bytes);
+    progress_copied(&worker->progress, copy, 1);
+}
+
+/* One side of it on a device; the data goes through the arena. */
+static struct rank_request *started_on_device(struct progress_fixture *fixture,
+                                              const struct transfer *it, uint32_t rank, void *data)
+{
+    struct rank_worker *worker = &fixture->workers[rank];
+    struct request_ask ask = ask_of(it, fixture->rank_count);
+    struct rank_request *made = calloc(1, sizeof(*made));
+    void *memory = worker->arena.base + ranks_memory(worker, it->count * 8 + 8);
+    ask.on_device = true;
+    ask.send = rank == it->from ? memory : NULL;
+    ask.recv = rank == it->from ? NULL : memory;
+    uint64_t sequence = WIRE_SEND_SEQUENCE | (uint64_t)it->tag << WIRE_SEND_TAG_SHIFT | it->number;
+    ck_assert_int_eq(progress_transfer(&worker->progress, &worker->groups[0], &ask, sequence, rank,
+                                       data, &made->request, NULL),
+                     0);
+    return made;
+}
+
+/* A send is submitted when its data is in the arena, which begins when its stream has come to it;
+ * what is received waits there for its stream. */
+START_TEST(a_devices_data_goes_through_the_arena)
+{
+    enum { PIECES = 2, COUNT = PROGRESS_COPY_BYTES / 8 + 77 };
+    struct progress_fixture fixture;
+    struct progress_copy copies[PIECES], none;
+    ranks_open(&fixture, 2, 2, 3);
+    ranks_group(&fixture, 0, 1);
+    struct rank_worker *from = &fixture.workers[0], *to = &fixture.workers[1];
+    int64_t *sent = calloc(COUNT, 8), *wanted = calloc(COUNT, 8);
+    for (int64_t i = 0; i < COUNT; i++)
+        sent[i] = 5 * i + 2;
+    struct transfer it = {.from = 0, .to = 1, .count = COUNT};
+    struct rank_request *send = started_on_device(&fixture, &it, 0, sent);
+    struct rank_request *receive = started_on_device(&fixture, &it, 1, wanted);
+    ranks_run(&fixture);
+    ck_assert_uint_eq(from->progress.transfers[0], 0);
+    ck_assert_uint_eq(to->progress.transfers[1], 1);
+    char text[160];
+    request_describe(&send->request, 3, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "number 0: its stream has not come to it"));
+    request_describe(&receive->request, 3, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "number 0: submitted"));
+    ck_assert(!progress_ready(&from->progress, &send->request, &none));
+    for (uint32_t i = 0; i < PIECES; i++)
+        copies[i] = copy_begun(from);
+    ck_assert_int_eq(progress_work(&from->progress, 1, &none), PROGRESS_IDLE);
+    for (uint32_t i = 0; i < PIECES; i++) {
+        ck_assert_uint_eq(from->progress.transfers[0], 0);
+        copy_ended(from, &copies[i]);
+    }
+    ck_assert_uint_eq(from->progress.transfers[0], 1);
+    ranks_run(&fixture);
+    ck_assert_uint_eq(ranks_free_completed(from, 0), 1);
+    ck_assert_uint_eq(ranks_free_completed(to, 0), 0);
+    request_describe(&receive->request, 3, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "number 0: its stream has not come to it"));
+    ck_assert(!progress_ready(&to->progress, &receive->request, &none));
+    for (uint32_t i = 0; i < PIECES; i++) {
+        copies[i] = copy_begun(to);
+        ck_assert_uint_eq(ranks_free_completed(to, 0), 0);
+        copy_ended(to, &copies[i]);
+    }
+    ck_assert_uint_eq(ranks_free_completed(to, 0), 1);
+    ck_assert_int_eq(memcmp(sent, wanted, COUNT * 8), 0);
+    ck_assert_uint_eq(from->groups[0].request_count + to->groups[0].request_count, 0);
+    free(sent);
+    free(wanted);
+    ranks_close(&fixture);
+}
+END_TEST
+
+/* A request that fails is complete when its copies under way have ended. In turn: it waits for its
+ * stream, has one piece under way, both, and is loaded. */
+START_TEST(a_devices_transfers_fail)
+{
+    enum { COUNT = 2 * PROGRESS_COPY_BYTES / 8 };
+    struct progress_fixture fixture;
+    struct progress_copy copies[2], none;
+    ranks_open(&fixture, 2, 2, 3);
+    ranks_group(&fixture, 0, 1);
+    struct rank_worker *worker = &fixture.workers[0];
+    int64_t *data = calloc(COUNT, 8);
+    struct transfer it = {.from = 0, .to = 1, .count = COUNT};
+    struct rank_request *send = started_on_device(&fixture, &it, 0, data);
+    uint32_t begun = _i == 0 ? 0 : _i == 1 ? 1 : 2;
+    if (_i > 0)
+        progress_ready(&worker->progress, &send->request, &none);
+    for (uint32_t i = 0; i < begun; i++)
+        copies[i] = copy_begun(worker);
+    for (uint32_t i = 0; i < begun && _i == 3; i++)
+        copy_ended(worker, &copies[i]);
+    struct error error;
+    error_set(&error, ERR_LOST, "rank 1 is gone");
+    progress_fail_group(&worker->progress, &worker->groups[0], &error, 1);
+    ck_assert(!worker->progress.to_copy);
+    for (uint32_t i = 0; i < begun && _i < 3; i++) {
+        ck_assert_uint_eq(ranks_free_completed(worker, ERR_LOST), 0);
+        ck_assert_uint_gt(worker->groups[0].request_count, 0);
+        progress_copied(&worker->progress, &copies[i], 1);
+    }
+    ck_assert_uint_eq(ranks_free_completed(worker, ERR_LOST), 1);
+    ck_assert_uint_eq(worker->groups[0].request_count, 0);
+    ck_assert_uint_eq(worker->progress.transfers[0], 0);
+    free(data);
+    ranks_close(&fixture);
+}
+END_TEST
+
 START_TEST(too_large_is_refused)
 {
     struct progress_fixture fixture;
@@ -301,6 +425,8 @@ int main(void)
     tcase_add_loop_test(tests, any_order_among_collectives, 0, 12);
     tcase_add_test(tests, sends_receives_and_collectives_do_not_share_credits);
     tcase_add_loop_test(tests, what_is_under_way_fails, 0, 2);
+    tcase_add_test(tests, a_devices_data_goes_through_the_arena);
+    tcase_add_loop_test(tests, a_devices_transfers_fail, 0, 4);
     tcase_add_test(tests, too_large_is_refused);
     tcase_add_test(tests, transfers_are_described);
     suite_add_tcase(suite, tests);

@@ -173,10 +173,27 @@ START_TEST(test_orphans)
 }
 END_TEST
 
+START_TEST(test_whole_end)
+{
+    struct staging staging;
+    struct staging_slot own = {0};
+    ck_assert_int_eq(staging_init(&staging, 1000, 100, 3), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own, 2000, 50), 0);
+    const uint64_t ends[][2] = {{5, 5},       {1000, 1000}, {1001, 1000}, {1099, 1000},
+                                {1100, 1100}, {1299, 1200}, {1300, 1300}, {1999, 1999},
+                                {2000, 2000}, {2049, 2000}, {2050, 2050}, {9999, 9999}};
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        ck_assert_uint_eq(staging_whole_end(&staging, ends[i][0]), ends[i][1]);
+    staging_remove_own(&staging, &own);
+    staging_clear(&staging);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("staging");
     TCase *cases = tcase_create("staging");
+    tcase_add_test(cases, test_whole_end);
     tcase_add_test(cases, test_shared_slots_first_then_own);
     tcase_add_test(cases, test_every_group_keeps_its_own);
     tcase_add_test(cases, test_without_shared_slots);

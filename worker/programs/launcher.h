@@ -80,6 +80,7 @@ struct launch_config {
     uint32_t worker_nodes, cpu_nodes;
     const uint16_t *ports; /* [worker_nodes + cpu_nodes] */
     const char *provider;  /* NULL: the daemon's default */
+    uint64_t pinned_bytes; /* that workers may pin; 0: the daemon's default */
     const char *extra, *extra_name;
 };
 int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,

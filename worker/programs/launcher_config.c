@@ -40,6 +40,13 @@ static json_t *config_build(const struct launch_config *config, uint32_t self,
             return NULL;
         }
     }
+    if (root && config->pinned_bytes) {
+        json_t *limits = json_pack("{s:I}", "pinned_bytes", (json_int_t)config->pinned_bytes);
+        if (json_object_set_new(root, "limits", limits)) {
+            json_decref(root);
+            return NULL;
+        }
+    }
     return root;
 }
 

@@ -269,8 +269,6 @@ static int options_check(struct perf_options *options, int argc, char *const *ar
     if (options->shared && (options->device || options->in_place))
         return error_set(error, ERR_INVALID, "--shared-result: not %s",
                          options->device ? "on a device" : "in place");
-    if (options->device && send)
-        return error_set(error, ERR_INVALID, "--device: send has none");
     if (options->in_place && (send || options->collective == COLLECTIVE_ALL_TO_ALL))
         return error_set(error, ERR_INVALID, "--in-place: %s cannot be",
                          perf_collective_name(options->collective));

@@ -34,6 +34,10 @@ struct perf {
     bool one_clock; /* all ranks are on one machine */
     uint64_t wrong, rows;
     double busbw_sum;
+    /* What the ranks tell each other lies here: after a timeout it must stay until the job is
+     * closed, as the buffers must. */
+    int64_t integers[3];
+    double real;
 };
 
 /* Bytes of the greatest buffer that will be needed. */
@@ -167,10 +171,13 @@ static int data_check(const struct perf *perf, enum dtype dtype, uint64_t count,
         return result;
     uint64_t wrong =
         perf->in_blocks ? perf_parts_check(&perf->parts) : buffers_check(perf, count, &first);
+    char place[48] = ", parts and what lies between them"; /* which have no one order */
+    if (!perf->in_blocks)
+        snprintf(place, sizeof(place), ", the first at %llu", (unsigned long long)first);
     if (wrong)
-        fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong, the first at %llu\n",
-                perf->rank, perf_collective_name(perf->options.collective), dtype_name(dtype),
-                (unsigned long long)count, (unsigned long long)wrong, (unsigned long long)first);
+        fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong%s\n", perf->rank,
+                perf_collective_name(perf->options.collective), dtype_name(dtype),
+                (unsigned long long)count, (unsigned long long)wrong, place);
     *sum += wrong;
     return SHOAL_OK;
 }
@@ -224,13 +231,17 @@ static int timed_run(const struct perf *perf, enum dtype dtype, enum reduce_op o
 }
 
 /* The wrong elements of all ranks, the mean of their times. */
-static int results_gather(const struct perf *perf, uint64_t *wrong, double *time_us)
+static int results_gather(struct perf *perf, uint64_t *wrong, double *time_us)
 {
-    int64_t count = (int64_t)*wrong;
-    int result = shoal_all_reduce(perf->group, &count, &count, 1, SHOAL_I64, SHOAL_SUM, NULL);
+    int64_t *count = &perf->integers[0];
+    double *mean_us = &perf->real;
+    *count = (int64_t)*wrong;
+    *mean_us = *time_us;
+    int result = shoal_all_reduce(perf->group, count, count, 1, SHOAL_I64, SHOAL_SUM, NULL);
     if (result == SHOAL_OK)
-        result = shoal_all_reduce(perf->group, time_us, time_us, 1, SHOAL_F64, SHOAL_AVG, NULL);
-    *wrong = (uint64_t)count;
+        result = shoal_all_reduce(perf->group, mean_us, mean_us, 1, SHOAL_F64, SHOAL_AVG, NULL);
+    *wrong = (uint64_t)*count;
+    *time_us = *mean_us;
     return failed(perf, "gathering the results", result);
 }
 
@@ -281,15 +292,15 @@ static int barrier_check(struct perf *perf, uint64_t *wrong)
     for (uint32_t late = 0; late < perf->ranks && late < 8; late++) {
         if (perf->rank == late)
             memset(perf->send, (int)late, buffer_bytes(&perf->options, perf->ranks));
-        int64_t entered = (int64_t)clock_now_ns();
+        int64_t *entered = &perf->integers[0];
+        *entered = (int64_t)clock_now_ns();
         int result = failed(perf, "barrier", shoal_barrier(perf->group, NULL));
         int64_t left = (int64_t)clock_now_ns();
         if (result == SHOAL_OK)
-            result =
-                shoal_all_reduce(perf->group, &entered, &entered, 1, SHOAL_I64, SHOAL_MAX, NULL);
+            result = shoal_all_reduce(perf->group, entered, entered, 1, SHOAL_I64, SHOAL_MAX, NULL);
         if (result)
             return failed(perf, "checking the barrier", result);
-        *wrong += left < entered;
+        *wrong += left < *entered;
     }
     return SHOAL_OK;
 }
@@ -371,22 +382,28 @@ static int buffers_open(struct perf *perf)
                   perf_device_open(&perf->device, perf->job, bytes, one));
 }
 
-static void buffers_close(struct perf *perf)
+/* Those that are the job's. */
+static void buffers_return(struct perf *perf)
 {
-    bool one = perf->recv == perf->send || perf->options.shared;
     if (perf->options.shared)
         failed(perf, "giving shared memory back", shoal_shared_free(perf->group, perf->recv));
     if (perf->options.device)
         perf_device_close(&perf->device);
-    if (perf->options.arena) {
-        if (!one)
-            shoal_free(perf->job, perf->recv);
-        shoal_free(perf->job, perf->send);
-    } else {
-        if (!one)
-            free(perf->recv);
-        free(perf->send);
-    }
+    if (!perf->options.arena)
+        return;
+    if (perf->recv != perf->send && !perf->options.shared)
+        shoal_free(perf->job, perf->recv);
+    shoal_free(perf->job, perf->send);
+}
+
+/* Those that are this process's own. The job is closed: nothing is copied any more. */
+static void buffers_free(struct perf *perf)
+{
+    if (perf->options.arena)
+        return;
+    if (perf->recv != perf->send && !perf->options.shared)
+        free(perf->recv);
+    free(perf->send);
 }
 
 /* Whether all ranks run under the same kernel, by its boot id. */
@@ -399,14 +416,14 @@ static int clock_compare(struct perf *perf)
             text[0] = 0;
         fclose(file);
     }
-    int64_t own = text[0] ? 0 : (int64_t)perf->rank + 1; /* unknown: nobody's equal */
+    int64_t *own = &perf->integers[0], *least = &perf->integers[1], *most = &perf->integers[2];
+    *own = text[0] ? 0 : (int64_t)perf->rank + 1; /* unknown: nobody's equal */
     for (const char *c = text; *c; c++)
-        own = (int64_t)((uint64_t)own * 1099511628211ull + (uint8_t)*c);
-    int64_t least = own, most = own;
-    int result = shoal_all_reduce(perf->group, &own, &least, 1, SHOAL_I64, SHOAL_MIN, NULL);
+        *own = (int64_t)((uint64_t)*own * 1099511628211ull + (uint8_t)*c);
+    int result = shoal_all_reduce(perf->group, own, least, 1, SHOAL_I64, SHOAL_MIN, NULL);
     if (result == SHOAL_OK)
-        result = shoal_all_reduce(perf->group, &own, &most, 1, SHOAL_I64, SHOAL_MAX, NULL);
-    perf->one_clock = least == most;
+        result = shoal_all_reduce(perf->group, own, most, 1, SHOAL_I64, SHOAL_MAX, NULL);
+    perf->one_clock = *least == *most;
     return failed(perf, "comparing machines", result);
 }
 
@@ -465,7 +482,9 @@ static int job_measure(struct perf *perf)
         result = all_measure(perf);
     if (result == SHOAL_OK && head)
         perf_table_foot(stdout, perf->wrong, perf->busbw_sum, perf->rows);
-    buffers_close(perf);
+    /* Else a collective may be under way: what is the job's goes with it. */
+    if (result == SHOAL_OK)
+        buffers_return(perf);
     return result;
 }
 
@@ -485,7 +504,9 @@ int main(int argc, char **argv)
     if (job_open(&perf))
         return EXIT_ERROR;
     int result = job_measure(&perf);
-    if (failed(&perf, "leaving the job", shoal_close(perf.job)) || result)
+    int closed = failed(&perf, "leaving the job", shoal_close(perf.job));
+    buffers_free(&perf);
+    if (closed || result)
         return EXIT_ERROR;
     return perf.wrong ? EXIT_WRONG : EXIT_SUCCESS;
 }

@@ -9,7 +9,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from shoal import errors, library
-from shoal.torch import _streams, _tensors
+from shoal.torch import _tensors
 
 
 def all_reduce(group, operation, tensor, op):
@@ -136,14 +136,14 @@ def barrier(group, operation):
 
 
 def send(group, operation, tensor, peer, tag):
-    _check_in_memory(tensor, "send")
+    _check(group, operation, tensor, "send")
     dtype, count = _tensors.movement(tensor)
     data = _tensors.flat(tensor)
     operation.add(group.send(data.data_ptr(), count, dtype, peer, tag), data, tensor)
 
 
 def recv(group, operation, tensor, peer, tag):
-    _check_in_memory(tensor, "recv")
+    _check(group, operation, tensor, "recv")
     dtype, count = _tensors.movement(tensor)
     (place,) = _receive(operation, [tensor])
     operation.add(group.recv(place.data_ptr(), count, dtype, peer, tag))
@@ -151,7 +151,7 @@ def recv(group, operation, tensor, peer, tag):
 
 def recv_any(group, operation, tensor, tag, source):
     """From whoever sends first; `source`, a ctypes.c_int, becomes the rank of the group."""
-    _tensors.check(tensor, "recv")
+    _check(group, operation, tensor, "recv")
     dtype, count = _tensors.movement(tensor)
     (place,) = _receive(operation, [tensor])
     operation.add(group.recv_any(place.data_ptr(), count, dtype, tag, source), source)
@@ -170,12 +170,6 @@ def _check(group, operation, tensor, what):
     """Before anything of an operation is started: what it takes, and where all of it must lie."""
     _tensors.check(tensor, what)
     operation.place(group, tensor, what)
-
-
-def _check_in_memory(tensor, what):
-    _tensors.check(tensor, what)
-    if _streams.runtime.device_of(tensor) is not None:
-        raise errors.UnsupportedError(f"{what}: a tensor on {tensor.device}; only those in memory")
 
 
 def _finish_with(operation, finisher):

@@ -112,6 +112,10 @@ class EmbeddedDaemon:
             # Larger than what workers ask for by themselves, and touched only where used.
             "limits": {"arena_bytes": 1 << 40},
         }
+        # What the workers may pin, whose daemon this is, is theirs to say.
+        if os.environ.get("SHOAL_PINNED_BYTES", "").isdigit():
+            pinned = max(1 << 20, int(os.environ["SHOAL_PINNED_BYTES"]))
+            configuration["limits"]["pinned_bytes"] = pinned
         if self.nodes > 1:
             secret = self.folder / "secret"
             secret.touch(mode=0o600)

@@ -93,8 +93,9 @@ class ProcessGroup(c10d.ProcessGroup):
 
     # --- starting operations
 
-    def _start(self, name, options, start, value):
-        """Run `start(group, operation)`, and make a Work of the operation with this value."""
+    def _start(self, name, options, start, value, way=None):
+        """Run `start(group, operation)`, and make a Work of the operation with this value. way: of a
+        send or receive, which: it does not wait for others."""
         if self._failure:
             raise type(self._failure)(str(self._failure))
         timeout = _versions.timeout_of(options) or self._timeout
@@ -103,6 +104,7 @@ class ProcessGroup(c10d.ProcessGroup):
             f"{name} (number {self._sequence} of group {self._name}, ranks {_list(self._ranks)})",
             timeout.total_seconds(),
             self.session,
+            way,
         )
         operation.value = value
         try:
@@ -263,14 +265,16 @@ class ProcessGroup(c10d.ProcessGroup):
             for tensor in tensors:
                 _collectives.send(group, operation, tensor, rank, tag)
 
-        return self._start(f"send to rank {rank} of the group", None, start, list(tensors))
+        name, way = f"send to rank {rank} of the group", ("send", rank)
+        return self._start(name, None, start, list(tensors), way)
 
     def recv(self, tensors, rank, tag):
         def start(group, operation):
             for tensor in tensors:
                 _collectives.recv(group, operation, tensor, rank, tag)
 
-        return self._start(f"recv from rank {rank} of the group", None, start, list(tensors))
+        name, way = f"recv from rank {rank} of the group", ("recv", rank)
+        return self._start(name, None, start, list(tensors), way)
 
     def recv_anysource(self, tensors, tag):
         source = ctypes.c_int(-1)
@@ -279,8 +283,9 @@ class ProcessGroup(c10d.ProcessGroup):
             for tensor in tensors:
                 _collectives.recv_any(group, operation, tensor, tag, source)
 
-        work = self._start("recv from any rank of the group", None, start, list(tensors))
-        _work.sources[work] = source
+        name, way = "recv from any rank of the group", ("recv", "any")
+        work = self._start(name, None, start, list(tensors), way)
+        _work.remember_source(work, source)
         return work
 
     # --- barriers
@@ -306,7 +311,7 @@ class ProcessGroup(c10d.ProcessGroup):
 
     def _end_coalescing(self, device_or_works=None):
         operations, self._coalescing = self._coalescing or [], None
-        return _work.AllOf(operations).work
+        return _work.all_of(operations)
 
 
 def _as_list(tensors):

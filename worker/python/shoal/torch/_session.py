@@ -20,7 +20,7 @@ class Session:
         self.lock = threading.Lock()
         self.groups = 0
         self.device = None  # its number
-        self.stream = None  # onto which collectives on it end
+        self.streams = {}  # onto which operations on it end: (group, what waits in one order)
         self.arena_users = weakref.WeakSet()  # detach() is called before the arena goes
         self.place = _rendezvous.meet(store, rank, size, timeout)
         try:
@@ -51,12 +51,20 @@ class Session:
         with self.lock:
             if self.device is None:
                 self.job.open_device(number)
-                self.stream = _streams.runtime.make(number)
                 self.device = number
             elif self.device != number:
                 raise errors.UnsupportedError(
                     f"a tensor on CUDA device {number}: this process uses device {self.device}"
                 )
+
+    def stream_of(self, group, way):
+        """A stream onto which operations end that may wait for each other: the collectives of a
+        group, or what it sends to, or gets from, one rank (`way`). As nccl has them, but that
+        what is sent does not wait for what is received."""
+        with self.lock:
+            if (group, way) not in self.streams:
+                self.streams[group, way] = _streams.runtime.make(self.device)
+            return self.streams[group, way]
 
     def acquire(self):
         with self.lock:
@@ -67,6 +75,8 @@ class Session:
         with self.lock:
             self.groups -= 1
             last, job = self.groups == 0, self.job
+            for key in [key for key in self.streams if key[0] is group]:
+                del self.streams[key]
         if last:
             self.close()
         elif job is not None and group is not job.world:

@@ -2,8 +2,9 @@
 place where there is no GPU.
 
 The order of things is nccl's. A collective is in the order of the stream that is current when it is
-called. Its end comes onto a stream of the session's, with what must follow it (copies into tensors
-that are laid out otherwise); wait() makes the current stream wait for that, and never the host.
+called. Its end comes onto a stream of its group's, or of the sends to a rank or the receives from
+one, with what must follow it (copies into tensors that are laid out otherwise); wait() makes the
+current stream wait for that, and never the host.
 """
 
 import torch
@@ -46,8 +47,12 @@ class Cuda:
         tensor.record_stream(stream)
 
     def future(self, device):
-        """One that, when it is completed, takes along where the current stream is then."""
         return torch.futures.Future(devices=[torch.device("cuda", device)])
+
+    def complete(self, future, stream):
+        """At once; the current stream of who waits for it waits for what is on the stream by now."""
+        with torch.cuda.stream(stream):
+            future.set_result(None)
 
 
 runtime = Cuda()

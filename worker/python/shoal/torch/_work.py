@@ -27,17 +27,21 @@ SLICE_S = 0.5
 FAILED_KEPT = 1024
 
 _operations = {}  # id(work): operation; the operation keeps the work alive
-sources = weakref.WeakKeyDictionary()  # of receives from any rank: work: ctypes.c_int
+# Of receives from any rank; work: (weak reference to the operation, ctypes.c_int).
+sources = weakref.WeakKeyDictionary()
+_batches = weakref.WeakKeyDictionary()  # work: AllOf; those on a device are waited for when complete
 _failed = collections.deque()  # the keys above whose operation has failed
 
 
 class Operation:
     """One call of torch: the requests of the library that it made, what follows them, its Work."""
 
-    def __init__(self, name, timeout_s, session=None):
+    def __init__(self, name, timeout_s, session=None, way=None):
         self.name = name
         self.session = session
-        self.device = self.event = None  # where its tensors are, if not in memory; its end there
+        self._way = way
+        # Where its tensors are, if not in memory; the stream onto which it ends; its end there.
+        self.device = self.stream = self.event = None
         self.places = set()  # of its tensors
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
@@ -63,6 +67,7 @@ class Operation:
             return
         self.session.use_device(device)
         self.device = device
+        self.stream = self.session.stream_of(group, self._way)
         group.set_stream(_streams.runtime.handle(_streams.runtime.current(device)))
 
     def placed(self, group):
@@ -89,15 +94,14 @@ class Operation:
         _operations[id(self.work)] = self
         if on_stream:
             # Complete as nccl's works are: whoever waits has its stream wait, in C++ too.
-            with _streams.runtime.using(self.session.stream):
-                self._inner.set_result(None)
+            _streams.runtime.complete(self._inner, self.stream)
         completions.add(self)
         return self.work
 
     def _end_on_stream(self):
-        """Let the session's stream wait for the requests, and do what follows them. False: streams
-        of this device cannot; or a request has failed, which shows when it is waited for."""
-        stream = self.session.stream
+        """Let its stream wait for the requests, and do what follows them. False: streams of this
+        device cannot; or a request has failed, which shows when it is waited for."""
+        stream = self.stream
         try:
             for request in self.requests:
                 request.wait_stream(_streams.runtime.handle(stream))
@@ -243,6 +247,13 @@ class Operation:
             raise self.error
         return True
 
+    def wait_on_host(self):
+        """Until its requests are complete, though streams may wait for them too."""
+        while not (self._finished or self.error or self.advance(SLICE_S)):
+            if time.monotonic() >= self.deadline:
+                self.expire()
+        if self.error:
+            raise self.error
 
     def _join(self):
         if self.error:
@@ -260,14 +271,10 @@ def _tensors_in(kept):
 
 
 class AllOf:
-    """Several operations as one Work (coalescing)."""
+    """What one Work for several operations stands for (coalescing)."""
 
     def __init__(self, operations):
         self.operations = operations
-        joined = torch.futures.collect_all([operation.future for operation in operations])
-        self.work = c10d._create_work_from_future(joined)
-        _operations[id(self.work)] = self
-        joined.add_done_callback(lambda _: _operations.pop(id(self.work), None))
 
     def chain(self):
         for operation in self.operations:
@@ -280,9 +287,24 @@ class AllOf:
         return True
 
 
+def all_of(operations):
+    """One Work for several operations."""
+    joined = torch.futures.collect_all([operation.future for operation in operations])
+    work = c10d._create_work_from_future(joined)
+    _batches[work] = _operations[id(work)] = AllOf(operations)
+    joined.add_done_callback(lambda _: _operations.pop(id(work), None))  # which keeps it until then
+    return work
+
+
+def remember_source(work, source):
+    """`source` is set before the operation of this Work, which may be over already, is complete."""
+    operation = _operations.get(id(work))
+    sources[work] = weakref.ref(operation) if operation else lambda: None, source
+
+
 def operation_of(work):
     """The operation that a Work stands for while it is under way."""
-    return _operations.get(id(work))
+    return _operations.get(id(work)) or _batches.get(work)
 
 
 class Completions(threading.Thread):
@@ -405,8 +427,12 @@ def _patched_get_future(original):
 
 def _patched_source_rank(original):
     def _source_rank(self):
-        source = sources.get(self)
-        return original(self) if source is None else source.value
+        if self not in sources:
+            return original(self)
+        operation, source = sources[self]
+        if operation():
+            operation().wait_on_host()  # a stream that waits does not tell
+        return source.value
 
     return _source_rank
 

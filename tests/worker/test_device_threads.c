@@ -1,0 +1,427 @@
+/* Calls of several threads that meet on a device, on the stand-in for CUDA's driver. */
+#include "worker/shoal.h"
+
+#include "tests/lib/cuda_stand_in.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/world.h"
+#include "worker/job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void open_device(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
+    GOOD(shoal_device_open(member->job, &options));
+}
+
+static void run(const struct fake_daemon_options *options, void (*body)(struct member *))
+{
+    world_run(options, body);
+    struct stand_in_live live = stand_in_open()->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
+    ck_assert_int_eq(live.registrations + live.allocations, 0);
+}
+
+enum { COUNT = 100 };
+
+static float *constant(struct member *member, float value)
+{
+    float values[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        values[i] = value;
+    float *memory = shoal_device_alloc(member->job, sizeof(values));
+    ck_assert_msg(memory != NULL, "%s", shoal_error_text());
+    GOOD(shoal_device_copy(member->job, memory, values, sizeof(values)));
+    return memory;
+}
+
+static void expect_constant(struct member *member, const float *memory, float value)
+{
+    float got[COUNT];
+    GOOD(shoal_device_copy(member->job, got, memory, sizeof(got)));
+    for (size_t i = 0; i < COUNT; i++)
+        EXPECT(got[i] == value);
+}
+
+/* --- the end of a group -------------------------------------------------------------------- */
+
+static void *wait_well(void *request)
+{
+    GOOD(shoal_wait(request, -1));
+    return NULL;
+}
+
+/* Under the lock, with the driver asleep and nothing under way on the device. */
+static void lock_sleeping(shoal_job *job)
+{
+    for (bool sleeping = false; !sleeping; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        sleeping = job->driver_sleeping && !device_queue_busy(job->device);
+        if (!sleeping)
+            pthread_mutex_unlock(&job->lock);
+    }
+}
+
+/* The driver finds the result's arrival and the end of the group at once: the result still gets to
+ * the device. */
+static void check_done_before_the_end(struct member *member)
+{
+    struct fake_daemon *daemon = member->world->daemon;
+    shoal_job *job = member->job;
+    struct arena_header *header = (struct arena_header *)(void *)job->arena.base;
+    shoal_group *group;
+    shoal_request *request;
+    pthread_t waits;
+    open_device(member);
+    float *data = constant(member, 3), *result = constant(member, 0);
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
+    fake_daemon_hold(daemon, true);
+    GOOD(shoal_group_set_stream(group, SHOAL_MEMORY_DEVICE, NULL));
+    GOOD(shoal_all_reduce(group, data, result, COUNT, SHOAL_F32, SHOAL_SUM, &request));
+    pthread_create(&waits, NULL, wait_well, request);
+    while (fake_daemon_staged_chunks(daemon) < 1)
+        sched_yield();
+    lock_sleeping(job);
+    fake_daemon_say(daemon,
+                    "{\"type\":\"failed\",\"group\":1,\"code\":-5,\"text\":\"rank 7 is gone\"}\n");
+    fake_daemon_hold(daemon, false);
+    /* The chunk, and the end of the request. */
+    while (atomic_load(&header->completion_tail) - job->arena.completion_index < 2)
+        sched_yield();
+    pthread_mutex_unlock(&job->lock);
+    pthread_join(waits, NULL);
+    expect_constant(member, result, 3);
+    BAD(shoal_barrier(group, NULL), SHOAL_ELOST, "rank 7 is gone");
+    shoal_device_free(job, data);
+    shoal_device_free(job, result);
+}
+
+START_TEST(test_done_before_the_end)
+{
+    stand_in_open()->seed((uint64_t)_i);
+    run(&(struct fake_daemon_options){.world_size = 1}, check_done_before_the_end);
+}
+END_TEST
+
+/* --- opening ------------------------------------------------------------------------------- */
+
+struct opening {
+    shoal_job *job;
+    char path[256];
+};
+
+static void *open_slowly(void *argument)
+{
+    const struct opening *opening = argument;
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = opening->path};
+    BAD(shoal_device_open(opening->job, &options), SHOAL_EUNSUPPORTED, opening->path);
+    return NULL;
+}
+
+/* The driver is a pipe, and takes as long to load as that is open. Nothing else waits for it. */
+static void check_slow_driver(struct member *member)
+{
+    struct opening opening = {.job = member->job};
+    char *directory = suite_make_directory();
+    pthread_t opens;
+    int fd;
+    snprintf(opening.path, sizeof(opening.path), "%s/libcuda.so.1", directory);
+    ck_assert_int_eq(mkfifo(opening.path, 0600), 0);
+    pthread_create(&opens, NULL, open_slowly, &opening);
+    while ((fd = open(opening.path, O_WRONLY | O_NONBLOCK | O_CLOEXEC)) < 0) {
+        ck_assert_int_eq(errno, ENXIO); /* nobody reads it yet */
+        sched_yield();
+    }
+    GOOD(shoal_barrier(shoal_world(member->job), NULL));
+    BAD(shoal_group_set_stream(shoal_world(member->job), SHOAL_MEMORY_DEVICE, NULL), SHOAL_ESTATE,
+        "no device");
+    BAD(shoal_device_open(member->job, NULL), SHOAL_ESTATE, "another thread");
+    close(fd);
+    pthread_join(opens, NULL);
+    open_device(member);
+    suite_remove_directory(directory);
+}
+
+START_TEST(test_slow_driver)
+{
+    run(&(struct fake_daemon_options){.world_size = 1}, check_slow_driver);
+}
+END_TEST
+
+/* The limit lies in the middle of a slot that is there already, or where the next would be. */
+static void check_half_pinned(struct member *member, bool next)
+{
+    enum { LARGE = 60000 };
+    const struct stand_in *cuda = stand_in_open();
+    shoal_job *job = member->job;
+    shoal_group *group;
+    void *probe = shoal_alloc(job, 4096);
+    uint64_t offset = (uint64_t)((uint8_t *)probe - job->arena.base);
+    shoal_free(job, probe);
+    if (!next)
+        offset = job->progress.staging.first_offset + 2 * 4096;
+    struct shoal_device_options options = {
+        .struct_size = sizeof(options), .library = cuda->path, .pinned_bytes = offset + 100};
+    GOOD(shoal_device_open(job, &options));
+    GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
+    uint64_t own = group->core.own.offset;
+    ck_assert(own + 4096 <= job->pinned_bytes || own >= job->pinned_bytes);
+    ck_assert_uint_eq(job->pinned_bytes, next ? offset + 100 : offset);
+    float *data = shoal_device_alloc(job, LARGE * sizeof(float));
+    GOOD(shoal_group_set_stream(group, SHOAL_MEMORY_DEVICE, shoal_device_stream(job)));
+    GOOD(shoal_all_reduce(group, data, data, LARGE, SHOAL_F32, SHOAL_SUM, NULL));
+    shoal_device_free(job, data);
+}
+
+static void check_half_pinned_slot(struct member *member)
+{
+    check_half_pinned(member, false);
+}
+
+static void check_half_pinned_place(struct member *member)
+{
+    check_half_pinned(member, true);
+}
+
+START_TEST(test_no_slot_is_half_pinned)
+{
+    run(&(struct fake_daemon_options){.world_size = 1, .chunk_bytes = 4096},
+        _i ? check_half_pinned_place : check_half_pinned_slot);
+}
+END_TEST
+
+/* --- closing under a call ------------------------------------------------------------------ */
+
+struct fixture {
+    struct fake_daemon *daemon;
+    shoal_job *job;
+    void *stream; /* the test's */
+    shoal_request *request;
+    float *memory;
+};
+
+static void fixture_open(struct fixture *fixture)
+{
+    const struct stand_in *cuda = stand_in_open();
+    fixture->daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(fixture->daemon, 1);
+    struct shoal_device_options device = {.struct_size = sizeof(device), .library = cuda->path};
+    GOOD(shoal_open(&options, &fixture->job));
+    GOOD(shoal_device_open(fixture->job, &device));
+    GOOD(shoal_group_set_stream(shoal_world(fixture->job), SHOAL_MEMORY_DEVICE, NULL));
+    fixture->memory = shoal_device_alloc(fixture->job, COUNT * sizeof(float));
+    ck_assert_ptr_nonnull(fixture->memory);
+    /* One that does not end. */
+    fake_daemon_hold(fixture->daemon, true);
+    GOOD(shoal_all_reduce(shoal_world(fixture->job), fixture->memory, fixture->memory, COUNT,
+                          SHOAL_F32, SHOAL_SUM, &fixture->request));
+    fixture->stream = cuda->stream_make();
+}
+
+/* The job is closed by now, and its memory on the device with it. */
+static void fixture_close(struct fixture *fixture)
+{
+    const struct stand_in *cuda = stand_in_open();
+    cuda->stream_drop(fixture->stream);
+    fake_daemon_stop(fixture->daemon);
+    struct stand_in_live live = cuda->live();
+    ck_assert_int_eq(live.contexts + live.streams + live.events + live.registrations, 0);
+}
+
+static void *close_job(void *job)
+{
+    GOOD(shoal_close(job));
+    return NULL;
+}
+
+static void *reduce_until_closed(void *argument)
+{
+    const struct fixture *fixture = argument;
+    shoal_group *world = shoal_world(fixture->job);
+    shoal_request *request;
+    GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, fixture->stream));
+    BAD(shoal_all_reduce(world, fixture->memory, fixture->memory, 1, SHOAL_F32, SHOAL_SUM,
+                         &request),
+        SHOAL_ESTATE, "being closed");
+    return NULL;
+}
+
+/* The call is held up by a stream that is full, and that goes on when the request is over which
+ * closing fails. */
+START_TEST(test_close_lets_full_streams_go_on)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t reduces;
+    fixture_open(&fixture);
+    GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
+    cuda->stream_limit(fixture.stream, 2);
+    long calls = cuda->calls("cuEventRecord");
+    pthread_create(&reduces, NULL, reduce_until_closed, &fixture);
+    while (cuda->calls("cuEventRecord") == calls)
+        sched_yield();
+    GOOD(shoal_close(fixture.job));
+    pthread_join(reduces, NULL);
+    fixture_close(&fixture);
+}
+END_TEST
+
+static struct device_queue *stuck; /* of a job that is closed */
+
+/* A stream that has not come past its wait when the time is over still uses the fusion's memory,
+ * for which freeing would wait. */
+START_TEST(test_close_leaves_a_stuck_stream)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    shoal_fusion *fusion;
+    struct shoal_parameter parameter = {.count = COUNT, .dtype = SHOAL_F32};
+    struct shoal_fusion_options options = {.struct_size = sizeof(options), .on_device = 1};
+    fixture_open(&fixture);
+    GOOD(shoal_fusion_create(shoal_world(fixture.job), &parameter, 1, &options, &fusion));
+    cuda->stream_hold(fixture.stream);
+    cuda->stream_copy(fixture.stream, shoal_fusion_gradient(fusion, 0), fixture.memory,
+                      COUNT * sizeof(float));
+    GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
+    stuck = fixture.job->device;
+    GOOD(shoal_close(fixture.job));
+    ck_assert_int_eq(cuda->late_frees(), 0);
+    cuda->stream_let_go(fixture.stream);
+    cuda->stream_finish(fixture.stream);
+    cuda->stream_drop(fixture.stream);
+    ck_assert_uint_eq(*device_word(stuck->device, stuck->free_words[stuck->free_count - 1]), 1);
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
+/* It cannot end before the call is let go on, however long that is. */
+static void expect_waiting(pthread_t closes)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    ck_assert_int_eq(pthread_timedjoin_np(closes, NULL, &until), ETIMEDOUT);
+}
+
+static void *copy(void *argument)
+{
+    const struct fixture *fixture = argument;
+    float value;
+    GOOD(shoal_device_copy(fixture->job, &value, fixture->memory, sizeof(value)));
+    return NULL;
+}
+
+START_TEST(test_close_waits_for_a_copy)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t copies, closes;
+    fixture_open(&fixture);
+    void *stream = shoal_device_stream(fixture.job);
+    cuda->stream_hold(stream);
+    long calls = cuda->calls("cuStreamSynchronize");
+    pthread_create(&copies, NULL, copy, &fixture);
+    while (cuda->calls("cuStreamSynchronize") == calls)
+        sched_yield();
+    pthread_create(&closes, NULL, close_job, fixture.job);
+    expect_waiting(closes);
+    cuda->stream_let_go(stream);
+    pthread_join(copies, NULL);
+    pthread_join(closes, NULL);
+    fixture_close(&fixture);
+}
+END_TEST
+
+static void *wait_on_stream(void *argument)
+{
+    const struct fixture *fixture = argument;
+    GOOD(shoal_request_wait_stream(fixture->request, fixture->stream));
+    return NULL;
+}
+
+START_TEST(test_close_waits_for_a_wait_on_a_full_stream)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t waits, closes;
+    fixture_open(&fixture);
+    cuda->stream_hold(fixture.stream);
+    cuda->stream_limit(fixture.stream, 1);
+    pthread_create(&waits, NULL, wait_on_stream, &fixture);
+    while (cuda->calls("cuStreamWaitValue32") == 0)
+        sched_yield();
+    pthread_create(&closes, NULL, close_job, fixture.job);
+    expect_waiting(closes);
+    cuda->stream_let_go(fixture.stream);
+    pthread_join(waits, NULL);
+    pthread_join(closes, NULL);
+    fixture_close(&fixture);
+}
+END_TEST
+
+/* A parent's calls may be under way when it forks: its child must not even ask for the lock. */
+START_TEST(test_forked_child_is_refused)
+{
+    struct fixture fixture;
+    shoal_fusion *fusion;
+    struct shoal_parameter parameter = {.count = 1, .dtype = SHOAL_F32};
+    struct shoal_fusion_options options = {.struct_size = sizeof(options), .on_device = 1};
+    fixture_open(&fixture);
+    shoal_job *job = fixture.job;
+    shoal_group *world = shoal_world(job);
+    GOOD(shoal_fusion_create(world, &parameter, 1, &options, &fusion));
+    pthread_mutex_lock(&job->lock);
+    pid_t child = fork();
+    if (child == 0) {
+        void *memory = fixture.memory;
+        shoal_device_free(job, memory);
+        _exit(shoal_device_open(job, NULL) == SHOAL_ESTATE &&
+                      shoal_group_set_stream(world, SHOAL_MEMORY_HOST, NULL) == SHOAL_ESTATE &&
+                      shoal_request_wait_stream(fixture.request, NULL) == SHOAL_ESTATE &&
+                      !shoal_device_alloc(job, 1) && !shoal_device_stream(job) &&
+                      shoal_device_copy(job, memory, memory, 1) == SHOAL_ESTATE &&
+                      shoal_fusion_set_stream(fusion, NULL) == SHOAL_ESTATE &&
+                      shoal_fusion_wait_stream(fusion, NULL, 0) == SHOAL_ESTATE
+                  ? 0
+                  : 1);
+    }
+    pthread_mutex_unlock(&job->lock);
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    GOOD(shoal_close(job));
+    fixture_close(&fixture);
+}
+END_TEST
+
+int main(void)
+{
+    if (stand_in_missing()) {
+        suite_skip("device_threads", "%s", stand_in_missing());
+        return EXIT_SUCCESS;
+    }
+    Suite *suite = suite_create("device_threads");
+    TCase *cases = tcase_create("device_threads");
+    tcase_set_timeout(cases, 120);
+    tcase_add_loop_test(cases, test_done_before_the_end, 0, 3);
+    tcase_add_test(cases, test_slow_driver);
+    tcase_add_loop_test(cases, test_no_slot_is_half_pinned, 0, 2);
+    tcase_add_test(cases, test_close_lets_full_streams_go_on);
+    tcase_add_test(cases, test_close_leaves_a_stuck_stream);
+    tcase_add_test(cases, test_close_waits_for_a_copy);
+    tcase_add_test(cases, test_close_waits_for_a_wait_on_a_full_stream);
+    tcase_add_test(cases, test_forked_child_is_refused);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}
