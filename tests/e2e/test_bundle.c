@@ -1,5 +1,5 @@
 /* A bundle: moved to another place, it runs with the libraries that are in it. Whether there is a
- * GPU is asked by the script that is in it too. */
+ * GPU is asked by the script that is in it too, and the examples find what they read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,8 @@
 #else
 #define SANITIZED 0
 #endif
+
+#define PYTHON "/usr/bin/python3" /* the system's, which may have torch */
 
 /* Output of a command that must end well, or NULL; the caller frees it. */
 static char *output_of(const char *const *argv)
@@ -70,14 +72,31 @@ static void check_libraries(const char *folder, const char *program)
     free(path);
 }
 
-START_TEST(test_bundle)
+/* Made once for all tests; NULL: a sanitized build needs libraries that no bundle has. */
+static char *directory, *folder;
+
+static void setup(void)
 {
-    if (SANITIZED) {
-        suite_skip("bundle", "a sanitized build needs libraries that no bundle has");
+    if (SANITIZED)
+        return;
+    directory = suite_make_directory();
+    folder = make_bundle(directory);
+}
+
+static void teardown(void)
+{
+    free(folder);
+    if (directory)
+        suite_remove_directory(directory);
+}
+
+START_TEST(test_programs)
+{
+    if (!folder) {
+        suite_skip("programs of the bundle",
+                   "a sanitized build needs libraries that no bundle has");
         return;
     }
-    char *directory = suite_make_directory();
-    char *folder = make_bundle(directory);
     check_libraries(folder, "bin/shoald");
     check_libraries(folder, "bin/shoalperf");
     check_libraries(folder, "lib/libshoal.so");
@@ -104,8 +123,44 @@ START_TEST(test_bundle)
     free(perf);
     free(digits);
     free(check);
-    free(folder);
-    suite_remove_directory(directory);
+}
+END_TEST
+
+/* As check-gpu.sh starts them; the package and what they read are in the bundle alone. */
+START_TEST(test_examples)
+{
+    static const char *const scripts[] = {"python/examples/digits_ddp.py",
+                                          "python/examples/transformer_ddp.py"};
+    const char *probe[] = {PYTHON, "-c", "import torch.distributed as d; assert d.is_available()",
+                           NULL};
+    if (!folder) {
+        suite_skip("examples of the bundle",
+                   "a sanitized build needs libraries that no bundle has");
+        return;
+    }
+    struct process *process = process_run(probe);
+    int code = process_wait(process, 240000);
+    process_free(process);
+    if (code != 0) {
+        suite_skip("examples of the bundle", PYTHON " has no torch");
+        return;
+    }
+    char *run = in(folder, "bin/shoalrun"), *package = in(folder, "python");
+    char *library = in(folder, "lib/libshoal.so");
+    setenv("PYTHONPATH", package, 1);
+    setenv("SHOAL_LIBRARY", library, 1);
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+        char *script = in(folder, scripts[i]);
+        const char *train[] = {run,    "--timeout", "200",  "-n",      "1", "--",
+                               PYTHON, "-B",        script, "--steps", "2", NULL};
+        char *text = output_of(train);
+        ck_assert_ptr_nonnull(strstr(text, "{\"backend\": \"shoal\", \"losses\": ["));
+        free(text);
+        free(script);
+    }
+    free(run);
+    free(package);
+    free(library);
 }
 END_TEST
 
@@ -114,7 +169,9 @@ int main(void)
     Suite *suite = suite_create("bundle");
     TCase *core = tcase_create("core");
     tcase_set_timeout(core, 280);
-    tcase_add_test(core, test_bundle);
+    tcase_add_unchecked_fixture(core, setup, teardown);
+    tcase_add_test(core, test_programs);
+    tcase_add_test(core, test_examples);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }

@@ -11,7 +11,14 @@ import pathlib
 import torch
 import torch.distributed as dist
 
-TREE = pathlib.Path(__file__).resolve().parents[3]
+
+def find(path):
+    """A file of shoal's tree, named from its top; a bundle has it in share/shoal."""
+    for folder in pathlib.Path(__file__).resolve().parents:
+        for place in (folder / path, folder / "share" / "shoal" / pathlib.Path(path).name):
+            if place.exists():
+                return place
+    raise FileNotFoundError(f"{path}: in no folder above {__file__}, nor is its share/shoal")
 
 
 def start(description):
@@ -76,8 +83,8 @@ class TextModel(torch.nn.Module):
 
 
 def text_batches(rank, size, steps, batch=8, length=32):
-    """Batches of (characters, next characters) out of the tree's LICENSE, different on each rank."""
-    text = (TREE / "LICENSE").read_bytes()
+    """Batches of (characters, next characters) out of shoal's LICENSE, different on each rank."""
+    text = find("LICENSE").read_bytes()
     characters = torch.tensor(list(text), dtype=torch.int64).clamp_(0, 127)
     generator = torch.Generator().manual_seed(7)
     for _ in range(steps):
