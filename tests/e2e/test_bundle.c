@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
@@ -48,6 +49,30 @@ static char *in(const char *folder, const char *name)
     ck_assert_int_gt(asprintf(&path, "%s/%s", folder, name), 0);
     return path;
 }
+
+/* What somebody else has put there is left alone, also where it looks like a place for programs. */
+START_TEST(test_a_folder_of_others)
+{
+    char *own = suite_make_directory();
+    char *other = in(own, "other"), *programs = in(own, "other/bin");
+    char *file = in(own, "other/bin/theirs");
+    ck_assert_int_eq(mkdir(other, 0755), 0);
+    ck_assert_int_eq(mkdir(programs, 0755), 0);
+    FILE *made = fopen(file, "wxe");
+    ck_assert_ptr_nonnull(made);
+    fclose(made);
+    const char *argv[] = {TEST_SOURCE_DIR "/scripts/bundle.sh", TEST_BUILD_DIR, other, NULL};
+    struct process *process = process_run(argv);
+    ck_assert_int_eq(process_wait(process, 240000), 1);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "is there and no bundle"));
+    process_free(process);
+    ck_assert_int_eq(access(file, F_OK), 0);
+    free(file);
+    free(programs);
+    free(other);
+    suite_remove_directory(own);
+}
+END_TEST
 
 /* Every library but the system's own comes out of the bundle. */
 static void check_libraries(const char *folder, const char *program)
@@ -172,6 +197,7 @@ int main(void)
     tcase_add_unchecked_fixture(core, setup, teardown);
     tcase_add_test(core, test_programs);
     tcase_add_test(core, test_examples);
+    tcase_add_test(core, test_a_folder_of_others);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }
