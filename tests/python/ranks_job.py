@@ -8,6 +8,8 @@ import shoal
 import shoal.torch  # noqa: F401
 import torch
 import torch.distributed as dist
+from shoal import library
+from shoal.torch import _daemon
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -38,6 +40,33 @@ def join():
         check_sum()
         if number < 2:
             dist.destroy_process_group()
+
+
+def fail_to_open():
+    """A job that cannot be opened, in a process that goes on."""
+    started = _daemon.EmbeddedDaemon.start
+
+    def start_and_say(daemon, roster):
+        started(daemon, roster)
+        say("FOLDER", daemon.folder)
+
+    def refuse(*arguments, **options):
+        raise shoal.RefusedError("not this one")
+
+    _daemon.EmbeddedDaemon.start, library.Job = start_and_say, refuse
+    try:
+        start()
+    except shoal.RefusedError as error:
+        say("ERROR", type(error).__name__, error)
+    signal.pause()
+
+
+def stay():
+    """The first rank ends, the others do not."""
+    start()
+    say("SOCKET", dist.GroupMember.WORLD.session.place.socket_path)
+    if RANK > 0:
+        signal.pause()
 
 
 def leave_early():
@@ -124,6 +153,8 @@ def many_steps():
 if __name__ == "__main__":
     {
         "join": join,
+        "fail_to_open": fail_to_open,
+        "stay": stay,
         "leave_early": leave_early,
         "death": death,
         "death_in_backward": death_in_backward,

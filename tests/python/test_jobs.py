@@ -73,6 +73,27 @@ class EmbeddedDaemon(unittest.TestCase):
         self.assertNotEqual(code, 0)
         self.assertIn("there is no shoald to start", text)
 
+    def test_a_job_that_cannot_be_opened(self):
+        """Its daemon ends, though the process that has started it goes on."""
+        rank = start(self, 1, "fail_to_open").processes[0]
+        lines = [rank.stdout.readline() for _ in range(2)]
+        self.assertEqual(found(r"^ERROR (\w+)", lines[1]), ["RefusedError"], lines)
+        (folder,) = found(r"^FOLDER (.*)", lines[0])
+        wait_for_daemons([folder])
+        self.assertFalse(os.path.exists(folder), "the daemon's folder is left")
+        self.assertIsNone(rank.poll())
+
+    def test_who_reads_a_ranks_output_is_not_held(self):
+        """When the rank that has started the daemon ends, so does what it says; the daemon goes on."""
+        ranks = start(self, 2, "stay")
+        text = ranks.processes[0].communicate(timeout=suite.LIMIT_S / 2)[0]
+        self.assertEqual(ranks.processes[0].returncode, 0, text)
+        self.assertIsNone(ranks.processes[1].poll())
+        folders = [os.path.dirname(path) for path in found(r"^SOCKET (.*)", text)]
+        self.assertTrue(os.path.exists(folders[0]))
+        ranks.processes[1].kill()
+        wait_for_daemons(folders)
+
     def lonely_library(self):
         import shutil
         import tempfile

@@ -33,8 +33,12 @@ class Session:
                 timeout_ms=min(int(timeout.total_seconds() * 1000), 86400000),
                 arena_bytes=_arena_bytes(self.place.local_size),
             )
-        except errors.ShoalError as error:
-            raise type(error)(f"{error}{self.place.daemon_log()}") from None
+        except BaseException as error:
+            log = self.place.daemon_log()
+            self.place.leave()
+            if isinstance(error, errors.ShoalError):
+                raise type(error)(f"{error}{log}") from None
+            raise
         finally:
             self.place.settled()
         self.completions = _work.Completions(self.job)
