@@ -134,6 +134,7 @@ class Environment(unittest.TestCase):
             "gpu7": "gpu7",
             "a,b": "a",
             "n[1,5]x,m": "n1x",
+            "rack[1-2]node[03-04],n": "rack1node03",
             "": "",
         }.items():
             self.assertEqual(_launch.first_host(hosts), first)
@@ -172,6 +173,35 @@ class Environment(unittest.TestCase):
         _launch._fill_in_sagemaker()
         self.assertEqual(os.environ["MASTER_ADDR"], "algo-1")
         self.assertEqual(_hosts.own_address(), "127.0.0.1")
+
+    def test_a_description_that_cannot_be_read(self):
+        from shoal.torch import _hosts
+
+        path = temporary_folder(self) / "resourceconfig.json"
+        before, _hosts.RESOURCE_CONFIG = _hosts.RESOURCE_CONFIG, path
+        self.addCleanup(setattr, _hosts, "RESOURCE_CONFIG", before)
+        self.assertEqual(_hosts.resource_config(), {})  # none is no reason for words
+        for text in ('{"hosts": ["al', "\xff\xfe"):
+            path.write_text(text, encoding="latin-1")
+            with self.assertWarnsRegex(UserWarning, "resourceconfig.json cannot be read"):
+                self.assertEqual(_hosts.resource_config(), {})
+        path.write_text("[]")
+        self.assertEqual(_hosts.resource_config(), {})
+
+    def test_a_folder_for_stores(self):
+        from shoal.torch import _launch
+
+        folder = temporary_folder(self)
+        self.assertEqual(_launch._own_folder(folder / "made"), folder / "made")
+        self.assertEqual((folder / "made").stat().st_mode & 0o777, 0o700)
+        self.assertEqual(_launch._own_folder(folder / "made"), folder / "made")
+        (folder / "open").mkdir()
+        (folder / "open").chmod(0o777)
+        (folder / "link").symlink_to(folder / "made")
+        (folder / "file").touch()
+        for name in ("open", "link", "file"):
+            with self.assertRaisesRegex(RuntimeError, f"{name} is not a folder of this user's alone"):
+                _launch._own_folder(folder / name)
 
     def test_an_interface_that_is_not_there(self):
         from shoal import InvalidError
