@@ -66,6 +66,7 @@ class _Gradients:
             device_memory=None if self.memory is None else self.memory.data_ptr(),
         )
         self.begun, self.stream = False, None  # of a step on a device
+        self.placed = False  # for good: the first step decides on the order in the buffers
         self.views = []
         self.make_views()
 
@@ -130,6 +131,9 @@ class _Gradients:
                 self.group._fail(error)
                 raise error
         self.begun = False
+        if self.placed:
+            return
+        self.placed = True
         attached = [self.attached(index) for index in range(len(self.parameters))]
         self.make_views()
         for index, parameter in enumerate(self.parameters):
