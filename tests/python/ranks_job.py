@@ -69,6 +69,31 @@ def stay():
         signal.pause()
 
 
+def lose_the_thread():
+    """What completes operations that nobody waits for in Python ends by an exception."""
+    start()
+    pending = torch.ones(5)
+    session, store = dist.GroupMember.WORLD.session, dist.distributed_c10d._get_default_store()
+    if RANK == 0:
+
+        def clear_completions():
+            raise shoal.SystemCallError("no more")
+
+        session.job.clear_completions = clear_completions
+        future = dist.all_reduce(pending, async_op=True).get_future()
+        store.set("started", "yes")
+        for wait in (future.wait, lambda: dist.all_reduce(torch.ones(1))):
+            try:
+                wait()
+            except RuntimeError as error:
+                say("ERROR", str(error).replace("\n", " "))
+        store.set("seen", "yes")
+    else:
+        store.wait(["started"])
+        dist.all_reduce(pending)
+        store.wait(["seen"])
+
+
 def leave_early():
     """The rank that has started the daemon ends first; the others go on without it."""
     start()
@@ -155,6 +180,7 @@ if __name__ == "__main__":
         "join": join,
         "fail_to_open": fail_to_open,
         "stay": stay,
+        "lose_the_thread": lose_the_thread,
         "leave_early": leave_early,
         "death": death,
         "death_in_backward": death_in_backward,

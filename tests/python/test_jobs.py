@@ -126,6 +126,15 @@ class Failure(unittest.TestCase):
             self.assertEqual(code, 0, text)
             self.assertIn("rank lost: rank 2", text)
 
+    def test_the_thread_that_completes_operations_ends(self):
+        """Whoever waits in C++, without a timeout, hears of it; so does the next call."""
+        finished = start(self, 2, "lose_the_thread").wait()
+        self.assertEqual([code for code, _ in finished], [0, 0], finished)
+        said = found(r"ERROR (.*)", finished[0][1])  # what Python says of the thread goes between
+        self.assertEqual(len(said), 2, finished[0][1])
+        for text in said:
+            self.assertIn("the thread shoal-completions has ended: SystemCallError('no more')", text)
+
     def test_the_first_rank_ends_first(self):
         self.check_lost(start(self, 3, "leave_early", "politely").wait(), 0, 1)
         self.check_lost(start(self, 3, "leave_early", "abruptly").wait(), 0, 1)
