@@ -1,4 +1,6 @@
 """Tests the benchmark itself: bounds, turns, medians, table, picture, and how failures are told."""
+import contextlib
+import io
 import json
 import math
 import os
@@ -152,13 +154,39 @@ class Running(unittest.TestCase):
             raise peers.Missing("no peer")
             yield
 
+        def odd(_tools, _pairs):
+            yield rows.Result("1", "what", "figure", 1.0, True, [1 / 0])
+
         kept = dict(rows.ROWS)
         try:
-            for row, expected in ((failing, ("failed: it broke", True)), (missing, ("no peer", False))):
+            for row, expected in ((failing, ("failed: it broke", True)), (missing, ("no peer", False)),
+                                  (odd, ("failed: ZeroDivisionError('division by zero')", True))):
                 rows.ROWS["1"] = row
                 options = bench.options_parse(["--rows", "1"])
-                results, failed = bench.rows_measure(None, options)
+                with contextlib.redirect_stderr(io.StringIO()):
+                    results, failed = bench.rows_measure(None, options)
                 self.assertEqual((results[0].skipped, failed), expected)
+        finally:
+            rows.ROWS.update(kept)
+
+    def test_what_is_measured_is_written_row_by_row(self):
+        """Also when the program is ended in the middle."""
+        def good(_tools, _pairs):
+            yield rows.Result("1", "what", "figure", 1.0, True, [2.0])
+
+        def ended(_tools, _pairs):
+            raise KeyboardInterrupt
+            yield
+
+        kept = dict(rows.ROWS)
+        rows.ROWS.update({"1": good, "2": ended})
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                os.mkdir(os.path.join(folder, "bench"))
+                with self.assertRaises(KeyboardInterrupt):
+                    bench.main(["--build", folder, "--rows", "1,2"])
+                with open(os.path.join(folder, "bench", "bench.json"), encoding="utf-8") as file:
+                    self.assertEqual([row["median"] for row in json.load(file)["rows"]], [2.0])
         finally:
             rows.ROWS.update(kept)
 
