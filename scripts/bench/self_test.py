@@ -11,6 +11,7 @@ import unittest
 import xml.etree.ElementTree
 
 import bench
+import gpu
 import peers
 import plot
 import report
@@ -265,6 +266,51 @@ class Models(unittest.TestCase):
         self.assertEqual([report.measured(result)[1] for result in results], [False, False])
         self.assertEqual(asked[0], ((4, 0, "1gbit"), "resnet50", "float", 1e8, 3, 25))
         self.assertEqual(asked[3], ((4, 0, "1gbit"), "bert_large", "bfloat16", 1e8, 1, 6))
+
+
+class Gpu(unittest.TestCase):
+    """gpu.py with stand-ins for the GPU and the programs."""
+
+    def table(self, measure, strict=False):
+        kept, gpu.ROWS = gpu.ROWS, [("what", "target", measure), ("next", "target", lambda host: ("1", True))]
+        try:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                status = gpu.table_print(None, strict)
+        finally:
+            gpu.ROWS = kept
+        lines = printed.getvalue().splitlines()
+        self.assertEqual(lines[-1], "| next | target | 1 | reached |")
+        return status, lines[-2]
+
+    def test_what_failed_is_told_by_the_status(self):
+        def fails(error):
+            def measure(_host):
+                raise error
+            return measure
+
+        self.assertEqual(self.table(lambda host: ("2", True)), (0, "| what | target | 2 | reached |"))
+        missed = (lambda host: ("2", False)), "| what | target | 2 | MISSED |"
+        self.assertEqual(self.table(missed[0]), (0, missed[1]))
+        self.assertEqual(self.table(missed[0], strict=True), (1, missed[1]))
+        self.assertEqual(self.table(fails(peers.Missing("no torch"))),
+                         (0, "| what | target | skipped: no torch |  |"))
+        for error, text in ((peers.Failed("exit code 1:\nmore"), "exit code 1: more"),
+                            (IndexError(), "IndexError()")):
+            self.assertEqual(self.table(fails(error)), (1, f"| what | target | failed: {text} |  |"))
+
+    def test_programs(self):
+        """What shoalrun starts gets the library and the package; its last line of JSON counts."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "bin"))
+            program = os.path.join(folder, "bin", "shoalrun")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write('#!/bin/sh\n[ "$6" = silent ] && exit\necho \'{"n": 1}\'\n'
+                           'printf \'{"lib": "%s"}\\n\' "$SHOAL_LIBRARY"\n')
+            os.chmod(program, 0o755)
+            host = gpu.Host(folder, 2)
+            self.assertEqual(host.run(1, "any"), {"lib": str(host.folder / "lib" / "libshoal.so")})
+            with self.assertRaisesRegex(peers.Failed, "it says nothing"):
+                host.run(1, "silent")
 
 
 class Scale(unittest.TestCase):

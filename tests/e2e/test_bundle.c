@@ -143,6 +143,12 @@ START_TEST(test_programs)
         text = output_of(argv);
         ck_assert_ptr_nonnull(strstr(text, "SKIP check-gpu: GPU 0: no CUDA driver"));
         free(text);
+        char *bench = in(folder, "share/shoal/gpu.py");
+        const char *measure[] = {PYTHON, "-B", bench, NULL};
+        text = output_of(measure);
+        ck_assert_ptr_nonnull(strstr(text, "SKIP bench-gpu: GPU 0: no CUDA driver"));
+        free(text);
+        free(bench);
     }
     free(run);
     free(perf);
