@@ -91,6 +91,26 @@ def test_a_timeout_of_a_group():
     dist.barrier(ranks.gloo)
 
 
+def test_a_timeout_of_a_sparse_sum():
+    """Which waits for the other ranks when it is called."""
+    import shoal
+
+    group = new_group([0, 1, 2, 3], SHORT)
+    if dist.get_rank() == 0:
+        sparse = torch.ones(3).to_sparse()
+        error = ranks.raises(shoal.TimeoutError, lambda: dist.all_reduce(sparse, group=group))
+        assert "all_reduce (number 1" in str(error), error
+    dist.barrier(ranks.gloo)
+
+
+def test_a_timeout_of_a_month():
+    """More milliseconds than the library counts."""
+    group = new_group([0, 1, 2, 3], datetime.timedelta(days=30))
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [4, 4]
+
+
 def test_a_timeout_that_nobody_waits_for():
     group = new_group([0, 1, 2, 3], SHORT)
     if dist.get_rank() == 0:

@@ -23,8 +23,7 @@ def create(options):
     default = dist.GroupMember.WORLD
     if ranks and isinstance(default, ProcessGroup):
         session = default.session
-        milliseconds = int(options.timeout.total_seconds() * 1000)
-        group = session.job.open_group(ranks, milliseconds)
+        group = session.job.open_group(ranks, _session.milliseconds(options.timeout))
     else:
         session = _session.Session(
             options.store, options.group_rank, options.group_size, options.timeout

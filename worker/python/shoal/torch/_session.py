@@ -30,7 +30,7 @@ class Session:
                 rank,
                 size,
                 local_rank=self.place.local_rank,
-                timeout_ms=min(int(timeout.total_seconds() * 1000), 86400000),
+                timeout_ms=milliseconds(timeout),
                 arena_bytes=_arena_bytes(self.place.local_size),
             )
         except BaseException as error:
@@ -92,6 +92,11 @@ class Session:
         kept.clear()
         self.completions.close()
         self.place.leave()
+
+
+def milliseconds(timeout):
+    """A timedelta as the library takes it: at the most a day."""
+    return min(int(timeout.total_seconds() * 1000), 86400000)
 
 
 def _arena_bytes(local_size):

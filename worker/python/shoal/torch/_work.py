@@ -343,7 +343,8 @@ class Completions(threading.Thread):
             )
         if self.sleeps_until == math.inf:
             return None
-        return max(0, int((self.sleeps_until - time.monotonic()) * 1000) + 1)
+        # A day at the most: poll() counts no further than some weeks.
+        return max(0, min(int((self.sleeps_until - time.monotonic()) * 1000) + 1, 86400000))
 
     def _look(self):
         with self.lock:
