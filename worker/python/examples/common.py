@@ -21,12 +21,15 @@ def find(path):
     raise FileNotFoundError(f"{path}: in no folder above {__file__}, nor is its share/shoal")
 
 
-def start(description):
-    """Options, then the process group; returns (options, rank, number of ranks)."""
+def start(description, **switches):
+    """Options, then the process group; returns (options, rank, number of ranks). switches: what an
+    example may be told besides, name=help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", default="shoal", help="shoal (the default) or gloo")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda, where it can")
+    for name, text in switches.items():
+        parser.add_argument("--" + name.replace("_", "-"), action="store_true", help=text)
     options = parser.parse_args()
     options.device = _device(options.device)
     # Only this line and the name of the backend are shoal's.
