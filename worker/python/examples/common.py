@@ -98,5 +98,3 @@ def text_batches(rank, size, steps, batch=8, length=32):
 
 def text_loss(model, inputs, targets):
     return torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-
-

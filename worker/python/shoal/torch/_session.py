@@ -111,5 +111,3 @@ def _arena_bytes(local_size):
 def close_all():
     for session in list(_sessions):
         session.close()
-
-
