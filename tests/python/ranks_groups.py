@@ -1,7 +1,6 @@
 """Groups of some ranks: translation of ranks, failures that stay in a group, barriers that watch."""
 
 import datetime
-import unittest
 
 import ranks
 import torch
@@ -160,6 +159,8 @@ def test_data_parallel_over_a_group():
 def test_functional_collectives():
     """What DTensor and torch.compile call: from C++, by the group's name (torch 2)."""
     if not hasattr(torch.ops, "_c10d_functional") or torch.__version__ < "2.4":
+        import unittest
+
         raise unittest.SkipTest("torch before 2.4 has no such calls")
     from torch.distributed import _functional_collectives as functional
 
@@ -180,6 +181,8 @@ def test_functional_collectives():
 def test_tensor_parallel_modules():
     """parallelize_module over a device mesh trains as the whole module does (torch 2)."""
     if torch.__version__ < "2.4":
+        import unittest
+
         raise unittest.SkipTest("torch before 2.4 has no parallelize_module")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import (

@@ -42,6 +42,48 @@ def join():
             dist.destroy_process_group()
 
 
+def leave_early():
+    """The rank that has started the daemon ends first; the others go on without it."""
+    start()
+    check_sum()
+    others = dist.new_group(list(range(1, SIZE)))
+    if RANK == 0:
+        os._exit(0) if sys.argv[2] == "abruptly" else sys.exit(0)
+    # Rank 0's end is an error only for those who still need it.
+    try:
+        dist.all_reduce(torch.ones(1))
+    except shoal.ShoalError as error:
+        say("ERROR", type(error).__name__, error)
+    del others
+
+
+def death():
+    """The last rank is killed while the others wait for it."""
+    start()
+    check_sum()
+    if RANK == SIZE - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(2):
+        try:
+            dist.all_reduce(torch.ones(5))
+        except shoal.ShoalError as error:
+            say("ERROR", type(error).__name__, error)
+
+
+def death_in_backward():
+    """The last rank is killed; the others are in the backward pass of DDP."""
+    start()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    for step in range(3):
+        loss = model(torch.ones(2, 4)).sum()
+        if RANK == SIZE - 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            say("ERROR", type(error).__name__, error)
+
+
 def fail_to_open():
     """A job that cannot be opened, in a process that goes on."""
     started = _daemon.EmbeddedDaemon.start
@@ -94,48 +136,6 @@ def lose_the_thread():
         store.wait(["seen"])
 
 
-def leave_early():
-    """The rank that has started the daemon ends first; the others go on without it."""
-    start()
-    check_sum()
-    others = dist.new_group(list(range(1, SIZE)))
-    if RANK == 0:
-        os._exit(0) if sys.argv[2] == "abruptly" else sys.exit(0)
-    # Rank 0's end is an error only for those who still need it.
-    try:
-        dist.all_reduce(torch.ones(1))
-    except shoal.ShoalError as error:
-        say("ERROR", type(error).__name__, error)
-    del others
-
-
-def death():
-    """The last rank is killed while the others wait for it."""
-    start()
-    check_sum()
-    if RANK == SIZE - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    for _ in range(2):
-        try:
-            dist.all_reduce(torch.ones(5))
-        except shoal.ShoalError as error:
-            say("ERROR", type(error).__name__, error)
-
-
-def death_in_backward():
-    """The last rank is killed; the others are in the backward pass of DDP."""
-    start()
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
-    for step in range(3):
-        loss = model(torch.ones(2, 4)).sum()
-        if RANK == SIZE - 1 and step == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            loss.backward()
-        except RuntimeError as error:
-            say("ERROR", type(error).__name__, error)
-
-
 def resident_bytes(pid):
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -178,11 +178,11 @@ def many_steps():
 if __name__ == "__main__":
     {
         "join": join,
-        "fail_to_open": fail_to_open,
-        "stay": stay,
-        "lose_the_thread": lose_the_thread,
         "leave_early": leave_early,
         "death": death,
         "death_in_backward": death_in_backward,
+        "fail_to_open": fail_to_open,
+        "lose_the_thread": lose_the_thread,
         "many_steps": many_steps,
+        "stay": stay,
     }[sys.argv[1]]()

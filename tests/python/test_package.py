@@ -87,6 +87,31 @@ class Installation(unittest.TestCase):
         self.assertIn(f'version = "{__version__}"', project)
 
 
+class TorchsOwn(unittest.TestCase):
+    """What make check-torch counts."""
+
+    def test_what_is_worse_than_on_gloo(self):
+        import contextlib
+        import io
+
+        import torch_own
+
+        gloo = {"test_a": ("passed", ""), "test_b": ("failed", "ValueError: b"), "test_c": ("skipped", "")}
+        for changed, bad in (
+            ({}, 0),
+            ({"test_c": ("passed", "")}, 0),
+            ({"test_a": ("failed", "x")}, 1),
+            ({"test_a": ("skipped", "x"), "test_b": ("skipped", "")}, 2),
+            ({"test_d": ("failed", "gloo has it not")}, 1),
+        ):
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.assertEqual(torch_own.compare({**gloo, **changed}, gloo), bad, changed)
+        del gloo["test_b"], gloo["test_c"]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual(torch_own.compare({}, gloo), 1)
+        self.assertIn("test_a: missing; on gloo passed", said.getvalue())
+
+
 class Errors(unittest.TestCase):
     def test_a_class_for_each_code(self):
         """The codes of shoal.h, as it has them."""
@@ -119,31 +144,6 @@ class Errors(unittest.TestCase):
         header = (suite.TREE / "worker" / "shoal.h").read_text()
         for name in library._DECLARATIONS:
             self.assertIn(f"{name}(", header)
-
-
-class TorchsOwn(unittest.TestCase):
-    """What make check-torch counts."""
-
-    def test_what_is_worse_than_on_gloo(self):
-        import contextlib
-        import io
-
-        import torch_own
-
-        gloo = {"test_a": ("passed", ""), "test_b": ("failed", "ValueError: b"), "test_c": ("skipped", "")}
-        for changed, bad in (
-            ({}, 0),
-            ({"test_c": ("passed", "")}, 0),
-            ({"test_a": ("failed", "x")}, 1),
-            ({"test_a": ("skipped", "x"), "test_b": ("skipped", "")}, 2),
-            ({"test_d": ("failed", "gloo has it not")}, 1),
-        ):
-            with contextlib.redirect_stdout(io.StringIO()):
-                self.assertEqual(torch_own.compare({**gloo, **changed}, gloo), bad, changed)
-        del gloo["test_b"], gloo["test_c"]
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            self.assertEqual(torch_own.compare({}, gloo), 1)
-        self.assertIn("test_a: missing; on gloo passed", said.getvalue())
 
 
 class Environment(unittest.TestCase):
