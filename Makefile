@@ -10,7 +10,8 @@
 #   make lint       include floors, format, static analysis
 #   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
-#   make check-torch      torch's own tests of a backend, on this machine's torch
+#   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
+#   PYTHON=/usr/bin/python3 is what runs them, and what Gloo is measured with
 
 CC ?= gcc
 PREFIX ?= /usr/local
@@ -108,7 +109,8 @@ DEBIAN13_CHECKS ?= check-built check-torch
 TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
-.PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-asan check-tsan \
+.PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
+        check-debian13 check-asan check-tsan \
         bench bench-built bench-programs bundle check-gpu bench-gpu lint format install uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
@@ -252,12 +254,12 @@ check: deps
 check-built: tests
 	@scripts/check-floors.sh --self-test
 	@scripts/run-tests.sh --self-test
-	@/usr/bin/python3 -B scripts/bench/self_test.py 2>&1
+	@$(PYTHON) -B scripts/bench/self_test.py 2>&1
 	@scripts/check-floors.sh
-	@scripts/run-tests.sh $(BUILD) $(TESTS) $(PYTHON_TESTS)
+	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(TESTS) $(PYTHON_TESTS)
 
-check-python: all
-	@scripts/run-tests.sh $(BUILD) $(PYTHON_TESTS)
+check-python: all $(STAND_IN)
+	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(PYTHON_TESTS)
 
 # Torch's own tests of a process group, with this backend.
 check-torch: all
@@ -283,7 +285,7 @@ bench: deps-bench
 	@$(MAKE) --no-print-directory bench-built
 
 bench-built: all bench-programs
-	@/usr/bin/python3 -B scripts/bench/bench.py --build $(BUILD) $(if $(ROWS),--rows $(ROWS)) \
+	@$(PYTHON) -B scripts/bench/bench.py --build $(BUILD) $(if $(ROWS),--rows $(ROWS)) \
 	    $(if $(PAIRS),--pairs $(PAIRS))
 
 bundle: all $(GPU_BENCH)
@@ -334,4 +336,6 @@ clean:
 -include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
          $(STAND_IN_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
          $(SERVER_PROGRAMS:%=$(BUILD)/obj/server/%.d) $(WORKER_PROGRAMS:%=$(BUILD)/obj/worker/programs/%.d) \
-         $(BUILD)/obj/tests/e2e/helper_worker.d $(BENCH_PROGRAMS:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d)
+         $(BUILD)/obj/tests/e2e/helper_worker.d $(BUILD)/obj/tests/server/bench_exchange.d \
+         $(GPU_BENCH:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d) \
+         $(BENCH_PROGRAMS:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d)

@@ -2,7 +2,8 @@
 # Make a folder that runs on a machine with nothing installed: programs, libshoal, the Python package,
 # and the shared libraries that they need but libc's and the GPU driver's, all found through $ORIGIN.
 #
-#   scripts/bundle.sh BUILD FOLDER    BUILD: a tree that `make` has built; FOLDER is replaced
+#   scripts/bundle.sh BUILD FOLDER    BUILD: a tree that `make` has built; FOLDER is replaced if it is
+#                                     empty or a bundle (.shoal-bundle is in it)
 set -euo pipefail
 if (($# != 2)); then
     printf 'usage: %s BUILD FOLDER\n' "$0" >&2
@@ -11,12 +12,13 @@ fi
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "$1" && pwd)
 folder=$2
-[[ ! -e $folder || -d $folder/bin || -z $(ls -A "$folder") ]] || {
+[[ ! -e $folder || -e $folder/.shoal-bundle || -z $(ls -A "$folder") ]] || {
     printf '%s: is there and no bundle\n' "$folder" >&2
     exit 1
 }
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/python"
+touch "$folder/.shoal-bundle"
 folder=$(cd "$folder" && pwd)
 
 # The same objects, linked once more with a search path that holds for what libraries need in turn.
@@ -32,7 +34,7 @@ cp -r "$root/worker/python/shoal" "$root/worker/python/examples" "$folder/python
 find "$folder" -name __pycache__ -type d -prune -exec rm -rf {} +
 mkdir -p "$folder/share/shoal"
 cp "$root"/config/*.json "$root/LICENSE" "$root/worker/examples/digits/digits.csv" "$folder/share/shoal"
-cp "$root/scripts/check-gpu.sh" "$root"/scripts/bench/gpu*.py "$folder/share/shoal"
+cp "$root/scripts/check-gpu.sh" "$root"/scripts/bench/{gpu,gpu_ranks,peers,rows}.py "$folder/share/shoal"
 [[ ! -e $build/bench/bench_gpu_copy ]] || cp "$build/bench/bench_gpu_copy" "$folder/bin"
 
 # What is loaded, by name and place; not what belongs to the system's own loader.

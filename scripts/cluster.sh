@@ -155,16 +155,16 @@ weights_best() {
 }
 
 config_write() {
-    local self=$1 node=$2 directory i section weight
+    local self=$1 node=$2 directory i section weight separator=
     directory=$(state)
     {
         printf '{\n  "node": "%s",\n  "secret_file": "%s/secret",\n  "servers": [' "$node" "$directory"
         for ((i = 0; i < nodes + cpu_nodes; i++)); do
             weight=${weights%,*}
             ((i < nodes)) || weight=${weights#*,}
-            printf '%s\n    {"name": "%s", "address": "%s:%d", "weight": %d}' "${separator:-}" \
+            printf '%s\n    {"name": "%s", "address": "%s:%d", "weight": %d}' "$separator" \
                 "$(node_name "$i")" "$(address "$i")" "$PORT" "$weight"
-            local separator=,
+            separator=,
         done
         printf '\n  ],\n  "socket": {"path": "%s/%s.sock"%s},\n' "$directory" "$node" \
             "${extra[socket]:+, ${extra[socket]}}"
@@ -332,13 +332,13 @@ rank_start() {
 run() {
     state_load
     ((${#command[@]} > 0)) || usage_error 'run: the command is missing'
-    local code=0 status pid timer='' rank
+    local code=0 status pid timer='' rank separator=
     export WORLD_SIZE=$((nodes * ranks_per_node)) LOCAL_WORLD_SIZE=$ranks_per_node
     export SHOAL_JOB=cluster-$name-$$-$RANDOM PATH=$build/bin:$PATH
     MASTER_ADDR=$(address 0)
     export MASTER_ADDR MASTER_PORT=$((20000 + RANDOM % 10000)) GLOO_SOCKET_IFNAME=eth0
     CLUSTER_ADDRESSES=$(for ((rank = 0; rank < WORLD_SIZE; rank++)); do
-        printf '%s%s' "${separator:-}" "$(address $((rank / ranks_per_node)))"
+        printf '%s%s' "$separator" "$(address $((rank / ranks_per_node)))"
         separator=,
     done)
     export CLUSTER_ADDRESSES

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Make a Debian 13 root, with PyTorch 2.6, libfabric 2.1 and what the build needs, to test in.
 #
-#   scripts/debian13-root.sh ROOT             make it (about 2 GB); nothing to do when it is there
+#   scripts/debian13-root.sh ROOT             make it (about 2 GB); nothing to do when it is there;
+#                                             a folder that this has not made is left alone
 #   scripts/debian13-root.sh ROOT -- COMMAND  run a command in it, in this tree (mounted at /shoal)
 #
 # Needs root and debootstrap. Two stages: the base first, then apt-get inside with /proc and /dev
 # mounted, without which Debian's Python and OpenMP packages do not configure. Mounts are made in a
-# mount namespace of the command's own, so none can be left behind.
+# mount namespace of the command's own, so none can be left behind. The exit status is 77 where this
+# machine cannot make it: no root, no mounts, no mirror.
 #
 #   SHOAL_DEBIAN_MIRROR   where packages come from; default: debootstrap's
 set -euo pipefail
@@ -18,6 +20,16 @@ packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc
 fail() {
     printf 'debian13-root: %s\n' "$*" >&2
     exit 1
+}
+
+cannot() {
+    (fail "$@") || exit 77
+}
+
+# Of a root that was not completed nothing is kept; what somebody else has made is not ours to remove.
+check_ours() {
+    [[ ! -e $1 || -e $1/.shoal-root || -z $(ls -A "$1") ]] ||
+        fail "$1 is there and was not made by this script: remove it, or name another folder"
 }
 
 # Run a command line of bash inside, with the mounts that it needs. The tree is at /shoal.
@@ -44,9 +56,11 @@ make_base() {
     local arguments=(--variant=minbase trixie "$root.new")
     [[ -z ${SHOAL_DEBIAN_MIRROR:-} ]] || arguments+=("$SHOAL_DEBIAN_MIRROR")
     rm -rf --one-file-system "$root.new"
+    mkdir "$root.new"
+    touch "$root.new/.shoal-root"
     debootstrap "${arguments[@]}" >"$root.log" 2>&1 || {
         tail -n 5 "$root.log" >&2
-        fail "debootstrap failed; all it said is in $root.log"
+        cannot "debootstrap failed; all it said is in $root.log"
     }
     # The names of hosts as here.
     cp /etc/resolv.conf /etc/hosts "$root.new/etc/"
@@ -57,10 +71,15 @@ make_base() {
 }
 
 install_packages() {
+    inside true || cannot "mounts are not allowed here"
+    if [[ -e $root/.shoal-ready ]] && ! inside apt-get -qq update >>"$root.log" 2>&1; then
+        cannot "apt-get update failed; all it said is in $root.log"
+    fi
     inside apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends "${packages[@]}" \
         >>"$root.log" 2>&1 || {
         tail -n 5 "$root.log" >&2
-        fail "apt-get failed; all it said is in $root.log"
+        ! grep -q 'Unable to locate package' "$root.log" || fail "a package is not there"
+        cannot "apt-get failed; all it said is in $root.log"
     }
     inside apt-get clean
     printf '%s\n' "${packages[*]}" >"$root/.shoal-ready"
@@ -71,9 +90,13 @@ tree=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$(dirname "$1")"
 root=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 shift
-((EUID == 0)) || fail "must be root, for debootstrap and chroot"
 if [[ ! -e $root/.shoal-ready ]]; then
-    command -v debootstrap >/dev/null || fail "debootstrap is missing (the package of that name)"
+    check_ours "$root"
+    check_ours "$root.new"
+fi
+((EUID == 0)) || cannot "must be root, for debootstrap and chroot"
+if [[ ! -e $root/.shoal-ready ]]; then
+    command -v debootstrap >/dev/null || cannot "debootstrap is missing (the package of that name)"
     make_base
 fi
 # Also when the list above has changed since.

@@ -96,7 +96,7 @@ list_other() {
     if asked_for --bench; then
         command -v python3 >/dev/null || needed+=("Python 3 (the benchmark)")
         python3 -c 'import torch' 2>/dev/null || useful+=("Python 3 with torch (the peer Gloo)")
-        command -v mpicc mpirun >/dev/null || useful+=("mpicc and mpirun of Open MPI (a peer)")
+        (command -v mpicc && command -v mpirun) >/dev/null || useful+=("mpicc and mpirun of Open MPI (a peer)")
     fi
     if asked_for --torch; then
         python3 -c 'import torch' 2>/dev/null ||

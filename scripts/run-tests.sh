@@ -11,6 +11,7 @@
 #
 #   TEST_TIMEOUT_S   the limit of one program, default 300
 #   TEST_JOBS        how many at once, default: processors
+#   PYTHON           what runs those of Python, default /usr/bin/python3
 set -euo pipefail
 
 # A stand-in for each way in which a program can end, and what must be said of it.
@@ -18,7 +19,7 @@ self_test() {
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     local tests=$scratch/tests output status expected name names=()
-    mkdir -p "$tests/common" "$tests/e2e"
+    mkdir -p "$tests/common" "$tests/e2e" "$tests/python"
     program() {
         printf '#!/bin/bash\n%s\n' "$2" >"$tests/$1"
         chmod +x "$tests/$1"
@@ -33,12 +34,15 @@ self_test() {
     program common/skip 'echo "SKIP one: no reason"; echo "100%: Checks: 3, Failures: 0, Errors: 0"'
     program common/skipall 'echo "SKIP all: not here"'
     program e2e/two 'echo "100%: Checks: 1, Failures: 0, Errors: 0"; echo "100%: Checks: 4, Failures: 0, Errors: 0"'
+    # Those of Python are run by the one that is asked for.
+    program python/any.py 'exit 3'
+    program python/interpreter 'echo "100%: Checks: 2, Failures: 0, Errors: 0"'
     local bad=0 count=0
     while read -r name status expected; do
         count=$((count + 1))
         local got=0
         read -ra names <<<"${name//,/ }"
-        output=$(TEST_TIMEOUT_S=2 "$0" "$scratch" "${names[@]/#/$tests/}" 2>&1) || got=$?
+        output=$(TEST_TIMEOUT_S=2 PYTHON=$tests/python/interpreter "$0" "$scratch" "${names[@]/#/$tests/}" 2>&1) || got=$?
         [[ $got == "$status" && ${output##*$'\n'} == "$expected" ]] && continue
         printf 'run-tests self-test: %s: status %d, expected %d "%s", got:\n%s\n' \
             "$name" "$got" "$status" "$expected" "$output"
@@ -53,6 +57,7 @@ common/hang 1 0 passed, 1 failed
 common/skip 0 2 passed, 0 failed, 1 skipped
 common/skipall,common/good 0 3 passed, 0 failed, 1 skipped
 common/absent 1 0 passed, 1 failed
+python/any.py 0 2 passed, 0 failed
 e2e/two,common/good,common/some 1 11 passed, 3 failed
 CASES
     # Gone, or dead and not collected yet.
@@ -120,10 +125,11 @@ name_of() {
 # timeout puts the program into a process group of its own and passes on what it is sent, so that
 # ending it ends the program's children too.
 start() {
-    local name log
+    local name log command=("$1")
     name=$(name_of "$1")
     log=$logs/${name//\//-}.log
-    env --default-signal=INT,QUIT timeout -k 10 "$timeout_s" "${prefix[@]}" "$1" \
+    [[ $1 != *.py ]] || command=("${PYTHON:-/usr/bin/python3}" "$1")
+    env --default-signal=INT,QUIT timeout -k 10 "$timeout_s" "${prefix[@]}" "${command[@]}" \
         </dev/null >"$log" 2>&1 &
     program_of[$!]=$1
     start_of[$!]=${EPOCHREALTIME/./}
@@ -214,7 +220,7 @@ mkdir -p "$logs"
 ours=() torchs=()
 for program in "$@"; do
     case $program in
-    tests/python/*) torchs+=("$program") ;;
+    */tests/python/* | tests/python/*) torchs+=("$program") ;;
     *) ours+=("$program") ;;
     esac
 done

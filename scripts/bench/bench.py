@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import sys
+import traceback
 
 import curves
 import plot
@@ -34,8 +35,8 @@ def options_parse(words):
     return options
 
 
-def rows_measure(tools, options):
-    """All results, and whether one of ours or a peer failed."""
+def rows_measure(tools, options, keep=lambda results: None):
+    """All results, and whether a row failed. keep(results so far) is called after each row."""
     results, failed = [], False
     for row in options.rows:
         if row == "plot":
@@ -47,10 +48,12 @@ def rows_measure(tools, options):
                 results.append(result)
         except Missing as missing:
             results.append(Result(row, "", "", None, skipped=str(missing)))
-        except Failed as error:
-            say(f"  failed: {error}")
-            results.append(Result(row, "", "", None, skipped="failed: " + str(error).split("\n")[0]))
+        except Exception as error:  # whatever it is: the other rows have taken their time
+            say("  failed: " + (str(error) if isinstance(error, Failed) else traceback.format_exc()))
+            text = str(error).split("\n")[0] if isinstance(error, Failed) else repr(error)
+            results.append(Result(row, "", "", None, skipped="failed: " + text))
             failed = True
+        keep(results)
     return results, failed
 
 
@@ -63,18 +66,22 @@ def main(words):
     options = options_parse(words)
     tools, about = Tools(options.build), report.machine()
     folder = tools.program("bench")
-    results, failed = rows_measure(tools, options)
     panels = []
+
+    def keep(results):
+        table = report.as_markdown(results, about, options.pairs, "bench.svg" if panels else None)
+        write(os.path.join(folder, "bench.md"), table)
+        write(os.path.join(folder, "bench.json"),
+              json.dumps(report.as_json(results, panels, about), indent=1) + "\n")
+        return table
+
+    results, failed = rows_measure(tools, options, keep)
     if "plot" in options.rows:
         say("plot")
         panels = curves.measure(tools)
         if panels:
             write(os.path.join(folder, "bench.svg"), plot.svg(panels))
-    table = report.as_markdown(results, about, options.pairs, "bench.svg" if panels else None)
-    write(os.path.join(folder, "bench.md"), table)
-    write(os.path.join(folder, "bench.json"),
-          json.dumps(report.as_json(results, panels, about), indent=1) + "\n")
-    print(table)
+    print(keep(results))
     missed = any(report.measured(result)[1] is False for result in results)
     return 1 if failed or (options.strict and missed) else 0
 

@@ -2,25 +2,23 @@
 """Measure the device path on a host with a GPU, beside plain copies and torch's gloo: a table in
 Markdown. Where there is no GPU, or no torch with CUDA, rows are skipped with the reason.
 
-    gpu.py FOLDER    a build tree or a bundle
+    gpu.py [--pairs N] [--strict] [FOLDER]    FOLDER: a build tree or a bundle
+
+The exit status is 1 when a row failed, with --strict also when a target is not reached.
 """
 
 import argparse
-import json
-import os
 import pathlib
 import re
 import statistics
 import subprocess
 import sys
 
+import peers
+import rows
+
 HERE = pathlib.Path(__file__).resolve().parent
 SIZE = 64 << 20
-LIMIT_S = 600
-
-
-class Skip(Exception):
-    """Why a row cannot be measured here."""
 
 
 class Host:
@@ -30,31 +28,27 @@ class Host:
         package = self.folder / "python"
         if not package.exists():
             package = HERE.parents[1] / "worker" / "python"
-        self.environment = dict(
-            os.environ,
-            SHOAL_LIBRARY=str(self.folder / "lib" / "libshoal.so"),
-            PYTHONPATH=str(package),
-            GLOO_SOCKET_IFNAME="lo",
-        )
+        self.environment = {
+            "SHOAL_LIBRARY": str(self.folder / "lib" / "libshoal.so"),
+            "PYTHONPATH": str(package),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+
+    def under_shoalrun(self, ranks, *command):
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        limit_s = peers.TIMEOUT_S - 60
+        whole = ["env", *variables, self.folder / "bin" / "shoalrun", "--timeout", limit_s, "-n", ranks]
+        return [str(word) for word in (*whole, "--", *command)]
 
     def run(self, ranks, *command):
-        """The last line of output of a command under shoalrun."""
-        whole = [self.folder / "bin" / "shoalrun", "--timeout", LIMIT_S - 60, "-n", ranks, "--", *command]
-        done = subprocess.run(
-            [str(word) for word in whole],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=LIMIT_S,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr.strip()[-1500:]}")
-        return done.stdout.strip().splitlines()[-1]
+        """What a command under shoalrun prints last, of its lines of JSON."""
+        said = peers.run(self.under_shoalrun(ranks, *command))
+        if not said:
+            raise peers.Failed(f"{' '.join(map(str, command))}: it says nothing")
+        return said[-1]
 
     def rank(self, ranks, *arguments):
-        return json.loads(self.run(ranks, sys.executable, HERE / "gpu_ranks.py", *arguments))
+        return self.run(ranks, sys.executable, HERE / "gpu_ranks.py", *arguments)
 
     def copies_s(self):
         program = next(
@@ -62,39 +56,41 @@ class Host:
             None,
         )
         if program is None:
-            raise Skip("bench_gpu_copy is not built")
-        return float(subprocess.run([program, str(SIZE)], stdout=subprocess.PIPE, check=True).stdout) / 1e6
+            raise peers.Missing("bench_gpu_copy is not built")
+        done = subprocess.run(
+            [program, str(SIZE)], stdout=subprocess.PIPE, check=True, timeout=peers.TIMEOUT_S
+        )
+        return float(done.stdout) / 1e6
 
     def why_not(self):
-        try:
-            self.run(1, self.folder / "bin" / "shoalperf", "all_reduce", "-b", "4", "-n", "1", "--device", "cuda")
-        except RuntimeError as error:
-            known = re.search(r"GPU \d+.*(no CUDA driver|without CUDA|process has 0|ERROR_NO_DEVICE).*", str(error))
-            if known:
-                return known.group(0)
-            raise
-        return None
+        """Why there is no device to measure; None: there is one, or something is wrong."""
+        words = ["all_reduce", "-b", "4", "-n", "1", "--device", "cuda"]
+        done = subprocess.run(
+            self.under_shoalrun(1, self.folder / "bin" / "shoalperf", *words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=peers.TIMEOUT_S,
+        )
+        reasons = "no CUDA driver|without CUDA|process has 0|ERROR_NO_DEVICE"
+        known = re.search(rf"GPU \d+.*({reasons}).*", done.stdout) if done.returncode else None
+        return known and known.group(0)
 
 
 def has_torch():
     probe = "import torch, torch.distributed as d; assert d.is_available() and torch.cuda.is_available()"
     if subprocess.run([sys.executable, "-c", probe], stderr=subprocess.DEVNULL).returncode != 0:
-        raise Skip(f"{sys.executable} has no torch with CUDA")
+        raise peers.Missing(f"{sys.executable} has no torch with CUDA")
 
 
 def median_of_pairs(host, ours, theirs):
     """(median of ours, median of theirs, median of the ratios theirs to ours), in turns."""
-    pairs = []
-    for number in range(host.pairs):
-        if number % 2:
-            other = theirs()
-            pairs.append((ours(), other))
-        else:
-            pairs.append((ours(), theirs()))
+    seconds = rows.by_turns(host.pairs, "seconds", ours=ours, theirs=theirs)
     return (
-        statistics.median(a for a, _ in pairs),
-        statistics.median(b for _, b in pairs),
-        statistics.median(b / a for a, b in pairs),
+        statistics.median(seconds["ours"]),
+        statistics.median(seconds["theirs"]),
+        statistics.median(rows.divided(seconds["theirs"], seconds["ours"])),
     )
 
 
@@ -103,7 +99,7 @@ def arena_row(host):
 
     def ours():
         words = ["all_reduce", "--in-place", "-b", "64M", "--device", "cuda", "--json", "--check", "0"]
-        return json.loads(host.run(1, host.folder / "bin" / "shoalperf", *words))["time_us"] / 1e6
+        return host.run(1, host.folder / "bin" / "shoalperf", *words)["time_us"] / 1e6
 
     mine, plain, ratio = median_of_pairs(host, ours, host.copies_s)
     return f"{SIZE / mine / 1e9:.1f} GB/s each way, plain copies {SIZE / plain / 1e9:.1f}: {ratio:.2f}", ratio >= 0.9
@@ -150,26 +146,43 @@ ROWS = [
 ]
 
 
+def default_folder():
+    """The bundle that this file is in, or the tree's build."""
+    top = HERE.parents[1]
+    return top if (top / "bin").exists() else top / "build"
+
+
+def table_print(host, strict):
+    """Row after row; the exit status."""
+    bad = False
+    print("| what | to reach | measured | |\n|---|---|---|---|", flush=True)
+    for what, target, measure in ROWS:
+        verdict = ""
+        try:
+            text, reached = measure(host)
+            verdict = "reached" if reached else "MISSED"
+            bad = bad or (strict and not reached)
+        except peers.Missing as why:
+            text = f"skipped: {why}"
+        except Exception as error:  # whatever it is: the other rows are measured
+            text = "failed: " + " ".join(str(error).split() or [repr(error)])
+            bad = True
+        print(f"| {what} | {target} | {text} | {verdict} |", flush=True)
+    return 1 if bad else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", default=HERE.parents[1])
+    parser.add_argument("folder", nargs="?", default=default_folder())
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--strict", action="store_true")
     options = parser.parse_args()
     host = Host(options.folder, options.pairs)
     reason = host.why_not()
     if reason:
         print(f"SKIP bench-gpu: {reason}")
         return 0
-    print("| what | to reach | measured | |\n|---|---|---|---|", flush=True)
-    for what, target, measure in ROWS:
-        try:
-            text, reached = measure(host)
-            print(f"| {what} | {target} | {text} | {'reached' if reached else 'MISSED'} |", flush=True)
-        except Skip as why:
-            print(f"| {what} | {target} | skipped: {why} | |", flush=True)
-        except (RuntimeError, subprocess.SubprocessError) as error:
-            print(f"| {what} | {target} | failed: {error} | |", flush=True)
-    return 0
+    return table_print(host, options.strict)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import time
 import uuid
 
 TIMEOUT_S = 600
-PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's torch
+PYTHON = sys.executable  # runs Gloo's ranks
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 

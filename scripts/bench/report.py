@@ -30,7 +30,7 @@ def machine():
         "processor": model, "cores": os.cpu_count(), "memory_GiB": round(memory_KiB / (1 << 20), 1),
         "kernel": platform.release(),
         "load_average_before": os.getloadavg()[0],
-        "commit": first_line(["git", "describe", "--always", "--dirty"]),
+        "commit": first_line(["git", "-C", peers.HERE, "describe", "--always", "--dirty"]),
         "torch": first_line([peers.PYTHON, "-c", "import torch; print(torch.__version__)"]),
         "open_mpi": first_line(["mpirun", "--version"]),
     }
@@ -77,7 +77,8 @@ def as_markdown(results, about, pairs, plot):
         f"{about['cores']} cores of {about['processor']}, {about['memory_GiB']} GiB, "
         f"Linux {about['kernel']}, load average {about['load_average_before']:.1f} before the run; "
         f"shoal {about['commit']}, torch {about['torch']} (Gloo), {about['open_mpi']}.", "",
-        f"Medians of {pairs} pairs, measured by turns; least and greatest in brackets.", "",
+        f"Medians of {pairs} pairs, measured by turns (of heap and descriptors one run each); least and "
+        "greatest in brackets.", "",
         "| row | what | figure | target | measured | |", "|---|---|---|---|---|---|",
         *map(table_line, results), ""]
     verdicts = [measured(result)[1] for result in results]

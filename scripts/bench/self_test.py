@@ -1,4 +1,6 @@
 """Tests the benchmark itself: bounds, turns, medians, table, picture, and how failures are told."""
+import contextlib
+import io
 import json
 import math
 import os
@@ -9,6 +11,7 @@ import unittest
 import xml.etree.ElementTree
 
 import bench
+import gpu
 import peers
 import plot
 import report
@@ -152,13 +155,39 @@ class Running(unittest.TestCase):
             raise peers.Missing("no peer")
             yield
 
+        def odd(_tools, _pairs):
+            yield rows.Result("1", "what", "figure", 1.0, True, [1 / 0])
+
         kept = dict(rows.ROWS)
         try:
-            for row, expected in ((failing, ("failed: it broke", True)), (missing, ("no peer", False))):
+            for row, expected in ((failing, ("failed: it broke", True)), (missing, ("no peer", False)),
+                                  (odd, ("failed: ZeroDivisionError('division by zero')", True))):
                 rows.ROWS["1"] = row
                 options = bench.options_parse(["--rows", "1"])
-                results, failed = bench.rows_measure(None, options)
+                with contextlib.redirect_stderr(io.StringIO()):
+                    results, failed = bench.rows_measure(None, options)
                 self.assertEqual((results[0].skipped, failed), expected)
+        finally:
+            rows.ROWS.update(kept)
+
+    def test_what_is_measured_is_written_row_by_row(self):
+        """Also when the program is ended in the middle."""
+        def good(_tools, _pairs):
+            yield rows.Result("1", "what", "figure", 1.0, True, [2.0])
+
+        def ended(_tools, _pairs):
+            raise KeyboardInterrupt
+            yield
+
+        kept = dict(rows.ROWS)
+        rows.ROWS.update({"1": good, "2": ended})
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                os.mkdir(os.path.join(folder, "bench"))
+                with self.assertRaises(KeyboardInterrupt):
+                    bench.main(["--build", folder, "--rows", "1,2"])
+                with open(os.path.join(folder, "bench", "bench.json"), encoding="utf-8") as file:
+                    self.assertEqual([row["median"] for row in json.load(file)["rows"]], [2.0])
         finally:
             rows.ROWS.update(kept)
 
@@ -237,6 +266,51 @@ class Models(unittest.TestCase):
         self.assertEqual([report.measured(result)[1] for result in results], [False, False])
         self.assertEqual(asked[0], ((4, 0, "1gbit"), "resnet50", "float", 1e8, 3, 25))
         self.assertEqual(asked[3], ((4, 0, "1gbit"), "bert_large", "bfloat16", 1e8, 1, 6))
+
+
+class Gpu(unittest.TestCase):
+    """gpu.py with stand-ins for the GPU and the programs."""
+
+    def table(self, measure, strict=False):
+        kept, gpu.ROWS = gpu.ROWS, [("what", "target", measure), ("next", "target", lambda host: ("1", True))]
+        try:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                status = gpu.table_print(None, strict)
+        finally:
+            gpu.ROWS = kept
+        lines = printed.getvalue().splitlines()
+        self.assertEqual(lines[-1], "| next | target | 1 | reached |")
+        return status, lines[-2]
+
+    def test_what_failed_is_told_by_the_status(self):
+        def fails(error):
+            def measure(_host):
+                raise error
+            return measure
+
+        self.assertEqual(self.table(lambda host: ("2", True)), (0, "| what | target | 2 | reached |"))
+        missed = (lambda host: ("2", False)), "| what | target | 2 | MISSED |"
+        self.assertEqual(self.table(missed[0]), (0, missed[1]))
+        self.assertEqual(self.table(missed[0], strict=True), (1, missed[1]))
+        self.assertEqual(self.table(fails(peers.Missing("no torch"))),
+                         (0, "| what | target | skipped: no torch |  |"))
+        for error, text in ((peers.Failed("exit code 1:\nmore"), "exit code 1: more"),
+                            (IndexError(), "IndexError()")):
+            self.assertEqual(self.table(fails(error)), (1, f"| what | target | failed: {text} |  |"))
+
+    def test_programs(self):
+        """What shoalrun starts gets the library and the package; its last line of JSON counts."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "bin"))
+            program = os.path.join(folder, "bin", "shoalrun")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write('#!/bin/sh\n[ "$6" = silent ] && exit\necho \'{"n": 1}\'\n'
+                           'printf \'{"lib": "%s"}\\n\' "$SHOAL_LIBRARY"\n')
+            os.chmod(program, 0o755)
+            host = gpu.Host(folder, 2)
+            self.assertEqual(host.run(1, "any"), {"lib": str(host.folder / "lib" / "libshoal.so")})
+            with self.assertRaisesRegex(peers.Failed, "it says nothing"):
+                host.run(1, "silent")
 
 
 class Scale(unittest.TestCase):

@@ -1,8 +1,9 @@
 /* A bundle: moved to another place, it runs with the libraries that are in it. Whether there is a
- * GPU is asked by the script that is in it too. */
+ * GPU is asked by the script that is in it too, and the examples find what they read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
@@ -14,6 +15,8 @@
 #else
 #define SANITIZED 0
 #endif
+
+#define PYTHON "/usr/bin/python3" /* the system's, which may have torch */
 
 /* Output of a command that must end well, or NULL; the caller frees it. */
 static char *output_of(const char *const *argv)
@@ -47,6 +50,30 @@ static char *in(const char *folder, const char *name)
     return path;
 }
 
+/* What somebody else has put there is left alone, also where it looks like a place for programs. */
+START_TEST(test_a_folder_of_others)
+{
+    char *own = suite_make_directory();
+    char *other = in(own, "other"), *programs = in(own, "other/bin");
+    char *file = in(own, "other/bin/theirs");
+    ck_assert_int_eq(mkdir(other, 0755), 0);
+    ck_assert_int_eq(mkdir(programs, 0755), 0);
+    FILE *made = fopen(file, "wxe");
+    ck_assert_ptr_nonnull(made);
+    fclose(made);
+    const char *argv[] = {TEST_SOURCE_DIR "/scripts/bundle.sh", TEST_BUILD_DIR, other, NULL};
+    struct process *process = process_run(argv);
+    ck_assert_int_eq(process_wait(process, 240000), 1);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "is there and no bundle"));
+    process_free(process);
+    ck_assert_int_eq(access(file, F_OK), 0);
+    free(file);
+    free(programs);
+    free(other);
+    suite_remove_directory(own);
+}
+END_TEST
+
 /* Every library but the system's own comes out of the bundle. */
 static void check_libraries(const char *folder, const char *program)
 {
@@ -70,14 +97,31 @@ static void check_libraries(const char *folder, const char *program)
     free(path);
 }
 
-START_TEST(test_bundle)
+/* Made once for all tests; NULL: a sanitized build needs libraries that no bundle has. */
+static char *directory, *folder;
+
+static void setup(void)
 {
-    if (SANITIZED) {
-        suite_skip("bundle", "a sanitized build needs libraries that no bundle has");
+    if (SANITIZED)
+        return;
+    directory = suite_make_directory();
+    folder = make_bundle(directory);
+}
+
+static void teardown(void)
+{
+    free(folder);
+    if (directory)
+        suite_remove_directory(directory);
+}
+
+START_TEST(test_programs)
+{
+    if (!folder) {
+        suite_skip("programs of the bundle",
+                   "a sanitized build needs libraries that no bundle has");
         return;
     }
-    char *directory = suite_make_directory();
-    char *folder = make_bundle(directory);
     check_libraries(folder, "bin/shoald");
     check_libraries(folder, "bin/shoalperf");
     check_libraries(folder, "lib/libshoal.so");
@@ -99,13 +143,55 @@ START_TEST(test_bundle)
         text = output_of(argv);
         ck_assert_ptr_nonnull(strstr(text, "SKIP check-gpu: GPU 0: no CUDA driver"));
         free(text);
+        char *bench = in(folder, "share/shoal/gpu.py");
+        const char *measure[] = {PYTHON, "-B", bench, NULL};
+        text = output_of(measure);
+        ck_assert_ptr_nonnull(strstr(text, "SKIP bench-gpu: GPU 0: no CUDA driver"));
+        free(text);
+        free(bench);
     }
     free(run);
     free(perf);
     free(digits);
     free(check);
-    free(folder);
-    suite_remove_directory(directory);
+}
+END_TEST
+
+/* As check-gpu.sh starts them; the package and what they read are in the bundle alone. */
+START_TEST(test_examples)
+{
+    static const char *const scripts[] = {"python/examples/digits_ddp.py",
+                                          "python/examples/transformer_ddp.py"};
+    const char *probe[] = {PYTHON, "-c", "import torch.distributed as d; assert d.is_available()",
+                           NULL};
+    if (!folder) {
+        suite_skip("examples of the bundle",
+                   "a sanitized build needs libraries that no bundle has");
+        return;
+    }
+    struct process *process = process_run(probe);
+    int code = process_wait(process, 240000);
+    process_free(process);
+    if (code != 0) {
+        suite_skip("examples of the bundle", PYTHON " has no torch");
+        return;
+    }
+    char *run = in(folder, "bin/shoalrun"), *package = in(folder, "python");
+    char *library = in(folder, "lib/libshoal.so");
+    setenv("PYTHONPATH", package, 1);
+    setenv("SHOAL_LIBRARY", library, 1);
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+        char *script = in(folder, scripts[i]);
+        const char *train[] = {run,    "--timeout", "200",  "-n",      "1", "--",
+                               PYTHON, "-B",        script, "--steps", "2", NULL};
+        char *text = output_of(train);
+        ck_assert_ptr_nonnull(strstr(text, "{\"backend\": \"shoal\", \"losses\": ["));
+        free(text);
+        free(script);
+    }
+    free(run);
+    free(package);
+    free(library);
 }
 END_TEST
 
@@ -114,7 +200,10 @@ int main(void)
     Suite *suite = suite_create("bundle");
     TCase *core = tcase_create("core");
     tcase_set_timeout(core, 280);
-    tcase_add_test(core, test_bundle);
+    tcase_add_unchecked_fixture(core, setup, teardown);
+    tcase_add_test(core, test_programs);
+    tcase_add_test(core, test_examples);
+    tcase_add_test(core, test_a_folder_of_others);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }

@@ -1,15 +1,46 @@
 #include "tests/lib/suite.h"
 
 #include <ftw.h>
+#include <glob.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+/* The program, of whose tests each is a process: folders have its number in their names. */
+static pid_t program;
+
+static const char *directories_parent(void)
+{
+    const char *parent = getenv("TMPDIR");
+    return parent ? parent : "/tmp";
+}
+
+static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *place)
+{
+    (void)status, (void)type, (void)place;
+    return remove(path);
+}
+
+/* Of tests that have failed: their processes end at once. */
+static void directories_remove(void)
+{
+    char pattern[4096];
+    glob_t left;
+    snprintf(pattern, sizeof(pattern), "%s/shoal-test-%d-??????", directories_parent(),
+             (int)program);
+    if (glob(pattern, 0, NULL, &left) == 0)
+        for (size_t i = 0; i < left.gl_pathc; i++)
+            nftw(left.gl_pathv[i], remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    globfree(&left);
+}
+
 int suite_main(Suite *suite)
 {
     SRunner *runner = srunner_create(suite);
+    program = getpid();
     srunner_run_all(runner, CK_NORMAL);
+    directories_remove();
     int failed = srunner_ntests_failed(runner);
     int run = srunner_ntests_run(runner);
     srunner_free(runner);
@@ -31,19 +62,12 @@ void suite_skip(const char *name, const char *reason, ...)
 
 char *suite_make_directory(void)
 {
-    const char *parent = getenv("TMPDIR");
     char *directory = NULL;
-    if (asprintf(&directory, "%s/shoal-test-XXXXXX", parent ? parent : "/tmp") < 0)
+    if (asprintf(&directory, "%s/shoal-test-%d-XXXXXX", directories_parent(), (int)program) < 0)
         abort();
     if (!mkdtemp(directory))
         abort();
     return directory;
-}
-
-static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *place)
-{
-    (void)status, (void)type, (void)place;
-    return remove(path);
 }
 
 void suite_remove_directory(char *directory)

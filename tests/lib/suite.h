@@ -11,7 +11,8 @@ int suite_main(Suite *suite);
 void suite_skip(const char *name, const char *reason, ...) __attribute__((format(printf, 2, 3)));
 
 /* A folder of this test's own under TMPDIR or /tmp; removed with everything in it by
- * suite_remove_directory. The caller frees the string. */
+ * suite_remove_directory, or when the program ends, if the test has failed before. The caller frees
+ * the string. */
 char *suite_make_directory(void);
 void suite_remove_directory(char *directory);
 

@@ -473,6 +473,26 @@ def test_coalesced():
         assert outputs[other][0].tolist() == [other] * 2 and outputs[other][1].tolist() == [5] * 3
 
 
+def test_a_batch_of_which_one_is_refused():
+    import shoal
+
+    short, ones = torch.ones(3, dtype=torch.int16), torch.ones(1000)
+    for _ in range(2):
+        group()._start_coalescing()
+        work = dist.all_reduce(ones, group=group(), async_op=True)
+        ranks.raises(shoal.InvalidError, lambda: dist.all_reduce(short, group=group()))
+        work.wait()
+    # torch does not end a batch in which something was raised: what follows is none of it.
+    dist.all_reduce(torch.ones(5), group=group())
+    assert group()._coalescing is None
+    error = ranks.raises(shoal.StateError, group()._end_coalescing)
+    assert "int16" in str(error), error
+    group()._start_coalescing()
+    dist.all_reduce(ones, group=group(), async_op=True)
+    group()._end_coalescing().wait()
+    assert torch.all(ones == dist.get_world_size() ** 3)
+
+
 def test_wrong_arguments_harm_nobody():
     import shoal
 

@@ -3,6 +3,7 @@ wrapper): the same parameters after the same steps."""
 
 import contextlib
 import gc
+import inspect
 
 import ranks
 import shoal.torch
@@ -190,6 +191,50 @@ def test_what_it_does_not_take():
     assert "not of shoal" in str(raised)
     wrapped = shoal.torch.DistributedDataParallel(torch.nn.Linear(2, 2))
     ranks.raises(shoal.UnsupportedError, lambda: wrapped.register_comm_hook(None, None))
+
+
+def test_parameters_that_nobody_looks_for():
+    """Without find_unused_parameters: zero, where torch's raises in the next step."""
+    wrapped = shoal.torch.DistributedDataParallel(Model())
+    for step in range(2):
+        one_backward(wrapped, step)
+        assert torch.all(wrapped.module.never.weight.grad == 0)
+
+
+def test_arguments_of_torchs_class():
+    """Of any version of it, by name, with their defaults; torch's of here takes the rest of them."""
+    linear = torch.nn.Linear(2, 2)
+    later = {
+        "bucket_cap_mb": None,
+        "delay_all_reduce_named_params": None,
+        "device_mesh": None,
+        "mixed_precision": None,
+        "param_to_hook_all_reduce": None,
+        "skip_all_reduce_unused_params": False,
+    }
+    here = {
+        name: parameter.default
+        for name, parameter in inspect.signature(TorchWrapper).parameters.items()
+        if name != "module"
+    }
+    for arguments in (later, here):
+        wrapped = shoal.torch.DistributedDataParallel(linear, **arguments)
+        wrapped(torch.ones(1, 2)).sum().backward()
+        assert torch.all(linear.weight.grad == 1)
+        del wrapped
+        linear.zero_grad(set_to_none=True)
+    for name in set(later) - {"bucket_cap_mb"}:
+        error = ranks.raises(
+            shoal.UnsupportedError,
+            lambda name=name: shoal.torch.DistributedDataParallel(linear, **{name: object()}),
+        )
+        assert name in str(error), error
+    ranks.raises(TypeError, lambda: shoal.torch.DistributedDataParallel(linear, bucket_cap=1))
+    torch.manual_seed(dist.get_rank())
+    mine = torch.nn.Linear(2, 2)
+    before = mine.weight.detach().clone()
+    shoal.torch.DistributedDataParallel(mine, init_sync=False)
+    assert torch.equal(mine.weight, before)  # nobody has sent it rank 0's
 
 
 def test_after_the_group_is_destroyed():

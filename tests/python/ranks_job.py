@@ -10,6 +10,8 @@ import shoal
 import shoal.torch  # noqa: F401
 import torch
 import torch.distributed as dist
+from shoal import library
+from shoal.torch import _daemon
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -111,6 +113,58 @@ def death_in_backward():
             say("ERROR", type(error).__name__, error)
 
 
+def fail_to_open():
+    """A job that cannot be opened, in a process that goes on."""
+    started = _daemon.EmbeddedDaemon.start
+
+    def start_and_say(daemon, roster):
+        started(daemon, roster)
+        say("FOLDER", daemon.folder)
+
+    def refuse(*arguments, **options):
+        raise shoal.RefusedError("not this one")
+
+    _daemon.EmbeddedDaemon.start, library.Job = start_and_say, refuse
+    try:
+        start()
+    except shoal.RefusedError as error:
+        say("ERROR", type(error).__name__, error)
+    signal.pause()
+
+
+def stay():
+    """The first rank ends, the others do not."""
+    start()
+    say("SOCKET", dist.GroupMember.WORLD.session.place.socket_path)
+    if RANK > 0:
+        signal.pause()
+
+
+def lose_the_thread():
+    """What completes operations that nobody waits for in Python ends by an exception."""
+    start()
+    pending = torch.ones(5)
+    session, store = dist.GroupMember.WORLD.session, dist.distributed_c10d._get_default_store()
+    if RANK == 0:
+
+        def clear_completions():
+            raise shoal.SystemCallError("no more")
+
+        session.job.clear_completions = clear_completions
+        future = dist.all_reduce(pending, async_op=True).get_future()
+        store.set("started", "yes")
+        for wait in (future.wait, lambda: dist.all_reduce(torch.ones(1))):
+            try:
+                wait()
+            except RuntimeError as error:
+                say("ERROR", str(error).replace("\n", " "))
+        store.set("seen", "yes")
+    else:
+        store.wait(["started"])
+        dist.all_reduce(pending)
+        store.wait(["seen"])
+
+
 def resident_bytes(pid):
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -158,5 +212,8 @@ if __name__ == "__main__":
         "leave_early": leave_early,
         "death": death,
         "death_in_backward": death_in_backward,
+        "fail_to_open": fail_to_open,
+        "lose_the_thread": lose_the_thread,
         "many_steps": many_steps,
+        "stay": stay,
     }[sys.argv[1]]()

@@ -32,7 +32,6 @@ class DataParallel(suite.RanksCase):
 
 
 
-
 def names_of(script):
     return [name for name in suite.names_of(script) if name not in NOT_ON_A_DEVICE]
 

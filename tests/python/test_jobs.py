@@ -75,6 +75,27 @@ class EmbeddedDaemon(unittest.TestCase):
         (said,) = found(r"^ERROR TimeoutError (.*)", text)
         self.assertIn("rank 2 has not joined within 2 s", said)
 
+    def test_a_job_that_cannot_be_opened(self):
+        """Its daemon ends, though the process that has started it goes on."""
+        rank = start(self, 1, "fail_to_open").processes[0]
+        lines = [rank.stdout.readline() for _ in range(2)]
+        self.assertEqual(found(r"^ERROR (\w+)", lines[1]), ["RefusedError"], lines)
+        (folder,) = found(r"^FOLDER (.*)", lines[0])
+        wait_for_daemons([folder])
+        self.assertFalse(os.path.exists(folder), "the daemon's folder is left")
+        self.assertIsNone(rank.poll())
+
+    def test_who_reads_a_ranks_output_is_not_held(self):
+        """When the rank that has started the daemon ends, so does what it says; the daemon goes on."""
+        ranks = start(self, 2, "stay")
+        text = ranks.processes[0].communicate(timeout=suite.LIMIT_S / 2)[0]
+        self.assertEqual(ranks.processes[0].returncode, 0, text)
+        self.assertIsNone(ranks.processes[1].poll())
+        folders = [os.path.dirname(path) for path in found(r"^SOCKET (.*)", text)]
+        self.assertTrue(os.path.exists(folders[0]))
+        ranks.processes[1].kill()
+        wait_for_daemons(folders)
+
     def lonely_library(self):
         import shutil
         import tempfile
@@ -106,6 +127,15 @@ class Failure(unittest.TestCase):
         for code, text in finished[:2]:
             self.assertEqual(code, 0, text)
             self.assertIn("rank lost: rank 2", text)
+
+    def test_the_thread_that_completes_operations_ends(self):
+        """Whoever waits in C++, without a timeout, hears of it; so does the next call."""
+        finished = start(self, 2, "lose_the_thread").wait()
+        self.assertEqual([code for code, _ in finished], [0, 0], finished)
+        said = found(r"ERROR (.*)", finished[0][1])  # what Python says of the thread goes between
+        self.assertEqual(len(said), 2, finished[0][1])
+        for text in said:
+            self.assertIn("the thread shoal-completions has ended: SystemCallError('no more')", text)
 
     def test_the_first_rank_ends_first(self):
         self.check_lost(start(self, 3, "leave_early", "politely").wait(), 0, 1)

@@ -105,6 +105,31 @@ class Installation(unittest.TestCase):
         self.assertIn(f'version = "{__version__}"', project)
 
 
+class TorchsOwn(unittest.TestCase):
+    """What make check-torch counts."""
+
+    def test_what_is_worse_than_on_gloo(self):
+        import contextlib
+        import io
+
+        import torch_own
+
+        gloo = {"test_a": ("passed", ""), "test_b": ("failed", "ValueError: b"), "test_c": ("skipped", "")}
+        for changed, bad in (
+            ({}, 0),
+            ({"test_c": ("passed", "")}, 0),
+            ({"test_a": ("failed", "x")}, 1),
+            ({"test_a": ("skipped", "x"), "test_b": ("skipped", "")}, 2),
+            ({"test_d": ("failed", "gloo has it not")}, 1),
+        ):
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.assertEqual(torch_own.compare({**gloo, **changed}, gloo), bad, changed)
+        del gloo["test_b"], gloo["test_c"]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual(torch_own.compare({}, gloo), 1)
+        self.assertIn("test_a: missing; on gloo passed", said.getvalue())
+
+
 class Errors(unittest.TestCase):
     def test_a_class_for_each_code(self):
         """The codes of shoal.h, as it has them."""
@@ -173,6 +198,7 @@ class Environment(unittest.TestCase):
             "gpu7": "gpu7",
             "a,b": "a",
             "n[1,5]x,m": "n1x",
+            "rack[1-2]node[03-04],n": "rack1node03",
             "": "",
         }.items():
             self.assertEqual(_launch.first_host(hosts), first)
@@ -211,6 +237,35 @@ class Environment(unittest.TestCase):
         _launch._fill_in_sagemaker()
         self.assertEqual(os.environ["MASTER_ADDR"], "algo-1")
         self.assertEqual(_hosts.own_address(), "127.0.0.1")
+
+    def test_a_description_that_cannot_be_read(self):
+        from shoal.torch import _hosts
+
+        path = temporary_folder(self) / "resourceconfig.json"
+        before, _hosts.RESOURCE_CONFIG = _hosts.RESOURCE_CONFIG, path
+        self.addCleanup(setattr, _hosts, "RESOURCE_CONFIG", before)
+        self.assertEqual(_hosts.resource_config(), {})  # none is no reason for words
+        for text in ('{"hosts": ["al', "\xff\xfe"):
+            path.write_text(text, encoding="latin-1")
+            with self.assertWarnsRegex(UserWarning, "resourceconfig.json cannot be read"):
+                self.assertEqual(_hosts.resource_config(), {})
+        path.write_text("[]")
+        self.assertEqual(_hosts.resource_config(), {})
+
+    def test_a_folder_for_stores(self):
+        from shoal.torch import _launch
+
+        folder = temporary_folder(self)
+        self.assertEqual(_launch._own_folder(folder / "made"), folder / "made")
+        self.assertEqual((folder / "made").stat().st_mode & 0o777, 0o700)
+        self.assertEqual(_launch._own_folder(folder / "made"), folder / "made")
+        (folder / "open").mkdir()
+        (folder / "open").chmod(0o777)
+        (folder / "link").symlink_to(folder / "made")
+        (folder / "file").touch()
+        for name in ("open", "link", "file"):
+            with self.assertRaisesRegex(RuntimeError, f"{name} is not a folder of this user's alone"):
+                _launch._own_folder(folder / name)
 
     def test_an_interface_that_is_not_there(self):
         from shoal import InvalidError

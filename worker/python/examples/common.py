@@ -11,15 +11,25 @@ import pathlib
 import torch
 import torch.distributed as dist
 
-TREE = pathlib.Path(__file__).resolve().parents[3]
+
+def find(path):
+    """A file of shoal's tree, named from its top; a bundle has it in share/shoal."""
+    for folder in pathlib.Path(__file__).resolve().parents:
+        for place in (folder / path, folder / "share" / "shoal" / pathlib.Path(path).name):
+            if place.exists():
+                return place
+    raise FileNotFoundError(f"{path}: in no folder above {__file__}, nor is its share/shoal")
 
 
-def start(description):
-    """Options, then the process group; returns (options, rank, number of ranks)."""
+def start(description, **switches):
+    """Options, then the process group; returns (options, rank, number of ranks). switches: what an
+    example may be told besides, name=help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", default="shoal", help="shoal (the default) or gloo")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda, where it can")
+    for name, text in switches.items():
+        parser.add_argument("--" + name.replace("_", "-"), action="store_true", help=text)
     options = parser.parse_args()
     options.device = _device(options.device)
     # Only this line and the name of the backend are shoal's.
@@ -76,8 +86,8 @@ class TextModel(torch.nn.Module):
 
 
 def text_batches(rank, size, steps, batch=8, length=32):
-    """Batches of (characters, next characters) out of the tree's LICENSE, different on each rank."""
-    text = (TREE / "LICENSE").read_bytes()
+    """Batches of (characters, next characters) out of shoal's LICENSE, different on each rank."""
+    text = find("LICENSE").read_bytes()
     characters = torch.tensor(list(text), dtype=torch.int64).clamp_(0, 127)
     generator = torch.Generator().manual_seed(7)
     for _ in range(steps):
@@ -88,5 +98,3 @@ def text_batches(rank, size, steps, batch=8, length=32):
 
 def text_loss(model, inputs, targets):
     return torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-
-

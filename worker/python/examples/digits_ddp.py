@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def load():
     """Rows of 64 grey values and a digit."""
-    lines = (common.TREE / "worker/examples/digits/digits.csv").read_text().split()
+    lines = common.find("worker/examples/digits/digits.csv").read_text().split()
     table = torch.tensor([[int(value) for value in line.split(",")] for line in lines])
     return table[:, :64].float() / 16, table[:, 64]
 

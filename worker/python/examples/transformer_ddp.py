@@ -4,24 +4,24 @@
     shoalrun -n 4 -- python3 transformer_ddp.py --zero-copy [--device cuda]
 """
 
-import sys
-
 import common
 import torch
 
 
 def main():
-    zero_copy, hook = ("--zero-copy" in sys.argv, "--hook" in sys.argv)
-    sys.argv = [word for word in sys.argv if word not in ("--zero-copy", "--hook")]
-    options, rank, size = common.start(__doc__.splitlines()[0])
+    options, rank, size = common.start(
+        "A small language model, data-parallel.",
+        zero_copy="shoal's own DistributedDataParallel",
+        hook="shoal's communication hook for torch's",
+    )
     import shoal.torch
 
     text_model = common.TextModel().to(options.device)
-    if zero_copy:
+    if options.zero_copy:
         model = shoal.torch.DistributedDataParallel(text_model)
     else:
         model = torch.nn.parallel.DistributedDataParallel(text_model)
-    if hook:
+    if options.hook:
         model.register_comm_hook(None, shoal.torch.allreduce_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

@@ -5,7 +5,6 @@ replicates across them (HYBRID_SHARD).
 """
 
 import functools
-import sys
 
 import common
 import torch
@@ -15,11 +14,12 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 
 def main():
-    hybrid = "--hybrid" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--hybrid"]
-    options, rank, size = common.start(__doc__.splitlines()[0])
+    options, rank, size = common.start(
+        "A small language model, fully sharded (FSDP; torch 2).",
+        hybrid="shard inside pairs of ranks, replicate across them (HYBRID_SHARD)",
+    )
     arguments = {"sharding_strategy": ShardingStrategy.FULL_SHARD}
-    if hybrid:
+    if options.hybrid:
         pairs = [dist.new_group([i, i + 1]) for i in range(0, size, 2)]
         across = [dist.new_group(list(range(i, size, 2))) for i in range(2)]
         arguments = {

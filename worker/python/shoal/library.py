@@ -11,11 +11,10 @@ import sys
 
 from shoal import errors
 
-OK, EAGAIN, ETIMEOUT = 0, -12, -3
+EAGAIN, ETIMEOUT = -12, -3
 
 F32, F64, F16, BF16, I8, U8, I32, I64 = range(8)
 SUM, AVG, PROD, MIN, MAX, BAND, BOR, BXOR = range(8)
-DTYPE_BYTES = {F32: 4, F64: 8, F16: 2, BF16: 2, I8: 1, U8: 1, I32: 4, I64: 8}
 
 _int, _size, _pointer, _text = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
 
@@ -91,9 +90,6 @@ _DECLARATIONS = {
     "shoal_group_close": (_int, [_pointer]),
     "shoal_group_rank": (_int, [_pointer]),
     "shoal_group_size": (_int, [_pointer]),
-    "shoal_group_set_priority": (_int, [_pointer, ctypes.c_uint32]),
-    "shoal_alloc": (_pointer, [_pointer, _size]),
-    "shoal_free": (None, [_pointer, _pointer]),
     "shoal_all_reduce": (_int, [_pointer, _pointer, _pointer, _size, _int, _int, _pointer]),
     "shoal_reduce": (_int, [_pointer, _pointer, _pointer, _size, _int, _int, _int, _pointer]),
     "shoal_broadcast": (_int, [_pointer, _pointer, _size, _int, _int, _pointer]),
@@ -259,17 +255,6 @@ class Job:
 
     def clear_completions(self):
         self.library.call(self.library.c.shoal_completions_clear, self.handle)
-
-    def allocate(self, byte_count):
-        """Address of memory in the arena; freed with free(), or with the job."""
-        address = self.library.c.shoal_alloc(self.handle, byte_count)
-        if not address:
-            raise self.library.error(errors.OutOfMemoryError.code)
-        return address
-
-    def free(self, address):
-        if self.handle is not None:
-            self.library.c.shoal_free(self.handle, address)
 
 
 class Group:

@@ -5,11 +5,15 @@ they use and what must follow them. It returns nothing and waits for nothing. Re
 operation complete in the order in which they were added.
 """
 
+import time
+
 import torch
 from torch.distributed import ReduceOp
 
 from shoal import errors, library
 from shoal.torch import _tensors
+
+SLICE_MS = 200  # so often a wait looks for signals such as Ctrl-C, and at its deadline
 
 
 def all_reduce(group, operation, tensor, op):
@@ -38,9 +42,10 @@ def all_reduce_sparse(group, operation, tensor, op):
     request = group.all_reduce(
         counts.data_ptr(), counts.data_ptr(), group.size, library.I64, library.SUM
     )
-    if not request.wait(max(1, int(operation.timeout_s * 1000))):
-        operation.add(request, counts)
-        raise errors.TimeoutError(f"timed out: {operation.name}")
+    while not request.wait(SLICE_MS):
+        if time.monotonic() >= operation.deadline:
+            operation.add(request, counts)
+            raise errors.TimeoutError(f"timed out: {operation.name}")
     indices = [mine.indices().new_empty((mine.sparse_dim(), count)) for count in counts.tolist()]
     values = [mine.values().new_empty((count, *mine.values().shape[1:])) for count in counts.tolist()]
     all_gather(group, operation, indices, mine.indices())

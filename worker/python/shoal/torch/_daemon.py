@@ -17,10 +17,11 @@ from shoal import errors, library
 from shoal.torch import _hosts
 
 LOG_TAIL_BYTES = 2000
-# Not waited for by this process, which may end first; out of reach of its terminal's signals.
+# Not waited for by this process, which may end first; out of reach of its terminal's signals, and
+# with nothing of its output, whose reader may wait for the end.
 _SHELL = """
 trap '' INT TERM HUP QUIT
-("$@" >"$SHOAL_FOLDER/shoald.log" 2>&1 </dev/null; rm -rf -- "$SHOAL_FOLDER") &
+("$@" >"$SHOAL_FOLDER/shoald.log" 2>&1; rm -rf -- "$SHOAL_FOLDER") </dev/null >/dev/null 2>&1 &
 """
 
 

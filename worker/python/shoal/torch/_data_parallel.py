@@ -3,7 +3,8 @@
 A parameter's .grad is a view of its place in a fusion buffer, so that the backward pass writes the
 gradient where the daemon reads it, in the arena, and the average comes back to the same place. A
 buffer is sent as soon as its gradients are there, while the backward pass goes on. On a GPU the
-buffers are in its memory, and a full one is copied as a whole; the host waits in the first step only.
+buffers are in its memory, and a full one is copied as a whole; the host waits in the first step, and,
+with find_unused_parameters, in each one.
 """
 
 import contextlib
@@ -21,6 +22,15 @@ from shoal import errors, library
 from shoal.torch import _process_group, _streams, _tensors
 
 SLICE_MS = 500  # so often a wait looks for signals such as Ctrl-C
+_BUCKET_MIB = 25  # as torch has it
+# Arguments of torch's class in versions after 1.13 that ask for something that is not done here.
+_REFUSED = (
+    "delay_all_reduce_named_params",
+    "device_mesh",
+    "mixed_precision",
+    "param_to_hook_all_reduce",
+    "skip_all_reduce_unused_params",
+)
 
 
 def _our_group(process_group):
@@ -66,6 +76,7 @@ class _Gradients:
             device_memory=None if self.memory is None else self.memory.data_ptr(),
         )
         self.begun, self.stream = False, None  # of a step on a device
+        self.placed = False  # for good: the first step decides on the order in the buffers
         self.views = []
         self.make_views()
 
@@ -130,6 +141,9 @@ class _Gradients:
                 self.group._fail(error)
                 raise error
         self.begun = False
+        if self.placed:
+            return
+        self.placed = True
         attached = [self.attached(index) for index in range(len(self.parameters))]
         self.make_views()
         for index, parameter in enumerate(self.parameters):
@@ -167,8 +181,10 @@ class DistributedDataParallel(torch.nn.Module):
 
     After backward() each parameter's .grad holds the average over the ranks. Gradients accumulate
     over backward passes inside no_sync(). A parameter that a rank has not used counts as zero
-    there; with find_unused_parameters one that no rank has used keeps the .grad that it had.
-    Other arguments of torch's class are accepted where they mean nothing here.
+    there; with find_unused_parameters one that no rank has used keeps the .grad that it had, and
+    without, where torch's class raises, its .grad is zero.
+    The arguments are those of torch's class of any version. What has no meaning here is accepted,
+    what asks for something else is refused.
     """
 
     def __init__(
@@ -179,13 +195,21 @@ class DistributedDataParallel(torch.nn.Module):
         dim=0,
         broadcast_buffers=True,
         process_group=None,
-        bucket_cap_mb=25,
+        bucket_cap_mb=None,
         find_unused_parameters=False,
         check_reduction=False,
         gradient_as_bucket_view=True,
         static_graph=False,
+        *,
+        init_sync=True,
+        **refused,
     ):
         super().__init__()
+        for name, value in refused.items():
+            if name not in _REFUSED:
+                raise TypeError(f"DistributedDataParallel has no argument {name}")
+            if value:
+                raise errors.UnsupportedError(f"{name}: not with shoal's DistributedDataParallel")
         if len(device_ids or []) > 1:
             raise errors.UnsupportedError("device_ids: shoal takes a module on one device")
         self.module = module
@@ -196,14 +220,16 @@ class DistributedDataParallel(torch.nn.Module):
         self._trained = [p for p in module.parameters() if p.requires_grad]
         if not self._trained:
             raise errors.InvalidError("the module has no parameter that requires a gradient")
-        dist._verify_params_across_processes(self.process_group, self._trained, None)
-        self._broadcast([t.detach() for t in (*module.parameters(), *module.buffers())])
-        self._gradients = _Gradients(self.process_group, self._trained, int(bucket_cap_mb * 2**20))
+        if init_sync:
+            dist._verify_params_across_processes(self.process_group, self._trained, None)
+            self._broadcast([t.detach() for t in (*module.parameters(), *module.buffers())])
+        bucket_bytes = int((_BUCKET_MIB if bucket_cap_mb is None else bucket_cap_mb) * 2**20)
+        self._gradients = _Gradients(self.process_group, self._trained, bucket_bytes)
         self.process_group.session.arena_users.add(self)
         self._forward_sync = True
         self._under_way = False  # this backward pass has begun to send
         self._ready = set()
-        self._untouched = {}  # index: the .grad that a parameter had before forward() attached it
+        self._untouched = set()  # parameters that had no .grad before forward() attached one
         self._accumulators = []
         for index, parameter in enumerate(self._trained):
             # The node that adds to .grad; hooks of it run after it has done so.
@@ -227,14 +253,14 @@ class DistributedDataParallel(torch.nn.Module):
         if torch.is_grad_enabled():
             for index, parameter in enumerate(self._trained):
                 if parameter.grad is None:
-                    self._untouched[index] = None
+                    self._untouched.add(index)
                 self._gradients.attach(index)
         return self.module(*inputs, **named_inputs)
 
     def _on_gradient(self, index):
         """The backward pass has added to a parameter's gradient."""
         self._gradients.attach(index)
-        self._untouched.pop(index, None)
+        self._untouched.discard(index)
         if not self.require_backward_grad_sync:
             return
         if not self._under_way:
@@ -253,7 +279,7 @@ class DistributedDataParallel(torch.nn.Module):
                     # Unused in this pass: zero, or what earlier passes have accumulated.
                     self._gradients.ready(index)
             self._gradients.wait()
-            for index in list(self._untouched):
+            for index in self._untouched:
                 if used is not None and not used[index]:
                     self._trained[index].grad = None
             self._untouched.clear()
@@ -262,9 +288,7 @@ class DistributedDataParallel(torch.nn.Module):
             self._ready.clear()
 
     def _used_anywhere(self):
-        used = torch.zeros(len(self._trained), dtype=torch.bool)
-        for index in range(len(self._trained)):
-            used[index] = index not in self._untouched
+        used = torch.tensor([index not in self._untouched for index in range(len(self._trained))])
         options = c10d.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         self.process_group.allreduce([used], options).wait()

@@ -6,6 +6,7 @@ import os
 import pathlib
 import socket
 import struct
+import warnings
 
 from shoal import errors
 
@@ -25,9 +26,13 @@ def node_identity():
 def resource_config():
     """SageMaker's {"current_host", "hosts", "network_interface_name"}, or {} elsewhere."""
     try:
-        return json.loads(RESOURCE_CONFIG.read_text())
+        found = json.loads(RESOURCE_CONFIG.read_text())
     except FileNotFoundError:
         return {}
+    except (OSError, ValueError) as problem:  # it is somebody else's: only who needs it is at a loss
+        warnings.warn(f"{RESOURCE_CONFIG} cannot be read: {problem}", stacklevel=2)
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def interface_address(name):

@@ -2,11 +2,13 @@
 init_process_group asks: by shoalrun (no store), by srun (nothing of torch's) and on SageMaker (no
 master). What is set already is left alone."""
 
+import contextlib
 import importlib
 import itertools
 import os
 import pathlib
 import re
+import stat
 
 import torch.distributed as dist
 
@@ -35,8 +37,8 @@ def _fill_in_slurm():
 
 def first_host(hosts):
     """The first of Slurm's host list: "gpu[03-07,12],cpu1" gives "gpu03"."""
-    match = re.match(r"([^,\[]*)(?:\[(\d+)[^\]]*\]([^,\[]*))?", hosts)
-    return "".join(part or "" for part in match.groups())
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts).group()
+    return re.sub(r"\[(\d*)[^\]]*\]", r"\1", first)
 
 
 def _fill_in_sagemaker():
@@ -55,11 +57,18 @@ def _shoalrun_store():
     folder = pathlib.Path(environment["SHOAL_SOCKET"]).parent
     # Beside the socket of a daemon of its own, where shoalrun removes it; else where we may write.
     if not os.access(folder, os.W_OK) or folder.stat().st_mode & 0o077:
-        folder = pathlib.Path(f"/tmp/shoal-torch-{os.getuid()}")
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise RuntimeError(f"{folder} belongs to another user")
+        folder = _own_folder(pathlib.Path(f"/tmp/shoal-torch-{os.getuid()}"))
     return folder / f"{environment['SHOAL_JOB']}-store-{next(_stores)}"
+
+
+def _own_folder(path):
+    """The folder, made if it is not there. Anybody may have put something there, a link too."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise RuntimeError(f"{path} is not a folder of this user's alone: remove it")
+    return path
 
 
 def install():

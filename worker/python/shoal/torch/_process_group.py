@@ -23,8 +23,7 @@ def create(options):
     default = dist.GroupMember.WORLD
     if ranks and isinstance(default, ProcessGroup):
         session = default.session
-        milliseconds = int(options.timeout.total_seconds() * 1000)
-        group = session.job.open_group(ranks, milliseconds)
+        group = session.job.open_group(ranks, _session.milliseconds(options.timeout))
     else:
         session = _session.Session(
             options.store, options.group_rank, options.group_size, options.timeout
@@ -55,7 +54,8 @@ class ProcessGroup(c10d.ProcessGroup):
         self._failure = None  # after which the ranks no longer agree on what comes next
         self._sequence = 0
         self._barriers = 0
-        self._coalescing = None
+        self._coalescing = None  # operations of a batch that has been begun
+        self._refused = None  # why the last one begun is none
         session.acquire()
 
     def __del__(self):
@@ -110,6 +110,10 @@ class ProcessGroup(c10d.ProcessGroup):
         try:
             start(self._group, operation)
         except BaseException as error:
+            if self._coalescing is not None:
+                # Whoever began the batch may not end it: nothing may be kept for that.
+                self._coalescing = None
+                self._refused = f"the batch is not whole: {error}"
             if operation.requests:
                 # Some ranks may wait for the requests that were not made.
                 self._fail(error if isinstance(error, errors.ShoalError) else None)
@@ -307,9 +311,12 @@ class ProcessGroup(c10d.ProcessGroup):
     # --- several operations as one
 
     def _start_coalescing(self, device=None):
-        self._coalescing = []
+        self._coalescing, self._refused = [], None
 
     def _end_coalescing(self, device_or_works=None):
+        refused, self._refused = self._refused, None
+        if refused:
+            raise errors.StateError(refused)
         operations, self._coalescing = self._coalescing or [], None
         return _work.all_of(operations)
 

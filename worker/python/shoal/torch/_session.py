@@ -30,11 +30,15 @@ class Session:
                 rank,
                 size,
                 local_rank=self.place.local_rank,
-                timeout_ms=min(int(timeout.total_seconds() * 1000), 86400000),
+                timeout_ms=milliseconds(timeout),
                 arena_bytes=_arena_bytes(self.place.local_size),
             )
-        except errors.ShoalError as error:
-            raise type(error)(f"{error}{self.place.daemon_log()}") from None
+        except BaseException as error:
+            log = self.place.daemon_log()
+            self.place.leave()
+            if isinstance(error, errors.ShoalError):
+                raise type(error)(f"{error}{log}") from None
+            raise
         finally:
             self.place.settled()
         self.completions = _work.Completions(self.job)
@@ -100,6 +104,11 @@ class Session:
         self.place.leave()
 
 
+def milliseconds(timeout):
+    """A timedelta as the library takes it: at the most a day."""
+    return min(int(timeout.total_seconds() * 1000), 86400000)
+
+
 def _arena_bytes(local_size):
     """0, the library's own, when the environment says it; else what may be needed for gradients.
     Only what is touched takes memory."""
@@ -112,5 +121,3 @@ def _arena_bytes(local_size):
 def close_all():
     for session in list(_sessions):
         session.close()
-
-

@@ -319,15 +319,19 @@ class Completions(threading.Thread):
         self.descriptor = job.completions_descriptor()
         self.sleeps_until = 0.0  # the earliest deadline that it knows
         self.stopping = False
+        self.problem = None  # why the thread has ended before its time
 
     def add(self, operation):
         with self.lock:
+            problem = self.problem
             self.pending[id(operation)] = operation
             late = operation.deadline < self.sleeps_until
         # What completed before it was added has rung a bell that found nothing.
         if operation.advance():
             with self.lock:
                 self.pending.pop(id(operation), None)
+        elif problem:
+            operation.fail(problem)
         elif late:
             self.wake()
 
@@ -343,6 +347,21 @@ class Completions(threading.Thread):
             pass  # it has been woken already
 
     def run(self):
+        try:
+            self._run()
+        except BaseException as problem:
+            self._give_up(problem)
+            raise
+
+    def _give_up(self, problem):
+        """Nobody else completes what nobody waits for, and C++ would wait for ever: it fails."""
+        with self.lock:
+            self.problem = errors.StateError(f"the thread shoal-completions has ended: {problem!r}")
+            pending = list(self.pending.values())  # stays there: the library may use its memory
+        for operation in pending:
+            operation.fail(self.problem)
+
+    def _run(self):
         poller = select.poll()
         poller.register(self.descriptor, select.POLLIN)
         poller.register(self.wake_read, select.POLLIN)
@@ -367,7 +386,8 @@ class Completions(threading.Thread):
             )
         if self.sleeps_until == math.inf:
             return None
-        return max(0, int((self.sleeps_until - time.monotonic()) * 1000) + 1)
+        # A day at the most: poll() counts no further than some weeks.
+        return max(0, min(int((self.sleeps_until - time.monotonic()) * 1000) + 1, 86400000))
 
     def _look(self):
         with self.lock:
