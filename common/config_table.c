@@ -227,10 +227,11 @@ static const struct config_key limit_keys[] = {
      .most = PIB,
      .default_number = 4 * GIB,
      .unit = "bytes",
-     .text = "Chunk buffers that the groups of all jobs are promised, and memory that ranks share for "
-             "results, together. At least enough for one group, whichever nodes it is on. Receives "
-             "that closed groups have left posted come on top: 4 times data.window_chunks buffers "
-             "for each peer at most."},
+     .text =
+         "Chunk buffers that the groups of all jobs are promised, and memory that ranks share for "
+         "results, together. At least enough for one group, whichever nodes it is on. Receives "
+         "that closed groups have left posted come on top: 4 times data.window_chunks buffers "
+         "for each peer at most."},
     {.name = "arena_bytes",
      .type = CONFIG_INTEGER,
      FIELD(arena_bytes),

@@ -22,7 +22,7 @@ struct client {
     size_t searched_bytes;                   /* of the input, without a newline */
     int descriptors[CLIENT_DESCRIPTORS_MAX]; /* in the order of the lines that they came with */
     uint32_t descriptor_count;
-    bool cut_off;          /* a line was sent in part: nothing can follow it */
+    bool cut_off; /* a line was sent in part: nothing can follow it */
 };
 
 /* Deadlines are clock_now_ns times. ERR_DISCONNECTED when nobody listens at path. */
