@@ -303,10 +303,20 @@ void coordinator_drain(struct coordinator *c, uint64_t now_ns, uint32_t limit_ms
         coordinator_finish(c);
 }
 
+/* Ranks have left each of them, all of this node: nothing new can begin that all take part in, and
+ * the others may still be waiting for what this node has sent. They end when those have it. */
+static bool jobs_are_ending(const struct coordinator *c)
+{
+    for (const struct job *job = c->jobs; job; job = job->hh.next)
+        if (job->state != JOB_READY || job->left_count == 0 || job->local_count > 0)
+            return false;
+    return c->jobs != NULL;
+}
+
 void coordinator_idle(struct coordinator *c, uint64_t now_ns)
 {
     c->now_ns = now_ns;
-    if (c->draining && !c->stopped)
+    if (c->draining && !c->stopped && !jobs_are_ending(c))
         coordinator_finish(c);
     coordinator_settle(c);
 }
@@ -372,7 +382,7 @@ uint64_t coordinator_tick(struct coordinator *c, uint64_t now_ns)
     }
     coordinator_settle(c);
     if (c->draining && !c->stopped && now_ns >= c->drain_deadline_ns) {
-        log_warning(c->log, "collectives are still running at the end of the time to drain");
+        log_warning(c->log, "jobs are still running at the end of the time to drain");
         coordinator_finish(c);
         coordinator_settle(c);
     }

@@ -95,6 +95,7 @@ static void random_message(struct message *m, int type)
     m->chunk_bytes = 64 + below(1u << 20);
     m->least_shard_bytes = below(1u << 31);
     m->pinned_bytes = bits64() >> 1;
+    m->bytes = 1 + (bits64() >> 2);
     m->code = -(int32_t)below(101);
     random_text(m->text, sizeof(m->text));
     random_list(&m->ranks, MESSAGE_RANKS_MAX);

@@ -494,59 +494,6 @@ START_TEST(test_late_here)
 }
 END_TEST
 
-/* --- the drain */
-
-START_TEST(test_drain_idle)
-{
-    struct coordinator *coordinator = network_coordinator(network, 0);
-    struct network_worker *waiting =
-        network_join(network, 0, network_name_at(network, 1), 2, 0, -1, 0);
-    struct network_worker *gathering =
-        network_join(network, 1, network_name_at(network, 0), 2, 0, -1, 0);
-    network_settle(network);
-    coordinator_drain(coordinator, network_now(network), 1000);
-    network_settle(network);
-    network_assert_text(waiting, "node a is shutting down");
-    network_assert_text(gathering, "node a is shutting down");
-    ck_assert_int_eq(gathering->failure.code, ERR_REFUSED);
-    ck_assert(coordinator_stopped(coordinator));
-}
-END_TEST
-
-START_TEST(test_drain_running)
-{
-    struct network_worker *workers[4];
-    network_join_four(network, workers, network_name_at(network, 1));
-    struct coordinator *coordinator = network_coordinator(network, 0);
-    coordinator_drain(coordinator, network_now(network), 1000);
-    ck_assert(coordinator_draining(coordinator) && !coordinator_stopped(coordinator));
-    struct network_worker *more = network_join(network, 0, "more", 1, 0, -1, 0);
-    network_assert_text(more, "node a is shutting down");
-    ck_assert_uint_eq(workers[0]->failed_count, 0);
-    network_settle(network); /* the engine is idle */
-    ck_assert(coordinator_stopped(coordinator));
-    ck_assert_int_eq(workers[0]->failure.code, ERR_REFUSED);
-    network_assert_text(workers[0], "node a is shutting down");
-    network_assert_text(workers[3], "node a is shutting down");
-    ck_assert(workers[0]->closed && !workers[3]->closed);
-    ck_assert_uint_eq(network_engine_jobs(network, 0), 0);
-}
-END_TEST
-
-START_TEST(test_drain_too_long)
-{
-    struct network_worker *workers[4];
-    network_join_four(network, workers, network_name_at(network, 1));
-    struct coordinator *coordinator = network_coordinator(network, 0);
-    coordinator_drain(coordinator, network_now(network), 1000);
-    uint64_t due_ns = coordinator_tick(coordinator, network_now(network));
-    ck_assert_uint_eq(due_ns, network_now(network) + 1000 * NETWORK_MS);
-    coordinator_tick(coordinator, due_ns);
-    ck_assert(coordinator_stopped(coordinator));
-    network_assert_text(workers[1], "node a is shutting down");
-}
-END_TEST
-
 /* --- nonsense */
 
 START_TEST(test_nonsense_of_workers)
@@ -654,9 +601,6 @@ int main(void)
     tcase_add_test(cases, test_engine_events);
     tcase_add_test(cases, test_late);
     tcase_add_test(cases, test_late_here);
-    tcase_add_test(cases, test_drain_idle);
-    tcase_add_test(cases, test_drain_running);
-    tcase_add_test(cases, test_drain_too_long);
     tcase_add_test(cases, test_nonsense_of_workers);
     tcase_add_test(cases, test_nonsense_of_peers);
     tcase_add_test(cases, test_unknown_jobs_are_dropped);
