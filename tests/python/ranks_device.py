@@ -7,6 +7,7 @@ import shoal.torch  # noqa: F401
 import torch
 import torch.distributed as dist
 from ranks_collectives import *  # noqa: F403
+from shoal import library
 
 # A wait for a stream knows no timeout: the host does not wait.
 del test_a_wait_with_a_timeout  # noqa: F821
@@ -172,6 +173,34 @@ def test_source_is_waited_for():
         assert torch.all(got == 4), got
     elif dist.get_rank() == 1:
         dist.send(torch.full((3000,), 4.0), 0, group=ranks.shoal_group, tag=3)
+
+
+def test_streams_that_cannot_wait():
+    """wait() waits on the host then. A future is for tensors of the device all the same, and what
+    follows (copies into tensors that are laid out otherwise) comes onto the operation's stream."""
+    made, used, joined, size = [], [], [], dist.get_world_size()
+
+    def refuse(request, stream):
+        raise shoal.UnsupportedError("streams of this device cannot wait")
+
+    kept = library.Request.wait_stream, cuda.future, cuda.using, cuda.join, cuda.complete
+    library.Request.wait_stream = refuse
+    cuda.future = lambda device: made.append(device) or kept[1](device)
+    cuda.using = lambda stream: used.append(stream) or kept[2](stream)
+    cuda.complete = lambda future, stream: used.append(stream) or kept[4](future, stream)
+    cuda.join = lambda device, event: joined.append(event) or kept[3](device, event)
+    try:
+        for number, wait in enumerate((lambda work: work.wait(), lambda work: work.get_future().wait())):
+            tensor = torch.ones(40, 30).t()
+            wait(dist.all_reduce(tensor, group=ranks.shoal_group, async_op=True))
+            assert torch.all(tensor == size), tensor
+            assert made == [0] * (number + 1)
+            assert len(used) == 2 * (number + 1)  # the copy, the end of the future
+        assert all(stream == used[0] for stream in joined), (joined, used)
+    finally:
+        library.Request.wait_stream = kept[0]
+        for name in ("future", "using", "join", "complete"):
+            del cuda.__dict__[name]
 
 
 def test_future_of_a_work():

@@ -42,6 +42,7 @@ class Operation:
         self._way = way
         # Where its tensors are, if not in memory; the stream onto which it ends; its end there.
         self.device = self.stream = self.event = None
+        self._early = False  # complete while its requests go on: streams wait for those
         self.places = set()  # of its tensors
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
@@ -82,44 +83,55 @@ class Operation:
         """torch's Work of it, once its requests have been made."""
         self._completions = completions
         self._on_failure = on_failure
-        self._inner = torch.futures.Future()
-        on_stream = self.device is not None and not self.error and self._end_on_stream()
-        if on_stream:
-            self._inner = _streams.runtime.future(self.device)
+        # torch takes CUDA tensors only as the value of a future for their device.
+        on_device = self.device is not None
+        self._inner = _streams.runtime.future(self.device) if on_device else torch.futures.Future()
+        self._early = on_device and not self.error and self._wait_by_stream()
+        if self._early:
+            self._follow_on_stream()
         # An exception in a callback is the only way to give a future an error that C++ sees.
         self.future = self._inner.then(self._outcome)
         # The first callback: when a waiter goes on, the Work is complete.
         self.future.add_done_callback(lambda _: self.published.set())
         self.work = c10d._create_work_from_future(self.future)
         _operations[id(self.work)] = self
-        if on_stream:
+        if self._early:
             # Complete as nccl's works are: whoever waits has its stream wait, in C++ too.
-            _streams.runtime.complete(self._inner, self.stream)
+            self._complete()
         completions.add(self)
         return self.work
 
-    def _end_on_stream(self):
-        """Let its stream wait for the requests, and do what follows them. False: streams of this
-        device cannot; or a request has failed, which shows when it is waited for."""
-        stream = self.stream
+    def _wait_by_stream(self):
+        """Let its stream wait for the requests. False: streams of this device cannot; or a request
+        has failed, which shows when it is waited for."""
         try:
             for request in self.requests:
-                request.wait_stream(_streams.runtime.handle(stream))
+                request.wait_stream(_streams.runtime.handle(self.stream))
         except errors.ShoalError:
             return False
+        return True
+
+    def _follow_on_stream(self):
+        """What follows the requests, and the end, come onto its stream."""
         if self.finishers:
-            with _streams.runtime.using(stream):
+            with _streams.runtime.using(self.stream):
                 for finisher in self.finishers:
                     finisher()
             self.finishers.clear()
         for tensor in _tensors_in(self.kept):
-            _streams.runtime.record(tensor, stream)
-        self.event = _streams.runtime.event(stream)
-        return True
+            _streams.runtime.record(tensor, self.stream)
+        self.event = _streams.runtime.event(self.stream)
+
+    def _complete(self):
+        """The future takes along where its stream is."""
+        if self.device is None:
+            self._inner.set_result(None)
+        else:
+            _streams.runtime.complete(self._inner, self.stream)
 
     def unfinished(self):
         """Its time may still run out."""
-        return not (self._finished or self.error if self.event else self.published.is_set())
+        return not (self._finished or self.error if self._early else self.published.is_set())
 
     def _outcome(self, _):
         if self.error:
@@ -140,9 +152,11 @@ class Operation:
     def _finish(self):
         self._finished = True
         try:
-            if not self.error:
+            if not self.error and self.device is None:
                 for finisher in self.finishers:
                     finisher()
+            elif not self.error and not self._early:
+                self._follow_on_stream()
         except Exception as error:  # raised where the operation is waited for
             self.error = error
         self.kept.clear()
@@ -214,8 +228,8 @@ class Operation:
             self._tell()
 
     def _tell(self):
-        if not self.event:
-            self._inner.set_result(None)
+        if not self._early:
+            self._complete()
         if not self.error:
             _operations.pop(id(self.work), None)
 
@@ -225,27 +239,26 @@ class Operation:
         with self._telling:
             self._chained = True
             late = self._claimed
-        if late and not self.event:
+        if late and not self._early:
             self.published.wait()  # at once; what is hung on it now runs where it is hung on it
 
     def wait(self, timeout_s):
         """Until it is published; raises its error, or TimeoutError after timeout_s (None: never)."""
-        if self.event:
+        if self._early:
             return self._join()
         end = self.deadline if timeout_s is None else time.monotonic() + timeout_s
         while not self.published.is_set():
             left_s = end - time.monotonic()
             if left_s > 0:
-                self.advance(min(left_s, SLICE_S))
+                if self.advance(min(left_s, SLICE_S)):
+                    self.published.wait(min(left_s, SLICE_S))  # another thread is at it
             elif timeout_s is None:
                 self.expire()
             else:
                 raise errors.TimeoutError(
                     f"timed out: {self.name} has not completed within wait's timeout of {timeout_s:g} s"
                 )
-        if self.error:
-            raise self.error
-        return True
+        return self._join()
 
     def wait_on_host(self):
         """Until its requests are complete, though streams may wait for them too."""
@@ -258,7 +271,8 @@ class Operation:
     def _join(self):
         if self.error:
             raise self.error
-        _streams.runtime.join(self.device, self.event)
+        if self.event:
+            _streams.runtime.join(self.device, self.event)
         return True
 
 
