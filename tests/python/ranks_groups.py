@@ -144,6 +144,20 @@ def test_ranks_that_disagree():
     assert tensor.item() == dist.get_world_size()
 
 
+def test_a_batch_that_fails_before_it_is_waited_for():
+    import shoal
+
+    group = new_group([0, 1, 2])
+    if dist.get_rank() < 3:
+        group._start_coalescing()
+        count = 7 if dist.get_rank() == 1 else 8
+        dist.all_reduce(torch.ones(count), group=group, async_op=True)
+        work = group._end_coalescing()
+        ranks.raises(RuntimeError, work.get_future().wait)
+        for _ in range(2):
+            ranks.raises(shoal.MismatchError, work.wait)
+
+
 def test_a_timeout_of_a_group():
     import shoal
 
