@@ -91,6 +91,7 @@ static void random_message(struct message *m, int type)
     m->request = below(1u << 31);
     m->group = (int32_t)below(1u << 31);
     m->nth = below(1u << 31);
+    m->segment = below(1u << 31);
     m->sequence = bits64() >> 1;
     m->chunk_bytes = 64 + below(1u << 20);
     m->least_shard_bytes = below(1u << 31);

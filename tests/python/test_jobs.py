@@ -81,7 +81,7 @@ class EmbeddedDaemon(unittest.TestCase):
         lines = [rank.stdout.readline() for _ in range(2)]
         self.assertEqual(found(r"^ERROR (\w+)", lines[1]), ["RefusedError"], lines)
         (folder,) = found(r"^FOLDER (.*)", lines[0])
-        wait_for_daemons([folder])
+        suite.wait_for_daemons([folder])
         self.assertFalse(os.path.exists(folder), "the daemon's folder is left")
         self.assertIsNone(rank.poll())
 
@@ -94,7 +94,7 @@ class EmbeddedDaemon(unittest.TestCase):
         folders = [os.path.dirname(path) for path in found(r"^SOCKET (.*)", text)]
         self.assertTrue(os.path.exists(folders[0]))
         ranks.processes[1].kill()
-        wait_for_daemons(folders)
+        suite.wait_for_daemons(folders)
 
     def lonely_library(self):
         import shutil
