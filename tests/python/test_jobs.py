@@ -132,7 +132,7 @@ class Failure(unittest.TestCase):
         """Whoever waits in C++, without a timeout, hears of it; so does the next call."""
         finished = start(self, 2, "lose_the_thread").wait()
         self.assertEqual([code for code, _ in finished], [0, 0], finished)
-        said = found(r"ERROR (.*)", finished[0][1])  # what Python says of the thread goes between
+        said = found(r"^ERROR (.*)", finished[0][1])
         self.assertEqual(len(said), 2, finished[0][1])
         for text in said:
             self.assertIn("the thread shoal-completions has ended: SystemCallError('no more')", text)
