@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -209,6 +210,7 @@ struct fixture {
     void *stream; /* the test's */
     shoal_request *request;
     float *memory;
+    atomic_bool reduces; /* the thread that does is about to */
 };
 
 static void fixture_open(struct fixture *fixture)
@@ -247,10 +249,11 @@ static void *close_job(void *job)
 
 static void *reduce_until_closed(void *argument)
 {
-    const struct fixture *fixture = argument;
+    struct fixture *fixture = argument;
     shoal_group *world = shoal_world(fixture->job);
     shoal_request *request;
     GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, fixture->stream));
+    fixture->reduces = true;
     BAD(shoal_all_reduce(world, fixture->memory, fixture->memory, 1, SHOAL_F32, SHOAL_SUM,
                          &request),
         SHOAL_ESTATE, "being closed");
@@ -262,14 +265,14 @@ static void *reduce_until_closed(void *argument)
 START_TEST(test_close_lets_full_streams_go_on)
 {
     const struct stand_in *cuda = stand_in_open();
-    struct fixture fixture;
+    struct fixture fixture = {.reduces = false};
     pthread_t reduces;
     fixture_open(&fixture);
     GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
     cuda->stream_limit(fixture.stream, 2);
     long calls = cuda->calls("cuEventRecord");
     pthread_create(&reduces, NULL, reduce_until_closed, &fixture);
-    while (cuda->calls("cuEventRecord") == calls)
+    while (!fixture.reduces || cuda->calls("cuEventRecord") == calls)
         sched_yield();
     GOOD(shoal_close(fixture.job));
     pthread_join(reduces, NULL);
