@@ -194,11 +194,12 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
         outlets[i].collective = made;
     made->chunks = chunks;
     collective_find_way(made);
-    made->shard_window = made->single ? UINT32_MAX : window_of_shard(layout.pieces);
+    /* A block between two ranks waits for one of them, and must not keep back those of others. */
+    bool limited = !made->single && (made->route.from == ROUTE_ALL || made->route.to == ROUTE_ALL);
+    uint32_t window_bytes = group->job->exchange->options.window_bytes;
+    made->shard_window = limited ? window_of_shard(layout.pieces) : UINT32_MAX;
     made->network_window =
-        made->single
-            ? UINT32_MAX
-            : window_of_network(group->job->exchange->options.window_bytes, layout.largest_bytes);
+        limited ? window_of_network(window_bytes, layout.largest_bytes) : UINT32_MAX;
     struct collective **bucket = collective_bucket(group, sequence, ask->block);
     made->next_in_bucket = *bucket;
     *bucket = made;

@@ -38,6 +38,9 @@ struct control_stream_handlers {
     void (*end)(void *context, int code, const char *reason);
 };
 
+/* Descriptors that wait to go out to one connection. */
+#define CONTROL_DESCRIPTORS_OUT 256u
+
 /* A descriptor that goes out with a byte of the output. */
 struct control_descriptor {
     int fd;
@@ -53,6 +56,7 @@ struct control_stream {
     struct evbuffer *output;
     uint64_t written;               /* bytes of the output, in all */
     struct control_descriptor *out; /* in the order of their bytes */
+    uint32_t out_count;
     struct line_reader lines;
     bool with_descriptors;
     uint32_t uid;                         /* of the other side, if it may send descriptors */

@@ -20,6 +20,7 @@ static void stream_drop_descriptor(struct control_stream *stream,
                                    struct control_descriptor *descriptor)
 {
     DL_DELETE(stream->out, descriptor);
+    stream->out_count--;
     close(descriptor->fd);
     free(descriptor);
 }
@@ -328,15 +329,22 @@ void control_stream_answer(struct control_stream *stream, const char *bytes, siz
     control_stream_send(stream, bytes, length);
 }
 
+static char *stream_encode(const struct control_stream *stream, const struct message *message,
+                           size_t *length)
+{
+    char *line = message_encode(message, length);
+    if (!line)
+        log_error(stream->control->log, "no memory: a message %s is lost",
+                  message_type_name(message->type));
+    return line;
+}
+
 void control_stream_send_message(struct control_stream *stream, const struct message *message)
 {
     size_t length;
-    char *line = message_encode(message, &length);
+    char *line = stream_encode(stream, message, &length);
     if (line)
         control_stream_send(stream, line, length);
-    else
-        log_error(stream->control->log, "no memory: a message %s is lost",
-                  message_type_name(message->type));
     free(line);
 }
 
@@ -352,21 +360,26 @@ void control_stream_send_descriptor(struct control_stream *stream, const struct 
 {
     if (stream->dead || stream->overflow)
         return;
+    size_t length;
+    char *line = stream_encode(stream, message, &length);
     struct control_descriptor *out = calloc(1, sizeof(*out));
-    int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-    if (!out || copy < 0) {
-        log_error(stream->control->log, "no descriptor for a message %s: %s",
-                  message_type_name(message->type), strerror(errno));
+    int copy = -1;
+    if (line && out && stream->out_count < CONTROL_DESCRIPTORS_OUT)
+        copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) {
+        log_error(stream->control->log, "cannot send a descriptor with a message %s (%u wait)",
+                  message_type_name(message->type), stream->out_count);
         free(out);
-        if (copy >= 0)
-            close(copy);
+        free(line);
         stream_cannot_send(stream);
         return;
     }
     *out = (struct control_descriptor){.fd = copy,
                                        .at = stream->written + evbuffer_get_length(stream->output)};
     DL_APPEND(stream->out, out);
-    control_stream_send_message(stream, message);
+    stream->out_count++;
+    control_stream_send(stream, line, length);
+    free(line);
 }
 
 void control_stream_finish(struct control_stream *stream)

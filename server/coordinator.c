@@ -303,20 +303,39 @@ void coordinator_drain(struct coordinator *c, uint64_t now_ns, uint32_t limit_ms
         coordinator_finish(c);
 }
 
-/* Ranks have left each of them, all of this node: nothing new can begin that all take part in, and
- * the others may still be waiting for what this node has sent. They end when those have it. */
-static bool jobs_are_ending(const struct coordinator *c)
+/* All ranks of this node have left it, or are about to: nothing new can begin that all take part
+ * in, and the others may still be waiting for what this node has sent. It ends when those have it.
+ */
+static bool job_is_ending(const struct coordinator *c, const struct job *job)
 {
-    for (const struct job *job = c->jobs; job; job = job->hh.next)
-        if (job->state != JOB_READY || job->left_count == 0 || job->local_count > 0)
+    bool has_ranks_here = false;
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        if (job->rank_nodes[rank] != c->config->self)
+            continue;
+        has_ranks_here = true;
+        if (job->locals[rank] && job->locals[rank]->state != WORKER_LEAVING)
             return false;
-    return c->jobs != NULL;
+    }
+    return job->state == JOB_READY && has_ranks_here;
 }
 
 void coordinator_idle(struct coordinator *c, uint64_t now_ns)
 {
     c->now_ns = now_ns;
-    if (c->draining && !c->stopped && !jobs_are_ending(c))
+    char text[ERROR_TEXT_BYTES];
+    coordinator_drain_text(c, text);
+    bool some_are_ending = false;
+    struct job *job, *next_job;
+    HASH_ITER(hh, c->jobs, job, next_job)
+    {
+        if (!c->draining)
+            break;
+        if (job_is_ending(c, job))
+            some_are_ending = true;
+        else
+            job_fail(c, job, ERR_REFUSED, "%s", text);
+    }
+    if (c->draining && !c->stopped && !some_are_ending)
         coordinator_finish(c);
     coordinator_settle(c);
 }

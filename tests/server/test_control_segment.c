@@ -172,7 +172,7 @@ START_TEST(descriptors_that_nobody_takes)
     struct message message;
     int before = dup(client.fd);
     close(before);
-    for (uint32_t i = 0; i < 300; i++)
+    for (uint32_t i = 0; i < CONTROL_DESCRIPTORS_OUT; i++)
         send_descriptor(i);
     for (uint32_t i = 0; i < 100; i++)
         next_line(&message); /* more than a client keeps */
@@ -184,6 +184,18 @@ START_TEST(descriptors_that_nobody_takes)
     int after = dup(0);
     ck_assert_int_le(after, before);
     close(after);
+}
+END_TEST
+
+/* Each one that waits is one of the daemon's. */
+START_TEST(more_descriptors_than_may_wait)
+{
+    for (uint32_t i = 0; i < CONTROL_DESCRIPTORS_OUT + 2; i++)
+        send_descriptor(i);
+    ck_assert_uint_eq(stream->out_count, CONTROL_DESCRIPTORS_OUT);
+    ck_assert_int_ge(event_base_loop(control.base, EVLOOP_NONBLOCK), 0);
+    ck_assert_ptr_null(stream);
+    ck_assert_int_lt(end_code, 0);
 }
 END_TEST
 
@@ -207,6 +219,7 @@ int main(void)
     tcase_add_checked_fixture(lines, setup, teardown);
     tcase_add_test(lines, each_descriptor_comes_with_its_line);
     tcase_add_test(lines, descriptors_that_nobody_takes);
+    tcase_add_test(lines, more_descriptors_than_may_wait);
     tcase_add_test(lines, a_descriptor_that_is_none);
     suite_add_tcase(suite, memory);
     suite_add_tcase(suite, lines);

@@ -87,6 +87,32 @@ START_TEST(test_drain_waits_for_the_others_to_leave)
 }
 END_TEST
 
+/* A rank that has said that it leaves, and has no answer yet, is as good as gone. Another job on
+ * the node has ranks that go on: that one is told. */
+START_TEST(test_drain_tells_jobs_apart)
+{
+    struct network_worker *workers[4];
+    struct network_worker *other = network_join(network, 0, "other", 1, 0, -1, 0);
+    network_join_four(network, workers, network_name_at(network, (uint32_t)_i));
+    struct coordinator *coordinator = network_coordinator(network, 0);
+    network_leave(network, workers[0]);
+    network_settle(network);
+    network_leave(network, workers[1]);
+    coordinator_drain(coordinator, network_now(network), 1000);
+    coordinator_idle(coordinator, network_now(network));
+    network_settle(network);
+    ck_assert(!coordinator_stopped(coordinator));
+    network_assert_text(other, "node a is shutting down");
+    ck_assert_uint_eq(workers[2]->failed_count + workers[3]->failed_count, 0);
+    network_leave(network, other);
+    network_leave(network, workers[2]);
+    network_leave(network, workers[3]);
+    network_settle(network);
+    ck_assert(coordinator_stopped(coordinator));
+    ck_assert_uint_eq(workers[2]->failed_count + workers[3]->failed_count, 0);
+}
+END_TEST
+
 START_TEST(test_drain_does_not_wait_for_ever)
 {
     struct network_worker *workers[4];
@@ -120,6 +146,7 @@ int main(void)
     tcase_add_test(cases, test_drain_running);
     tcase_add_test(cases, test_drain_too_long);
     tcase_add_loop_test(cases, test_drain_waits_for_the_others_to_leave, 0, 3);
+    tcase_add_loop_test(cases, test_drain_tells_jobs_apart, 0, 3);
     tcase_add_loop_test(cases, test_drain_does_not_wait_for_ever, 0, 3);
     Suite *suite = suite_create("coordinator_drain");
     suite_add_tcase(suite, cases);

@@ -311,6 +311,25 @@ START_TEST(each_owner_has_a_window_of_its_own)
 }
 END_TEST
 
+/* A rank that comes late for its part keeps back no other's, up to the window: that rank may be who
+ * it waits for. */
+START_TEST(a_block_for_a_late_rank_leaves_room_for_others)
+{
+    struct fixture *fixture = two_and_two(0, 16);
+    submit_large(fixture, 0, COLLECTIVE_SCATTER, 0, 0);
+    submit_large(fixture, 0, COLLECTIVE_SCATTER, 1 + 1, FIXTURE_CHUNK);
+    submit_large(fixture, 0, COLLECTIVE_SCATTER, 1 + 2, 8ull * FIXTURE_CHUNK);
+    struct exchange_totals totals;
+    exchange_totals(fixture->exchange, &totals);
+    uint64_t before = totals.slots;
+    submit_large(fixture, 0, COLLECTIVE_SCATTER, 1 + 3, 2ull * FIXTURE_CHUNK);
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(before, 2 * 8); /* chunks and slots */
+    ck_assert_uint_eq(totals.slots, 2 * (8 + 2));
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* Where a rank of the node may still come with an older block, the last place is kept for it: two
  * nodes could otherwise fill their windows to an owner with blocks that have no place at the other.
  */
@@ -368,6 +387,7 @@ int main(void)
     tcase_add_test(tests, the_collective_itself_meets_at_the_server);
     tcase_add_test(tests, a_block_waits_for_all_sends_from_its_arena);
     tcase_add_test(tests, each_owner_has_a_window_of_its_own);
+    tcase_add_test(tests, a_block_for_a_late_rank_leaves_room_for_others);
     tcase_add_test(tests, the_last_place_waits_for_ranks_that_may_have_older_blocks);
     tcase_add_test(tests, an_owner_hears_no_more_than_the_window);
     suite_add_tcase(suite, tests);
