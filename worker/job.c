@@ -69,12 +69,13 @@ int job_send(struct shoal_job *job, const struct message *message, uint64_t dead
     return code;
 }
 
-void job_send_now(struct shoal_job *job, const struct message *message)
+bool job_send_now(struct shoal_job *job, const struct message *message)
 {
     if (pthread_mutex_trylock(&job->send_lock) != 0)
-        return;
+        return false;
     client_send(&job->client, message, NULL, 0, 0, NULL);
     pthread_mutex_unlock(&job->send_lock);
+    return true;
 }
 
 bool job_request_complete(const void *request)

@@ -148,6 +148,7 @@ struct shoal_job {
     uint64_t silence_ns; /* after which it does not; the daemon's own figure for its peers */
     uint64_t heard_ns;   /* last sign of it */
     uint64_t pinged_ns;  /* 0, or when it was asked for one */
+    bool ping_owed;      /* or was to be: another thread was sending */
     bool socket_read;    /* lines that came along with `joined` have been looked at */
 
     struct shoal_group *groups; /* the first is the world */
@@ -188,8 +189,8 @@ void job_leave(struct shoal_job *job);
 /* Send under the send lock. `lock` is not held. */
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
              struct error *error);
-/* The same at once or not at all: not when another is sending, or the socket is full. */
-void job_send_now(struct shoal_job *job, const struct message *message);
+/* The same at once or not at all. false: another thread was sending. */
+bool job_send_now(struct shoal_job *job, const struct message *message);
 
 /* Absolute time for a timeout_ms of the API, -1 being the job's. */
 uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms);

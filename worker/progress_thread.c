@@ -254,6 +254,20 @@ static void read_socket(struct shoal_job *job)
     }
 }
 
+/* Lock held, and let go meanwhile. A full socket is as good as no answer; another thread that is
+ * sending is not: its time counts from when the ping has gone. */
+static void send_ping(struct shoal_job *job, uint64_t now_ns)
+{
+    struct message ping = {.type = MESSAGE_WORKER_PING};
+    pthread_mutex_unlock(&job->lock);
+    bool sent = job_send_now(job, &ping);
+    pthread_mutex_lock(&job->lock);
+    if (sent && job->pinged_ns != 0) {
+        job->pinged_ns = now_ns;
+        job->ping_owed = false;
+    }
+}
+
 /* A daemon that is stopped keeps its socket open. While somebody waits for it and it gives no sign
  * of life, it is asked for one; when none comes, it counts as gone. Returns when to look again. */
 static uint64_t watch_daemon(struct shoal_job *job)
@@ -277,14 +291,15 @@ static uint64_t watch_daemon(struct shoal_job *job)
     }
     if (job->pinged_ns == 0 && now_ns >= job->heard_ns + job->silence_ns / PING_SHARE) {
         job->pinged_ns = now_ns;
-        struct message ping = {.type = MESSAGE_WORKER_PING};
-        pthread_mutex_unlock(&job->lock);
-        job_send_now(job, &ping); /* a full socket is as good as no answer */
-        pthread_mutex_lock(&job->lock);
+        job->ping_owed = true;
     }
-    if (job->pinged_ns != 0)
-        return job->pinged_ns + job->silence_ns;
-    return job->heard_ns + job->silence_ns / PING_SHARE;
+    if (job->pinged_ns != 0 && job->ping_owed)
+        send_ping(job, now_ns);
+    if (job->pinged_ns == 0)
+        return job->heard_ns + job->silence_ns / PING_SHARE;
+    uint64_t late_ns = job->pinged_ns + job->silence_ns;
+    uint64_t again_ns = now_ns + job->silence_ns / PING_SHARE;
+    return job->ping_owed && again_ns < late_ns ? again_ns : late_ns;
 }
 
 /* --- driving ------------------------------------------------------------------------------- */

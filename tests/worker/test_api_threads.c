@@ -355,6 +355,50 @@ START_TEST(test_silent_daemon_while_another_sends)
 }
 END_TEST
 
+struct late_ping {
+    shoal_job *job;
+    atomic_bool done;
+};
+
+static void *reduce_late(void *argument)
+{
+    struct late_ping *late = argument;
+    float value = 1;
+    GOOD(shoal_all_reduce(shoal_world(late->job), &value, &value, 1, SHOAL_F32, SHOAL_SUM, NULL));
+    late->done = true;
+    return NULL;
+}
+
+/* The daemon was to be asked for a sign while another thread was sending: it is asked later, and
+ * has its time from then on. */
+START_TEST(test_daemon_is_asked_after_another_has_sent)
+{
+    struct fake_daemon *daemon =
+        fake_daemon_start(&(struct fake_daemon_options){.world_size = 1, .silence_ms = 1500});
+    struct late_ping late = {.done = false};
+    struct shoal_options options = world_options(daemon, 1);
+    pthread_t thread;
+    GOOD(shoal_open(&options, &late.job));
+    fake_daemon_hold(daemon, true);
+    pthread_mutex_lock(&late.job->send_lock);
+    pthread_create(&thread, NULL, reduce_late, &late);
+    for (bool owed = false; !owed; sched_yield()) {
+        pthread_mutex_lock(&late.job->lock);
+        owed = late.job->pinged_ns != 0;
+        pthread_mutex_unlock(&late.job->lock);
+    }
+    ck_assert_uint_eq(fake_daemon_pings(daemon), 0);
+    pthread_mutex_unlock(&late.job->send_lock);
+    while (fake_daemon_pings(daemon) == 0 && !late.done)
+        sched_yield();
+    fake_daemon_hold(daemon, false);
+    pthread_join(thread, NULL);
+    ck_assert_uint_ge(fake_daemon_pings(daemon), 1);
+    GOOD(shoal_close(late.job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("api_threads");
@@ -364,6 +408,7 @@ int main(void)
     tcase_add_test(cases, test_priority_dies_with_its_thread);
     tcase_add_test(cases, test_driver_that_is_about_to_sleep);
     tcase_add_test(cases, test_silent_daemon_while_another_sends);
+    tcase_add_test(cases, test_daemon_is_asked_after_another_has_sent);
     tcase_add_test(cases, test_close_waits_for_a_fusion_wait);
     tcase_add_test(cases, test_close_waits_for_a_group_open);
     suite_add_tcase(suite, cases);
