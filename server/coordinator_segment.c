@@ -174,7 +174,8 @@ int segment_worker_close(struct coordinator *c, struct worker *worker,
     int64_t position = group ? group_position(group, worker->rank) : -1;
     struct segment *segment =
         position >= 0 ? segment_find_number(group->segments, message->segment) : NULL;
-    /* It may cross an answer that came too late for the library, which has closed the group since. */
+    /* It may cross an answer that came too late for the library, which has closed the group since.
+     */
     if (message->segment < job->next_segment &&
         (!segment || segment->members[position].state == SEGMENT_DONE))
         return 0;
