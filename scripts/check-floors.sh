@@ -44,6 +44,7 @@ common/transport*.[ch]      2
 server/exchange*.[ch]       3 pure
 server/trace*.[ch]          3 pure
 server/disagreement*.[ch]   3 pure
+server/text.[ch]            3 pure
 server/chunk*.[ch]          3 pure
 server/slot*.[ch]           3 pure
 server/transfer*.[ch]       3 pure

@@ -275,14 +275,10 @@ bool chunk_issue_shared(struct chunk *chunk)
 void chunk_delivered(struct chunk *chunk)
 {
     struct collective *collective = chunk->collective;
-    struct exchange_group *group = collective->group;
-    uint32_t *in_flight =
-        is_transfer(&collective->ask) ? &collective->in_flight : &group->in_flight[chunk->owner];
     struct outlet *outlet = &collective->outlets[chunk->index % collective->layout.shards];
-    assert(*in_flight > 0 && outlet->in_flight > 0);
-    --*in_flight;
-    outlet->in_flight--;
-    group_mark_dirty(group);
+    assert(outlet->in_flight > 0);
+    outlet_count(outlet, -1);
+    group_mark_dirty(collective->group);
     chunk_free(chunk);
     if (++collective->delivered == collective->layout.chunks)
         collective_complete(collective);

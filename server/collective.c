@@ -73,6 +73,17 @@ static void collective_find_way(struct collective *made)
         made->single = group_rank_node(group, route.from) == group_rank_node(group, route.to);
 }
 
+/* A block between two ranks waits for one of them, and must not keep back those of others. */
+static void collective_set_windows(struct collective *made)
+{
+    uint32_t window_bytes = made->group->job->exchange->options.window_bytes;
+    made->shard_window = made->network_window = UINT32_MAX;
+    if (made->single || (made->route.from != ROUTE_ALL && made->route.to != ROUTE_ALL))
+        return;
+    made->shard_window = window_of_shard(made->layout.pieces);
+    made->network_window = window_of_network(window_bytes, made->layout.largest_bytes);
+}
+
 bool is_transfer(const struct wire_ask *ask)
 {
     return ask->kind == COLLECTIVE_SEND;
@@ -194,12 +205,7 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
         outlets[i].collective = made;
     made->chunks = chunks;
     collective_find_way(made);
-    /* A block between two ranks waits for one of them, and must not keep back those of others. */
-    bool limited = !made->single && (made->route.from == ROUTE_ALL || made->route.to == ROUTE_ALL);
-    uint32_t window_bytes = group->job->exchange->options.window_bytes;
-    made->shard_window = limited ? window_of_shard(layout.pieces) : UINT32_MAX;
-    made->network_window =
-        limited ? window_of_network(window_bytes, layout.largest_bytes) : UINT32_MAX;
+    collective_set_windows(made);
     struct collective **bucket = collective_bucket(group, sequence, ask->block);
     made->next_in_bucket = *bucket;
     *bucket = made;

@@ -144,7 +144,15 @@ static struct outlet *group_next_outlet(const struct exchange_group *group, uint
     return is_last_place && group_may_get_older(group, group->oldest) ? NULL : oldest;
 }
 
-bool outlet_issue(struct outlet *outlet, uint32_t *in_flight)
+void outlet_count(struct outlet *outlet, int by)
+{
+    const struct collective *collective = outlet->collective;
+    outlet->in_flight += (uint32_t)by;
+    if (!is_transfer(&collective->ask))
+        collective->group->in_flight[outlet_owner(outlet)] += (uint32_t)by;
+}
+
+bool outlet_issue(struct outlet *outlet)
 {
     struct collective *collective = outlet->collective;
     struct exchange_group *group = collective->group;
@@ -153,8 +161,7 @@ bool outlet_issue(struct outlet *outlet, uint32_t *in_flight)
         group->starved = true;
         return false;
     }
-    ++*in_flight;
-    outlet->in_flight++;
+    outlet_count(outlet, 1);
     outlet->next_piece++;
     collective->issued++;
     chunk_trace(chunk, TRACE_WAIT);
@@ -167,8 +174,7 @@ bool outlet_issue(struct outlet *outlet, uint32_t *in_flight)
     if (chunk_issue_shared(chunk))
         return true;
     group->starved = true;
-    --*in_flight;
-    outlet->in_flight--;
+    outlet_count(outlet, -1);
     outlet->next_piece--;
     collective->issued--;
     if (!outlet->queued)
@@ -181,7 +187,7 @@ static bool group_issue_one(struct exchange_group *group, uint32_t owner)
     if (!group->queues[owner] || group->in_flight[owner] >= group->window)
         return false;
     struct outlet *outlet = group_next_outlet(group, owner);
-    return outlet && outlet_issue(outlet, &group->in_flight[owner]);
+    return outlet && outlet_issue(outlet);
 }
 
 /* The owner of chunk 0 hears of the oldest disagreement: there is no receive for more. */

@@ -301,6 +301,13 @@ struct control_stream *control_stream_create(struct control *control, int fd, bo
     return stream;
 }
 
+/* The owner is in the middle of something: the end is told from the loop. */
+static void stream_cannot_send(struct control_stream *stream)
+{
+    stream->overflow = true;
+    event_active(stream->read_event, EV_READ, 1);
+}
+
 void control_stream_send(struct control_stream *stream, const char *bytes, size_t length)
 {
     if (stream->dead || stream->overflow)
@@ -308,9 +315,7 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
     if (evbuffer_get_length(stream->output) + length >
             CONTROL_OUTPUT_BYTES + stream->answer_bytes ||
         evbuffer_add(stream->output, bytes, length) < 0) {
-        /* The owner is in the middle of something: the end is told from the loop. */
-        stream->overflow = true;
-        event_active(stream->read_event, EV_READ, 1);
+        stream_cannot_send(stream);
         return;
     }
     event_add(stream->write_event, NULL);
@@ -346,13 +351,6 @@ void control_stream_send_message(struct control_stream *stream, const struct mes
     if (line)
         control_stream_send(stream, line, length);
     free(line);
-}
-
-/* The end is told from the loop. */
-static void stream_cannot_send(struct control_stream *stream)
-{
-    stream->overflow = true;
-    event_active(stream->read_event, EV_READ, 1);
 }
 
 void control_stream_send_descriptor(struct control_stream *stream, const struct message *message,

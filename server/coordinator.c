@@ -248,21 +248,46 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
 
 /* --- the drain */
 
-static void coordinator_finish(struct coordinator *c)
+/* All ranks of this node have left it, or are about to: nothing new can begin that all take part
+ * in, and the others may still be waiting for what this node has sent. It ends when those have it.
+ */
+static bool job_is_ending(const struct job *job)
+{
+    if (job->state != JOB_READY || !(job->roles[job->self] & JOB_NODE_RANKS))
+        return false;
+    for (uint32_t rank = 0; rank < job->world_size; rank++)
+        if (job->locals[rank] && job->locals[rank]->state != WORKER_LEAVING)
+            return false;
+    return true;
+}
+
+/* Fails what is open; whether jobs are left that end by themselves, if those are spared. */
+static bool jobs_refuse(struct coordinator *c, bool spare_ending)
 {
     char text[ERROR_TEXT_BYTES];
     coordinator_drain_text(c, text);
+    bool spared = false;
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
     {
-        job_fail(c, job, ERR_REFUSED, "%s", text);
+        if (spare_ending && job_is_ending(job))
+            spared = true;
+        else
+            job_fail(c, job, ERR_REFUSED, "%s", text);
     }
+    return spared;
+}
+
+static void coordinator_finish(struct coordinator *c)
+{
+    jobs_refuse(c, false);
     /* Failed jobs wait for their workers to close; now they do not. */
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)
     {
         worker_end(c, worker);
     }
+    struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
     {
         job_worker_removed(c, job);
@@ -303,39 +328,10 @@ void coordinator_drain(struct coordinator *c, uint64_t now_ns, uint32_t limit_ms
         coordinator_finish(c);
 }
 
-/* All ranks of this node have left it, or are about to: nothing new can begin that all take part
- * in, and the others may still be waiting for what this node has sent. It ends when those have it.
- */
-static bool job_is_ending(const struct coordinator *c, const struct job *job)
-{
-    bool has_ranks_here = false;
-    for (uint32_t rank = 0; rank < job->world_size; rank++) {
-        if (job->rank_nodes[rank] != c->config->self)
-            continue;
-        has_ranks_here = true;
-        if (job->locals[rank] && job->locals[rank]->state != WORKER_LEAVING)
-            return false;
-    }
-    return job->state == JOB_READY && has_ranks_here;
-}
-
 void coordinator_idle(struct coordinator *c, uint64_t now_ns)
 {
     c->now_ns = now_ns;
-    char text[ERROR_TEXT_BYTES];
-    coordinator_drain_text(c, text);
-    bool some_are_ending = false;
-    struct job *job, *next_job;
-    HASH_ITER(hh, c->jobs, job, next_job)
-    {
-        if (!c->draining)
-            break;
-        if (job_is_ending(c, job))
-            some_are_ending = true;
-        else
-            job_fail(c, job, ERR_REFUSED, "%s", text);
-    }
-    if (c->draining && !c->stopped && !some_are_ending)
+    if (c->draining && !c->stopped && !jobs_refuse(c, true))
         coordinator_finish(c);
     coordinator_settle(c);
 }

@@ -519,8 +519,9 @@ void exchange_check(const struct exchange *exchange)
                 assert(group->slots_of[i] <= group->window);
             group_check_queues(group);
             for (const struct collective *it = group->transfers; it; it = it->next) {
-                assert(it->in_flight <= group->window);
-                assert(it->issued <= it->ready && it->in_flight == it->issued - it->delivered);
+                assert(it->outlets[0].in_flight <= group->window); /* it has one shard */
+                assert(it->issued <= it->ready &&
+                       it->outlets[0].in_flight == it->issued - it->delivered);
                 assert(collective_find(group, it->sequence, it->ask.block) == it);
             }
             for (const struct collective *it = group->oldest; it; it = it->next) {

@@ -172,10 +172,9 @@ struct collective {
     uint64_t first_ns; /* when the first local rank submitted it */
     struct wire_ask ask;
     struct route route;
-    uint32_t owner;     /* of a block: place among the owners */
-    uint32_t needed;    /* local ranks that take part */
-    bool single;        /* all that take part are on this node: one hop, no owner */
-    uint32_t in_flight; /* of a transfer: chunks issued and not delivered */
+    uint32_t owner;  /* of a block: place among the owners */
+    uint32_t needed; /* local ranks that take part */
+    bool single;     /* all that take part are on this node: one hop, no owner */
     struct layout layout;
     uint32_t shard_window;   /* so many of its chunks for one owner are in flight at the most */
     uint32_t network_window; /* nor any more while so many of any collective are */
@@ -356,7 +355,9 @@ void probes_drop(struct exchange_group *group);
 
 /* collective_issue.c */
 /* Issue the outlet's next chunk; false when memory is lacking. */
-bool outlet_issue(struct outlet *outlet, uint32_t *in_flight);
+bool outlet_issue(struct outlet *outlet);
+/* So many of its chunks more, or fewer, are in flight. */
+void outlet_count(struct outlet *outlet, int by);
 /* All local ranks have handed chunks [0, ready) over. */
 void collective_advance_ready(struct collective *collective, uint32_t ready);
 void outlet_leave(struct outlet *outlet);

@@ -2,10 +2,9 @@
  * written once, and every rank reads it there. */
 #include <assert.h>
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 #include "server/exchange_private.h"
+#include "server/text.h"
 
 #define PLACES_NAMED 4u
 #define RANKS_NAMED 8u
@@ -121,39 +120,20 @@ static bool part_same_place(const struct part *a, const struct part *b)
     return a->segment == b->segment && (!a->segment || a->out_offset == b->out_offset);
 }
 
-static void text_add(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* Behind what is there, as far as ERROR_TEXT_BYTES. */
-static void text_add(char *text, const char *format, ...)
-{
-    size_t length = 0;
-    while (text[length])
-        length++;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + length, ERROR_TEXT_BYTES - length, format, arguments);
-    va_end(arguments);
-}
-
 /* "ranks 0, 1 gave shared memory 3 at offset 0": all that gave what the local rank did. */
-static void text_add_place(char *text, const struct collective *collective, uint32_t local)
+static void text_add_place(struct text *text, const struct collective *collective, uint32_t local)
 {
     const struct exchange_group *group = collective->group;
     const struct part *place = &collective->parts[local];
-    char ranks[16 * RANKS_NAMED] = "";
-    uint32_t count = 0;
-    size_t used = 0;
+    uint32_t ranks[RANKS_NAMED], count = 0;
     for (uint32_t i = local; i < group->local_count; i++) {
         if (!part_same_place(&collective->parts[i], place))
             continue;
         if (count < RANKS_NAMED)
-            used += (size_t)snprintf(ranks + used, sizeof(ranks) - used, "%s %" PRIu32,
-                                     count > 0 ? "," : "", group->locals[i].job_rank);
+            ranks[count] = group->locals[i].job_rank;
         count++;
     }
-    text_add(text, "rank%s%s", count == 1 ? "" : "s", ranks);
-    if (count > RANKS_NAMED)
-        text_add(text, " and %" PRIu32 " more", count - RANKS_NAMED);
+    text_add_ranks(text, ranks, count, RANKS_NAMED);
     if (place->segment)
         text_add(text, " gave shared memory %" PRIu32 " at offset %" PRIu64, place->segment->number,
                  place->out_offset);
@@ -174,20 +154,21 @@ static void collective_report_places(const struct collective *collective)
 {
     struct exchange_group *group = collective->group;
     const struct exchange_options *options = &group->job->exchange->options;
-    char text[ERROR_TEXT_BYTES] = "";
+    char words[ERROR_TEXT_BYTES];
+    struct text text = {.at = words, .room = sizeof(words)};
     uint32_t places = 0;
-    text_add(text,
+    text_add(&text,
              "the ranks of node %s disagree on where the result of collective %" PRIu64
              " of group %" PRIu32 " goes",
              options->node_names[options->self], collective->sequence, group->id);
     for (uint32_t i = 0; i < group->local_count && places < PLACES_NAMED; i++) {
         if (!is_first_of_place(collective, i))
             continue;
-        text_add(text, places == 0 ? ": " : "; ");
-        text_add_place(text, collective, i);
+        text_add(&text, places == 0 ? ": " : "; ");
+        text_add_place(&text, collective, i);
         places++;
     }
-    exchange_group_fail(group, ERR_MISMATCH, text);
+    exchange_group_fail(group, ERR_MISMATCH, words);
 }
 
 bool collective_find_place(struct collective *collective)

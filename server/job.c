@@ -6,6 +6,9 @@
 #include <utlist.h>
 
 #include "common/layout.h"
+#include "server/text.h"
+
+#define RANKS_NAMED 12u /* JOB_RANKS_TEXT_BYTES are enough for them */
 
 static int job_check(const struct message *message, uint32_t roster, struct error *error)
 {
@@ -184,13 +187,8 @@ bool job_group_is_local(const struct job *job, const struct group *group)
 
 void job_ranks_text(const uint32_t *ranks, uint32_t count, char text[JOB_RANKS_TEXT_BYTES])
 {
-    const uint32_t shown = 12;
-    size_t used =
-        (size_t)snprintf(text, JOB_RANKS_TEXT_BYTES, count == 1 ? "rank %u" : "ranks %u", ranks[0]);
-    for (uint32_t i = 1; i < count && i < shown; i++)
-        used += (size_t)snprintf(text + used, JOB_RANKS_TEXT_BYTES - used, ", %u", ranks[i]);
-    if (count > shown)
-        snprintf(text + used, JOB_RANKS_TEXT_BYTES - used, " and %u more", count - shown);
+    struct text out = {.at = text, .room = JOB_RANKS_TEXT_BYTES};
+    text_add_ranks(&out, ranks, count, RANKS_NAMED);
 }
 
 void job_node_ranks_text(const struct job *job, uint32_t node, char text[JOB_RANKS_TEXT_BYTES])

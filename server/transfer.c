@@ -142,7 +142,7 @@ static void transfer_issue(struct outlet *outlet)
     uint32_t window = transfer->group->window;
     /* With its last chunk the transfer may be gone. */
     uint32_t left = transfer->layout.chunks - transfer->issued;
-    while (left-- > 0 && transfer->in_flight < window && outlet_issue(outlet, &transfer->in_flight))
+    while (left-- > 0 && outlet->in_flight < window && outlet_issue(outlet))
         ;
 }
 
