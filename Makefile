@@ -266,10 +266,11 @@ check-torch: all
 	@PYTHON=$(PYTHON) TEST_BUILD_DIR=$(abspath $(BUILD)) $(PYTHON) tests/python/torch_own.py
 
 # The tree is built and tested inside, in a build tree of its own.
+check-debian13: QUIET = $(if $(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS)))),-s)
 check-debian13:
 	@scripts/install-deps.sh --debian13
 	@set -e; for target in $(DEBIAN13_CHECKS); do \
-	    scripts/debian13-root.sh $(DEBIAN13_ROOT) -- make -j$$(nproc) BUILD=build/debian13 $$target; \
+	    scripts/debian13-root.sh $(DEBIAN13_ROOT) -- make $(QUIET) -j$$(nproc) BUILD=build/debian13 $$target; \
 	done
 
 check-asan: deps

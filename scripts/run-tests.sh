@@ -5,9 +5,10 @@
 #   scripts/run-tests.sh --self-test    show that no kind of failure is counted as a success
 #
 # As many at once as there are processors; those under tests/python come last, one after another: torch's
-# own processes need a processor each. Output goes to BUILD/test-logs, one file a program, and a failing
-# program's is shown. A program that crashes, runs into its limit or says nothing counts as one
-# failed test. The last line is "N passed, N failed", with ", N skipped" when some were.
+# own processes need a processor each. Output goes to BUILD/test-logs, one file a program; a failing
+# program's is shown, and what failed in it again at the end. A program that crashes, runs into its limit
+# or says nothing counts as one failed test. The last line is "N passed, N failed", with ", N skipped"
+# when some were.
 #
 #   TEST_TIMEOUT_S   the limit of one program, default 300
 #   TEST_JOBS        how many at once, default: processors
@@ -25,7 +26,7 @@ self_test() {
         chmod +x "$tests/$1"
     }
     program common/good 'echo "100%: Checks: 3, Failures: 0, Errors: 0"'
-    program common/some 'echo "50%: Checks: 6, Failures: 2, Errors: 1"; exit 1'
+    program common/some 'echo "50%: Checks: 6, Failures: 2, Errors: 1"; echo "some.c:7:F:case:one:0: said"; exit 1'
     program common/crash 'echo "100%: Checks: 3, Failures: 0, Errors: 0"; kill -SEGV $$'
     program common/silent 'exit 0'
     program common/leak 'echo "100%: Checks: 3, Failures: 0, Errors: 0"; exit 97'
@@ -60,6 +61,13 @@ common/absent 1 0 passed, 1 failed
 python/any.py 0 2 passed, 0 failed
 e2e/two,common/good,common/some 1 11 passed, 3 failed
 CASES
+    count=$((count + 1))
+    output=$("$0" "$scratch" "$tests/common/some" "$tests/common/silent" 2>&1) || true
+    expected=$'failed:\n  common/some: FAILED\n    some.c:7:F:case:one:0: said\n  common/silent: no totals\n3 passed, 4 failed'
+    if [[ $output != *"$expected" ]]; then
+        printf 'run-tests self-test: the end of two failures, expected:\n%s\ngot:\n%s\n' "$expected" "$output"
+        bad=$((bad + 1))
+    fi
     # Gone, or dead and not collected yet.
     local stat=''
     read -r stat 2>/dev/null <"/proc/$(cat "$tests/common/hang.pid")/stat" || true
@@ -115,7 +123,7 @@ fi
 
 declare -A program_of=() start_of=() # by process id
 passed=0 failed=0 skipped=0
-skip_lines=()
+skip_lines=() failure_lines=()
 
 name_of() {
     local name=${1#"$build"/}
@@ -141,6 +149,17 @@ totals() {
             gsub(/[^0-9]+/, " "); lines++; checks += $2; bad += $3 + $4
         }
         END { print lines + 0, checks + 0, bad + 0 }' "$1"
+}
+
+# Check's and unittest's lines of the tests that failed and the sanitizers' of what they found; for a
+# program without any, how its output ends.
+failures() {
+    local patterns='^[^ ]+:[0-9]+:[FE]:|^(FAIL|ERROR): |^[A-Za-z]*(Error|Exception): |[A-Z][A-Za-z]*Sanitizer: '
+    if grep -aqE "$patterns" "$1"; then
+        grep -aE -m 20 "$patterns" "$1"
+    else
+        tail -n 5 "$1"
+    fi
 }
 
 finish() {
@@ -181,6 +200,8 @@ finish() {
         printf -- '--- %s\n' "$log"
         cat "$log"
         printf -- '--- end of %s\n' "$log"
+        failure_lines+=("$name: $what")
+        mapfile -t -O "${#failure_lines[@]}" failure_lines < <(failures "$log" | sed 's/^/  /')
     fi
 }
 
@@ -230,6 +251,11 @@ run 1 "${torchs[@]}"
 if ((${#skip_lines[@]} > 0)); then
     printf 'skipped:\n'
     printf '  %s\n' "${skip_lines[@]}"
+fi
+# Once more, where the end of a long output shows it.
+if ((${#failure_lines[@]} > 0)); then
+    printf 'failed:\n'
+    printf '  %s\n' "${failure_lines[@]}"
 fi
 printf '%d passed, %d failed' "$passed" "$failed"
 ((skipped == 0)) || printf ', %d skipped' "$skipped"
