@@ -58,8 +58,8 @@ struct config {
 
     uint32_t heartbeat_ms; /* "timeouts.heartbeat_ms": default 500 */
     uint32_t peer_ms;      /* "timeouts.peer_ms": silent peer is gone, default 3000 */
-    uint32_t join_ms;      /* "timeouts.join_ms": all ranks of a job must have come, 60000 */
-    uint32_t group_ms;     /* "timeouts.group_ms": the same for a group's ranks, 60000 */
+    uint32_t join_ms;      /* "timeouts.join_ms": all ranks of a job must have come, a day */
+    uint32_t group_ms;     /* "timeouts.group_ms": the same for a group's ranks, a day */
     uint32_t late_ms;      /* "timeouts.late_ms": a rank is reported as late, 5000 */
     uint32_t drain_ms;     /* "timeouts.drain_ms": running collectives may finish, 30000 */
 

@@ -123,9 +123,9 @@ struct job *coordinator_job(const struct coordinator *c, uint64_t id)
     return job;
 }
 
-uint64_t coordinator_deadline(const struct coordinator *c, uint32_t timeout_ms, uint32_t default_ms)
+uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms)
 {
-    return c->now_ns + (timeout_ms ? timeout_ms : default_ms) * COORDINATOR_MS;
+    return c->now_ns + (asked_ms > 0 && asked_ms < most_ms ? asked_ms : most_ms) * COORDINATOR_MS;
 }
 
 uint32_t coordinator_left_ms(const struct coordinator *c, uint64_t deadline_ns)

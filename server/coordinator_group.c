@@ -198,7 +198,8 @@ int group_on_open(struct coordinator *c, uint32_t node, const struct message *me
     }
     HASH_ADD(hh, job->groups, id, sizeof(group->id), group);
     if (job->home == job->self)
-        group->deadline_ns = coordinator_deadline(c, 0, c->config->group_ms);
+        group->deadline_ns =
+            coordinator_deadline(c, COORDINATOR_GROUP_OPEN_MS, c->config->group_ms);
     if (job_needs_engine(job)) {
         c->io.group_open(c->io.context, job->id, group);
         group_tell_left(c, job, group);

@@ -11,6 +11,8 @@
 /* The other side's own deadline comes first; its words say more. */
 #define COORDINATOR_GRACE_NS (1000 * COORDINATOR_MS)
 #define COORDINATOR_OPEN_LEAST_MS 2000u
+/* Within which all daemons have opened a group whose ranks have all come. */
+#define COORDINATOR_GROUP_OPEN_MS 60000u
 #define COORDINATOR_LATE_ASKS_MAX 1024u
 
 enum worker_state {
@@ -98,8 +100,8 @@ void coordinator_send(struct coordinator *c, uint32_t node, const struct message
 void coordinator_send_job(struct coordinator *c, const struct job *job,
                           const struct message *message, bool self);
 struct job *coordinator_job(const struct coordinator *c, uint64_t id);
-uint64_t coordinator_deadline(const struct coordinator *c, uint32_t timeout_ms,
-                              uint32_t default_ms);
+/* After the time asked for (0: none), but not more than the configuration allows. */
+uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms);
 /* Milliseconds that are left, at least 1. */
 uint32_t coordinator_left_ms(const struct coordinator *c, uint64_t deadline_ns);
 /* After each entry: run the queue, see whether the drain is over. */

@@ -221,13 +221,14 @@ struct network_worker *network_join(struct network *network, uint32_t node, cons
 {
     ck_assert_uint_lt(network->worker_count, NETWORK_WORKERS_MAX);
     struct network_worker *worker = &network->workers[network->worker_count++];
+    uint32_t most_ms = network->nodes[node].config.join_ms;
     *worker = (struct network_worker){
         .node = node,
         .id = network->next_worker++,
         .state = CLIENT_JOINING,
         .wished_rank = rank,
         .joined_at_ns = network->now_ns,
-        .timeout_ns = (timeout_ms ? timeout_ms : network->nodes[node].config.join_ms) * NETWORK_MS,
+        .timeout_ns = (timeout_ms && timeout_ms < most_ms ? timeout_ms : most_ms) * NETWORK_MS,
     };
     snprintf(worker->job, sizeof(worker->job), "%s", job);
     struct message message = {

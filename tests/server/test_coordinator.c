@@ -127,6 +127,29 @@ START_TEST(test_join_timeouts)
 }
 END_TEST
 
+/* The daemons' own limits (10 s for a job, 5 s for a group) hold, whatever a worker asks for. */
+START_TEST(test_configured_timeouts)
+{
+    struct network_worker *alone =
+        network_join(network, 0, network_name_at(network, 1), 2, 0, -1, 86400000);
+    network_run(network, 9900);
+    ck_assert_int_eq(alone->state, CLIENT_JOINING);
+    network_run(network, 200);
+    ck_assert_int_eq(alone->failure.code, ERR_TIMEOUT);
+    network_assert_text(alone, "rank 1 of job 'train-");
+
+    struct network_worker *workers[4];
+    static const uint32_t both[] = {0, 3};
+    network_join_four(network, workers, network_name_at(network, 1));
+    network_group_open(network, workers[0], both, 2, 0, 86400000);
+    network_run(network, 4900);
+    ck_assert(!workers[0]->group_refused);
+    network_run(network, 200);
+    ck_assert(workers[0]->group_refused);
+    network_assert_text(workers[0], "rank 3 of job");
+}
+END_TEST
+
 START_TEST(test_join_twice_of_one_name)
 {
     struct network_worker *workers[4];
@@ -583,6 +606,7 @@ int main(void)
     tcase_add_test(cases, test_local_ranks_kept);
     tcase_add_test(cases, test_refusals);
     tcase_add_test(cases, test_join_timeouts);
+    tcase_add_test(cases, test_configured_timeouts);
     tcase_add_test(cases, test_join_twice_of_one_name);
     tcase_add_test(cases, test_home_not_connected);
     tcase_add_test(cases, test_server_not_connected);
