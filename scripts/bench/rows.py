@@ -116,7 +116,7 @@ def row_4(tools, pairs):
 def row_11(tools, pairs):
     """What a backward pass of 1 / 0.9 of the links' time is lengthened by, over the last buffer's time."""
     # With BERT's even layers a buffer of 25 MiB is ready just before the end, and the last one, of the
-    # embeddings, waits for it: 1.30 of its own time on ideal links (scripts/bench/README.md).
+    # embeddings, would wait for it on ideal links too ("ideal" of the JSON; scripts/bench/README.md).
     models = (("ResNet-50", "resnet50", "float", 3, 25), ("BERT-large", "bert_large", "bfloat16", 1, 6))
     with Cluster(tools, 4, 0, "1gbit") as cluster:
         for name, table, dtype, steps, threshold in models:

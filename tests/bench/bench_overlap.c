@@ -12,7 +12,8 @@
  *
  * Rank 0 prints a line of JSON: of STEPS steps after the first, which lays the fusion buffers out,
  * the mean over steps and ranks of the time by which a step is longer than its backward pass
- * (exposed_us), and of the time of the last fusion buffer's all-reduce alone (last_us). */
+ * (exposed_us), and of the time of the last fusion buffer's all-reduce alone (last_us). Links that
+ * are never idle while a buffer is ready would give ideal for exposed_us / last_us. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -48,6 +49,7 @@ struct overlap {
     enum shoal_dtype dtype;
     uint64_t bytes, last_bytes; /* of all gradients; of the last fusion buffer */
     uint32_t buffers;
+    double ideal;
     double rate_Bps, fraction;
     uint64_t threshold_bytes;
     uint64_t steps;
@@ -153,6 +155,33 @@ static void parameters_make(struct overlap *overlap)
         table_wrong("the table", 0, "there are no elements");
 }
 
+/* When the gradient of a parameter is there, as a part of the backward pass. */
+static double ready_at(const struct overlap *overlap, uint32_t parameter)
+{
+    double done = 0;
+    for (uint32_t i = overlap->tensor_count; i-- > 0;) {
+        done += overlap->tensors[i].operations;
+        if (overlap->tensors[i].elements > 0 && overlap->parameter_of[i] == parameter)
+            break;
+    }
+    return done / overlap->operations;
+}
+
+/* What the links have to do after the backward pass when they are never idle while a buffer is
+ * ready, over what the last buffer alone gives them to do. */
+static double ideal_of(const struct overlap *overlap, const struct plan *plan)
+{
+    double sent_at = 0, last = 0; /* in backward passes */
+    for (uint32_t i = 0; i < plan->buffer_count; i++) {
+        const struct plan_buffer *buffer = &plan->buffers[i];
+        for (uint32_t k = 0; k < buffer->member_count; k++)
+            sent_at = fmax(sent_at, ready_at(overlap, plan->members[buffer->first_member + k]));
+        last = overlap->fraction * (double)buffer->bytes / (double)overlap->bytes;
+        sent_at += last;
+    }
+    return (sent_at - 1) / last;
+}
+
 /* The buffers that the library will make, by its own arithmetic: how large the last one is. */
 static void plan_ask(struct overlap *overlap)
 {
@@ -175,6 +204,7 @@ static void plan_ask(struct overlap *overlap)
     overlap->bytes = 0;
     for (uint32_t i = 0; i < plan.buffer_count; i++)
         overlap->bytes += plan.buffers[i].bytes;
+    overlap->ideal = ideal_of(overlap, &plan);
     plan_clear(&plan);
     free(parameters);
     free(order);
@@ -320,10 +350,11 @@ static int64_t measure(const struct overlap *overlap)
     if (shoal_rank(overlap->job) == 0)
         printf("{\"parameters\":%u,\"bytes\":%llu,\"buffers\":%u,\"last_bytes\":%llu,"
                "\"backward_us\":%.1f,\"communication_us\":%.1f,\"exposed_us\":%.1f,"
-               "\"last_us\":%.1f,\"wrong\":%lld}\n",
+               "\"last_us\":%.1f,\"ideal\":%.3f,\"wrong\":%lld}\n",
                overlap->parameter_count, (unsigned long long)overlap->bytes, overlap->buffers,
                (unsigned long long)overlap->last_bytes, backward_us,
-               (double)seen.communication_ns / 1e3, exposed_us, last_us, (long long)wrong);
+               (double)seen.communication_ns / 1e3, exposed_us, last_us, overlap->ideal,
+               (long long)wrong);
     return wrong;
 }
 
