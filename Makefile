@@ -113,7 +113,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
         check-debian13 check-asan check-tsan \
         bench bench-built bench-programs bundle check-gpu bench-gpu lint format install uninstall clean
 
-all: $(PROGRAMS) $(LIBSHOAL) $(BUILD)/lib/pkgconfig/shoal.pc
+all: $(PROGRAMS) $(LIBSHOAL)
 
 deps:
 	@scripts/install-deps.sh
@@ -160,10 +160,6 @@ $(LIBSHOAL): $(WORKER_OBJ) $(LIBCOMMON) worker/shoal.map
 	    -o $(BUILD)/lib/libshoal.so.$(VERSION) $(WORKER_OBJ) $(LIBCOMMON) $(WORKER_LIBS) -lm
 	ln -sf libshoal.so.$(VERSION) $(BUILD)/lib/$(SONAME)
 	ln -sf $(SONAME) $@
-
-$(BUILD)/lib/pkgconfig/shoal.pc: worker/shoal.pc.in Makefile
-	@mkdir -p $(@D)
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
 
 $(SERVER_PROGRAMS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: $(BUILD)/obj/server/%.o $(LIBSERVER) $(LIBCOMMON)
 	@mkdir -p $(@D)
@@ -316,13 +312,16 @@ install: all
 	ln -sf libshoal.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libshoal.so
 	install -m 644 worker/shoal.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(BUILD)/lib/pkgconfig/shoal.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/shoal
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' worker/shoal.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/shoal.pc
+	install -m 644 config/*.json config/reference.md $(DESTDIR)$(PREFIX)/share/shoal
 	install -d $(DESTDIR)$(PYTHON_DIR)/shoal/torch
 	install -m 644 worker/python/shoal/*.py $(DESTDIR)$(PYTHON_DIR)/shoal
 	install -m 644 worker/python/shoal/torch/*.py $(DESTDIR)$(PYTHON_DIR)/shoal/torch
 	sed -e 's|@PREFIX@|$(PREFIX)|g' config/shoald.service.in \
 	    > $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
+	@test -n '$(DESTDIR)' || ldconfig 2>/dev/null || \
+	    echo 'run ldconfig as root: then $(PREFIX)/lib/$(SONAME) is found, where the system looks there'
 
 uninstall:
 	rm -f $(SERVER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) $(WORKER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) \

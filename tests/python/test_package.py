@@ -4,6 +4,7 @@
 import importlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,7 @@ class Installation(unittest.TestCase):
             sorted(path.relative_to(package).as_posix() for path in package.glob("**/*.py")),
             modules(),
         )
+        self.check_library(folder)
         # From there it finds the library beside it, without a variable.
         program = "from shoal import library; print(library.load().path)"
         finished = self.python(program, PYTHONPATH=str(package), SHOAL_LIBRARY="")
@@ -57,6 +59,39 @@ class Installation(unittest.TestCase):
         finished = suite.run([*command, "PREFIX=/opt/shoal", "uninstall"])
         self.assertEqual(finished.returncode, 0, finished.stdout)
         self.assertEqual(list(folder.glob("**/*.py")), [])
+
+    def check_library(self, folder):
+        """What a program that is built and started outside this tree meets."""
+        lines = (folder / "opt/shoal/lib/pkgconfig/shoal.pc").read_text().splitlines()
+        # Not that of an earlier `make`.
+        self.assertIn("prefix=/opt/shoal", lines)
+        library = folder / "opt/shoal/lib/libshoal.so"
+        dynamic = suite.run(["readelf", "--dynamic", "--wide", library]).stdout
+        self.assertIn("soname: [libshoal.so.0]", dynamic)
+        needed = re.findall(r"\(NEEDED\).*\[(.*?)\.so", dynamic)
+        self.assertLessEqual(set(needed), {"libc", "libm", "libjansson", "ld-linux-x86-64"})
+        symbols = suite.run(["nm", "--dynamic", "--defined-only", library]).stdout.split("\n")
+        names = {line.split()[2].split("@")[0] for line in symbols if line} - {"SHOAL_0"}
+        header = (folder / "opt/shoal/include/shoal.h").read_text()
+        self.assertEqual(names, set(re.findall(r"^SHOAL_API[^(]*?(shoal_\w+)\(", header, re.M)))
+
+    def test_the_loader_is_told(self):
+        """An installation that is to be used, not packed, is made known to the loader."""
+        folder = temporary_folder(self)
+        told = folder / "told"
+        (folder / "ldconfig").write_text(f"#!/bin/sh\necho told >> {told}\n")
+        (folder / "ldconfig").chmod(0o755)
+        command = ["make", "-C", suite.TREE, f"BUILD={suite.BUILD}", f"PREFIX={folder}/there"]
+        path = f"{folder}:{os.environ['PATH']}"
+        finished = suite.run([*command, f"DESTDIR={folder}", "install"], PATH=path)
+        self.assertEqual((finished.returncode, told.exists()), (0, False), finished.stdout)
+        finished = suite.run([*command, "DESTDIR=", "install"], PATH=path)
+        self.assertEqual((finished.returncode, told.exists()), (0, True), finished.stdout)
+        told.unlink()
+        (folder / "ldconfig").write_text("#!/bin/sh\nexit 1\n")
+        finished = suite.run([*command, "DESTDIR=", "install"], PATH=path)
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        self.assertIn("run ldconfig as root", finished.stdout)
 
     def test_the_wheel(self):
         """What pip calls; it is all that pip needs."""
