@@ -1,5 +1,6 @@
 /* shoalctl: asks the daemon of this node how it is, takes traces, and tells it to drain. */
 #include <assert.h>
+#include <errno.h>
 #include <getopt.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static const char usage_text[] =
     "  --socket PATH   the daemon's socket (default: SHOAL_SOCKET, then\n"
     "                  " SHOAL_DEFAULT_SOCKET ")\n"
     "  --help, --version\n"
-    "Exit codes: 0 done, 1 no daemon or refused, 2 usage.\n";
+    "Exit codes: 0 done, 1 no daemon, refused or not written, 2 usage.\n";
 
 struct options {
     const char *socket_path;
@@ -171,7 +172,15 @@ static int options_parse(int argc, char **argv, struct options *options)
 
 /* --- commands ------------------------------------------------------------------------------- */
 
-static void status_show(const struct options *options, json_t *status)
+/* What nobody can read is no answer. */
+static int output_check(struct error *error)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
+    return error_set_errno(error, errno, "cannot write what the daemon says");
+}
+
+static int status_show(const struct options *options, json_t *status, struct error *error)
 {
     bool jobs = strcmp(options->command, "jobs") == 0;
     if (options->json) {
@@ -188,7 +197,7 @@ static void status_show(const struct options *options, json_t *status)
         if (options->watch && !isatty(STDOUT_FILENO))
             fputc('\n', stdout);
     }
-    fflush(stdout);
+    return output_check(error);
 }
 
 /* Until the time has passed; at once when the daemon goes. */
@@ -215,10 +224,10 @@ static int status_command(struct conversation *talk, const struct options *optio
             result = object_receive(talk, "status", TALK_ANSWER_MS, &status, error);
         if (result)
             return result;
-        status_show(options, status);
+        result = status_show(options, status, error);
         json_decref(status);
-        if (!options->watch || ferror(stdout))
-            return 0;
+        if (result || !options->watch)
+            return result;
         result = watch_pause(talk, options->watch_s, error);
         if (result)
             return result;

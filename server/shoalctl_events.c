@@ -20,20 +20,26 @@ struct events {
     int64_t base_s;
     json_int_t pid;
     bool any;
-    bool failed;
+    int cause; /* errno of what failed first */
 };
+
+static void put_failed(struct events *events, int cause)
+{
+    if (events->cause == 0)
+        events->cause = cause;
+}
 
 /* Takes the event. */
 static void put(struct events *events, json_t *event)
 {
     if (!event) {
-        events->failed = true;
+        put_failed(events, ENOMEM);
         return;
     }
     fputs(events->any ? ",\n" : "\n", events->out);
     events->any = true;
     if (json_dumpf(event, events->out, DUMP_FLAGS) != 0)
-        events->failed = true;
+        put_failed(events, errno);
     json_decref(event);
 }
 
@@ -185,7 +191,7 @@ static void put_head(struct events *events)
     json_object_set_new(head, "base_unix_s", json_integer(events->base_s));
     fputs("{\"displayTimeUnit\":\"ms\",\"otherData\":", events->out);
     if (!head || json_dumpf(head, events->out, DUMP_FLAGS) != 0)
-        events->failed = true;
+        put_failed(events, head ? errno : ENOMEM);
     json_decref(head);
     fputs(",\n\"traceEvents\":[", events->out);
 }
@@ -207,9 +213,9 @@ int trace_write_events(FILE *out, const json_t *traced, const struct trace_timel
     for (uint32_t i = 0; i < timeline->slice_count; i++)
         put_slice(&events, timeline, &timeline->slices[i]);
     fputs("\n]}\n", out);
-    if (events.failed)
-        return error_set(error, ERR_MEMORY, "no memory to write the trace");
     if (fflush(out) != 0 || ferror(out))
-        return error_set_errno(error, errno, "cannot write the trace");
+        put_failed(&events, errno);
+    if (events.cause != 0)
+        return error_set_errno(error, events.cause, "cannot write the trace");
     return 0;
 }

@@ -179,6 +179,32 @@ START_TEST(test_status_of_daemons)
 }
 END_TEST
 
+/* An answer that could not be written is no success: a script would take half a document for all.
+ */
+START_TEST(test_full_disk)
+{
+    if (access("/dev/full", W_OK) != 0) {
+        suite_skip("full_disk", "there is no /dev/full");
+        return;
+    }
+    static const char *const commands[] = {"status", "status --json", "jobs", "jobs --json",
+                                           "status --watch=0.1"};
+    struct cluster *cluster = cluster_start(1, NULL);
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        char command[1024];
+        snprintf(command, sizeof(command), "exec %s --socket '%s' %s > /dev/full",
+                 CLUSTER_BIN "shoalctl", cluster->nodes[0].socket_path, commands[i]);
+        const char *argv[] = {"/bin/sh", "-c", command, NULL};
+        struct process *process = process_run(argv);
+        ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 1);
+        ck_assert_ptr_nonnull(strstr(process_errors(process), "No space left on device"));
+        process_free(process);
+    }
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+}
+END_TEST
+
 static bool one_job_runs(const json_t *status)
 {
     const json_t *job = json_array_get(json_object_get(status, "jobs"), 0);
@@ -261,6 +287,7 @@ int main(void)
     tcase_add_test(tests, test_daemon_that_does_not_answer);
     tcase_add_test(tests, test_usage);
     tcase_add_test(tests, test_status_of_daemons);
+    tcase_add_test(tests, test_full_disk);
     tcase_add_test(tests, test_jobs);
     tcase_add_test(tests, test_watch);
     tcase_add_test(tests, test_drain);
