@@ -278,8 +278,27 @@ static int control_make_events(struct control *control, struct error *error)
     return 0;
 }
 
+/* A launcher's socket is held to the rule of listen.address. */
+static int control_check_loopback(const struct control *control, int fd, const char *option,
+                                  struct error *error)
+{
+    struct sockaddr_storage address = {0};
+    socklen_t length = sizeof(address);
+    if (control->options.secret->present)
+        return 0;
+    if (getsockname(fd, (struct sockaddr *)&address, &length) < 0)
+        return error_set_errno(error, errno, "%s %d", option, fd);
+    if (control_address_is_loopback((struct sockaddr *)&address))
+        return 0;
+    char text[128];
+    control_address_text((struct sockaddr *)&address, text, sizeof(text));
+    return error_set(error, ERR_CONFIG, "%s %d is on %s, beyond loopback: that needs a secret_file",
+                     option, fd, text);
+}
+
 /* A socket that was handed to us must be what it is said to be. */
-static int control_inherit(int fd, int domain, const char *option, struct error *error)
+static int control_inherit(const struct control *control, int fd, int domain, const char *option,
+                           struct error *error)
 {
     int type = 0, listening = 0, family = 0;
     socklen_t length = sizeof(type);
@@ -293,6 +312,9 @@ static int control_inherit(int fd, int domain, const char *option, struct error 
     if (type != SOCK_STREAM || !fits)
         return error_set(error, ERR_INVALID, "%s %d is not a %s stream socket", option, fd,
                          domain == AF_UNIX ? "Unix" : "TCP");
+    int result = domain == AF_UNIX ? 0 : control_check_loopback(control, fd, option, error);
+    if (result < 0)
+        return result;
     if (!listening && listen(fd, 128) < 0)
         return error_set_errno(error, errno, "%s %d: listening", option, fd);
     if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
@@ -305,7 +327,7 @@ static int control_open_sockets(struct control *control, struct error *error)
     int result = 0;
     if (control->options.socket_fd >= 0) {
         control->unix_fd = control->options.socket_fd;
-        result = control_inherit(control->unix_fd, AF_UNIX, "--socket-fd", error);
+        result = control_inherit(control, control->unix_fd, AF_UNIX, "--socket-fd", error);
     } else {
         result = control_listen_unix(control, &control->unix_fd, error);
         control->owns_socket_path = result == 0;
@@ -313,7 +335,7 @@ static int control_open_sockets(struct control *control, struct error *error)
     if (control->options.listen_fd >= 0) {
         control->tcp_fd = control->options.listen_fd;
         if (result == 0)
-            result = control_inherit(control->tcp_fd, AF_INET, "--listen-fd", error);
+            result = control_inherit(control, control->tcp_fd, AF_INET, "--listen-fd", error);
     } else if (result == 0) {
         result = control_listen_tcp(control, &control->tcp_fd, error);
     }

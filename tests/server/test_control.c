@@ -486,6 +486,27 @@ START_TEST(test_no_secret_no_network)
 }
 END_TEST
 
+/* Nor on a socket that a launcher has bound, or not bound, which listening would do. */
+START_TEST(test_no_secret_no_network_handed_over)
+{
+    struct error error = {0};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    int listening = 0, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t length = sizeof(listening);
+    if (_i == 1)
+        ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    ports[0] = 0;
+    daemons[0] = control_daemon_create(directory, 1, 0, ports);
+    daemons[0]->options.listen_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    ck_assert_int_eq(control_daemon_start(daemons[0], &error), ERR_CONFIG);
+    ck_assert_ptr_nonnull(strstr(error.text, "is on 0.0.0.0:"));
+    ck_assert_ptr_nonnull(strstr(error.text, "needs a secret_file"));
+    ck_assert_int_eq(getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length), 0);
+    ck_assert_int_eq(listening, 0);
+    close(fd);
+}
+END_TEST
+
 /* --- two daemons */
 
 START_TEST(test_job_on_two_nodes)
@@ -637,6 +658,7 @@ int main(void)
     tcase_add_test(cases, test_parent_gone);
     tcase_add_test(cases, test_socket_path);
     tcase_add_test(cases, test_no_secret_no_network);
+    tcase_add_loop_test(cases, test_no_secret_no_network_handed_over, 0, 2);
     tcase_add_loop_test(cases, test_job_on_two_nodes, 0, 2);
     tcase_add_test(cases, test_daemon_ends);
     tcase_add_test(cases, test_other_secret);
