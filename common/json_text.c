@@ -72,6 +72,17 @@ static size_t utf8_length(const unsigned char *s)
     return length;
 }
 
+bool json_text_is_utf8(const char *value)
+{
+    const unsigned char *s = (const unsigned char *)value;
+    size_t length = 1;
+    while (*s && length > 0) {
+        length = utf8_length(s);
+        s += length;
+    }
+    return length > 0;
+}
+
 static void json_text_quote(struct json_text *text, const char *value)
 {
     json_text_put(text, "\"");

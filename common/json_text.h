@@ -18,6 +18,9 @@ struct json_text {
     bool failed;
 };
 
+/* Whether nothing of it would become '?'. */
+bool json_text_is_utf8(const char *value);
+
 void json_text_init(struct json_text *text);
 void json_text_clear(struct json_text *text);
 /* The text, NUL-terminated, the caller's to free; NULL when memory ran out. *length may be NULL. */

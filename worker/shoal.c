@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/env.h"
+#include "common/json_text.h"
 #include "worker/error_text.h"
 #include "worker/fusion_handle.h"
 #include "worker/job.h"
@@ -84,6 +85,9 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
     long long world_size = 0, timeout_ms = 0, arena_bytes = 0;
     int code = copy_text(settings->name, sizeof(settings->name), "the job's name", options.job,
                          "SHOAL_JOB", DEFAULT_JOB, error);
+    /* On its way to the daemon its bytes would become '?', as those of another job. */
+    if (code == 0 && !json_text_is_utf8(settings->name))
+        code = error_set(error, ERR_INVALID, "the job's name is not UTF-8: \"%s\"", settings->name);
     if (code == 0)
         code = copy_text(settings->socket_path, sizeof(settings->socket_path), "the socket's path",
                          options.socket_path, "SHOAL_SOCKET", SHOAL_DEFAULT_SOCKET, error);

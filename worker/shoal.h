@@ -77,7 +77,7 @@ typedef struct shoal_fusion shoal_fusion;
  * environment variable named, then takes the default. */
 struct shoal_options {
     size_t struct_size;      /* sizeof(struct shoal_options), for later versions */
-    const char *job;         /* SHOAL_JOB, "default": the job's name, at most 63 bytes */
+    const char *job;         /* SHOAL_JOB, "default": the job's name: at most 63 bytes of UTF-8 */
     const char *socket_path; /* SHOAL_SOCKET, /run/shoal/shoald.sock: the daemon of this node */
     int rank_plus_1;         /* RANK: rank + 1, or 0 when unknown: the daemons then assign one */
     int local_rank_plus_1;   /* LOCAL_RANK: likewise */

@@ -228,6 +228,8 @@ static const struct {
 START_TEST(test_what_is_no_utf8_is_replaced)
 {
     expect_string(bad[_i].value, bad[_i].back);
+    ck_assert(!json_text_is_utf8(bad[_i].value));
+    ck_assert(json_text_is_utf8(bad[_i].back));
 }
 END_TEST
 
@@ -243,6 +245,8 @@ START_TEST(test_random_bytes_are_always_valid)
         char *once = string_back(bytes), *twice = string_back(once);
         /* What has been made valid stays; ASCII always does. */
         ck_assert_str_eq(once, twice);
+        ck_assert(json_text_is_utf8(once));
+        ck_assert_int_eq(json_text_is_utf8(bytes), strcmp(bytes, once) == 0);
         size_t ascii = 0, ascii_back = 0;
         for (const char *c = bytes; *c; c++)
             ascii += *c > 0 && *c != '?';

@@ -361,6 +361,7 @@ START_TEST(test_open_arguments)
     BAD_OPTION(struct_size, 0, "struct_size");
     BAD_OPTION(job, name, "job's name");
     BAD_OPTION(job, "", "job's name");
+    BAD_OPTION(job, "train\xff", "job's name is not UTF-8");
     BAD_OPTION(world_size, -1, "world_size");
     BAD_OPTION(world_size, 1 << 30, "world_size");
     BAD_OPTION(rank_plus_1, 3, "rank_plus_1");
