@@ -47,7 +47,7 @@ struct options {
 
 static int usage_error(const char *reason, const char *what)
 {
-    fprintf(stderr, "shoalctl: %s%s\n%s", reason, what, usage_text);
+    fprintf(stderr, "shoalctl: %s%s\nTry 'shoalctl --help'.\n", reason, what);
     return ERR_INVALID;
 }
 

@@ -116,8 +116,12 @@ static void usage(const char *const *words, const char *expected)
         argv[1 + i] = words[i];
     struct process *process = process_run(argv);
     ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 2);
-    ck_assert_msg(strstr(process_errors(process), expected) != NULL, "no \"%s\" in %s", expected,
-                  process_errors(process));
+    /* A line that says what is wrong, which the whole help would hide. */
+    const char *line = process_errors(process);
+    size_t length = strcspn(line, "\n");
+    const char *at = strstr(line, expected);
+    ck_assert_msg(at && at < line + length, "no \"%s\" in %s", expected, line);
+    ck_assert_str_eq(line + length, "\nTry 'shoalctl --help'.\n");
     process_free(process);
 }
 

@@ -167,7 +167,8 @@ START_TEST(test_usage)
     const char *wrong[] = {CLUSTER_BIN "shoalperf", "all_scatter", NULL};
     struct process *process = process_run(wrong);
     ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 2);
-    ck_assert_ptr_nonnull(strstr(process_errors(process), "unknown collective \"all_scatter\""));
+    ck_assert_str_eq(process_errors(process), "shoalperf: unknown collective \"all_scatter\"\n"
+                                              "Try 'shoalperf --help'.\n");
     process_free(process);
     /* No daemon there. */
     const char *argv[] = {CLUSTER_BIN "shoalperf", "barrier", NULL};

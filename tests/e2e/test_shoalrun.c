@@ -386,7 +386,8 @@ START_TEST(test_usage)
 {
     struct process *process = RUN("-n", "0", "true");
     end_with(process, 2);
-    ck_assert_ptr_nonnull(strstr(process_errors(process), "-n: got \"0\""));
+    ck_assert_str_eq(process_errors(process), "shoalrun: -n: got \"0\", must be a number from 1 to "
+                                              "4096\nTry 'shoalrun --help'.\n");
     process_free(process);
     process = RUN("--help");
     end_with(process, 0);

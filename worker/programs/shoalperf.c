@@ -493,7 +493,7 @@ int main(int argc, char **argv)
     struct perf perf = {0};
     struct error error = {0};
     if (perf_options_parse(argc, argv, &perf.options, &error)) {
-        fprintf(stderr, "shoalperf: %s\n%s", error.text, perf_usage());
+        fprintf(stderr, "shoalperf: %s\nTry 'shoalperf --help'.\n", error.text);
         return EXIT_USAGE;
     }
     if (perf.options.help || perf.options.version) {

@@ -192,7 +192,7 @@ int main(int argc, char **argv, char **environment)
     struct run run = {.embedded = {.alive_read = -1, .alive_write = -1}};
     struct error error = {0};
     if (launch_options_parse(argc, argv, &run.options, &error)) {
-        fprintf(stderr, "shoalrun: %s\n%s", error.text, launch_usage());
+        fprintf(stderr, "shoalrun: %s\nTry 'shoalrun --help'.\n", error.text);
         return EXIT_USAGE;
     }
     if (run.options.help || run.options.version) {
