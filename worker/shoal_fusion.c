@@ -234,6 +234,12 @@ int fusion_enter(const struct shoal_fusion *fusion, struct error *error)
     return job_enter(fusion->group->job, error);
 }
 
+static int parameter_unknown(const struct shoal_fusion *fusion, size_t index, struct error *error)
+{
+    return error_set(error, ERR_INVALID, "parameter %zu: there are %" PRIu32, index,
+                     fusion->parameter_count);
+}
+
 void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
 {
     struct error error;
@@ -248,6 +254,9 @@ void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
         place = fusion->gradients[index] ? fusion->gradients[index]
                                          : gradient_place(fusion, (uint32_t)index);
         pthread_mutex_unlock(&fusion->lock);
+    } else {
+        parameter_unknown(fusion, index, &error);
+        error_text_keep(&error);
     }
     job_leave(job);
     return place;
@@ -307,8 +316,7 @@ static int claim(struct shoal_fusion *fusion, size_t index, struct error *error)
         return error->code;
     }
     if (index >= fusion->parameter_count)
-        return error_set(error, ERR_INVALID, "parameter %zu: there are %" PRIu32, index,
-                         fusion->parameter_count);
+        return parameter_unknown(fusion, index, error);
     if (fusion->phase != PHASE_GATHER)
         return error_set(error, ERR_STATE,
                          "parameter %zu: this step is being waited for (shoal_fusion_wait)", index);

@@ -325,6 +325,8 @@ static void check_misuse(struct member *member)
     fill(&model, 2, 1);
     GOOD(shoal_fusion_ready(model.fusion, 2));
     BAD(shoal_fusion_ready(model.fusion, 2), SHOAL_EINVALID, "parameter 2 is ready already");
+    ck_assert_ptr_null(shoal_fusion_gradient(model.fusion, PARAMETERS));
+    ck_assert_str_eq(shoal_error_text(), "parameter 9: there are 9");
     BAD(shoal_fusion_wait(model.fusion, -2), SHOAL_EINVALID, "timeout_ms");
     struct shoal_fusion_statistics statistics = {.struct_size = 0};
     BAD(shoal_fusion_statistics(model.fusion, &statistics), SHOAL_EINVALID, "struct_size");
