@@ -139,8 +139,9 @@ int arena_attach(struct arena *arena, int fd, uint64_t limit_bytes, struct error
     uint64_t total_bytes = (uint64_t)status.st_size;
     if (total_bytes > limit_bytes)
         return error_set(error, ERR_MEMORY,
-                         "an arena of %" PRIu64 " bytes is over the limit of %" PRIu64, total_bytes,
-                         limit_bytes);
+                         "an arena of %" PRIu64 " bytes is over the daemon's limit of %" PRIu64
+                         " (limits.arena_bytes); SHOAL_ARENA_BYTES or the option asks for less",
+                         total_bytes, limit_bytes);
     void *base = mmap(NULL, total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return error_set_errno(error, errno, "cannot map an arena of %" PRIu64 " bytes",

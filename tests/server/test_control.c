@@ -397,6 +397,7 @@ START_TEST(test_arena_over_the_limit)
     control_client_join(&client, "train", 1, 0);
     control_client_expect(&client, MESSAGE_ERROR, &message);
     ck_assert_int_eq(message.code, ERR_MEMORY);
+    ck_assert_ptr_nonnull(strstr(message.text, "limit of 4096 (limits.arena_bytes)"));
     ck_assert_ptr_null(control_client_line(&client));
     control_client_close(&client);
 }
