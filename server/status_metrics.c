@@ -119,7 +119,10 @@ char *status_metrics(const struct status_source *source, size_t *length)
     put_gauge(&text, "shoal_buffer_used_bytes", "Chunk buffers in use.", engine->buffer_bytes_used);
     put_gauge(&text, "shoal_buffer_allocated_bytes", "Chunk buffers allocated.",
               engine->buffer_bytes_allocated);
-    put_gauge(&text, "shoal_buffer_limit_bytes", "Limit of chunk buffers.",
+    put_gauge(&text, "shoal_buffer_reserved_bytes",
+              "Chunk buffers and shared memory that groups are promised.",
+              engine->buffer_bytes_reserved);
+    put_gauge(&text, "shoal_buffer_limit_bytes", "Limit of what groups are promised.",
               engine->buffer_bytes_limit);
     put_jobs(&text, source);
     put_peers(&text, source);

@@ -325,6 +325,8 @@ START_TEST(test_metrics)
         "# TYPE shoal_in_bytes counter\n",
         "shoal_in_bytes_total 1000\n",
         "shoal_slots 10\n",
+        "shoal_buffer_reserved_bytes 8\n",
+        "shoal_buffer_limit_bytes 9\n",
         "shoal_jobs{state=\"running\"} 1\n",
         "shoal_workers 1\n",
         "shoal_peer_up{peer=\"b\"} 1\n",
