@@ -1,6 +1,7 @@
 /* shoalperf over real daemons: every collective, type and operation, odd counts, several shapes of
  * a cluster. Those in parts are in test_shoalperf_parts.c. */
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/fake_daemon.h"
@@ -188,6 +189,29 @@ START_TEST(test_usage)
 }
 END_TEST
 
+START_TEST(test_full_disk)
+{
+    if (access("/dev/full", W_OK) != 0) {
+        suite_skip("full_disk", "there is no /dev/full");
+        return;
+    }
+    const char *argv[] = {CLUSTER_BIN "shoalrun",
+                          "--nodes",
+                          "1",
+                          "-n",
+                          "2",
+                          "--",
+                          "/bin/sh",
+                          "-c",
+                          "exec " CLUSTER_BIN "shoalperf barrier -n 1 --json > /dev/full",
+                          NULL};
+    struct process *process = process_run(argv);
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 3);
+    ck_assert_ptr_nonnull(strstr(process_errors(process), "the results could not be written"));
+    process_free(process);
+}
+END_TEST
+
 /* A rank whose time passes in the middle of a collective ends with that, while data still comes
  * that nobody waits for. */
 START_TEST(test_timeout_in_the_middle)
@@ -236,6 +260,7 @@ int main(void)
     tcase_add_test(tests, test_barrier);
     tcase_add_test(tests, test_table_output);
     tcase_add_test(tests, test_usage);
+    tcase_add_test(tests, test_full_disk);
     suite_add_tcase(suite, tests);
     TCase *failure = tcase_create("failure");
     tcase_set_timeout(failure, 120);

@@ -35,7 +35,8 @@ const char *perf_usage(void)
            "  --json            a line of JSON for each size\n"
            "  --help, --version\n"
            "Sizes are bytes, or with K, M, G powers of 1024, of the large buffer: of all parts\n"
-           "together. The exit code is 1 if a result was wrong, 3 if a collective failed.\n";
+           "together. The exit code is 1 if a result was wrong, 3 if a collective failed,\n"
+           "or if the results could not be written.\n";
 }
 
 static int parse_number(const char *option, const char *text, uint64_t least, uint64_t most,

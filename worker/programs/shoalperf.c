@@ -508,5 +508,9 @@ int main(int argc, char **argv)
     buffers_free(&perf);
     if (closed || result)
         return EXIT_ERROR;
+    if (ferror(stdout)) {
+        fputs("shoalperf: the results could not be written\n", stderr);
+        return EXIT_ERROR;
+    }
     return perf.wrong ? EXIT_WRONG : EXIT_SUCCESS;
 }
