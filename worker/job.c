@@ -158,7 +158,8 @@ static int allocate_own_slot(struct shoal_job *job, uint64_t bytes, uint64_t *of
 {
     uint64_t other;
     int code = arena_heap_allocate(&job->heap, bytes, offset);
-    if (code < 0 || *offset >= job->pinned_bytes || job->pinned_bytes - *offset >= bytes)
+    if (code < 0 || *offset >= job->progress.pinned_bytes ||
+        job->progress.pinned_bytes - *offset >= bytes)
         return code;
     if (arena_heap_allocate(&job->heap, bytes, &other) < 0)
         return 0;

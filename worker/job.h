@@ -126,7 +126,6 @@ struct shoal_job {
     uint64_t pinned_most;        /* of the arena, for a device: what the daemon allows */
     struct device_queue *device; /* or NULL */
     bool device_opening;         /* a call opens it, without the lock */
-    uint64_t pinned_bytes;       /* of the arena, from its beginning, for the device; or 0 */
     bool device_stuck;           /* it may still use the arena: that stays mapped */
     int submission_doorbell;     /* an eventfd shared with the daemon */
     int completion_doorbell;     /* a socket; the daemon has a copy of the other end: */

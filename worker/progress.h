@@ -74,6 +74,8 @@ struct progress {
     struct arena *arena;
     struct request_memory memory;
     struct staging staging;
+    uint64_t pinned_bytes; /* of the arena, from its beginning, for the job's device; 0: none. The
+                            * caller's; no copy of a device lies across its end */
     struct progress_group *groups;
     struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
     uint64_t next_number, next_age;

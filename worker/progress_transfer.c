@@ -129,21 +129,30 @@ bool progress_transfer_copies(struct progress *progress, struct request *request
     return left || request->copies > 0;
 }
 
+/* Drivers refuse a copy of memory that is pinned in part. */
+static uint64_t piece_bytes(const struct progress *progress, uint64_t offset, uint64_t left)
+{
+    uint64_t pinned = progress->pinned_bytes;
+    uint64_t bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES;
+    return offset < pinned && pinned - offset < bytes ? pinned - offset : bytes;
+}
+
 void progress_copy_piece(struct progress *progress, struct progress_copy *copy)
 {
     struct request *request = progress->to_copy;
     uint64_t done = request->copied_bytes, left = request_bytes(request) - done;
-    uint8_t *arena = progress->arena->base;
+    uint64_t offset = (request->receives ? request->out_offset : request->in_offset) + done;
+    uint8_t *place = progress->arena->base + offset;
     progress_leave_queue(&progress->to_copy, request);
     request->copying = false;
-    *copy = (struct progress_copy){.bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES,
+    *copy = (struct progress_copy){.bytes = piece_bytes(progress, offset, left),
                                    .request = request,
                                    .on_device = request->ask.on_device};
     if (request->receives) {
         copy->to = (uint8_t *)request->copy_to + done;
-        copy->from = arena + request->out_offset + done;
+        copy->from = place;
     } else {
-        copy->to = arena + request->in_offset + done;
+        copy->to = place;
         copy->from = (const uint8_t *)request->copy_from + done;
     }
 }

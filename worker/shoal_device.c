@@ -58,7 +58,7 @@ static void limit_pinned(struct shoal_job *job, struct device_settings *settings
         bytes = job->arena.total_bytes;
         settings->pinned_by = NULL;
     }
-    job->pinned_bytes = staging_whole_end(&job->progress.staging, bytes);
+    job->progress.pinned_bytes = staging_whole_end(&job->progress.staging, bytes);
 }
 
 /* Only one call opens the job's device, and says how much of the arena is pinned. */
@@ -87,7 +87,7 @@ static void end_opening(struct shoal_job *job, struct device_queue *queue)
     job->device_opening = false;
     job->device = queue;
     if (!queue)
-        job->pinned_bytes = 0;
+        job->progress.pinned_bytes = 0;
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -95,9 +95,9 @@ static int pin(const struct shoal_job *job, struct device *device,
                const struct device_settings *settings, struct error *error)
 {
     const char *by = settings->pinned_by;
-    device_place_prefer(job->arena.base, job->pinned_bytes,
+    device_place_prefer(job->arena.base, job->progress.pinned_bytes,
                         device_place_find(NULL, device_address(device)));
-    int code = device_pin(device, job->arena.base, job->pinned_bytes, error);
+    int code = device_pin(device, job->arena.base, job->progress.pinned_bytes, error);
     if (code < 0) {
         struct error why = *error;
         error_set(error, code, "%.900s (%s%s)", why.text,

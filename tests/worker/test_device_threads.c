@@ -177,8 +177,8 @@ static void check_half_pinned(struct member *member, bool next)
     GOOD(shoal_device_open(job, &options));
     GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
     uint64_t own = group->core.own.offset;
-    ck_assert(own + 4096 <= job->pinned_bytes || own >= job->pinned_bytes);
-    ck_assert_uint_eq(job->pinned_bytes, next ? offset + 100 : offset);
+    ck_assert(own + 4096 <= job->progress.pinned_bytes || own >= job->progress.pinned_bytes);
+    ck_assert_uint_eq(job->progress.pinned_bytes, next ? offset + 100 : offset);
     float *data = shoal_device_alloc(job, LARGE * sizeof(float));
     GOOD(shoal_group_set_stream(group, SHOAL_MEMORY_DEVICE, shoal_device_stream(job)));
     GOOD(shoal_all_reduce(group, data, data, LARGE, SHOAL_F32, SHOAL_SUM, NULL));

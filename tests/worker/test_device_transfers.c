@@ -5,6 +5,7 @@
 #include "tests/lib/cuda_stand_in.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/world.h"
+#include "worker/job.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -303,6 +304,51 @@ START_TEST(test_many)
 }
 END_TEST
 
+/* The limit of what is pinned lies in the middle of a transfer's memory, between two pieces of it
+ * or in one. */
+static void check_half_pinned(struct member *member, uint64_t pinned_bytes)
+{
+    shoal_job *job = member->job;
+    void *probe = shoal_alloc(job, COUNT * sizeof(int32_t));
+    uint64_t place = (uint64_t)((uint8_t *)probe - job->arena.base);
+    shoal_free(job, probe); /* the first fit again */
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = stand_in_open()->path,
+                                           .pinned_bytes = place + pinned_bytes};
+    GOOD(shoal_device_open(job, &options));
+    ck_assert_uint_eq(job->progress.pinned_bytes, place + pinned_bytes);
+    int32_t *data = device_values(member, COUNT, member->rank, 0);
+    int32_t *got = device_values(member, COUNT, 7, 7);
+    void *stream = shoal_device_stream(job);
+    shoal_request *requests[] = {member->rank == 0
+                                     ? start_send(member, stream, data, COUNT, 1, 0)
+                                     : start_receive(member, stream, got, COUNT, 0, 0),
+                                 member->rank == 0 ? start_receive(member, stream, got, COUNT, 1, 0)
+                                                   : start_send(member, stream, data, COUNT, 0, 0)};
+    GOOD(shoal_wait(requests[0], -1));
+    GOOD(shoal_wait(requests[1], -1));
+    expect_values(member, got, COUNT, 1 - member->rank, 0);
+    shoal_device_free(job, data);
+    shoal_device_free(job, got);
+}
+
+static void check_half_pinned_piece(struct member *member)
+{
+    check_half_pinned(member, 4100);
+}
+
+static void check_half_pinned_transfer(struct member *member)
+{
+    check_half_pinned(member, PROGRESS_COPY_BYTES);
+}
+
+START_TEST(test_half_pinned)
+{
+    run(4, 2, _i ? check_half_pinned_transfer : check_half_pinned_piece);
+    ck_assert_int_gt(stand_in_open()->unpinned(), 0);
+}
+END_TEST
+
 /* --- failure -------------------------------------------------------------------------------- */
 
 static void check_refusals(struct member *member)
@@ -521,6 +567,7 @@ int main(void)
     tcase_add_loop_test(order, test_late_receiver, 0, 3);
     tcase_add_loop_test(order, test_both_send_first, 0, 3);
     tcase_add_loop_test(order, test_many, 0, 2);
+    tcase_add_loop_test(order, test_half_pinned, 0, 2);
     suite_add_tcase(suite, order);
     TCase *failure = tcase_create("failure");
     tcase_set_timeout(failure, 240);
