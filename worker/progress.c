@@ -426,14 +426,13 @@ bool progress_has_work(const struct progress *progress)
 
 /* --- coming back --------------------------------------------------------------------------- */
 
-static bool finish_if_done(struct progress *progress, struct request *request, uint64_t now_ns)
+void progress_finish_if_done(struct progress *progress, struct request *request, uint64_t now_ns)
 {
     if (!request_finished(request))
-        return false;
-    if (progress_is_transfer(request) && progress_transfer_copies(progress, request))
-        return true;
-    complete(progress, request, NULL, now_ns);
-    return true;
+        return;
+    if (!progress_is_transfer(request) ||
+        (!request->waiting && !progress_transfer_copies(progress, request)))
+        complete(progress, request, NULL, now_ns);
 }
 
 static void chunk_done(struct progress *progress, struct staging_slot *slot, uint64_t now_ns)
@@ -441,7 +440,7 @@ static void chunk_done(struct progress *progress, struct staging_slot *slot, uin
     struct request *request = slot->request;
     staging_give_back(&progress->staging, slot);
     request->chunks_done++;
-    finish_if_done(progress, request, now_ns);
+    progress_finish_if_done(progress, request, now_ns);
 }
 
 static bool receive_chunk(struct progress *progress, const struct arena_completion *completion,
@@ -502,7 +501,7 @@ static bool receive_done(struct progress *progress, const struct arena_completio
     if (request->done_seen || (request->staged && request->chunks_back != request->layout.chunks))
         return false;
     request->done_seen = true;
-    finish_if_done(progress, request, now_ns);
+    progress_finish_if_done(progress, request, now_ns);
     return true;
 }
 
@@ -597,7 +596,7 @@ static bool end_copying(struct progress *progress, const struct progress_copy *c
 static void go_on(struct progress *progress, struct request *request, uint64_t now_ns)
 {
     if (request->state != REQUEST_LOADING)
-        finish_if_done(progress, request, now_ns);
+        progress_finish_if_done(progress, request, now_ns);
     else if (!progress_transfer_copies(progress, request))
         progress_transfer_loaded(progress, request);
 }
@@ -615,7 +614,7 @@ void progress_copied(struct progress *progress, const struct progress_copy *copy
     }
     if (!slot) {
         copy->request->copied_bytes += copy->bytes;
-        finish_if_done(progress, copy->request, now_ns);
+        progress_finish_if_done(progress, copy->request, now_ns);
         return;
     }
     slot->end_ns = slot->begin_ns > 0 ? now_ns : 0;

@@ -150,7 +150,7 @@ int progress_submit(struct progress *progress, struct progress_group *group,
 
 /* A checked ask of a send or receive whose data lies in the arena: `data` is where it is to be
  * copied when it has come or, of a send from a device, from where it is copied into the arena
- * first; or NULL. Results as above. */
+ * first; or NULL. Of a device's memory it waits for its stream in any case. Results as above. */
 int progress_transfer(struct progress *progress, struct progress_group *group,
                       const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
                       struct request *request, struct error *error);

@@ -14,6 +14,9 @@ void progress_leave_queue(struct request **queue, struct request *request);
 int progress_init_request(const struct progress *progress, const struct progress_group *group,
                           const struct request_ask *ask, uint64_t sequence, uint32_t rank,
                           struct request *request, struct error *error);
+/* Complete it, unless something is still to come back or to be copied, or, of a send or receive,
+ * its stream has not come to it. */
+void progress_finish_if_done(struct progress *progress, struct request *request, uint64_t now_ns);
 /* As many as may be out; true when there was one. */
 bool progress_submit_waiting(struct progress *progress);
 

@@ -7,10 +7,15 @@ static void ready(struct progress *progress, struct request *request)
     if (!request->waiting)
         return;
     request->waiting = false;
-    if (request->state == REQUEST_LOADING || (progress_is_transfer(request) && request->done_seen))
-        progress_transfer_copies(progress, request);
-    else if (request->state == REQUEST_SUBMITTED && request_has_chunk(request))
-        progress_queue_for_staging(progress, request);
+    if (request->state == REQUEST_LOADING) {
+        if (!progress_transfer_copies(progress, request))
+            progress_transfer_loaded(progress, request); /* of no elements */
+    } else if (request->state == REQUEST_SUBMITTED) {
+        if (progress_is_transfer(request))
+            progress_finish_if_done(progress, request, request->ready_ns);
+        else if (request_has_chunk(request))
+            progress_queue_for_staging(progress, request);
+    }
 }
 
 bool progress_ready(struct progress *progress, struct request *request, struct progress_copy *copy)

@@ -39,7 +39,7 @@ int progress_transfer(struct progress *progress, struct progress_group *group,
                       struct request *request, struct error *error)
 {
     int code = transfer_add(progress, group, ask, sequence, rank, data, request, error);
-    if (code == 0 && request->copy_from)
+    if (code == 0 && ask->on_device && !request->receives)
         request->state = REQUEST_LOADING;
     else if (code == 0)
         transfer_queue(progress, request);

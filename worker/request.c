@@ -188,7 +188,7 @@ void request_describe(const struct request *request, uint32_t group, char *text,
                  request->receives ? ask->route.from : ask->route.to, group,
                  (uint32_t)(request->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX,
                  (uint32_t)request->sequence,
-                 request->waiting && (request->copy_from || request->done_seen)
+                 request->waiting && (request->state == REQUEST_LOADING || request->done_seen)
                      ? "its stream has not come to it"
                  : request->state == REQUEST_SUBMITTED ? "submitted"
                                                        : "not submitted yet");

@@ -46,7 +46,8 @@ struct request_ask {
 
 enum request_state {
     REQUEST_QUEUED,
-    REQUEST_LOADING, /* a send from a device, before QUEUED: its data is not in the arena yet */
+    REQUEST_LOADING, /* a send from a device, before QUEUED: its stream has not come to it, or its
+                      * data is not in the arena yet */
     REQUEST_SUBMITTED,
     REQUEST_MATCHED, /* a receive from any rank, for which there is a sender */
     REQUEST_OVER,    /* a block; or the whole, while blocks of it are not */

@@ -252,6 +252,43 @@ START_TEST(test_both_send_first)
 }
 END_TEST
 
+/* Nothing to copy, and in the order of the streams all the same: the sender's is late, then the
+ * receiver's, when all has come. */
+static void check_no_elements(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    void *stream = cuda->stream_make();
+    shoal_group *world = shoal_world(member->job);
+    open_device(member);
+    for (int round = 0; round < 2; round++) {
+        bool late = member->rank == round;
+        if (late)
+            cuda->stream_hold(stream);
+        shoal_request *request = member->rank == 0
+                                     ? start_send(member, stream, NULL, 0, 1, round)
+                                     : start_receive(member, stream, NULL, 0, 0, round);
+        if (!late && round == 1)
+            GOOD(shoal_wait(request, -1));
+        GOOD(shoal_barrier(world, NULL));
+        if (late)
+            BAD(shoal_wait(request, 20), SHOAL_ETIMEOUT, "its stream has not come to it");
+        else if (round == 0)
+            BAD(shoal_wait(request, 20), SHOAL_ETIMEOUT, "number 0: submitted");
+        GOOD(shoal_barrier(world, NULL));
+        if (late)
+            cuda->stream_let_go(stream);
+        if (late || round == 0)
+            GOOD(shoal_wait(request, -1));
+    }
+    cuda->stream_drop(stream);
+}
+
+START_TEST(test_no_elements)
+{
+    run((uint64_t)_i + 40, 2, check_no_elements);
+}
+END_TEST
+
 /* More than may be under way, on several streams, between all-reduces. */
 static void check_many(struct member *member)
 {
@@ -566,6 +603,7 @@ int main(void)
     tcase_add_loop_test(order, test_late_sender, 0, 3);
     tcase_add_loop_test(order, test_late_receiver, 0, 3);
     tcase_add_loop_test(order, test_both_send_first, 0, 3);
+    tcase_add_loop_test(order, test_no_elements, 0, 3);
     tcase_add_loop_test(order, test_many, 0, 2);
     tcase_add_loop_test(order, test_half_pinned, 0, 2);
     suite_add_tcase(suite, order);
