@@ -105,8 +105,8 @@ int device_copy(struct device *device, enum device_lane lane, const struct devic
 void device_settle(struct device *device);
 
 /* Ring the bell when the event has occurred: one event for a bell at a time. A device that has
- * failed may never ring: look at device_event_done from time to time. event: not looked at for
- * DEVICE_BELL_WAITS, which rings when all streams have come past their waits for words. */
+ * failed may never ring: look at device_event_done from time to time. DEVICE_BELL_WAITS rings when
+ * all streams have come past their waits for words, and the event occurs then. */
 int device_ring_after(struct device *device, unsigned bell, void *event, struct error *error);
 /* The bells, as bits, that have rung since the last call. */
 uint32_t device_rung(struct device *device);

@@ -617,7 +617,9 @@ int device_ring_after(struct device *device, unsigned bell, void *event, struct 
     int code = enter(device, error);
     if (code < 0)
         return code;
-    if (bell != DEVICE_BELL_WAITS)
+    if (bell == DEVICE_BELL_WAITS)
+        code = CALL(device, error, cuEventRecord, event, stream);
+    else
         code = CALL(device, error, cuStreamWaitEvent, stream, event, CU_EVENT_WAIT_DEFAULT);
     if (code == 0) {
         atomic_fetch_add(&device->bells->references, 1);

@@ -49,6 +49,8 @@ void device_queue_destroy(struct device_queue *queue)
     for (unsigned gate = 0; gate < DEVICE_GATES; gate++)
         free_arrivals(queue, queue->gates[gate]);
     free_flights(queue, queue->spare_flights);
+    if (queue->waits)
+        device_queue_give_back(queue, queue->waits);
     free_arrivals(queue, queue->spare_arrivals);
     device_close(queue->device);
     free(queue);
@@ -403,13 +405,16 @@ void device_queue_abandon(struct device_queue *queue, uint64_t now_ns)
     }
 }
 
-int device_queue_ring_waits(struct device_queue *queue, bool *needed, struct error *error)
+int device_queue_ring_waits(struct device_queue *queue, struct error *error)
 {
-    *needed = queue->streams_waited;
-    return *needed ? ring(queue, DEVICE_BELL_WAITS, NULL, error) : 0;
+    if (!queue->streams_waited)
+        return 1;
+    if (!queue->waits && !(queue->waits = device_queue_take(queue, error)))
+        return error->code;
+    return device_ring_after(queue->device, DEVICE_BELL_WAITS, queue->waits->event, error);
 }
 
-bool device_queue_ringing_waits(const struct device_queue *queue)
+int device_queue_waits_done(struct device_queue *queue, struct error *error)
 {
-    return queue->bells & 1u << DEVICE_BELL_WAITS;
+    return device_event_done(queue->device, queue->waits->event, error);
 }

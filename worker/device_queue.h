@@ -66,6 +66,7 @@ struct device_queue {
     uint32_t bells;                /* that will ring, as bits */
     uint64_t look_ns;              /* when to look without a ring */
     bool streams_waited;           /* some stream was made to wait for a word */
+    struct device_arrival *waits;  /* of all streams that were, at the end; or NULL */
     uint32_t values[DEVICE_WORDS]; /* that were given for each word */
     uint16_t free_words[DEVICE_WORDS];
     uint32_t free_count;
@@ -119,8 +120,10 @@ uint64_t device_queue_deadline_ns(const struct device_queue *queue);
  * way, or given them up. */
 void device_queue_abandon(struct device_queue *queue, uint64_t now_ns);
 
-/* Ask for DEVICE_BELL_WAITS, once nothing is complete any more; *needed: it will ring. */
-int device_queue_ring_waits(struct device_queue *queue, bool *needed, struct error *error);
-bool device_queue_ringing_waits(const struct device_queue *queue);
+/* When no stream is made to wait for a word any more, ask for DEVICE_BELL_WAITS. 1: no stream was;
+ * 0: it will ring, or the device fails. */
+int device_queue_ring_waits(struct device_queue *queue, struct error *error);
+/* Then: 1 when all streams have come past their waits, which is so before it rings; 0 when not. */
+int device_queue_waits_done(struct device_queue *queue, struct error *error);
 
 #endif

@@ -185,21 +185,26 @@ void progress_device_settle(struct shoal_job *job)
         let_copies_end(job, clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS);
 }
 
+/* False: the time was over, or the device has failed, and does not say any more. */
+static bool let_waits_end(struct shoal_job *job, uint64_t deadline_ns)
+{
+    struct error error;
+    int done = -1;
+    /* A call that has failed may do well when it is made again; of a device that has none does. */
+    for (unsigned tries = 0; done < 0 && tries < 2; tries++) {
+        done = device_queue_ring_waits(job->device, &error);
+        while (done == 0 && (done = device_queue_waits_done(job->device, &error)) == 0 &&
+               clock_now_ns() < deadline_ns)
+            wait_for_ring(job);
+    }
+    return done > 0;
+}
+
 void progress_device_stop(struct shoal_job *job)
 {
-    struct device_queue *queue = job->device;
-    struct error error;
-    bool waits = false;
-    if (!queue)
+    if (!job->device)
         return;
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
     let_copies_end(job, deadline_ns);
-    job->device_stuck = device_queue_copying(queue);
-    if (!job->device_stuck && device_queue_ring_waits(queue, &waits, &error) == 0 && waits) {
-        while (device_queue_ringing_waits(queue) && clock_now_ns() < deadline_ns) {
-            if (!progress_device_poll(job))
-                wait_for_ring(job);
-        }
-        job->device_stuck = device_queue_ringing_waits(queue);
-    }
+    job->device_stuck = device_queue_copying(job->device) || !let_waits_end(job, deadline_ns);
 }

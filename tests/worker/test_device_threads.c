@@ -1,6 +1,7 @@
 /* Calls of several threads that meet on a device, on the stand-in for CUDA's driver. */
 #include "worker/shoal.h"
 
+#include "common/clock.h"
 #include "tests/lib/cuda_stand_in.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/world.h"
@@ -8,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -17,6 +19,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#define ILLEGAL_ADDRESS 700 /* CUresult */
 
 static void open_device(struct member *member)
 {
@@ -241,8 +245,32 @@ static void fixture_close(struct fixture *fixture)
     ck_assert_int_eq(live.contexts + live.streams + live.events + live.registrations, 0);
 }
 
+/* The waits for a ring, while closing. */
+static struct {
+    atomic_int calls, timeouts;
+    atomic_bool last; /* the next ring is */
+    atomic_bool rung; /* it has */
+    atomic_int calls_beyond;
+} polls;
+static _Thread_local bool closing;
+
+/* Takes the place of libc's. In shoal_close nothing else waits for so long. */
+int poll(struct pollfd *pollers, nfds_t count, int timeout_ms)
+{
+    bool counts = closing && timeout_ms == (int)(DEVICE_LOOK_NS / NS_PER_MS);
+    struct timespec time = {.tv_sec = timeout_ms / 1000,
+                            .tv_nsec = (long)(timeout_ms % 1000) * 1000000};
+    polls.calls += counts;
+    polls.calls_beyond += counts && polls.rung;
+    int ready = ppoll(pollers, count, timeout_ms < 0 ? NULL : &time, NULL);
+    polls.timeouts += counts && ready == 0;
+    polls.rung |= counts && polls.last && ready > 0;
+    return ready;
+}
+
 static void *close_job(void *job)
 {
+    closing = true;
     GOOD(shoal_close(job));
     return NULL;
 }
@@ -280,7 +308,60 @@ START_TEST(test_close_lets_full_streams_go_on)
 }
 END_TEST
 
-static struct device_queue *stuck; /* of a job that is closed */
+/* Nothing is waited for any more when a stream is seen to have come past its wait. */
+START_TEST(test_close_ends_with_the_last_ring)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t closes;
+    fixture_open(&fixture);
+    cuda->stream_hold(fixture.stream);
+    GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
+    pthread_create(&closes, NULL, close_job, fixture.job);
+    while (polls.timeouts == 0) /* older rings have been heard then */
+        sched_yield();
+    int calls = polls.calls;
+    while (polls.calls == calls)
+        sched_yield();
+    polls.last = true;
+    cuda->stream_let_go(fixture.stream);
+    pthread_join(closes, NULL);
+    ck_assert_int_eq(polls.calls_beyond, 0);
+    fixture_close(&fixture);
+}
+END_TEST
+
+enum { FAILURES = 10 };
+static struct device_queue *stuck[FAILURES]; /* of jobs that are closed */
+
+/* The device fails while closing waits for a stream, which may still look at its word: that stays,
+ * and closing ends. */
+START_TEST(test_close_of_a_device_that_fails_meanwhile)
+{
+    const struct stand_in *cuda = stand_in_open();
+    for (int i = 0; i < FAILURES; i++) {
+        struct fixture fixture;
+        pthread_t closes;
+        fixture_open(&fixture);
+        cuda->stream_hold(fixture.stream);
+        GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
+        stuck[i] = fixture.job->device;
+        polls.calls = 0;
+        pthread_create(&closes, NULL, close_job, fixture.job);
+        while (polls.calls == 0) /* it waits */
+            sched_yield();
+        cuda->break_device(ILLEGAL_ADDRESS);
+        pthread_join(closes, NULL);
+        ck_assert_int_eq(cuda->live().registrations, 2 * (i + 1));
+        uint32_t free_count = stuck[i]->free_count;
+        ck_assert_uint_eq(*device_word(stuck[i]->device, stuck[i]->free_words[free_count - 1]), 1);
+        cuda->break_device(0);
+        cuda->stream_let_go(fixture.stream);
+        cuda->stream_drop(fixture.stream);
+        fake_daemon_stop(fixture.daemon);
+    }
+}
+END_TEST
 
 /* A stream that has not come past its wait when the time is over still uses the fusion's memory,
  * for which freeing would wait. */
@@ -297,13 +378,14 @@ START_TEST(test_close_leaves_a_stuck_stream)
     cuda->stream_copy(fixture.stream, shoal_fusion_gradient(fusion, 0), fixture.memory,
                       COUNT * sizeof(float));
     GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
-    stuck = fixture.job->device;
+    stuck[0] = fixture.job->device;
     GOOD(shoal_close(fixture.job));
     ck_assert_int_eq(cuda->late_frees(), 0);
     cuda->stream_let_go(fixture.stream);
     cuda->stream_finish(fixture.stream);
     cuda->stream_drop(fixture.stream);
-    ck_assert_uint_eq(*device_word(stuck->device, stuck->free_words[stuck->free_count - 1]), 1);
+    ck_assert_uint_eq(
+        *device_word(stuck[0]->device, stuck[0]->free_words[stuck[0]->free_count - 1]), 1);
     fake_daemon_stop(fixture.daemon);
 }
 END_TEST
@@ -421,10 +503,15 @@ int main(void)
     tcase_add_test(cases, test_slow_driver);
     tcase_add_loop_test(cases, test_no_slot_is_half_pinned, 0, 2);
     tcase_add_test(cases, test_close_lets_full_streams_go_on);
+    tcase_add_test(cases, test_close_ends_with_the_last_ring);
     tcase_add_test(cases, test_close_leaves_a_stuck_stream);
     tcase_add_test(cases, test_close_waits_for_a_copy);
     tcase_add_test(cases, test_close_waits_for_a_wait_on_a_full_stream);
     tcase_add_test(cases, test_forked_child_is_refused);
     suite_add_tcase(suite, cases);
+    TCase *failures = tcase_create("failures");
+    tcase_set_timeout(failures, 40); /* less than JOB_LEAVE_MS for each */
+    tcase_add_test(failures, test_close_of_a_device_that_fails_meanwhile);
+    suite_add_tcase(suite, failures);
     return suite_main(suite);
 }
