@@ -103,6 +103,10 @@ int device_copy(struct device *device, enum device_lane lane, const struct devic
 
 /* After an error: wait for the copies on the lanes, as far as the driver still does. */
 void device_settle(struct device *device);
+/* Copies were begun whose end the driver does not tell any more: a device that has failed for good
+ * answers every call at once, with its error, whether its copy engines have come to an end or not.
+ * What they may write to must stay as it is until the process ends; so must the device. */
+bool device_copies_lost(const struct device *device);
 
 /* Ring the bell when the event has occurred: one event for a bell at a time. A device that has
  * failed may never ring: look at device_event_done from time to time. DEVICE_BELL_WAITS rings when

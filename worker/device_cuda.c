@@ -102,6 +102,7 @@ struct device {
     CUstream own;                        /* for programs without one */
     struct bells *bells;
     bool waits_for_words;
+    atomic_bool copies_lost;
 #if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
     batch_12080 copy_batch_12080;
     batch_13000 copy_batch_13000;
@@ -435,6 +436,16 @@ void *device_stream(struct device *device)
     return device->own;
 }
 
+/* Wait for the copies on a stream. A call that failed may do well when it is made again; on a
+ * device that has failed for good none does, and none waits. */
+static int finish_copies(struct device *device, CUstream stream, struct error *error)
+{
+    int code = CALL(device, error, cuStreamSynchronize, stream);
+    if (code < 0 && device->call.cuStreamSynchronize(stream) != CUDA_SUCCESS)
+        atomic_store(&device->copies_lost, true);
+    return code;
+}
+
 int device_transfer(struct device *device, void *to, const void *from, uint64_t bytes,
                     struct error *error)
 {
@@ -444,7 +455,7 @@ int device_transfer(struct device *device, void *to, const void *from, uint64_t 
     code =
         CALL(device, error, cuMemcpyAsync, (CUdeviceptr)to, (CUdeviceptr)from, bytes, device->own);
     if (code == 0)
-        code = CALL(device, error, cuStreamSynchronize, device->own);
+        code = finish_copies(device, device->own, error);
     return leave(device, code);
 }
 
@@ -534,7 +545,7 @@ int device_copy(struct device *device, enum device_lane lane, const struct devic
 {
     assert(count > 0 && count <= DEVICE_COPIES_MAX);
     CUstream stream = device->lanes[lane];
-    struct error unrecorded;
+    struct error unrecorded, ignored;
     *begun = false;
     int code = enter(device, error);
     if (code < 0)
@@ -543,7 +554,7 @@ int device_copy(struct device *device, enum device_lane lane, const struct devic
     int recorded = CALL(device, &unrecorded, cuEventRecord, event, stream);
     if (recorded < 0) {
         /* The lane has copies only, and nobody else will tell when they are done. */
-        device->call.cuStreamSynchronize(stream);
+        finish_copies(device, stream, &ignored);
         if (code == 0)
             *error = unrecorded, code = recorded;
     }
@@ -554,11 +565,18 @@ int device_copy(struct device *device, enum device_lane lane, const struct devic
 void device_settle(struct device *device)
 {
     struct error ignored;
-    if (enter(device, &ignored) < 0)
+    if (enter(device, &ignored) < 0) {
+        atomic_store(&device->copies_lost, true);
         return;
+    }
     for (unsigned i = 0; i < DEVICE_LANES; i++)
-        device->call.cuStreamSynchronize(device->lanes[i]);
+        finish_copies(device, device->lanes[i], &ignored);
     leave(device, 0);
+}
+
+bool device_copies_lost(const struct device *device)
+{
+    return atomic_load(&device->copies_lost);
 }
 
 int device_copy_on(struct device *device, void *stream, const struct device_copy *copies,

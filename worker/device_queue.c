@@ -393,7 +393,8 @@ static void land_all(struct device_queue *queue, struct device_flight **flights,
 
 void device_queue_abandon(struct device_queue *queue, uint64_t now_ns)
 {
-    device_settle(queue->device);
+    if (device_queue_copying(queue))
+        device_settle(queue->device);
     for (unsigned lane = 0; lane < DEVICE_LANES; lane++) {
         land_all(queue, &queue->loading[lane], now_ns);
         land_all(queue, &queue->flights[lane], now_ns);

@@ -117,7 +117,7 @@ bool device_queue_copying(const struct device_queue *queue);
 uint64_t device_queue_deadline_ns(const struct device_queue *queue);
 /* After an error of the three calls above, when the job has been failed for it: nobody waits at the
  * gates any more, and copies have ended when this returns: the driver has waited for those under
- * way, or given them up. */
+ * way, or does not wait any more, and they are lost (device_copies_lost). */
 void device_queue_abandon(struct device_queue *queue, uint64_t now_ns);
 
 /* When no stream is made to wait for a word any more, ask for DEVICE_BELL_WAITS. 1: no stream was;

@@ -202,7 +202,8 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
 
 void job_remove_group(struct shoal_job *job, struct shoal_group *group)
 {
-    if (progress_group_remove(&job->progress, &group->core))
+    bool lost = job->device && device_copies_lost(job->device->device);
+    if (progress_group_remove(&job->progress, &group->core) && !lost)
         arena_heap_free(&job->heap, group->core.own.offset);
     DL_DELETE(job->groups, group);
     free_group(group);

@@ -126,7 +126,7 @@ struct shoal_job {
     uint64_t pinned_most;        /* of the arena, for a device: what the daemon allows */
     struct device_queue *device; /* or NULL */
     bool device_opening;         /* a call opens it, without the lock */
-    bool device_stuck;           /* it may still use the arena: that stays mapped */
+    bool device_stuck;           /* it may still use the arena: both stay until the process ends */
     int submission_doorbell;     /* an eventfd shared with the daemon */
     int completion_doorbell;     /* a socket; the daemon has a copy of the other end: */
     int daemons_doorbell;        /* kept open here, so that its end is never an event */

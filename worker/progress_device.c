@@ -206,5 +206,6 @@ void progress_device_stop(struct shoal_job *job)
         return;
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
     let_copies_end(job, deadline_ns);
-    job->device_stuck = device_queue_copying(job->device) || !let_waits_end(job, deadline_ns);
+    job->device_stuck = device_queue_copying(job->device) ||
+                        device_copies_lost(job->device->device) || !let_waits_end(job, deadline_ns);
 }

@@ -265,7 +265,9 @@ struct shoal_device_options {
 };
 
 /* Open the job's device, with its primary context. options may be NULL: device 0. It is closed with
- * the job; shoal_close waits a few seconds for streams to come past their waits for requests.
+ * the job; shoal_close waits a few seconds for streams to come past their waits for requests, and
+ * not when the device has failed. What the device may use even then, the arena and the context,
+ * stays until the process ends.
  * SHOAL_EUNSUPPORTED, SHOAL_EINVALID, SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena
  * could not be pinned: the text says how much was asked for, and what said so), SHOAL_ESYSTEM. */
 SHOAL_API int shoal_device_open(shoal_job *job, const struct shoal_device_options *options);
@@ -285,8 +287,8 @@ SHOAL_API int shoal_group_set_stream(shoal_group *group, enum shoal_memory memor
 SHOAL_API int shoal_request_wait_stream(shoal_request *request, void *stream);
 
 /* For programs without a framework: memory of the device (NULL on failure), a stream, and copies
- * between such memory and the process's in the order of that stream, which are waited for. Memory
- * must be freed before the job is closed. */
+ * between such memory and the process's in the order of that stream, which are waited for; one that
+ * fails with the device may go on. Memory must be freed before the job is closed. */
 SHOAL_API void *shoal_device_alloc(shoal_job *job, size_t bytes);
 SHOAL_API void shoal_device_free(shoal_job *job, void *memory);
 SHOAL_API void *shoal_device_stream(shoal_job *job);

@@ -30,6 +30,10 @@ struct stand_in {
     /* From now on the device has failed: every call says so, nothing on a stream goes on, no host
      * function is called. 0: healed, for the next job of the test. */
     void (*break_device)(int result);
+    /* While held, copies that have begun do not end; they do after it, also when the device has
+     * failed or the stream is gone meanwhile, as a copy engine may. How many have begun. */
+    void (*copies_hold)(bool hold);
+    int (*copies_begun)(void);
     /* Calls so far of this function, or of any. */
     long (*calls)(const char *function);
     /* The function that fail_call made fail; "" when none has. */

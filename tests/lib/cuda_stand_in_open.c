@@ -32,6 +32,8 @@ static void load(void)
     FIND(set_memory_operations);
     FIND(fail_call);
     FIND(break_device);
+    FIND(copies_hold);
+    FIND(copies_begun);
     FIND(calls);
     FIND(failed);
     FIND(unpinned);

@@ -44,6 +44,8 @@ struct CUstream_st {
 static struct CUstream_st *default_stream, *streams;
 static long default_count; /* operations on it */
 static bool any_memory;    /* all of the process's counts as the device's */
+static bool copies_held;
+static int copies_begun; /* and not ended */
 
 static void pause_ns(long ns)
 {
@@ -55,6 +57,19 @@ static void release_event(struct CUevent_st *event)
 {
     if (event && --event->references == 0)
         free(event);
+}
+
+/* Lock held, released meanwhile. What has begun ends in any case. */
+static void carry_out_copy(const struct operation *operation, long delay_ns)
+{
+    copies_begun++;
+    while (copies_held)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    pause_ns(delay_ns);
+    memmove(operation->to, operation->from, operation->bytes);
+    pthread_mutex_lock(&lock);
+    copies_begun--;
 }
 
 /* Lock held, released meanwhile. */
@@ -76,11 +91,13 @@ static void carry_out(struct CUstream_st *stream, const struct operation *operat
         return;
     }
     CUresult dead = broken;
+    if (operation->type == OP_COPY) {
+        if (!dead)
+            carry_out_copy(operation, delay_ns);
+        return;
+    }
     pthread_mutex_unlock(&lock);
-    if (operation->type == OP_COPY && !dead) {
-        pause_ns(delay_ns);
-        memmove(operation->to, operation->from, operation->bytes);
-    } else if (operation->type == OP_ZERO && !dead) {
+    if (operation->type == OP_ZERO && !dead) {
         memset(operation->to, 0, operation->bytes);
     } else if (operation->type == OP_HOST && !dead) {
         operation->function(operation->argument);
@@ -338,6 +355,8 @@ void stand_in_stream_finish(void *stream);
 void stand_in_stream_limit(void *stream, int room);
 void stand_in_stream_follow(void *stream, void *other);
 void stand_in_set_any_memory(bool any);
+void stand_in_copies_hold(bool hold);
+int stand_in_copies_begun(void);
 long stand_in_default_operations(void);
 
 void *stand_in_stream_make(void)
@@ -405,6 +424,22 @@ void stand_in_set_any_memory(bool any)
     pthread_mutex_lock(&lock);
     any_memory = any;
     pthread_mutex_unlock(&lock);
+}
+
+void stand_in_copies_hold(bool hold)
+{
+    pthread_mutex_lock(&lock);
+    copies_held = hold;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+int stand_in_copies_begun(void)
+{
+    pthread_mutex_lock(&lock);
+    int count = copies_begun;
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 long stand_in_default_operations(void)

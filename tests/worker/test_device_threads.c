@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -363,6 +364,72 @@ START_TEST(test_close_of_a_device_that_fails_meanwhile)
 }
 END_TEST
 
+static uint64_t copied_slot(shoal_job *job)
+{
+    uint64_t offset = 0;
+    pthread_mutex_lock(&job->lock);
+    for (uint32_t i = 0; i < job->progress.staging.slot_count; i++)
+        if (job->progress.staging.slots[i].copying)
+            offset = job->progress.staging.slots[i].offset;
+    pthread_mutex_unlock(&job->lock);
+    return offset;
+}
+
+static void *copy_to_arena(void *argument)
+{
+    const struct fixture *fixture = argument;
+    void *place = shoal_alloc(fixture->job, sizeof(float));
+    BAD(shoal_device_copy(fixture->job, place, fixture->memory, sizeof(float)), SHOAL_ESYSTEM,
+        "CUDA_ERROR_ILLEGAL_ADDRESS");
+    return place;
+}
+
+static void *reduce(void *argument)
+{
+    const struct fixture *fixture = argument;
+    shoal_group *world = shoal_world(fixture->job);
+    GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, NULL));
+    BAD(shoal_all_reduce(world, fixture->memory, fixture->memory, COUNT, SHOAL_F32, SHOAL_SUM,
+                         NULL),
+        SHOAL_ESYSTEM, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    return NULL;
+}
+
+/* A copy to the arena is under way when the device fails, and goes on: the call has failed, nothing
+ * waits for the copy, and it finds the arena. */
+START_TEST(test_close_leaves_a_copy_of_a_failed_device)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t copies;
+    float value = 7, got;
+    void *place;
+    fixture_open(&fixture);
+    while (fake_daemon_staged_chunks(fixture.daemon) == 0) /* the first request's is there */
+        sched_yield();
+    GOOD(shoal_device_copy(fixture.job, fixture.memory, &value, sizeof(value)));
+    stuck[0] = fixture.job->device;
+    cuda->copies_hold(true);
+    pthread_create(&copies, NULL, _i == 0 ? reduce : copy_to_arena, &fixture);
+    while (cuda->copies_begun() == 0)
+        sched_yield();
+    uint64_t offset = copied_slot(fixture.job);
+    const uint8_t *arena = fixture.job->arena.base;
+    cuda->break_device(ILLEGAL_ADDRESS);
+    pthread_join(copies, &place);
+    GOOD(shoal_close(fixture.job));
+    ck_assert_int_eq(cuda->copies_begun(), 1);
+    ck_assert_int_eq(cuda->live().registrations, 2);
+    cuda->copies_hold(false);
+    while (cuda->copies_begun() > 0)
+        sched_yield();
+    memcpy(&got, place ? place : arena + offset, sizeof(got));
+    ck_assert_float_eq(got, 7);
+    cuda->stream_drop(fixture.stream);
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
 /* A stream that has not come past its wait when the time is over still uses the fusion's memory,
  * for which freeing would wait. */
 START_TEST(test_close_leaves_a_stuck_stream)
@@ -511,6 +578,7 @@ int main(void)
     suite_add_tcase(suite, cases);
     TCase *failures = tcase_create("failures");
     tcase_set_timeout(failures, 40); /* less than JOB_LEAVE_MS for each */
+    tcase_add_loop_test(failures, test_close_leaves_a_copy_of_a_failed_device, 0, 2);
     tcase_add_test(failures, test_close_of_a_device_that_fails_meanwhile);
     suite_add_tcase(suite, failures);
     return suite_main(suite);

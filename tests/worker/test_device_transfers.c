@@ -495,6 +495,8 @@ START_TEST(test_closed)
 }
 END_TEST
 
+static struct device_queue *left; /* of a job that is closed */
+
 static void check_broken(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
@@ -502,6 +504,7 @@ static void check_broken(struct member *member)
         return;
     void *stream = cuda->stream_make();
     open_device(member);
+    left = member->job->device;
     int32_t *data = device_values(member, COUNT, 0, 0);
     shoal_request *receive = start_receive(member, stream, data, COUNT, 1, 0);
     cuda->stream_hold(stream);
@@ -519,7 +522,10 @@ START_TEST(test_broken_device)
     stand_in_open()->seed((uint64_t)_i);
     world_run(&(struct fake_daemon_options){.world_size = 2, .seed = 3}, check_broken);
     struct stand_in_live live = stand_in_open()->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events + live.registrations, 0);
+    /* All of it is left when a copy was under way, else nothing. */
+    ck_assert(live.contexts == 0 || (live.contexts == 1 && live.registrations == 2));
+    ck_assert(live.contexts == 0 || left->device);
+    ck_assert(live.contexts == 1 || live.streams + live.events + live.registrations == 0);
 }
 END_TEST
 
