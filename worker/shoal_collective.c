@@ -45,7 +45,7 @@ void collective_started(struct shoal_job *job, struct shoal_request *request, en
     progress_thread_notify(job);
 }
 
-/* The asks are checked. */
+/* Submit the checked asks as a new request; lock held, and on a device released meanwhile. */
 static int start(struct shoal_group *group, const struct request_ask *ask,
                  const struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
                  struct shoal_request **request, struct error *error)
@@ -55,7 +55,6 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
     struct shoal_request *made = calloc(1, sizeof(*made));
     if (!made)
         return error_set(error, ERR_MEMORY, "out of memory for a request");
-    pthread_mutex_lock(&job->lock);
     if (job->closing)
         code = error_set(error, ERR_STATE, "the job is being closed");
     else if (ask->on_device)
@@ -64,13 +63,11 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
     else
         code = progress_submit(&job->progress, &group->core, ask, blocks, block_count, group->rank,
                                &made->core, error);
-    if (code == 0)
-        collective_started(job, made, mode);
-    pthread_mutex_unlock(&job->lock);
     if (code < 0) {
         free(made);
         return code;
     }
+    collective_started(job, made, mode);
     *request = made;
     return 0;
 }
@@ -78,10 +75,16 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
 int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
                      struct shoal_request **request, struct error *error)
 {
-    int code = job_check(group->job, error);
+    struct shoal_job *job = group->job;
+    int code = job_check(job, error);
     if (code == 0)
         code = request_check(ask, group->rank, group->size, error);
-    return code < 0 ? code : start(group, ask, NULL, 0, mode, request, error);
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&job->lock);
+    code = start(group, ask, NULL, 0, mode, request, error);
+    pthread_mutex_unlock(&job->lock);
+    return code;
 }
 
 int collective_result(const struct shoal_request *request, struct error *error)
@@ -136,8 +139,7 @@ int collective_wait(struct shoal_request *request, struct error *error)
 
 /* Where results lie in shared memory; lock held. */
 static int shared_check(const struct shoal_group *group, struct request_ask *ask,
-                        struct request_ask *blocks, uint32_t block_count,
-                        const struct group_settings *settings, struct error *error)
+                        struct request_ask *blocks, uint32_t block_count, struct error *error)
 {
     int code =
         shared_refuse(group->job, collective_name(ask->kind), ask->own_to, ask->own_bytes, error);
@@ -145,10 +147,30 @@ static int shared_check(const struct shoal_group *group, struct request_ask *ask
         code = shared_place(group, ask, error);
     for (uint32_t i = 0; i < block_count && code == 0; i++)
         code = shared_place(group, &blocks[i], error);
-    if (code == 0 && ask->shared && settings->on_device)
+    if (code == 0 && ask->shared && ask->on_device)
         code = error_set(error, ERR_INVALID,
                          "all_reduce: the result is in shared memory, and the data on a device");
     return code;
+}
+
+/* As this thread has set on the group; lock held, so that shared memory that is found here is not
+ * given back before the collective uses it. */
+static int start_as_set(struct shoal_group *group, struct request_ask *ask,
+                        struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
+                        struct shoal_request **request, struct error *error)
+{
+    struct group_settings settings = collective_settings(group);
+    ask->priority = settings.priority;
+    ask->on_device = settings.on_device;
+    ask->stream = settings.stream;
+    for (uint32_t i = 0; i < block_count; i++) {
+        blocks[i].priority = ask->priority;
+        blocks[i].on_device = ask->on_device;
+    }
+    int code = group->job->shared ? shared_check(group, ask, blocks, block_count, error) : 0;
+    if (!ask->on_device)
+        ask->own_bytes = 0; /* the caller's to copy */
+    return code < 0 ? code : start(group, ask, blocks, block_count, mode, request, error);
 }
 
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
@@ -158,26 +180,11 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
     struct shoal_job *job = group->job;
     if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
-    pthread_mutex_lock(&job->lock);
-    struct group_settings settings = collective_settings(group);
-    int code = job->shared ? shared_check(group, ask, blocks, block_count, &settings, &error) : 0;
-    pthread_mutex_unlock(&job->lock);
-    if (code < 0) {
-        job_leave(job);
-        return error_text_keep(&error);
-    }
-    ask->priority = settings.priority;
-    ask->on_device = settings.on_device;
-    ask->stream = settings.stream;
-    if (!ask->on_device)
-        ask->own_bytes = 0; /* the caller's to copy */
-    for (uint32_t i = 0; i < block_count; i++) {
-        blocks[i].priority = ask->priority;
-        blocks[i].on_device = ask->on_device;
-    }
     struct shoal_request *made = NULL;
-    code = start(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING, &made,
-                 &error);
+    pthread_mutex_lock(&job->lock);
+    int code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
+                            &made, &error);
+    pthread_mutex_unlock(&job->lock);
     assert(code < 0 || (made && made->job));
     if (code == 0 && !request)
         code = wait_for_request(made, -1, true, &error);
