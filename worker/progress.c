@@ -183,7 +183,7 @@ static void submit(struct progress *progress, struct request *request)
              .flags = (in_arena ? 0 : ARENA_FLAG_STAGED) | (ask->shared ? ARENA_FLAG_SHARED : 0),
              .priority = ask->priority,
          });
-    if (request->staged && !request->waiting)
+    if (request_has_chunk(request))
         progress_queue_for_staging(progress, request);
 }
 
@@ -290,8 +290,7 @@ static struct staging_slot *next_slot(struct progress *progress)
     DL_FOREACH(progress->groups, group)
     {
         struct request *oldest = group->requests;
-        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest) &&
-            !oldest->waiting) {
+        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest)) {
             slot = take_slot(progress, oldest);
             if (slot)
                 return slot;
@@ -662,7 +661,7 @@ static void fail_request(struct progress *progress, struct request *request,
         progress_leave_queue(&progress->to_transfer[request->receives], request);
     else if (request->state == REQUEST_QUEUED)
         progress_leave_queue(&progress->to_submit, request);
-    else if (request_has_chunk(request) && !request->waiting)
+    else if (request_has_chunk(request))
         progress_leave_queue(&progress->to_stage, request);
     complete(progress, request, error, now_ns);
 }

@@ -136,7 +136,7 @@ void request_clear(struct request *request)
 
 bool request_has_chunk(const struct request *request)
 {
-    return request->staged && request->chunks_given < request->layout.chunks;
+    return request->staged && !request->waiting && request->chunks_given < request->layout.chunks;
 }
 
 bool request_finished(const struct request *request)

@@ -118,7 +118,7 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
                  const struct request_memory *memory);
 void request_clear(struct request *request);
 
-/* Whether some chunk has not been handed over. */
+/* Whether some chunk is to be handed over, and may be: its stream has come to it. */
 bool request_has_chunk(const struct request *request);
 /* Whether everything has come back and been copied out. */
 bool request_finished(const struct request *request);

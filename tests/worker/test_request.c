@@ -144,6 +144,21 @@ START_TEST(test_nothing_to_move)
 }
 END_TEST
 
+/* Of a request on a device nothing is handed over before its stream has come to it. */
+START_TEST(test_waiting_for_a_stream)
+{
+    struct request_ask ask = ask_of(COLLECTIVE_ALL_REDUCE, outside, outside);
+    ask.on_device = true;
+    struct request request = init(&ask, 0);
+    ck_assert(request.staged && request.waiting);
+    ck_assert(!request_has_chunk(&request));
+    request.waiting = false;
+    ck_assert(request_has_chunk(&request));
+    request.chunks_given = request.layout.chunks;
+    ck_assert(!request_has_chunk(&request));
+}
+END_TEST
+
 START_TEST(test_progress_of_chunks)
 {
     struct request_ask ask = ask_of(COLLECTIVE_ALL_REDUCE, outside, outside);
@@ -277,6 +292,7 @@ int main(void)
     tcase_add_test(cases, test_who_needs_which_buffer);
     tcase_add_test(cases, test_what_lies_in_the_arena_is_not_staged);
     tcase_add_test(cases, test_nothing_to_move);
+    tcase_add_test(cases, test_waiting_for_a_stream);
     tcase_add_test(cases, test_progress_of_chunks);
     tcase_add_test(cases, test_too_many_chunks);
     tcase_add_test(cases, test_whole_and_block);
