@@ -603,7 +603,7 @@ static void go_on(struct progress *progress, struct request *request, uint64_t n
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns)
 {
     struct staging_slot *slot = copy->slot;
-    if ((copy->on_device && !slot) || (slot && slot->copying)) {
+    if (copy->on_device) {
         if (!end_copying(progress, copy, now_ns))
             return;
         if (!slot) {
