@@ -293,7 +293,7 @@ static int open_gate(struct device_queue *queue, unsigned gate, uint64_t now_ns,
         if (done == 0)
             continue;
         DL_DELETE(queue->gates[gate], arrival);
-        DL_APPEND(queue->spare_arrivals, arrival);
+        device_queue_give_back(queue, arrival);
         moved = 1;
         if (arrival->note)
             arrival->note->occurred_ns = now_ns;

@@ -15,25 +15,35 @@ static void wake_driver(struct shoal_job *job, bool was_busy)
         progress_thread_wake(job);
 }
 
-int progress_device_enter(struct shoal_job *job, const struct request_ask *ask,
-                          struct shoal_request *request, bool *ready, struct error *error)
+/* An arrival whose event is recorded on the stream, or NULL; the lock is let go of meanwhile. */
+static struct device_arrival *record(struct shoal_job *job, void *stream, struct error *error)
 {
     struct device_arrival *arrival = device_queue_take(job->device, error);
     if (!arrival)
-        return error->code;
+        return NULL;
     pthread_mutex_unlock(&job->lock);
-    int code = device_event_record(job->device->device, arrival->event, ask->stream, error);
+    int code = device_event_record(job->device->device, arrival->event, stream, error);
     pthread_mutex_lock(&job->lock);
-    if (code == 0 && job->closing)
-        code = error_set(error, ERR_STATE, "the job is being closed");
-    if (code < 0) {
+    if (code == 0)
+        return arrival;
+    device_queue_give_back(job->device, arrival);
+    return NULL;
+}
+
+int progress_device_enter(struct shoal_job *job, const struct request_ask *ask,
+                          struct shoal_request *request, bool *ready, struct error *error)
+{
+    struct device_arrival *arrival = record(job, ask->stream, error);
+    if (!arrival)
+        return error->code;
+    if (job->closing) {
         device_queue_give_back(job->device, arrival);
-        return code;
+        return error_set(error, ERR_STATE, "the job is being closed");
     }
     bool busy = device_queue_busy(job->device);
     *ready = false;
-    code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket, ready,
-                              clock_now_ns(), error);
+    int code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket,
+                                  ready, clock_now_ns(), error);
     wake_driver(job, busy);
     return code;
 }
@@ -70,18 +80,11 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
 int progress_device_note(struct shoal_job *job, void *stream, struct device_note *note,
                          struct error *error)
 {
-    struct device_arrival *arrival = device_queue_take(job->device, error);
+    struct device_arrival *arrival = record(job, stream, error);
     if (!arrival)
         return error->code;
-    pthread_mutex_unlock(&job->lock);
-    int code = device_event_record(job->device->device, arrival->event, stream, error);
-    pthread_mutex_lock(&job->lock);
-    if (code < 0) {
-        device_queue_give_back(job->device, arrival);
-        return code;
-    }
     bool busy = device_queue_busy(job->device);
-    code = device_queue_note(job->device, arrival, stream, note, clock_now_ns(), error);
+    int code = device_queue_note(job->device, arrival, stream, note, clock_now_ns(), error);
     wake_driver(job, busy);
     return code;
 }
