@@ -38,6 +38,21 @@ int group_check(const struct shoal_group *group, struct error *error)
     return group ? 0 : error_set(error, ERR_INVALID, "the group is NULL");
 }
 
+int options_read(void *options, size_t bytes, const void *given, size_t least_bytes,
+                 const char *name, struct error *error)
+{
+    size_t given_bytes;
+    if (!given)
+        return 0;
+    memcpy(&given_bytes, given, sizeof(given_bytes));
+    if (given_bytes < least_bytes)
+        return error_set(error, ERR_INVALID,
+                         "options.struct_size is %zu, must be sizeof(struct %s)", given_bytes,
+                         name);
+    memcpy(options, given, given_bytes < bytes ? given_bytes : bytes);
+    return 0;
+}
+
 int job_enter(struct shoal_job *job, struct error *error)
 {
     int code = job_check(job, error); /* a forked child's copy of the lock may be held for ever */

@@ -179,6 +179,11 @@ int job_check(const struct shoal_job *job, struct error *error);
 /* ERR_INVALID for NULL. */
 int group_check(const struct shoal_group *group, struct error *error);
 
+/* Into *options, of `bytes` that are 0, what a caller of whatever version has given, or NULL. A
+ * `struct name` begins with its size, struct_size: ERR_INVALID below least_bytes. */
+int options_read(void *options, size_t bytes, const void *given, size_t least_bytes,
+                 const char *name, struct error *error);
+
 /* Begin a call that uses the job, or what is freed with it, while `lock` is not held: shoal_close
  * then waits for job_leave. ERR_STATE in a forked child, and when the job is being closed. Calls
  * may contain others. `lock` is not held. */

@@ -74,16 +74,12 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
                          struct error *error)
 {
     struct shoal_options options = {0};
-    if (given) {
-        if (given->struct_size < offsetof(struct shoal_options, job) + sizeof(options.job))
-            return error_set(error, ERR_INVALID,
-                             "options.struct_size is %zu, must be sizeof(struct shoal_options)",
-                             given->struct_size);
-        memcpy(&options, given,
-               given->struct_size < sizeof(options) ? given->struct_size : sizeof(options));
-    }
+    int code = options_read(&options, sizeof(options), given,
+                            offsetof(struct shoal_options, job) + sizeof(options.job),
+                            "shoal_options", error);
     long long world_size = 0, timeout_ms = 0, arena_bytes = 0;
-    int code = copy_text(settings->name, sizeof(settings->name), "the job's name", options.job,
+    if (code == 0)
+        code = copy_text(settings->name, sizeof(settings->name), "the job's name", options.job,
                          "SHOAL_JOB", DEFAULT_JOB, error);
     /* On its way to the daemon its bytes would become '?', as those of another job. */
     if (code == 0 && !json_text_is_utf8(settings->name))

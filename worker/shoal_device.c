@@ -1,5 +1,5 @@
 /* The job's device, and streams. */
-#include <string.h>
+#include <stddef.h>
 
 #include "common/env.h"
 #include "worker/device_place.h"
@@ -22,23 +22,18 @@ static int read_options(const struct shoal_device_options *given, struct device_
 {
     struct shoal_device_options *options = &settings->options;
     *settings = (struct device_settings){.pinned_by = "options.pinned_bytes"};
-    if (given) {
-        if (given->struct_size <
-            offsetof(struct shoal_device_options, number) + sizeof(options->number))
-            return error_set(
-                error, ERR_INVALID,
-                "options.struct_size is %zu, must be sizeof(struct shoal_device_options)",
-                given->struct_size);
-        memcpy(options, given,
-               given->struct_size < sizeof(*options) ? given->struct_size : sizeof(*options));
-    }
+    int code = options_read(options, sizeof(*options), given,
+                            offsetof(struct shoal_device_options, number) + sizeof(options->number),
+                            "shoal_device_options", error);
+    if (code < 0)
+        return code;
     if (!options->library)
         options->library = env_text("SHOAL_CUDA_LIBRARY");
     if (options->pinned_bytes > 0)
         return 0;
     long long bytes;
-    int code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, LARGEST_PINNED_BYTES,
-                           &bytes, error);
+    code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, LARGEST_PINNED_BYTES, &bytes,
+                       error);
     if (code == 0) {
         options->pinned_bytes = (uint64_t)bytes;
         settings->pinned_by = "SHOAL_PINNED_BYTES";

@@ -147,15 +147,10 @@ static int read_options(const struct shoal_fusion_options *given, struct shoal_f
                         void **device_memory, struct error *error)
 {
     struct shoal_fusion_options options = {.op = SHOAL_SUM};
-    if (given) {
-        if (given->struct_size < sizeof(given->struct_size))
-            return error_set(error, ERR_INVALID,
-                             "options.struct_size is %zu, must be "
-                             "sizeof(struct shoal_fusion_options)",
-                             given->struct_size);
-        memcpy(&options, given,
-               given->struct_size < sizeof(options) ? given->struct_size : sizeof(options));
-    }
+    int code = options_read(&options, sizeof(options), given, sizeof(given->struct_size),
+                            "shoal_fusion_options", error);
+    if (code < 0)
+        return code;
     if (options.op != SHOAL_SUM && options.op != SHOAL_AVG)
         return error_set(error, ERR_INVALID, "options.op: got %d, must be SHOAL_SUM or SHOAL_AVG",
                          (int)options.op);
