@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-#include "common/dtype.h"
-
 int device_fusion_open(struct device_fusion *fusion, struct device *device, void *memory,
                        const struct plan *plan, void *const *gradients,
                        const struct plan_parameter *parameters, struct error *error)
@@ -74,7 +72,7 @@ static int add(struct batch *batch, void *to, const void *from, uint64_t bytes, 
 
 static uint64_t bytes_of(const struct device_fusion *fusion, uint32_t index)
 {
-    return fusion->parameters[index].count * dtype_bytes(fusion->parameters[index].dtype);
+    return plan_gradient_bytes(&fusion->parameters[index]);
 }
 
 int device_fusion_gather(const struct device_fusion *fusion, const struct plan *plan,

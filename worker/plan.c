@@ -8,23 +8,31 @@
 #define NO_BUFFER UINT32_MAX
 #define MOST_BYTES (1ull << 62)
 
+uint64_t plan_gradient_bytes(const struct plan_parameter *parameter)
+{
+    return parameter->count * dtype_bytes(parameter->dtype);
+}
+
 static uint64_t padded_bytes(const struct plan_parameter *parameter)
 {
-    uint64_t bytes = parameter->count * dtype_bytes(parameter->dtype);
-    return (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    return (plan_gradient_bytes(parameter) + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+}
+
+int plan_add_bytes(uint64_t *total, const struct plan_parameter *parameter)
+{
+    if (parameter->count > MOST_BYTES / 8 || *total + padded_bytes(parameter) >= MOST_BYTES)
+        return ERR_INVALID;
+    *total += padded_bytes(parameter);
+    return 0;
 }
 
 static int check_size(const struct plan_parameter *parameters, uint32_t count)
 {
     uint64_t total = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        if (parameters[i].count > MOST_BYTES / 8)
-            return ERR_INVALID;
-        total += padded_bytes(&parameters[i]);
-        if (total >= MOST_BYTES)
-            return ERR_INVALID;
-    }
-    return 0;
+    int code = 0;
+    for (uint32_t i = 0; i < count && code == 0; i++)
+        code = plan_add_bytes(&total, &parameters[i]);
+    return code;
 }
 
 /* Buffers are made in the order of their first gradients, then sorted by when they close. */

@@ -40,6 +40,10 @@ struct plan {
     uint64_t total_bytes;
 };
 
+uint64_t plan_gradient_bytes(const struct plan_parameter *parameter);
+/* Add the bytes that the parameter takes in its buffer to *total. ERR_INVALID: 2^62 or more. */
+int plan_add_bytes(uint64_t *total, const struct plan_parameter *parameter);
+
 /* order: every parameter's index once. ERR_MEMORY, ERR_INVALID (2^62 bytes or more in all). */
 int plan_make(struct plan *plan, const struct plan_parameter *parameters, uint32_t parameter_count,
               const uint32_t *order, uint64_t threshold_bytes, uint64_t first_buffer_bytes);

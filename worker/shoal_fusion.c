@@ -214,7 +214,7 @@ int shoal_fusion_create(shoal_group *group, const struct shoal_parameter *parame
 
 static uint64_t gradient_bytes(const struct shoal_fusion *fusion, uint32_t index)
 {
-    return fusion->parameters[index].count * dtype_bytes(fusion->parameters[index].dtype);
+    return plan_gradient_bytes(&fusion->parameters[index]);
 }
 
 static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index)

@@ -16,12 +16,10 @@ size_t shoal_fusion_bytes(const struct shoal_parameter *parameters, size_t param
         return 0;
     }
     for (size_t i = 0; i < parameter_count; i++) {
-        uint64_t element_bytes = dtype_bytes((unsigned)parameters[i].dtype);
-        if (element_bytes == 0 || parameters[i].count > (1ull << 62) / element_bytes)
-            return 0;
-        bytes += (parameters[i].count * element_bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT *
-                 PLAN_ALIGNMENT;
-        if (bytes > 1ull << 62)
+        const struct plan_parameter parameter = {.count = parameters[i].count,
+                                                 .dtype = (enum dtype)parameters[i].dtype};
+        if (dtype_bytes((unsigned)parameters[i].dtype) == 0 ||
+            plan_add_bytes(&bytes, &parameter) < 0)
             return 0;
     }
     return bytes;

@@ -489,6 +489,13 @@ START_TEST(test_null_handles)
     BAD(shoal_fusion_wait_stream(NULL, NULL, 0), INVALID, "fusion is NULL");
     ck_assert_uint_eq(shoal_fusion_bytes(NULL, 1), 0);
     ck_assert_uint_eq(shoal_fusion_bytes(NULL, 0), 0);
+    /* What no fusion can be made of has no size. */
+    const struct shoal_parameter much[] = {{NULL, (size_t)1 << 58, SHOAL_F64},
+                                           {NULL, (size_t)1 << 58, SHOAL_F64},
+                                           {NULL, (size_t)1 << 60, SHOAL_U8}};
+    ck_assert_uint_eq(shoal_fusion_bytes(much, 1), (size_t)1 << 61);
+    ck_assert_uint_eq(shoal_fusion_bytes(much, 2), 0);
+    ck_assert_uint_eq(shoal_fusion_bytes(&much[2], 1), 0);
 }
 END_TEST
 
