@@ -182,7 +182,7 @@ END_TEST
 static void check_limit(struct library_rank *self)
 {
     struct shoal_device_options options = {.struct_size = sizeof(options)};
-    stand_in_open()->fail_call("cuMemHostRegister", 2, 2); /* the arena; out of memory */
+    stand_in_open()->fail_call("cuMemHostRegister", 2, STAND_IN_OUT_OF_MEMORY); /* the arena */
     BAD(shoal_device_open(self->job, &options), SHOAL_EMEMORY,
         "(as much as is set by the daemon's limits.pinned_bytes)");
     ck_assert_ptr_nonnull(strstr(shoal_error_text(), "cannot pin 2.")); /* MiB: whole slots */
@@ -237,8 +237,7 @@ START_TEST(test_device_of_one_rank_fails)
     ck_assert_int_ge(blamed, 0);
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
-    struct stand_in_live live = stand_in_open()->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events + live.registrations, 0);
+    stand_in_check_nothing_left(false);
 }
 END_TEST
 

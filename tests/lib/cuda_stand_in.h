@@ -12,6 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Failures for fail_call and break_device (CUresult). */
+#define STAND_IN_OUT_OF_MEMORY 2
+#define STAND_IN_ILLEGAL_ADDRESS 700
+
+struct shoal_job;
+
 /* What the calls have made and not taken back. */
 struct stand_in_live {
     int contexts, streams, events, registrations, allocations;
@@ -62,5 +68,14 @@ struct stand_in {
 const struct stand_in *stand_in_open(void);
 /* Why there is none in this build, or NULL. */
 const char *stand_in_missing(void);
+
+/* The job's device is the stand-in's. */
+void stand_in_open_device(struct shoal_job *job);
+/* All that the calls have made is taken back; memory of the device only if memory_too: of a job
+ * that was closed in the middle, it may not be. */
+void stand_in_check_nothing_left(bool memory_too);
+/* Run body while the nth call of the driver fails for want of memory, for every n up to the first
+ * of which there is no such call; those are more than 100. */
+void stand_in_fail_each_call(void (*body)(int nth));
 
 #endif

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tests/lib/cuda_stand_in.h"
+#include "worker/shoal.h"
 
 #define PATH TEST_BUILD_DIR "/tests/lib/libcuda.so.1"
 
@@ -55,4 +56,34 @@ const struct stand_in *stand_in_open(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, load);
     return &made;
+}
+
+void stand_in_open_device(struct shoal_job *job)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = stand_in_open()->path};
+    ck_assert_msg(shoal_device_open(job, &options) == SHOAL_OK, "%s", shoal_error_text());
+}
+
+void stand_in_check_nothing_left(bool memory_too)
+{
+    struct stand_in_live live = stand_in_open()->live();
+    ck_assert_int_eq(live.contexts, 0);
+    ck_assert_int_eq(live.streams, 0);
+    ck_assert_int_eq(live.events, 0);
+    ck_assert_int_eq(live.registrations, 0);
+    ck_assert_msg(!memory_too || live.allocations == 0,
+                  "%d allocations left (made to fail: \"%s\")", live.allocations,
+                  stand_in_open()->failed());
+}
+
+void stand_in_fail_each_call(void (*body)(int nth))
+{
+    const struct stand_in *cuda = stand_in_open();
+    int nth = 0;
+    do {
+        cuda->fail_call(NULL, ++nth, STAND_IN_OUT_OF_MEMORY);
+        body(nth);
+    } while (cuda->failed()[0]);
+    ck_assert_int_gt(nth, 101);
 }

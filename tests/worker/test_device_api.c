@@ -12,29 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ILLEGAL_ADDRESS 700 /* CUresult */
-
-static void open_device(struct member *member)
-{
-    const struct stand_in *cuda = stand_in_open();
-    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
-    GOOD(shoal_device_open(member->job, &options));
-}
-
-static void check_nothing_left(void)
-{
-    struct stand_in_live live = stand_in_open()->live();
-    ck_assert_int_eq(live.contexts, 0);
-    ck_assert_int_eq(live.streams, 0);
-    ck_assert_int_eq(live.events, 0);
-    ck_assert_int_eq(live.registrations, 0);
-    ck_assert_int_eq(live.allocations, 0);
-}
-
 static void run(const struct fake_daemon_options *options, void (*body)(struct member *))
 {
     world_run(options, body);
-    check_nothing_left();
+    stand_in_check_nothing_left(true);
 }
 
 /* --- stream order -------------------------------------------------------------------------- */
@@ -59,7 +40,7 @@ static void check_same_as_host(struct member *member)
 {
     shoal_group *world = shoal_world(member->job);
     void *stream;
-    open_device(member);
+    stand_in_open_device(member->job);
     stream = shoal_device_stream(member->job);
     const size_t counts[] = {1, 5, 1024, 1025, 20000, 300001};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
@@ -142,7 +123,7 @@ static void check_late_stream(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
     void *stream = cuda->stream_make(), *other = cuda->stream_make();
-    open_device(member);
+    stand_in_open_device(member->job);
     float *data = constant(member, 1), *late = constant(member, 2), *copy = constant(member, 0);
     cuda->stream_hold(stream);
     cuda->stream_copy(stream, data, late, COUNT * sizeof(float));
@@ -175,7 +156,7 @@ static void check_late_receiver(struct member *member)
     const struct stand_in *cuda = stand_in_open();
     void *stream = cuda->stream_make();
     shoal_group *world = shoal_world(member->job);
-    open_device(member);
+    stand_in_open_device(member->job);
     float *data = constant(member, member->rank == 0 ? 5 : 7), *before = constant(member, 0);
     shoal_request *request;
     if (member->rank > 0) {
@@ -217,7 +198,7 @@ static void check_waiting_stream(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
     void *streams[2] = {cuda->stream_make(), cuda->stream_make()};
-    open_device(member);
+    stand_in_open_device(member->job);
     float *first = constant(member, 1), *second = constant(member, 2), *third = constant(member, 3);
     for (int round = 0; round < 4; round++) {
         cuda->stream_hold(streams[1]);
@@ -273,7 +254,7 @@ static void check_full_stream(struct member *member)
     const struct stand_in *cuda = stand_in_open();
     void *stream = cuda->stream_make();
     pthread_t thread;
-    open_device(member);
+    stand_in_open_device(member->job);
     float *first = constant(member, 1), *second = constant(member, 2);
     fake_daemon_hold(member->world->daemon, true);
     shoal_request *slow = start(member, shoal_device_stream(member->job), first, first, COUNT, 0);
@@ -313,7 +294,7 @@ static void check_many(struct member *member)
     shoal_request *requests[REQUESTS];
     int32_t *data[REQUESTS], values[2000];
     shoal_group *world = shoal_world(member->job);
-    open_device(member);
+    stand_in_open_device(member->job);
     for (int i = 0; i < STREAMS; i++)
         streams[i] = cuda->stream_make();
     for (int round = 0; round < 2; round++) {
@@ -360,7 +341,7 @@ static void check_parts(struct member *member)
     int size = member->world->size, root = size - 1;
     size_t all = (size_t)size * PART * sizeof(float), part = PART * sizeof(float);
     void *stream = cuda->stream_make();
-    open_device(member);
+    stand_in_open_device(member->job);
     float *host = malloc(all), *expected = malloc(all), *got = malloc(all);
     fill(host, (size_t)size * PART, member->rank, 3);
     float *send = device_floats(member, host, (size_t)size * PART);
@@ -422,7 +403,7 @@ END_TEST
 
 static void check_host_waits(struct member *member)
 {
-    open_device(member);
+    stand_in_open_device(member->job);
     void *stream = shoal_device_stream(member->job);
     float *data = constant(member, 1);
     shoal_request *request = start(member, stream, data, data, COUNT, 0);
@@ -452,7 +433,7 @@ static void check_failed_job(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
     void *stream = cuda->stream_make();
-    open_device(member);
+    stand_in_open_device(member->job);
     /* Some with no result on its way, some in the middle of them. */
     fake_daemon_hold(member->world->daemon, member->world->size == 2);
     float *data = constant(member, 1), *others = constant(member, 2);
@@ -490,7 +471,7 @@ static void check_closed(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
     void *stream = cuda->stream_make();
-    open_device(member);
+    stand_in_open_device(member->job);
     enum { REQUESTS = 5 };
     float *data[REQUESTS];
     for (int i = 0; i < REQUESTS; i++) {
@@ -509,8 +490,7 @@ START_TEST(test_closed)
     stand_in_open()->seed((uint64_t)_i);
     world_run(&(struct fake_daemon_options){.world_size = 2, .seed = (uint64_t)_i + 1},
               check_closed);
-    struct stand_in_live live = stand_in_open()->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events + live.registrations, 0);
+    stand_in_check_nothing_left(false);
 }
 END_TEST
 
@@ -522,13 +502,13 @@ static void check_broken(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
     void *stream = cuda->stream_make();
-    open_device(member);
+    stand_in_open_device(member->job);
     left = member->job->device;
     float *data = constant(member, 1), *others = constant(member, 1);
     shoal_request *request = start(member, stream, data, data, COUNT, 0);
     GOOD(shoal_request_wait_stream(request, stream));
     shoal_request *gated = start(member, stream, others, others, COUNT, 0);
-    cuda->break_device(ILLEGAL_ADDRESS);
+    cuda->break_device(STAND_IN_ILLEGAL_ADDRESS);
     int result = shoal_wait(gated, -1);
     ck_assert_msg(result == SHOAL_ESYSTEM && strstr(shoal_error_text(), "GPU 0, stand-in: cu") &&
                       strstr(shoal_error_text(), "CUDA_ERROR_ILLEGAL_ADDRESS"),

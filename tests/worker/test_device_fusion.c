@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OUT_OF_MEMORY 2 /* CUresult */
-
 enum { PARAMETERS = 40, STEPS = 5 };
 
 static bool streams_wait = true; /* for words: the host need not */
@@ -146,8 +144,6 @@ static void check_steps(struct member *member, int own_every, void *device_memor
 
 static void check_fusion(struct member *member)
 {
-    struct shoal_device_options options = {.struct_size = sizeof(options),
-                                           .library = stand_in_open()->path};
     struct shoal_parameter parameters[PARAMETERS];
     struct shoal_fusion_options on_device = {.struct_size = sizeof(on_device), .on_device = 1};
     shoal_fusion *fusion;
@@ -155,7 +151,7 @@ static void check_fusion(struct member *member)
         parameters[i] = (struct shoal_parameter){NULL, count_of(i), SHOAL_F32};
     BAD(shoal_fusion_create(shoal_world(member->job), parameters, PARAMETERS, &on_device, &fusion),
         SHOAL_ESTATE, "no device");
-    GOOD(shoal_device_open(member->job, &options));
+    stand_in_open_device(member->job);
     check_steps(member, 0, NULL);
     check_steps(member, 1, NULL);
     void *memory = shoal_device_alloc(member->job, shoal_fusion_bytes(parameters, PARAMETERS));
@@ -173,9 +169,7 @@ START_TEST(test_fusion_is_the_hosts)
                                             .chunk_bytes = 1024,
                                             .seed = (uint64_t)_i},
               check_fusion);
-    struct stand_in_live live = cuda->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
-    ck_assert_int_eq(live.registrations + live.allocations, 0);
+    stand_in_check_nothing_left(true);
 }
 END_TEST
 
@@ -202,10 +196,9 @@ static void check_times(struct member *member)
 {
     enum { AHEAD = 12, TRIES = 300 };
     const struct stand_in *cuda = stand_in_open();
-    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
     struct side side;
     void *stream = cuda->stream_make();
-    GOOD(shoal_device_open(member->job, &options));
+    stand_in_open_device(member->job);
     make_side(member, &side, 0, 1, NULL);
     GOOD(shoal_fusion_set_stream(side.fusion, stream));
     ready_and_wait(&side, stream, false); /* by the host */
@@ -255,18 +248,14 @@ static void check_times(struct member *member)
 START_TEST(test_times)
 {
     world_run(&(struct fake_daemon_options){.world_size = 1, .chunk_bytes = 1024}, check_times);
-    struct stand_in_live live = stand_in_open()->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
-    ck_assert_int_eq(live.registrations + live.allocations, 0);
+    stand_in_check_nothing_left(true);
 }
 END_TEST
 
 static void check_misuse(struct member *member)
 {
-    struct shoal_device_options options = {.struct_size = sizeof(options),
-                                           .library = stand_in_open()->path};
     struct side host, device;
-    GOOD(shoal_device_open(member->job, &options));
+    stand_in_open_device(member->job);
     make_side(member, &host, 0, 0, NULL);
     make_side(member, &device, 0, 1, NULL);
     BAD(shoal_fusion_set_stream(host.fusion, NULL), SHOAL_EINVALID, "not on a device");
@@ -294,9 +283,7 @@ static void check_misuse(struct member *member)
 START_TEST(test_misuse)
 {
     world_run(&(struct fake_daemon_options){.world_size = 1}, check_misuse);
-    struct stand_in_live live = stand_in_open()->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
-    ck_assert_int_eq(live.registrations + live.allocations, 0);
+    stand_in_check_nothing_left(true);
 }
 END_TEST
 
@@ -337,14 +324,12 @@ static void pair_ready(const struct pair *pair)
 /* On this stream. */
 static void pair_make(struct member *member, struct pair *pair, void *stream)
 {
-    struct shoal_device_options device = {.struct_size = sizeof(device),
-                                          .library = stand_in_open()->path};
     struct shoal_fusion_options options = {.struct_size = sizeof(options),
                                            .threshold_bytes = COUNT * sizeof(float),
                                            .first_buffer_bytes = COUNT * sizeof(float),
                                            .on_device = 1};
     struct shoal_parameter parameters[2];
-    GOOD(shoal_device_open(member->job, &device));
+    stand_in_open_device(member->job);
     for (int i = 0; i < 2; i++) {
         pair->gradients[i] = shoal_device_alloc(member->job, COUNT * sizeof(float));
         parameters[i] = (struct shoal_parameter){pair->gradients[i], COUNT, SHOAL_F32};
@@ -402,17 +387,10 @@ static void check_wait_goes_on(struct member *member)
     stand_in_open()->stream_drop(stream);
 }
 
-static void check_nothing_left(void)
-{
-    struct stand_in_live live = stand_in_open()->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
-    ck_assert_int_eq(live.registrations + live.allocations, 0);
-}
-
 START_TEST(test_stream_goes_on_where_the_host_was)
 {
     world_run(&(struct fake_daemon_options){.world_size = 1}, check_wait_goes_on);
-    check_nothing_left();
+    stand_in_check_nothing_left(true);
 }
 END_TEST
 
@@ -495,7 +473,7 @@ START_TEST(test_streams_follow_each_other)
                                                check_first_step};
     stand_in_open()->seed((uint64_t)_i);
     world_run(&(struct fake_daemon_options){.world_size = 2}, checks[_i]);
-    check_nothing_left();
+    stand_in_check_nothing_left(true);
 }
 END_TEST
 
@@ -504,13 +482,11 @@ END_TEST
 static void check_padding(struct member *member)
 {
     enum { LENGTH = 5, PARTS = 3, FIRST = 17 };
-    struct shoal_device_options device = {.struct_size = sizeof(device),
-                                          .library = stand_in_open()->path};
     struct shoal_fusion_options options = {.struct_size = sizeof(options), .on_device = 1};
     struct shoal_parameter parameters[PARTS];
     float *gradients[PARTS], values[FIRST], memory[64];
     void *stream = stand_in_open()->stream_make();
-    GOOD(shoal_device_open(member->job, &device));
+    stand_in_open_device(member->job);
     for (int i = 0; i < FIRST; i++)
         values[i] = 1;
     for (int i = 0; i < PARTS; i++) {
@@ -545,7 +521,7 @@ static void check_padding(struct member *member)
 START_TEST(test_padding_is_zero)
 {
     world_run(&(struct fake_daemon_options){.world_size = 2}, check_padding);
-    check_nothing_left();
+    stand_in_check_nothing_left(true);
 }
 END_TEST
 
@@ -586,7 +562,7 @@ static void check_late_results(struct member *member)
 START_TEST(test_freed_before_its_results)
 {
     world_run(&(struct fake_daemon_options){.world_size = 1}, check_late_results);
-    check_nothing_left();
+    stand_in_check_nothing_left(true);
 }
 END_TEST
 
@@ -640,23 +616,17 @@ static void check_any_call(struct member *member)
     cuda->stream_drop(stream);
 }
 
+static void run_any_call(int nth)
+{
+    (void)nth;
+    world_run(&(struct fake_daemon_options){.world_size = 1, .seed = 1}, check_any_call);
+    stand_in_check_nothing_left(true);
+}
+
 START_TEST(test_any_call_fails)
 {
-    const struct stand_in *cuda = stand_in_open();
-    int count = 0;
-    for (int nth = 1;; nth++) {
-        cuda->fail_call(NULL, nth, OUT_OF_MEMORY);
-        world_run(&(struct fake_daemon_options){.world_size = 1, .seed = 1}, check_any_call);
-        struct stand_in_live live = cuda->live();
-        ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
-        ck_assert_int_eq(live.registrations, 0);
-        ck_assert_msg(live.allocations == 0, "%s left %d", cuda->failed(), live.allocations);
-        if (!cuda->failed()[0])
-            break; /* there were not so many */
-        count++;
-    }
-    ck_assert_int_gt(count, 100);
-    ck_assert_int_eq(cuda->default_operations(), 0);
+    stand_in_fail_each_call(run_any_call);
+    ck_assert_int_eq(stand_in_open()->default_operations(), 0);
 }
 END_TEST
 

@@ -21,21 +21,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ILLEGAL_ADDRESS 700 /* CUresult */
-
-static void open_device(struct member *member)
-{
-    const struct stand_in *cuda = stand_in_open();
-    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
-    GOOD(shoal_device_open(member->job, &options));
-}
-
 static void run(const struct fake_daemon_options *options, void (*body)(struct member *))
 {
     world_run(options, body);
-    struct stand_in_live live = stand_in_open()->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events, 0);
-    ck_assert_int_eq(live.registrations + live.allocations, 0);
+    stand_in_check_nothing_left(true);
 }
 
 enum { COUNT = 100 };
@@ -88,7 +77,7 @@ static void check_done_before_the_end(struct member *member)
     shoal_group *group;
     shoal_request *request;
     pthread_t waits;
-    open_device(member);
+    stand_in_open_device(member->job);
     float *data = constant(member, 3), *result = constant(member, 0);
     GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
     fake_daemon_hold(daemon, true);
@@ -155,7 +144,7 @@ static void check_slow_driver(struct member *member)
     BAD(shoal_device_open(member->job, NULL), SHOAL_ESTATE, "another thread");
     close(fd);
     pthread_join(opens, NULL);
-    open_device(member);
+    stand_in_open_device(member->job);
     suite_remove_directory(directory);
 }
 
@@ -223,9 +212,8 @@ static void fixture_open(struct fixture *fixture)
     const struct stand_in *cuda = stand_in_open();
     fixture->daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
     struct shoal_options options = world_options(fixture->daemon, 1);
-    struct shoal_device_options device = {.struct_size = sizeof(device), .library = cuda->path};
     GOOD(shoal_open(&options, &fixture->job));
-    GOOD(shoal_device_open(fixture->job, &device));
+    stand_in_open_device(fixture->job);
     GOOD(shoal_group_set_stream(shoal_world(fixture->job), SHOAL_MEMORY_DEVICE, NULL));
     fixture->memory = shoal_device_alloc(fixture->job, COUNT * sizeof(float));
     ck_assert_ptr_nonnull(fixture->memory);
@@ -242,8 +230,7 @@ static void fixture_close(struct fixture *fixture)
     const struct stand_in *cuda = stand_in_open();
     cuda->stream_drop(fixture->stream);
     fake_daemon_stop(fixture->daemon);
-    struct stand_in_live live = cuda->live();
-    ck_assert_int_eq(live.contexts + live.streams + live.events + live.registrations, 0);
+    stand_in_check_nothing_left(false);
 }
 
 /* The waits for a ring, while closing. */
@@ -351,7 +338,7 @@ START_TEST(test_close_of_a_device_that_fails_meanwhile)
         pthread_create(&closes, NULL, close_job, fixture.job);
         while (polls.calls == 0) /* it waits */
             sched_yield();
-        cuda->break_device(ILLEGAL_ADDRESS);
+        cuda->break_device(STAND_IN_ILLEGAL_ADDRESS);
         pthread_join(closes, NULL);
         ck_assert_int_eq(cuda->live().registrations, 2 * (i + 1));
         uint32_t free_count = stuck[i]->free_count;
@@ -415,7 +402,7 @@ START_TEST(test_close_leaves_a_copy_of_a_failed_device)
         sched_yield();
     uint64_t offset = copied_slot(fixture.job);
     const uint8_t *arena = fixture.job->arena.base;
-    cuda->break_device(ILLEGAL_ADDRESS);
+    cuda->break_device(STAND_IN_ILLEGAL_ADDRESS);
     pthread_join(copies, &place);
     GOOD(shoal_close(fixture.job));
     ck_assert_int_eq(cuda->copies_begun(), 1);
