@@ -94,6 +94,15 @@ struct network *network_create(uint32_t nodes, const uint32_t *weights, uint64_t
     return network;
 }
 
+struct network *network_create_connected(uint32_t nodes)
+{
+    static const uint32_t weights[NETWORK_NODES_MAX] = {1, 1, 1, 1, 1};
+    struct network *network = network_create(nodes, weights, 7);
+    network_connect_all(network);
+    network_settle(network);
+    return network;
+}
+
 void network_free(struct network *network)
 {
     for (uint32_t i = 0; i < network->count; i++) {

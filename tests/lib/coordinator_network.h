@@ -45,6 +45,8 @@ struct network;
 
 /* weights: [nodes], of the roster. */
 struct network *network_create(uint32_t nodes, const uint32_t *weights, uint64_t seed);
+/* Of equal weights, all connected, and at rest. */
+struct network *network_create_connected(uint32_t nodes);
 void network_free(struct network *network);
 uint64_t network_now(const struct network *network);
 uint32_t network_random(struct network *network, uint32_t below);

@@ -4,14 +4,11 @@
 #include "tests/lib/coordinator_network.h"
 #include "tests/lib/suite.h"
 
-static const uint32_t ones[] = {1, 1, 1, 1};
 static struct network *network;
 
 static void setup(void)
 {
-    network = network_create(3, ones, 7);
-    network_connect_all(network);
-    network_settle(network);
+    network = network_create_connected(3);
 }
 
 static void teardown(void)

@@ -5,16 +5,13 @@
 #include "tests/lib/coordinator_network.h"
 #include "tests/lib/suite.h"
 
-static const uint32_t ones[] = {1, 1};
 static struct network *network;
 static struct network_worker *workers[4];
 
 /* Ranks 0, 1, 2 on node a, 3 on node b. */
 static void setup(void)
 {
-    network = network_create(2, ones, 7);
-    network_connect_all(network);
-    network_settle(network);
+    network = network_create_connected(2);
     for (int32_t rank = 0; rank < 4; rank++)
         workers[rank] = network_join(network, rank == 3, "train", 4, rank, -1, 0);
     network_settle(network);
