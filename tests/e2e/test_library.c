@@ -13,25 +13,12 @@
 static const size_t counts[] = {0, 1, 3, 1000, LARGEST};
 #define COUNTS (sizeof(counts) / sizeof(counts[0]))
 
-static const struct {
-    uint32_t nodes;
-    int ranks_per_node;
-    const char *extra;
-} shapes[] = {
+static const struct library_shape shapes[] = {
     {1, 3, NULL},
     {2, 2, NULL},
     {2, 1, "{\"data\": {\"chunk_bytes\": 4096, \"least_shard_bytes\": 64}}"},
 };
 #define SHAPES ((int)(sizeof(shapes) / sizeof(shapes[0])))
-
-static const int in_order[LIBRARY_RANKS_MAX] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                8, 9, 10, 11, 12, 13, 14, 15};
-
-static void run_shape(int shape, void (*body)(struct library_rank *self), void *argument)
-{
-    library_cluster_run(shapes[shape].nodes, shapes[shape].extra, shapes[shape].ranks_per_node,
-                        body, argument);
-}
 
 /* Where a collective's data lies: both in private memory or in the arena, mixed, and in place. */
 enum placement { PRIVATE, PRIVATE_IN_PLACE, ARENA, ARENA_IN_PLACE, INTO_ARENA, OUT_OF_ARENA };
@@ -114,7 +101,8 @@ static void reduce_both(struct library_rank *self, struct memory *memory, enum s
     snprintf(what, sizeof(what), "%s %s count %zu placement %u", dtype_name(dtype),
              reduce_op_name(op), count, choice % PLACEMENTS);
     if (library_meet(self))
-        library_expect(self->of, in_order, self->of->size, dtype, op, count, seed, expected);
+        library_expect(self->of, library_in_order, self->of->size, dtype, op, count, seed,
+                       expected);
     library_meet(self);
     memory_place(memory, choice, dtype, count, self->rank, seed);
     GOOD(shoal_all_reduce(world, memory->send, memory->recv, count, dtype, op, NULL));
@@ -145,7 +133,7 @@ static void every_reduction(struct library_rank *self)
 START_TEST(every_type_and_operation_is_exact)
 {
     uint8_t *expected = malloc(LARGEST * 8);
-    run_shape(_i, every_reduction, expected);
+    library_shape_run(&shapes[_i], every_reduction, expected);
     free(expected);
 }
 END_TEST
@@ -165,7 +153,7 @@ static void no_bits_of_floats(struct library_rank *self)
 
 START_TEST(bitwise_operations_are_for_integers)
 {
-    run_shape(_i, no_bits_of_floats, NULL);
+    library_shape_run(&shapes[_i], no_bits_of_floats, NULL);
 }
 END_TEST
 
@@ -194,7 +182,7 @@ static void every_broadcast(struct library_rank *self)
 
 START_TEST(every_root_broadcasts_every_type)
 {
-    run_shape(_i, every_broadcast, NULL);
+    library_shape_run(&shapes[_i], every_broadcast, NULL);
 }
 END_TEST
 
@@ -213,7 +201,7 @@ static void barriers(struct library_rank *self)
 START_TEST(nobody_leaves_a_barrier_before_all_have_come)
 {
     _Atomic int entered = 0;
-    run_shape(_i, barriers, &entered);
+    library_shape_run(&shapes[_i], barriers, &entered);
     ck_assert_int_eq(atomic_load(&entered), 50 * (int)shapes[_i].nodes * shapes[_i].ranks_per_node);
 }
 END_TEST
@@ -375,16 +363,16 @@ static void wrong_groups(struct library_rank *self)
     const int twice[] = {0, 1, 0}, outside[] = {0, 1, 4}, reversed[] = {3, 2, 1, 0};
     BAD(shoal_group_open(self->job, twice, 3, -1, &group), SHOAL_EINVALID, "0");
     BAD(shoal_group_open(self->job, outside, 3, -1, &group), SHOAL_EINVALID, "4");
-    BAD(shoal_group_open(self->job, in_order, 0, -1, &group), SHOAL_EINVALID, "");
-    BAD(shoal_group_open(self->job, in_order, 2, -2, &group), SHOAL_EINVALID, "timeout_ms");
+    BAD(shoal_group_open(self->job, library_in_order, 0, -1, &group), SHOAL_EINVALID, "");
+    BAD(shoal_group_open(self->job, library_in_order, 2, -2, &group), SHOAL_EINVALID, "timeout_ms");
     library_meet(self);
     /* Rank 3 does not come: the others are told so, and by name. */
     if (self->rank != 3)
-        BAD(shoal_group_open(self->job, in_order, 4, 300, &group), SHOAL_ETIMEOUT, "3");
+        BAD(shoal_group_open(self->job, library_in_order, 4, 300, &group), SHOAL_ETIMEOUT, "3");
     library_meet(self);
     /* Now it does: the same list is opened after all. */
-    GOOD(shoal_group_open(self->job, in_order, 4, 20000, &group));
-    group_use(self, group, in_order, 4, 8);
+    GOOD(shoal_group_open(self->job, library_in_order, 4, 20000, &group));
+    group_use(self, group, library_in_order, 4, 8);
     GOOD(shoal_group_open(self->job, reversed, 4, -1, &group));
     group_use(self, group, reversed, 4, 9);
 }

@@ -161,12 +161,10 @@ static void every_bit(struct library_rank *self)
 {
     enum { COUNT = 777 };
     shoal_group *world = shoal_world(self->job);
-    int size = self->of->size, in_order[LIBRARY_RANKS_MAX];
+    int size = self->of->size;
     uint8_t *expected = self->of->argument;
     uint64_t seed = 0;
     uint8_t *send = malloc((size_t)size * COUNT * 8), *recv = malloc((size_t)size * COUNT * 8);
-    for (int rank = 0; rank < size; rank++)
-        in_order[rank] = rank;
     for (unsigned dtype = 0; dtype < DTYPE_COUNT; dtype++) {
         size_t part = COUNT * shoal_dtype_bytes(dtype), all = (size_t)size * COUNT;
         seed++;
@@ -182,7 +180,7 @@ static void every_bit(struct library_rank *self)
                 continue;
             seed++;
             if (library_meet(self))
-                library_expect(self->of, in_order, size, dtype, op, all, seed, expected);
+                library_expect(self->of, library_in_order, size, dtype, op, all, seed, expected);
             library_meet(self);
             library_fill(dtype, send, all, self->rank, seed);
             GOOD(shoal_reduce_scatter(world, send, recv, COUNT, dtype, op, NULL));

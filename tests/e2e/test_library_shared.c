@@ -17,11 +17,7 @@
 static const size_t counts[] = {0, 1, 1000, LARGEST};
 #define COUNTS (sizeof(counts) / sizeof(counts[0]))
 
-static const struct {
-    uint32_t nodes;
-    int ranks_per_node;
-    const char *extra;
-} shapes[] = {
+static const struct library_shape shapes[] = {
     {1, 4, NULL},
     {2, 2, NULL},
     {2, 2, "{\"data\": {\"chunk_bytes\": 4096, \"least_shard_bytes\": 64}}"},
@@ -29,15 +25,6 @@ static const struct {
     {2, 1, NULL},
 };
 #define SHAPES ((int)(sizeof(shapes) / sizeof(shapes[0])))
-
-static const int in_order[LIBRARY_RANKS_MAX] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                8, 9, 10, 11, 12, 13, 14, 15};
-
-static void run_shape(int shape, void (*body)(struct library_rank *self), void *argument)
-{
-    library_cluster_run(shapes[shape].nodes, shapes[shape].extra, shapes[shape].ranks_per_node,
-                        body, argument);
-}
 
 static const uint8_t *share(shoal_group *group, size_t bytes)
 {
@@ -88,7 +75,7 @@ static void sum_once(struct library_rank *self, const struct sums *sums, enum sh
     snprintf(what, sizeof(what), "%s %s count %zu seed %d", dtype_name(dtype), reduce_op_name(op),
              count, (int)seed);
     if (library_meet(self))
-        library_expect(self->of, in_order, self->of->size, dtype, op, count, seed,
+        library_expect(self->of, library_in_order, self->of->size, dtype, op, count, seed,
                        self->of->argument);
     library_meet(self);
     bool in_arena = seed % 3 == 0 || (seed % 3 == 1 && self->rank % 2 == 0);
@@ -126,7 +113,7 @@ START_TEST(results_are_the_sums_wherever_the_data_lies)
 {
     void *expected = malloc(BYTES);
     ck_assert_ptr_nonnull(expected);
-    run_shape(_i, every_sum, expected);
+    library_shape_run(&shapes[_i], every_sum, expected);
     free(expected);
 }
 END_TEST
@@ -159,7 +146,7 @@ static void sums_of_sums(struct library_rank *self)
 
 START_TEST(a_result_can_be_summed_in_its_place)
 {
-    run_shape(_i, sums_of_sums, NULL);
+    library_shape_run(&shapes[_i], sums_of_sums, NULL);
 }
 END_TEST
 
@@ -201,7 +188,7 @@ static void in_groups(struct library_rank *self)
 
 START_TEST(groups_and_priorities)
 {
-    run_shape(_i, in_groups, NULL);
+    library_shape_run(&shapes[_i], in_groups, NULL);
 }
 END_TEST
 
@@ -331,7 +318,7 @@ static void other_places(struct library_rank *self)
 
 START_TEST(places_that_differ_on_a_node)
 {
-    run_shape(_i, other_places, NULL);
+    library_shape_run(&shapes[_i], other_places, NULL);
 }
 END_TEST
 

@@ -74,6 +74,15 @@ void library_cluster_run(uint32_t nodes, const char *extra, int ranks_per_node,
     cluster_free(cluster);
 }
 
+void library_shape_run(const struct library_shape *shape, void (*body)(struct library_rank *self),
+                       void *argument)
+{
+    library_cluster_run(shape->nodes, shape->extra, shape->ranks_per_node, body, argument);
+}
+
+const int library_in_order[LIBRARY_RANKS_MAX] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                 8, 9, 10, 11, 12, 13, 14, 15};
+
 int library_meet(struct library_rank *self)
 {
     return pthread_barrier_wait(&self->of->barrier) == PTHREAD_BARRIER_SERIAL_THREAD;

@@ -54,6 +54,18 @@ void library_job_run(struct cluster *cluster, const char *name, int ranks_per_no
 void library_cluster_run(uint32_t nodes, const char *extra, int ranks_per_node,
                          void (*body)(struct library_rank *self), void *argument);
 
+/* A cluster and the job on it, for tests that are run on several. */
+struct library_shape {
+    uint32_t nodes;
+    int ranks_per_node;
+    const char *extra; /* of the configuration, or NULL */
+};
+void library_shape_run(const struct library_shape *shape, void (*body)(struct library_rank *self),
+                       void *argument);
+
+/* 0, 1, 2, ... */
+extern const int library_in_order[LIBRARY_RANKS_MAX];
+
 /* All ranks of the job are here; by threads, not by the library. True on one of them. */
 int library_meet(struct library_rank *self);
 
