@@ -33,6 +33,15 @@ static int open_it(struct fixture *fixture, struct shared *shared, uint32_t grou
                                  &fixture->error);
 }
 
+/* With shared memory of the group of all. */
+static struct fixture *create_with(uint32_t nodes, uint32_t ranks_per_node, struct shared *shared,
+                                   uint32_t number)
+{
+    struct fixture *fixture = create(nodes, ranks_per_node);
+    ck_assert_int_eq(open_it(fixture, shared, 0, number), 0);
+    return fixture;
+}
+
 static void close_it(struct fixture *fixture, uint32_t number)
 {
     exchange_segment_close(fixture->exchange, FIXTURE_JOB, 0, number);
@@ -55,6 +64,12 @@ static void submit(struct fixture *fixture, uint32_t rank, uint64_t sequence, ui
     EXPECT_MSG(fixture_submit(fixture, rank, &it) == 0, "%s", fixture->error.text);
 }
 
+/* Both ranks have heard that the first collective is done. */
+static void expect_completed(struct fixture *fixture)
+{
+    ck_assert(fixture_completed(fixture, 0, 100) && fixture_completed(fixture, 1, 100));
+}
+
 static const float *result(const struct shared *shared, uint64_t offset)
 {
     return (const float *)(const void *)(shared->memory + offset);
@@ -71,9 +86,8 @@ static bool untouched(const struct shared *shared, size_t from, size_t to)
 
 START_TEST(one_result_for_all_ranks)
 {
-    struct fixture *fixture = create(1, 3);
     struct shared shared;
-    ck_assert_int_eq(open_it(fixture, &shared, 0, 4), 0);
+    struct fixture *fixture = create_with(1, 3, &shared, 4);
     for (uint32_t rank = 0; rank < 3; rank++) {
         fixture_fill(fixture, rank, 0, COUNT, (float)(100 * rank));
         submit(fixture, rank, 0, 4, 128);
@@ -102,9 +116,8 @@ END_TEST
 /* Chunks that some hand over through slots come back without a result. */
 START_TEST(staged_data_and_a_shared_result)
 {
-    struct fixture *fixture = create(1, 2);
     struct shared shared;
-    ck_assert_int_eq(open_it(fixture, &shared, 0, 0), 0);
+    struct fixture *fixture = create_with(1, 2, &shared, 0);
     fixture_fill(fixture, 0, 0, COUNT, 1);
     submit(fixture, 0, 0, 0, 0);
     struct arena_submission it = ask(fixture, 1, 0, 0, 0);
@@ -124,7 +137,7 @@ START_TEST(staged_data_and_a_shared_result)
             EXPECT(fixture_data(fixture, 1, chunk)[i] == 1000.0f + (float)i);
         }
     }
-    ck_assert(fixture_completed(fixture, 0, 100) && fixture_completed(fixture, 1, 100));
+    expect_completed(fixture);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -132,9 +145,8 @@ END_TEST
 /* Over two nodes: what this one owns, and what it gets from the other. */
 START_TEST(one_result_from_two_nodes)
 {
-    struct fixture *fixture = create(2, 2);
     struct shared shared;
-    ck_assert_int_eq(open_it(fixture, &shared, 0, 0), 0);
+    struct fixture *fixture = create_with(2, 2, &shared, 0);
     uint64_t count = (uint64_t)2 * FIXTURE_CHUNK;
     for (uint32_t rank = 0; rank < 2; rank++) {
         fixture_fill(fixture, rank, 0, (uint32_t)count, 0);
@@ -153,7 +165,7 @@ START_TEST(one_result_from_two_nodes)
         EXPECT(result(&shared, 64)[i] == 7.0f + 2 * (float)i);
         EXPECT(result(&shared, 64)[FIXTURE_CHUNK + i] == 5.0f);
     }
-    ck_assert(fixture_completed(fixture, 0, 100) && fixture_completed(fixture, 1, 100));
+    expect_completed(fixture);
     ck_assert(untouched(&shared, 64 + count * 4, SEGMENT_BYTES));
     fixture_destroy(fixture);
     ck_assert_uint_eq(shared.it.users, 0);
@@ -179,9 +191,8 @@ static const struct {
 
 START_TEST(places_that_make_no_sense)
 {
-    struct fixture *fixture = create(1, 2);
     struct shared shared;
-    ck_assert_int_eq(open_it(fixture, &shared, 0, 4), 0);
+    struct fixture *fixture = create_with(1, 2, &shared, 4);
     struct arena_submission it = ask(fixture, 0, 0, wrongs[_i].number, wrongs[_i].offset);
     it.kind = (uint8_t)wrongs[_i].kind;
     it.count = wrongs[_i].count;
@@ -190,7 +201,7 @@ START_TEST(places_that_make_no_sense)
     submit(fixture, 0, 0, 4, 0);
     submit(fixture, 1, 0, 4, 0);
     fixture_all_reduced(fixture);
-    ck_assert(fixture_completed(fixture, 0, 100) && fixture_completed(fixture, 1, 100));
+    expect_completed(fixture);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -226,9 +237,8 @@ END_TEST
 /* With many ranks and places the text says how many more there are. */
 START_TEST(many_places_that_differ)
 {
-    struct fixture *fixture = create(1, 16);
     struct shared shared;
-    ck_assert_int_eq(open_it(fixture, &shared, 0, 0), 0);
+    struct fixture *fixture = create_with(1, 16, &shared, 0);
     for (uint32_t rank = 0; rank < 15; rank++)
         submit(fixture, rank, 0, 0, rank < 10 ? 0 : 64 * rank);
     fixture_submit_sum(fixture, 15, 0, COUNT);
@@ -242,9 +252,8 @@ END_TEST
 /* What the ranks ask for is said first. */
 START_TEST(other_asks_and_other_places)
 {
-    struct fixture *fixture = create(1, 2);
     struct shared shared;
-    ck_assert_int_eq(open_it(fixture, &shared, 0, 0), 0);
+    struct fixture *fixture = create_with(1, 2, &shared, 0);
     submit(fixture, 0, 0, 0, 0);
     struct arena_submission it = ask(fixture, 1, 0, 0, 64);
     it.op = REDUCE_MAX;
@@ -257,9 +266,8 @@ END_TEST
 /* Closed while a sum is made: it goes when the collective is over, and takes no new one. */
 START_TEST(it_stays_as_long_as_it_is_written_to)
 {
-    struct fixture *fixture = create(1, 2);
     struct shared shared;
-    ck_assert_int_eq(open_it(fixture, &shared, 0, 0), 0);
+    struct fixture *fixture = create_with(1, 2, &shared, 0);
     for (uint32_t rank = 0; rank < 2; rank++)
         submit(fixture, rank, 0, 0, 0);
     ck_assert_uint_eq(fixture->task_count, 3);
@@ -276,7 +284,7 @@ START_TEST(it_stays_as_long_as_it_is_written_to)
     fixture_all_reduced(fixture);
     ck_assert_uint_eq(fixture->released_segments, 1);
     ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
-    ck_assert(fixture_completed(fixture, 0, 100) && fixture_completed(fixture, 1, 100));
+    expect_completed(fixture);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -284,9 +292,8 @@ END_TEST
 /* The group, or the job, ends while a sum is made. */
 START_TEST(it_goes_with_its_group)
 {
-    struct fixture *fixture = create(1, 2);
     struct shared shared, idle;
-    ck_assert_int_eq(open_it(fixture, &shared, 0, 0), 0);
+    struct fixture *fixture = create_with(1, 2, &shared, 0);
     ck_assert_int_eq(open_it(fixture, &idle, 0, 1), 0);
     for (uint32_t rank = 0; rank < 2; rank++)
         submit(fixture, rank, 0, 0, 0);
