@@ -1,6 +1,9 @@
 #include "tests/lib/world.h"
 
+#include <sched.h>
 #include <stdio.h>
+
+#include "worker/job.h"
 
 struct shoal_options world_options(const struct fake_daemon *daemon, int size)
 {
@@ -55,4 +58,20 @@ void notes_wait(struct notes *notes, int calls)
     while (notes->calls < calls)
         pthread_cond_wait(&notes->called, &notes->lock);
     pthread_mutex_unlock(&notes->lock);
+}
+
+void *world_wait_well(void *request)
+{
+    GOOD(shoal_wait(request, -1));
+    return NULL;
+}
+
+void world_lock_sleeping(shoal_job *job)
+{
+    for (bool sleeping = false; !sleeping; sched_yield()) {
+        pthread_mutex_lock(&job->lock);
+        sleeping = job->driver_sleeping && !(job->device && device_queue_busy(job->device));
+        if (!sleeping)
+            pthread_mutex_unlock(&job->lock);
+    }
 }

@@ -46,6 +46,12 @@ struct shoal_options world_options(const struct fake_daemon *daemon, int size);
 /* Run body as every rank of a job, and close it. */
 void world_run(const struct fake_daemon_options *options, void (*body)(struct member *member));
 
+/* A thread that waits for the request, which ends well. */
+void *world_wait_well(void *request);
+/* Take the job's lock when the driver sleeps and nothing is under way on a device: whatever comes
+ * while it is held, the driver finds all at once. */
+void world_lock_sleeping(shoal_job *job);
+
 /* What a callback was called with. */
 struct notes {
     pthread_mutex_t lock;

@@ -121,23 +121,6 @@ START_TEST(test_disagreement_fails_the_group_alone)
 }
 END_TEST
 
-static void *wait_well(void *request)
-{
-    GOOD(shoal_wait(request, -1));
-    return NULL;
-}
-
-/* Under the lock, with the driver asleep: whatever comes now it finds all at once. */
-static void lock_sleeping(shoal_job *job)
-{
-    for (bool sleeping = false; !sleeping; sched_yield()) {
-        pthread_mutex_lock(&job->lock);
-        sleeping = job->driver_sleeping;
-        if (!sleeping)
-            pthread_mutex_unlock(&job->lock);
-    }
-}
-
 static bool something_in_ring(const shoal_job *job)
 {
     struct arena_header *header = (struct arena_header *)(void *)job->arena.base;
@@ -161,8 +144,8 @@ START_TEST(test_done_before_the_end)
     GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
     fake_daemon_hold(daemon, true);
     GOOD(shoal_barrier(group, &request));
-    pthread_create(&waits, NULL, wait_well, request);
-    lock_sleeping(job);
+    pthread_create(&waits, NULL, world_wait_well, request);
+    world_lock_sleeping(job);
     fake_daemon_say(daemon, ends[_i]);
     fake_daemon_hold(daemon, false);
     while (!something_in_ring(job))

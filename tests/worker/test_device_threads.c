@@ -50,23 +50,6 @@ static void expect_constant(struct member *member, const float *memory, float va
 
 /* --- the end of a group -------------------------------------------------------------------- */
 
-static void *wait_well(void *request)
-{
-    GOOD(shoal_wait(request, -1));
-    return NULL;
-}
-
-/* Under the lock, with the driver asleep and nothing under way on the device. */
-static void lock_sleeping(shoal_job *job)
-{
-    for (bool sleeping = false; !sleeping; sched_yield()) {
-        pthread_mutex_lock(&job->lock);
-        sleeping = job->driver_sleeping && !device_queue_busy(job->device);
-        if (!sleeping)
-            pthread_mutex_unlock(&job->lock);
-    }
-}
-
 /* The driver finds the result's arrival and the end of the group at once: the result still gets to
  * the device. */
 static void check_done_before_the_end(struct member *member)
@@ -83,10 +66,10 @@ static void check_done_before_the_end(struct member *member)
     fake_daemon_hold(daemon, true);
     GOOD(shoal_group_set_stream(group, SHOAL_MEMORY_DEVICE, NULL));
     GOOD(shoal_all_reduce(group, data, result, COUNT, SHOAL_F32, SHOAL_SUM, &request));
-    pthread_create(&waits, NULL, wait_well, request);
+    pthread_create(&waits, NULL, world_wait_well, request);
     while (fake_daemon_staged_chunks(daemon) < 1)
         sched_yield();
-    lock_sleeping(job);
+    world_lock_sleeping(job);
     fake_daemon_say(daemon,
                     "{\"type\":\"failed\",\"group\":1,\"code\":-5,\"text\":\"rank 7 is gone\"}\n");
     fake_daemon_hold(daemon, false);
