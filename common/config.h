@@ -13,6 +13,7 @@
 #define CONFIG_NAME_BYTES 64
 #define CONFIG_PATH_BYTES 256
 #define CONFIG_SERVERS_MAX LAYOUT_MAX_SERVERS
+#define CONFIG_LEAST_PINNED_BYTES (1u << 20)
 
 /* One daemon of the roster. Its number (node number) is its place in the list. */
 struct config_server {

@@ -243,7 +243,7 @@ static const struct config_key limit_keys[] = {
     {.name = "pinned_bytes",
      .type = CONFIG_INTEGER,
      FIELD(pinned_bytes),
-     .least = MIB,
+     .least = CONFIG_LEAST_PINNED_BYTES,
      .most = PIB,
      .default_number = 256 * MIB,
      .unit = "bytes",

@@ -7,6 +7,8 @@
 /* Where the daemon of a node is found when nothing, SHOAL_SOCKET or socket.path, says otherwise. */
 #define SHOAL_DEFAULT_SOCKET "/run/shoal/shoald.sock"
 
+#define SHOAL_PINNED_BYTES_MAX (1ll << 46) /* what SHOAL_PINNED_BYTES can be at the most */
+
 /* The variable's text, or NULL when it is unset or empty. It belongs to the environment: valid
  * until the variable is set again. */
 const char *env_text(const char *name);

@@ -9,8 +9,6 @@
 #include "worker/progress_device.h"
 #include "worker/shoal.h"
 
-#define LARGEST_PINNED_BYTES (1ll << 46)
-
 /* The options, and by which the memory to be pinned was limited. */
 struct device_settings {
     struct shoal_device_options options;
@@ -32,8 +30,8 @@ static int read_options(const struct shoal_device_options *given, struct device_
     if (options->pinned_bytes > 0)
         return 0;
     long long bytes;
-    code = env_integer("SHOAL_PINNED_BYTES", 1, LARGEST_PINNED_BYTES, LARGEST_PINNED_BYTES, &bytes,
-                       error);
+    code = env_integer("SHOAL_PINNED_BYTES", 1, SHOAL_PINNED_BYTES_MAX, SHOAL_PINNED_BYTES_MAX,
+                       &bytes, error);
     if (code == 0) {
         options->pinned_bytes = (uint64_t)bytes;
         settings->pinned_by = "SHOAL_PINNED_BYTES";

@@ -13,11 +13,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/config.h"
 #include "common/env.h"
 
 #define EXTRA_BYTES_MAX (1u << 20)
 #define LOG_TAIL_BYTES 4096
-#define LEAST_PINNED_BYTES (1 << 20) /* of limits.pinned_bytes */
 
 static int tcp_listen(struct embedded_daemon *daemon, struct error *error)
 {
@@ -122,11 +122,12 @@ static int configs_write(struct embedded *embedded, const struct launch_options 
     uint16_t ports[LAUNCH_NODES_MAX];
     long long pinned_bytes;
     /* What the workers may pin, whose daemons these are, is theirs to say. */
-    int read = env_integer("SHOAL_PINNED_BYTES", 1, 1ll << 46, 0, &pinned_bytes, error);
+    int read =
+        env_integer("SHOAL_PINNED_BYTES", 1, SHOAL_PINNED_BYTES_MAX, 0, &pinned_bytes, error);
     if (read < 0)
         return read;
-    if (pinned_bytes > 0 && pinned_bytes < LEAST_PINNED_BYTES)
-        pinned_bytes = LEAST_PINNED_BYTES;
+    if (pinned_bytes > 0 && pinned_bytes < CONFIG_LEAST_PINNED_BYTES)
+        pinned_bytes = CONFIG_LEAST_PINNED_BYTES;
     for (uint32_t i = 0; i < embedded->count; i++)
         ports[i] = embedded->daemons[i].port;
     struct launch_config config = {
