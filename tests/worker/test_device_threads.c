@@ -436,6 +436,18 @@ static void expect_waiting(pthread_t closes)
     ck_assert_int_eq(pthread_timedjoin_np(closes, NULL, &until), ETIMEDOUT);
 }
 
+/* The job is closed while the call is held up by what holds the stream. */
+static void close_under(struct fixture *fixture, pthread_t call, void *held)
+{
+    pthread_t closes;
+    pthread_create(&closes, NULL, close_job, fixture->job);
+    expect_waiting(closes);
+    stand_in_open()->stream_let_go(held);
+    pthread_join(call, NULL);
+    pthread_join(closes, NULL);
+    fixture_close(fixture);
+}
+
 static void *copy(void *argument)
 {
     const struct fixture *fixture = argument;
@@ -448,7 +460,7 @@ START_TEST(test_close_waits_for_a_copy)
 {
     const struct stand_in *cuda = stand_in_open();
     struct fixture fixture;
-    pthread_t copies, closes;
+    pthread_t copies;
     fixture_open(&fixture);
     void *stream = shoal_device_stream(fixture.job);
     cuda->stream_hold(stream);
@@ -456,12 +468,7 @@ START_TEST(test_close_waits_for_a_copy)
     pthread_create(&copies, NULL, copy, &fixture);
     while (cuda->calls("cuStreamSynchronize") == calls)
         sched_yield();
-    pthread_create(&closes, NULL, close_job, fixture.job);
-    expect_waiting(closes);
-    cuda->stream_let_go(stream);
-    pthread_join(copies, NULL);
-    pthread_join(closes, NULL);
-    fixture_close(&fixture);
+    close_under(&fixture, copies, stream);
 }
 END_TEST
 
@@ -476,19 +483,14 @@ START_TEST(test_close_waits_for_a_wait_on_a_full_stream)
 {
     const struct stand_in *cuda = stand_in_open();
     struct fixture fixture;
-    pthread_t waits, closes;
+    pthread_t waits;
     fixture_open(&fixture);
     cuda->stream_hold(fixture.stream);
     cuda->stream_limit(fixture.stream, 1);
     pthread_create(&waits, NULL, wait_on_stream, &fixture);
     while (cuda->calls("cuStreamWaitValue32") == 0)
         sched_yield();
-    pthread_create(&closes, NULL, close_job, fixture.job);
-    expect_waiting(closes);
-    cuda->stream_let_go(fixture.stream);
-    pthread_join(waits, NULL);
-    pthread_join(closes, NULL);
-    fixture_close(&fixture);
+    close_under(&fixture, waits, fixture.stream);
 }
 END_TEST
 
