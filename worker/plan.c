@@ -7,10 +7,17 @@
 
 #define NO_BUFFER UINT32_MAX
 #define MOST_BYTES (1ull << 62)
+#define LEAST_THRESHOLD_BYTES (25ull << 20)
 
 uint64_t plan_gradient_bytes(const struct plan_parameter *parameter)
 {
     return parameter->count * dtype_bytes(parameter->dtype);
+}
+
+uint64_t plan_threshold_bytes(uint32_t servers, uint32_t chunk_bytes)
+{
+    uint64_t chunks = (uint64_t)servers * chunk_bytes;
+    return chunks > LEAST_THRESHOLD_BYTES ? chunks : LEAST_THRESHOLD_BYTES;
 }
 
 static uint64_t padded_bytes(const struct plan_parameter *parameter)

@@ -44,6 +44,10 @@ uint64_t plan_gradient_bytes(const struct plan_parameter *parameter);
 /* Add the bytes that the parameter takes in its buffer to *total. ERR_INVALID: 2^62 or more. */
 int plan_add_bytes(uint64_t *total, const struct plan_parameter *parameter);
 
+/* When a buffer is full, where nobody says: 25 MiB, or a chunk for each server where that is more,
+ * so that with many of them messages do not get small. */
+uint64_t plan_threshold_bytes(uint32_t servers, uint32_t chunk_bytes);
+
 /* order: every parameter's index once. ERR_MEMORY, ERR_INVALID (2^62 bytes or more in all). */
 int plan_make(struct plan *plan, const struct plan_parameter *parameters, uint32_t parameter_count,
               const uint32_t *order, uint64_t threshold_bytes, uint64_t first_buffer_bytes);

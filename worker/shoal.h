@@ -312,7 +312,7 @@ struct shoal_parameter {
 
 struct shoal_fusion_options {
     size_t struct_size;
-    size_t threshold_bytes;    /* 0: 25 MiB */
+    size_t threshold_bytes;    /* 0: 25 MiB, or data.chunk_bytes for each server if more */
     size_t first_buffer_bytes; /* 0: 1 MiB; the first buffer is sent early */
     enum shoal_op op;          /* SHOAL_SUM or SHOAL_AVG */
     int on_device;             /* gradients and fusion buffers are in memory of the job's device */

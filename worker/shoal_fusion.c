@@ -21,7 +21,6 @@
 #include "worker/progress_thread.h"
 #include "worker/shoal.h"
 
-#define DEFAULT_THRESHOLD_BYTES (25ull << 20)
 #define DEFAULT_FIRST_BYTES (1ull << 20)
 
 static void free_fusion(struct shoal_fusion *fusion)
@@ -157,8 +156,10 @@ static int read_options(const struct shoal_fusion_options *given, struct shoal_f
     fusion->op = (enum reduce_op)options.op;
     fusion->on_device = options.on_device != 0;
     *device_memory = options.device_memory;
-    fusion->threshold_bytes =
-        options.threshold_bytes ? options.threshold_bytes : DEFAULT_THRESHOLD_BYTES;
+    const struct layout_rule *rule = &fusion->group->core.rule;
+    fusion->threshold_bytes = options.threshold_bytes
+                                  ? options.threshold_bytes
+                                  : plan_threshold_bytes(rule->servers, rule->chunk_bytes);
     fusion->first_buffer_bytes =
         options.first_buffer_bytes ? options.first_buffer_bytes : DEFAULT_FIRST_BYTES;
     return 0;

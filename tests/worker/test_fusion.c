@@ -477,6 +477,45 @@ START_TEST(test_group_with_fusions_stays)
 }
 END_TEST
 
+/* The buffers of a step of 9, 13, 13 and 7 MiB with chunks of 4 MiB, and nothing said of when a
+ * buffer is full. */
+static uint64_t buffers_of_a_step(uint32_t servers)
+{
+    enum { GRADIENTS = 4, MIB = 1 << 20 };
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){
+        .world_size = 1, .servers = servers, .chunk_bytes = 4 * MIB, .seed = 12});
+    struct shoal_options options = {.struct_size = sizeof(options),
+                                    .socket_path = fake_daemon_path(daemon),
+                                    .world_size = 1,
+                                    .rank_plus_1 = 1,
+                                    .timeout_ms = 60000,
+                                    .arena_bytes = 128u * MIB};
+    shoal_job *job;
+    GOOD(shoal_open(&options, &job));
+    const struct shoal_parameter parameters[GRADIENTS] = {{NULL, 7 * MIB / 4, SHOAL_F32},
+                                                          {NULL, 13 * MIB / 4, SHOAL_F32},
+                                                          {NULL, 13 * MIB / 4, SHOAL_F32},
+                                                          {NULL, 9 * MIB / 4, SHOAL_F32}};
+    shoal_fusion *fusion;
+    GOOD(shoal_fusion_create(shoal_world(job), parameters, GRADIENTS, NULL, &fusion));
+    for (size_t i = GRADIENTS; i-- > 0;)
+        GOOD(shoal_fusion_ready(fusion, i));
+    GOOD(shoal_fusion_wait(fusion, -1));
+    struct shoal_fusion_statistics seen = {.struct_size = sizeof(seen)};
+    GOOD(shoal_fusion_statistics(fusion, &seen));
+    shoal_fusion_free(fusion);
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+    return seen.buffers;
+}
+
+START_TEST(test_buffers_grow_with_the_servers)
+{
+    ck_assert_uint_eq(buffers_of_a_step(2), 3); /* 9 | 13 13 | 7 */
+    ck_assert_uint_eq(buffers_of_a_step(8), 2); /* 9 | 13 13 7, of 32 MiB */
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("fusion");
@@ -489,6 +528,7 @@ int main(void)
     tcase_add_test(cases, test_what_is_not_ready_counts_as_zero);
     tcase_add_test(cases, test_average);
     tcase_add_test(cases, test_order_is_learned_from_rank_0);
+    tcase_add_test(cases, test_buffers_grow_with_the_servers);
     tcase_add_test(cases, test_misuse);
     tcase_add_test(cases, test_ready_from_several_threads);
     tcase_add_test(cases, test_wait_times_out_and_goes_on);

@@ -144,6 +144,15 @@ START_TEST(test_too_large)
 }
 END_TEST
 
+START_TEST(test_threshold)
+{
+    ck_assert_uint_eq(plan_threshold_bytes(1, 262144), 25u << 20);
+    ck_assert_uint_eq(plan_threshold_bytes(100, 262144), 25u << 20);
+    ck_assert_uint_eq(plan_threshold_bytes(101, 262144), 101u * 262144);
+    ck_assert_uint_eq(plan_threshold_bytes(1024, 1u << 28), 1ull << 38);
+}
+END_TEST
+
 START_TEST(test_orders)
 {
     uint8_t seen[4];
@@ -163,6 +172,7 @@ int main(void)
     tcase_add_test(cases, test_types_are_not_mixed);
     tcase_add_test(cases, test_random_plans);
     tcase_add_test(cases, test_too_large);
+    tcase_add_test(cases, test_threshold);
     tcase_add_test(cases, test_orders);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
