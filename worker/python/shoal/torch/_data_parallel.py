@@ -251,10 +251,8 @@ class DistributedDataParallel(torch.nn.Module):
             self._broadcast(list(self.module.buffers()))
         self._forward_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
         if torch.is_grad_enabled():
-            for index, parameter in enumerate(self._trained):
-                if parameter.grad is None:
-                    self._untouched.add(index)
-                self._gradients.attach(index)
+            for index in range(len(self._trained)):
+                self._attach(index)
         return self.module(*inputs, **named_inputs)
 
     def _on_gradient(self, index):
@@ -273,26 +271,39 @@ class DistributedDataParallel(torch.nn.Module):
     def _on_backward_done(self):
         """All of this rank's gradients are there: wait for the averages."""
         try:
-            used = self._used_anywhere() if self.find_unused_parameters else None
             for index in range(len(self._trained)):
-                if index not in self._ready and self._gradients.attached(index):
+                if index not in self._ready:
                     # Unused in this pass: zero, or what earlier passes have accumulated.
+                    self._attach(index)
                     self._gradients.ready(index)
+            # Behind all buffers, which ranks begin to send at different times.
+            used = self._ask_for_used() if self.find_unused_parameters else None
             self._gradients.wait()
-            for index in self._untouched:
-                if used is not None and not used[index]:
-                    self._trained[index].grad = None
+            if used is not None:
+                self._forget_unused(*used)
             self._untouched.clear()
         finally:
             self._under_way = False
             self._ready.clear()
 
-    def _used_anywhere(self):
+    def _attach(self, index):
+        if self._trained[index].grad is None:
+            self._untouched.add(index)
+        self._gradients.attach(index)
+
+    def _ask_for_used(self):
+        """Which parameters some rank has used: a tensor and the Work that it is complete with."""
         used = torch.tensor([index not in self._untouched for index in range(len(self._trained))])
         options = c10d.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
-        self.process_group.allreduce([used], options).wait()
-        return used.tolist()
+        return used, self.process_group.allreduce([used], options)
+
+    def _forget_unused(self, used, work):
+        """Nobody has used them, and here they had no .grad: they have none again."""
+        work.wait()
+        for index in self._untouched:
+            if not used[index]:
+                self._trained[index].grad = None
 
     @contextlib.contextmanager
     def no_sync(self):
