@@ -128,6 +128,18 @@ def test_complex_numbers():
             assert torch.all(output == complex(0, other))
 
 
+def test_complex_numbers_that_torch_has_conjugated_lazily():
+    """Their memory is of other numbers: what is sent and what is received are the numbers."""
+    rank = dist.get_rank()
+    for make, expected in (
+        (lambda: torch.full((3,), complex(1, rank + 1)).conj(), complex(1, -1)),
+        (lambda: torch.full((1,), complex(1, rank + 1)).conj().imag, -1),
+    ):
+        mixed = make() if rank % 2 == 0 else make().resolve_conj().resolve_neg()
+        dist.broadcast(mixed, 0, group=group())
+        assert torch.all(mixed == expected), mixed
+
+
 def test_reduce_to_every_root():
     for root in range(dist.get_world_size()):
         tensor = values(torch.float32, seed=root)

@@ -74,8 +74,9 @@ def check(tensor, what):
 
 
 def flat(tensor):
-    """The tensor's elements in row-major order: itself, or a copy where it is laid out otherwise."""
-    return tensor.detach().contiguous()
+    """The tensor's elements in row-major order: itself, or a copy where it is laid out otherwise, or
+    its memory has not the elements themselves (conj() and what is made of it)."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def copy_back(tensor, contiguous):
