@@ -183,6 +183,43 @@ def test_a_timeout_of_a_sparse_sum():
         sparse = torch.ones(3).to_sparse()
         error = ranks.raises(shoal.TimeoutError, lambda: dist.all_reduce(sparse, group=group))
         assert "all_reduce (number 1" in str(error), error
+        again = ranks.raises(shoal.TimeoutError, lambda: dist.barrier(group=group))
+        assert str(again) == str(error)
+    dist.barrier(ranks.gloo)
+
+
+def test_a_sparse_sum_that_is_interrupted():
+    """By Ctrl-C: the library may still write what it was waited for."""
+    import shoal
+
+    group = new_group([0, 1, 2, 3], SHORT)
+    if dist.get_rank() == 0:
+        wait = library.Request.wait
+
+        def interrupt(request, timeout_ms):
+            raise KeyboardInterrupt
+
+        library.Request.wait = interrupt
+        try:
+            sparse = torch.ones(3).to_sparse()
+            ranks.raises(KeyboardInterrupt, lambda: dist.all_reduce(sparse, group=group))
+        finally:
+            library.Request.wait = wait
+        kept = [o.kept for o in group.session.completions.pending.values()]
+        assert any(torch.equal(t, torch.tensor([3, 0, 0, 0])) for memory in kept for t in memory), kept
+        ranks.raises(shoal.StateError, lambda: dist.barrier(group=group))
+    dist.barrier(ranks.gloo)
+
+
+def test_ranks_that_disagree_about_a_sparse_sum():
+    import shoal
+
+    group = new_group([0, 1, 2, 3])
+    rank = dist.get_rank()
+    tensor = torch.ones(3) if rank == 1 else torch.ones(3).to_sparse()
+    error = ranks.raises(shoal.MismatchError, lambda: dist.all_reduce(tensor, group=group))
+    again = ranks.raises(shoal.MismatchError, lambda: dist.barrier(group=group))
+    assert str(again) == str(error)
     dist.barrier(ranks.gloo)
 
 

@@ -5,15 +5,11 @@ they use and what must follow them. It returns nothing and waits for nothing. Re
 operation complete in the order in which they were added.
 """
 
-import time
-
 import torch
 from torch.distributed import ReduceOp
 
 from shoal import errors, library
 from shoal.torch import _tensors
-
-SLICE_MS = 200  # so often a wait looks for signals such as Ctrl-C, and at its deadline
 
 
 def all_reduce(group, operation, tensor, op):
@@ -39,13 +35,10 @@ def all_reduce_sparse(group, operation, tensor, op):
     mine = tensor.detach().coalesce()
     counts = torch.zeros(group.size, dtype=torch.int64)
     counts[group.rank] = mine._nnz()
-    request = group.all_reduce(
-        counts.data_ptr(), counts.data_ptr(), group.size, library.I64, library.SUM
-    )
-    while not request.wait(SLICE_MS):
-        if time.monotonic() >= operation.deadline:
-            operation.add(request, counts)
-            raise errors.TimeoutError(f"timed out: {operation.name}")
+    address = counts.data_ptr()
+    request = group.all_reduce(address, address, group.size, library.I64, library.SUM)
+    operation.add(request, counts)
+    operation.complete_requests()
     indices = [mine.indices().new_empty((mine.sparse_dim(), count)) for count in counts.tolist()]
     values = [mine.values().new_empty((count, *mine.values().shape[1:])) for count in counts.tolist()]
     all_gather(group, operation, indices, mine.indices())

@@ -114,7 +114,7 @@ class ProcessGroup(c10d.ProcessGroup):
                 # Whoever began the batch may not end it: nothing may be kept for that.
                 self._coalescing = None
                 self._refused = f"the batch is not whole: {error}"
-            if operation.requests:
+            if operation.requests or operation.error:
                 # Some ranks may wait for the requests that were not made.
                 self._fail(error if isinstance(error, errors.ShoalError) else None)
                 self.session.completions.drain(operation)

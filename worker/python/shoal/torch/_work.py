@@ -79,6 +79,14 @@ class Operation:
         self.requests.append(request)
         self.kept.extend(kept)
 
+    def complete_requests(self):
+        """Wait for the requests made so far, when it depends on them how the operation goes on."""
+        while self.requests:
+            if not self._take_request(SLICE_S) and time.monotonic() >= self.deadline:
+                self.error = self._timed_out()
+            if self.error:
+                raise self.error
+
     def make_work(self, completions, on_failure):
         """torch's Work of it, once its requests have been made."""
         self._completions = completions
@@ -205,10 +213,11 @@ class Operation:
         self._publish()
 
     def expire(self):
-        self.fail(
-            errors.TimeoutError(
-                f"timed out: {self.name} has not completed within its timeout of {self.timeout_s:g} s"
-            )
+        self.fail(self._timed_out())
+
+    def _timed_out(self):
+        return errors.TimeoutError(
+            f"timed out: {self.name} has not completed within its timeout of {self.timeout_s:g} s"
         )
 
     def _publish(self):
