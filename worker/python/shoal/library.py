@@ -200,14 +200,14 @@ def load():
 class Job:
     """A job that this process has joined (shoal_open)."""
 
-    def __init__(self, name, socket_path, rank, world_size, *, local_rank=None, timeout_ms=0, arena_bytes=0):
+    def __init__(self, name, socket_path, rank, world_size, *, local_rank, timeout_ms, arena_bytes):
         self.library = load()
         options = Options(
             struct_size=ctypes.sizeof(Options),
             job=name.encode(),
             socket_path=socket_path.encode(),
             rank_plus_1=rank + 1,
-            local_rank_plus_1=0 if local_rank is None else local_rank + 1,
+            local_rank_plus_1=local_rank + 1,
             world_size=world_size,
             timeout_ms=timeout_ms,
             arena_bytes=arena_bytes,
@@ -231,7 +231,7 @@ class Job:
         if handle is not None and os.getpid() == self.pid:
             self.library.call(self.library.c.shoal_close, handle)
 
-    def open_group(self, ranks, timeout_ms=-1):
+    def open_group(self, ranks, timeout_ms):
         """A group of these ranks, in this order; all of them call it."""
         list_of_ranks = (_int * len(ranks))(*ranks)
         handle = _pointer()
@@ -396,12 +396,9 @@ def _parameters(parameters):
 class Fusion:
     """Balanced fusion buffers (shoal_fusion_create) whose gradients the library allocates."""
 
-    def __init__(
-        self, group, parameters, op, threshold_bytes=0, first_buffer_bytes=0, device_memory=None
-    ):
+    def __init__(self, group, parameters, op, threshold_bytes, first_buffer_bytes, device_memory):
         """parameters: [(count, element type)] in the order of the forward pass. device_memory: the
         address of Fusion.bytes() on the job's device; None: in the arena."""
-        self.group = group
         self.job = group.job
         self.c = self.job.library.c
         array = _parameters(parameters)
@@ -438,12 +435,7 @@ class Fusion:
 
     def wait(self, timeout_ms):
         """True when the step is done, False when the time has passed first."""
-        result = self.c.shoal_fusion_wait(self.handle, timeout_ms)
-        if result == ETIMEOUT:
-            return False
-        if result < 0:
-            raise self.job.library.error(result)
-        return True
+        return self._wait(self.c.shoal_fusion_wait, timeout_ms)
 
     def set_stream(self, stream):
         """Gradients are ready in the order of this stream, from the next step on."""
@@ -451,7 +443,10 @@ class Fusion:
 
     def wait_stream(self, stream, timeout_ms):
         """wait() by the stream, not the host, but for the first step."""
-        result = self.c.shoal_fusion_wait_stream(self.handle, stream, timeout_ms)
+        return self._wait(self.c.shoal_fusion_wait_stream, stream, timeout_ms)
+
+    def _wait(self, function, *arguments):
+        result = function(self.handle, *arguments)
         if result == ETIMEOUT:
             return False
         if result < 0:

@@ -19,9 +19,9 @@ from torch._C import _distributed_c10d as c10d
 from torch.autograd import Variable
 
 from shoal import errors, library
-from shoal.torch import _process_group, _streams, _tensors
+from shoal.torch import _process_group, _streams, _tensors, _work
 
-SLICE_MS = 500  # so often a wait looks for signals such as Ctrl-C
+_SLICE_MS = int(_work.SLICE_S * 1000)
 _BUCKET_MIB = 25  # as torch has it
 # Arguments of torch's class in versions after 1.13 that ask for something that is not done here.
 _REFUSED = (
@@ -123,11 +123,11 @@ class _Gradients:
     def _wait(self):
         """True when the step is done: on a GPU, when the current stream has been made to wait."""
         if self.device is None:
-            return self.fusion.wait(SLICE_MS)
+            return self.fusion.wait(_SLICE_MS)
         current = _streams.runtime.current(self.device)
         if self.begun and self.stream != current:
             _streams.runtime.follow(current, self.stream)
-        return self.fusion.wait_stream(_streams.runtime.handle(current), SLICE_MS)
+        return self.fusion.wait_stream(_streams.runtime.handle(current), _SLICE_MS)
 
     def wait(self):
         """Until all averages are there; the first time, they are in other places than before."""

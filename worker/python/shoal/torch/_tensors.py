@@ -65,7 +65,7 @@ def movement(tensor):
 
 
 def check(tensor, what):
-    if tensor.is_sparse or tensor.layout != torch.strided:
+    if tensor.layout != torch.strided:
         raise errors.InvalidError(f"{what}: a {tensor.layout} tensor; shoal takes dense tensors")
     if tensor.device.type not in ("cpu", "cuda"):
         raise errors.UnsupportedError(

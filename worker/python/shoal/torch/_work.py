@@ -36,7 +36,7 @@ _failed = collections.deque()  # the keys above whose operation has failed
 class Operation:
     """One call of torch: the requests of the library that it made, what follows them, its Work."""
 
-    def __init__(self, name, timeout_s, session=None, way=None):
+    def __init__(self, name, timeout_s, session, way):
         self.name = name
         self.session = session
         self._way = way
