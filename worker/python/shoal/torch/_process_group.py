@@ -46,8 +46,7 @@ class ProcessGroup(c10d.ProcessGroup):
         super().__init__(group.rank, group.size)
         self.session = session
         self._group = group
-        self._name = name
-        self._names = {"name": name, "desc": ""}
+        self._name, self._desc = name, ""
         self._ranks = ranks  # in the default group's numbers
         self._store = store
         self._timeout = timeout
@@ -76,14 +75,14 @@ class ProcessGroup(c10d.ProcessGroup):
         return self
 
     # torch 2 keeps a group's names in its backends, of which a group made in Python has none.
-    group_name = property(lambda self: self._names["name"])
-    group_desc = property(lambda self: self._names["desc"])
+    group_name = property(lambda self: self._name)
+    group_desc = property(lambda self: self._desc)
 
     def _set_group_name(self, name):
-        self._names["name"] = name
+        self._name = name
 
     def _set_group_desc(self, desc):
-        self._names["desc"] = desc
+        self._desc = desc
 
     def _set_sequence_number_for_group(self):
         self._sequence = 0
@@ -146,10 +145,8 @@ class ProcessGroup(c10d.ProcessGroup):
 
     def reduce(self, tensors, root=0, op=None):
         tensors = _as_list(tensors)
-        options = None if isinstance(root, int) else root
-        if options is not None:
-            root, op = options.rootRank, options.reduceOp
-        op = c10d.ReduceOp.SUM if op is None else op
+        root, options = _root_of(root)
+        op = _op_of(op if options is None else options)
 
         def start(group, operation):
             for tensor in tensors:
@@ -184,8 +181,7 @@ class ProcessGroup(c10d.ProcessGroup):
 
     def broadcast(self, tensors, root=0):
         tensors = _as_list(tensors)
-        options = None if isinstance(root, int) else root
-        root = root if options is None else options.rootRank
+        root, options = _root_of(root)
 
         def start(group, operation):
             for tensor in tensors:
@@ -220,8 +216,7 @@ class ProcessGroup(c10d.ProcessGroup):
 
     def gather(self, outputs, inputs, root=0):
         outputs, inputs = _as_lists(outputs), _as_list(inputs)
-        options = None if isinstance(root, int) else root
-        root = root if options is None else options.rootRank
+        root, options = _root_of(root)
 
         def start(group, operation):
             for number, tensor in enumerate(inputs):
@@ -232,8 +227,7 @@ class ProcessGroup(c10d.ProcessGroup):
 
     def scatter(self, outputs, inputs, root=0):
         outputs, inputs = _as_list(outputs), _as_lists(inputs)
-        options = None if isinstance(root, int) else root
-        root = root if options is None else options.rootRank
+        root, options = _root_of(root)
 
         def start(group, operation):
             for number, output in enumerate(outputs):
@@ -338,6 +332,11 @@ def _as_timedelta(timeout):
     if isinstance(timeout, datetime.timedelta):
         return timeout
     return datetime.timedelta(seconds=timeout)
+
+
+def _root_of(root):
+    """(root, options): some callers give options that have the root."""
+    return (root, None) if isinstance(root, int) else (root.rootRank, root)
 
 
 def _op_of(options):
