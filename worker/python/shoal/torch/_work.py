@@ -27,8 +27,7 @@ SLICE_S = 0.5
 FAILED_KEPT = 1024
 
 _operations = {}  # id(work): operation; the operation keeps the work alive
-# Of receives from any rank; work: (weak reference to the operation, ctypes.c_int).
-sources = weakref.WeakKeyDictionary()
+_sources = weakref.WeakKeyDictionary()  # of receives from any rank; work: ctypes.c_int
 _batches = weakref.WeakKeyDictionary()  # work: AllOf; those on a device are waited for when complete
 _failed = collections.deque()  # the keys above whose operation has failed
 
@@ -314,15 +313,14 @@ def all_of(operations):
     """One Work for several operations."""
     joined = torch.futures.collect_all([operation.future for operation in operations])
     work = c10d._create_work_from_future(joined)
-    _batches[work] = _operations[id(work)] = AllOf(operations)
-    joined.add_done_callback(lambda _: _operations.pop(id(work), None))  # which keeps it until then
+    _batches[work] = AllOf(operations)
+    joined.add_done_callback(lambda _: work)  # which keeps it until then
     return work
 
 
 def remember_source(work, source):
     """`source` is set before the operation of this Work, which may be over already, is complete."""
-    operation = _operations.get(id(work))
-    sources[work] = weakref.ref(operation) if operation else lambda: None, source
+    _sources[work] = source
 
 
 def operation_of(work):
@@ -470,12 +468,12 @@ def _patched_get_future(original):
 
 def _patched_source_rank(original):
     def _source_rank(self):
-        if self not in sources:
+        if self not in _sources:
             return original(self)
-        operation, source = sources[self]
-        if operation():
-            operation().wait_on_host()  # a stream that waits does not tell
-        return source.value
+        operation = operation_of(self)
+        if operation is not None:
+            operation.wait_on_host()  # a stream that waits does not tell
+        return _sources[self].value
 
     return _source_rank
 
