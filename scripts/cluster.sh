@@ -180,9 +180,7 @@ config_write() {
 daemon_start() {
     local node=$1 directory
     directory=$(state)
-    # The variables keep libfabric's psm providers from taking over signals.
-    IPATH_NO_BACKTRACE=1 HFI_NO_BACKTRACE=1 setsid ip netns exec "$(namespace "$node")" \
-        "$build/bin/shoald" --config "$directory/$node.json" \
+    setsid ip netns exec "$(namespace "$node")" "$build/bin/shoald" --config "$directory/$node.json" \
         >"$directory/$node.log" 2>&1 </dev/null &
     printf '%d\n' $! >"$directory/$node.pid"
 }

@@ -16,7 +16,7 @@ def start_daemon(program, folder):
         notices.bind(path)
         notices.settimeout(60)
         with open(folder / "log", "w") as log:
-            environment = dict(os.environ, NOTIFY_SOCKET=path, IPATH_NO_BACKTRACE="1", HFI_NO_BACKTRACE="1")
+            environment = dict(os.environ, NOTIFY_SOCKET=path)
             daemon = subprocess.Popen([program], env=environment, stdout=log, stderr=log)
         while b"READY=1" not in notices.recv(4096):
             pass

@@ -82,7 +82,8 @@ class EmbeddedDaemon:
         for option, descriptor in zip(("--listen-fd", "--socket-fd", "--exit-with-parent-fd"), kept):
             command += [option, str(descriptor)]
         environment = dict(os.environ, SHOAL_FOLDER=str(self.folder))
-        # Debian's libfabric loads a library that takes over signals unless it is told not to.
+        # Debian's libfabric loads a library that takes over signals unless it is told not to; the
+        # daemon gives them back to their default, and here they are ignored.
         environment.setdefault("IPATH_NO_BACKTRACE", "1")
         environment.setdefault("HFI_NO_BACKTRACE", "1")
         try:
