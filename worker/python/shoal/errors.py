@@ -51,22 +51,7 @@ class UnsupportedError(ShoalError, NotImplementedError):
     code = -11
 
 
-_CLASSES = {
-    error.code: error
-    for error in (
-        InvalidError,
-        OutOfMemoryError,
-        TimeoutError,
-        DisconnectedError,
-        RankLostError,
-        MismatchError,
-        ProtocolError,
-        RefusedError,
-        SystemCallError,
-        StateError,
-        UnsupportedError,
-    )
-}
+_CLASSES = {error.code: error for error in ShoalError.__subclasses__()}
 
 
 def make_error(code, text):
