@@ -29,6 +29,12 @@ class DataParallel(ExamplesCase):
     def test_transformer_hook(self):
         self.check("transformer_ddp.py", "--hook")
 
+    def test_a_device_that_an_example_does_not_train_on(self):
+        """It says so, and does not train elsewhere."""
+        finished = suite.run([sys.executable, suite.EXAMPLES / "digits_ddp.py", "--device", "cuda"])
+        self.assertEqual(finished.returncode, 2, finished.stdout)
+        self.assertIn("argument --device: invalid choice: 'cuda'", finished.stdout)
+
 
 del ExamplesCase  # not a case by itself
 

@@ -21,13 +21,13 @@ def find(path):
     raise FileNotFoundError(f"{path}: in no folder above {__file__}, nor is its share/shoal")
 
 
-def start(description, **switches):
-    """Options, then the process group; returns (options, rank, number of ranks). switches: what an
-    example may be told besides, name=help."""
+def start(description, *, devices=("cpu",), **switches):
+    """Options, then the process group; returns (options, rank, number of ranks). devices: where the
+    example can train. switches: what it may be told besides, name=help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--backend", default="shoal", help="shoal (the default) or gloo")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--device", default="cpu", help="cpu (the default) or cuda, where it can")
+    parser.add_argument("--device", default="cpu", choices=devices)
     for name, text in switches.items():
         parser.add_argument("--" + name.replace("_", "-"), action="store_true", help=text)
     options = parser.parse_args()

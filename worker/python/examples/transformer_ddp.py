@@ -11,6 +11,7 @@ import torch
 def main():
     options, rank, size = common.start(
         "A small language model, data-parallel.",
+        devices=("cpu", "cuda"),
         zero_copy="shoal's own DistributedDataParallel",
         hook="shoal's communication hook for torch's",
     )
