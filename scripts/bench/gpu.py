@@ -127,13 +127,15 @@ def all_reduce_row(ranks):
 
 def ddp_row(host):
     has_torch()
-    runs = {"alone": [], "shoal": [], "gloo": []}
-    for _ in range(host.pairs):
-        for how, times in runs.items():
-            backend = "gloo" if how == "gloo" else "shoal"
-            times.append(host.rank(2, "ddp", backend, how)["seconds"])
-    alone, ours, gloo = (statistics.median(runs[how]) for how in runs)
-    ratio = statistics.median(b / a for a, b in zip(runs["alone"], runs["shoal"]))
+    runs = rows.by_turns(
+        host.pairs,
+        "seconds",
+        alone=lambda: host.rank(2, "ddp", "shoal", "alone")["seconds"],
+        shoal=lambda: host.rank(2, "ddp", "shoal", "shoal")["seconds"],
+        gloo=lambda: host.rank(2, "ddp", "gloo", "gloo")["seconds"],
+    )
+    alone, ours, gloo = (statistics.median(runs[how]) for how in ("alone", "shoal", "gloo"))
+    ratio = statistics.median(rows.divided(runs["shoal"], runs["alone"]))
     return f"{alone * 1e3:.0f} ms alone, shoal {ours * 1e3:.0f} ms: {ratio:.2f}; gloo {gloo * 1e3:.0f} ms: {gloo / alone:.2f}", ratio <= 1.15
 
 

@@ -100,12 +100,6 @@ class Tools:
     def program(self, name):
         return os.path.join(self.build, name)
 
-    def perf_has(self, word):
-        """Whether shoalperf knows an option or a collective."""
-        usage = subprocess.run([self.program("bin/shoalperf"), "--help"], stdout=subprocess.PIPE,
-                               text=True, check=True).stdout
-        return word in usage
-
     def perf(self, case, options=(), collective="all_reduce"):
         # Sizes, each four times the one before, or one.
         return [self.program("bin/shoalperf"), collective, "-b", str(case.sizes[0]), "-e",

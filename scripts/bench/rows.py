@@ -224,8 +224,8 @@ def scale_n_log_n(small, large):
     """For each step, mean processor time of a daemon with more nodes over that with fewer, over how
     n log n grows."""
     n, more = small["nodes"], large["nodes"]
-    growth = more * math.log(more) / (n * math.log(n))
-    return {step: large[step]["mean_us"] / small[step]["mean_us"] / growth for step in SCALE_STEPS}
+    expected = more * math.log(more) / (n * math.log(n))
+    return {step: large[step]["mean_us"] / small[step]["mean_us"] / expected for step in SCALE_STEPS}
 
 
 def growth(runs, size, value):

@@ -298,6 +298,27 @@ class Gpu(unittest.TestCase):
                             (IndexError(), "IndexError()")):
             self.assertEqual(self.table(fails(error)), (1, f"| what | target | failed: {text} |  |"))
 
+    def test_ddp_row(self):
+        class Host:
+            pairs = 3
+            seconds = {"alone": 1.0, "shoal": 1.25, "gloo": 4.0}
+            asked = []
+
+            def rank(self, *words):
+                self.asked.append(words)
+                return {"seconds": self.seconds[words[3]]}
+
+        kept, gpu.has_torch = gpu.has_torch, lambda: None
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                text, reached = gpu.ddp_row(Host())
+        finally:
+            gpu.has_torch = kept
+        self.assertEqual((text, reached), ("1000 ms alone, shoal 1250 ms: 1.25; gloo 4000 ms: 4.00", False))
+        self.assertEqual(Host.asked[:3], [(2, "ddp", "shoal", "alone"), (2, "ddp", "shoal", "shoal"),
+                                          (2, "ddp", "gloo", "gloo")])
+        self.assertEqual(Host.asked[3][3], "shoal")  # each pair begins with another
+
     def test_programs(self):
         """What shoalrun starts gets the library and the package; its last line of JSON counts."""
         with tempfile.TemporaryDirectory() as folder:
