@@ -153,12 +153,21 @@ def wait_for_daemons(folders):
 
 
 class RanksCase(unittest.TestCase):
-    """Cases that ran inside ranks: their results, as {name: text, "" when well}."""
+    """The cases of a ranks_<noun>.py under shoalrun: their results, as {name: text, "" when well}."""
+
+    def __init_subclass__(cls, script=None, **how):
+        """how: of shoalrun()."""
+        if script:
+            cls.script, cls.how = HERE / script, how
+            for name in names_of(script):
+                setattr(cls, name, lambda self, name=name: self.check(name))
 
     @classmethod
-    def add(cls, names):
-        for name in names:
-            setattr(cls, name, lambda self, name=name: self.check(name))
+    def setUpClass(cls):
+        finished = shoalrun(script=cls.script, **cls.how)
+        cls.output = finished.stdout
+        lines = [line[7:] for line in finished.stdout.splitlines() if line.startswith("RESULT ")]
+        cls.results = dict(json.loads(line) for line in lines)
 
     def check(self, name):
         self.assertIn(name, self.results, f"the ranks did not get to it:\n{self.output[-6000:]}")
@@ -166,16 +175,16 @@ class RanksCase(unittest.TestCase):
             self.skipTest(self.results[name][5:])
         self.assertEqual(self.results[name], "")
 
-    @classmethod
-    def collect(cls, finished):
-        cls.output = finished.stdout
-        lines = [line[7:] for line in finished.stdout.splitlines() if line.startswith("RESULT ")]
-        cls.results = dict(json.loads(line) for line in lines)
-
 
 def names_of(script):
-    """The cases of a ranks_<noun>.py, without importing it (and torch)."""
-    return re.findall(r"^def (test_\w+)", (HERE / script).read_text(), re.MULTILINE)
+    """The cases that a ranks_<noun>.py runs, without importing it (and torch): its own and those of
+    modules that it takes in or runs too, but for what it deletes."""
+    text = (HERE / script).read_text()
+    names = re.findall(r"^def (test_\w+)", text, re.MULTILINE)
+    for module in re.findall(r"^(?:from | *ranks\.run\(\")(ranks_\w+)", text, re.MULTILINE):
+        names += names_of(f"{module}.py")
+    deleted = re.findall(r"^del (test_\w+)", text, re.MULTILINE)
+    return [name for name in names if name not in deleted]
 
 
 def main():

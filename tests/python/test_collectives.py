@@ -5,23 +5,14 @@ import sys
 
 import suite
 
-SCRIPT = "ranks_collectives.py"
+
+class OnOneNode(suite.RanksCase, script="ranks_collectives.py", ranks=4):
+    pass
 
 
-class OnOneNode(suite.RanksCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.collect(suite.shoalrun(4, suite.HERE / SCRIPT))
+class OnTwoNodes(suite.RanksCase, script="ranks_collectives.py", ranks=2, nodes=2):
+    pass
 
-
-class OnTwoNodes(suite.RanksCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.collect(suite.shoalrun(2, suite.HERE / SCRIPT, nodes=2))
-
-
-OnOneNode.add(suite.names_of(SCRIPT))
-OnTwoNodes.add(suite.names_of(SCRIPT))
 
 if __name__ == "__main__":
     sys.exit(suite.main())

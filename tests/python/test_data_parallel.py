@@ -5,16 +5,10 @@ import sys
 
 import suite
 
-SCRIPT = "ranks_data_parallel.py"
 
+class DataParallel(suite.RanksCase, script="ranks_data_parallel.py", ranks=4):
+    pass
 
-class DataParallel(suite.RanksCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.collect(suite.shoalrun(4, suite.HERE / SCRIPT))
-
-
-DataParallel.add(suite.names_of(SCRIPT))
 
 if __name__ == "__main__":
     sys.exit(suite.main())

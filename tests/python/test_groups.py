@@ -6,13 +6,9 @@ import sys
 import suite
 
 
-class Groups(suite.RanksCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.collect(suite.shoalrun(4, suite.HERE / "ranks_groups.py"))
+class Groups(suite.RanksCase, script="ranks_groups.py", ranks=4):
+    pass
 
-
-Groups.add(suite.names_of("ranks_groups.py") + suite.names_of("ranks_sharding.py"))
 
 if __name__ == "__main__":
     sys.exit(suite.main())
