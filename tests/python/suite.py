@@ -37,6 +37,8 @@ def environment(**more):
     """For a rank: this tree's package and library, and nothing of a launcher or a daemon."""
     launchers = re.compile(r"SHOAL_|SLURM_|MASTER_|(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE)$")
     own = {name: value for name, value in os.environ.items() if not launchers.match(name)}
+    # With it a line and its end are two writes, between which another rank may write.
+    own.pop("PYTHONUNBUFFERED", None)
     own["PYTHONPATH"] = str(TREE / "worker" / "python")
     own["SHOAL_LIBRARY"] = str(BUILD / "lib" / "libshoal.so")
     own.update(OMP_NUM_THREADS="1", USE_LIBUV="0", PYTHONWARNINGS="ignore", GLOO_SOCKET_IFNAME="lo")

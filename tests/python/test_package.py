@@ -225,6 +225,12 @@ class Environment(unittest.TestCase):
         self.before = dict(os.environ)
         self.addCleanup(lambda: (os.environ.clear(), os.environ.update(self.before)))
 
+    def test_lines_of_ranks_are_whole(self):
+        """Ranks have one pipe together: a line and its end must be one write, whatever is set here."""
+        os.environ["PYTHONUNBUFFERED"] = "1"
+        program = "import sys; print(sys.stdout.write_through)"
+        self.assertEqual(suite.run([sys.executable, "-c", program]).stdout.strip(), "False")
+
     def test_the_first_host_of_slurm(self):
         from shoal.torch import _launch
 
