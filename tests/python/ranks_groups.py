@@ -280,8 +280,6 @@ def test_data_parallel_over_a_group():
 def test_functional_collectives():
     """What DTensor and torch.compile call: from C++, by the group's name (torch 2)."""
     if not hasattr(torch.ops, "_c10d_functional") or torch.__version__ < "2.4":
-        import unittest
-
         raise unittest.SkipTest("torch before 2.4 has no such calls")
     from torch.distributed import _functional_collectives as functional
 
@@ -302,8 +300,6 @@ def test_functional_collectives():
 def test_tensor_parallel_modules():
     """parallelize_module over a device mesh trains as the whole module does (torch 2)."""
     if torch.__version__ < "2.4":
-        import unittest
-
         raise unittest.SkipTest("torch before 2.4 has no parallelize_module")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import (

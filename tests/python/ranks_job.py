@@ -80,10 +80,7 @@ def leave_early():
     if RANK == 0:
         os._exit(0) if sys.argv[2] == "abruptly" else sys.exit(0)
     # Rank 0's end is an error only for those who still need it.
-    try:
-        dist.all_reduce(torch.ones(1))
-    except shoal.ShoalError as error:
-        say("ERROR", type(error).__name__, error)
+    say_error(lambda: dist.all_reduce(torch.ones(1)))
     del others
 
 
@@ -94,10 +91,7 @@ def death():
     if RANK == SIZE - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     for _ in range(2):
-        try:
-            dist.all_reduce(torch.ones(5))
-        except shoal.ShoalError as error:
-            say("ERROR", type(error).__name__, error)
+        say_error(lambda: dist.all_reduce(torch.ones(5)))
 
 
 def death_in_backward():
@@ -126,10 +120,7 @@ def fail_to_open():
         raise shoal.RefusedError("not this one")
 
     _daemon.EmbeddedDaemon.start, library.Job = start_and_say, refuse
-    try:
-        start()
-    except shoal.RefusedError as error:
-        say("ERROR", type(error).__name__, error)
+    say_error(start)
     signal.pause()
 
 
@@ -207,15 +198,4 @@ def many_steps():
 
 
 if __name__ == "__main__":
-    {
-        "join": join,
-        "fail_to_join": fail_to_join,
-        "stay_away": stay_away,
-        "leave_early": leave_early,
-        "death": death,
-        "death_in_backward": death_in_backward,
-        "fail_to_open": fail_to_open,
-        "lose_the_thread": lose_the_thread,
-        "many_steps": many_steps,
-        "stay": stay,
-    }[sys.argv[1]]()
+    globals()[sys.argv[1]]()

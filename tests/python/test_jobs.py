@@ -4,8 +4,10 @@
 import glob
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import unittest
 
 import suite
@@ -97,9 +99,6 @@ class EmbeddedDaemon(unittest.TestCase):
         suite.wait_for_daemons(folders)
 
     def lonely_library(self):
-        import shutil
-        import tempfile
-
         folder = tempfile.TemporaryDirectory(prefix="shoal-lonely-")
         self.addCleanup(folder.cleanup)
         return shutil.copy(suite.BUILD / "lib" / "libshoal.so", folder.name)

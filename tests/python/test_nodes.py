@@ -49,7 +49,6 @@ class OneNode(Launchers):
         self.assertEqual([place["in_node"] for place in ranks], [[0, 2], [1, 2]], finished.stdout)
         self.assertEqual(self.check_end(ranks), 1)
 
-
     def test_a_script_that_spawns_its_ranks(self):
         with socket.socket() as reserved:
             # Bound, and not listening: the store may have the port, and nobody gets it by chance.

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """The package by itself: installed by make and by pip, the library found, addresses, launchers."""
 
+import contextlib
 import importlib
+import io
 import os
 import pathlib
 import re
@@ -144,9 +146,6 @@ class TorchsOwn(unittest.TestCase):
     """What make check-torch counts."""
 
     def test_what_is_worse_than_on_gloo(self):
-        import contextlib
-        import io
-
         import torch_own
 
         gloo = {"test_a": ("passed", ""), "test_b": ("failed", "ValueError: b"), "test_c": ("skipped", "")}
@@ -168,8 +167,6 @@ class TorchsOwn(unittest.TestCase):
 class Errors(unittest.TestCase):
     def test_a_class_for_each_code(self):
         """The codes of shoal.h, as it has them."""
-        import re
-
         from shoal import errors
 
         header = (suite.TREE / "worker" / "shoal.h").read_text()
@@ -182,8 +179,6 @@ class Errors(unittest.TestCase):
                 self.assertIsNot(type(error), errors.ShoalError, code)
 
     def test_the_numbers_of_types_and_operations(self):
-        import re
-
         from shoal import library
 
         header = (suite.TREE / "worker" / "shoal.h").read_text()
@@ -224,6 +219,15 @@ class Environment(unittest.TestCase):
     def setUp(self):
         self.before = dict(os.environ)
         self.addCleanup(lambda: (os.environ.clear(), os.environ.update(self.before)))
+
+    def resource_config_path(self):
+        """Where SageMaker's description of the job is looked for in this test; nothing is there."""
+        from shoal.torch import _hosts
+
+        path = temporary_folder(self) / "resourceconfig.json"
+        self.addCleanup(setattr, _hosts, "RESOURCE_CONFIG", _hosts.RESOURCE_CONFIG)
+        _hosts.RESOURCE_CONFIG = path
+        return path
 
     def test_lines_of_ranks_are_whole(self):
         """Ranks have one pipe together: a line and its end must be one write, whatever is set here."""
@@ -266,13 +270,11 @@ class Environment(unittest.TestCase):
     def test_sagemaker(self):
         from shoal.torch import _hosts, _launch
 
-        path = temporary_folder(self) / "resourceconfig.json"
+        path = self.resource_config_path()
         path.write_text(
             '{"current_host": "algo-2", "hosts": ["algo-2", "algo-1"],'
             ' "network_interface_name": "lo"}'
         )
-        before, _hosts.RESOURCE_CONFIG = _hosts.RESOURCE_CONFIG, path
-        self.addCleanup(setattr, _hosts, "RESOURCE_CONFIG", before)
         os.environ.pop("MASTER_ADDR", None)
         os.environ.pop("SHOAL_INTERFACE", None)
         _launch._fill_in_sagemaker()
@@ -282,9 +284,7 @@ class Environment(unittest.TestCase):
     def test_a_description_that_cannot_be_read(self):
         from shoal.torch import _hosts
 
-        path = temporary_folder(self) / "resourceconfig.json"
-        before, _hosts.RESOURCE_CONFIG = _hosts.RESOURCE_CONFIG, path
-        self.addCleanup(setattr, _hosts, "RESOURCE_CONFIG", before)
+        path = self.resource_config_path()
         self.assertEqual(_hosts.resource_config(), {})  # none is no reason for words
         for text in ('{"hosts": ["al', "\xff\xfe"):
             path.write_text(text, encoding="latin-1")
