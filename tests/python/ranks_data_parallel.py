@@ -171,6 +171,28 @@ def test_gradients_lie_in_the_arena():
     assert statistics["communication_ns"] >= max(1, statistics["exposed_ns"])
 
 
+def test_buffers_are_filled_while_the_backward_pass_goes_on():
+    """When the pass comes to the first layer, the last one's gradients are the daemon's already."""
+    first, last = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    wrapped = shoal.torch.DistributedDataParallel(torch.nn.Sequential(first, last))
+    ready, seen = [], []
+    say_ready = wrapped._gradients.fusion.ready
+    wrapped._gradients.fusion.ready = lambda index: ready.append(index) or say_ready(index)
+
+    def look(gradient):
+        seen.append(sorted(ready))
+
+    def look_behind(module, given, output):
+        output.register_hook(look)
+
+    first.register_forward_hook(look_behind)
+    for _ in range(2):
+        ready.clear()
+        wrapped(torch.ones(2, 3)).sum().backward()
+        assert sorted(ready) == [0, 1, 2, 3]
+    assert seen == [[2, 3]] * 2, seen
+
+
 def test_gradients_outlive_the_wrapper():
     model = torch.nn.Linear(3, 3)
     wrapped = shoal.torch.DistributedDataParallel(model)
