@@ -177,24 +177,52 @@ def daemon_pid(socket_path):
     raise AssertionError(f"no daemon with {configuration}")
 
 
-def many_steps():
-    """1,000 steps of DDP after enough to have been all round the arena's rings; memory before and
-    after."""
-    start()
-    torch.set_num_threads(1)
-    if sys.argv[2] == "torch":
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-    else:
-        model = shoal.torch.DistributedDataParallel(torch.nn.Linear(64, 64))
-    daemon = daemon_pid(dist.GroupMember.WORLD.session.place.socket_path)
-    data = torch.ones(2, 64)
-    for step in range(5400):
-        if step == 4400:
-            say("MEMORY", 4400, resident_bytes(os.getpid()), resident_bytes(daemon))
+def train_step(wrapper):
+    model, data = wrapper(torch.nn.Linear(64, 64)), torch.ones(2, 64)
+
+    def step():
         model.zero_grad()
         model(data).sum().backward()
+
+    return step
+
+
+def every_call():
+    """What sharded training calls, and what makes Works of its own."""
+    whole, part, group = torch.ones(SIZE * 64), torch.ones(64), dist.GroupMember.WORLD
+    other = (RANK + 1) % SIZE
+
+    def step():
+        dist.all_gather_into_tensor(whole, part)
+        dist.reduce_scatter_tensor(part, whole)
+        dist.all_to_all_single(torch.empty_like(whole), whole)
+        dist.broadcast(part.fill_(1), 0, async_op=True).get_future().wait()
+        group._start_coalescing()
+        sends = [dist.isend(part, other), dist.irecv(torch.empty(64), other)]
+        group._end_coalescing().wait()
+        del sends
+        dist.all_reduce(torch.ones(4, 4).to_sparse())
+
+    return step
+
+
+def many_steps():
+    """1,000 steps after enough to have been all round the arena's rings; memory before and after."""
+    start()
+    torch.set_num_threads(1)
+    if sys.argv[2] == "calls":
+        step, first = every_call(), 2500
+    elif sys.argv[2] == "torch":
+        step, first = train_step(torch.nn.parallel.DistributedDataParallel), 4400
+    else:
+        step, first = train_step(shoal.torch.DistributedDataParallel), 4400
+    daemon = daemon_pid(dist.GroupMember.WORLD.session.place.socket_path)
+    for number in range(first + 1000):
+        if number == first:
+            say("MEMORY", first, resident_bytes(os.getpid()), resident_bytes(daemon))
+        step()
     dist.barrier()
-    say("MEMORY", 5400, resident_bytes(os.getpid()), resident_bytes(daemon))
+    say("MEMORY", first + 1000, resident_bytes(os.getpid()), resident_bytes(daemon))
 
 
 if __name__ == "__main__":

@@ -160,6 +160,9 @@ class Memory(unittest.TestCase):
     def test_thousand_steps_of_shoals_wrapper(self):
         self.check("shoal")
 
+    def test_a_thousand_times_every_call(self):
+        self.check("calls")
+
 
 if __name__ == "__main__":
     sys.exit(suite.main())
