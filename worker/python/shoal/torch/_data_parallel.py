@@ -22,7 +22,6 @@ from shoal import errors, library
 from shoal.torch import _process_group, _streams, _tensors, _work
 
 _SLICE_MS = int(_work.SLICE_S * 1000)
-_BUCKET_MIB = 25  # as torch has it
 # Arguments of torch's class in versions after 1.13 that ask for something that is not done here.
 _REFUSED = (
     "delay_all_reduce_named_params",
@@ -223,7 +222,7 @@ class DistributedDataParallel(torch.nn.Module):
         if init_sync:
             dist._verify_params_across_processes(self.process_group, self._trained, None)
             self._broadcast([t.detach() for t in (*module.parameters(), *module.buffers())])
-        bucket_bytes = int((_BUCKET_MIB if bucket_cap_mb is None else bucket_cap_mb) * 2**20)
+        bucket_bytes = int((bucket_cap_mb or 0) * 2**20)  # 0: the library's, for both sizes
         self._gradients = _Gradients(self.process_group, self._trained, bucket_bytes)
         self.process_group.session.arena_users.add(self)
         self._forward_sync = True
