@@ -45,6 +45,7 @@ class FakeCuda:
         self.library.stand_in_set_any_memory(True)
         self.now = Stream(self.library)
         self.recorded = []
+        self.ends = []  # (stream, thread that completes a future when the stream has come there)
 
     def device_of(self, tensor):
         return 0 if tensor.device.type == "cpu" and tensor.layout == torch.strided else None
@@ -71,6 +72,10 @@ class FakeCuda:
         self.follow(self.now, event)
         if not self.strict:
             self.now.finish()
+            # As on a GPU: whose wait() has returned is complete.
+            for thread in [thread for stream, thread in list(self.ends) if stream == event]:
+                if thread is not threading.current_thread():
+                    thread.join()
 
     def follow(self, stream, other):
         self.library.stand_in_stream_follow(stream.handle, other.handle)
@@ -85,7 +90,10 @@ class FakeCuda:
         if self.strict:
             future.set_result(None)
         else:
-            threading.Thread(target=self._complete_late, args=(future, stream), daemon=True).start()
+            late = threading.Thread(target=self._complete_late, args=(future, stream), daemon=True)
+            late.start()
+            self.ends = [(at, thread) for at, thread in self.ends if thread.is_alive()]
+            self.ends.append((stream, late))
 
     def _complete_late(self, future, stream):
         stream.finish()
