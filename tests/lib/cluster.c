@@ -53,7 +53,7 @@ static void daemon_start(struct cluster *cluster, uint32_t node, const struct la
                          int tcp, int local)
 {
     struct cluster_node *self = &cluster->nodes[node];
-    char path[256], tcp_text[16], local_text[16], *text;
+    char path[256], log_path[256], tcp_text[16], local_text[16], *text;
     struct error error;
     if (launch_config_text(config, node, self->socket_path, &text, &error)) {
         fprintf(stderr, "%s\n", error.text);
@@ -68,8 +68,12 @@ static void daemon_start(struct cluster *cluster, uint32_t node, const struct la
                           "--socket-fd",        local_text, NULL};
     const char *environment[] = {"IPATH_NO_BACKTRACE=1", "HFI_NO_BACKTRACE=1", NULL};
     int kept[] = {tcp, local};
-    struct process_start start = {
-        .argv = argv, .environment = environment, .inherited = kept, .inherited_count = 2};
+    snprintf(log_path, sizeof(log_path), "%s/%s.log", cluster->directory, self->name);
+    struct process_start start = {.argv = argv,
+                                  .environment = environment,
+                                  .errors_path = log_path,
+                                  .inherited = kept,
+                                  .inherited_count = 2};
     self->daemon = process_start(&start);
 }
 

@@ -68,9 +68,12 @@ struct process *process_start(const struct process_start *start)
         die("calloc");
     /* Files, not pipes: nobody has to read for the process to go on. */
     process->output_fd = memfd_create("output", MFD_CLOEXEC);
-    process->errors_fd = memfd_create("errors", MFD_CLOEXEC);
+    process->errors_fd =
+        start->errors_path
+            ? open(start->errors_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR)
+            : memfd_create("errors", MFD_CLOEXEC);
     if (process->output_fd < 0 || process->errors_fd < 0)
-        die("memfd_create");
+        die("a file for output");
     fcntl(process->output_fd, F_SETFL, O_APPEND);
     fcntl(process->errors_fd, F_SETFL, O_APPEND);
     fflush(NULL);

@@ -20,6 +20,7 @@ struct process_start {
     const char *const *argv;        /* ends with NULL; argv[0] is looked for in PATH */
     const char *const *environment; /* "NAME=VALUE" on top of this process's own; may be NULL */
     const char *directory;          /* NULL: this process's */
+    const char *errors_path;        /* a new file for its errors; NULL: in memory */
     const int *inherited;           /* descriptors kept under their numbers */
     uint32_t inherited_count;
 };

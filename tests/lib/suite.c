@@ -22,7 +22,29 @@ static int remove_entry(const char *path, const struct stat *status, int type, s
     return remove(path);
 }
 
-/* Of tests that have failed: their processes end at once. */
+static void log_show(const char *path)
+{
+    char line[1024];
+    FILE *file = fopen(path, "re");
+    printf("--- %s\n", path);
+    while (file && fgets(line, sizeof(line), file))
+        fputs(line, stdout);
+    if (file)
+        fclose(file);
+}
+
+static void logs_show(const char *directory)
+{
+    char pattern[4096];
+    glob_t logs;
+    snprintf(pattern, sizeof(pattern), "%s/*.log", directory);
+    if (glob(pattern, 0, NULL, &logs) == 0)
+        for (size_t i = 0; i < logs.gl_pathc; i++)
+            log_show(logs.gl_pathv[i]);
+    globfree(&logs);
+}
+
+/* Of tests that have failed: their processes end at once. What their daemons said is shown. */
 static void directories_remove(void)
 {
     char pattern[4096];
@@ -30,8 +52,10 @@ static void directories_remove(void)
     snprintf(pattern, sizeof(pattern), "%s/shoal-test-%d-??????", directories_parent(),
              (int)program);
     if (glob(pattern, 0, NULL, &left) == 0)
-        for (size_t i = 0; i < left.gl_pathc; i++)
+        for (size_t i = 0; i < left.gl_pathc; i++) {
+            logs_show(left.gl_pathv[i]);
             nftw(left.gl_pathv[i], remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+        }
     globfree(&left);
 }
 
