@@ -327,6 +327,21 @@ rank_start() {
     rank_of[$!]=$rank
 }
 
+# The next rank that has ended, in $pid, and its $status; none when a signal came. `wait -n` does not
+# find one that bash has collected already, `wait` does.
+rank_wait() {
+    status=0 pid=''
+    wait -n -p pid "${!rank_of[@]}" 2>/dev/null || status=$?
+    [[ ! ${pid:-} ]] || return 0
+    for pid in "${!rank_of[@]}"; do
+        kill -0 "$pid" 2>/dev/null && continue
+        status=0
+        wait "$pid" 2>/dev/null || status=$?
+        return 0
+    done
+    pid=''
+}
+
 run() {
     state_load
     ((${#command[@]} > 0)) || usage_error 'run: the command is missing'
@@ -345,8 +360,7 @@ run() {
         rank_start "$rank"
     done
     while ((${#rank_of[@]} > 0)); do
-        status=0 pid=''
-        wait -n -p pid "${!rank_of[@]}" || status=$?
+        rank_wait
         [[ $pid ]] || continue
         if ((status != 0 && code == 0)); then
             code=$status

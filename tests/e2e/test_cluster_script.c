@@ -214,6 +214,29 @@ START_TEST(test_exit_code_and_environment)
 }
 END_TEST
 
+/* Each is heard of once, however many end while another one's end is dealt with. */
+START_TEST(test_ranks_that_fail_together)
+{
+    if (skipped("test_ranks_that_fail_together"))
+        return;
+    char command[512];
+    cluster_up(names[0], "--no-daemons --nodes 2");
+    for (int i = 0; i < 10; i++) {
+        struct process *process = ended(START(SCRIPT " run --name %s -n 8 -- false", names[0]), 1);
+        for (int rank = 0; rank < 16; rank++) {
+            char line[64];
+            snprintf(line, sizeof(line), "rank %d on node%d: exit code 1\n", rank, rank / 8);
+            const char *errors = process_errors(process), *found = strstr(errors, line);
+            if (found)
+                ck_assert_msg(!strstr(found + 1, line), "%s twice", line);
+        }
+        ck_assert_msg(!strstr(process_errors(process), "line "), "%s", process_errors(process));
+        process_free(process);
+    }
+    cluster_down(names[0]);
+}
+END_TEST
+
 START_TEST(test_interrupted_run)
 {
     if (skipped("test_interrupted_run"))
@@ -400,6 +423,7 @@ int main(void)
     tcase_add_test(tests, test_two_side_by_side);
     tcase_add_test(tests, test_links_are_shaped_at_both_ends);
     tcase_add_test(tests, test_exit_code_and_environment);
+    tcase_add_test(tests, test_ranks_that_fail_together);
     tcase_add_test(tests, test_interrupted_run);
     tcase_add_test(tests, test_down_ends_what_runs);
     tcase_add_test(tests, test_failed_up_leaves_nothing);
