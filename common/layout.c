@@ -18,7 +18,16 @@ struct layout_rule layout_rule_single(const struct layout_rule *rule)
     struct layout_rule single = *rule;
     single.servers = 1;
     single.weights = &weight;
+    single.equal_weights = true;
     return single;
+}
+
+bool layout_weights_equal(const uint32_t *weights, uint32_t servers)
+{
+    for (uint32_t i = 1; i < servers; i++)
+        if (weights[i] != weights[0])
+            return false;
+    return true;
 }
 
 bool layout_rule_valid(const struct layout_rule *rule)
@@ -72,8 +81,16 @@ static uint64_t shard_weight(const struct layout *layout, uint32_t shard)
     return layout->equal_weights ? 1 : layout->rule->weights[shard_server(layout, shard)];
 }
 
+static uint64_t divide_up(uint64_t number, uint64_t by)
+{
+    return number / by + (number % by != 0);
+}
+
 static uint64_t largest_shard_units(const struct layout *layout)
 {
+    /* A layout is made for every message: no walk over the servers where there is none to make. */
+    if (layout->equal_weights)
+        return divide_up(buffer_units(layout), layout->shards);
     uint64_t largest = 0, before = 0, border = 0;
     for (uint32_t i = 0; i < layout->shards; i++) {
         before += shard_weight(layout, i);
@@ -83,11 +100,6 @@ static uint64_t largest_shard_units(const struct layout *layout)
         border = next;
     }
     return largest;
-}
-
-static uint64_t divide_up(uint64_t number, uint64_t by)
-{
-    return number / by + (number % by != 0);
 }
 
 /* How many chunks the largest shard is cut into, and with it every shard. With one server nothing
@@ -123,11 +135,8 @@ int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t 
         .element_bytes = element_bytes,
         .first_server = (uint32_t)(sequence % rule->servers),
         .shards = (uint32_t)shards,
-        .equal_weights = true,
+        .equal_weights = rule->equal_weights || layout_weights_equal(rule->weights, rule->servers),
     };
-    for (uint32_t i = 1; i < rule->servers; i++)
-        if (rule->weights[i] != rule->weights[0])
-            made.equal_weights = false;
     made.weight_sum = weight_before(&made, made.shards);
 
     uint64_t units = largest_shard_units(&made);

@@ -29,6 +29,7 @@ struct layout_rule {
     const uint32_t *weights;    /* [servers], each 1..LAYOUT_MAX_WEIGHT; owned by the caller */
     uint32_t chunk_bytes;       /* most bytes of a chunk, a multiple of 64 */
     uint32_t least_shard_bytes; /* fewest bytes worth a server of their own */
+    bool equal_weights;         /* layout_weights_equal; false: looked at for every layout */
 };
 
 /* The cut of one buffer. */
@@ -54,6 +55,8 @@ struct layout_chunk {
 
 /* The rule for a buffer that goes to one place: one shard. Refers to constant memory only. */
 struct layout_rule layout_rule_single(const struct layout_rule *rule);
+
+bool layout_weights_equal(const uint32_t *weights, uint32_t servers);
 
 /* Whether the rule is usable (limits above). */
 bool layout_rule_valid(const struct layout_rule *rule);

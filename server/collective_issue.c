@@ -67,14 +67,17 @@ static void outlet_enqueue(struct outlet *outlet)
     else
         DL_PREPEND(*queue, outlet);
     outlet->queued = true;
+    outlet->collective->group->queued++;
 }
 
 void outlet_leave(struct outlet *outlet)
 {
+    if (!outlet->queued)
+        return;
     struct outlet **queue = outlet_queue(outlet);
-    if (outlet->queued)
-        DL_DELETE(*queue, outlet);
+    DL_DELETE(*queue, outlet);
     outlet->queued = false;
+    outlet->collective->group->queued--;
 }
 
 void collective_advance_ready(struct collective *collective, uint32_t ready)
@@ -241,7 +244,8 @@ void group_pump(struct exchange_group *group)
         group_check_left(group);
     if (!group->failed)
         group_report_disagreements(group);
-    for (uint32_t owner = 0; owner < group->owner_count && !group->failed; owner++) {
+    /* Most often nothing is: this comes after every message. */
+    for (uint32_t owner = 0; owner < group->owner_count && group->queued > 0; owner++) {
         while (!group->failed && group_issue_one(group, owner))
             ;
     }
@@ -253,13 +257,14 @@ void group_pump(struct exchange_group *group)
 
 void group_check_queues(const struct exchange_group *group)
 {
-    uint32_t queued = 0;
+    uint32_t queued = 0, all = 0;
     for (const struct collective *it = group->oldest; it; it = it->next) {
         for (uint32_t i = 0; i < it->layout.shards; i++) {
             assert(it->outlets[i].queued == (outlet_next_chunk(&it->outlets[i]) != NO_INDEX));
             queued += it->outlets[i].queued;
         }
     }
+    all = queued;
     for (uint32_t owner = 0; owner < group->owner_count; owner++) {
         for (const struct outlet *it = group->queues[owner]; it; it = it->next) {
             assert(outlet_owner(it) == owner);
@@ -268,4 +273,7 @@ void group_check_queues(const struct exchange_group *group)
         }
     }
     assert(queued == 0);
+    for (const struct collective *it = group->transfers; it; it = it->next)
+        all += it->outlets[0].queued;
+    assert(all == group->queued);
 }

@@ -50,7 +50,16 @@ static uint32_t index_of(const uint32_t *numbers, uint32_t count, uint32_t numbe
 
 uint32_t group_node_index(const struct exchange_group *group, uint32_t node)
 {
-    return index_of(group->nodes, group->node_count, node);
+    /* Ascending; asked for every message. */
+    uint32_t first = 0, end = group->node_count;
+    while (first < end) {
+        uint32_t middle = first + (end - first) / 2;
+        if (group->nodes[middle] < node)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first < group->node_count && group->nodes[first] == node ? first : NO_INDEX;
 }
 
 uint32_t group_owner_index(const struct exchange_group *group, uint32_t node)
@@ -121,10 +130,12 @@ static void group_fill_owners(struct exchange_group *group)
         group->owner_nodes[i] = group->single ? group->nodes[0] : job->server_nodes[i];
         group->weights[i] = group->single ? 1 : job->server_weights[i];
     }
-    group->rule = (struct layout_rule){.servers = count,
-                                       .weights = group->weights,
-                                       .chunk_bytes = options->chunk_bytes,
-                                       .least_shard_bytes = options->least_shard_bytes};
+    group->rule =
+        (struct layout_rule){.servers = count,
+                             .weights = group->weights,
+                             .chunk_bytes = options->chunk_bytes,
+                             .least_shard_bytes = options->least_shard_bytes,
+                             .equal_weights = layout_weights_equal(group->weights, count)};
     group->block_rule = layout_rule_single(&group->rule);
     group->owner_count = count;
     for (uint32_t i = 0; i < group->node_count; i++) {

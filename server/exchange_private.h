@@ -117,6 +117,7 @@ struct exchange_group {
     struct collective *collective_table[COLLECTIVE_BUCKETS];
     struct collective *transfers;  /* sends, not in the list: they have an order of their own */
     struct outlet *transfer_queue; /* those with a chunk to issue */
+    uint32_t queued;               /* outlets in all of these queues */
     bool *left;                    /* [size]: ranks of the group that have left the job */
     uint64_t transfer_slots;       /* open here */
     struct probe_pair *probes[PROBE_BUCKETS]; /* what receivers from any rank ask of this node */

@@ -144,6 +144,7 @@ static int set_rule(struct shoal_group *group, const struct message *answer, str
         .weights = group->weights,
         .chunk_bytes = answer->chunk_bytes,
         .least_shard_bytes = answer->least_shard_bytes,
+        .equal_weights = layout_weights_equal(group->weights, answer->weights.count),
     };
     if (!layout_rule_valid(&group->core.rule))
         return error_set(error, ERR_PROTOCOL,
