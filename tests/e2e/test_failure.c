@@ -230,13 +230,13 @@ static void daemon_stopped(const char *extra)
 
 START_TEST(test_daemon_stopped)
 {
-    daemon_stopped(NULL);
+    daemon_stopped("{\"timeouts\":{\"peer_ms\":3000}}");
 }
 END_TEST
 
 START_TEST(test_daemon_stopped_datagrams)
 {
-    daemon_stopped("{\"fabric\":{\"provider\":\"tcp;ofi_rxm\"}}");
+    daemon_stopped("{\"fabric\":{\"provider\":\"tcp;ofi_rxm\"},\"timeouts\":{\"peer_ms\":3000}}");
 }
 END_TEST
 

@@ -13,6 +13,7 @@
 #define CLUSTER_HELPER TEST_BUILD_DIR "/tests/helper_worker"
 /* For waits that end by an event; longer than any of them takes on a busy machine. */
 #define CLUSTER_PATIENCE_MS 60000
+#define CLUSTER_PEER_MS 20000
 
 struct cluster_node {
     char name[64]; /* "node0", ... */
@@ -27,7 +28,8 @@ struct cluster {
     struct cluster_node nodes[CLUSTER_NODES_MAX];
 };
 
-/* extra: JSON with further keys for every daemon, or NULL. The sockets listen when this returns. */
+/* extra: JSON with further keys for every daemon, or NULL; without timeouts.peer_ms a silent peer
+ * is gone after CLUSTER_PEER_MS. The sockets listen when this returns. */
 struct cluster *cluster_start(uint32_t nodes, const char *extra);
 /* SIGTERM to the daemons that run; how many did not end with exit code 0 (their logs are shown). */
 int cluster_stop(struct cluster *cluster);
