@@ -242,7 +242,7 @@ END_TEST
 
 START_TEST(test_rank_that_never_comes)
 {
-    struct cluster *cluster = cluster_start(2, "{\"timeouts\":{\"join_ms\":1000}}");
+    struct cluster *cluster = cluster_start(2, "{\"timeouts\":{\"join_ms\":4000}}");
     const char *argv[] = {CLUSTER_HELPER, "once", NULL};
     struct process *workers[2];
     for (uint32_t rank = 0; rank < 2; rank++)

@@ -274,9 +274,22 @@ END_TEST
 
 /* --- joins that fail ----------------------------------------------------------------------- */
 
+static void nothing(struct library_rank *self)
+{
+    (void)self;
+}
+
+/* A cluster whose daemons have found each other: the time that follows is the ranks' alone. */
+static struct cluster *connected_cluster(uint32_t nodes)
+{
+    struct cluster *cluster = cluster_start(nodes, NULL);
+    library_job_run(cluster, "first", 1, nothing, NULL);
+    return cluster;
+}
+
 START_TEST(a_rank_that_does_not_come_is_named)
 {
-    struct cluster *cluster = cluster_start((uint32_t)_i, NULL);
+    struct cluster *cluster = connected_cluster((uint32_t)_i);
     struct opening openings[2] = {0};
     for (int i = 0; i < 2; i++) {
         openings[i].options = library_options(cluster, (uint32_t)(i % _i), "waiting", 4);
@@ -310,7 +323,7 @@ static void one_is_refused(const struct shoal_options *a, const struct shoal_opt
 
 START_TEST(ranks_that_contradict_each_other)
 {
-    struct cluster *cluster = cluster_start((uint32_t)_i, NULL);
+    struct cluster *cluster = connected_cluster((uint32_t)_i);
     struct shoal_options a = library_options(cluster, 0, "contrary", 3), b;
     a.timeout_ms = 2000;
     a.rank_plus_1 = 2;
