@@ -106,6 +106,12 @@ int transport_open(struct transport **transport, const struct transport_options 
     return code;
 }
 
+void transport_stop(struct transport *transport)
+{
+    if (transport && transport->ops->stop)
+        transport->ops->stop(transport);
+}
+
 void transport_close(struct transport *transport)
 {
     if (transport)

@@ -81,6 +81,10 @@ void transport_prepare_environment(void);
 int transport_open(struct transport **transport, const struct transport_options *options,
                    struct error *error);
 /* Every posted operation is abandoned: their events do not come; buffers are the caller's again. */
+/* The end of receiving: afterwards no memory that was posted is written to, and only
+ * transport_unregister_memory and transport_close may be called. A fabric takes what arrives until
+ * its endpoint is closed, also while it closes it; so memory is given back between the two. */
+void transport_stop(struct transport *transport);
 void transport_close(struct transport *transport);
 
 const struct transport_info *transport_info(const struct transport *transport);
@@ -145,6 +149,7 @@ bool transport_fabric_available(const char *provider, bool connected,
 /* --- implementations: the table, and their openers; only transport.c and tests use these --- */
 
 struct transport_ops {
+    void (*stop)(struct transport *); /* NULL: nothing is written to once all peers are gone */
     void (*close)(struct transport *);
     int (*address)(const struct transport *, uint8_t *, uint32_t *, struct error *);
     int (*connect)(struct transport *, uint32_t, const uint8_t *, uint32_t, const uint8_t *,

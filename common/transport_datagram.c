@@ -261,11 +261,18 @@ static int datagram_address(const struct transport *transport, uint8_t *address,
     return 0;
 }
 
-static void datagram_close(struct transport *transport)
+static void datagram_stop(struct transport *transport)
 {
     struct datagram *d = (struct datagram *)transport;
     if (d->endpoint)
         fi_close(&d->endpoint->fid);
+    d->endpoint = NULL;
+}
+
+static void datagram_close(struct transport *transport)
+{
+    struct datagram *d = (struct datagram *)transport;
+    datagram_stop(transport);
     if (d->vector)
         fi_close(&d->vector->fid);
     fabric_close(&d->fabric);
@@ -274,6 +281,7 @@ static void datagram_close(struct transport *transport)
 }
 
 static const struct transport_ops datagram_ops = {
+    .stop = datagram_stop,
     .close = datagram_close,
     .address = datagram_address,
     .connect = datagram_connect,

@@ -257,12 +257,12 @@ void engine_stop(struct engine *engine)
     /* Shared receives come back only with the fabric's end; sends that do not come back are a
      * provider's fault, and their memory is left to the end of the process. */
     if (engine->sends_posted == 0) {
+        transport_stop(engine->transport);
         if (engine->exchange)
             exchange_abandon_receives(engine->exchange);
         exchange_destroy(engine->exchange);
         buffer_pool_destroy(engine->pool);
-        if (engine->transport)
-            transport_close(engine->transport);
+        transport_close(engine->transport);
     }
     engine_free(engine);
 }

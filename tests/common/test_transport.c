@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/clock.h"
 #include "common/transport_fabric.h"
@@ -307,6 +308,47 @@ START_TEST(address_missing)
 }
 END_TEST
 
+/* Messages have come that nobody has looked for: once the transport has stopped, the memory that
+ * waits for them is gone for it, though it has yet to be closed. */
+START_TEST(posted_memory_goes_before_the_transport)
+{
+    enum { BYTES = 1000 };
+    const char *provider = providers[_i];
+    if (!provider_there("posted_memory_goes_before_the_transport", provider))
+        return;
+    struct end a, b;
+    end_open(&a, provider);
+    end_open(&b, provider);
+    ends_connect(&a, 1, &b, 0);
+    size_t posted = (size_t)RECEIVES * 4096;
+    uint8_t *in = mmap(NULL, posted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(in != MAP_FAILED);
+    for (size_t i = 0; i < RECEIVES; i++)
+        ck_assert_int_eq(
+            transport_post_receive(b.transport, 0, in + i * 4096, 4096, NULL, in + i * 4096), 0);
+    static uint8_t out[BYTES];
+    struct iovec part = {out, sizeof(out)};
+    ck_assert_int_eq(transport_send(a.transport, 1, &part, NULL, 1, out), 0);
+    ends_wait(&a, TRANSPORT_SENT, 1, &b, TRANSPORT_RECEIVED,
+              1); /* now both have found each other */
+    for (uint32_t i = 1; i < SENDS; i++)
+        ck_assert_int_eq(transport_send(a.transport, 1, &part, NULL, 1, out), 0);
+    for (int i = 0; i < 100; i++)
+        end_poll(&a);
+    /* What waits to be sent makes a provider look at what has come while it closes. */
+    static uint8_t large[65536];
+    struct iovec all = {large, sizeof(large)};
+    for (uint32_t i = 0; i < SENDS; i++)
+        ck_assert_int_eq(transport_send(b.transport, 0, &all, NULL, 1, large), 0);
+    if (transport_info(b.transport)->per_peer_receives)
+        transport_disconnect(b.transport, 0);
+    transport_stop(b.transport);
+    munmap(in, posted);
+    end_close(&b);
+    end_close(&a);
+}
+END_TEST
+
 /* Open on this address and close; what it called itself. */
 static void open_on(const char *interface_address, char local[TRANSPORT_NAME_BYTES])
 {
@@ -524,6 +566,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, exchange, 0, PROVIDERS);
     tcase_add_loop_test(c, three_nodes, 0, PROVIDERS);
     tcase_add_loop_test(c, many_in_flight, 0, PROVIDERS);
+    tcase_add_loop_test(c, posted_memory_goes_before_the_transport, 0, PROVIDERS);
     tcase_add_test(c, provider_missing);
     tcase_add_test(c, address_missing);
     tcase_add_test(c, addresses);
