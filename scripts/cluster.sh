@@ -315,6 +315,13 @@ run_interrupted() {
     (pause "$GRACE_S" && ranks_signal KILL) >/dev/null 2>&1 &
     local timer=$!
     wait "${!rank_of[@]}" 2>/dev/null || true
+    # What a rank has started may end after it.
+    local pid until_s=$((SECONDS + GRACE_S + 2))
+    for pid in "${!rank_of[@]}"; do
+        while kill -0 -- "-$pid" 2>/dev/null && ((SECONDS < until_s)); do
+            pause 0.02
+        done
+    done
     kill "$timer" 2>/dev/null || true
     exit 130
 }

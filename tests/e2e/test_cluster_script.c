@@ -244,10 +244,16 @@ START_TEST(test_interrupted_run)
     char command[512];
     cluster_up(names[0], "--no-daemons --nodes 2");
     /* A child of a child, which holds on. */
-    const char *argv[] = {
-        SCRIPT, "run", "--name", names[0],
-        "--",   "sh",  "-c",     "sh -c 'echo running; exec tail -f /dev/null'; true",
-        NULL};
+    const char *argv[] = {SCRIPT,
+                          "run",
+                          "--name",
+                          names[0],
+                          "--",
+                          "sh",
+                          "-c",
+                          "sh -c 'trap \"sleep 0.5; exit\" TERM; echo running; "
+                          "while :; do sleep 0.1; done' & wait",
+                          NULL};
     struct process *process = process_run(argv);
     ck_assert(process_wait_text(process, "running\nrunning\n", CLUSTER_PATIENCE_MS));
     process_signal(process, SIGINT);
