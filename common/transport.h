@@ -80,11 +80,11 @@ void transport_prepare_environment(void);
 /* Open by options->provider. On success *transport is the caller's (transport_close). */
 int transport_open(struct transport **transport, const struct transport_options *options,
                    struct error *error);
-/* Every posted operation is abandoned: their events do not come; buffers are the caller's again. */
 /* The end of receiving: afterwards no memory that was posted is written to, and only
  * transport_unregister_memory and transport_close may be called. A fabric takes what arrives until
  * its endpoint is closed, also while it closes it; so memory is given back between the two. */
 void transport_stop(struct transport *transport);
+/* Every posted operation is abandoned: their events do not come; buffers are the caller's again. */
 void transport_close(struct transport *transport);
 
 const struct transport_info *transport_info(const struct transport *transport);

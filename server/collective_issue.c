@@ -257,14 +257,14 @@ void group_pump(struct exchange_group *group)
 
 void group_check_queues(const struct exchange_group *group)
 {
-    uint32_t queued = 0, all = 0;
+    uint32_t queued = 0;
     for (const struct collective *it = group->oldest; it; it = it->next) {
         for (uint32_t i = 0; i < it->layout.shards; i++) {
             assert(it->outlets[i].queued == (outlet_next_chunk(&it->outlets[i]) != NO_INDEX));
             queued += it->outlets[i].queued;
         }
     }
-    all = queued;
+    uint32_t all = queued;
     for (uint32_t owner = 0; owner < group->owner_count; owner++) {
         for (const struct outlet *it = group->queues[owner]; it; it = it->next) {
             assert(outlet_owner(it) == owner);
