@@ -76,7 +76,8 @@ int auth_secret_load(struct auth_secret *secret, const char *path, struct error 
         return 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return error_set_errno(error, errno, "secret file %s", path);
+        return error_set(error, ERR_CONFIG, "secret file %s cannot be opened: %s", path,
+                         strerror(errno));
     int result = secret_check(fd, path, error);
     if (result == 0)
         result = secret_read(secret, fd, path, error);

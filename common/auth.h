@@ -29,7 +29,8 @@ void auth_random(void *bytes, size_t count);
 
 /* The key is the hash of the file's bytes without white space at the end. The file must be a
  * regular one, owned by this user or root, closed to group and others, 16 bytes at least.
- * path "" gives the absent secret. ERR_CONFIG names the path and what is wrong; ERR_SYSTEM. */
+ * path "" gives the absent secret. ERR_CONFIG (also when it cannot be opened) names the path and
+ * what is wrong; ERR_SYSTEM. */
 int auth_secret_load(struct auth_secret *secret, const char *path, struct error *error);
 void auth_secret_clear(struct auth_secret *secret);
 

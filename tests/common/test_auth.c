@@ -37,7 +37,8 @@ static void expect_refused(const char *piece)
 {
     struct auth_secret secret;
     struct error error = {0};
-    ck_assert_int_lt(auth_secret_load(&secret, path, &error), 0);
+    ck_assert_int_eq(auth_secret_load(&secret, path, &error), ERR_CONFIG);
+    ck_assert_int_eq(error.code, ERR_CONFIG);
     ck_assert(!secret.present);
     ck_assert_msg(strstr(error.text, piece) && strstr(error.text, path), "%s", error.text);
 }
@@ -66,7 +67,10 @@ END_TEST
 START_TEST(test_secret_refused)
 {
     char big[AUTH_SECRET_MOST_BYTES + 2];
-    expect_refused("No such file");
+    expect_refused("cannot be opened: No such file");
+    ck_assert_int_eq(symlink(path, path), 0);
+    expect_refused("cannot be opened: Too many levels");
+    ck_assert_int_eq(unlink(path), 0);
     write_secret("sixteen bytes or more", 0640);
     expect_refused("mode 640: group and others must not read it");
     ck_assert_int_eq(unlink(path), 0);

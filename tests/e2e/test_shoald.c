@@ -334,7 +334,7 @@ START_TEST(test_secret)
 {
     char path[256];
     secret_write(path, NULL, 0);
-    fails(daemon_begin(NULL), 1, path, "No such file or directory");
+    fails(daemon_begin(NULL), 3, path, "cannot be opened: No such file or directory");
     secret_write(path, "only 15 bytes!!\n", 0600);
     fails(daemon_begin(NULL), 3, path, "must hold 16 to 4096 bytes, has fewer");
     secret_write(path, "0123456789abcdef", 0640);
