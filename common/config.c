@@ -172,9 +172,29 @@ static const struct config_section *find_section(const char *name)
     return NULL;
 }
 
-static void read_root(struct config_report *report, json_t *root, struct config *config)
+static void read_member(struct config_report *report, const char *name, json_t *value,
+                        struct config *config)
 {
     struct config_pointer place = {0};
+    const struct config_key *key = section_find_key(&config_sections[0], name);
+    const struct config_section *section = find_section(name);
+    if (key) {
+        read_key(report, &place, key, value, config);
+        return;
+    }
+    if (!section && strcmp(name, config_server_section.name) != 0) {
+        report_unknown(report, &place, &config_sections[0], name);
+        return;
+    }
+    config_pointer_push(&place, name);
+    if (section)
+        read_section(report, &place, section, value, config);
+    else
+        read_servers(report, &place, value, config);
+}
+
+static void read_root(struct config_report *report, json_t *root, struct config *config)
+{
     const char *name;
     json_t *value;
     if (!json_is_object(root)) {
@@ -183,23 +203,48 @@ static void read_root(struct config_report *report, json_t *root, struct config 
     }
     json_object_foreach(root, name, value)
     {
-        const struct config_key *key = section_find_key(&config_sections[0], name);
-        const struct config_section *section = find_section(name);
-        if (key) {
-            read_key(report, &place, key, value, config);
-            continue;
-        }
-        if (!section && strcmp(name, config_server_section.name) != 0) {
-            report_unknown(report, &place, &config_sections[0], name);
-            continue;
-        }
-        config_pointer_push(&place, name);
-        if (section)
-            read_section(report, &place, section, value, config);
-        else
-            read_servers(report, &place, value, config);
-        config_pointer_cut(&place, 0);
+        read_member(report, name, value, config);
     }
+}
+
+/* The section at the place, one below the root; NULL: none that is known. */
+static const struct config_section *section_at(const char *place)
+{
+    size_t name = strlen(config_server_section.name);
+    if (strncmp(place + 1, config_server_section.name, name) != 0 || place[1 + name] != '/')
+        return find_section(place + 1);
+    return strchr(place + 1 + name + 1, '/') ? NULL : &config_server_section;
+}
+
+void config_check_replaced(struct config_report *report, const char *pointer, const char *text,
+                           size_t length)
+{
+    struct config_pointer place = {0};
+    const char *name = strrchr(pointer, '/') + 1;
+    memcpy(place.text, pointer, (size_t)(name - 1 - pointer));
+    config_pointer_cut(&place, (size_t)(name - 1 - pointer));
+    const struct config_section *section =
+        place.length ? section_at(place.text) : &config_sections[0];
+    const struct config_key *key = section ? section_find_key(section, name) : NULL;
+    bool whole_section =
+        !place.length && (find_section(name) || strcmp(name, config_server_section.name) == 0);
+    json_t *value = key || whole_section ? parse_json(report, text, length) : NULL;
+    if (!value)
+        return;
+    struct config config;
+    struct config_server server;
+    json_t *wrong = report->wrong; /* the value that counts may be right */
+    raw_defaults(&config);
+    report->wrong = json_object();
+    if (whole_section)
+        read_member(report, name, value, &config);
+    else
+        read_key(report, &place, key, value,
+                 section == &config_server_section ? (void *)&server : &config);
+    json_decref(report->wrong);
+    report->wrong = wrong;
+    config_clear(&config);
+    json_decref(value);
 }
 
 static void parse_text(struct config *config, const char *text, size_t length,

@@ -6,6 +6,7 @@
  * that it has accepted is easy to walk again: nothing here checks the grammar. */
 struct scan {
     struct config_report *report;
+    const char *text;
     const char *at;
     const char *end;
     int line;
@@ -46,7 +47,13 @@ static void scan_string(struct scan *scan)
 
 static void scan_value(struct scan *scan);
 
-/* One member of an object; `seen` maps the keys so far to [line, column]. */
+static json_int_t number_at(const json_t *numbers, size_t index)
+{
+    return json_integer_value(json_array_get(numbers, index));
+}
+
+/* One member of an object; `seen` maps the keys so far to where they stand and to the last value:
+ * [line, column, begin, end]. */
 static void scan_member(struct scan *scan, json_t *seen)
 {
     const char *start = scan->at;
@@ -64,17 +71,24 @@ static void scan_member(struct scan *scan, json_t *seen)
     }
     config_pointer_push(&scan->pointer, name);
     json_t *first = json_object_get(seen, name);
-    if (first)
+    if (first) {
+        json_int_t begin = number_at(first, 2);
         config_report_at(scan->report, line, column,
                          "%s: key given twice, first at line %d, column %d", scan->pointer.text,
-                         (int)json_integer_value(json_array_get(first, 0)),
-                         (int)json_integer_value(json_array_get(first, 1)));
-    else if (json_object_set_new(seen, name, json_pack("[i,i]", line, column)))
-        scan->report->exhausted = true;
-    json_decref(key);
+                         (int)number_at(first, 0), (int)number_at(first, 1));
+        config_check_replaced(scan->report, scan->pointer.text, scan->text + begin,
+                              (size_t)(number_at(first, 3) - begin));
+        line = (int)number_at(first, 0);
+        column = (int)number_at(first, 1);
+    }
     if (scan_peek(scan) == ':')
         scan_advance(scan);
+    json_int_t begin = scan->at - scan->text;
     scan_value(scan);
+    json_int_t end = scan->at - scan->text;
+    if (json_object_set_new(seen, name, json_pack("[i,i,I,I]", line, column, begin, end)))
+        scan->report->exhausted = true;
+    json_decref(key);
     config_pointer_cut(&scan->pointer, above);
 }
 
@@ -134,6 +148,7 @@ static void scan_value(struct scan *scan)
 
 void config_scan_doubled(struct config_report *report, const char *text, size_t length)
 {
-    struct scan scan = {.report = report, .at = text, .end = text + length, .line = 1, .column = 1};
+    struct scan scan = {
+        .report = report, .text = text, .at = text, .end = text + length, .line = 1, .column = 1};
     scan_value(&scan);
 }
