@@ -101,6 +101,10 @@ struct progress {
     struct error failure;
 };
 
+/* Of so many bytes of the arena, how many are pinned as the first is: drivers refuse a copy of
+ * memory that is pinned in part. */
+uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset, uint64_t bytes);
+
 /* progress_trace.c. The time while the daemon takes a trace of the job, else 0. */
 uint64_t progress_trace_ns(const struct progress *progress);
 /* The slot's chunk has been copied out, and the trace was on when that began: tell the daemon,

@@ -129,11 +129,9 @@ bool progress_transfer_copies(struct progress *progress, struct request *request
     return left || request->copies > 0;
 }
 
-/* Drivers refuse a copy of memory that is pinned in part. */
-static uint64_t piece_bytes(const struct progress *progress, uint64_t offset, uint64_t left)
+uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset, uint64_t bytes)
 {
     uint64_t pinned = progress->pinned_bytes;
-    uint64_t bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES;
     return offset < pinned && pinned - offset < bytes ? pinned - offset : bytes;
 }
 
@@ -142,10 +140,11 @@ void progress_copy_piece(struct progress *progress, struct progress_copy *copy)
     struct request *request = progress->to_copy;
     uint64_t done = request->copied_bytes, left = request_bytes(request) - done;
     uint64_t offset = (request->receives ? request->out_offset : request->in_offset) + done;
+    uint64_t bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES;
     uint8_t *place = progress->arena->base + offset;
     progress_leave_queue(&progress->to_copy, request);
     request->copying = false;
-    *copy = (struct progress_copy){.bytes = piece_bytes(progress, offset, left),
+    *copy = (struct progress_copy){.bytes = progress_pinned_alike(progress, offset, bytes),
                                    .request = request,
                                    .on_device = request->ask.on_device};
     if (request->receives) {

@@ -244,13 +244,30 @@ void *shoal_device_stream(shoal_job *job)
     return stream;
 }
 
+/* Of memory in the arena and elsewhere, however many bytes are pinned as its first is. */
+static uint64_t pinned_alike(const struct shoal_job *job, const void *memory, uint64_t bytes)
+{
+    uint64_t offset = (uintptr_t)memory - (uintptr_t)job->arena.base; /* beyond all, if elsewhere */
+    return progress_pinned_alike(&job->progress, offset, bytes);
+}
+
 int shoal_device_copy(shoal_job *job, void *to, const void *from, size_t bytes)
 {
     struct error error;
     struct device *device = enter_device(job, "shoal_device_copy", &error);
     if (!device)
         return error_text_keep(&error);
-    int code = device_transfer(device, to, from, bytes, &error);
+    uint8_t *target = to;
+    const uint8_t *source = from;
+    uint64_t left = bytes;
+    int code;
+    do {
+        uint64_t piece = pinned_alike(job, target, pinned_alike(job, source, left));
+        code = device_transfer(device, target, source, piece, &error);
+        target += piece;
+        source += piece;
+        left -= piece;
+    } while (code == 0 && left > 0);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }

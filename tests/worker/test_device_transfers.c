@@ -328,19 +328,26 @@ START_TEST(test_many)
 }
 END_TEST
 
+/* Open a device with so much of the memory pinned, which is the arena's, and of what is before. */
+static void half_pin(struct member *member, const void *memory, uint64_t bytes)
+{
+    shoal_job *job = member->job;
+    uint64_t pinned_bytes = (uint64_t)((const uint8_t *)memory - job->arena.base) + bytes;
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = stand_in_open()->path,
+                                           .pinned_bytes = pinned_bytes};
+    GOOD(shoal_device_open(job, &options));
+    ck_assert_uint_eq(job->progress.pinned_bytes, pinned_bytes);
+}
+
 /* The limit of what is pinned lies in the middle of a transfer's memory, between two pieces of it
  * or in one. */
 static void check_half_pinned(struct member *member, uint64_t pinned_bytes)
 {
     shoal_job *job = member->job;
     void *probe = shoal_alloc(job, COUNT * sizeof(int32_t));
-    uint64_t place = (uint64_t)((uint8_t *)probe - job->arena.base);
     shoal_free(job, probe); /* the first fit again */
-    struct shoal_device_options options = {.struct_size = sizeof(options),
-                                           .library = stand_in_open()->path,
-                                           .pinned_bytes = place + pinned_bytes};
-    GOOD(shoal_device_open(job, &options));
-    ck_assert_uint_eq(job->progress.pinned_bytes, place + pinned_bytes);
+    half_pin(member, probe, pinned_bytes);
     int32_t *data = device_values(member, COUNT, member->rank, 0);
     int32_t *got = device_values(member, COUNT, 7, 7);
     void *stream = shoal_device_stream(job);
@@ -370,6 +377,44 @@ START_TEST(test_half_pinned)
 {
     run(4, 2, _i ? check_half_pinned_transfer : check_half_pinned_piece);
     ck_assert_int_gt(stand_in_open()->unpinned(), 0);
+}
+END_TEST
+
+/* A copy of the program's own in one call, in both directions, from and to memory that lies across
+ * the limit, that ends and that begins there. */
+static void check_half_pinned_copy(struct member *member)
+{
+    shoal_job *job = member->job;
+    const struct stand_in *cuda = stand_in_open();
+    int32_t *values = shoal_alloc(job, COUNT * sizeof(*values));
+    half_pin(member, values, 4 * 1000);
+    int32_t *memory = shoal_device_alloc(job, COUNT * sizeof(*memory));
+    static const struct {
+        size_t first, count;
+        long copies, unpinned;
+    } cases[] = {
+        {0, COUNT, 2, 1}, {999, 2, 2, 1}, {0, 1000, 1, 0}, {1000, COUNT - 1000, 1, 1}, {7, 0, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t count = cases[i].count, bytes = count * sizeof(*values);
+        int32_t *first = values + cases[i].first;
+        long copies = cuda->calls("cuMemcpyAsync"), unpinned = cuda->unpinned();
+        fill(first, count, (int)i, 1);
+        GOOD(shoal_device_copy(job, memory, first, bytes));
+        memset(first, 0, bytes);
+        GOOD(shoal_device_copy(job, first, memory, bytes));
+        for (size_t at = 0; at < count; at++)
+            EXPECT(first[at] == value_at((int)i, at, 1));
+        ck_assert_int_eq(cuda->calls("cuMemcpyAsync") - copies, 2 * cases[i].copies);
+        ck_assert_int_eq(cuda->unpinned() - unpinned, 2 * cases[i].unpinned);
+    }
+    shoal_device_free(job, memory);
+    shoal_free(job, values);
+}
+
+START_TEST(test_half_pinned_copy)
+{
+    run(4, 1, check_half_pinned_copy);
 }
 END_TEST
 
@@ -595,6 +640,7 @@ int main(void)
     tcase_add_loop_test(order, test_no_elements, 0, 3);
     tcase_add_loop_test(order, test_many, 0, 2);
     tcase_add_loop_test(order, test_half_pinned, 0, 2);
+    tcase_add_test(order, test_half_pinned_copy);
     suite_add_tcase(suite, order);
     TCase *failure = tcase_create("failure");
     tcase_set_timeout(failure, 240);
