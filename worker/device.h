@@ -117,8 +117,11 @@ uint32_t device_rung(struct device *device);
 
 /* One of the words; the host writes it, streams wait until (int32_t)(word - value) >= 0. */
 _Atomic uint32_t *device_word(struct device *device, uint32_t index);
-/* event: one that is free; it is again afterwards. */
+/* event: one that is free; it is again afterwards. On an error the stream may wait all the same. */
 int device_wait_for_word(struct device *device, void *stream, uint32_t index, uint32_t value,
                          void *event, struct error *error);
+/* After such an error: some stream waits, and nothing tells when it has come past. The words must
+ * stay until the process ends; so must the device. */
+bool device_waits_lost(const struct device *device);
 
 #endif

@@ -102,7 +102,7 @@ struct device {
     CUstream own;                        /* for programs without one */
     struct bells *bells;
     bool waits_for_words;
-    atomic_bool copies_lost;
+    atomic_bool copies_lost, waits_lost;
 #if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
     batch_12080 copy_batch_12080;
     batch_13000 copy_batch_13000;
@@ -659,6 +659,16 @@ _Atomic uint32_t *device_word(struct device *device, uint32_t index)
     return &device->words[index];
 }
 
+/* So that it is known when the stream has come past its wait and the words may go. */
+static int follow_wait(struct device *device, void *stream, void *event, struct error *error)
+{
+    int code = CALL(device, error, cuEventRecord, event, stream);
+    if (code == 0)
+        code = CALL(device, error, cuStreamWaitEvent, device->bell_streams[DEVICE_BELL_WAITS],
+                    event, CU_EVENT_WAIT_DEFAULT);
+    return code;
+}
+
 int device_wait_for_word(struct device *device, void *stream, uint32_t index, uint32_t value,
                          void *event, struct error *error)
 {
@@ -668,11 +678,15 @@ int device_wait_for_word(struct device *device, void *stream, uint32_t index, ui
         return code;
     code = CALL(device, error, cuStreamWaitValue32, stream,
                 device->words_address + index * sizeof(uint32_t), value, CU_STREAM_WAIT_VALUE_GEQ);
-    /* So that it is known when the stream has come past it and the words may go. */
-    if (code == 0)
-        code = CALL(device, error, cuEventRecord, event, stream);
-    if (code == 0)
-        code = CALL(device, error, cuStreamWaitEvent, device->bell_streams[DEVICE_BELL_WAITS],
-                    event, CU_EVENT_WAIT_DEFAULT);
+    if (code == 0 && follow_wait(device, stream, event, error) < 0) {
+        code = follow_wait(device, stream, event, error); /* the stream waits in any case */
+        if (code < 0)
+            atomic_store(&device->waits_lost, true);
+    }
     return leave(device, code);
+}
+
+bool device_waits_lost(const struct device *device)
+{
+    return atomic_load(&device->waits_lost);
 }

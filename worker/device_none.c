@@ -174,3 +174,9 @@ int device_wait_for_word(struct device *device, void *stream, uint32_t index, ui
     (void)device, (void)stream, (void)index, (void)value, (void)event;
     return none(error);
 }
+
+bool device_waits_lost(const struct device *device)
+{
+    (void)device;
+    return false;
+}

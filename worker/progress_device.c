@@ -207,8 +207,9 @@ void progress_device_stop(struct shoal_job *job)
 {
     if (!job->device)
         return;
+    struct device *device = job->device->device;
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
     let_copies_end(job, deadline_ns);
-    job->device_stuck = device_queue_copying(job->device) ||
-                        device_copies_lost(job->device->device) || !let_waits_end(job, deadline_ns);
+    job->device_stuck = device_queue_copying(job->device) || device_copies_lost(device) ||
+                        device_waits_lost(device) || !let_waits_end(job, deadline_ns);
 }

@@ -60,6 +60,8 @@ struct stand_in {
     void (*stream_finish)(void *stream);
     /* Who adds to the stream waits while it has so many operations. */
     void (*stream_limit)(void *stream, int room);
+    /* The next so many events that are recorded on the stream fail, for want of memory. */
+    void (*stream_refuse)(void *stream, int records);
     /* When the threads of all streams that were destroyed have ended. */
     struct stand_in_live (*live)(void);
 };

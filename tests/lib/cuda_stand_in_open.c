@@ -47,6 +47,7 @@ static void load(void)
     FIND(stream_copy);
     FIND(stream_finish);
     FIND(stream_limit);
+    FIND(stream_refuse);
     FIND(live);
     made.path = PATH;
 }

@@ -37,8 +37,9 @@ struct CUstream_st {
     struct operation *operations;
     struct CUstream_st *prev, *next;
     bool destroyed;
-    int held; /* how many holds are still to be let go */
-    int room; /* operations that it takes before who adds to it has to wait; 0: any number */
+    int held;    /* how many holds are still to be let go */
+    int room;    /* operations that it takes before who adds to it has to wait; 0: any number */
+    int refuses; /* how many records */
 };
 
 static struct CUstream_st *default_stream, *streams;
@@ -279,6 +280,10 @@ CUresult cuEventDestroy(CUevent event)
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
     ENTER(cuEventRecord);
+    if (stream && stream->refuses > 0) {
+        stream->refuses--;
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
     enqueue(stream,
             (struct operation){.type = OP_RECORD, .event = event, .record = ++event->recorded});
     return leave(CUDA_SUCCESS);
@@ -353,6 +358,7 @@ void stand_in_stream_let_go(void *stream);
 void stand_in_stream_copy(void *stream, void *to, const void *from, size_t bytes);
 void stand_in_stream_finish(void *stream);
 void stand_in_stream_limit(void *stream, int room);
+void stand_in_stream_refuse(void *stream, int records);
 void stand_in_stream_follow(void *stream, void *other);
 void stand_in_set_any_memory(bool any);
 void stand_in_copies_hold(bool hold);
@@ -405,6 +411,13 @@ void stand_in_stream_limit(void *stream, int room)
 {
     pthread_mutex_lock(&lock);
     ((struct CUstream_st *)stream)->room = room;
+    pthread_mutex_unlock(&lock);
+}
+
+void stand_in_stream_refuse(void *stream, int records)
+{
+    pthread_mutex_lock(&lock);
+    ((struct CUstream_st *)stream)->refuses = records;
     pthread_mutex_unlock(&lock);
 }
 

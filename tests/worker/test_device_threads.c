@@ -427,6 +427,45 @@ START_TEST(test_close_leaves_a_stuck_stream)
 }
 END_TEST
 
+/* The driver refuses, at first, to tell when the stream has come past its wait: closing waits for
+ * that all the same. */
+START_TEST(test_close_waits_after_a_refusal)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    pthread_t closes;
+    fixture_open(&fixture);
+    cuda->stream_hold(fixture.stream);
+    cuda->stream_refuse(fixture.stream, 1);
+    GOOD(shoal_request_wait_stream(fixture.request, fixture.stream));
+    pthread_create(&closes, NULL, close_job, fixture.job);
+    while (polls.calls == 0) /* it waits */
+        sched_yield();
+    cuda->stream_let_go(fixture.stream);
+    pthread_join(closes, NULL);
+    fixture_close(&fixture);
+}
+END_TEST
+
+/* It refuses for good: the word stays, for the stream looks at it after closing. */
+START_TEST(test_close_leaves_a_wait_that_nothing_follows)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct fixture fixture;
+    fixture_open(&fixture);
+    cuda->stream_hold(fixture.stream);
+    cuda->stream_refuse(fixture.stream, 2);
+    BAD(shoal_request_wait_stream(fixture.request, fixture.stream), SHOAL_EMEMORY, "cuEventRecord");
+    stuck[0] = fixture.job->device;
+    GOOD(shoal_close(fixture.job));
+    ck_assert_int_eq(cuda->live().registrations, 2);
+    cuda->stream_let_go(fixture.stream);
+    cuda->stream_finish(fixture.stream);
+    cuda->stream_drop(fixture.stream);
+    fake_daemon_stop(fixture.daemon);
+}
+END_TEST
+
 /* It cannot end before the call is let go on, however long that is. */
 static void expect_waiting(pthread_t closes)
 {
@@ -544,6 +583,8 @@ int main(void)
     tcase_add_test(cases, test_close_lets_full_streams_go_on);
     tcase_add_test(cases, test_close_ends_with_the_last_ring);
     tcase_add_test(cases, test_close_leaves_a_stuck_stream);
+    tcase_add_test(cases, test_close_waits_after_a_refusal);
+    tcase_add_test(cases, test_close_leaves_a_wait_that_nothing_follows);
     tcase_add_test(cases, test_close_waits_for_a_copy);
     tcase_add_test(cases, test_close_waits_for_a_wait_on_a_full_stream);
     tcase_add_test(cases, test_forked_child_is_refused);
