@@ -324,6 +324,36 @@ START_TEST(test_killed_launcher_leaves_no_process)
     ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 128 + SIGKILL);
     ck_assert(wait_until(all_gone, &list, CLUSTER_PATIENCE_MS));
     process_free(process);
+    ck_assert_int_eq(entries_left(), 1); /* its folder, until the next run */
+    process = RUN("--nodes", "1", "-n", "1", "--", "true");
+    end_with(process, 0);
+    process_free(process);
+}
+END_TEST
+
+/* The next run removes neither the folder of a run that goes on nor what only has such a name. */
+START_TEST(test_other_folders_stay)
+{
+    static const char *const names[] = {"shoalrun-abcdef", "shoalrun-results"};
+    char path[256], socket_path[256];
+    struct process *other =
+        RUN("--nodes", "1", "-n", "1", "--", "sh", "-c", "echo own $$ $SHOAL_SOCKET; sleep 300");
+    own_process(other);
+    ck_assert_int_eq(sscanf(strstr(process_output(other), "own "), "own %*d %255s", socket_path),
+                     1);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%.200s/%s", temporary, names[i]);
+        ck_assert_int_eq(mkdir(path, 0700), 0);
+    }
+    struct process *process = RUN("--nodes", "1", "-n", "1", "--", "true");
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 0);
+    process_free(process);
+    ck_assert_int_eq(entries_left(), 3);
+    ck_assert_int_eq(access(socket_path, F_OK), 0);
+    process_signal(other, SIGTERM);
+    ck_assert_int_eq(process_wait(other, CLUSTER_PATIENCE_MS), 128 + SIGTERM);
+    process_free(other);
+    ck_assert_int_eq(entries_left(), 2);
 }
 END_TEST
 
@@ -428,6 +458,7 @@ int main(void)
     tcase_add_test(tests, test_what_ranks_started_ends_with_them);
     tcase_add_test(tests, test_ranks_stop_and_go_on);
     tcase_add_test(tests, test_killed_launcher_leaves_no_process);
+    tcase_add_test(tests, test_other_folders_stay);
     tcase_add_test(tests, test_running_daemon);
     tcase_add_test(tests, test_daemon_that_does_not_answer);
     tcase_add_test(tests, test_usage);

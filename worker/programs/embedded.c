@@ -1,5 +1,6 @@
 #include "worker/programs/embedded.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -8,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "common/config.h"
@@ -18,6 +21,8 @@
 
 #define EXTRA_BYTES_MAX (1u << 20)
 #define LOG_TAIL_BYTES 4096
+#define FOLDER_NAME "shoalrun-XXXXXX"
+#define LOCK_BYTES 80
 
 static int tcp_listen(struct embedded_daemon *daemon, struct error *error)
 {
@@ -83,16 +88,80 @@ static int file_read(const char *path, char **text, struct error *error)
     return result;
 }
 
+/* The file in a folder that shoalrun and its daemons hold a lock on for as long as one of them
+ * lives. Locks of another machine may not be seen, so each has a name of its own. */
+static void lock_name(char name[LOCK_BYTES])
+{
+    struct utsname machine = {.nodename = ""};
+    uname(&machine);
+    snprintf(name, LOCK_BYTES, "lock.%.64s", machine.nodename);
+}
+
+/* The file has its name only once it is locked. -1: no lock, and nobody removes the folder later.
+ */
+static int lock_make(const char *directory)
+{
+    char name[LOCK_BYTES], path[192], unlocked[192];
+    lock_name(name);
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    snprintf(unlocked, sizeof(unlocked), "%s/lock", directory);
+    int fd = open(unlocked, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) || rename(unlocked, path))) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+/* Remove the files in a folder of this user's that nobody holds the lock of any more, and then the
+ * folder. Of several who do so at once, the one that has removed the lock's file removes it. */
+static void folder_remove_left(int parent, const char *name, const char *lock)
+{
+    struct stat status;
+    int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0)
+        return;
+    bool own = fstat(folder, &status) == 0 && status.st_uid == geteuid();
+    int fd = own ? openat(folder, lock, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+    DIR *entries = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 ? fdopendir(folder) : NULL;
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        if (strcmp(entry->d_name, lock) != 0)
+            unlinkat(folder, entry->d_name, 0); /* not "." and ".." */
+    if (entries && unlinkat(folder, lock, 0) == 0)
+        unlinkat(parent, name, AT_REMOVEDIR);
+    if (fd >= 0)
+        close(fd);
+    if (entries)
+        closedir(entries);
+    else
+        close(folder);
+}
+
+/* What runs that were killed have left. */
+static void folders_remove_left(const char *parent)
+{
+    char lock[LOCK_BYTES];
+    lock_name(lock);
+    DIR *entries = opendir(parent);
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        if (strlen(entry->d_name) == strlen(FOLDER_NAME) &&
+            strncmp(entry->d_name, FOLDER_NAME, strcspn(FOLDER_NAME, "X")) == 0)
+            folder_remove_left(dirfd(entries), entry->d_name, lock);
+    if (entries)
+        closedir(entries);
+}
+
 static int directory_make(struct embedded *embedded, const char *parent, struct error *error)
 {
     char path[sizeof(embedded->directory)];
-    int length = snprintf(path, sizeof(path), "%s/shoalrun-XXXXXX", parent);
+    int length = snprintf(path, sizeof(path), "%s/" FOLDER_NAME, parent);
     if (length >= (int)sizeof(path) - 16) /* the sockets' names must fit behind it */
         return error_set(error, ERR_INVALID,
                          "%s is too long for the sockets of daemons; set TMPDIR", parent);
     if (!mkdtemp(path)) /* mode 0700 */
         return error_set_errno(error, errno, "cannot make a folder in %s", parent);
     memcpy(embedded->directory, path, sizeof(path));
+    embedded->lock = lock_make(path);
     return 0;
 }
 
@@ -156,7 +225,7 @@ int embedded_prepare(struct embedded *embedded, const struct launch_options *opt
                      const char *parent, struct error *error)
 {
     uint32_t worker_nodes = options->nodes ? options->nodes : 1;
-    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1};
+    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .lock = -1};
     uint32_t count = worker_nodes + options->cpu_nodes;
     embedded->daemons = calloc(count, sizeof(*embedded->daemons));
     if (!embedded->daemons)
@@ -166,6 +235,7 @@ int embedded_prepare(struct embedded *embedded, const struct launch_options *opt
         embedded->daemons[i].unix_socket = embedded->daemons[i].tcp_socket = -1;
     char *extra = NULL;
     int result = options->config_path ? file_read(options->config_path, &extra, error) : 0;
+    folders_remove_left(parent);
     if (result == 0)
         result = directory_make(embedded, parent, error);
     if (result == 0)
@@ -218,7 +288,7 @@ static int daemon_start(struct embedded *embedded, struct embedded_daemon *daemo
     int result = 0;
     if (input < 0 || (!verbose && log < 0))
         result = error_set_errno(error, errno, "cannot open the log of %s", daemon->name);
-    int kept[] = {daemon->tcp_socket, daemon->unix_socket, embedded->alive_read};
+    int kept[] = {daemon->tcp_socket, daemon->unix_socket, embedded->alive_read, embedded->lock};
     struct child_start start = {
         .program = program,
         .argv = argv,
@@ -226,7 +296,7 @@ static int daemon_start(struct embedded *embedded, struct embedded_daemon *daemo
         .input = input,
         .output = verbose ? STDERR_FILENO : log,
         .inherited = kept,
-        .inherited_count = 3,
+        .inherited_count = embedded->lock >= 0 ? 4 : 3,
         .own_group = true,
     };
     if (result == 0)
@@ -304,6 +374,8 @@ void embedded_clear(struct embedded *embedded)
         close(embedded->alive_write);
     if (embedded->directory[0])
         nftw(embedded->directory, entry_remove, 8, FTW_DEPTH | FTW_PHYS);
+    if (embedded->lock >= 0)
+        close(embedded->lock);
     free(embedded->daemons);
-    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1};
+    *embedded = (struct embedded){.alive_read = -1, .alive_write = -1, .lock = -1};
 }

@@ -21,9 +21,11 @@ struct embedded {
     struct embedded_daemon *daemons;
     uint32_t count;
     int alive_read, alive_write; /* the daemons end when the writing end closes */
+    int lock;                    /* on a file in the folder, the daemons' too; or -1 */
 };
 
-/* The folder (under `parent`), the sockets, the configurations. embedded_clear in every case. */
+/* Removes folders that runs of this user have left there. Then the folder (under `parent`), the
+ * sockets, the configurations. embedded_clear in every case. */
 int embedded_prepare(struct embedded *embedded, const struct launch_options *options,
                      const char *parent, struct error *error);
 /* Starts shoald for each, as children[i]. */

@@ -189,7 +189,7 @@ static void job_name(struct run *run)
 
 int main(int argc, char **argv, char **environment)
 {
-    struct run run = {.embedded = {.alive_read = -1, .alive_write = -1}};
+    struct run run = {.embedded = {.alive_read = -1, .alive_write = -1, .lock = -1}};
     struct error error = {0};
     if (launch_options_parse(argc, argv, &run.options, &error)) {
         fprintf(stderr, "shoalrun: %s\nTry 'shoalrun --help'.\n", error.text);
