@@ -4,6 +4,7 @@ wrapper): the same parameters after the same steps."""
 import contextlib
 import gc
 import inspect
+import unittest.mock
 
 import ranks
 import shoal.torch
@@ -276,6 +277,73 @@ def test_arguments_of_torchs_class():
     before = mine.weight.detach().clone()
     shoal.torch.DistributedDataParallel(mine, init_sync=False)
     assert torch.equal(mine.weight, before)  # nobody has sent it rank 0's
+
+
+class Witness(torch.nn.Module):
+    """What its forward pass was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, *inputs, **named_inputs):
+        self.given = inputs, named_inputs
+        return self.linear(inputs[0] if inputs else torch.ones(1, 2))
+
+
+def tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(part)
+
+
+def test_inputs_come_to_the_device():
+    """Of a module on one; here Tensor.to, by which torch moves them, only says where to."""
+    moved = []
+
+    def to(tensor, device):
+        moved.append(device if isinstance(device, torch.device) else torch.device("cuda", device))
+        copy = tensor.clone()
+        copy.is_moved = True
+        return copy
+
+    nested = [torch.zeros(1), (torch.zeros(2), "text")], {"a": {"b": torch.zeros(3)}}, ()
+    inputs = (torch.ones(1, 2), *nested)
+    named_inputs = {"c": torch.zeros(4), "d": [None, torch.zeros(5)]}
+    wrapped = shoal.torch.DistributedDataParallel(Witness())
+    wrapped.device_ids = [1]  # as if the module were there
+    with unittest.mock.patch.object(torch.Tensor, "to", to):
+        for given, named in ((inputs, named_inputs), (inputs, {}), ((), named_inputs), ((), {})):
+            moved.clear()
+            wrapped(*given, **named).sum().backward()
+            got, expected = list(tensors_in(wrapped.module.given)), list(tensors_in((given, named)))
+            assert all(hasattr(tensor, "is_moved") for tensor in got), wrapped.module.given
+            assert [tensor.shape for tensor in got] == [tensor.shape for tensor in expected]
+            assert moved == [torch.device("cuda", 1)] * len(expected), moved
+            assert torch.all(wrapped.module.linear.weight.grad == 1)
+            wrapped.zero_grad(set_to_none=True)
+        assert wrapped.module.given == ((), {})
+
+
+def test_device_ids():
+    """In any form that torch takes. Those of a module in memory say nothing: its inputs stay."""
+    inputs = torch.ones(1, 2), [torch.ones(1)]
+    cases = ((None, None), ([], None), ([0], [0]), (["cuda:0"], [0]), ([torch.device("cuda", 1)], [1]))
+    for device_ids, numbers in cases:
+        wrapped = shoal.torch.DistributedDataParallel(Witness(), device_ids=device_ids)
+        in_memory = wrapped._gradients.device is None
+        assert wrapped.device_ids == (None if in_memory else numbers), wrapped.device_ids
+        if wrapped.device_ids is None:
+            wrapped(*inputs, name=inputs[1])
+            (first, second), named = wrapped.module.given
+            assert first is inputs[0] and second is inputs[1] and named["name"] is inputs[1]
+    error = ranks.raises(
+        shoal.UnsupportedError,
+        lambda: shoal.torch.DistributedDataParallel(Witness(), device_ids=[0, 1]),
+    )
+    assert "device_ids" in str(error), error
 
 
 def test_after_the_group_is_destroyed():

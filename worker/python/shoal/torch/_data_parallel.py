@@ -19,7 +19,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.autograd import Variable
 
 from shoal import errors, library
-from shoal.torch import _process_group, _streams, _tensors, _work
+from shoal.torch import _process_group, _streams, _tensors, _versions, _work
 
 _SLICE_MS = int(_work.SLICE_S * 1000)
 # Arguments of torch's class in versions after 1.13 that ask for something that is not done here.
@@ -183,7 +183,8 @@ class DistributedDataParallel(torch.nn.Module):
     there; with find_unused_parameters one that no rank has used keeps the .grad that it had, and
     without, where torch's class raises, its .grad is zero.
     The arguments are those of torch's class of any version. What has no meaning here is accepted,
-    what asks for something else is refused.
+    what asks for something else is refused. With device_ids=[n] forward() moves the inputs of a
+    module on a CUDA device to device n.
     """
 
     def __init__(
@@ -225,6 +226,9 @@ class DistributedDataParallel(torch.nn.Module):
         bucket_bytes = int((bucket_cap_mb or 0) * 2**20)  # 0: the library's, for both sizes
         self._gradients = _Gradients(self.process_group, self._trained, bucket_bytes)
         self.process_group.session.arena_users.add(self)
+        self.device_ids = None  # as torch's: a list of one number, never for a module in memory
+        if device_ids and self._gradients.device is not None:
+            self.device_ids = [torch._utils._get_device_index(device_ids[0], True)]
         self._forward_sync = True
         self._under_way = False  # this backward pass has begun to send
         self._ready = set()
@@ -252,6 +256,9 @@ class DistributedDataParallel(torch.nn.Module):
         if torch.is_grad_enabled():
             for index in range(len(self._trained)):
                 self._attach(index)
+        if self.device_ids:
+            device = torch.device("cuda", self.device_ids[0])
+            inputs, named_inputs = _versions.move_inputs(device, inputs, named_inputs)
         return self.module(*inputs, **named_inputs)
 
     def _on_gradient(self, index):

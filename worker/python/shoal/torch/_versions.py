@@ -5,7 +5,7 @@ import functools
 import inspect
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import distributed_c10d, utils
 
 # Methods of a ProcessGroup under the names that later versions call them by: later -> ours.
 METHOD_NAMES = {
@@ -41,6 +41,15 @@ def timeout_of(options):
     """The time that a call's options allow, or None when they leave it to the group."""
     timeout = getattr(options, "timeout", None)
     return timeout if timeout is not None and timeout > datetime.timedelta(0) else None
+
+
+def move_inputs(device, inputs, named_inputs):
+    """(inputs, named inputs) of a forward pass with all tensors in their lists, tuples and dicts on the
+    device, as torch's DistributedDataParallel moves them; on the current stream, as it does after 1.13."""
+    move = utils._recursive_to
+    if "target_gpu" in inspect.signature(move).parameters:  # 1.13, which knows a GPU by its number
+        device = device.index
+    return move((inputs, named_inputs), device, False)[0]
 
 
 def patch_barriers(is_ours):
