@@ -22,14 +22,6 @@ from shoal import errors, library
 from shoal.torch import _process_group, _streams, _tensors, _versions, _work
 
 _SLICE_MS = int(_work.SLICE_S * 1000)
-# Arguments of torch's class in versions after 1.13 that ask for something that is not done here.
-_REFUSED = (
-    "delay_all_reduce_named_params",
-    "device_mesh",
-    "mixed_precision",
-    "param_to_hook_all_reduce",
-    "skip_all_reduce_unused_params",
-)
 
 
 def _our_group(process_group):
@@ -206,7 +198,7 @@ class DistributedDataParallel(torch.nn.Module):
     ):
         super().__init__()
         for name, value in refused.items():
-            if name not in _REFUSED:
+            if name not in _versions.REFUSED_ARGUMENTS:
                 raise TypeError(f"DistributedDataParallel has no argument {name}")
             if value:
                 raise errors.UnsupportedError(f"{name}: not with shoal's DistributedDataParallel")

@@ -39,14 +39,14 @@ def create(options):
     )
 
 
-class ProcessGroup(c10d.ProcessGroup):
+class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
     """A group of ranks of a job. Calls start a collective and return torch's Work for it."""
 
     def __init__(self, session, group, name, ranks, store, timeout):
         super().__init__(group.rank, group.size)
         self.session = session
         self._group = group
-        self._name, self._desc = name, ""
+        self._name = name
         self._ranks = ranks  # in the default group's numbers
         self._store = store
         self._timeout = timeout
@@ -66,23 +66,6 @@ class ProcessGroup(c10d.ProcessGroup):
 
     def getBackendName(self):
         return "shoal"
-
-    # torch 2 asks it of the backend for a device, and init_process_group(device_id=...) does; there is none
-    # but the group itself.
-    supports_splitting = supports_coalescing = supports_time_estimate = False
-
-    def _get_backend(self, device):
-        return self
-
-    # torch 2 keeps a group's names in its backends, of which a group made in Python has none.
-    group_name = property(lambda self: self._name)
-    group_desc = property(lambda self: self._desc)
-
-    def _set_group_name(self, name):
-        self._name = name
-
-    def _set_group_desc(self, desc):
-        self._desc = desc
 
     def _set_sequence_number_for_group(self):
         self._sequence = 0

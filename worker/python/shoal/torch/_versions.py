@@ -19,6 +19,34 @@ METHOD_NAMES = {
     "all_to_all_single": "alltoall_base",
 }
 
+# Arguments of torch's DistributedDataParallel after 1.13 that ask for something that ours does not do.
+REFUSED_ARGUMENTS = (
+    "delay_all_reduce_named_params",
+    "device_mesh",
+    "mixed_precision",
+    "param_to_hook_all_reduce",
+    "skip_all_reduce_unused_params",
+)
+
+
+class Torch2Group:
+    """What torch 2 asks of a ProcessGroup and 1.13 does not. It keeps a group's names in its backends, of
+    which a group made in Python has none, and asks the backend for a device what it can."""
+
+    _name = _desc = ""
+    group_name = property(lambda self: self._name)
+    group_desc = property(lambda self: self._desc)
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def _set_group_name(self, name):
+        self._name = name
+
+    def _set_group_desc(self, desc):
+        self._desc = desc
+
+    def _get_backend(self, device):
+        return self
+
 
 def register_backend(name, create):
     """Register create(options) -> ProcessGroup; options as torch's _DistributedBackendOptions."""
