@@ -6,7 +6,9 @@ machine; so nothing of it is seen outside.
 """
 
 import atexit
+import contextlib
 import os
+import pathlib
 import shlex
 import subprocess
 
@@ -71,6 +73,15 @@ class Nodes:
     def wait(self, processes):
         """The text of all of them together."""
         return "".join(process.communicate(timeout=suite.LIMIT_S)[0] for process in processes)
+
+    def pids(self, index, name):
+        """Of the node's processes of this name."""
+        found = []
+        for pid in self._pids(self.names[index]):
+            with contextlib.suppress(OSError):  # it has ended
+                if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                    found.append(pid)
+        return found
 
     def close(self):
         """Everything goes; again, nothing is left to go."""

@@ -1,6 +1,7 @@
 """One rank of a job that some launcher has started; it says where it is, as a line of JSON. die-once: rank 1
 dies first, for torchrun to start all again."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -10,6 +11,16 @@ import sys
 import shoal.torch  # noqa: F401
 import torch
 import torch.distributed as dist
+
+
+def daemons_here():
+    """The numbers of the processes in this rank's network that are a shoald."""
+    network, found = os.readlink("/proc/self/ns/net"), []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if (folder / "comm").read_text() == "shoald\n" and os.readlink(folder / "ns/net") == network:
+                found.append(int(folder.name))
+    return found
 
 
 def main():
@@ -27,6 +38,7 @@ def main():
         "nodes": session.job.node_count,
         "in_node": [session.job.local_rank, session.job.local_size],
         "socket": session.place.socket_path,
+        "daemons": daemons_here(),
     }
     configuration = pathlib.Path(place["socket"]).parent / "shoald.json"
     if configuration.exists():  # of a daemon that the ranks have started

@@ -1,10 +1,13 @@
 #!/usr/bin/python3
 """Launchers on one node and on two (network namespaces): torchrun, srun, SageMaker, a script that spawns
-its ranks; no daemon is configured, or one at the default path."""
+its ranks; no daemon is configured, or one at the default path, or one on each node by SHOAL_SOCKET."""
 
 import json
+import os
 import pathlib
 import re
+import secrets
+import signal
 import socket
 import sys
 import tempfile
@@ -12,6 +15,7 @@ import unittest
 
 import namespaces
 import suite
+import with_daemon
 from examples_case import torch_version
 
 SCRIPT = suite.HERE / "ranks_node.py"
@@ -22,6 +26,16 @@ def torchrun(*options):
     if torch_version() < (2, 0):
         command += ["-r", "1", "-t", "1"]  # 1.13 cannot do without on Python 3.11
     return [*command, *options]
+
+
+def across(node):
+    """torchrun's options for two nodes."""
+    if torch_version() < (2, 0):  # has no --local_addr
+        master = ["--master_addr=10.232.8.1", "--master_port=29500"]
+        return ["--nnodes=2", "--max_restarts=0", f"--node_rank={node}", *master]
+    meeting = ["--rdzv_backend=c10d", "--rdzv_endpoint=10.232.8.1:29500", "--rdzv_id=nodes"]
+    host = f"--rdzv_conf=is_host={node == 0},read_timeout=60"
+    return ["--nnodes=2", "--max_restarts=0", *meeting, host, f"--local_addr=10.232.8.{node + 1}"]
 
 
 def places(text):
@@ -87,19 +101,53 @@ class TwoNodes(Launchers):
         self.assertEqual(self.check_end(ranks), 2)
 
     def test_torchrun(self):
-        def options(node):
-            if torch_version() < (2, 0):  # has no --local_addr
-                master = ["--master_addr=10.232.8.1", "--master_port=29500"]
-                return ["--nnodes=2", "--max_restarts=0", f"--node_rank={node}", *master]
-            meeting = ["--rdzv_backend=c10d", "--rdzv_endpoint=10.232.8.1:29500", "--rdzv_id=nodes"]
-            host = f"--rdzv_conf=is_host={node == 0},read_timeout=60"
-            return ["--nnodes=2", "--max_restarts=0", *meeting, host, f"--local_addr=10.232.8.{node + 1}"]
-
         self.check(
-            [self.nodes.start(node, [[*torchrun(*options(node)), SCRIPT]]) for node in range(2)],
+            [self.nodes.start(node, [[*torchrun(*across(node)), SCRIPT]]) for node in range(2)],
             4,
             8,
         )
+
+    def start_daemons(self):
+        """One on each node, of one roster. Returns their sockets, and the processes that wait for them."""
+        secret = self.folder / "secret"
+        secret.write_text(secrets.token_hex(32))
+        secret.chmod(0o600)
+        sockets = [str(self.folder / f"{node}.sock") for node in range(2)]
+        processes = []
+        with with_daemon.readiness(self.folder, 2) as notify:
+            for node in range(2):
+                configuration = self.folder / f"{node}.json"
+                servers = [{"name": f"n{i}", "address": f"10.232.8.{i + 1}:7070"} for i in range(2)]
+                own = {"node": f"n{node}", "secret_file": str(secret), "servers": servers}
+                own.update(socket={"path": sockets[node]}, listen={"address": f"10.232.8.{node + 1}"})
+                configuration.write_text(json.dumps(own))
+                command = [suite.BUILD / "bin" / "shoald", "--config", configuration]
+                processes.append(self.nodes.start(node, [command], NOTIFY_SOCKET=notify))
+        return sockets, processes
+
+    def test_torchrun_with_daemons_of_the_nodes(self):
+        """SHOAL_SOCKET names one on each: they serve the job, with no other beside them, and stay."""
+        sockets, daemons = self.start_daemons()
+        numbers = [self.nodes.pids(node, "shoald") for node in range(2)]
+        jobs = [
+            self.nodes.start(node, [[*torchrun(*across(node)), SCRIPT]], SHOAL_SOCKET=sockets[node])
+            for node in range(2)
+        ]
+        text = self.nodes.wait(jobs)
+        self.assertEqual([job.returncode for job in jobs], [0, 0], text)
+        ranks = places(text)
+        self.assertEqual([place["rank"] for place in ranks], list(range(4)), text)
+        for place in ranks:
+            node, local = divmod(place["rank"], 2)
+            self.assertEqual((place["nodes"], place["in_node"]), (2, [local, 2]))
+            self.assertEqual(place["socket"], sockets[node])
+            self.assertEqual(place["daemons"], numbers[node])
+        for node in range(2):
+            self.assertEqual(self.nodes.pids(node, "shoald"), numbers[node])
+            (number,) = numbers[node]
+            os.kill(number, signal.SIGTERM)
+        text = self.nodes.wait(daemons)
+        self.assertEqual([daemon.returncode for daemon in daemons], [0, 0], text)
 
     def test_srun(self):
         """What srun sets, on hosts that have names."""

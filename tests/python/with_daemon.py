@@ -1,6 +1,7 @@
 """with_daemon.py SHOALD JOBS RANKS SCRIPT: a daemon with nothing but defaults, then so many jobs, one after
 another, of so many ranks. Fails when one of them does, or the daemon has ended before."""
 
+import contextlib
 import os
 import pathlib
 import socket
@@ -9,18 +10,25 @@ import sys
 import tempfile
 
 
-def start_daemon(program, folder):
-    """As the service manager does: it says when it is ready."""
+@contextlib.contextmanager
+def readiness(folder, daemons=1):
+    """Gives a NOTIFY_SOCKET for daemons that are started in it, and ends when they have said there that they
+    are ready."""
     path = str(folder / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
         notices.bind(path)
         notices.settimeout(60)
-        with open(folder / "log", "w") as log:
-            environment = dict(os.environ, NOTIFY_SOCKET=path)
-            daemon = subprocess.Popen([program], env=environment, stdout=log, stderr=log)
-        while b"READY=1" not in notices.recv(4096):
-            pass
-    return daemon
+        yield path
+        for _ in range(daemons):
+            while b"READY=1" not in notices.recv(4096):
+                pass
+
+
+def start_daemon(program, folder):
+    """As the service manager does: it says when it is ready."""
+    with readiness(folder) as path, open(folder / "log", "w") as log:
+        environment = dict(os.environ, NOTIFY_SOCKET=path)
+        return subprocess.Popen([program], env=environment, stdout=log, stderr=log)
 
 
 def main(program, jobs, size, script):
