@@ -40,6 +40,8 @@ inside() {
         root=$1 tree=$2
         shift 2
         mount --make-rprivate /
+        # A mount of its own, as a root is: ip netns does not work in another.
+        mount --bind "$root" "$root"
         mount -t proc proc "$root/proc"
         mount --rbind /dev "$root/dev"
         mount --rbind /sys "$root/sys"
