@@ -1,5 +1,6 @@
 #include "common/wire.h"
 
+#include <endian.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,19 +9,19 @@
 #include "common/dtype.h"
 #include "common/route.h"
 
-/* Little-endian by construction, whatever the host's order. */
-static void put(uint8_t *bytes, uint64_t value, unsigned size)
+/* The low bytes of a number, as many as it has. Every size is constant: one move each, where a loop
+ * over the bytes was a sixth of a daemon's instructions for a message. */
+static inline void put(uint8_t *bytes, uint64_t value, size_t size)
 {
-    for (unsigned i = 0; i < size; i++)
-        bytes[i] = (uint8_t)(value >> (8 * i));
+    uint64_t little = htole64(value);
+    memcpy(bytes, &little, size);
 }
 
-static uint64_t get(const uint8_t *bytes, unsigned size)
+static inline uint64_t get(const uint8_t *bytes, size_t size)
 {
-    uint64_t value = 0;
-    for (unsigned i = 0; i < size; i++)
-        value |= (uint64_t)bytes[i] << (8 * i);
-    return value;
+    uint64_t little = 0;
+    memcpy(&little, bytes, size);
+    return le64toh(little);
 }
 
 /* The ask takes 20 bytes of both forms, beginning with the kind. */
