@@ -456,6 +456,29 @@ START_TEST(a_receiver_that_leaves)
 }
 END_TEST
 
+/* The ranks of a group have places of their own: rank 4 has 0 here, and rank 0 has 4. */
+START_TEST(a_receiver_that_leaves_a_group)
+{
+    struct fixture *fixture = transfer_fixture(0);
+    const uint32_t ranks[BLOCKS_RANKS] = {4, 3, 2, 1, 0};
+    struct exchange *exchange = fixture->exchange;
+    ck_assert_int_eq(
+        exchange_group_open(exchange, FIXTURE_JOB, 1, ranks, BLOCKS_RANKS, &fixture->error), 0);
+    struct arena_submission it = transfer_ask(fixture, 3, 1, 0, number(0, 0), 8, 1);
+    it.group = 1;
+    ck_assert_int_eq(fixture_submit(fixture, 3, &it), 0);
+    exchange_rank_left(exchange, FIXTURE_JOB, 1, 0, 0);
+    exchange_rank_left(exchange, FIXTURE_JOB, 1, 1, 0);
+    fixture_run(fixture);
+    ck_assert_uint_eq(fixture->event_count, 0);
+    exchange_rank_left(exchange, FIXTURE_JOB, 1, 4, 0);
+    fixture_run(fixture);
+    fixture_expect_failure(fixture, ERR_LOST,
+                           "rank 4 has left job 'train' with a transfer between it and rank 3");
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* A sender that leaves with all said and done is not missed; one that has not sent is, by whoever
  * asks, before or after. */
 START_TEST(a_sender_that_leaves)
@@ -573,6 +596,7 @@ int main(void)
     suite_add_tcase(suite, refusals);
     TCase *ends = tcase_create("ends");
     tcase_add_loop_test(ends, a_receiver_that_leaves, 0, 4);
+    tcase_add_test(ends, a_receiver_that_leaves_a_group);
     tcase_add_test(ends, a_sender_that_leaves);
     tcase_add_loop_test(ends, a_sender_that_leaves_what_was_asked_for, 0, 2);
     tcase_add_test(ends, a_group_that_fails_gives_back);
