@@ -95,19 +95,41 @@ static void group_unmark_dirty(struct exchange_group *group)
 
 /* --- groups ----------------------------------------------------------------------------------- */
 
+/* All are ranks of the job, and each is there once. */
+static int group_check_ranks(const struct exchange_job *job, const uint32_t *ranks,
+                             uint32_t rank_count, struct error *error)
+{
+    bool *seen = calloc(job->world_size, sizeof(*seen));
+    if (!seen)
+        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, rank_count);
+    int result = 0;
+    for (uint32_t i = 0; i < rank_count && result == 0; i++) {
+        if (ranks[i] >= job->world_size || seen[ranks[i]])
+            result = error_set(error, ERR_INVALID, "rank %" PRIu32 " is not of the job, or twice",
+                               ranks[i]);
+        else
+            seen[ranks[i]] = true;
+    }
+    free(seen);
+    return result;
+}
+
 static int group_fill_nodes(struct exchange_group *group, const uint32_t *ranks,
                             struct error *error)
 {
     struct exchange_job *job = group->job;
     struct exchange *exchange = job->exchange;
     memcpy(group->ranks, ranks, group->size * sizeof(*ranks));
+    bool *has_rank = calloc(exchange->options.node_count, sizeof(*has_rank));
+    if (!has_rank)
+        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, group->size);
+    for (uint32_t i = 0; i < group->size; i++)
+        has_rank[job->rank_nodes[ranks[i]]] = true;
     for (uint32_t node = 0; node < exchange->options.node_count; node++) {
-        bool has_rank = false;
-        for (uint32_t i = 0; i < group->size; i++)
-            has_rank |= job->rank_nodes[ranks[i]] == node;
-        if (has_rank)
+        if (has_rank[node])
             group->nodes[group->node_count++] = node;
     }
+    free(has_rank);
     for (uint32_t i = 0; i < group->size; i++) {
         if (job->rank_nodes[ranks[i]] == exchange->options.self)
             group->locals[group->local_count++] =
@@ -258,15 +280,13 @@ int exchange_group_open(struct exchange *exchange, uint64_t job_id, uint32_t id,
         return error_set(error, ERR_STATE, "job %016" PRIx64 " is not open", job_id);
     if (exchange_group_find(job, id))
         return error_set(error, ERR_STATE, "group %" PRIu32 " is open already", id);
-    for (uint32_t i = 0; i < rank_count; i++) {
-        if (ranks[i] >= job->world_size || index_of(ranks, i, ranks[i]) != NO_INDEX)
-            return error_set(error, ERR_INVALID, "rank %" PRIu32 " is not of the job, or twice",
-                             ranks[i]);
-    }
+    int result = group_check_ranks(job, ranks, rank_count, error);
+    if (result != 0)
+        return result;
     struct exchange_group *group = group_allocate(job, id, rank_count);
     if (!group)
         return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, rank_count);
-    int result = group_fill_nodes(group, ranks, error);
+    result = group_fill_nodes(group, ranks, error);
     if (result == 0) {
         group_fill_owners(group);
         group_init_slabs(group);
