@@ -5,7 +5,8 @@
  *
  * Real are the coordinators, their messages, and the exchanges with their buffers, of every node.
  * Played are the workers, the links, which hand on at once and in order, and the sums, which are
- * not made. What the played parts need is mapped by itself, so that the heap is the daemons' alone.
+ * not made. What the played parts need is mapped by itself, so that the heap is the daemons' alone;
+ * what the links take is no daemon's time.
  *
  * Prints a line of JSON: bytes of heap and of chunk buffers of a daemon (means), connected and with
  * the job open; for each step the time of a daemon, mean and most, and the messages over the fabric
@@ -34,8 +35,9 @@
 #define POSTED_MAX 64
 #define ARENA_BYTES (1u << 20)
 #define ARENA_ENTRIES 64
-#define ROUNDS 15
+#define ROUNDS 60
 #define FABRIC_BATCH 64 /* as the engine takes */
+#define ITEMS_MAX 65536 /* on their way to a daemon */
 #define NOW_NS NS_PER_S
 
 #define NEED_TEXT(condition, text)                                                                 \
@@ -48,6 +50,22 @@
 #define NEED(condition) NEED_TEXT(condition, "")
 
 struct scale;
+
+enum item_kind { ITEM_LINE, ITEM_MESSAGE, ITEM_SENT, ITEM_TASK, ITEM_EVENT };
+
+/* Something on its way to a daemon. */
+struct item {
+    enum item_kind kind;
+    uint32_t from, to;
+    void *what;
+    size_t length;
+};
+
+/* In the order in which they came. */
+struct items {
+    struct item *item; /* [ITEMS_MAX] */
+    uint32_t first, end;
+};
 
 struct peer {
     struct buffer *posted[POSTED_MAX];
@@ -64,27 +82,13 @@ struct daemon {
     struct exchange *exchange;
     const char *names[NODES_MAX];
     struct peer peers[NODES_MAX];
-    struct item *first, **last; /* what is on its way to it */
+    struct items in; /* what is on its way to it */
     uint64_t spent_ns, messages;
-};
-
-enum item_kind { ITEM_LINE, ITEM_MESSAGE, ITEM_SENT, ITEM_TASK, ITEM_EVENT };
-
-/* Something on its way to a daemon. */
-struct item {
-    struct item *next;
-    enum item_kind kind;
-    uint32_t from, to;
-    void *what;
-    size_t length;
 };
 
 struct rank {
     uint32_t daemon, handle;
-    uint64_t job; /* 0: not joined */
-    bool left;
     struct exchange_worker *worker;
-    uint64_t done;
 };
 
 struct scale {
@@ -92,8 +96,7 @@ struct scale {
     uint32_t daemon_count, rank_count; /* of all clusters */
     struct daemon *daemons;
     struct rank *rank; /* [rank_count]; handle is the place + 1 */
-    struct item *free;
-    uint32_t under_way; /* items */
+    struct items out;  /* of the daemon that runs, until the links take it */
     uint64_t random, sequence;
     uint32_t joined, left;
     uint64_t done; /* requests, of all ranks */
@@ -132,38 +135,27 @@ static uint64_t buffer_bytes(const struct scale *scale)
 
 /* --- what is on its way ----------------------------------------------------------------------- */
 
-/* On its way from one daemon of a cluster to another, or to itself. */
-static void item_put(const struct daemon *by, struct item wanted)
+static void items_add(struct items *items, struct item item)
 {
-    struct scale *scale = by->scale;
-    if (!scale->free) {
-        struct item *many = own(4096 * sizeof(*many));
-        for (int i = 0; i < 4096; i++) {
-            many[i].next = scale->free;
-            scale->free = &many[i];
-        }
-    }
-    struct item *item = scale->free;
-    scale->free = item->next;
-    *item = wanted;
-    item->next = NULL;
-    struct daemon *daemon = &scale->daemons[by->base + wanted.to];
-    *daemon->last = item;
-    daemon->last = &item->next;
-    scale->under_way++;
+    NEED(items->end < ITEMS_MAX);
+    items->item[items->end++] = item;
 }
 
-static struct item item_take(struct daemon *daemon)
+/* By the daemon that runs: for another of its cluster, or for itself. */
+static void item_put(const struct daemon *by, struct item item)
 {
-    struct scale *scale = daemon->scale;
-    struct item *item = daemon->first, taken = *item;
-    daemon->first = item->next;
-    if (!daemon->first)
-        daemon->last = &daemon->first;
-    item->next = scale->free;
-    scale->free = item;
-    scale->under_way--;
-    return taken;
+    items_add(&by->scale->out, item);
+}
+
+/* The links take what the daemon has put to where it goes. */
+static void items_carry(const struct daemon *by)
+{
+    struct items *out = &by->scale->out;
+    for (; out->first < out->end; out->first++) {
+        struct item item = out->item[out->first];
+        items_add(&by->scale->daemons[by->base + item.to].in, item);
+    }
+    out->first = out->end = 0;
 }
 
 /* --- the exchange's table --------------------------------------------------------------------- */
@@ -237,17 +229,12 @@ static void world_send_worker(void *context, uint32_t handle, const struct messa
 {
     const struct daemon *daemon = context;
     struct scale *scale = daemon->scale;
-    struct rank *rank = &scale->rank[handle - 1];
     size_t length;
+    (void)handle;
     free(message_encode(message, &length));
-    if (message->type == MESSAGE_JOINED) {
-        rank->job = message->job_id;
-        scale->joined++;
-    } else if (message->type == MESSAGE_LEFT) {
-        scale->left++;
-    } else {
-        NEED_TEXT(false, message->text);
-    }
+    scale->joined += message->type == MESSAGE_JOINED;
+    scale->left += message->type == MESSAGE_LEFT;
+    NEED_TEXT(message->type == MESSAGE_JOINED || message->type == MESSAGE_LEFT, message->text);
 }
 
 static void world_end_worker(void *context, uint32_t handle)
@@ -367,7 +354,7 @@ static void daemon_create(struct scale *scale, uint32_t place)
     daemon->scale = scale;
     daemon->number = number;
     daemon->base = place - number;
-    daemon->last = &daemon->first;
+    daemon->in.item = own(ITEMS_MAX * sizeof(struct item));
     daemon_configure(daemon);
     const struct config *config = &daemon->config;
     NEED(membership_init(&daemon->membership, scale->nodes, number, config->heartbeat_ms,
@@ -443,25 +430,26 @@ static void line_deliver(struct daemon *daemon, const struct item *item)
     free(item->what);
 }
 
-static struct buffer *message_receive(struct daemon *daemon, const struct item *item)
+/* The link's part: the header goes into a buffer that the daemon has posted (nobody reads the
+ * payload, since nothing is summed), and the send back to its sender. */
+static void message_carry(struct daemon *daemon, struct item *item)
 {
-    const struct exchange_send *send = item->what;
+    struct exchange_send *send = item->what;
     struct peer *peer = &daemon->peers[item->from];
     NEED(peer->posted_count > 0);
     struct buffer *buffer = peer->posted[--peer->posted_count];
     memcpy(buffer->data, send->header, WIRE_HEADER_BYTES);
-    if (send->payload_bytes > 0)
-        memcpy(buffer->data + WIRE_HEADER_BYTES, send->payload, send->payload_bytes);
-    return buffer;
+    item->what = buffer;
+    item->length = WIRE_HEADER_BYTES + send->payload_bytes;
+    item_put(daemon, (struct item){.kind = ITEM_SENT, .to = item->from, .what = send});
 }
 
-static void message_deliver(struct daemon *daemon, const struct item *item, struct buffer *buffer)
+static void message_deliver(struct daemon *daemon, const struct item *item)
 {
-    const struct exchange_send *send = item->what;
     uint32_t from;
     struct error error;
-    NEED_TEXT(exchange_receive(daemon->exchange, item->from, buffer,
-                               WIRE_HEADER_BYTES + send->payload_bytes, NOW_NS, &from, &error) == 0,
+    NEED_TEXT(exchange_receive(daemon->exchange, item->from, item->what, (uint32_t)item->length,
+                               NOW_NS, &from, &error) == 0,
               error.text);
     daemon->messages++;
 }
@@ -482,7 +470,7 @@ static void item_deliver(struct daemon *daemon, const struct item *item)
         coordinator_tick(daemon->coordinator, NOW_NS);
         break;
     case ITEM_MESSAGE:
-        message_deliver(daemon, item, message_receive(daemon, item));
+        message_deliver(daemon, item);
         break;
     case ITEM_SENT:
         exchange_sent(daemon->exchange, item->what);
@@ -495,28 +483,35 @@ static void item_deliver(struct daemon *daemon, const struct item *item)
         coordinator_tick(daemon->coordinator, NOW_NS);
         break;
     }
-    if (item->kind == ITEM_MESSAGE)
-        item_put(daemon, (struct item){.kind = ITEM_SENT, .to = item->from, .what = item->what});
 }
 
-/* A round of the engine's loop, timed. */
+/* A round of the engine's loop, timed. What the links do, before and after it, is not. */
 static void daemon_run(struct daemon *daemon)
 {
-    uint64_t start_ns = processor_ns();
-    for (int i = 0; i < FABRIC_BATCH && daemon->first; i++) {
-        struct item item = item_take(daemon);
-        item_deliver(daemon, &item);
+    struct items *in = &daemon->in;
+    uint32_t end = in->first + FABRIC_BATCH < in->end ? in->first + FABRIC_BATCH : in->end;
+    for (uint32_t i = in->first; i < end; i++) {
+        if (in->item[i].kind == ITEM_MESSAGE)
+            message_carry(daemon, &in->item[i]);
     }
+    uint64_t start_ns = processor_ns();
+    for (uint32_t i = in->first; i < end; i++)
+        item_deliver(daemon, &in->item[i]);
     exchange_run(daemon->exchange);
     daemon->spent_ns += processor_ns() - start_ns;
+    in->first = end;
+    if (in->first == in->end)
+        in->first = in->end = 0;
+    items_carry(daemon);
 }
 
 /* Daemon by daemon, each all that has come, as with a processor of its own. */
 static void settle(struct scale *scale)
 {
-    while (scale->under_way > 0) {
+    for (bool any = true; any;) {
+        any = false;
         for (uint32_t i = 0; i < scale->daemon_count; i++) {
-            while (scale->daemons[i].first)
+            for (; scale->daemons[i].in.end > 0; any = true)
                 daemon_run(&scale->daemons[i]);
         }
     }
@@ -564,6 +559,7 @@ static void ranks_do(struct scale *scale, void (*act)(struct scale *, uint32_t, 
         exchange_run(daemon->exchange);
         coordinator_tick(daemon->coordinator, NOW_NS);
         daemon->spent_ns += processor_ns() - start_ns;
+        items_carry(daemon);
     }
     settle(scale);
 }
@@ -637,6 +633,7 @@ static void scale_open(struct scale *scale, uint32_t clusters)
     scale->rank_count = scale->ranks * clusters;
     scale->daemons = own(scale->daemon_count * sizeof(*scale->daemons));
     scale->rank = own(scale->rank_count * sizeof(*scale->rank));
+    scale->out.item = own(ITEMS_MAX * sizeof(struct item));
     for (uint32_t i = 0; i < scale->rank_count; i++)
         scale->rank[i] = (struct rank){.daemon = i / scale->per_node, .handle = i + 1};
     for (uint32_t i = 0; i < scale->daemon_count; i++)
@@ -645,6 +642,7 @@ static void scale_open(struct scale *scale, uint32_t clusters)
         for (uint32_t peer = 0; peer < scale->nodes; peer++)
             if (peer != scale->daemons[i].number)
                 daemon_hears_peer(&scale->daemons[i], peer);
+        items_carry(&scale->daemons[i]);
     }
     settle(scale);
 }
