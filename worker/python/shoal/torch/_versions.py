@@ -19,6 +19,9 @@ METHOD_NAMES = {
     "all_to_all_single": "alltoall_base",
 }
 
+# torch 1.13 moves inputs to a GPU that it knows by its number.
+_GPU_BY_NUMBER = "target_gpu" in inspect.signature(utils._recursive_to).parameters
+
 # Arguments of torch's DistributedDataParallel after 1.13 that ask for something that ours does not do.
 REFUSED_ARGUMENTS = (
     "delay_all_reduce_named_params",
@@ -74,10 +77,8 @@ def timeout_of(options):
 def move_inputs(device, inputs, named_inputs):
     """(inputs, named inputs) of a forward pass with all tensors in their lists, tuples and dicts on the
     device, as torch's DistributedDataParallel moves them; on the current stream, as it does after 1.13."""
-    move = utils._recursive_to
-    if "target_gpu" in inspect.signature(move).parameters:  # 1.13, which knows a GPU by its number
-        device = device.index
-    return move((inputs, named_inputs), device, False)[0]
+    place = device.index if _GPU_BY_NUMBER else device
+    return utils._recursive_to((inputs, named_inputs), place, False)[0]
 
 
 def patch_barriers(is_ours):
