@@ -14,7 +14,7 @@
 set -euo pipefail
 
 packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
-    uthash-dev check iproute2 procps python3-jsonschema python3-torch python3-numpy
+    uthash-dev check iproute2 procps systemd python3-jsonschema python3-torch python3-numpy
     python3-pip python3-setuptools python3-hypothesis)
 
 fail() {
@@ -32,13 +32,14 @@ check_ours() {
         fail "$1 is there and was not made by this script: remove it, or name another folder"
 }
 
-# Run a command line of bash inside, with the mounts that it needs. The tree is at /shoal.
+# Run a command line of bash inside, with the mounts that it needs. The tree is at /shoal, and the
+# headers of CUDA, which Debian does not have, where they are here.
 inside() {
     # shellcheck disable=SC2016
     unshare --mount --fork --kill-child bash -c '
         set -euo pipefail
-        root=$1 tree=$2
-        shift 2
+        root=$1 tree=$2 cuda=$3
+        shift 3
         mount --make-rprivate /
         # A mount of its own, as a root is: ip netns does not work in another.
         mount --bind "$root" "$root"
@@ -48,10 +49,14 @@ inside() {
         mount -t tmpfs tmpfs "$root/run"
         mkdir -p "$root/shoal"
         mount --bind "$tree" "$root/shoal"
+        if [[ -e $cuda/include/cuda.h ]]; then
+            mkdir -p "$root/usr/local/cuda"
+            mount --bind "$cuda" "$root/usr/local/cuda"
+        fi
         exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
             DEBIAN_FRONTEND=noninteractive SHOAL_IN_ROOT=1 \
             bash -c "cd /shoal && exec \"\$@\"" bash "$@"
-    ' bash "$root" "$tree" "$@"
+    ' bash "$root" "$tree" "${CUDA_HOME:-/usr/local/cuda}" "$@"
 }
 
 make_base() {
