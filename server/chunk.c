@@ -106,8 +106,7 @@ static uint8_t *chunk_address(const struct chunk *chunk, uint32_t local, bool ou
     return worker->arena.base + offset + chunk->place.first * collective->element_bytes;
 }
 
-/* The one rank whose data it is, when it is here; else NO_INDEX. */
-static uint32_t collective_source(const struct collective *collective)
+uint32_t collective_source(const struct collective *collective)
 {
     const struct exchange_group *group = collective->group;
     uint32_t from = collective->route.from;

@@ -107,7 +107,7 @@ struct exchange_group {
     uint32_t *in_flight;    /* [owner_count]: chunks issued and not delivered */
     struct outlet **queues; /* [owner_count]: what can be issued to it, in the order in which it
                              * goes */
-    uint32_t *slots_of;     /* [node_count]: open slots here that the node has contributed to */
+    uint32_t *slots_of;     /* [node_count]: open slots here that the node waits for an answer of */
     bool *disagreed;        /* [node_count]: its DISAGREE has come; beside the window, and once */
     uint64_t reserved;      /* buffers promised for sums on this node and for receives */
     bool promised;          /* until it has failed, or closes, and nothing is pending */
@@ -222,6 +222,7 @@ struct contribution {
     struct buffer *buffer; /* that data lies in, held; NULL: data is local */
     struct wire_ask ask;
     bool heard;
+    bool answered; /* before others were heard */
     uint32_t disagree_bytes;
     bool disagrees; /* data is a list of asks */
 };
@@ -391,6 +392,8 @@ void chunk_send_from_arena(struct chunk *chunk, struct exchange_send *send, uint
 void chunk_sent(struct chunk *chunk);
 /* The owner on this node is done with the chunk: deliver it once its sends are done. */
 void chunk_returned(struct chunk *chunk);
+/* The one rank whose data it is, when it is here; else NO_INDEX. */
+uint32_t collective_source(const struct collective *collective);
 /* Where the chunk's result goes: pointers into the arenas of the local ranks that want it, or one
  * into what they share. */
 unsigned chunk_outputs(const struct chunk *chunk, void **out);

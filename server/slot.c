@@ -202,7 +202,7 @@ static void slot_send_results(struct slot *slot)
         last->waits = 1; /* until all are sent: one for which there is no memory ends at once */
     for (uint32_t i = 0; i < group->node_count; i++) {
         if (i == group->self_node || !slot->contributions[i].heard ||
-            (last && last->node == group->nodes[i]))
+            slot->contributions[i].answered || (last && last->node == group->nodes[i]))
             continue;
         struct exchange_send *send = slot_result_send(slot, i, &source);
         if (last && send->buffer) {
@@ -419,13 +419,51 @@ static void slot_complete(struct slot *slot)
         slot_sum(slot);
 }
 
+/* Whether what the slot returns is one local rank's data, and there. Chunk 0 is where nodes that
+ * disagree meet, so nothing of it is given away before all have been heard. */
+static bool slot_can_answer(const struct slot *slot)
+{
+    return slot->local && slot->chunk > 0 && collective_source(slot->local->collective) != NO_INDEX;
+}
+
+/* Give a node, if it has asked, what the others may not have asked for yet. */
+static void slot_answer(struct slot *slot, uint32_t node_index)
+{
+    struct exchange_group *group = slot->group;
+    struct contribution *asked = &slot->contributions[node_index];
+    const struct wire_ask *ask = &slot->local->collective->ask;
+    if (node_index == group->self_node || !asked->heard || !wire_ask_equal(&asked->ask, ask))
+        return;
+    slot->ask = *ask;
+    slot->place = slot->local->place;
+    struct slot_source source = slot_result_source(slot);
+    asked->answered = true;
+    group->slots_of[node_index]--;
+    send_submit(group->job->exchange, slot_result_send(slot, node_index, &source));
+}
+
+/* So that no node waits for a slower one. */
+static void slot_answer_heard(struct slot *slot, uint32_t node_index)
+{
+    if (slot->heard == 1 || !slot_can_answer(slot))
+        return;
+    if (node_index != slot->group->self_node) {
+        slot_answer(slot, node_index);
+        return;
+    }
+    for (uint32_t i = 0; i < slot->group->node_count && !slot->group->failed; i++)
+        slot_answer(slot, i);
+}
+
 static void slot_hear(struct slot *slot, uint32_t node_index, const struct contribution *heard)
 {
     assert(!slot->contributions[node_index].heard);
     slot->contributions[node_index] = *heard;
     slot->contributions[node_index].heard = true;
-    if (++slot->heard < slot->needed)
+    if (++slot->heard < slot->needed) {
+        slot_answer_heard(slot, node_index);
         return;
+    }
     slot_trace_gather(slot, node_index);
     slot_complete(slot);
 }

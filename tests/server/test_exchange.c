@@ -308,6 +308,29 @@ START_TEST(a_broadcast_from_the_owners_arena_waits_for_all_sends)
 }
 END_TEST
 
+/* Chunk 0 waits for all, in case one asks for something else; what follows does not. */
+START_TEST(a_broadcast_goes_to_each_node_that_has_asked)
+{
+    struct fixture_options options = {
+        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {1}};
+    struct fixture *fixture = fixture_create(&options);
+    struct arena_submission it = fixture_ask(fixture, 0, 0, 2 * COUNT);
+    it.kind = COLLECTIVE_BROADCAST;
+    ck_assert_int_eq(fixture_submit(fixture, 0, &it), 0);
+    struct wire_header header = message_of(2, WIRE_CONTRIBUTION, COLLECTIVE_BROADCAST, 0, 0);
+    header.ask.count = 2 * COUNT;
+    ck_assert_int_eq(fixture_message(fixture, 2, header, NULL, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 0);
+    header.chunk = 1;
+    ck_assert_int_eq(fixture_message(fixture, 2, header, NULL, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    ck_assert_uint_eq(fixture->sends[0]->node, 2);
+    ck_assert_ptr_eq(fixture->sends[0]->payload, fixture_data(fixture, 0, 0) + COUNT);
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* Nodes 1 to 3 contribute to this collective of kind, rooted at rank 1, of this owner's. */
 static void contribute_all(struct fixture *fixture, uint64_t sequence, uint8_t kind)
 {
@@ -645,6 +668,7 @@ int main(void)
     tcase_add_loop_test(tests, what_an_owner_gets_and_returns, 0, count);
     tcase_add_test(tests, a_result_waits_for_the_send_from_the_arena);
     tcase_add_test(tests, a_sum_in_a_buffer_need_not_wait);
+    tcase_add_test(tests, a_broadcast_goes_to_each_node_that_has_asked);
     tcase_add_test(tests, a_broadcast_from_the_owners_arena_waits_for_all_sends);
     tcase_add_loop_test(tests, who_lent_a_buffer_is_answered_last, 0, 3);
     tcase_add_test(tests, a_last_answer_goes_with_its_group);

@@ -251,20 +251,6 @@ START_TEST(a_block_waits_for_all_sends_from_its_arena)
 }
 END_TEST
 
-/* --- windows ---------------------------------------------------------------------------------- */
-
-/* Two nodes of two ranks each: 0 and 1 here, 2 and 3 on node 1. */
-static struct fixture *two_and_two(uint32_t self, uint32_t window)
-{
-    struct fixture_options options = {.self = self,
-                                      .nodes = 2,
-                                      .ranks = 4,
-                                      .rank_nodes = {0, 0, 1, 1},
-                                      .weights = {1, 1},
-                                      .window = window};
-    return fixture_create(&options);
-}
-
 /* A block of several chunks, which are where the arena says. */
 static void submit_large(struct fixture *fixture, uint32_t rank, uint8_t kind, uint32_t block,
                          uint64_t count)
@@ -282,6 +268,138 @@ static uint32_t sends_to(const struct fixture *fixture, uint32_t node)
     for (uint32_t i = 0; i < fixture->send_count; i++)
         count += fixture->sends[i]->node == node;
     return count;
+}
+
+/* Nodes do not wait for each other where one rank's data is here, but in chunk 0, in which one that
+ * disagrees about the part would be found. */
+START_TEST(who_has_asked_is_answered_at_once)
+{
+    struct fixture_options options = {
+        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}};
+    struct fixture *fixture = fixture_create(&options);
+    uint64_t count = 2ull * FIXTURE_CHUNK;
+    struct wire_header header = block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
+    header.ask.count = count;
+    header.chunk = 1; /* one node asks before the data is here */
+    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
+    fixture_all_sent(fixture); /* the collective itself */
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, count);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    struct wire_header sent = fixture_sending(fixture, 0);
+    ck_assert(sent.type == WIRE_RESULT && sent.chunk == 1 && sends_to(fixture, 1) == 1);
+    ck_assert_uint_eq(sent.payload_bytes, FIXTURE_CHUNK * sizeof(float));
+    /* It is heard once all the same, also when its answer is on its way, or gone. */
+    fixture_expect_error(fixture, block_message(fixture, &header, 1, false, 0), ERR_PROTOCOL,
+                         "a second contribution");
+    fixture_all_sent(fixture);
+
+    header.token = fixture_receive_token(2); /* chunk 0 is for both, or for none */
+    header.chunk = 0;
+    ck_assert_int_eq(block_message(fixture, &header, 2, false, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 0);
+    header.token = fixture_receive_token(1);
+    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 2);
+    fixture_all_sent(fixture);
+    ck_assert(!fixture_completed(fixture, 0, 1));
+
+    header.token = fixture_receive_token(2);
+    header.chunk = 1;
+    ck_assert_int_eq(block_message(fixture, &header, 2, false, 0), 0);
+    ck_assert(fixture->send_count == 1 && sends_to(fixture, 2) == 1);
+    ck_assert(!fixture_completed(fixture, 0, 1)); /* its memory is being sent from */
+    fixture_all_sent(fixture);
+    ck_assert(fixture_completed(fixture, 0, 1));
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* An answer gives its place in the window back, whoever else has not asked. */
+START_TEST(who_is_answered_may_ask_on)
+{
+    struct fixture_options options = {
+        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}, .window = 3};
+    struct fixture *fixture = fixture_create(&options);
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
+    fixture_all_sent(fixture);
+    struct wire_header header = block_header(1, WIRE_RESULT, 0, COLLECTIVE_ALL_GATHER, 0, 0);
+    header.ask.count = 0;
+    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, 5ull * FIXTURE_CHUNK);
+    header = block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
+    header.ask.count = 5ull * FIXTURE_CHUNK;
+    for (header.chunk = 0; header.chunk < 5; header.chunk++)
+        EXPECT_MSG(block_message(fixture, &header, 1, false, 0) == 0, "%s", fixture->error.text);
+    ck_assert_uint_eq(sends_to(fixture, 1), 2); /* of chunks 1 and 2; 3 and 4 are not here yet */
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* What a node was given early does not change what is said of another that asks for something else.
+ */
+START_TEST(who_disagrees_after_an_answer_is_named)
+{
+    struct fixture_options options = {
+        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}};
+    struct fixture *fixture = fixture_create(&options);
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
+    fixture_all_sent(fixture);
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, 2ull * FIXTURE_CHUNK);
+    struct wire_header header = block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
+    header.ask.count = 2ull * FIXTURE_CHUNK;
+    header.chunk = 1;
+    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    header.token = fixture_receive_token(2);
+    header.ask.count = 3ull * FIXTURE_CHUNK;
+    ck_assert_int_eq(block_message(fixture, &header, 2, false, 0), 0);
+    ck_assert(fixture->send_count == 3 && sends_to(fixture, 1) == 2 && sends_to(fixture, 2) == 1);
+    ck_assert_uint_eq(fixture_sending(fixture, 2).type, WIRE_ERROR);
+    fixture_expect_failure(fixture, ERR_MISMATCH, "node c differs from node a in chunk 1");
+    fixture_all_sent(fixture);
+    ck_assert(exchange_idle(fixture->exchange));
+    fixture_destroy(fixture);
+}
+END_TEST
+
+START_TEST(a_group_that_fails_waits_for_what_was_answered_early)
+{
+    struct fixture_options options = {
+        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}};
+    struct fixture *fixture = fixture_create(&options);
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, 2ull * FIXTURE_CHUNK);
+    fixture_all_sent(fixture);
+    struct wire_header header = block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
+    header.ask.count = 2ull * FIXTURE_CHUNK;
+    header.chunk = 1;
+    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
+    struct exchange_totals totals;
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.slots, 1); /* the chunk that is being sent */
+    fixture_all_sent(fixture);
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.slots, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* --- windows ---------------------------------------------------------------------------------- */
+
+/* Two nodes of two ranks each: 0 and 1 here, 2 and 3 on node 1. */
+static struct fixture *two_and_two(uint32_t self, uint32_t window)
+{
+    struct fixture_options options = {.self = self,
+                                      .nodes = 2,
+                                      .ranks = 4,
+                                      .rank_nodes = {0, 0, 1, 1},
+                                      .weights = {1, 1},
+                                      .window = window};
+    return fixture_create(&options);
 }
 
 START_TEST(each_owner_has_a_window_of_its_own)
@@ -386,6 +504,10 @@ int main(void)
     tcase_add_test(tests, an_empty_block_is_told_all_the_same);
     tcase_add_test(tests, the_collective_itself_meets_at_the_server);
     tcase_add_test(tests, a_block_waits_for_all_sends_from_its_arena);
+    tcase_add_test(tests, who_has_asked_is_answered_at_once);
+    tcase_add_test(tests, who_is_answered_may_ask_on);
+    tcase_add_test(tests, who_disagrees_after_an_answer_is_named);
+    tcase_add_test(tests, a_group_that_fails_waits_for_what_was_answered_early);
     tcase_add_test(tests, each_owner_has_a_window_of_its_own);
     tcase_add_test(tests, a_block_for_a_late_rank_leaves_room_for_others);
     tcase_add_test(tests, the_last_place_waits_for_ranks_that_may_have_older_blocks);
