@@ -16,6 +16,9 @@ readonly NETWORK=10.77 PORT=7070
 # Of a link: its bucket; how long a byte may wait in the bridge before it is dropped; and the queue of
 # a node's own end, which never fills, since a host holds its TCP back and drops nothing of its own.
 readonly BURST_US=1000 QUEUE_MS=10 OWN_QUEUE_BYTES=16777216
+# Congestion control, where the kernel has it: Linux's default. With bbr, which a machine may prefer,
+# every connection all but stops for 200 ms every 10 s, to measure its delay anew.
+readonly TCP=cubic
 readonly UP_S=30 DOWN_S=10 GRACE_S=10
 
 usage() {
@@ -24,6 +27,7 @@ usage: scripts/cluster.sh COMMAND [--name NAME] ...
   up --nodes N           nodes with ranks, node0, node1, ...
      [--cpu-nodes K]     nodes that own shards and have no ranks, cpu0, cpu1, ...
      [--rate RATE]       of each link, each way, as tc(8) writes it: 1gbit, 500mbit (default: unshaped)
+     [--tcp NAME]        congestion control of the nodes (default: cubic, whatever the machine's)
      [--weights W,C]     shares of a node and of a CPU node (default: those that load no link more
                          than needed, as shoalrun's)
      [--set KEY=JSON]    a key of the daemons' configuration, such as data.chunk_bytes=131072; may repeat
@@ -56,7 +60,7 @@ usage_error() {
 pause() { read -rt "$1" <> <(:) || true; }
 
 name=default
-nodes=0 cpu_nodes=0 rate='' weights='' build='' daemons=1 ranks_per_node=1
+nodes=0 cpu_nodes=0 rate='' tcp='' weights='' build='' daemons=1 ranks_per_node=1
 declare -A extra=()
 
 need_number() {
@@ -139,6 +143,11 @@ network_up() {
         shape "$bridge" "$node"
         ip -n "$inside" link set lo up
         ip -n "$inside" link set eth0 up
+        ip -n "$inside" route change "$NETWORK.0.0/16" dev eth0 src "$(address "$i")" \
+            congctl "${tcp:-$TCP}" 2>/dev/null || [[ ! $tcp ]] || {
+            step="--tcp: the kernel has no congestion control \"$tcp\""
+            exit 1
+        }
         ip -n "$bridge" link set "$node" up
     done
 }
@@ -434,6 +443,10 @@ while (($# > 0)); do
     up:--nodes) need_number "$1" "$2" 1 64 && nodes=$((10#$2)) ;;
     up:--cpu-nodes) need_number "$1" "$2" 0 64 && cpu_nodes=$((10#$2)) ;;
     up:--rate) rate=$2 ;;
+    up:--tcp)
+        [[ $2 =~ ^[a-z0-9_]{1,15}$ ]] || usage_error "--tcp: got \"$2\", must be a name like cubic"
+        tcp=$2
+        ;;
     up:--weights)
         [[ $2 =~ ^[0-9]{1,6},[0-9]{1,6}$ ]] || usage_error "--weights: got \"$2\", must be like 1,3"
         weights=$2

@@ -154,6 +154,18 @@ START_TEST(test_two_side_by_side)
 }
 END_TEST
 
+/* Whether this congestion control is there without a module that would have to be loaded. */
+static bool kernel_has(const char *congestion)
+{
+    char line[256] = "";
+    FILE *file = fopen("/proc/sys/net/ipv4/tcp_available_congestion_control", "re");
+    if (!file)
+        return false;
+    bool has = fgets(line, sizeof(line), file) && strstr(line, congestion);
+    fclose(file);
+    return has;
+}
+
 START_TEST(test_links_are_shaped_at_both_ends)
 {
     if (skipped("test_links_are_shaped_at_both_ends"))
@@ -181,6 +193,7 @@ START_TEST(test_links_are_shaped_at_both_ends)
     process = ended(START(SCRIPT " exec node0 --name %s -- ip route", names[0]), 0);
     ck_assert_int_eq(occurrences(process_output(process), "\n"), 1);
     ck_assert(strstr(process_output(process), "10.77.0.0/16") != NULL);
+    ck_assert(strstr(process_output(process), "congctl cubic") != NULL || !kernel_has("cubic"));
     process_free(process);
     cluster_down(names[0]);
 }
@@ -345,6 +358,26 @@ START_TEST(test_interrupted_up_leaves_nothing)
 }
 END_TEST
 
+START_TEST(test_congestion_control)
+{
+    if (skipped("test_congestion_control"))
+        return;
+    char command[512];
+    cluster_up(names[0], "--no-daemons --nodes 1 --tcp reno"); /* which every kernel has */
+    struct process *process = ended(START(SCRIPT " exec node0 --name %s -- ip route", names[0]), 0);
+    ck_assert(strstr(process_output(process), "congctl reno") != NULL);
+    process_free(process);
+    cluster_down(names[0]);
+    process = ended(
+        START(SCRIPT " up --no-daemons --nodes 1 --tcp nosuch --name %s --build " CLUSTER_BIN "..",
+              names[0]),
+        1);
+    ck_assert(strstr(process_errors(process), "no congestion control \"nosuch\"") != NULL);
+    process_free(process);
+    run_ended(START(SCRIPT " down --name %s", names[0]), 1); /* nothing was left */
+}
+END_TEST
+
 /* A name is one cluster's: the second `up` is refused and does the first no harm. */
 START_TEST(test_name_is_taken)
 {
@@ -378,6 +411,7 @@ START_TEST(test_usage)
         "up --nodes 0",
         "up --nodes 65",
         "up --nodes 2 --rate fast",
+        "up --nodes 2 --tcp 'a b'",
         "up --nodes 2 --weights 3",
         "up --nodes 2 --set chunk_bytes=1",
         "up --nodes 2 --name ../x",
@@ -428,6 +462,7 @@ int main(void)
     tcase_add_unchecked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_two_side_by_side);
     tcase_add_test(tests, test_links_are_shaped_at_both_ends);
+    tcase_add_test(tests, test_congestion_control);
     tcase_add_test(tests, test_exit_code_and_environment);
     tcase_add_test(tests, test_ranks_that_fail_together);
     tcase_add_test(tests, test_interrupted_run);
