@@ -12,13 +12,14 @@
 #define ENOUGH_PIECES 128u
 #define LEAST_PIECE_BYTES (64u << 10)
 
-struct layout_rule layout_rule_single(const struct layout_rule *rule)
+struct layout_rule layout_rule_single(const struct layout_rule *rule, bool beside_others)
 {
     static const uint32_t weight = 1;
     struct layout_rule single = *rule;
     single.servers = 1;
     single.weights = &weight;
     single.equal_weights = true;
+    single.fine = beside_others && rule->servers > 1;
     return single;
 }
 
@@ -102,14 +103,14 @@ static uint64_t largest_shard_units(const struct layout *layout)
     return largest;
 }
 
-/* How many chunks the largest shard is cut into, and with it every shard. With one server nothing
- * travels between shards, and the largest chunks are the cheapest. */
+/* How many chunks the largest shard is cut into, and with it every shard. With one server, or
+ * alone, the largest chunks are the cheapest. */
 static uint64_t shard_pieces(const struct layout_rule *rule, uint64_t units)
 {
     uint64_t pieces = divide_up(units, rule->chunk_bytes / UNIT_BYTES);
     uint64_t finest = divide_up(units, LEAST_PIECE_BYTES / UNIT_BYTES);
     uint64_t enough = finest < ENOUGH_PIECES ? finest : ENOUGH_PIECES;
-    if (rule->servers > 1 && pieces < enough)
+    if ((rule->servers > 1 || rule->fine) && pieces < enough)
         pieces = enough;
     return pieces < 1 ? 1 : pieces;
 }

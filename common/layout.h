@@ -4,7 +4,7 @@
  * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
  * same number of chunks (so that all shards progress together), none larger than chunk_bytes. With
  * several servers there are 128 of them, smaller then, or as many as have 64 KiB in the largest
- * shard.
+ * shard; so there are of a part that goes to one place beside others that go elsewhere.
  * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
  * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.
  * A buffer smaller than shards * least_shard_bytes goes to fewer servers, the first being
@@ -30,6 +30,7 @@ struct layout_rule {
     uint32_t chunk_bytes;       /* most bytes of a chunk, a multiple of 64 */
     uint32_t least_shard_bytes; /* fewest bytes worth a server of their own */
     bool equal_weights;         /* layout_weights_equal; false: looked at for every layout */
+    bool fine;                  /* cut for one server as for several: layout_rule_single */
 };
 
 /* The cut of one buffer. */
@@ -53,8 +54,9 @@ struct layout_chunk {
     uint64_t count;  /* elements; may be 0 */
 };
 
-/* The rule for a buffer that goes to one place: one shard. Refers to constant memory only. */
-struct layout_rule layout_rule_single(const struct layout_rule *rule);
+/* The rule for a buffer that goes to one place: one shard. beside_others: other such buffers go to
+ * other servers meanwhile, if there are several. Refers to constant memory only. */
+struct layout_rule layout_rule_single(const struct layout_rule *rule, bool beside_others);
 
 bool layout_weights_equal(const uint32_t *weights, uint32_t servers);
 

@@ -80,6 +80,10 @@ static void collective_set_windows(struct collective *made)
     made->shard_window = made->network_window = UINT32_MAX;
     if (made->single || (made->route.from != ROUTE_ALL && made->route.to != ROUTE_ALL))
         return;
+    /* Parts to be summed lie at their owner until the other nodes' are there, and no results
+     * follow. */
+    if (made->ask.block > 0 && made->route.from == ROUTE_ALL)
+        window_bytes *= 2;
     made->shard_window = window_of_shard(made->layout.pieces);
     made->network_window = window_of_network(window_bytes, made->layout.largest_bytes);
 }

@@ -79,7 +79,8 @@ bool ask_returns(const struct exchange_group *group, const struct wire_ask *ask,
 int ask_layout(const struct exchange_group *group, const struct wire_ask *ask, uint64_t sequence,
                struct layout *layout)
 {
-    return layout_init(layout, ask->block ? &group->block_rule : &group->rule, sequence,
+    const struct layout_rule *rule = ask->block ? &group->block_rule : &group->rule;
+    return layout_init(layout, is_transfer(ask) ? &group->send_rule : rule, sequence,
                        wire_ask_elements(ask), ask_element_bytes(ask));
 }
 

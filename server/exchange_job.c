@@ -158,7 +158,8 @@ static void group_fill_owners(struct exchange_group *group)
                              .chunk_bytes = options->chunk_bytes,
                              .least_shard_bytes = options->least_shard_bytes,
                              .equal_weights = layout_weights_equal(group->weights, count)};
-    group->block_rule = layout_rule_single(&group->rule);
+    group->block_rule = layout_rule_single(&group->rule, true);
+    group->send_rule = layout_rule_single(&group->rule, false);
     group->owner_count = count;
     for (uint32_t i = 0; i < group->node_count; i++) {
         if (group_owner_index(group, group->nodes[i]) == NO_INDEX)

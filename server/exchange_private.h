@@ -99,6 +99,7 @@ struct exchange_group {
     bool single; /* all ranks are on this node: one hop, no owner */
     struct layout_rule rule;
     struct layout_rule block_rule; /* of blocks, which go to one owner each */
+    struct layout_rule send_rule;  /* of sends, which are a block alone */
     uint32_t *weights;
     uint32_t *owner_nodes; /* [owner_count]: the servers, then the other nodes of the group */
     uint32_t owner_count;

@@ -96,7 +96,7 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
     if (!collective_has_root(ask->kind))
         made.ask.root = 0;
     uint64_t elements = route_in_blocks(ask->kind) && ask->block == 0 ? 0 : made.ask.count;
-    made.block_rule = layout_rule_single(rule);
+    made.block_rule = layout_rule_single(rule, ask->kind != COLLECTIVE_SEND);
     int code = layout_init(&made.layout, ask->block ? &made.block_rule : rule, sequence, elements,
                            (uint32_t)dtype_bytes(made.ask.dtype));
     if (code < 0)

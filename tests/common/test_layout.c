@@ -100,7 +100,7 @@ END_TEST
 START_TEST(test_empty_buffer_has_one_chunk)
 {
     uint32_t weights[3] = {1, 1, 1};
-    struct layout_rule rule = {3, weights, 4096, 1024, false};
+    struct layout_rule rule = {3, weights, 4096, 1024, false, false};
     struct layout layout;
     ck_assert_int_eq(layout_init(&layout, &rule, 7, 0, 4), 0);
     ck_assert_uint_eq(layout.chunks, 1);
@@ -113,7 +113,7 @@ END_TEST
 START_TEST(test_small_buffers_go_to_fewer_servers_in_turn)
 {
     uint32_t weights[4] = {1, 1, 1, 1};
-    struct layout_rule rule = {4, weights, 65536, 16384, false};
+    struct layout_rule rule = {4, weights, 65536, 16384, false, false};
     struct layout layout;
     const struct {
         uint64_t bytes;
@@ -133,7 +133,7 @@ END_TEST
 START_TEST(test_weights_are_followed)
 {
     uint32_t weights[3] = {1, 2, 5};
-    struct layout_rule rule = {3, weights, 1024, 64, false};
+    struct layout_rule rule = {3, weights, 1024, 64, false, false};
     struct layout layout;
     ck_assert_int_eq(layout_init(&layout, &rule, 0, 8 * 1024, 1), 0);
     uint64_t bytes[3] = {0};
@@ -166,7 +166,7 @@ START_TEST(test_shards_are_cut_fine_enough)
         {1, 4 * 65536, 1},      {1, 4ull << 20, 16},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, false};
+        struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, false, false};
         struct layout layout;
         ck_assert_int_eq(layout_init(&layout, &rule, i, cases[i].bytes, 1), 0);
         ck_assert_uint_eq(layout.shards, cases[i].servers);
@@ -176,11 +176,37 @@ START_TEST(test_shards_are_cut_fine_enough)
 }
 END_TEST
 
+/* What goes to one of several servers crosses the same links. */
+START_TEST(test_a_block_is_cut_like_a_shard)
+{
+    uint32_t weights[4] = {1, 1, 1, 1};
+    const struct {
+        uint32_t servers;
+        uint64_t bytes;
+        uint32_t pieces;
+    } cases[] = {{4, 65536, 1},         {4, 65536 + 64, 2},    {2, 16ull << 20, 128},
+                 {4, 32ull << 20, 128}, {4, 64ull << 20, 256}, {1, 1ull << 20, 4},
+                 {1, 16ull << 20, 64}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, true, false};
+        struct layout_rule single = layout_rule_single(&rule, true);
+        struct layout layout;
+        ck_assert_int_eq(layout_init(&layout, &single, i, cases[i].bytes, 1), 0);
+        ck_assert_uint_eq(layout.shards, 1);
+        ck_assert_uint_eq(layout.pieces, cases[i].pieces);
+        check_layout(&layout);
+        single = layout_rule_single(&rule, false); /* alone */
+        ck_assert_int_eq(layout_init(&layout, &single, i, cases[i].bytes, 1), 0);
+        ck_assert_uint_eq(layout.pieces, (cases[i].bytes + (256 << 10) - 1) / (256 << 10));
+    }
+}
+END_TEST
+
 /* Where the configured chunks are smaller than that, they decide. */
 START_TEST(test_small_chunks_stay_as_configured)
 {
     uint32_t weights[2] = {1, 3};
-    struct layout_rule rule = {2, weights, 8192, 64, false};
+    struct layout_rule rule = {2, weights, 8192, 64, false, false};
     struct layout layout;
     ck_assert_int_eq(layout_init(&layout, &rule, 0, 65536, 1), 0);
     ck_assert_uint_eq(layout.pieces, 6);
@@ -192,7 +218,7 @@ END_TEST
 START_TEST(test_largest_shard_decides_how_fine)
 {
     uint32_t weights[3] = {1, 1, 6};
-    struct layout_rule rule = {3, weights, 256 << 10, 64, false};
+    struct layout_rule rule = {3, weights, 256 << 10, 64, false, false};
     struct layout layout;
     ck_assert_int_eq(layout_init(&layout, &rule, 2, 16ull << 20, 1), 0);
     ck_assert_uint_eq(layout.pieces, 128);
@@ -209,7 +235,7 @@ START_TEST(test_equal_weights_cut_alike_whatever_their_value)
     uint32_t ones[5] = {1, 1, 1, 1, 1},
              many[5] = {LAYOUT_MAX_WEIGHT, LAYOUT_MAX_WEIGHT, LAYOUT_MAX_WEIGHT, LAYOUT_MAX_WEIGHT,
                         LAYOUT_MAX_WEIGHT};
-    struct layout_rule a = {5, ones, 256, 64, false}, b = {5, many, 256, 64, false};
+    struct layout_rule a = {5, ones, 256, 64, false, false}, b = {5, many, 256, 64, false, false};
     struct layout left, right;
     for (uint64_t count = 0; count < 3000; count += 37) {
         ck_assert_int_eq(layout_init(&left, &a, count, count, 2), 0);
@@ -228,7 +254,7 @@ START_TEST(test_great_buffers_do_not_overflow)
     uint32_t weights[LAYOUT_MAX_SERVERS];
     for (uint32_t i = 0; i < LAYOUT_MAX_SERVERS; i++)
         weights[i] = LAYOUT_MAX_WEIGHT - i;
-    struct layout_rule rule = {LAYOUT_MAX_SERVERS, weights, 0xffffffc0u, 1, false};
+    struct layout_rule rule = {LAYOUT_MAX_SERVERS, weights, 0xffffffc0u, 1, false, false};
     struct layout layout;
     ck_assert_int_eq(layout_init(&layout, &rule, 5, 1ull << 50, 8), 0);
     uint64_t end = 0;
@@ -246,7 +272,7 @@ END_TEST
 START_TEST(test_impossible_buffers_are_refused)
 {
     uint32_t weights[2] = {1, 1};
-    struct layout_rule rule = {2, weights, 64, 64, false};
+    struct layout_rule rule = {2, weights, 64, 64, false, false};
     struct layout layout = {.chunks = 99};
     ck_assert_int_eq(layout_init(&layout, &rule, 0, 1ull << 62, 8), ERR_INVALID);
     ck_assert_int_eq(layout_init(&layout, &rule, 0, UINT64_MAX, 1), ERR_INVALID);
@@ -263,7 +289,7 @@ END_TEST
 START_TEST(test_rules_are_checked)
 {
     uint32_t weights[2] = {1, LAYOUT_MAX_WEIGHT};
-    const struct layout_rule good = {2, weights, 64, 0, false};
+    const struct layout_rule good = {2, weights, 64, 0, false, false};
     ck_assert(layout_rule_valid(&good));
     struct layout_rule rule = good;
     rule.servers = 0;
@@ -295,6 +321,7 @@ int main(void)
     tcase_add_test(cases, test_small_buffers_go_to_fewer_servers_in_turn);
     tcase_add_test(cases, test_weights_are_followed);
     tcase_add_test(cases, test_shards_are_cut_fine_enough);
+    tcase_add_test(cases, test_a_block_is_cut_like_a_shard);
     tcase_add_test(cases, test_small_chunks_stay_as_configured);
     tcase_add_test(cases, test_largest_shard_decides_how_fine);
     tcase_add_test(cases, test_equal_weights_cut_alike_whatever_their_value);

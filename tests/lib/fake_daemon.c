@@ -129,8 +129,12 @@ static void open_group(struct fake_daemon *daemon, uint32_t group, const uint32_
                        uint32_t count)
 {
     struct message message = group_message(daemon, MESSAGE_JOINED, group);
-    struct layout_rule rule = {message.weights.count, message.weights.values, message.chunk_bytes,
-                               message.least_shard_bytes, false};
+    struct layout_rule rule = {message.weights.count,
+                               message.weights.values,
+                               message.chunk_bytes,
+                               message.least_shard_bytes,
+                               false,
+                               false};
     fake_exchange_open_group(daemon->exchange, group, ranks, count, &rule);
     message_clear(&message);
 }

@@ -177,7 +177,7 @@ static void set_up(struct collective *collective, const struct group *group,
                    const struct arena_submission *submission)
 {
     bool blocks = route_in_blocks(submission->kind), whole = submission->block == 0;
-    collective->block_rule = layout_rule_single(&group->rule);
+    collective->block_rule = layout_rule_single(&group->rule, submission->kind != COLLECTIVE_SEND);
     collective->route =
         route_find(submission->kind, submission->root, submission->block, group->rank_count);
     ck_assert_int_eq(layout_init(&collective->layout,

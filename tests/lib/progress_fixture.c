@@ -58,7 +58,7 @@ static const uint32_t two_weights[2] = {1, 2};
 void ranks_group(struct progress_fixture *fixture, uint32_t number, uint32_t servers)
 {
     uint32_t ranks[RANKS];
-    struct layout_rule rule = {servers, two_weights, CHUNK_BYTES, 128, false};
+    struct layout_rule rule = {servers, two_weights, CHUNK_BYTES, 128, false, false};
     for (uint32_t i = 0; i < fixture->rank_count; i++) {
         struct rank_worker *worker = &fixture->workers[i];
         ranks[i] = i;

@@ -429,6 +429,33 @@ START_TEST(each_owner_has_a_window_of_its_own)
 }
 END_TEST
 
+/* Contributions to a reduce_scatter lie at their owner until the other nodes' are there, and have
+ * no results that follow: twice as many are under way, within the window. */
+START_TEST(a_sum_in_blocks_has_twice_as_much_under_way)
+{
+    static const struct {
+        uint8_t kind;
+        uint32_t window, expected;
+    } cases[] = {{COLLECTIVE_REDUCE_SCATTER, 32, 12},
+                 {COLLECTIVE_REDUCE_SCATTER, 8, 7}, /* the last is for the oldest */
+                 {COLLECTIVE_ALL_GATHER, 32, 6}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct fixture_options options = {.nodes = 2,
+                                          .ranks = 2,
+                                          .rank_nodes = {0, 1},
+                                          .weights = {1},
+                                          .window = cases[i].window,
+                                          .window_bytes = 6 * FIXTURE_CHUNK * sizeof(float)};
+        struct fixture *fixture = fixture_create(&options);
+        submit_large(fixture, 0, cases[i].kind, 0, 0);
+        for (uint32_t block = 1; block <= 2; block++)
+            submit_large(fixture, 0, cases[i].kind, block, 64ull * FIXTURE_CHUNK);
+        ck_assert_uint_eq(sends_to(fixture, 1), cases[i].expected);
+        fixture_destroy(fixture);
+    }
+}
+END_TEST
+
 /* A rank that comes late for its part keeps back no other's, up to the window: that rank may be who
  * it waits for. */
 START_TEST(a_block_for_a_late_rank_leaves_room_for_others)
@@ -509,6 +536,7 @@ int main(void)
     tcase_add_test(tests, who_disagrees_after_an_answer_is_named);
     tcase_add_test(tests, a_group_that_fails_waits_for_what_was_answered_early);
     tcase_add_test(tests, each_owner_has_a_window_of_its_own);
+    tcase_add_test(tests, a_sum_in_blocks_has_twice_as_much_under_way);
     tcase_add_test(tests, a_block_for_a_late_rank_leaves_room_for_others);
     tcase_add_test(tests, the_last_place_waits_for_ranks_that_may_have_older_blocks);
     tcase_add_test(tests, an_owner_hears_no_more_than_the_window);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 static const uint32_t weights[2] = {1, 1};
-static const struct layout_rule rule = {2, weights, 1024, 256, false};
+static const struct layout_rule rule = {2, weights, 1024, 256, false, false};
 static _Alignas(64) uint8_t arena[65536];
 static const struct request_memory memory = {
     .base = arena, .data_offset = 4096, .total_bytes = sizeof(arena)};
