@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make a Debian 13 root, with PyTorch 2.6, libfabric 2.1 and what the build needs, to test in.
 #
-#   scripts/debian13-root.sh ROOT             make it (about 2 GB); nothing to do when it is there;
+#   scripts/debian13-root.sh ROOT             make it (1.6 GB); nothing to do when it is there;
 #                                             a folder that this has not made is left alone
 #   scripts/debian13-root.sh ROOT -- COMMAND  run a command in it, in this tree (mounted at /shoal)
 #
