@@ -96,8 +96,10 @@ int transport_address(const struct transport *transport, uint8_t address[TRANSPO
 /* Both sides of a pair call one of these once the control connection has authenticated the peer.
  * The side with the smaller node number connects; the other one expects. `token` is the one that
  * the expecting side made and sent over the control connection: a connection request that does not
- * carry an expected token is rejected and logged, and nothing of it is parsed. TRANSPORT_PEER_UP
- * follows, or TRANSPORT_PEER_DOWN. On datagram endpoints both calls insert the address. */
+ * carry an expected token is rejected and logged, and nothing of it is parsed; not before the poll
+ * after the one that found it, so that the caller may have learnt meanwhile whom to expect.
+ * TRANSPORT_PEER_UP follows, or TRANSPORT_PEER_DOWN. On datagram endpoints both calls insert the
+ * address. */
 int transport_connect(struct transport *transport, uint32_t peer, const uint8_t *address,
                       uint32_t address_bytes, const uint8_t token[TRANSPORT_TOKEN_BYTES],
                       struct error *error);

@@ -38,6 +38,13 @@ struct peer {
     char reason[sizeof(((struct transport_event *)0)->text)];
 };
 
+/* Somebody wants to connect. */
+struct request {
+    struct fi_info *info; /* owned */
+    uint8_t data[TRANSPORT_TOKEN_BYTES];
+    size_t bytes; /* of data */
+};
+
 struct connected {
     struct fabric fabric; /* first */
     struct fid_pep *listener;
@@ -45,6 +52,8 @@ struct connected {
     size_t address_bytes;
     uint32_t failed;   /* peers with failed set */
     uint64_t rejected; /* connection requests */
+    struct request requests[CONNECTION_EVENTS];
+    uint32_t request_count; /* read, and not answered */
     struct peer peers[];
 };
 
@@ -388,6 +397,39 @@ static void request_answer(struct connected *c, struct fi_info *info, const uint
     }
 }
 
+/* What came in a poll is answered in the next one. Whoever connects has been told the token by this
+ * daemon's control thread, which has asked for the peer to be expected before; but that is another
+ * thread, and the caller may not have looked between its asking and this poll. */
+static void requests_answer(struct connected *c)
+{
+    for (uint32_t i = 0; i < c->request_count; i++) {
+        struct request *request = &c->requests[i];
+        request_answer(c, request->info, request->data, request->bytes);
+        fi_freeinfo(request->info);
+    }
+    c->request_count = 0;
+}
+
+static void requests_drop(struct connected *c)
+{
+    for (uint32_t i = 0; i < c->request_count; i++) {
+        request_reject(c, c->requests[i].info);
+        fi_freeinfo(c->requests[i].info);
+    }
+    c->request_count = 0;
+}
+
+static void request_keep(struct connected *c, struct fi_info *info, const uint8_t *data,
+                         size_t bytes)
+{
+    assert(c->request_count < CONNECTION_EVENTS);
+    struct request *request = &c->requests[c->request_count++];
+    request->info = info;
+    request->bytes = bytes < sizeof(request->data) ? bytes : sizeof(request->data);
+    memcpy(request->data, data, request->bytes);
+    log_debug(&c->fabric.log, "fabric: connection request");
+}
+
 /* --- events --- */
 
 static struct peer *endpoint_find(struct connected *c, fid_t fid)
@@ -435,8 +477,7 @@ static bool connection_progress(struct connected *c)
     struct peer *peer = endpoint_find(c, entry->fid);
     switch (event) {
     case FI_CONNREQ:
-        request_answer(c, entry->info, entry->data, (size_t)bytes - sizeof(*entry));
-        fi_freeinfo(entry->info);
+        request_keep(c, entry->info, entry->data, (size_t)bytes - sizeof(*entry));
         break;
     case FI_CONNECTED:
         if (peer)
@@ -467,6 +508,7 @@ static void waiting_retry(struct connected *c)
 static int connected_poll(struct transport *transport, struct transport_event *events, int room)
 {
     struct connected *c = (struct connected *)transport;
+    requests_answer(c);
     for (int i = 0; i < CONNECTION_EVENTS && connection_progress(c); i++)
         continue;
     while (c->fabric.event_count < (uint32_t)room && fabric_progress(&c->fabric) > 0)
@@ -485,7 +527,7 @@ static int connected_poll(struct transport *transport, struct transport_event *e
 static bool connected_can_sleep(struct transport *transport)
 {
     struct connected *c = (struct connected *)transport;
-    return c->failed == 0 && fabric_can_sleep(transport);
+    return c->failed == 0 && c->request_count == 0 && fabric_can_sleep(transport);
 }
 
 /* --- opening and closing --- */
@@ -507,8 +549,9 @@ static void connected_close(struct transport *transport)
         endpoint_close(c, &c->peers[i]);
     if (c->listener) {
         /* Requests that nobody answered hold a socket each. */
-        while (connection_progress(c))
-            continue;
+        do
+            requests_drop(c);
+        while (connection_progress(c));
         fi_close(&c->listener->fid);
     }
     fabric_close(&c->fabric);

@@ -65,6 +65,33 @@ START_TEST(wrong_token)
 }
 END_TEST
 
+/* The caller hears whom to expect from another thread: it may look there after the poll that found
+ * the request. */
+START_TEST(expected_after_the_request_came)
+{
+    struct end a, b;
+    end_open(&a, "tcp");
+    end_open(&b, "tcp");
+    uint8_t address[TRANSPORT_ADDRESS_BYTES];
+    uint32_t bytes = 0;
+    struct error error = {0};
+    ck_assert_int_eq(transport_address(b.transport, address, &bytes, &error), 0);
+    ck_assert_int_eq(transport_connect(a.transport, 0, address, bytes, token_a, &error), 0);
+    uint64_t deadline_ns = clock_now_ns() + PATIENCE_NS;
+    while (!end_logged(&b, "connection request")) {
+        ck_assert_uint_lt(clock_now_ns(), deadline_ns);
+        end_poll(&a);
+        end_poll(&b);
+    }
+    ck_assert(!transport_can_sleep(b.transport)); /* it is answered, whatever else comes */
+    ck_assert_int_eq(transport_expect(b.transport, 0, address, bytes, token_a, &error), 0);
+    ends_wait(&a, TRANSPORT_PEER_UP, 1, &b, TRANSPORT_PEER_UP, 1);
+    ck_assert(!end_logged(&b, "rejected"));
+    end_close(&a);
+    end_close(&b);
+}
+END_TEST
+
 START_TEST(nobody_expects)
 {
     struct end a, b;
@@ -616,6 +643,7 @@ static Suite *suite(void)
     TCase *c = tcase_create("libfabric");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, wrong_token);
+    tcase_add_test(c, expected_after_the_request_came);
     tcase_add_test(c, nobody_expects);
     tcase_add_test(c, nobody_listens);
     tcase_add_loop_test(c, addresses_are_checked, 0, PROVIDERS);
