@@ -294,10 +294,12 @@ static void check_all(const struct seen *seen, uint32_t nodes)
     int missing = 0;
     EXPECT_MSG(head_number(seen, "dropped") == 0, "records dropped");
     EXPECT_MSG(head_number(seen, "refused") == 0, "times refused");
-    EXPECT_MSG(seen->last - seen->first > 4, "collectives %d to %d only", (int)seen->first,
+    EXPECT_MSG(seen->last - seen->first > 5, "collectives %d to %d only", (int)seen->first,
                (int)seen->last);
-    /* Those between are whole: a rank copies the last out before it asks for the next. */
-    for (json_int_t sequence = seen->first + 1; sequence < seen->last - 1; sequence++) {
+    /* Those between are whole: a rank copies the last out before it asks for the next. Of the first
+     * there may be a late rank's copy out alone, when another had copied the next one in before the
+     * trace began. */
+    for (json_int_t sequence = seen->first + 2; sequence < seen->last - 1; sequence++) {
         uint32_t owned = 0;
         for (uint32_t i = 0; i < chunk_count(); i++) {
             const struct chunk_seen *chunk = &seen->chunks[sequence][i];
