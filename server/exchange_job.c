@@ -9,6 +9,7 @@
 #include "common/reduce.h"
 #include "common/window.h"
 #include "server/exchange_private.h"
+#include "server/group.h"
 
 /* --- finding ---------------------------------------------------------------------------------- */
 
@@ -67,6 +68,15 @@ uint32_t group_owner_index(const struct exchange_group *group, uint32_t node)
     return index_of(group->owner_nodes, group->owner_count, node);
 }
 
+uint32_t group_place(const struct exchange_group *group, uint32_t job_rank)
+{
+    /* In the group of all ranks it is the rank itself: all of a job leave one after another, and
+     * each is to be found at once. */
+    if (job_rank < group->size && group->ranks[job_rank] == job_rank)
+        return job_rank;
+    return index_of(group->ranks, group->size, job_rank);
+}
+
 uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank)
 {
     return group->job->rank_nodes[group->ranks[group_rank]];
@@ -99,19 +109,13 @@ static void group_unmark_dirty(struct exchange_group *group)
 static int group_check_ranks(const struct exchange_job *job, const uint32_t *ranks,
                              uint32_t rank_count, struct error *error)
 {
-    bool *seen = calloc(job->world_size, sizeof(*seen));
-    if (!seen)
+    uint32_t wrong;
+    if (group_find_wrong_rank(ranks, rank_count, job->world_size, &wrong) != 0)
         return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, rank_count);
-    int result = 0;
-    for (uint32_t i = 0; i < rank_count && result == 0; i++) {
-        if (ranks[i] >= job->world_size || seen[ranks[i]])
-            result = error_set(error, ERR_INVALID, "rank %" PRIu32 " is not of the job, or twice",
-                               ranks[i]);
-        else
-            seen[ranks[i]] = true;
-    }
-    free(seen);
-    return result;
+    return wrong == rank_count
+               ? 0
+               : error_set(error, ERR_INVALID, "rank %" PRIu32 " is not of the job, or twice",
+                           ranks[wrong]);
 }
 
 static int group_fill_nodes(struct exchange_group *group, const uint32_t *ranks,
@@ -323,7 +327,7 @@ static void group_drop_idle(struct exchange_group *group)
     collectives_drop_idle(group);
 }
 
-static void group_free(struct exchange_group *group)
+static void exchange_group_free(struct exchange_group *group)
 {
     group_unmark_dirty(group);
     group_drop(group);
@@ -500,7 +504,7 @@ void exchange_job_settle(struct exchange_job *job)
         bool quiet = group->pending == 0;
         if (group->closing && quiet) {
             *link = group->next;
-            group_free(group);
+            exchange_group_free(group);
             continue;
         }
         if (group->failed && quiet) {

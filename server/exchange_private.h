@@ -303,6 +303,8 @@ void group_mark_dirty(struct exchange_group *group);
 uint32_t group_local_index(const struct exchange_group *group, uint32_t job_rank);
 uint32_t group_node_index(const struct exchange_group *group, uint32_t node);
 uint32_t group_owner_index(const struct exchange_group *group, uint32_t node);
+/* The job rank's rank in the group, or NO_INDEX. */
+uint32_t group_place(const struct exchange_group *group, uint32_t job_rank);
 uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank);
 
 /* collective.c */

@@ -71,21 +71,25 @@ bool group_close_rank(struct group *group, uint32_t rank)
     return group->closed_count == group->count;
 }
 
-bool group_ranks_valid(const uint32_t *ranks, uint32_t count, uint32_t world_size)
+int group_find_wrong_rank(const uint32_t *ranks, uint32_t count, uint32_t world_size,
+                          uint32_t *wrong)
 {
-    if (count == 0 || count > world_size)
-        return false;
     bool *seen = calloc(world_size, sizeof(*seen));
     if (!seen)
-        return false;
-    bool valid = true;
-    for (uint32_t i = 0; i < count && valid; i++) {
-        valid = ranks[i] < world_size && !seen[ranks[i]];
-        if (valid)
-            seen[ranks[i]] = true;
-    }
+        return ERR_MEMORY;
+    uint32_t i = 0;
+    for (; i < count && ranks[i] < world_size && !seen[ranks[i]]; i++)
+        seen[ranks[i]] = true;
     free(seen);
-    return valid;
+    *wrong = i;
+    return 0;
+}
+
+bool group_ranks_valid(const uint32_t *ranks, uint32_t count, uint32_t world_size)
+{
+    uint32_t wrong;
+    return count > 0 && count <= world_size &&
+           group_find_wrong_rank(ranks, count, world_size, &wrong) == 0 && wrong == count;
 }
 
 bool group_ranks_equal(const uint32_t *a, uint32_t a_count, const uint32_t *b, uint32_t b_count)

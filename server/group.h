@@ -33,6 +33,10 @@ int64_t group_position(const struct group *group, uint32_t rank);
 /* The rank is done with the group. True when all are, then. */
 bool group_close_rank(struct group *group, uint32_t rank);
 
+/* *wrong: the place of the first that is not below world_size or stands before, too; count: there
+ * is none. Returns 0 or ERR_MEMORY. */
+int group_find_wrong_rank(const uint32_t *ranks, uint32_t count, uint32_t world_size,
+                          uint32_t *wrong);
 /* Whether a list is one of distinct ranks below world_size, at least one. */
 bool group_ranks_valid(const uint32_t *ranks, uint32_t count, uint32_t world_size);
 bool group_ranks_equal(const uint32_t *a, uint32_t a_count, const uint32_t *b, uint32_t b_count);

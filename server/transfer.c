@@ -156,19 +156,6 @@ void transfers_issue(struct exchange_group *group)
     }
 }
 
-/* The job rank's place in the group, or NO_INDEX. In the group of all ranks it is the rank itself:
- * all of a job leave one after another, and each is to be found at once. */
-static uint32_t group_place(const struct exchange_group *group, uint32_t job_rank)
-{
-    if (job_rank < group->size && group->ranks[job_rank] == job_rank)
-        return job_rank;
-    for (uint32_t rank = 0; rank < group->size; rank++) {
-        if (group->ranks[rank] == job_rank)
-            return rank;
-    }
-    return NO_INDEX;
-}
-
 void transfers_rank_left(struct exchange_group *group, uint32_t job_rank)
 {
     uint32_t rank = group_place(group, job_rank);
