@@ -270,43 +270,49 @@ static uint32_t sends_to(const struct fixture *fixture, uint32_t node)
     return count;
 }
 
+/* A rank on each of three nodes, of which node 1 is the server. window 0: the fixture's. */
+static struct fixture *one_on_each(uint32_t window)
+{
+    struct fixture_options options = {
+        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}, .window = window};
+    return fixture_create(&options);
+}
+
+/* A node asks for a chunk of rank 0's part, which is of so many chunks. */
+static int ask_for(struct fixture *fixture, uint32_t node, uint32_t chunk, uint32_t chunks)
+{
+    struct wire_header header =
+        block_header(node, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
+    header.ask.count = (uint64_t)chunks * FIXTURE_CHUNK;
+    header.chunk = chunk;
+    return block_message(fixture, &header, node, false, 0);
+}
+
 /* Nodes do not wait for each other where one rank's data is here, but in chunk 0, in which one that
  * disagrees about the part would be found. */
 START_TEST(who_has_asked_is_answered_at_once)
 {
-    struct fixture_options options = {
-        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}};
-    struct fixture *fixture = fixture_create(&options);
-    uint64_t count = 2ull * FIXTURE_CHUNK;
-    struct wire_header header = block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
-    header.ask.count = count;
-    header.chunk = 1; /* one node asks before the data is here */
-    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    struct fixture *fixture = one_on_each(0);
+    ck_assert_int_eq(ask_for(fixture, 1, 1, 2), 0); /* one node asks before the data is here */
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
     fixture_all_sent(fixture); /* the collective itself */
-    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, count);
+    submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, 2ull * FIXTURE_CHUNK);
     ck_assert_uint_eq(fixture->send_count, 1);
     struct wire_header sent = fixture_sending(fixture, 0);
     ck_assert(sent.type == WIRE_RESULT && sent.chunk == 1 && sends_to(fixture, 1) == 1);
     ck_assert_uint_eq(sent.payload_bytes, FIXTURE_CHUNK * sizeof(float));
     /* It is heard once all the same, also when its answer is on its way, or gone. */
-    fixture_expect_error(fixture, block_message(fixture, &header, 1, false, 0), ERR_PROTOCOL,
-                         "a second contribution");
+    fixture_expect_error(fixture, ask_for(fixture, 1, 1, 2), ERR_PROTOCOL, "a second contribution");
     fixture_all_sent(fixture);
 
-    header.token = fixture_receive_token(2); /* chunk 0 is for both, or for none */
-    header.chunk = 0;
-    ck_assert_int_eq(block_message(fixture, &header, 2, false, 0), 0);
+    ck_assert_int_eq(ask_for(fixture, 2, 0, 2), 0); /* chunk 0 is for both, or for none */
     ck_assert_uint_eq(fixture->send_count, 0);
-    header.token = fixture_receive_token(1);
-    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    ck_assert_int_eq(ask_for(fixture, 1, 0, 2), 0);
     ck_assert_uint_eq(fixture->send_count, 2);
     fixture_all_sent(fixture);
     ck_assert(!fixture_completed(fixture, 0, 1));
 
-    header.token = fixture_receive_token(2);
-    header.chunk = 1;
-    ck_assert_int_eq(block_message(fixture, &header, 2, false, 0), 0);
+    ck_assert_int_eq(ask_for(fixture, 2, 1, 2), 0);
     ck_assert(fixture->send_count == 1 && sends_to(fixture, 2) == 1);
     ck_assert(!fixture_completed(fixture, 0, 1)); /* its memory is being sent from */
     fixture_all_sent(fixture);
@@ -318,19 +324,15 @@ END_TEST
 /* An answer gives its place in the window back, whoever else has not asked. */
 START_TEST(who_is_answered_may_ask_on)
 {
-    struct fixture_options options = {
-        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}, .window = 3};
-    struct fixture *fixture = fixture_create(&options);
+    struct fixture *fixture = one_on_each(3);
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
     fixture_all_sent(fixture);
     struct wire_header header = block_header(1, WIRE_RESULT, 0, COLLECTIVE_ALL_GATHER, 0, 0);
     header.ask.count = 0;
     ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, 5ull * FIXTURE_CHUNK);
-    header = block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
-    header.ask.count = 5ull * FIXTURE_CHUNK;
-    for (header.chunk = 0; header.chunk < 5; header.chunk++)
-        EXPECT_MSG(block_message(fixture, &header, 1, false, 0) == 0, "%s", fixture->error.text);
+    for (uint32_t chunk = 0; chunk < 5; chunk++)
+        EXPECT_MSG(ask_for(fixture, 1, chunk, 5) == 0, "%s", fixture->error.text);
     ck_assert_uint_eq(sends_to(fixture, 1), 2); /* of chunks 1 and 2; 3 and 4 are not here yet */
     fixture_all_sent(fixture);
     fixture_destroy(fixture);
@@ -341,20 +343,13 @@ END_TEST
  */
 START_TEST(who_disagrees_after_an_answer_is_named)
 {
-    struct fixture_options options = {
-        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}};
-    struct fixture *fixture = fixture_create(&options);
+    struct fixture *fixture = one_on_each(0);
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
     fixture_all_sent(fixture);
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, 2ull * FIXTURE_CHUNK);
-    struct wire_header header = block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
-    header.ask.count = 2ull * FIXTURE_CHUNK;
-    header.chunk = 1;
-    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    ck_assert_int_eq(ask_for(fixture, 1, 1, 2), 0);
     ck_assert_uint_eq(fixture->send_count, 1);
-    header.token = fixture_receive_token(2);
-    header.ask.count = 3ull * FIXTURE_CHUNK;
-    ck_assert_int_eq(block_message(fixture, &header, 2, false, 0), 0);
+    ck_assert_int_eq(ask_for(fixture, 2, 1, 3), 0);
     ck_assert(fixture->send_count == 3 && sends_to(fixture, 1) == 2 && sends_to(fixture, 2) == 1);
     ck_assert_uint_eq(fixture_sending(fixture, 2).type, WIRE_ERROR);
     fixture_expect_failure(fixture, ERR_MISMATCH, "node c differs from node a in chunk 1");
@@ -366,16 +361,11 @@ END_TEST
 
 START_TEST(a_group_that_fails_waits_for_what_was_answered_early)
 {
-    struct fixture_options options = {
-        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}};
-    struct fixture *fixture = fixture_create(&options);
+    struct fixture *fixture = one_on_each(0);
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 1, 2ull * FIXTURE_CHUNK);
     fixture_all_sent(fixture);
-    struct wire_header header = block_header(1, WIRE_CONTRIBUTION, 0, COLLECTIVE_ALL_GATHER, 0, 1);
-    header.ask.count = 2ull * FIXTURE_CHUNK;
-    header.chunk = 1;
-    ck_assert_int_eq(block_message(fixture, &header, 1, false, 0), 0);
+    ck_assert_int_eq(ask_for(fixture, 1, 1, 2), 0);
     ck_assert_uint_eq(fixture->send_count, 1);
     exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
     struct exchange_totals totals;
@@ -404,9 +394,7 @@ static struct fixture *two_and_two(uint32_t self, uint32_t window)
 
 START_TEST(each_owner_has_a_window_of_its_own)
 {
-    struct fixture_options options = {
-        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {0, 1}, .window = 3};
-    struct fixture *fixture = fixture_create(&options);
+    struct fixture *fixture = one_on_each(3);
     submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, 0, 0);
     for (uint32_t block = 1; block <= 3; block++)
         submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, block, 20ull * FIXTURE_CHUNK);
