@@ -41,8 +41,8 @@ struct peer {
 /* Somebody wants to connect. */
 struct request {
     struct fi_info *info; /* owned */
-    uint8_t data[TRANSPORT_TOKEN_BYTES];
-    size_t bytes; /* of data */
+    uint8_t token[TRANSPORT_TOKEN_BYTES];
+    bool is_whole; /* the token */
 };
 
 struct connected {
@@ -336,15 +336,13 @@ static int connected_connect(struct transport *transport, uint32_t number, const
 }
 
 /* The peer that expects this token, found in a time that does not depend on the token. */
-static struct peer *token_match(struct connected *c, const uint8_t *data, size_t bytes)
+static struct peer *token_match(struct connected *c, const struct request *request)
 {
-    uint8_t offered[TRANSPORT_TOKEN_BYTES] = {0};
-    memcpy(offered, data, bytes < sizeof(offered) ? bytes : sizeof(offered));
     struct peer *found = NULL;
     for (uint32_t i = 0; i < c->fabric.peers; i++) {
-        volatile uint8_t difference = bytes < sizeof(offered);
-        for (size_t j = 0; j < sizeof(offered); j++)
-            difference |= offered[j] ^ c->peers[i].token[j];
+        volatile uint8_t difference = !request->is_whole;
+        for (size_t j = 0; j < sizeof(request->token); j++)
+            difference |= request->token[j] ^ c->peers[i].token[j];
         if (difference == 0 && c->peers[i].state == PEER_EXPECTING && !c->peers[i].failed)
             found = &c->peers[i];
     }
@@ -372,10 +370,10 @@ static void request_refuse(struct connected *c, struct fi_info *info)
     request_reject(c, info);
 }
 
-static void request_answer(struct connected *c, struct fi_info *info, const uint8_t *data,
-                           size_t bytes)
+static void request_answer(struct connected *c, const struct request *request)
 {
-    struct peer *peer = token_match(c, data, bytes);
+    struct fi_info *info = request->info;
+    struct peer *peer = token_match(c, request);
     if (!peer) {
         request_refuse(c, info);
         return;
@@ -403,9 +401,8 @@ static void request_answer(struct connected *c, struct fi_info *info, const uint
 static void requests_answer(struct connected *c)
 {
     for (uint32_t i = 0; i < c->request_count; i++) {
-        struct request *request = &c->requests[i];
-        request_answer(c, request->info, request->data, request->bytes);
-        fi_freeinfo(request->info);
+        request_answer(c, &c->requests[i]);
+        fi_freeinfo(c->requests[i].info);
     }
     c->request_count = 0;
 }
@@ -424,9 +421,8 @@ static void request_keep(struct connected *c, struct fi_info *info, const uint8_
 {
     assert(c->request_count < CONNECTION_EVENTS);
     struct request *request = &c->requests[c->request_count++];
-    request->info = info;
-    request->bytes = bytes < sizeof(request->data) ? bytes : sizeof(request->data);
-    memcpy(request->data, data, request->bytes);
+    *request = (struct request){.info = info, .is_whole = bytes >= sizeof(request->token)};
+    memcpy(request->token, data, request->is_whole ? sizeof(request->token) : bytes);
     log_debug(&c->fabric.log, "fabric: connection request");
 }
 
