@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
@@ -246,6 +248,28 @@ START_TEST(test_what_ranks_started_ends_with_them)
 }
 END_TEST
 
+START_TEST(test_what_was_killed_is_waited_for)
+{
+    struct process *process =
+        RUN("--nodes", "1", "-n", "2", "--grace", "2", "--", "sh", "-c",
+            "[ $RANK = 1 ] && exit 42; trap '' TERM; sleep 300 & echo own $!; wait");
+    pid_t pid = own_process(process);
+    /* Killed together with its rank, but gone later: when its tracer has looked. */
+    ck_assert_int_eq(ptrace(PTRACE_SEIZE, pid, NULL, NULL), 0);
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTERM);
+    siginfo_t info;
+    ck_assert_int_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    ck_assert_int_eq(info.si_status, SIGKILL);
+    ck_assert_int_eq(process_wait(process, 300), -1);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    end_with(process, 42);
+    ck_assert_int_eq(kill(pid, 0), -1);
+    process_free(process);
+}
+END_TEST
+
 static char process_state(pid_t pid)
 {
     char path[64], state = 0;
@@ -457,6 +481,7 @@ int main(void)
     tcase_add_test(tests, test_timeout_of_many);
     tcase_add_test(tests, test_signals_are_passed_on);
     tcase_add_test(tests, test_what_ranks_started_ends_with_them);
+    tcase_add_test(tests, test_what_was_killed_is_waited_for);
     tcase_add_test(tests, test_ranks_stop_and_go_on);
     tcase_add_test(tests, test_killed_launcher_leaves_no_process);
     tcase_add_test(tests, test_other_folders_stay);

@@ -15,6 +15,9 @@
 #include "common/clock.h"
 #include "worker/programs/output.h"
 
+/* For the kernel to end what was killed, which it does at once unless that waits for a device. */
+#define KILLED_WAIT_NS (5 * NS_PER_S)
+
 int child_exit_code(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -266,7 +269,7 @@ static void end_step(struct supervisor *supervisor)
     kind_signal(supervisor, CHILD_WORKER, supervisor->terminated ? SIGKILL : SIGTERM);
     supervisor->killed = supervisor->terminated;
     supervisor->terminated = true;
-    supervisor->step_ns = now + supervisor->grace_ns;
+    supervisor->step_ns = now + (supervisor->killed ? KILLED_WAIT_NS : supervisor->grace_ns);
 }
 
 int supervisor_wait_ms(uint64_t now_ns, uint64_t due_ns)
@@ -309,7 +312,7 @@ static void events_wait(struct supervisor *supervisor, int timeout_ms)
 /* The ranks of a failed run have ended: whether to wait for what they have left behind. */
 static bool leftovers_wait(struct supervisor *supervisor)
 {
-    if (!supervisor->ending || supervisor->killed)
+    if (!supervisor->ending || (supervisor->killed && clock_now_ns() >= supervisor->step_ns))
         return false;
     for (uint32_t i = 0; i < supervisor->count; i++) {
         const struct child *child = &supervisor->children[i];
