@@ -84,13 +84,23 @@ void fake_exchange_attach(struct fake_exchange *exchange, uint32_t rank, const s
     exchange->attached[rank] = true;
 }
 
+static void forget_place(struct fake_exchange *exchange, uint32_t group, uint32_t place)
+{
+    struct collective *collective, *next;
+    DL_FOREACH_SAFE(exchange->collectives, collective, next)
+    {
+        if (collective->group == group && collective->asked[place].type)
+            free_collective(exchange, collective);
+    }
+}
+
 void fake_exchange_detach(struct fake_exchange *exchange, uint32_t rank)
 {
     exchange->attached[rank] = false;
     for (unsigned i = 0; i < FAKE_GROUPS_MAX; i++)
         for (uint32_t j = 0; j < exchange->groups[i].rank_count; j++)
             if (exchange->groups[i].ranks[j] == rank)
-                exchange->groups[i].failed = true;
+                forget_place(exchange, i, j);
 }
 
 void fake_exchange_open_group(struct fake_exchange *exchange, uint32_t number,

@@ -96,6 +96,32 @@ START_TEST(data_is_copied_out_in_pieces)
 }
 END_TEST
 
+/* A rank that has nothing left to do may leave before the others are done. */
+START_TEST(others_go_on_without_a_rank_that_has_left)
+{
+    struct progress_fixture fixture;
+    ranks_open(&fixture, 3, 2, 6);
+    ranks_group(&fixture, 0, 1);
+    uint64_t in = ranks_memory(&fixture.workers[0], 8);
+    uint64_t out = ranks_memory(&fixture.workers[1], 8);
+    *memory_at(&fixture.workers[0], in) = 77;
+    struct transfer it = {.from = 0, .to = 1, .count = 1}, lost = {.from = 2, .to = 1, .count = 1};
+    started(&fixture, &it, 1, out, NULL);
+    started(&fixture, &lost, 2, ranks_memory(&fixture.workers[2], 8), NULL);
+    ranks_run(&fixture);
+    fake_exchange_detach(fixture.exchange, 2);
+    started(&fixture, &it, 0, in, NULL);
+    ranks_run(&fixture);
+    ck_assert_uint_eq(ranks_free_completed(&fixture.workers[0], 0), 1);
+    ck_assert_uint_eq(ranks_free_completed(&fixture.workers[1], 0), 1);
+    ck_assert_int_eq(*memory_at(&fixture.workers[1], out), 77);
+    struct error error = {.code = ERR_LOST};
+    progress_fail(&fixture.workers[2].progress, &error, 1);
+    ck_assert_uint_eq(ranks_free_completed(&fixture.workers[2], ERR_LOST), 1);
+    ranks_close(&fixture);
+}
+END_TEST
+
 /* Every rank sends to every other with two tags, and starts all of it in an order of its own, among
  * collectives. */
 START_TEST(any_order_among_collectives)
@@ -422,6 +448,7 @@ int main(void)
     TCase *tests = tcase_create("transfers");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, data_is_copied_out_in_pieces, 0, 2);
+    tcase_add_test(tests, others_go_on_without_a_rank_that_has_left);
     tcase_add_loop_test(tests, any_order_among_collectives, 0, 12);
     tcase_add_test(tests, sends_receives_and_collectives_do_not_share_credits);
     tcase_add_loop_test(tests, what_is_under_way_fails, 0, 2);
