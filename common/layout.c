@@ -7,9 +7,12 @@
 /* Borders lie on multiples of this many bytes, so that chunks of an aligned buffer are aligned. */
 #define UNIT_BYTES 64u
 #define MAX_BUFFER_BYTES (1ull << 62)
-/* Fewer pieces than this leave links idle while the pipeline fills and empties, for about one piece
- * at each end; smaller ones cost more in messages than they gain. */
-#define ENOUGH_PIECES 128u
+/* Fewer pieces leave links idle while the pipeline fills and empties, for about one piece of every
+ * shard, and fill the queue of a server's link with what the nodes have under way to it; smaller
+ * ones cost more in messages than they gain. */
+#define ENOUGH_PIECES_PER_SERVER 64u
+#define LEAST_ENOUGH_PIECES 128u
+#define MOST_ENOUGH_PIECES 256u
 #define LEAST_PIECE_BYTES (64u << 10)
 
 struct layout_rule layout_rule_single(const struct layout_rule *rule, bool beside_others)
@@ -103,13 +106,23 @@ static uint64_t largest_shard_units(const struct layout *layout)
     return largest;
 }
 
+static uint64_t enough_pieces(uint32_t servers)
+{
+    uint32_t pieces = servers * ENOUGH_PIECES_PER_SERVER;
+    if (pieces < LEAST_ENOUGH_PIECES)
+        return LEAST_ENOUGH_PIECES;
+    return pieces < MOST_ENOUGH_PIECES ? pieces : MOST_ENOUGH_PIECES;
+}
+
 /* How many chunks the largest shard is cut into, and with it every shard. With one server, or
  * alone, the largest chunks are the cheapest. */
 static uint64_t shard_pieces(const struct layout_rule *rule, uint64_t units)
 {
     uint64_t pieces = divide_up(units, rule->chunk_bytes / UNIT_BYTES);
     uint64_t finest = divide_up(units, LEAST_PIECE_BYTES / UNIT_BYTES);
-    uint64_t enough = finest < ENOUGH_PIECES ? finest : ENOUGH_PIECES;
+    uint64_t enough = enough_pieces(rule->servers);
+    if (finest < enough)
+        enough = finest;
     if ((rule->servers > 1 || rule->fine) && pieces < enough)
         pieces = enough;
     return pieces < 1 ? 1 : pieces;

@@ -3,11 +3,11 @@
  * Pure arithmetic, the same on every worker and daemon. A buffer of `count` elements is cut into
  * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
  * same number of chunks (so that all shards progress together), none larger than chunk_bytes. With
- * several servers there are 128 of them, smaller then, or as many as have 64 KiB in the largest
- * shard; so there are of a part that goes to one place beside others that go elsewhere.
- * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
- * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.
- * A buffer smaller than shards * least_shard_bytes goes to fewer servers, the first being
+ * several servers there are 64 for each of these, but 128 to 256, smaller then, or as many as have
+ * 64 KiB in the largest shard; 128 of a part that goes to one place beside others that go
+ * elsewhere. Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard
+ * c % shards. Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny
+ * buffer. A buffer smaller than shards * least_shard_bytes goes to fewer servers, the first being
  * (sequence % servers), so that small buffers take turns. Chunk 0 therefore always belongs to
  * server (sequence % servers), whatever the ranks asked for: disagreements meet there.
  */

@@ -158,11 +158,10 @@ START_TEST(test_shards_are_cut_fine_enough)
         uint64_t bytes;
         uint32_t pieces;
     } cases[] = {
-        {4, 4 * 65536, 1},      {4, 4 * 65536 + 4 * 64, 2},
-        {4, 4ull << 20, 16},    {4, 16ull << 20, 64},
-        {4, 32ull << 20, 128},  {4, 80ull << 20, 128},
-        {4, 128ull << 20, 128}, {4, (128ull << 20) + 64, 129},
-        {4, 256ull << 20, 256}, {2, 128 * 131072, 128},
+        {4, 4 * 65536, 1},      {4, 4 * 65536 + 4 * 64, 2},    {4, 4ull << 20, 16},
+        {4, 16ull << 20, 64},   {4, 32ull << 20, 128},         {4, 64ull << 20, 256},
+        {4, 256ull << 20, 256}, {4, (256ull << 20) + 64, 257}, {3, 60ull << 20, 192},
+        {3, 144ull << 20, 192}, {2, 128 * 131072, 128},        {2, 64ull << 20, 128},
         {1, 4 * 65536, 1},      {1, 4ull << 20, 16},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -220,8 +219,8 @@ START_TEST(test_largest_shard_decides_how_fine)
     uint32_t weights[3] = {1, 1, 6};
     struct layout_rule rule = {3, weights, 256 << 10, 64, false, false};
     struct layout layout;
-    ck_assert_int_eq(layout_init(&layout, &rule, 2, 16ull << 20, 1), 0);
-    ck_assert_uint_eq(layout.pieces, 128);
+    ck_assert_int_eq(layout_init(&layout, &rule, 2, 24ull << 20, 1), 0);
+    ck_assert_uint_eq(layout.pieces, 192);
     ck_assert_uint_eq(layout.largest_bytes, 6 * 16384);
     ck_assert_uint_eq(layout_chunk(&layout, 0).server, 2);
     ck_assert_uint_eq(layout_chunk(&layout, 0).count, 6 * 16384);
