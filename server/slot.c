@@ -200,7 +200,10 @@ static void slot_send_results(struct slot *slot)
     }
     if (last)
         last->waits = 1; /* until all are sent: one for which there is no memory ends at once */
-    for (uint32_t i = 0; i < group->node_count; i++) {
+    /* Another node first for each server: chunks that are next to each other are different ones'.
+     */
+    for (uint32_t turn = 0; turn < group->node_count; turn++) {
+        uint32_t i = (slot->chunk + turn) % group->node_count;
         if (i == group->self_node || !slot->contributions[i].heard ||
             slot->contributions[i].answered || (last && last->node == group->nodes[i]))
             continue;
