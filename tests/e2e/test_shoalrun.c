@@ -1,11 +1,13 @@
 /* shoalrun: ranks, daemons, signals, exit codes, and that nothing is left behind. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -251,11 +253,15 @@ END_TEST
 START_TEST(test_what_was_killed_is_waited_for)
 {
     struct process *process =
-        RUN("--nodes", "1", "-n", "2", "--grace", "2", "--", "sh", "-c",
-            "[ $RANK = 1 ] && exit 42; trap '' TERM; sleep 300 & echo own $!; wait");
+        RUN("--nodes", "1", "-n", "2", "--grace", "1", "--", "sh", "-c",
+            "if [ $RANK = 1 ]; then until [ -e $TMPDIR/.traced ]; do sleep 0.01; done; exit 42; fi;"
+            "trap '' TERM; sleep 300 & echo own $!; wait");
     pid_t pid = own_process(process);
     /* Killed together with its rank, but gone later: when its tracer has looked. */
     ck_assert_int_eq(ptrace(PTRACE_SEIZE, pid, NULL, NULL), 0);
+    char path[256];
+    snprintf(path, sizeof(path), "%.200s/.traced", temporary);
+    ck_assert_int_eq(close(creat(path, 0600)), 0);
     int status;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTERM);
@@ -266,6 +272,27 @@ START_TEST(test_what_was_killed_is_waited_for)
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     end_with(process, 42);
     ck_assert_int_eq(kill(pid, 0), -1);
+    process_free(process);
+}
+END_TEST
+
+static int64_t children_cpu_ms(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_CHILDREN, &usage);
+    return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000 +
+           (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1000;
+}
+
+/* The time allowed passes between SIGTERM and SIGKILL, 2 s before the latter. */
+START_TEST(test_no_spinning_while_ranks_are_ended)
+{
+    int64_t before_ms = children_cpu_ms();
+    struct process *process =
+        RUN("--nodes", "1", "-n", "2", "--grace", "3", "--timeout", "4", "--", "sh", "-c",
+            "[ $RANK = 1 ] && exit 42; trap '' TERM; sleep 300 & wait");
+    end_with(process, 42);
+    ck_assert_int_lt(children_cpu_ms() - before_ms, 1500);
     process_free(process);
 }
 END_TEST
@@ -482,6 +509,7 @@ int main(void)
     tcase_add_test(tests, test_signals_are_passed_on);
     tcase_add_test(tests, test_what_ranks_started_ends_with_them);
     tcase_add_test(tests, test_what_was_killed_is_waited_for);
+    tcase_add_test(tests, test_no_spinning_while_ranks_are_ended);
     tcase_add_test(tests, test_ranks_stop_and_go_on);
     tcase_add_test(tests, test_killed_launcher_leaves_no_process);
     tcase_add_test(tests, test_other_folders_stay);

@@ -283,7 +283,8 @@ int supervisor_wait_ms(uint64_t now_ns, uint64_t due_ns)
 static int step_wait_ms(const struct supervisor *supervisor)
 {
     uint64_t due = supervisor->ending ? supervisor->step_ns : 0;
-    if (supervisor->timeout_ns && (!due || supervisor->timeout_ns < due))
+    bool timed = supervisor->timeout_ns && !supervisor->terminated;
+    if (timed && (!due || supervisor->timeout_ns < due))
         due = supervisor->timeout_ns;
     if (!due)
         return -1;
