@@ -22,6 +22,7 @@ struct collective {
     struct layout_rule block_rule;
     uint8_t *done; /* [chunk] */
     uint32_t done_count;
+    bool lost; /* one that has asked is gone */
     struct collective *prev, *next;
 };
 
@@ -84,23 +85,16 @@ void fake_exchange_attach(struct fake_exchange *exchange, uint32_t rank, const s
     exchange->attached[rank] = true;
 }
 
-static void forget_place(struct fake_exchange *exchange, uint32_t group, uint32_t place)
-{
-    struct collective *collective, *next;
-    DL_FOREACH_SAFE(exchange->collectives, collective, next)
-    {
-        if (collective->group == group && collective->asked[place].type)
-            free_collective(exchange, collective);
-    }
-}
-
 void fake_exchange_detach(struct fake_exchange *exchange, uint32_t rank)
 {
+    struct collective *collective;
     exchange->attached[rank] = false;
-    for (unsigned i = 0; i < FAKE_GROUPS_MAX; i++)
-        for (uint32_t j = 0; j < exchange->groups[i].rank_count; j++)
-            if (exchange->groups[i].ranks[j] == rank)
-                forget_place(exchange, i, j);
+    DL_FOREACH(exchange->collectives, collective)
+    {
+        const struct group *group = &exchange->groups[collective->group];
+        for (uint32_t i = 0; i < group->rank_count; i++)
+            collective->lost |= group->ranks[i] == rank && collective->asked[i].type;
+    }
 }
 
 void fake_exchange_open_group(struct fake_exchange *exchange, uint32_t number,
@@ -289,7 +283,7 @@ static bool chunk_ready(const struct group *group, const struct collective *coll
         if ((asked->flags & ARENA_FLAG_STAGED) && !collective->offsets[i][c])
             return false;
     }
-    return !collective->done[c];
+    return !collective->lost && !collective->done[c];
 }
 
 static void reduce_chunk(struct fake_exchange *exchange, const struct group *group,
