@@ -42,7 +42,7 @@ struct peer {
 struct request {
     struct fi_info *info; /* owned */
     uint8_t token[TRANSPORT_TOKEN_BYTES];
-    bool is_whole; /* the token */
+    bool token_is_whole;
 };
 
 struct connected {
@@ -340,7 +340,7 @@ static struct peer *token_match(struct connected *c, const struct request *reque
 {
     struct peer *found = NULL;
     for (uint32_t i = 0; i < c->fabric.peers; i++) {
-        volatile uint8_t difference = !request->is_whole;
+        volatile uint8_t difference = !request->token_is_whole;
         for (size_t j = 0; j < sizeof(request->token); j++)
             difference |= request->token[j] ^ c->peers[i].token[j];
         if (difference == 0 && c->peers[i].state == PEER_EXPECTING && !c->peers[i].failed)
@@ -421,8 +421,8 @@ static void request_keep(struct connected *c, struct fi_info *info, const uint8_
 {
     assert(c->request_count < CONNECTION_EVENTS);
     struct request *request = &c->requests[c->request_count++];
-    *request = (struct request){.info = info, .is_whole = bytes >= sizeof(request->token)};
-    memcpy(request->token, data, request->is_whole ? sizeof(request->token) : bytes);
+    *request = (struct request){.info = info, .token_is_whole = bytes >= sizeof(request->token)};
+    memcpy(request->token, data, request->token_is_whole ? sizeof(request->token) : bytes);
     log_debug(&c->fabric.log, "fabric: connection request");
 }
 
