@@ -3,11 +3,14 @@
  * Pure arithmetic, the same on every worker and daemon. A buffer of `count` elements is cut into
  * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
  * same number of chunks (so that all shards progress together), none larger than chunk_bytes. With
- * several servers there are 64 for each of these, but 128 to 256, smaller then, or as many as have
- * 64 KiB in the largest shard; 128 of a part that goes to one place beside others that go
- * elsewhere. Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard
- * c % shards. Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny
- * buffer. A buffer smaller than shards * least_shard_bytes goes to fewer servers, the first being
+ * several servers that number is 64 for each of them or more, but 128 at the least and 256 at the
+ * most for this, and none is smaller than 64 KiB for it; a part that goes to one place beside
+ * others that go elsewhere is cut as with two servers.
+ *
+ * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
+ * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.
+ *
+ * A buffer smaller than shards * least_shard_bytes goes to fewer servers, the first being
  * (sequence % servers), so that small buffers take turns. Chunk 0 therefore always belongs to
  * server (sequence % servers), whatever the ranks asked for: disagreements meet there.
  */
@@ -30,7 +33,7 @@ struct layout_rule {
     uint32_t chunk_bytes;       /* most bytes of a chunk, a multiple of 64 */
     uint32_t least_shard_bytes; /* fewest bytes worth a server of their own */
     bool equal_weights;         /* layout_weights_equal; false: looked at for every layout */
-    bool fine;                  /* cut for one server as for several: layout_rule_single */
+    bool fine;                  /* one server, but cut as for two: layout_rule_single */
 };
 
 /* The cut of one buffer. */

@@ -193,40 +193,42 @@ static bool group_issue_one(struct exchange_group *group, uint32_t owner)
     return outlet && outlet_issue(outlet);
 }
 
-/* The owners in the order in which this node serves them: the servers, then the others, from a
- * place of its own in each. If all nodes began with the same one, their chunks would queue at its
- * link. */
-static uint32_t group_owner_in_turn(const struct exchange_group *group, uint32_t turn)
-{
-    bool is_server = turn < group->rule.servers;
-    uint32_t first = is_server ? 0 : group->rule.servers;
-    uint32_t count = is_server ? group->rule.servers : group->owner_count - group->rule.servers;
-    uint64_t begin = 0;
-    if (group->self_node != NO_INDEX)
-        begin = (uint64_t)group->self_node * count / group->node_count;
-    return first + (uint32_t)((begin + turn - first) % count);
-}
-
 /* One chunk of a shard: a sum waits for its slowest part, so all servers get some soon. Of blocks
- * all that have room, which costs less. Whether there were any. */
+ * all that have room, which costs less. Whether there may be more in another turn. */
 static bool group_issue_turn(struct exchange_group *group, uint32_t owner)
 {
-    bool issued = false, is_block = true;
-    while (is_block && !group->failed && group->queues[owner]) {
-        is_block = group->queues[owner]->collective->ask.block > 0;
+    while (!group->failed && group->queues[owner]) {
+        bool is_block = group->queues[owner]->collective->ask.block > 0;
         if (!group_issue_one(group, owner))
-            break;
-        issued = true;
+            return false;
+        if (!is_block)
+            return true;
     }
-    return issued;
+    return false;
 }
 
-static bool group_issue_round(struct exchange_group *group)
+/* A turn for each of some owners. Nodes begin at different ones, as far as there are enough: if all
+ * began with the same, their chunks would queue at its link. */
+static bool group_issue_round(struct exchange_group *group, uint32_t first, uint32_t count)
 {
-    bool issued = false;
-    for (uint32_t turn = 0; turn < group->owner_count && group->queued > 0; turn++)
-        issued |= group_issue_turn(group, group_owner_in_turn(group, turn));
-    return issued;
+    assert(group->self_node != NO_INDEX); /* others have nothing queued */
+    uint32_t begin = (uint32_t)((uint64_t)group->self_node * count / group->node_count);
+    bool more = false;
+    for (uint32_t turn = 0; turn < count && group->queued > 0; turn++) {
+        uint32_t place = begin + turn;
+        more |= group_issue_turn(group, first + (place < count ? place : place - count));
+    }
+    return more;
+}
+
+static void group_issue(struct exchange_group *group)
+{
+    uint32_t servers = group->rule.servers;
+    bool more = group->queued > 0; /* most often nothing is: this comes after every message */
+    while (more) {
+        more = group_issue_round(group, 0, servers);
+        more |= group_issue_round(group, servers, group->owner_count - servers);
+    }
 }
 
 /* The owner of chunk 0 hears of the oldest disagreement: there is no receive for more. */
@@ -280,9 +282,8 @@ void group_pump(struct exchange_group *group)
         group_check_left(group);
     if (!group->failed)
         group_report_disagreements(group);
-    /* Most often nothing is: this comes after every message. */
-    while (group->queued > 0 && !group->failed && group_issue_round(group))
-        ;
+    if (!group->failed)
+        group_issue(group);
     if (!group->failed)
         transfers_issue(group);
     if (group->failed)

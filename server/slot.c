@@ -200,8 +200,7 @@ static void slot_send_results(struct slot *slot)
     }
     if (last)
         last->waits = 1; /* until all are sent: one for which there is no memory ends at once */
-    /* Another node first for each server: chunks that are next to each other are different ones'.
-     */
+    /* Another node first for each chunk: several servers do not all begin with the same. */
     for (uint32_t turn = 0; turn < group->node_count; turn++) {
         uint32_t i = (slot->chunk + turn) % group->node_count;
         if (i == group->self_node || !slot->contributions[i].heard ||
@@ -356,7 +355,8 @@ static void slot_send_error(struct slot *slot, uint32_t node_index, const char *
     send_submit(exchange, send);
 }
 
-/* Which nodes do not go together, for a chunk that only a confused peer can make differ. */
+/* Which nodes do not go together in a chunk, where a confused peer may be the only one to differ.
+ */
 static size_t slot_name_nodes(const struct slot *slot, char *text, size_t bytes)
 {
     const struct exchange_group *group = slot->group;
@@ -404,8 +404,8 @@ static void slot_complete(struct slot *slot)
         agree &= !it->heard || (!it->disagrees && wire_ask_equal(&it->ask, &slot->ask));
     }
     if (!agree) {
-        /* Asks meet in chunk 0 first as a rule; but its owner may be another node, and a peer may
-         * have given it another ask than this chunk. */
+        /* Asks may meet in any chunk first: nodes begin with different owners, and a peer may have
+         * given another one another ask. */
         slot_report_disagreement(slot);
         return;
     }

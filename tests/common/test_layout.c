@@ -152,17 +152,20 @@ END_TEST
 /* Enough chunks for a pipeline, where several servers share the buffer and chunks stay worth it. */
 START_TEST(test_shards_are_cut_fine_enough)
 {
-    uint32_t weights[4] = {1, 1, 1, 1};
+    uint32_t weights[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     const struct {
         uint32_t servers;
         uint64_t bytes;
         uint32_t pieces;
     } cases[] = {
-        {4, 4 * 65536, 1},      {4, 4 * 65536 + 4 * 64, 2},    {4, 4ull << 20, 16},
-        {4, 16ull << 20, 64},   {4, 32ull << 20, 128},         {4, 64ull << 20, 256},
-        {4, 256ull << 20, 256}, {4, (256ull << 20) + 64, 257}, {3, 60ull << 20, 192},
-        {3, 144ull << 20, 192}, {2, 128 * 131072, 128},        {2, 64ull << 20, 128},
-        {1, 4 * 65536, 1},      {1, 4ull << 20, 16},
+        {4, 4 * 65536, 1},      {4, 4 * 65536 + 4 * 64, 2},
+        {4, 4ull << 20, 16},    {4, 16ull << 20, 64},
+        {4, 32ull << 20, 128},  {4, 64ull << 20, 256},
+        {4, 256ull << 20, 256}, {4, (256ull << 20) + 64, 257},
+        {8, 128ull << 20, 256}, {3, 60ull << 20, 192},
+        {3, 144ull << 20, 192}, {2, 128 * 131072, 128},
+        {2, 64ull << 20, 128},  {1, 4 * 65536, 1},
+        {1, 4ull << 20, 16},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, false, false};
@@ -176,7 +179,7 @@ START_TEST(test_shards_are_cut_fine_enough)
 END_TEST
 
 /* What goes to one of several servers crosses the same links. */
-START_TEST(test_a_block_is_cut_like_a_shard)
+START_TEST(test_a_block_is_cut_as_for_two_servers)
 {
     uint32_t weights[4] = {1, 1, 1, 1};
     const struct {
@@ -320,7 +323,7 @@ int main(void)
     tcase_add_test(cases, test_small_buffers_go_to_fewer_servers_in_turn);
     tcase_add_test(cases, test_weights_are_followed);
     tcase_add_test(cases, test_shards_are_cut_fine_enough);
-    tcase_add_test(cases, test_a_block_is_cut_like_a_shard);
+    tcase_add_test(cases, test_a_block_is_cut_as_for_two_servers);
     tcase_add_test(cases, test_small_chunks_stay_as_configured);
     tcase_add_test(cases, test_largest_shard_decides_how_fine);
     tcase_add_test(cases, test_equal_weights_cut_alike_whatever_their_value);
