@@ -200,7 +200,7 @@ static void slot_send_results(struct slot *slot)
     }
     if (last)
         last->waits = 1; /* until all are sent: one for which there is no memory ends at once */
-    /* Another node first for each chunk: several servers do not all begin with the same. */
+    /* Another node first than for the chunk before: servers do not all begin with the same. */
     for (uint32_t turn = 0; turn < group->node_count; turn++) {
         uint32_t i = (slot->chunk + turn) % group->node_count;
         if (i == group->self_node || !slot->contributions[i].heard ||
