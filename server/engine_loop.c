@@ -111,7 +111,7 @@ static bool engine_round(struct engine *engine)
     exchange_run(engine->exchange);
     engine_ring_workers(engine);
     engine_check_drained(engine);
-    return any;
+    return reducer_work(engine->reducer) || any; /* last: nothing that goes out waits for it */
 }
 
 /* Announce sleep everywhere; false when something came meanwhile, and then all is withdrawn. */
@@ -162,6 +162,7 @@ static void engine_sleep(struct engine *engine)
     if (!engine_prepare_sleep(engine))
         return;
     engine_wait(engine, engine_sleep_ns(engine));
+    reducer_rested(engine->reducer);
     reducer_cancel_sleep(engine->reducer);
     for (struct engine_worker *it = engine->workers; it; it = it->next)
         arena_daemon_cancel_sleep(&it->exchange.arena);

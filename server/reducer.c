@@ -1,5 +1,6 @@
 #include "server/reducer.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@
 /* Bytes of inputs and outputs up to which a task is done by the submitter: about the cost of waking
  * a thread. */
 #define REDUCER_INLINE_BYTES 32768
+/* And of the one that a rested submitter keeps: longer, messages would wait for it too long. */
+#define REDUCER_KEPT_BYTES (1u << 20)
 
 struct reduce_thread {
     struct reducer *reducer;
@@ -31,6 +34,8 @@ struct reducer {
     uint32_t thread_count;
     struct reduce_thread *threads;
     struct reduce_task *finished; /* done at once by the submitter */
+    struct reduce_task *kept;     /* for reducer_work */
+    bool rested;                  /* and has kept none since */
     struct reduce_task *backlog;  /* all rings full: oldest first */
     struct reduce_task **backlog_end;
     struct reduce_task stop;
@@ -123,6 +128,16 @@ static void reducer_do_now(struct reducer *reducer, struct reduce_task *task)
     reducer->finished = task;
 }
 
+bool reducer_work(struct reducer *reducer)
+{
+    struct reduce_task *task = reducer->kept;
+    if (!task)
+        return false;
+    reducer->kept = NULL;
+    reducer_do_now(reducer, task);
+    return true;
+}
+
 void reducer_finish(struct reducer *reducer)
 {
     for (uint32_t i = 0; i < reducer->thread_count; i++) {
@@ -135,6 +150,7 @@ void reducer_finish(struct reducer *reducer)
         pthread_join(thread->thread, NULL);
         thread->started = false;
     }
+    reducer_work(reducer);
     while (reducer->backlog) {
         struct reduce_task *task = reducer->backlog;
         reducer->backlog = task->next;
@@ -189,10 +205,21 @@ void reducer_submit(struct reducer *reducer, struct reduce_task *task)
         reducer_do_now(reducer, task);
         return;
     }
+    if (reducer->rested && bytes <= REDUCER_KEPT_BYTES) {
+        reducer->rested = false;
+        reducer->kept = task;
+        return;
+    }
     if (!reducer->backlog && reducer_hand_out(reducer, task))
         return;
     *reducer->backlog_end = task;
     reducer->backlog_end = &task->next;
+}
+
+void reducer_rested(struct reducer *reducer)
+{
+    assert(!reducer->kept);
+    reducer->rested = true;
 }
 
 static void reducer_flush_backlog(struct reducer *reducer)
@@ -228,7 +255,7 @@ struct reduce_task *reducer_take(struct reducer *reducer)
 
 bool reducer_prepare_sleep(struct reducer *reducer)
 {
-    if (reducer->finished)
+    if (reducer->finished || reducer->kept)
         return true;
     for (uint32_t i = 0; i < reducer->thread_count; i++) {
         if (ring_prepare_sleep(&reducer->threads[i].done)) {

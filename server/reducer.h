@@ -1,5 +1,7 @@
 /* The reduce threads. The engine gives tasks and takes them back done; small ones are done at once,
- * since a thread's wake-up costs more. One ring to and one from each thread; no locks. */
+ * since a thread's wake-up costs more. An engine that has just slept has the time for a larger one:
+ * it keeps one, and does it when all else is given away. One that never sleeps keeps none. One ring
+ * to and one from each thread; no locks. */
 #ifndef SERVER_REDUCER_H
 #define SERVER_REDUCER_H
 
@@ -25,6 +27,10 @@ void reducer_finish(struct reducer *reducer);
 void reducer_stop(struct reducer *reducer);
 
 void reducer_submit(struct reducer *reducer, struct reduce_task *task);
+/* The submitter has slept: one of the next tasks is kept for it. */
+void reducer_rested(struct reducer *reducer);
+/* Do the task that was kept; false: there is none. It is taken as the others are. */
+bool reducer_work(struct reducer *reducer);
 /* A finished task, or NULL. */
 struct reduce_task *reducer_take(struct reducer *reducer);
 

@@ -171,6 +171,73 @@ START_TEST(an_idle_thread_takes_the_next_task)
 }
 END_TEST
 
+/* The threads get what comes with it, and a submitter that has not slept again keeps no other. */
+START_TEST(a_rested_submitter_keeps_one_task)
+{
+    enum { WORKS = 3 };
+    static const struct reduce_kernels waiting = {.run[DTYPE_F32][REDUCE_SUM] = kernel_waits};
+    struct reducer *reducer = NULL;
+    int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    EXPECT(sem_init(&begun, 0, 0) == 0 && sem_init(&may_end, 0, 0) == 0);
+    EXPECT(reducer_start(&reducer, &waiting, 1, descriptor, NULL, NULL) == 0);
+    struct work works[WORKS];
+    reducer_rested(reducer);
+    for (uint32_t i = 0; i < WORKS; i++) {
+        work_init(&works[i], i, LARGE);
+        reducer_submit(reducer, &works[i].task);
+    }
+    ck_assert_msg(has_begun(), "the thread has nothing to do"); /* the second task */
+    ck_assert(reducer_prepare_sleep(reducer)); /* the first is not done: do not sleep */
+    for (uint32_t i = 0; i < WORKS; i++)
+        sem_post(&may_end);
+    ck_assert(reducer_work(reducer) && !reducer_work(reducer)); /* here, and once */
+    ck_assert_ptr_eq(reducer_take(reducer), &works[0].task);
+    struct work *second = take(reducer, descriptor), *third = take(reducer, descriptor);
+    ck_assert(second == &works[1] && third == &works[2]);
+    for (uint32_t i = 0; i < WORKS; i++)
+        free(works[i].data);
+    stop(reducer, descriptor);
+}
+END_TEST
+
+/* In so long a task's time much else would come. */
+START_TEST(a_rested_submitter_keeps_no_long_task)
+{
+    int descriptor;
+    struct reducer *reducer = start(1, &descriptor);
+    struct work works[2];
+    work_init(&works[0], 1, 6 * LARGE); /* 1.1 MiB */
+    work_init(&works[1], 2, LARGE);
+    reducer_rested(reducer);
+    for (int i = 0; i < 2; i++)
+        reducer_submit(reducer, &works[i].task);
+    ck_assert(reducer_work(reducer));
+    ck_assert_ptr_eq(reducer_take(reducer), &works[1].task);
+    works[1].taken++;
+    EXPECT(take(reducer, descriptor) == &works[0]);
+    for (int i = 0; i < 2; i++)
+        work_check(&works[i]);
+    stop(reducer, descriptor);
+}
+END_TEST
+
+/* Also a kept task is done when the threads are ended. */
+START_TEST(a_kept_task_is_done_at_the_end)
+{
+    int descriptor;
+    struct reducer *reducer = start(2, &descriptor);
+    struct work work;
+    work_init(&work, 1, LARGE);
+    reducer_rested(reducer);
+    reducer_submit(reducer, &work.task);
+    reducer_finish(reducer);
+    ck_assert_ptr_eq(reducer_take(reducer), &work.task);
+    work.taken++;
+    work_check(&work);
+    stop(reducer, descriptor);
+}
+END_TEST
+
 START_TEST(without_threads_the_submitter_does_it)
 {
     int descriptor;
@@ -365,6 +432,9 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, what_was_submitted_is_done_at_the_end, 0, 3);
     tcase_add_test(tests, an_idle_thread_takes_the_next_task);
+    tcase_add_test(tests, a_rested_submitter_keeps_one_task);
+    tcase_add_test(tests, a_rested_submitter_keeps_no_long_task);
+    tcase_add_test(tests, a_kept_task_is_done_at_the_end);
     tcase_add_test(tests, without_threads_the_submitter_does_it);
     tcase_add_test(tests, small_tasks_are_done_at_once);
     tcase_add_loop_test(tests, every_task_comes_back_once, 0, 4);
