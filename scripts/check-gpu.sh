@@ -68,12 +68,14 @@ torch_with_cuda() {
         2>/dev/null
 }
 losses() {
-    "$bin/shoalrun" --timeout 240 -n 2 -- "$python" "$package/examples/transformer_ddp.py" \
+    local example=$1
+    shift
+    "$bin/shoalrun" --timeout 240 -n 2 -- "$python" "$package/examples/$example.py" \
         --device cuda --steps 10 "$@" | grep -o '"losses".*'
 }
 same_losses() {
     local ours theirs
-    ours=$(losses "$@") && theirs=$(losses --backend gloo) &&
+    ours=$(losses "$@") && theirs=$(losses "$1" --backend gloo) &&
         "$python" - "$ours" "$theirs" <<'PYTHON'
 import json, sys
 ours, theirs = (json.loads("{" + text)["losses"] for text in sys.argv[1:])
@@ -101,8 +103,9 @@ dist.destroy_process_group()'
 }
 if torch_with_cuda; then
     check 'sends and receives of CUDA tensors' sends_and_receives
-    check "torch's DDP on CUDA tensors, as on gloo" same_losses
-    check "shoal's DDP on CUDA tensors, as on gloo" same_losses --zero-copy
+    check "digits in torch's DDP on CUDA tensors, as on gloo" same_losses digits_ddp
+    check "torch's DDP on CUDA tensors, as on gloo" same_losses transformer_ddp
+    check "shoal's DDP on CUDA tensors, as on gloo" same_losses transformer_ddp --zero-copy
 else
     printf 'SKIP check-gpu torch: %s has no torch with CUDA\n' "$python"
 fi

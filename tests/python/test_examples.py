@@ -29,11 +29,21 @@ class DataParallel(ExamplesCase):
     def test_transformer_hook(self):
         self.check("transformer_ddp.py", "--hook")
 
-    def test_a_device_that_an_example_does_not_train_on(self):
-        """It says so, and does not train elsewhere."""
-        finished = suite.run([sys.executable, suite.EXAMPLES / "digits_ddp.py", "--device", "cuda"])
+    def refused(self, script):
+        """What it says of a GPU where there is none; it does not train elsewhere."""
+        command = [sys.executable, suite.EXAMPLES / script, "--device", "cuda"]
+        finished = suite.run(command, CUDA_VISIBLE_DEVICES="")
         self.assertEqual(finished.returncode, 2, finished.stdout)
-        self.assertIn("argument --device: invalid choice: 'cuda'", finished.stdout)
+        return finished.stdout
+
+    def test_a_device_that_an_example_does_not_train_on(self):
+        said = self.refused("tensor_parallel.py")
+        self.assertIn("argument --device: invalid choice: 'cuda'", said)
+
+    def test_no_device(self):
+        for command in self.commands():
+            said = self.refused(*command)
+            self.assertRegex(said, "--device cuda: (torch finds no GPU|this torch is built without CUDA)")
 
 
 del ExamplesCase  # not a case by itself

@@ -31,7 +31,7 @@ def start(description, *, devices=("cpu",), **switches):
     for name, text in switches.items():
         parser.add_argument("--" + name.replace("_", "-"), action="store_true", help=text)
     options = parser.parse_args()
-    options.device = _device(options.device)
+    options.device = _device(options.device, parser)
     # Only this line and the name of the backend are shoal's.
     import shoal.torch  # noqa: F401
 
@@ -41,10 +41,14 @@ def start(description, *, devices=("cpu",), **switches):
     return options, dist.get_rank(), dist.get_world_size()
 
 
-def _device(name):
+def _device(name, parser):
     """Of a rank: with several GPUs each has its own, with fewer than ranks they share."""
     if name != "cuda":
         return torch.device(name)
+    if not torch.cuda.is_available():
+        built = torch.backends.cuda.is_built()
+        why = "torch finds no GPU" if built else "this torch is built without CUDA"
+        parser.error(f"--device cuda: {why}")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

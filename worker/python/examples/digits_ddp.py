@@ -1,6 +1,6 @@
 """A perceptron on hand-written digits, data-parallel with torch's DistributedDataParallel.
 
-    shoalrun -n 4 -- python3 digits_ddp.py
+    shoalrun -n 4 -- python3 digits_ddp.py [--device cuda]
     torchrun --nproc_per_node=4 digits_ddp.py
 """
 
@@ -17,12 +17,12 @@ def load():
 
 
 def main():
-    options, rank, size = common.start(__doc__.splitlines()[0])
-    pixels, digits = load()
+    options, rank, size = common.start(__doc__.splitlines()[0], devices=("cpu", "cuda"))
+    pixels, digits = (table.to(options.device) for table in load())
     model = DistributedDataParallel(
         torch.nn.Sequential(
             torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
-        )
+        ).to(options.device)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
