@@ -374,6 +374,7 @@ START_TEST(options_that_are_wrong_are_named)
          "--seed: '18446744073709551616' is not a whole number from 0 to 18446744073709551615"},
         {"--hidden 1,,2", "--hidden: '1,,2' is not a list of 1 to 7 widths from 1 to 8192"},
         {"--device tpu", "--device: 'tpu' is not cpu or cuda"},
+        {"--single --device cuda", "--device cuda: not with --single"},
         {"--hidden 1,", "--hidden: '1,' is not a list of 1 to 7 widths from 1 to 8192"},
         {"--hidden 8193", "--hidden: '8193' is not a list of 1 to 7 widths from 1 to 8192"},
         {"--hidden 1,2,3,4,5,6,7,8",

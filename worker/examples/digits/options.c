@@ -241,6 +241,10 @@ int options_parse(int argc, char **argv, struct options *options, char *error)
         snprintf(error, OPTIONS_ERROR_BYTES, "'%.64s': not an option", argv[optind]);
         return SHOAL_EINVALID;
     }
+    if (parsed.single && parsed.on_device) {
+        snprintf(error, OPTIONS_ERROR_BYTES, "--device cuda: not with --single");
+        return SHOAL_EINVALID;
+    }
     *options = parsed;
     return 0;
 }
