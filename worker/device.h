@@ -63,8 +63,7 @@ const char *device_address(const struct device *device);
 /* Whether streams can wait for words. */
 bool device_waits_for_words(const struct device *device);
 
-/* Pin memory of the process; once a device. ERR_MEMORY, ERR_SYSTEM: the text says how much was
- * asked for and, where it can be known, which limit was met. Unpinned by device_close. */
+/* Pin memory of the process; once a device. ERR_MEMORY, ERR_SYSTEM. Unpinned by device_close. */
 int device_pin(struct device *device, void *memory, uint64_t bytes, struct error *error);
 
 /* The device's own memory, and a stream, for programs without a framework. */

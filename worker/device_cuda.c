@@ -15,10 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
-
-#include "common/size_text.h"
 
 #if defined(CUDA_VERSION) && CUDA_VERSION < 12000
 #error "cuda.h of CUDA 12.0 or later is needed; CUDA_HOME= builds without"
@@ -371,24 +368,6 @@ bool device_waits_for_words(const struct device *device)
 
 /* --- memory -------------------------------------------------------------------------------- */
 
-/* Which limit the driver may have met; "" when none is known that this is over. */
-static void explain_limit(uint64_t bytes, char *text, size_t room)
-{
-    char size[SIZE_TEXT_BYTES];
-    struct rlimit limit;
-    uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES), page = (uint64_t)sysconf(_SC_PAGESIZE);
-    text[0] = '\0';
-    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        limit.rlim_cur < bytes) {
-        size_text_print(limit.rlim_cur, size, sizeof(size));
-        snprintf(text, room, "; the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l) is %s",
-                 size);
-    } else if (pages * page < bytes) {
-        size_text_print(pages * page, size, sizeof(size));
-        snprintf(text, room, "; the machine has %s of memory", size);
-    }
-}
-
 int device_pin(struct device *device, void *memory, uint64_t bytes, struct error *error)
 {
     assert(!device->pinned);
@@ -396,15 +375,8 @@ int device_pin(struct device *device, void *memory, uint64_t bytes, struct error
     if (code < 0)
         return code;
     code = CALL(device, error, cuMemHostRegister, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
-    if (code == 0) {
+    if (code == 0)
         device->pinned = memory;
-    } else {
-        char size[SIZE_TEXT_BYTES], limit[128];
-        size_text_print(bytes, size, sizeof(size));
-        explain_limit(bytes, limit, sizeof(limit));
-        struct error why = *error;
-        error_set(error, code, "cannot pin %s of the arena: %.700s%s", size, why.text, limit);
-    }
     return leave(device, code);
 }
 
@@ -485,10 +457,7 @@ void device_event_destroy(struct device *device, void *event)
 int device_event_record(struct device *device, void *event, void *stream, struct error *error)
 {
     int code = enter(device, error);
-    if (code < 0)
-        return code;
-    code = CALL(device, error, cuEventRecord, event, stream);
-    return leave(device, code);
+    return code < 0 ? code : leave(device, CALL(device, error, cuEventRecord, event, stream));
 }
 
 int device_event_done(struct device *device, void *event, struct error *error)
@@ -599,10 +568,9 @@ int device_zero_on(struct device *device, void *stream, void *memory, uint64_t b
 int device_follow_on(struct device *device, void *stream, void *event, struct error *error)
 {
     int code = enter(device, error);
-    if (code < 0)
-        return code;
-    code = CALL(device, error, cuStreamWaitEvent, stream, event, CU_EVENT_WAIT_DEFAULT);
-    return leave(device, code);
+    return code < 0 ? code
+                    : leave(device, CALL(device, error, cuStreamWaitEvent, stream, event,
+                                         CU_EVENT_WAIT_DEFAULT));
 }
 
 int device_finish_on(struct device *device, void *stream, struct error *error)

@@ -1,7 +1,11 @@
 /* The job's device, and streams. */
 #include <stddef.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "common/env.h"
+#include "common/size_text.h"
 #include "worker/device_place.h"
 #include "worker/device_queue.h"
 #include "worker/error_text.h"
@@ -84,16 +88,37 @@ static void end_opening(struct shoal_job *job, struct device_queue *queue)
     pthread_mutex_unlock(&job->lock);
 }
 
+/* Which limit the driver may have met; "" when none is known that this is over. */
+static void explain_limit(uint64_t bytes, char *text, size_t room)
+{
+    char size[SIZE_TEXT_BYTES];
+    struct rlimit limit;
+    uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES), page = (uint64_t)sysconf(_SC_PAGESIZE);
+    text[0] = '\0';
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < bytes) {
+        size_text_print(limit.rlim_cur, size, sizeof(size));
+        snprintf(text, room, "; the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l) is %s",
+                 size);
+    } else if (pages * page < bytes) {
+        size_text_print(pages * page, size, sizeof(size));
+        snprintf(text, room, "; the machine has %s of memory", size);
+    }
+}
+
 static int pin(const struct shoal_job *job, struct device *device,
                const struct device_settings *settings, struct error *error)
 {
     const char *by = settings->pinned_by;
-    device_place_prefer(job->arena.base, job->progress.pinned_bytes,
-                        device_place_find(NULL, device_address(device)));
-    int code = device_pin(device, job->arena.base, job->progress.pinned_bytes, error);
+    uint64_t bytes = job->progress.pinned_bytes;
+    device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
+    int code = device_pin(device, job->arena.base, bytes, error);
     if (code < 0) {
+        char size[SIZE_TEXT_BYTES], limit[128];
         struct error why = *error;
-        error_set(error, code, "%.900s (%s%s)", why.text,
+        size_text_print(bytes, size, sizeof(size));
+        explain_limit(bytes, limit, sizeof(limit));
+        error_set(error, code, "cannot pin %s of the arena: %.700s%s (%s%s)", size, why.text, limit,
                   by ? "as much as is set by " : "all of it", by ? by : "");
     }
     return code;
