@@ -5,6 +5,11 @@
  * anything but copies before them; so a stream of the caller's that waits for a word, and whatever
  * shares a hardware queue with it, is never in front of the copies that it waits for. Host
  * functions, which hold up what comes after them, go onto streams that carry nothing else.
+ *
+ * Streams of one priority share hardware queues, few, or one (CUDA_DEVICE_MAX_CONNECTIONS). So
+ * bells for copies have their priority: behind a stream that waits for the word they could not
+ * ring. Bells that wait for callers' streams have others: they would hold up callers' streams, or
+ * the copies.
  */
 #include "worker/device.h"
 
@@ -221,6 +226,16 @@ static int find_device(struct device *device, struct error *error)
     return 0;
 }
 
+/* Less is more urgent. Where a device has two priorities only, those of callers' streams are
+ * shared: then a ring may come late, and is not waited for longer than a look takes to come. */
+static int bell_priority(unsigned bell, int lowest, int highest)
+{
+    int priority = bell < DEVICE_LANES         ? highest
+                   : bell == DEVICE_BELL_WAITS ? highest + 2
+                                               : highest + 1;
+    return priority < lowest ? priority : lowest;
+}
+
 static int make_streams(struct device *device, struct error *error)
 {
     int lowest = 0, highest = 0;
@@ -230,7 +245,7 @@ static int make_streams(struct device *device, struct error *error)
                     CU_STREAM_NON_BLOCKING, highest);
     for (unsigned i = 0; i < DEVICE_BELLS && code == 0; i++)
         code = CALL(device, error, cuStreamCreateWithPriority, &device->bell_streams[i],
-                    CU_STREAM_NON_BLOCKING, lowest);
+                    CU_STREAM_NON_BLOCKING, bell_priority(i, lowest, highest));
     if (code == 0)
         code = CALL(device, error, cuStreamCreateWithPriority, &device->own, CU_STREAM_NON_BLOCKING,
                     lowest);

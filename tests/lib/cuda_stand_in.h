@@ -30,6 +30,10 @@ struct stand_in {
     void (*set_version)(int version);
     /* Without it, streams cannot wait for words. */
     void (*set_memory_operations)(bool there);
+    /* The streams of each priority share so many queues of the device, given to them in turn as
+     * they are made: what waits on one of them holds up what was asked of the others later. 0, the
+     * default: none is shared. Before streams are made. */
+    void (*set_queues)(int count);
     /* The nth call from now on (1: the next) of this function, or of any when NULL, fails with
      * this CUresult. 0: no more. */
     void (*fail_call)(const char *function, int nth, int result);

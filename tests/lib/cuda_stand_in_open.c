@@ -31,6 +31,7 @@ static void load(void)
     FIND(seed);
     FIND(set_version);
     FIND(set_memory_operations);
+    FIND(set_queues);
     FIND(fail_call);
     FIND(break_device);
     FIND(copies_hold);

@@ -11,6 +11,7 @@
 #define LATE_OF 16 /* one copy of so many is late */
 #define LATE_NS 3000000
 #define WORD_POLL_NS 50000
+#define PRIORITIES 6
 
 struct CUevent_st {
     uint64_t recorded, done; /* the last record asked for, and carried out */
@@ -30,6 +31,7 @@ struct operation {
     void *argument;
     const _Atomic uint32_t *word;
     uint32_t value;
+    uint64_t number; /* of all, as they were asked for */
     struct operation *prev, *next;
 };
 
@@ -40,6 +42,7 @@ struct CUstream_st {
     int held;    /* how many holds are still to be let go */
     int room;    /* operations that it takes before who adds to it has to wait; 0: any number */
     int refuses; /* how many records */
+    int queue;   /* of the device's, shared with other streams; -1: its own */
 };
 
 static struct CUstream_st *default_stream, *streams;
@@ -47,6 +50,9 @@ static long default_count; /* operations on it */
 static bool any_memory;    /* all of the process's counts as the device's */
 static bool copies_held;
 static int copies_begun; /* and not ended */
+static int queue_count;  /* of each priority; 0: every stream has its own */
+static int streams_made[PRIORITIES];
+static uint64_t operations_made;
 
 static void pause_ns(long ns)
 {
@@ -113,6 +119,20 @@ static void carry_out(struct CUstream_st *stream, const struct operation *operat
     pthread_mutex_lock(&lock);
 }
 
+/* A queue takes what its streams are asked to do in that order, and what waits holds up the rest.
+ */
+static bool comes_later(const struct CUstream_st *stream)
+{
+    const struct CUstream_st *other;
+    DL_FOREACH(streams, other)
+    {
+        if (stream->queue >= 0 && other->queue == stream->queue && other->operations &&
+            other->operations->number < stream->operations->number)
+            return true;
+    }
+    return false;
+}
+
 static void *run_stream(void *argument)
 {
     struct CUstream_st *stream = argument;
@@ -121,7 +141,7 @@ static void *run_stream(void *argument)
         struct operation *operation = stream->operations;
         if (!operation && stream->destroyed)
             break;
-        if (!operation) {
+        if (!operation || comes_later(stream)) {
             pthread_cond_wait(&changed, &lock);
             continue;
         }
@@ -141,9 +161,11 @@ static void *run_stream(void *argument)
     return NULL;
 }
 
-static struct CUstream_st *make_stream(void)
+static struct CUstream_st *make_stream(int priority)
 {
     struct CUstream_st *stream = calloc(1, sizeof(*stream));
+    int made = streams_made[-priority]++;
+    stream->queue = queue_count == 0 ? -1 : -priority * queue_count + made % queue_count;
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
@@ -169,7 +191,7 @@ static void enqueue(CUstream stream, struct operation operation)
     if (!stream) {
         default_count++;
         if (!default_stream) {
-            default_stream = make_stream();
+            default_stream = make_stream(0);
             thread_count--; /* it never ends */
         }
         stream = default_stream;
@@ -178,6 +200,7 @@ static void enqueue(CUstream stream, struct operation operation)
         pthread_cond_wait(&changed, &lock);
     struct operation *made = malloc(sizeof(*made));
     *made = operation;
+    made->number = operations_made++;
     if (made->event)
         made->event->references++;
     DL_APPEND(stream->operations, made);
@@ -204,9 +227,9 @@ bool stand_in_busy(const struct range *range)
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
     ENTER(cuStreamCreateWithPriority);
-    if (flags != CU_STREAM_NON_BLOCKING || priority > 0 || priority < -5)
+    if (flags != CU_STREAM_NON_BLOCKING || priority > 0 || priority <= -PRIORITIES)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    *stream = make_stream();
+    *stream = make_stream(priority);
     stream_count++;
     return leave(CUDA_SUCCESS);
 }
@@ -364,11 +387,12 @@ void stand_in_set_any_memory(bool any);
 void stand_in_copies_hold(bool hold);
 int stand_in_copies_begun(void);
 long stand_in_default_operations(void);
+void stand_in_set_queues(int count);
 
 void *stand_in_stream_make(void)
 {
     pthread_mutex_lock(&lock);
-    struct CUstream_st *stream = make_stream();
+    struct CUstream_st *stream = make_stream(0);
     stream_count++;
     pthread_mutex_unlock(&lock);
     return stream;
@@ -461,6 +485,14 @@ long stand_in_default_operations(void)
     long count = default_count;
     pthread_mutex_unlock(&lock);
     return count;
+}
+
+void stand_in_set_queues(int count)
+{
+    pthread_mutex_lock(&lock);
+    queue_count = count;
+    memset(streams_made, 0, sizeof(streams_made));
+    pthread_mutex_unlock(&lock);
 }
 
 void stand_in_stream_finish(void *stream)
