@@ -514,7 +514,8 @@ static int copy_all(const struct device *device, CUstream lane, const struct dev
                     uint32_t count, struct error *error)
 {
 #if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
-    if (count > 1 && lane && (device->copy_batch_13000 || device->copy_batch_12080))
+    bool default_stream = !lane || lane == CU_STREAM_LEGACY; /* which takes no batch */
+    if (count > 1 && !default_stream && (device->copy_batch_13000 || device->copy_batch_12080))
         return copy_batch(device, lane, copies, count, error);
 #endif
     int code = 0;

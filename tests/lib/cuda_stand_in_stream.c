@@ -186,8 +186,15 @@ static int operation_count(const struct CUstream_st *stream)
     return count;
 }
 
+/* The default stream has two handles. */
+static CUstream known(CUstream stream)
+{
+    return stream == CU_STREAM_LEGACY ? NULL : stream;
+}
+
 static void enqueue(CUstream stream, struct operation operation)
 {
+    stream = known(stream);
     if (!stream) {
         default_count++;
         if (!default_stream) {
@@ -246,7 +253,7 @@ CUresult cuStreamDestroy(CUstream stream)
 CUresult cuStreamSynchronize(CUstream stream)
 {
     ENTER(cuStreamSynchronize);
-    stream = stream ? stream : default_stream;
+    stream = known(stream) ? stream : default_stream;
     while (stream && stream->operations && !broken)
         pthread_cond_wait(&changed, &lock);
     return leave(broken);
@@ -303,7 +310,7 @@ CUresult cuEventDestroy(CUevent event)
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
     ENTER(cuEventRecord);
-    if (stream && stream->refuses > 0) {
+    if (known(stream) && stream->refuses > 0) {
         stream->refuses--;
         return leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
@@ -355,7 +362,7 @@ CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t co
                     CUstream stream)
 {
     ENTER(cuMemcpyBatchAsync);
-    if (!stream || attribute_count != 1 || first[0] != 0 ||
+    if (!known(stream) || attribute_count != 1 || first[0] != 0 ||
         attributes[0].srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
         return leave(CUDA_ERROR_INVALID_VALUE);
     /* A batch is in no order. */

@@ -1,5 +1,6 @@
 /* What is on the streams of a device where they share its queues, as those of one priority do: what
- * waits on one stream holds up others. On the stand-in for CUDA's driver. */
+ * waits on one stream holds up others; and on the default stream. On the stand-in for CUDA's
+ * driver. */
 #include "worker/device.h"
 
 #include "tests/lib/cuda_stand_in.h"
@@ -8,11 +9,15 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define GOOD(call) ck_assert_msg((call) == 0, "%s", error.text)
+
+/* cudaStreamLegacy. */
+#define CUDA_STREAM_LEGACY ((void *)1)
 
 enum { STREAMS = 4, BYTES = 4096, RING_MS = 20000 /* a backstop, when it does not ring */ };
 
@@ -143,6 +148,33 @@ START_TEST(test_bells_hold_up_no_stream)
 }
 END_TEST
 
+/* --- the default stream ---------------------------------------------------------------------- */
+
+/* By each of its handles, several copies at once, which it takes one by one. */
+START_TEST(test_copies_on_the_default_stream)
+{
+    enum { PARTS = 4, PART = BYTES / PARTS };
+    struct fixture fixture = {.rung = 0};
+    struct device_copy copies[PARTS];
+    void *stream = _i == 0 ? NULL : CUDA_STREAM_LEGACY;
+    fixture_open(&fixture, 0);
+    uint8_t *memory = fixture.memory;
+    for (int back = 0; back < 2; back++) {
+        for (int i = 0; i < PARTS; i++) {
+            uint8_t *device = memory + i * PART, *host = fixture.pinned + i * PART;
+            memset(host, back ? 0 : i + 1, PART);
+            copies[i] = (struct device_copy){
+                .to = back ? host : device, .from = back ? device : host, .bytes = PART};
+        }
+        GOOD(device_copy_on(fixture.device, stream, copies, PARTS, &error));
+        GOOD(device_finish_on(fixture.device, stream, &error));
+    }
+    for (int i = 0; i < BYTES; i++)
+        ck_assert_uint_eq(fixture.pinned[i], i / PART + 1);
+    fixture_close(&fixture);
+}
+END_TEST
+
 int main(void)
 {
     if (stand_in_missing()) {
@@ -155,5 +187,8 @@ int main(void)
     tcase_add_test(queues, test_bells_ring_behind_a_wait);
     tcase_add_loop_test(queues, test_bells_hold_up_no_stream, 0, 2);
     suite_add_tcase(suite, queues);
+    TCase *others = tcase_create("default stream");
+    tcase_add_loop_test(others, test_copies_on_the_default_stream, 0, 2);
+    suite_add_tcase(suite, others);
     return suite_main(suite);
 }
