@@ -50,7 +50,8 @@ struct device;
 
 /* number: as the process counts its devices. library: of the driver; NULL: libcuda.so.1. wake_fd:
  * an eventfd that is written when a bell rings; a copy of it is kept. ERR_UNSUPPORTED (not in this
- * build, no driver, too old), ERR_INVALID (no such device), ERR_MEMORY, ERR_SYSTEM. */
+ * build, no driver, too old, no device at all), ERR_INVALID (no such device), ERR_MEMORY,
+ * ERR_SYSTEM. */
 int device_open(struct device **device, int number, const char *library, int wake_fd,
                 struct error *error);
 /* Nothing may be under way. What the driver refuses to give back is the driver's. */

@@ -125,6 +125,7 @@ static int failure(const struct device *device, CUresult result, const char *fun
     device->call.cuGetErrorString(result, &text);
     int code = result == CUDA_ERROR_OUT_OF_MEMORY   ? ERR_MEMORY
                : result == CUDA_ERROR_NOT_SUPPORTED ? ERR_UNSUPPORTED
+               : result == CUDA_ERROR_NO_DEVICE     ? ERR_UNSUPPORTED
                : result == CUDA_ERROR_INVALID_VALUE ? ERR_INVALID
                                                     : ERR_SYSTEM;
     return error_set(error, code, "GPU %d%s%s: %s: %s (%d: %s)", device->number,

@@ -268,8 +268,9 @@ struct shoal_device_options {
  * the job; shoal_close waits a few seconds for streams to come past their waits for requests, and
  * not when the device has failed. What the device may use even then, the arena and the context,
  * stays until the process ends.
- * SHOAL_EUNSUPPORTED, SHOAL_EINVALID, SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena
- * could not be pinned: the text says how much was asked for, and what said so), SHOAL_ESYSTEM. */
+ * SHOAL_EUNSUPPORTED (a build without CUDA, no driver or too old a one, no device), SHOAL_EINVALID
+ * (not one of the devices), SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena could not be
+ * pinned: the text says how much was asked for, and what said so), SHOAL_ESYSTEM. */
 SHOAL_API int shoal_device_open(shoal_job *job, const struct shoal_device_options *options);
 
 enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };

@@ -115,6 +115,23 @@ static void teardown(void)
         suite_remove_directory(directory);
 }
 
+/* What checks and measures a GPU says why it does not, and ends well. */
+static void expect_no_gpu(const char *in_folder, const char *driver, const char *reason)
+{
+    char *check = in(in_folder, "share/shoal/check-gpu.sh");
+    char *bench = in(in_folder, "share/shoal/gpu.py"), said[200];
+    const char *const checks[] = {check, NULL}, *const measures[] = {PYTHON, "-B", bench, NULL};
+    setenv("SHOAL_CUDA_LIBRARY", driver, 1);
+    for (int i = 0; i < 2; i++) {
+        char *text = output_of(i == 0 ? checks : measures);
+        snprintf(said, sizeof(said), "SKIP %s-gpu: %s", i == 0 ? "check" : "bench", reason);
+        ck_assert_msg(strstr(text, said) != NULL, "%s", text);
+        free(text);
+    }
+    free(check);
+    free(bench);
+}
+
 START_TEST(test_programs)
 {
     if (!folder) {
@@ -126,7 +143,7 @@ START_TEST(test_programs)
     check_libraries(folder, "bin/shoalperf");
     check_libraries(folder, "lib/libshoal.so");
     char *run = in(folder, "bin/shoalrun"), *perf = in(folder, "bin/shoalperf");
-    char *digits = in(folder, "bin/shoal-digits"), *check = in(folder, "share/shoal/check-gpu.sh");
+    char *digits = in(folder, "bin/shoal-digits");
     const char *reduce[] = {run,  "--timeout",  "100", "--nodes", "2",  "-n", "2", "--",
                             perf, "all_reduce", "-b",  "1M",      "-n", "2",  NULL};
     char *text = output_of(reduce);
@@ -136,24 +153,17 @@ START_TEST(test_programs)
                            "--",  digits,        "--epochs", "1",  "--accuracy-min",
                            "0.1", "--no-verify", NULL};
     free(output_of(train));
-    if (!stand_in_missing()) {
-        /* A driver that can do nothing is no GPU. */
-        setenv("SHOAL_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
-        const char *argv[] = {check, NULL};
-        text = output_of(argv);
-        ck_assert_ptr_nonnull(strstr(text, "SKIP check-gpu: GPU 0: no CUDA driver"));
-        free(text);
-        char *bench = in(folder, "share/shoal/gpu.py");
-        const char *measure[] = {PYTHON, "-B", bench, NULL};
-        text = output_of(measure);
-        ck_assert_ptr_nonnull(strstr(text, "SKIP bench-gpu: GPU 0: no CUDA driver"));
-        free(text);
-        free(bench);
+    if (stand_in_missing()) {
+        expect_no_gpu(folder, "/nowhere/libcuda.so.1", "GPU 0: this library was built without");
+    } else {
+        /* A driver that can do nothing is no GPU, nor is one alone. */
+        expect_no_gpu(folder, "/nowhere/libcuda.so.1", "GPU 0: no CUDA driver");
+        setenv("STAND_IN_DEVICES", "0", 1);
+        expect_no_gpu(folder, stand_in_open()->path, "GPU 0: cuInit: CUDA_ERROR_NO_DEVICE");
     }
     free(run);
     free(perf);
     free(digits);
-    free(check);
 }
 END_TEST
 

@@ -183,11 +183,18 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *device, void *memory, unsigned f
 
 /* --- device and context -------------------------------------------------------------------- */
 
+/* For programs that a test starts, as CUDA_VISIBLE_DEVICES. */
+static bool has_device(void)
+{
+    const char *devices = getenv("STAND_IN_DEVICES");
+    return !devices || strcmp(devices, "0") != 0;
+}
+
 CUresult cuInit(unsigned flags)
 {
     (void)flags;
     ENTER_WITHOUT_CONTEXT(cuInit);
-    return leave(CUDA_SUCCESS);
+    return leave(has_device() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE);
 }
 
 CUresult cuDriverGetVersion(int *value)
@@ -222,6 +229,7 @@ CUresult cuGetErrorName(CUresult result, const char **name)
 {
     *name = result == CUDA_ERROR_OUT_OF_MEMORY     ? "CUDA_ERROR_OUT_OF_MEMORY"
             : result == CUDA_ERROR_NOT_SUPPORTED   ? "CUDA_ERROR_NOT_SUPPORTED"
+            : result == CUDA_ERROR_NO_DEVICE       ? "CUDA_ERROR_NO_DEVICE"
             : result == CUDA_ERROR_ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS"
                                                    : "CUDA_ERROR_UNKNOWN";
     return CUDA_SUCCESS;

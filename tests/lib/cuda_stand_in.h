@@ -3,7 +3,8 @@
  *
  * Memory of the "device" cannot be touched by the process: whoever does so, crashes. Copies finish
  * late, out of order between streams, by a seed. The library loads the stand-in by its path; a test
- * finds these functions in the same object (stand_in_open).
+ * finds these functions in the same object (stand_in_open). With STAND_IN_DEVICES=0 in the
+ * environment it is the driver of a host without a GPU.
  */
 #ifndef TESTS_LIB_CUDA_STAND_IN_H
 #define TESTS_LIB_CUDA_STAND_IN_H

@@ -36,6 +36,10 @@ static void check_refusals(struct member *member)
     options.number = 1;
     BAD(shoal_device_open(member->job, &options), SHOAL_EINVALID, "GPU 1: this process has 1");
     options.number = 0;
+    setenv("STAND_IN_DEVICES", "0", 1);
+    BAD(shoal_device_open(member->job, &options), SHOAL_EUNSUPPORTED,
+        "GPU 0: cuInit: CUDA_ERROR_NO_DEVICE (100");
+    unsetenv("STAND_IN_DEVICES");
     cuda->set_version(11080);
     BAD(shoal_device_open(member->job, &options), SHOAL_EUNSUPPORTED, "for CUDA 11.8");
     cuda->set_version(13000);
