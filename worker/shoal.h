@@ -277,8 +277,9 @@ enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };
 
 /* Of the next collectives, sends and receives that this thread starts on the group: where all their
  * buffers lie, and, on the device, which stream (CUstream, cudaStream_t; NULL: the default one)
- * they are in the order of. Host at first. A barrier is of the calls: it waits for no stream.
- * SHOAL_ESTATE: the job has no device. */
+ * they are in the order of. Host at first. A barrier is of the calls: it waits for no stream. On
+ * the device 4096 of a job can be under way; another one is SHOAL_EMEMORY. SHOAL_ESTATE: the job
+ * has no device. */
 SHOAL_API int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *stream);
 
 /* Make a stream of the device wait until the request is complete, failed or not; returns at once,

@@ -58,6 +58,35 @@ START_TEST(test_refusals)
 }
 END_TEST
 
+/* More at once than words that streams can wait for; when one is complete, the next is taken. */
+static void check_most(struct member *member)
+{
+    enum { MOST = 4096 };
+    const struct stand_in *cuda = stand_in_open();
+    shoal_group *world = shoal_world(member->job);
+    void *stream = cuda->stream_make();
+    shoal_request *first = NULL, *next;
+    stand_in_open_device(member->job);
+    float *data = shoal_device_alloc(member->job, sizeof(*data));
+    cuda->stream_hold(stream);
+    GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, stream));
+    for (int i = 0; i < MOST; i++)
+        GOOD(shoal_all_reduce(world, data, data, 1, SHOAL_F32, SHOAL_SUM, i ? &next : &first));
+    BAD(shoal_all_reduce(world, data, data, 1, SHOAL_F32, SHOAL_SUM, &next), SHOAL_EMEMORY,
+        "4096 collectives on GPU 0 are under way: the most");
+    cuda->stream_let_go(stream);
+    GOOD(shoal_wait(first, -1));
+    GOOD(shoal_all_reduce(world, data, data, 1, SHOAL_F32, SHOAL_SUM, NULL));
+    shoal_device_free(member->job, data);
+    cuda->stream_drop(stream);
+}
+
+START_TEST(test_most)
+{
+    run(&(struct fake_daemon_options){.world_size = 1}, check_most);
+}
+END_TEST
+
 /* Of memory that cannot be pinned: how much was asked for, and what limited it. */
 static void check_pinned(struct member *member)
 {
@@ -185,6 +214,7 @@ int main(void)
     TCase *core = tcase_create("core");
     tcase_set_timeout(core, 240);
     tcase_add_test(core, test_refusals);
+    tcase_add_test(core, test_most);
     tcase_add_test(core, test_pinned);
     tcase_add_loop_test(core, test_any_call_fails, 0, 2);
     suite_add_tcase(suite, core);
