@@ -43,7 +43,17 @@ static int read_options(const struct shoal_device_options *given, struct device_
     return code;
 }
 
-/* Lock held. As much of the arena as options and daemon allow, and whole slots. */
+/* Whole slots; and whole pages, for that is what drivers pin: what else lies on the last of them
+ * would be pinned, or not, as the driver sees it. */
+static uint64_t whole_end(const struct staging *staging, uint64_t bytes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end = bytes < page ? page : bytes, whole;
+    while ((whole = staging_whole_end(staging, end - end % page)) != end)
+        end = whole;
+    return end;
+}
+
+/* Lock held. As much of the arena as options and daemon allow. */
 static void limit_pinned(struct shoal_job *job, struct device_settings *settings)
 {
     uint64_t bytes = settings->options.pinned_bytes;
@@ -55,7 +65,7 @@ static void limit_pinned(struct shoal_job *job, struct device_settings *settings
         bytes = job->arena.total_bytes;
         settings->pinned_by = NULL;
     }
-    job->progress.pinned_bytes = staging_whole_end(&job->progress.staging, bytes);
+    job->progress.pinned_bytes = whole_end(&job->progress.staging, bytes);
 }
 
 /* Only one call opens the job's device, and says how much of the arena is pinned. */

@@ -27,7 +27,7 @@ static void run(const struct fake_daemon_options *options, void (*body)(struct m
     stand_in_check_nothing_left(true);
 }
 
-enum { COUNT = 100 };
+enum { COUNT = 100, SLOT = 8192 };
 
 static float *constant(struct member *member, float value)
 {
@@ -137,25 +137,28 @@ START_TEST(test_slow_driver)
 }
 END_TEST
 
-/* The limit lies in the middle of a slot that is there already, or where the next would be. */
+/* The limit lies in the middle of a slot that is there already, or where the next would be; and of
+ * a page, of which the system would pin all. */
 static void check_half_pinned(struct member *member, bool next)
 {
     enum { LARGE = 60000 };
     const struct stand_in *cuda = stand_in_open();
     shoal_job *job = member->job;
     shoal_group *group;
-    void *probe = shoal_alloc(job, 4096);
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    void *probe = shoal_alloc(job, SLOT);
     uint64_t offset = (uint64_t)((uint8_t *)probe - job->arena.base);
     shoal_free(job, probe);
     if (!next)
-        offset = job->progress.staging.first_offset + 2 * 4096;
+        offset = job->progress.staging.first_offset + 2 * SLOT;
+    uint64_t limit = offset + page + page / 4;
     struct shoal_device_options options = {
-        .struct_size = sizeof(options), .library = cuda->path, .pinned_bytes = offset + 100};
+        .struct_size = sizeof(options), .library = cuda->path, .pinned_bytes = limit};
     GOOD(shoal_device_open(job, &options));
     GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
-    uint64_t own = group->core.own.offset;
-    ck_assert(own + 4096 <= job->progress.pinned_bytes || own >= job->progress.pinned_bytes);
-    ck_assert_uint_eq(job->progress.pinned_bytes, next ? offset + 100 : offset);
+    uint64_t own = group->core.own.offset, pinned = job->progress.pinned_bytes;
+    ck_assert(own + SLOT <= pinned || own >= pinned);
+    ck_assert_uint_eq(pinned, (next ? limit : offset) / page * page);
     float *data = shoal_device_alloc(job, LARGE * sizeof(float));
     GOOD(shoal_group_set_stream(group, SHOAL_MEMORY_DEVICE, shoal_device_stream(job)));
     GOOD(shoal_all_reduce(group, data, data, LARGE, SHOAL_F32, SHOAL_SUM, NULL));
@@ -174,7 +177,7 @@ static void check_half_pinned_place(struct member *member)
 
 START_TEST(test_no_slot_is_half_pinned)
 {
-    run(&(struct fake_daemon_options){.world_size = 1, .chunk_bytes = 4096},
+    run(&(struct fake_daemon_options){.world_size = 1, .chunk_bytes = SLOT},
         _i ? check_half_pinned_place : check_half_pinned_slot);
 }
 END_TEST

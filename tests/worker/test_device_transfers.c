@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { COUNT = 300007 }; /* more than a piece that is copied at once */
 
@@ -328,26 +329,48 @@ START_TEST(test_many)
 }
 END_TEST
 
-/* Open a device with so much of the memory pinned, which is the arena's, and of what is before. */
-static void half_pin(struct member *member, const void *memory, uint64_t bytes)
+static uint64_t page_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint64_t offset_in_arena(const shoal_job *job, const void *memory)
+{
+    return (uint64_t)((const uint8_t *)memory - job->arena.base);
+}
+
+/* What is allocated next, if it is large, begins on a page. */
+static void fill_page(shoal_job *job)
+{
+    void *probe = shoal_alloc(job, COUNT * sizeof(int32_t));
+    uint64_t over = offset_in_arena(job, probe) % page_bytes();
+    shoal_free(job, probe); /* the first fit again */
+    if (over > 0)
+        ck_assert_ptr_eq(shoal_alloc(job, page_bytes() - over), probe);
+}
+
+/* Open a device with so many pages of the memory pinned, which is the arena's, and what is before:
+ * the limit is in the page behind them. */
+static void half_pin(struct member *member, const void *memory, uint64_t pages)
 {
     shoal_job *job = member->job;
-    uint64_t pinned_bytes = (uint64_t)((const uint8_t *)memory - job->arena.base) + bytes;
+    uint64_t end = offset_in_arena(job, memory) + pages * page_bytes();
     struct shoal_device_options options = {.struct_size = sizeof(options),
                                            .library = stand_in_open()->path,
-                                           .pinned_bytes = pinned_bytes};
+                                           .pinned_bytes = end + 100};
     GOOD(shoal_device_open(job, &options));
-    ck_assert_uint_eq(job->progress.pinned_bytes, pinned_bytes);
+    ck_assert_uint_eq(job->progress.pinned_bytes, end);
 }
 
 /* The limit of what is pinned lies in the middle of a transfer's memory, between two pieces of it
  * or in one. */
-static void check_half_pinned(struct member *member, uint64_t pinned_bytes)
+static void check_half_pinned(struct member *member, uint64_t pages)
 {
     shoal_job *job = member->job;
+    fill_page(job);
     void *probe = shoal_alloc(job, COUNT * sizeof(int32_t));
-    shoal_free(job, probe); /* the first fit again */
-    half_pin(member, probe, pinned_bytes);
+    shoal_free(job, probe);
+    half_pin(member, probe, pages);
     int32_t *data = device_values(member, COUNT, member->rank, 0);
     int32_t *got = device_values(member, COUNT, 7, 7);
     void *stream = shoal_device_stream(job);
@@ -365,12 +388,12 @@ static void check_half_pinned(struct member *member, uint64_t pinned_bytes)
 
 static void check_half_pinned_piece(struct member *member)
 {
-    check_half_pinned(member, 4100);
+    check_half_pinned(member, 1);
 }
 
 static void check_half_pinned_transfer(struct member *member)
 {
-    check_half_pinned(member, PROGRESS_COPY_BYTES);
+    check_half_pinned(member, PROGRESS_COPY_BYTES / page_bytes());
 }
 
 START_TEST(test_half_pinned)
@@ -386,14 +409,17 @@ static void check_half_pinned_copy(struct member *member)
 {
     shoal_job *job = member->job;
     const struct stand_in *cuda = stand_in_open();
+    fill_page(job);
     int32_t *values = shoal_alloc(job, COUNT * sizeof(*values));
-    half_pin(member, values, 4 * 1000);
+    half_pin(member, values, 1);
     int32_t *memory = shoal_device_alloc(job, COUNT * sizeof(*memory));
-    static const struct {
+    const size_t edge = page_bytes() / sizeof(*values);
+    const struct {
         size_t first, count;
         long copies, unpinned;
     } cases[] = {
-        {0, COUNT, 2, 1}, {999, 2, 2, 1}, {0, 1000, 1, 0}, {1000, COUNT - 1000, 1, 1}, {7, 0, 1, 0},
+        {0, COUNT, 2, 1},           {edge - 1, 2, 2, 1}, {0, edge, 1, 0},
+        {edge, COUNT - edge, 1, 1}, {7, 0, 1, 0},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t count = cases[i].count, bytes = count * sizeof(*values);
