@@ -38,6 +38,17 @@ def without_network():
     return words if possible else []
 
 
+class Streams(unittest.TestCase):
+    def test_what_waits_for_collectives_is_not_of_the_priority_of_computation(self):
+        program = (
+            "import torch; from shoal.torch import _streams;"
+            "torch.cuda.Stream = lambda device, priority=0: (device, priority);"
+            "print(_streams.runtime.make(3))"
+        )
+        finished = suite.run([sys.executable, "-c", program])
+        self.assertEqual(finished.stdout.strip(), "(3, -1)", finished.stdout)
+
+
 class Installation(unittest.TestCase):
     def python(self, program, **more):
         return suite.run([sys.executable, "-c", program], **more)

@@ -21,7 +21,9 @@ class Cuda:
         return torch.cuda.current_stream(device)
 
     def make(self, device):
-        return torch.cuda.Stream(device)
+        """One that waits for collectives. Streams of one priority share the device's queues: with that of
+        computation it could hold that up."""
+        return torch.cuda.Stream(device, priority=-1)
 
     def handle(self, stream):
         return stream.cuda_stream
