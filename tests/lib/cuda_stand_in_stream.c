@@ -37,6 +37,8 @@ struct operation {
 
 struct CUstream_st {
     struct operation *operations;
+    pthread_cond_t
+        asked; /* there is an operation, or will be none; other changes are everybody's */
     struct CUstream_st *prev, *next;
     bool destroyed;
     int held;    /* how many holds are still to be let go */
@@ -142,7 +144,7 @@ static void *run_stream(void *argument)
         if (!operation && stream->destroyed)
             break;
         if (!operation || comes_later(stream)) {
-            pthread_cond_wait(&changed, &lock);
+            pthread_cond_wait(operation ? &changed : &stream->asked, &lock);
             continue;
         }
         uint64_t number = draw();
@@ -154,6 +156,7 @@ static void *run_stream(void *argument)
         pthread_cond_broadcast(&changed);
     }
     DL_DELETE(streams, stream);
+    pthread_cond_destroy(&stream->asked);
     free(stream);
     thread_count--;
     pthread_cond_broadcast(&changed);
@@ -168,6 +171,7 @@ static struct CUstream_st *make_stream(int priority)
     stream->queue = queue_count == 0 ? -1 : -priority * queue_count + made % queue_count;
     pthread_attr_t attributes;
     pthread_t thread;
+    pthread_cond_init(&stream->asked, NULL);
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     if (pthread_create(&thread, &attributes, run_stream, stream) != 0)
@@ -211,7 +215,7 @@ static void enqueue(CUstream stream, struct operation operation)
     if (made->event)
         made->event->references++;
     DL_APPEND(stream->operations, made);
-    pthread_cond_broadcast(&changed);
+    pthread_cond_signal(&stream->asked);
 }
 
 bool stand_in_busy(const struct range *range)
@@ -246,7 +250,7 @@ CUresult cuStreamDestroy(CUstream stream)
     CUresult result = enter("cuStreamDestroy", false);
     stream->destroyed = true;
     stream_count--;
-    pthread_cond_broadcast(&changed);
+    pthread_cond_signal(&stream->asked);
     return leave(result);
 }
 
@@ -410,7 +414,7 @@ void stand_in_stream_drop(void *stream)
     pthread_mutex_lock(&lock);
     ((struct CUstream_st *)stream)->destroyed = true;
     stream_count--;
-    pthread_cond_broadcast(&changed);
+    pthread_cond_signal(&((struct CUstream_st *)stream)->asked);
     pthread_mutex_unlock(&lock);
 }
 
