@@ -11,10 +11,7 @@
 
 #define CONTEXTS_MAX 8
 #define FUNCTIONS_MAX 64
-
-struct CUctx_st {
-    int retained;
-};
+#define DEVICES_MAX 2
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -23,7 +20,8 @@ int stream_count, thread_count, event_count;
 int memory_operations = 1;
 CUresult broken;
 long unpinned_copies;
-static struct CUctx_st context;
+static struct CUctx_st contexts[DEVICES_MAX];
+static int device_count = 1;
 static uint64_t random_state = 0x9e3779b97f4a7c15ull;
 static int version = 13000;
 static struct {
@@ -44,6 +42,11 @@ uint64_t draw(void)
     random_state ^= random_state >> 7;
     random_state ^= random_state << 17;
     return random_state;
+}
+
+CUcontext current_context(void)
+{
+    return current_count > 0 ? current[current_count - 1] : &contexts[0];
 }
 
 /* --- faults -------------------------------------------------------------------------------- */
@@ -245,7 +248,7 @@ CUresult cuGetErrorString(CUresult result, const char **text)
 CUresult cuDeviceGetCount(int *count)
 {
     ENTER_WITHOUT_CONTEXT(cuDeviceGetCount);
-    *count = 1;
+    *count = device_count;
     return leave(CUDA_SUCCESS);
 }
 
@@ -253,7 +256,7 @@ CUresult cuDeviceGet(CUdevice *device, int number)
 {
     ENTER_WITHOUT_CONTEXT(cuDeviceGet);
     *device = number;
-    return leave(number == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE);
+    return leave(number < device_count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE);
 }
 
 static void put_text(char *to, int room, const char *text)
@@ -290,25 +293,23 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
 {
-    (void)device;
     ENTER_WITHOUT_CONTEXT(cuDevicePrimaryCtxRetain);
-    context.retained++;
-    *made = &context;
+    contexts[device].retained++;
+    *made = &contexts[device];
     return leave(CUDA_SUCCESS);
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    (void)device;
     CUresult result = enter("cuDevicePrimaryCtxRelease", false);
-    context.retained--;
+    contexts[device].retained--;
     return leave(result);
 }
 
 CUresult cuCtxPushCurrent(CUcontext pushed)
 {
     ENTER_WITHOUT_CONTEXT(cuCtxPushCurrent);
-    if (current_count == CONTEXTS_MAX || context.retained == 0)
+    if (current_count == CONTEXTS_MAX || pushed->retained == 0)
         return leave(CUDA_ERROR_INVALID_CONTEXT);
     current[current_count++] = pushed;
     return leave(CUDA_SUCCESS);
@@ -335,6 +336,7 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 void stand_in_seed(uint64_t seed);
 void stand_in_set_version(int value);
 void stand_in_set_memory_operations(bool there);
+void stand_in_set_devices(int count);
 void stand_in_fail_call(const char *function, int nth, int result);
 void stand_in_break_device(int result);
 long stand_in_calls(const char *function);
@@ -361,6 +363,13 @@ void stand_in_set_memory_operations(bool there)
 {
     pthread_mutex_lock(&lock);
     memory_operations = there;
+    pthread_mutex_unlock(&lock);
+}
+
+void stand_in_set_devices(int count)
+{
+    pthread_mutex_lock(&lock);
+    device_count = count;
     pthread_mutex_unlock(&lock);
 }
 
@@ -426,7 +435,8 @@ struct stand_in_live stand_in_live(void)
     pthread_mutex_lock(&lock);
     while (thread_count > stream_count)
         pthread_cond_wait(&changed, &lock);
-    live.contexts = context.retained;
+    for (int i = 0; i < DEVICES_MAX; i++)
+        live.contexts += contexts[i].retained;
     live.streams = stream_count;
     live.events = event_count;
     LL_FOREACH(registrations, range)

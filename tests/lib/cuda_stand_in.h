@@ -35,6 +35,9 @@ struct stand_in {
      * they are made: what waits on one of them holds up what was asked of the others later. 0, the
      * default: none is shared. Before streams are made. */
     void (*set_queues)(int count);
+    /* How many there are, 1 (the default) or 2. What is of one must not be used in the context of
+     * the other; streams of the test's own are the first one's. */
+    void (*set_devices)(int count);
     /* The nth call from now on (1: the next) of this function, or of any when NULL, fails with
      * this CUresult. 0: no more. */
     void (*fail_call)(const char *function, int nth, int result);

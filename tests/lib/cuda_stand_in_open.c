@@ -32,6 +32,7 @@ static void load(void)
     FIND(set_version);
     FIND(set_memory_operations);
     FIND(set_queues);
+    FIND(set_devices);
     FIND(fail_call);
     FIND(break_device);
     FIND(copies_hold);

@@ -18,6 +18,12 @@ struct range {
     struct range *next;
 };
 
+/* Of a device. */
+struct CUctx_st {
+    int retained;
+    CUstream default_stream; /* NULL: nothing was put onto it yet */
+};
+
 extern pthread_mutex_t lock;
 extern pthread_cond_t changed; /* anything */
 extern struct range *allocations, *registrations;
@@ -27,6 +33,8 @@ extern CUresult broken;
 extern long unpinned_copies;
 
 uint64_t draw(void);
+/* The calling thread's context; the first device's where it has none. */
+CUcontext current_context(void);
 
 /* The beginning and the end of every call, which holds the lock: what it is to fail with. */
 CUresult enter(const char *function, bool needs_context);

@@ -16,6 +16,7 @@
 struct CUevent_st {
     uint64_t recorded, done; /* the last record asked for, and carried out */
     int references;
+    CUcontext context;
 };
 
 enum operation_type { OP_COPY, OP_RECORD, OP_WAIT_EVENT, OP_HOST, OP_WAIT_WORD, OP_HOLD, OP_ZERO };
@@ -45,9 +46,10 @@ struct CUstream_st {
     int room;    /* operations that it takes before who adds to it has to wait; 0: any number */
     int refuses; /* how many records */
     int queue;   /* of the device's, shared with other streams; -1: its own */
+    CUcontext context;
 };
 
-static struct CUstream_st *default_stream, *streams;
+static struct CUstream_st *streams;
 static long default_count; /* operations on it */
 static bool any_memory;    /* all of the process's counts as the device's */
 static bool copies_held;
@@ -168,6 +170,7 @@ static struct CUstream_st *make_stream(int priority)
 {
     struct CUstream_st *stream = calloc(1, sizeof(*stream));
     int made = streams_made[-priority]++;
+    stream->context = current_context();
     stream->queue = queue_count == 0 ? -1 : -priority * queue_count + made % queue_count;
     pthread_attr_t attributes;
     pthread_t thread;
@@ -196,16 +199,23 @@ static CUstream known(CUstream stream)
     return stream == CU_STREAM_LEGACY ? NULL : stream;
 }
 
+/* Not of the calling thread's context. */
+static bool foreign(CUstream stream)
+{
+    return known(stream) && stream->context != current_context();
+}
+
 static void enqueue(CUstream stream, struct operation operation)
 {
     stream = known(stream);
     if (!stream) {
+        CUcontext context = current_context();
         default_count++;
-        if (!default_stream) {
-            default_stream = make_stream(0);
+        if (!context->default_stream) {
+            context->default_stream = make_stream(0);
             thread_count--; /* it never ends */
         }
-        stream = default_stream;
+        stream = context->default_stream;
     }
     while (stream->room > 0 && operation_count(stream) >= stream->room && !broken)
         pthread_cond_wait(&changed, &lock);
@@ -257,7 +267,9 @@ CUresult cuStreamDestroy(CUstream stream)
 CUresult cuStreamSynchronize(CUstream stream)
 {
     ENTER(cuStreamSynchronize);
-    stream = known(stream) ? stream : default_stream;
+    if (foreign(stream))
+        return leave(CUDA_ERROR_INVALID_HANDLE);
+    stream = known(stream) ? stream : current_context()->default_stream;
     while (stream && stream->operations && !broken)
         pthread_cond_wait(&changed, &lock);
     return leave(broken);
@@ -267,6 +279,8 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
     (void)flags;
     ENTER(cuStreamWaitEvent);
+    if (foreign(stream))
+        return leave(CUDA_ERROR_INVALID_HANDLE);
     enqueue(stream,
             (struct operation){.type = OP_WAIT_EVENT, .event = event, .record = event->recorded});
     return leave(CUDA_SUCCESS);
@@ -275,7 +289,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags)
 {
     ENTER(cuStreamWaitValue32);
-    if (!find_range(registrations, address) || flags != CU_STREAM_WAIT_VALUE_GEQ)
+    if (foreign(stream) || !find_range(registrations, address) || flags != CU_STREAM_WAIT_VALUE_GEQ)
         return leave(CUDA_ERROR_INVALID_VALUE);
     if (!memory_operations)
         return leave(CUDA_ERROR_NOT_SUPPORTED);
@@ -288,6 +302,8 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
 {
     ENTER(cuLaunchHostFunc);
+    if (foreign(stream))
+        return leave(CUDA_ERROR_INVALID_HANDLE);
     enqueue(stream,
             (struct operation){.type = OP_HOST, .function = function, .argument = argument});
     return leave(CUDA_SUCCESS);
@@ -299,6 +315,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
     ENTER(cuEventCreate);
     *event = calloc(1, sizeof(**event));
     (*event)->references = 1;
+    (*event)->context = current_context();
     event_count++;
     return leave(CUDA_SUCCESS);
 }
@@ -314,6 +331,8 @@ CUresult cuEventDestroy(CUevent event)
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
     ENTER(cuEventRecord);
+    if (foreign(stream) || event->context != current_context())
+        return leave(CUDA_ERROR_INVALID_HANDLE);
     if (known(stream) && stream->refuses > 0) {
         stream->refuses--;
         return leave(CUDA_ERROR_OUT_OF_MEMORY);
@@ -335,7 +354,7 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream st
     bool to_device = false, from_device = false, pinned = true;
     void *target = reach(to, bytes, &to_device, &pinned);
     const void *source = reach(from, bytes, &from_device, &pinned);
-    if (!target || !source || !(to_device || from_device || any_memory))
+    if (foreign(stream) || !target || !source || !(to_device || from_device || any_memory))
         return CUDA_ERROR_INVALID_VALUE;
     if (!pinned)
         unpinned_copies++;
@@ -349,7 +368,7 @@ CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t bytes, 
     ENTER(cuMemsetD8Async);
     bool on_device = false, pinned = true;
     void *target = reach(memory, bytes, &on_device, &pinned);
-    if (!target || !(on_device || any_memory) || value != 0)
+    if (foreign(stream) || !target || !(on_device || any_memory) || value != 0)
         return leave(CUDA_ERROR_INVALID_VALUE);
     enqueue(stream, (struct operation){.type = OP_ZERO, .to = target, .bytes = bytes});
     return leave(CUDA_SUCCESS);

@@ -399,6 +399,33 @@ START_TEST(test_parts)
 }
 END_TEST
 
+/* --- several devices ----------------------------------------------------------------------- */
+
+/* The jobs of a process have a device each, and are in the order of its default stream. */
+static void check_two_devices(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct shoal_device_options options = {
+        .struct_size = sizeof(options), .number = member->rank, .library = cuda->path};
+    GOOD(shoal_device_open(member->job, &options));
+    float *data = constant(member, (float)member->rank + 1);
+    for (int round = 0; round < 3; round++) {
+        shoal_request *request = start(member, NULL, data, data, COUNT, 0);
+        int result = shoal_request_wait_stream(request, NULL);
+        ck_assert_msg(result == SHOAL_OK, "%s", shoal_error_text());
+        GOOD(shoal_wait(request, -1));
+    }
+    expect_constant(member, data, 12);
+    shoal_device_free(member->job, data);
+}
+
+START_TEST(test_two_devices)
+{
+    stand_in_open()->set_devices(2);
+    run(&(struct fake_daemon_options){.world_size = 2, .seed = 9}, check_two_devices);
+}
+END_TEST
+
 /* --- without waits for words --------------------------------------------------------------- */
 
 static void check_host_waits(struct member *member)
@@ -544,6 +571,7 @@ int main(void)
     tcase_add_test(order, test_full_stream);
     tcase_add_test(order, test_many);
     tcase_add_loop_test(order, test_parts, 0, 4);
+    tcase_add_test(order, test_two_devices);
     tcase_add_test(order, test_streams_cannot_wait);
     suite_add_tcase(suite, order);
     TCase *failure = tcase_create("failure");
