@@ -140,6 +140,21 @@ static int move_through(const struct device_fusion *fusion, const struct plan *f
     return code < 0 ? code : finished;
 }
 
+/* Where the device has no memory left, which frameworks like to take whole. */
+static int move_through_host(const struct device_fusion *fusion, const struct plan *from,
+                             const struct plan *to, struct error *error)
+{
+    void *copy = malloc(from->total_bytes);
+    if (!copy)
+        return error->code; /* of the device's memory */
+    int code = move_through(fusion, from, to, copy, error);
+    struct error ignored;
+    /* A device that no longer tells may still write there. */
+    if (code == 0 || device_finish_on(fusion->device, fusion->stream, &ignored) == 0)
+        free(copy);
+    return code;
+}
+
 int device_fusion_move(const struct device_fusion *fusion, const struct plan *from,
                        const struct plan *to, bool own, struct error *error)
 {
@@ -148,6 +163,8 @@ int device_fusion_move(const struct device_fusion *fusion, const struct plan *fr
         return device_zero_on(fusion->device, fusion->stream, fusion->memory, to->total_bytes,
                               error);
     int code = device_allocate(fusion->device, from->total_bytes, &copy, error);
+    if (code == ERR_MEMORY)
+        return move_through_host(fusion, from, to, error);
     if (code < 0)
         return code;
     code = move_through(fusion, from, to, copy, error);

@@ -518,6 +518,47 @@ static void check_padding(struct member *member)
     stand_in_open()->stream_drop(stream);
 }
 
+/* Of gradients that the library placed, ready in another order than the first plan has. */
+static void check_move_without_memory(struct member *member)
+{
+    const struct stand_in *cuda = stand_in_open();
+    struct side side;
+    void *stream = cuda->stream_make();
+    float data[700], got[700];
+    stand_in_open_device(member->job);
+    make_side(member, &side, 0, 1, NULL);
+    GOOD(shoal_fusion_set_stream(side.fusion, stream));
+    for (int k = 0; k < PARAMETERS; k++) {
+        int i = k * 7 % PARAMETERS;
+        make_gradient(data, 0, 1, i);
+        GOOD(shoal_device_copy(member->job, shoal_fusion_gradient(side.fusion, (size_t)i), data,
+                               count_of(i) * sizeof(float)));
+        GOOD(shoal_fusion_ready(side.fusion, (size_t)i));
+    }
+    const void *place = shoal_fusion_gradient(side.fusion, 1);
+    cuda->fail_call("cuMemAlloc", 1, STAND_IN_OUT_OF_MEMORY);
+    GOOD(shoal_fusion_wait_stream(side.fusion, stream, -1));
+    ck_assert_str_eq(cuda->failed(), "cuMemAlloc");
+    ck_assert_ptr_ne(shoal_fusion_gradient(side.fusion, 1), place);
+    cuda->stream_finish(stream);
+    for (int i = 0; i < PARAMETERS; i++) {
+        size_t bytes = count_of(i) * sizeof(float);
+        make_gradient(data, 0, 1, i);
+        GOOD(shoal_device_copy(member->job, got, shoal_fusion_gradient(side.fusion, (size_t)i),
+                               bytes));
+        ck_assert_int_eq(memcmp(got, data, bytes), 0);
+    }
+    free_side(member, &side, 1);
+    cuda->stream_drop(stream);
+}
+
+START_TEST(test_move_without_memory)
+{
+    world_run(&(struct fake_daemon_options){.world_size = 1}, check_move_without_memory);
+    stand_in_check_nothing_left(true);
+}
+END_TEST
+
 START_TEST(test_padding_is_zero)
 {
     world_run(&(struct fake_daemon_options){.world_size = 2}, check_padding);
@@ -644,6 +685,7 @@ int main(void)
     tcase_add_test(core, test_misuse);
     tcase_add_test(core, test_stream_goes_on_where_the_host_was);
     tcase_add_loop_test(core, test_streams_follow_each_other, 0, 3);
+    tcase_add_test(core, test_move_without_memory);
     tcase_add_test(core, test_padding_is_zero);
     tcase_add_test(core, test_freed_before_its_results);
     suite_add_tcase(suite, core);
