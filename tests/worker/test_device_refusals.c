@@ -65,18 +65,21 @@ static void check_most(struct member *member)
     const struct stand_in *cuda = stand_in_open();
     shoal_group *world = shoal_world(member->job);
     void *stream = cuda->stream_make();
-    shoal_request *first = NULL, *next;
+    shoal_request *requests[MOST + 1];
     stand_in_open_device(member->job);
-    float *data = shoal_device_alloc(member->job, sizeof(*data));
+    float *data = shoal_device_alloc(member->job, (MOST + 1) * sizeof(*data)); /* each its own */
     cuda->stream_hold(stream);
     GOOD(shoal_group_set_stream(world, SHOAL_MEMORY_DEVICE, stream));
     for (int i = 0; i < MOST; i++)
-        GOOD(shoal_all_reduce(world, data, data, 1, SHOAL_F32, SHOAL_SUM, i ? &next : &first));
-    BAD(shoal_all_reduce(world, data, data, 1, SHOAL_F32, SHOAL_SUM, &next), SHOAL_EMEMORY,
-        "4096 collectives on GPU 0 are under way: the most");
+        GOOD(shoal_all_reduce(world, data + i, data + i, 1, SHOAL_F32, SHOAL_SUM, &requests[i]));
+    float *next = data + MOST;
+    BAD(shoal_all_reduce(world, next, next, 1, SHOAL_F32, SHOAL_SUM, &requests[MOST]),
+        SHOAL_EMEMORY, "4096 collectives on GPU 0 are under way: the most");
     cuda->stream_let_go(stream);
-    GOOD(shoal_wait(first, -1));
-    GOOD(shoal_all_reduce(world, data, data, 1, SHOAL_F32, SHOAL_SUM, NULL));
+    GOOD(shoal_wait(requests[0], -1));
+    GOOD(shoal_all_reduce(world, next, next, 1, SHOAL_F32, SHOAL_SUM, &requests[MOST]));
+    for (int i = 1; i <= MOST; i++)
+        GOOD(shoal_wait(requests[i], -1));
     shoal_device_free(member->job, data);
     cuda->stream_drop(stream);
 }
