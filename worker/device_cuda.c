@@ -7,9 +7,9 @@
  * functions, which hold up what comes after them, go onto streams that carry nothing else.
  *
  * Streams of one priority share hardware queues, few, or one (CUDA_DEVICE_MAX_CONNECTIONS). So
- * bells for copies have their priority: behind a stream that waits for the word they could not
- * ring. Bells that wait for callers' streams have others: they would hold up callers' streams, or
- * the copies.
+ * bells have other priorities than callers' streams: behind one that waits for a word, the bell for
+ * a copy that it waits for could not ring; and bells that wait for callers' streams would hold up
+ * others. Nor do they have that of the copies, or of each other.
  */
 #include "worker/device.h"
 
@@ -227,13 +227,11 @@ static int find_device(struct device *device, struct error *error)
     return 0;
 }
 
-/* Less is more urgent. Where a device has two priorities only, those of callers' streams are
- * shared: then a ring may come late, and is not waited for longer than a look takes to come. */
+/* Less is more urgent. A device with few priorities has those of callers' streams shared: then a
+ * ring may be late, by as much as the next look takes to come. */
 static int bell_priority(unsigned bell, int lowest, int highest)
 {
-    int priority = bell < DEVICE_LANES         ? highest
-                   : bell == DEVICE_BELL_WAITS ? highest + 2
-                                               : highest + 1;
+    int priority = highest + (bell < DEVICE_LANES ? 1 : bell < DEVICE_BELL_WAITS ? 2 : 3);
     return priority < lowest ? priority : lowest;
 }
 

@@ -48,6 +48,8 @@ struct stand_in {
      * failed or the stream is gone meanwhile, as a copy engine may. How many have begun. */
     void (*copies_hold)(bool hold);
     int (*copies_begun)(void);
+    /* While held, no host function is called: the driver's thread for them may be busy with one. */
+    void (*functions_hold)(bool hold);
     /* Calls so far of this function, or of any. */
     long (*calls)(const char *function);
     /* The function that fail_call made fail; "" when none has. */

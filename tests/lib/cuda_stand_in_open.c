@@ -37,6 +37,7 @@ static void load(void)
     FIND(break_device);
     FIND(copies_hold);
     FIND(copies_begun);
+    FIND(functions_hold);
     FIND(calls);
     FIND(failed);
     FIND(unpinned);

@@ -52,7 +52,7 @@ struct CUstream_st {
 static struct CUstream_st *streams;
 static long default_count; /* operations on it */
 static bool any_memory;    /* all of the process's counts as the device's */
-static bool copies_held;
+static bool copies_held, functions_held;
 static int copies_begun; /* and not ended */
 static int queue_count;  /* of each priority; 0: every stream has its own */
 static int streams_made[PRIORITIES];
@@ -101,6 +101,8 @@ static void carry_out(struct CUstream_st *stream, const struct operation *operat
             operation->event->done = operation->record;
         return;
     }
+    while (operation->type == OP_HOST && functions_held)
+        pthread_cond_wait(&changed, &lock);
     CUresult dead = broken;
     if (operation->type == OP_COPY) {
         if (!dead)
@@ -415,6 +417,7 @@ void stand_in_stream_refuse(void *stream, int records);
 void stand_in_stream_follow(void *stream, void *other);
 void stand_in_set_any_memory(bool any);
 void stand_in_copies_hold(bool hold);
+void stand_in_functions_hold(bool hold);
 int stand_in_copies_begun(void);
 long stand_in_default_operations(void);
 void stand_in_set_queues(int count);
@@ -497,6 +500,14 @@ void stand_in_copies_hold(bool hold)
 {
     pthread_mutex_lock(&lock);
     copies_held = hold;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+void stand_in_functions_hold(bool hold)
+{
+    pthread_mutex_lock(&lock);
+    functions_held = hold;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
 }
