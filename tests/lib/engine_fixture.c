@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/dtype.h"
@@ -123,10 +124,11 @@ void worker_attach(struct worker *worker, struct node *node, uint32_t rank)
     EXPECT(arena_attach(&daemon, fd, 1 << 30, NULL) == 0);
     close(fd);
     worker->submission_doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    worker->completion_doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int bell[2];
+    EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, bell) == 0);
+    worker->completion_doorbell = bell[0];
     engine_worker_attach(node->engine, JOB, rank, &daemon,
-                         fcntl(worker->submission_doorbell, F_DUPFD_CLOEXEC, 0),
-                         fcntl(worker->completion_doorbell, F_DUPFD_CLOEXEC, 0));
+                         fcntl(worker->submission_doorbell, F_DUPFD_CLOEXEC, 0), bell[1]);
 }
 
 void worker_release(struct worker *worker)
@@ -178,8 +180,8 @@ void worker_wait(struct worker *worker, uint64_t request)
             continue;
         struct pollfd fd = {worker->completion_doorbell, POLLIN, 0};
         poll(&fd, 1, 1000);
-        uint64_t rung;
-        ssize_t got = read(worker->completion_doorbell, &rung, sizeof(rung));
+        uint8_t rings[64];
+        ssize_t got = read(worker->completion_doorbell, rings, sizeof(rings));
         (void)got;
         arena_worker_cancel_sleep(&worker->arena);
     }
