@@ -64,16 +64,21 @@ static void work_check(struct work *work)
     free(work->data);
 }
 
-static struct reducer *start(uint32_t threads, int *descriptor)
+static struct reducer *start_with(const struct reduce_kernels *kernels, uint32_t threads,
+                                  int *descriptor)
 {
     struct reducer *reducer = NULL;
     struct error error = {0};
     *descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ck_assert_int_ge(*descriptor, 0);
-    int result = reducer_start(&reducer, reduce_select(REDUCE_ISA_SCALAR), threads, *descriptor,
-                               NULL, &error);
+    int result = reducer_start(&reducer, kernels, threads, *descriptor, NULL, &error);
     ck_assert_msg(result == 0, "%s", error.text);
     return reducer;
+}
+
+static struct reducer *start(uint32_t threads, int *descriptor)
+{
+    return start_with(reduce_select(REDUCE_ISA_SCALAR), threads, descriptor);
 }
 
 /* As the engine does it: sleeps on the descriptor when there is nothing. */
@@ -138,6 +143,13 @@ static void kernel_waits(void *out, const void *const *in, unsigned inputs, size
     sem_wait(&may_end);
 }
 
+static struct reducer *start_waiting(uint32_t threads, int *descriptor)
+{
+    static const struct reduce_kernels waiting = {.run[DTYPE_F32][REDUCE_SUM] = kernel_waits};
+    EXPECT(sem_init(&begun, 0, 0) == 0 && sem_init(&may_end, 0, 0) == 0);
+    return start_with(&waiting, threads, descriptor);
+}
+
 static bool has_begun(void)
 {
     struct timespec until;
@@ -150,11 +162,8 @@ static bool has_begun(void)
 START_TEST(an_idle_thread_takes_the_next_task)
 {
     enum { THREADS = 3 };
-    static const struct reduce_kernels waiting = {.run[DTYPE_F32][REDUCE_SUM] = kernel_waits};
-    struct reducer *reducer = NULL;
-    int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    EXPECT(sem_init(&begun, 0, 0) == 0 && sem_init(&may_end, 0, 0) == 0);
-    EXPECT(reducer_start(&reducer, &waiting, THREADS, descriptor, NULL, NULL) == 0);
+    int descriptor;
+    struct reducer *reducer = start_waiting(THREADS, &descriptor);
     struct work works[THREADS];
     for (uint32_t i = 0; i < THREADS; i++) {
         work_init(&works[i], i, LARGE);
@@ -175,11 +184,8 @@ END_TEST
 START_TEST(a_rested_submitter_keeps_one_task)
 {
     enum { WORKS = 3 };
-    static const struct reduce_kernels waiting = {.run[DTYPE_F32][REDUCE_SUM] = kernel_waits};
-    struct reducer *reducer = NULL;
-    int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    EXPECT(sem_init(&begun, 0, 0) == 0 && sem_init(&may_end, 0, 0) == 0);
-    EXPECT(reducer_start(&reducer, &waiting, 1, descriptor, NULL, NULL) == 0);
+    int descriptor;
+    struct reducer *reducer = start_waiting(1, &descriptor);
     struct work works[WORKS];
     reducer_rested(reducer);
     for (uint32_t i = 0; i < WORKS; i++) {
