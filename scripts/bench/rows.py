@@ -161,6 +161,10 @@ def bound_links(nodes, cpu_nodes, size, rate):
     return 2 * n * (n - 1) * size / ((n * n + k * n - 2 * k) * rate)
 
 
+# As Gloo's, in place, which is how fusion buffers are reduced; and from the caller's memory into other.
+BUFFERS = {"in place": ("--arena", "--in-place"), "private buffers": ()}
+
+
 def links(tools, pairs, row, shape, sizes, time_most, gloo_least, per_node=1):
     """Our time over the bound, with the raw streams' rate of the same pair, and Gloo's over ours."""
     nodes, cpu_nodes, rate = shape
@@ -170,18 +174,20 @@ def links(tools, pairs, row, shape, sizes, time_most, gloo_least, per_node=1):
             case = Case([size], 1, 5 if size > 16 * MIB else 20)
             label = (f"{nodes} nodes{servers}, {per_node} ranks each, {rate} links, "
                      f"{size // MIB} MiB f32")
-            sides = {"shoal": lambda case=case, size=size: cluster.shoal(case, per_node)[size],
-                     "stream_Bps": cluster.stream_Bps}
+            sides = {name: lambda case=case, size=size, options=options:
+                     cluster.shoal(case, per_node, options)[size] for name, options in BUFFERS.items()}
+            sides["stream_Bps"] = cluster.stream_Bps
             if gloo_least:
                 sides["gloo"] = lambda case=case, size=size: cluster.gloo(case, per_node)[size]
             seconds = by_turns(pairs, label, **sides)
             bounds = [bound_links(nodes, cpu_nodes, size, rate_Bps)
                       for rate_Bps in seconds["stream_Bps"]]
-            yield Result(row, label, "our time / the links' bound", time_most, False,
-                         divided(seconds["shoal"], bounds), seconds=seconds)
-            if gloo_least:
-                yield Result(row, label, "time of Gloo / ours", gloo_least, True,
-                             divided(seconds["gloo"], seconds["shoal"]))
+            for name in BUFFERS:
+                yield Result(row, f"{label}, {name}", "our time / the links' bound", time_most, False,
+                             divided(seconds[name], bounds), seconds=seconds)
+                if gloo_least:
+                    yield Result(row, f"{label}, {name}", "time of Gloo / ours", gloo_least, True,
+                                 divided(seconds["gloo"], seconds[name]))
 
 
 def row_5(tools, pairs):
