@@ -3,6 +3,7 @@
 #define FULL_NODES 16u
 #define LEAST_CHUNKS 2u
 #define PIPELINE_CHUNKS 4u
+#define LEAD_CHUNKS 8u
 
 uint32_t window_chunks(uint32_t configured, uint32_t nodes)
 {
@@ -25,6 +26,12 @@ uint32_t window_of_shard(uint32_t pieces)
 uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes)
 {
     return chunk_bytes ? at_least_a_pipeline(window_bytes / chunk_bytes) : UINT32_MAX;
+}
+
+uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window)
+{
+    uint32_t window = shard_window < network_window ? shard_window : network_window;
+    return window < LEAD_CHUNKS ? LEAD_CHUNKS : window;
 }
 
 uint32_t window_receives(uint32_t window, bool contributes, bool returns)

@@ -22,6 +22,10 @@ uint32_t window_chunks(uint32_t configured, uint32_t nodes);
 uint32_t window_of_shard(uint32_t pieces);
 /* How many chunks of `chunk_bytes` the network between a node and an owner is given. */
 uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes);
+/* How many chunks beyond those delivered of the slowest shard another may be given, with these two
+ * for each: 8, or what one may have under way. Links share their rate over connections, not over
+ * shards, and a small shard would be done long before a large one that crosses the same link. */
+uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window);
 
 /* Receives for another node's messages of one group over several nodes. contributes: it has ranks,
  * and this node is an owner. returns: it is an owner, and this node has ranks. */

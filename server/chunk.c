@@ -275,8 +275,7 @@ void chunk_delivered(struct chunk *chunk)
 {
     struct collective *collective = chunk->collective;
     struct outlet *outlet = &collective->outlets[chunk->index % collective->layout.shards];
-    assert(outlet->in_flight > 0);
-    outlet_count(outlet, -1);
+    outlet_delivered(outlet);
     group_mark_dirty(collective->group);
     chunk_free(chunk);
     if (++collective->delivered == collective->layout.chunks)

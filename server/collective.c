@@ -77,7 +77,7 @@ static void collective_find_way(struct collective *made)
 static void collective_set_windows(struct collective *made)
 {
     uint32_t window_bytes = made->group->job->exchange->options.window_bytes;
-    made->shard_window = made->network_window = UINT32_MAX;
+    made->shard_window = made->network_window = made->lead_window = UINT32_MAX;
     if (made->single || (made->route.from != ROUTE_ALL && made->route.to != ROUTE_ALL))
         return;
     /* Parts to be summed lie at their owner until the other nodes' are there, and no results
@@ -86,6 +86,8 @@ static void collective_set_windows(struct collective *made)
         window_bytes *= 2;
     made->shard_window = window_of_shard(made->layout.pieces);
     made->network_window = window_of_network(window_bytes, made->layout.largest_bytes);
+    if (made->layout.shards > 1)
+        made->lead_window = window_of_lead(made->shard_window, made->network_window);
 }
 
 bool is_transfer(const struct wire_ask *ask)
@@ -205,6 +207,7 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
     made->element_bytes = element_bytes;
     made->priority = priority;
     made->outlets = outlets;
+    made->slowest_shards = layout.shards;
     for (uint32_t i = 0; i < layout.shards; i++)
         outlets[i].collective = made;
     made->chunks = chunks;

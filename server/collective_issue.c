@@ -27,12 +27,24 @@ static uint32_t outlet_owner(const struct outlet *outlet)
     return (layout->first_server + outlet_shard(outlet)) % layout->rule->servers;
 }
 
-/* Its next chunk, or NO_INDEX when that is not ready. */
+static uint32_t outlet_pieces_delivered(const struct outlet *outlet)
+{
+    return outlet->next_piece - outlet->in_flight;
+}
+
+/* Whether its next chunk is near enough to what the slowest shard has had delivered. */
+static bool outlet_keeps_pace(const struct outlet *outlet)
+{
+    const struct collective *collective = outlet->collective;
+    return outlet->next_piece - collective->slowest_pieces < collective->lead_window;
+}
+
+/* Its next chunk, or NO_INDEX when that is not ready, or has to wait for other shards. */
 static uint32_t outlet_next_chunk(const struct outlet *outlet)
 {
     const struct collective *collective = outlet->collective;
     const struct layout *layout = &collective->layout;
-    if (outlet->next_piece >= layout->pieces)
+    if (outlet->next_piece >= layout->pieces || !outlet_keeps_pace(outlet))
         return NO_INDEX;
     uint32_t chunk = outlet->next_piece * layout->shards + outlet_shard(outlet);
     return chunk < collective->ready ? chunk : NO_INDEX;
@@ -153,6 +165,35 @@ void outlet_count(struct outlet *outlet, int by)
     outlet->in_flight += (uint32_t)by;
     if (!is_transfer(&collective->ask))
         collective->group->in_flight[outlet_owner(outlet)] += (uint32_t)by;
+}
+
+static uint32_t collective_shards_at(const struct collective *collective, uint32_t pieces)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < collective->layout.shards; i++)
+        count += outlet_pieces_delivered(&collective->outlets[i]) == pieces;
+    return count;
+}
+
+/* All shards have got one piece further: those that waited for it go on. */
+static void collective_advance_slowest(struct collective *collective)
+{
+    collective->slowest_shards = collective_shards_at(collective, ++collective->slowest_pieces);
+    for (uint32_t i = 0; i < collective->layout.shards; i++) {
+        struct outlet *outlet = &collective->outlets[i];
+        if (!outlet->queued && outlet_next_chunk(outlet) != NO_INDEX)
+            outlet_enqueue(outlet);
+    }
+}
+
+void outlet_delivered(struct outlet *outlet)
+{
+    assert(outlet->in_flight > 0);
+    struct collective *collective = outlet->collective;
+    bool was_slowest = outlet_pieces_delivered(outlet) == collective->slowest_pieces;
+    outlet_count(outlet, -1);
+    if (was_slowest && --collective->slowest_shards == 0)
+        collective_advance_slowest(collective);
 }
 
 bool outlet_issue(struct outlet *outlet)
@@ -294,7 +335,11 @@ void group_check_queues(const struct exchange_group *group)
 {
     uint32_t queued = 0;
     for (const struct collective *it = group->oldest; it; it = it->next) {
+        assert(it->slowest_shards > 0 &&
+               it->slowest_shards == collective_shards_at(it, it->slowest_pieces));
         for (uint32_t i = 0; i < it->layout.shards; i++) {
+            assert(outlet_pieces_delivered(&it->outlets[i]) >= it->slowest_pieces);
+            assert(it->outlets[i].next_piece - it->slowest_pieces <= it->lead_window);
             assert(it->outlets[i].queued == (outlet_next_chunk(&it->outlets[i]) != NO_INDEX));
             queued += it->outlets[i].queued;
         }

@@ -180,6 +180,9 @@ struct collective {
     struct layout layout;
     uint32_t shard_window;   /* so many of its chunks for one owner are in flight at the most */
     uint32_t network_window; /* nor any more while so many of any collective are */
+    uint32_t lead_window;    /* nor is any so far beyond what the slowest shard has had delivered */
+    uint32_t slowest_pieces; /* delivered of every shard at least */
+    uint32_t slowest_shards; /* of which no more are */
     uint32_t element_bytes;
     uint8_t *shared; /* where its result goes for all ranks here; NULL: each has a place */
     uint32_t priority;
@@ -363,6 +366,8 @@ void probes_drop(struct exchange_group *group);
 bool outlet_issue(struct outlet *outlet);
 /* So many of its chunks more, or fewer, are in flight. */
 void outlet_count(struct outlet *outlet, int by);
+/* A piece of it has been delivered. */
+void outlet_delivered(struct outlet *outlet);
 /* All local ranks have handed chunks [0, ready) over. */
 void collective_advance_ready(struct collective *collective, uint32_t ready);
 void outlet_leave(struct outlet *outlet);

@@ -35,7 +35,7 @@ static void assert_all_finished(const struct virtual_cluster *cluster, uint32_t 
 }
 
 /* A random cluster and job, all from the seed. */
-static void random_run(uint64_t seed, bool reorder, bool shared_receives)
+static void random_run(uint64_t seed, uint64_t most_count, bool reorder, bool shared_receives)
 {
     srand48((long)seed);
     uint32_t nodes = 1 + (uint32_t)(lrand48() % 4);
@@ -61,7 +61,7 @@ static void random_run(uint64_t seed, bool reorder, bool shared_receives)
                                           .rank_nodes = rank_nodes[job],
                                           .groups = (uint32_t)(lrand48() % 4),
                                           .collectives = 24,
-                                          .most_count = 9000,
+                                          .most_count = most_count,
                                           .in_flight = 1 + (uint32_t)(lrand48() % 6),
                                           .arena = true,
                                           .priorities = lrand48() % 2,
@@ -76,19 +76,26 @@ static void random_run(uint64_t seed, bool reorder, bool shared_receives)
 
 START_TEST(test_random_clusters)
 {
-    random_run(1000 + (uint64_t)_i, false, false);
+    random_run(1000 + (uint64_t)_i, 9000, false, false);
 }
 END_TEST
 
 START_TEST(test_random_clusters_with_reordering)
 {
-    random_run(2000 + (uint64_t)_i, true, false);
+    random_run(2000 + (uint64_t)_i, 9000, true, false);
 }
 END_TEST
 
 START_TEST(test_random_clusters_on_datagrams)
 {
-    random_run(3000 + (uint64_t)_i, true, true);
+    random_run(3000 + (uint64_t)_i, 9000, true, true);
+}
+END_TEST
+
+/* Shards of many chunks, and of different sizes. */
+START_TEST(test_random_clusters_with_many_chunks)
+{
+    random_run(4000 + (uint64_t)_i, 40000, _i % 2, _i % 4 == 3);
 }
 END_TEST
 
@@ -563,6 +570,7 @@ int main(void)
     tcase_add_loop_test(random, test_random_clusters, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_with_reordering, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_on_datagrams, 0, SEEDS);
+    tcase_add_loop_test(random, test_random_clusters_with_many_chunks, 0, SEEDS);
     tcase_add_loop_test(random, test_parts_in_small_windows, 0, PARTS_SEEDS);
     tcase_add_loop_test(random, test_sends_among_sums, 0, 2 * SEEDS);
     tcase_add_loop_test(random, test_no_more_travels_than_must, 0, 3);

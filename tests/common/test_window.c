@@ -35,6 +35,10 @@ START_TEST(below_it_a_pipeline_is_kept_full)
     } shards[] = {{0, 4}, {1, 4}, {19, 4}, {20, 5}, {128, 32}, {UINT32_MAX, UINT32_MAX / 4}};
     for (unsigned i = 0; i < sizeof(shards) / sizeof(shards[0]); i++)
         ck_assert_uint_eq(window_of_shard(shards[i].pieces), shards[i].window);
+    ck_assert_uint_eq(window_of_lead(4, 8), 8);
+    ck_assert_uint_eq(window_of_lead(64, 7), 8);
+    ck_assert_uint_eq(window_of_lead(64, 9), 9);
+    ck_assert_uint_eq(window_of_lead(10, UINT32_MAX), 10);
     ck_assert_uint_eq(window_of_network(1u << 19, 1u << 16), 8);
     ck_assert_uint_eq(window_of_network(1u << 19, (1u << 16) + 64), 7);
     ck_assert_uint_eq(window_of_network(1u << 19, 1u << 18), 4);
