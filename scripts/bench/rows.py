@@ -161,8 +161,9 @@ def bound_links(nodes, cpu_nodes, size, rate):
     return 2 * n * (n - 1) * size / ((n * n + k * n - 2 * k) * rate)
 
 
-# As Gloo's, in place, which is how fusion buffers are reduced; and from the caller's memory into other.
-BUFFERS = {"in place": ("--arena", "--in-place"), "private buffers": ()}
+# Our buffers: in place, as Gloo's are and fusion buffers, and from the caller's memory into other.
+BUFFERS = {"shoal_in_place": ("arena, in place", ("--arena", "--in-place")),
+           "shoal_private": ("private buffers", ())}
 
 
 def links(tools, pairs, row, shape, sizes, time_most, gloo_least, per_node=1):
@@ -174,20 +175,22 @@ def links(tools, pairs, row, shape, sizes, time_most, gloo_least, per_node=1):
             case = Case([size], 1, 5 if size > 16 * MIB else 20)
             label = (f"{nodes} nodes{servers}, {per_node} ranks each, {rate} links, "
                      f"{size // MIB} MiB f32")
-            sides = {name: lambda case=case, size=size, options=options:
-                     cluster.shoal(case, per_node, options)[size] for name, options in BUFFERS.items()}
+            sides = {side: lambda case=case, size=size, options=options:
+                     cluster.shoal(case, per_node, options)[size]
+                     for side, (_, options) in BUFFERS.items()}
             sides["stream_Bps"] = cluster.stream_Bps
             if gloo_least:
                 sides["gloo"] = lambda case=case, size=size: cluster.gloo(case, per_node)[size]
             seconds = by_turns(pairs, label, **sides)
             bounds = [bound_links(nodes, cpu_nodes, size, rate_Bps)
                       for rate_Bps in seconds["stream_Bps"]]
-            for name in BUFFERS:
+            for side, (name, _) in BUFFERS.items():
                 yield Result(row, f"{label}, {name}", "our time / the links' bound", time_most, False,
-                             divided(seconds[name], bounds), seconds=seconds)
+                             divided(seconds[side], bounds),
+                             seconds={key: seconds[key] for key in seconds if key not in BUFFERS or key == side})
                 if gloo_least:
                     yield Result(row, f"{label}, {name}", "time of Gloo / ours", gloo_least, True,
-                                 divided(seconds["gloo"], seconds[name]))
+                                 divided(seconds["gloo"], seconds[side]))
 
 
 def row_5(tools, pairs):

@@ -216,6 +216,68 @@ def table_rows(name):
             for tensor, elements, operations in (line.split(",") for line in lines[1:])]
 
 
+class StandingCluster:
+    """A cluster whose links are measured as 100 MB/s."""
+
+    def __init__(self, _tools, *shape):
+        self.shape = shape
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    @staticmethod
+    def stream_Bps():
+        return 1e8
+
+    @classmethod
+    def measured(cls, row, *arguments, **options):
+        """The row's results on such clusters."""
+        kept, rows.Cluster = rows.Cluster, cls
+        try:
+            return list(row(*arguments, **options))
+        finally:
+            rows.Cluster = kept
+
+
+class Links(unittest.TestCase):
+    """Rows over links, with a stand-in for the cluster."""
+
+    def test_both_kinds_of_buffers_are_measured_in_the_same_turns(self):
+        asked = []
+
+        class Standing(StandingCluster):
+            @staticmethod
+            def shoal(case, per_node, options):
+                asked.append(("shoal", per_node, options))
+                return {case.sizes[0]: 2.0 if options else 4.0}
+
+            @staticmethod
+            def gloo(case, per_node):
+                asked.append(("gloo", per_node))
+                return {case.sizes[0]: 6.0}
+
+        results = Standing.measured(rows.links, None, 3, "7", (4, 4, "1gbit"), (100000000,), 1.05, 1.5, per_node=2)
+        self.assertEqual([result.ratios for result in results], [[2.0] * 3, [3.0] * 3, [4.0] * 3, [1.5] * 3])
+        self.assertEqual([result.what.rsplit("f32, ", 1)[1] for result in results],
+                         ["arena, in place"] * 2 + ["private buffers"] * 2)
+        self.assertEqual(sorted(asked[:3]), [("gloo", 2), ("shoal", 2, ()), ("shoal", 2, ("--arena", "--in-place"))])
+        self.assertEqual(len(asked), 9)
+        self.assertEqual(set(results[0].seconds), {"shoal_in_place", "stream_Bps", "gloo"})
+
+    def test_without_gloo(self):
+        class Standing(StandingCluster):
+            @staticmethod
+            def shoal(case, _per_node, _options):
+                return {case.sizes[0]: 1.2}
+
+        results = Standing.measured(rows.links, None, 1, "9", (4, 2, "1gbit"), (100000000,), 1.06, None)
+        self.assertEqual(len(results), 2)
+        self.assertAlmostEqual(results[0].ratios[0], 1.0)
+
+
 class Models(unittest.TestCase):
     """The tables of row 11 against what is known of the models."""
 
@@ -239,29 +301,12 @@ class Models(unittest.TestCase):
         """With stand-ins for cluster and program."""
         asked = []
 
-        class Standing:
-            def __init__(self, _tools, *shape):
-                self.shape = shape
-
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *error):
-                pass
-
-            def stream_Bps(self):
-                return 1e8
-
+        class Standing(StandingCluster):
             def overlap(self, *words):
                 asked.append((self.shape, *words))
                 return {"exposed_us": 11.0 * len(asked), "last_us": 10.0}
 
-        kept = rows.Cluster
-        rows.Cluster = Standing
-        try:
-            results = list(rows.row_11(None, 2))
-        finally:
-            rows.Cluster = kept
+        results = Standing.measured(rows.row_11, None, 2)
         self.assertEqual([result.ratios for result in results], [[1.1, 2.2], [3.3, 4.4]])
         self.assertEqual([report.measured(result)[1] for result in results], [False, False])
         self.assertEqual(asked[0], ((4, 0, "1gbit"), "resnet50", "float", 1e8, 3, 25))
