@@ -8,11 +8,13 @@
 
 static char *directory;
 static char file[512];
+static char heard[512]; /* there: all ranks have said what they heard */
 
 static void setup(void)
 {
     directory = suite_make_directory();
     snprintf(file, sizeof(file), "%s/go", directory);
+    snprintf(heard, sizeof(heard), "%s/heard", directory);
 }
 
 static void teardown(void)
@@ -20,9 +22,9 @@ static void teardown(void)
     suite_remove_directory(directory);
 }
 
-static void go(void)
+static void file_create(const char *name)
 {
-    FILE *created = fopen(file, "w");
+    FILE *created = fopen(name, "w");
     ck_assert_ptr_nonnull(created);
     fclose(created);
 }
@@ -62,11 +64,15 @@ static void disagree(uint32_t nodes, uint32_t ranks_per_node, const char *extra)
     const char *loop[] = {CLUSTER_HELPER, "loop", file, NULL};
     cluster_job(cluster, "other", ranks_per_node, loop, others);
     for (size_t i = 0; i < sizeof(disagreements) / sizeof(disagreements[0]); i++) {
-        const char *argv[] = {CLUSTER_HELPER, disagreements[i].mode, NULL};
+        const char *argv[] = {CLUSTER_HELPER, disagreements[i].mode, heard, NULL};
         cluster_job(cluster, disagreements[i].mode, ranks_per_node, argv, workers);
+        for (uint32_t rank = 0; rank < count; rank++)
+            process_wait_text(workers[rank], "failed: ", CLUSTER_PATIENCE_MS);
+        file_create(heard);
         all_heard(workers, count, disagreements[i].mode, disagreements[i].parts);
+        ck_assert_int_eq(remove(heard), 0);
     }
-    go();
+    file_create(file);
     ck_assert_int_eq(cluster_job_end(others, count), 0);
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
@@ -125,7 +131,7 @@ static void late(uint32_t nodes, uint32_t ranks_per_node)
     cluster_job(cluster, "waits", ranks_per_node, argv, workers);
     /* The owner of the collective's first chunk is the one that finds out. */
     ck_assert(wait_until(somebody_names_it, cluster, CLUSTER_PATIENCE_MS));
-    go();
+    file_create(file);
     ck_assert_int_eq(cluster_job_end(workers, 4), 0);
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
@@ -150,7 +156,7 @@ static void leaves(const char *mode, const char *expected)
     cluster_job(cluster, mode, 2, argv, workers);
     for (uint32_t rank = 0; rank < 3; rank++)
         ck_assert(process_wait_text(workers[rank], "running", CLUSTER_PATIENCE_MS));
-    go();
+    file_create(file);
     all_heard(workers, 3, mode, (const char *[]){"rank 3", expected, NULL});
     ck_assert_int_eq(process_wait(workers[3], CLUSTER_PATIENCE_MS), 0);
     process_free(workers[3]);
