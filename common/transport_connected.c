@@ -20,6 +20,7 @@
 #define CONNECTION_DATA_BYTES 256 /* the most that a provider hands over with a request */
 #define CONNECTION_EVENTS 64      /* handled in one poll, so that strangers cannot hold it up */
 #define REJECTIONS_LOGGED 16
+#define DATA_POLLS 16 /* after so many in a row that brought data, connections are looked at */
 
 enum peer_state { PEER_IDLE, PEER_EXPECTING, PEER_CONNECTING, PEER_ACCEPTING, PEER_UP };
 
@@ -50,8 +51,9 @@ struct connected {
     struct fid_pep *listener;
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     size_t address_bytes;
-    uint32_t failed;   /* peers with failed set */
-    uint64_t rejected; /* connection requests */
+    uint32_t failed;          /* peers with failed set */
+    uint64_t rejected;        /* connection requests */
+    uint32_t polls_with_data; /* since connections were looked at */
     struct request requests[CONNECTION_EVENTS];
     uint32_t request_count; /* read, and not answered */
     struct peer peers[];
@@ -489,6 +491,25 @@ static bool connection_progress(struct connected *c)
     return true;
 }
 
+/* Batches until one is not full, with no further look at the network to see that there is no more:
+ * the caller polls again after events, and what is left keeps it from sleeping. */
+static void completions_take(struct connected *c, uint32_t room)
+{
+    int count = FABRIC_BATCH;
+    while (count == FABRIC_BATCH && c->fabric.event_count < room)
+        count = fabric_progress(&c->fabric);
+}
+
+/* A look at the connections is as dear as one at the data: while data comes they wait. */
+static void connections_progress(struct connected *c)
+{
+    if (c->fabric.event_count > 0 && ++c->polls_with_data < DATA_POLLS)
+        return;
+    c->polls_with_data = 0;
+    for (int i = 0; i < CONNECTION_EVENTS && connection_progress(c); i++)
+        continue;
+}
+
 static void waiting_retry(struct connected *c)
 {
     for (uint32_t i = 0; i < c->fabric.peers; i++) {
@@ -505,10 +526,8 @@ static int connected_poll(struct transport *transport, struct transport_event *e
 {
     struct connected *c = (struct connected *)transport;
     requests_answer(c);
-    for (int i = 0; i < CONNECTION_EVENTS && connection_progress(c); i++)
-        continue;
-    while (c->fabric.event_count < (uint32_t)room && fabric_progress(&c->fabric) > 0)
-        continue;
+    completions_take(c, (uint32_t)room);
+    connections_progress(c);
     for (uint32_t i = 0; i < c->fabric.peers && c->fabric.unreadable; i++)
         peer_fail(c, &c->peers[i], "the fabric's completion queue cannot be read");
     if (c->failed > 0) {

@@ -16,7 +16,6 @@
 
 #define FABRIC_API FI_VERSION(1, 17)
 #define SLAB_OPS 64
-#define COMPLETION_BATCH 16
 #define COMPLETION_QUEUE_MAX 65536
 #define RETRY_MS 1 /* how often waiting sends are tried again while the user sleeps */
 
@@ -454,11 +453,11 @@ static void progress_failed(struct fabric *fabric, int fi_error)
 
 int fabric_progress(struct fabric *fabric)
 {
-    struct fi_cq_msg_entry entries[COMPLETION_BATCH];
-    fi_addr_t sources[COMPLETION_BATCH];
+    struct fi_cq_msg_entry entries[FABRIC_BATCH];
+    fi_addr_t sources[FABRIC_BATCH];
     bool connected = fabric->eq != NULL;
-    ssize_t count = connected ? fi_cq_read(fabric->cq, entries, COMPLETION_BATCH)
-                              : fi_cq_readfrom(fabric->cq, entries, COMPLETION_BATCH, sources);
+    ssize_t count = connected ? fi_cq_read(fabric->cq, entries, FABRIC_BATCH)
+                              : fi_cq_readfrom(fabric->cq, entries, FABRIC_BATCH, sources);
     fabric->unreadable = false;
     if (count == -FI_EAVAIL)
         return progress_error(fabric);

@@ -48,6 +48,8 @@ struct fabric_list {
 void fabric_list_append(struct fabric_list *list, struct fabric_op *op);
 void fabric_list_remove(struct fabric_list *list, struct fabric_op *op);
 
+#define FABRIC_BATCH 16 /* completions that fabric_progress takes at the most */
+
 struct fabric_slab;
 
 struct fabric {

@@ -264,6 +264,49 @@ START_TEST(many_in_flight)
 }
 END_TEST
 
+/* --- connections under load --- */
+
+/* One small message. Over loopback it is there when it has been sent, so the receiver's first poll
+ * finds it. */
+static void message_pass(struct end *from, struct end *to, uint8_t in[64])
+{
+    static uint8_t out[64];
+    struct iovec part = {out, sizeof(out)};
+    int sent = end_count(from, TRANSPORT_SENT), received = end_count(to, TRANSPORT_RECEIVED);
+    ck_assert_int_eq(transport_post_receive(to->transport, 0, in, sizeof(out), NULL, in), 0);
+    ck_assert_int_eq(transport_send(from->transport, 1, &part, NULL, 1, out), 0);
+    ends_wait(from, TRANSPORT_SENT, sent + 1, NULL, TRANSPORT_SENT, 0);
+    ends_wait(to, TRANSPORT_RECEIVED, received + 1, NULL, TRANSPORT_SENT, 0);
+}
+
+/* Whoever polls and always finds data must still find who connects. */
+START_TEST(connection_while_data_comes)
+{
+    if (!provider_there("connection_while_data_comes", "tcp"))
+        return;
+    struct end a, b, c;
+    end_open(&a, "tcp");
+    end_open(&b, "tcp");
+    end_open(&c, "tcp");
+    ends_connect(&a, 1, &b, 0);
+    uint8_t of_b[TRANSPORT_ADDRESS_BYTES], in[64];
+    uint32_t bytes = 0;
+    struct error error = {0};
+    ck_assert_int_eq(transport_address(b.transport, of_b, &bytes, &error), 0);
+    ck_assert_int_eq(transport_expect(b.transport, 2, of_b, bytes, token_b, &error), 0);
+    ck_assert_int_eq(transport_connect(c.transport, 1, of_b, bytes, token_b, &error), 0);
+    int up = end_count(&b, TRANSPORT_PEER_UP), messages = 0;
+    for (; messages < 4000 && end_count(&b, TRANSPORT_PEER_UP) == up; messages++) {
+        message_pass(&a, &b, in);
+        end_poll(&c);
+    }
+    ck_assert_int_lt(messages, 4000);
+    end_close(&a);
+    end_close(&b);
+    end_close(&c);
+}
+END_TEST
+
 /* --- opening --- */
 
 START_TEST(provider_missing)
@@ -566,6 +609,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, exchange, 0, PROVIDERS);
     tcase_add_loop_test(c, three_nodes, 0, PROVIDERS);
     tcase_add_loop_test(c, many_in_flight, 0, PROVIDERS);
+    tcase_add_test(c, connection_while_data_comes);
     tcase_add_loop_test(c, posted_memory_goes_before_the_transport, 0, PROVIDERS);
     tcase_add_test(c, provider_missing);
     tcase_add_test(c, address_missing);
