@@ -82,6 +82,13 @@ static void outlet_enqueue(struct outlet *outlet)
     outlet->collective->group->queued++;
 }
 
+/* After what may have been all that kept its next chunk back. */
+static void outlet_enqueue_ready(struct outlet *outlet)
+{
+    if (!outlet->queued && outlet_next_chunk(outlet) != NO_INDEX)
+        outlet_enqueue(outlet);
+}
+
 void outlet_leave(struct outlet *outlet)
 {
     if (!outlet->queued)
@@ -98,11 +105,8 @@ void collective_advance_ready(struct collective *collective, uint32_t ready)
     uint32_t first = collective->ready;
     collective->ready = ready;
     /* The next of a shard that waits is the first one at or after `first`. */
-    for (uint32_t chunk = first; chunk < ready && chunk - first < shards; chunk++) {
-        struct outlet *outlet = &collective->outlets[chunk % shards];
-        if (!outlet->queued && outlet_next_chunk(outlet) != NO_INDEX)
-            outlet_enqueue(outlet);
-    }
+    for (uint32_t chunk = first; chunk < ready && chunk - first < shards; chunk++)
+        outlet_enqueue_ready(&collective->outlets[chunk % shards]);
     group_mark_dirty(collective->group);
 }
 
@@ -179,11 +183,8 @@ static uint32_t collective_shards_at(const struct collective *collective, uint32
 static void collective_advance_slowest(struct collective *collective)
 {
     collective->slowest_shards = collective_shards_at(collective, ++collective->slowest_pieces);
-    for (uint32_t i = 0; i < collective->layout.shards; i++) {
-        struct outlet *outlet = &collective->outlets[i];
-        if (!outlet->queued && outlet_next_chunk(outlet) != NO_INDEX)
-            outlet_enqueue(outlet);
-    }
+    for (uint32_t i = 0; i < collective->layout.shards; i++)
+        outlet_enqueue_ready(&collective->outlets[i]);
 }
 
 void outlet_delivered(struct outlet *outlet)
