@@ -358,6 +358,24 @@ START_TEST(test_interrupted_up_leaves_nothing)
 }
 END_TEST
 
+/* Where the machine's firewall sees what bridges pass on, this one's is spared. */
+START_TEST(test_bridge_has_no_firewall)
+{
+    if (skipped("test_bridge_has_no_firewall"))
+        return;
+    const char *const hook = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    char command[512];
+    cluster_up(names[0], "--no-daemons --nodes 2");
+    struct process *process = START(SCRIPT " exec bridge --name %s -- cat %s", names[0], hook);
+    if (process_wait(process, CLUSTER_PATIENCE_MS) == 0)
+        ck_assert_str_eq(process_output(process), "0\n");
+    else
+        suite_skip("test_bridge_has_no_firewall", "no firewall sees what bridges pass on here");
+    process_free(process);
+    cluster_down(names[0]);
+}
+END_TEST
+
 START_TEST(test_congestion_control)
 {
     if (skipped("test_congestion_control"))
@@ -462,6 +480,7 @@ int main(void)
     tcase_add_unchecked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_two_side_by_side);
     tcase_add_test(tests, test_links_are_shaped_at_both_ends);
+    tcase_add_test(tests, test_bridge_has_no_firewall);
     tcase_add_test(tests, test_congestion_control);
     tcase_add_test(tests, test_exit_code_and_environment);
     tcase_add_test(tests, test_ranks_that_fail_together);
