@@ -15,6 +15,7 @@ common/error.[ch]           0
 common/log.[ch]             0
 common/clock.[ch]           0
 common/memory.[ch]          0
+common/copy.[ch]            0
 common/env.[ch]             0
 common/bytes*.[ch]          0
 common/size_text.[ch]       0
