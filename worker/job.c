@@ -343,7 +343,7 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
     if (progress_init(&job->progress, &job->arena, offset, joined->chunk_bytes, (uint32_t)slots) <
         0)
         return error_set(error, ERR_MEMORY, "out of memory for the staging slots");
-    progress_share(&job->progress, joined->local_size);
+    progress_share(&job->progress, joined->local_size, joined->node_count);
     job->progress.clock_ns = clock_now_ns;
     struct shoal_group *world;
     return job_add_group(job, joined, (uint32_t)job->rank, (uint32_t)job->world_size, &world,

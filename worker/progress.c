@@ -20,12 +20,16 @@ int progress_init(struct progress *progress, struct arena *arena, uint64_t first
         .base = arena->base, .data_offset = arena->data_offset, .total_bytes = arena->total_bytes};
     progress->staging = staging;
     progress->chunks_max = LAYOUT_MAX_CHUNKS;
+    progress->staged_max_bytes = UINT64_MAX;
     return 0;
 }
 
-void progress_share(struct progress *progress, uint32_t local_ranks)
+void progress_share(struct progress *progress, uint32_t local_ranks, uint32_t nodes)
 {
-    progress->chunks_max = LAYOUT_MAX_CHUNKS / (local_ranks ? local_ranks : 1);
+    uint32_t ranks = local_ranks ? local_ranks : 1;
+    progress->chunks_max = LAYOUT_MAX_CHUNKS / ranks;
+    if (nodes == 1)
+        progress->staged_max_bytes = PROGRESS_NODE_STAGED_BYTES / ranks;
 }
 
 void progress_clear(struct progress *progress)
@@ -240,8 +244,10 @@ static uint8_t *slot_memory(const struct progress *progress, const struct stagin
 static struct staging_slot *take_slot(struct progress *progress, struct request *request)
 {
     struct progress_group *group = request->group;
-    struct staging_slot *slot = staging_take(&progress->staging, &group->own,
-                                             group->rule.chunk_bytes, group->requests == request);
+    uint64_t most = request->ask.on_device ? UINT64_MAX : progress->staged_max_bytes;
+    struct staging_slot *slot =
+        staging_take(&progress->staging, &group->own, request->layout.largest_bytes, most,
+                     group->requests == request);
     if (!slot)
         return NULL;
     slot->request = request;
@@ -551,6 +557,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
             .bytes = request_chunk_bytes(request, &chunk),
             .slot = slot,
             .on_device = request->ask.on_device,
+            .past_cache = request_bytes(request) >= PROGRESS_PAST_CACHE_BYTES,
         };
         return PROGRESS_COPY;
     }

@@ -49,6 +49,12 @@ _Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
 
 /* A request at most this large is copied by the calling thread when nothing is ahead of it. */
 #define PROGRESS_SMALL_BYTES 65536u
+/* What a collective, or a block of one, leaves in the caller's memory passes the cache by when it
+ * is this large: a core's own would not hold it until it is read. */
+#define PROGRESS_PAST_CACHE_BYTES (4u << 20)
+/* All ranks of a node have no more staged where the job is on one node, and nothing waits for a
+ * network: it stays in the cache that the cores share, from the copy in to the copy out. */
+#define PROGRESS_NODE_STAGED_BYTES (8u << 20)
 /* What a receive has got is copied out of the arena in pieces of this, between other work; so is,
  * from a device, what is sent. */
 #define PROGRESS_COPY_BYTES (1u << 20)
@@ -80,6 +86,7 @@ struct progress {
     struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
     uint64_t next_number, next_age;
     uint64_t chunks_max;             /* of a group's submitted requests; all, for one alone */
+    uint64_t staged_max_bytes;       /* in shared slots, of requests on the host */
     uint32_t submitted;              /* collectives and blocks in the table */
     uint32_t place;                  /* where the search for a free place in the table begins */
     struct request *to_submit;       /* in the order of the calls */
@@ -119,6 +126,7 @@ struct progress_copy {
     struct staging_slot *slot; /* or NULL: of a transfer, or a rank's own part on a device */
     struct request *request;   /* then: which */
     bool on_device;
+    bool past_cache; /* copy_past_cache */
 };
 
 enum progress_result {
@@ -132,8 +140,9 @@ int progress_init(struct progress *progress, struct arena *arena, uint64_t first
                   uint32_t slot_bytes, uint32_t slots);
 void progress_clear(struct progress *progress);
 
-/* How many ranks of this node may submit to the same groups; 1 at first. */
-void progress_share(struct progress *progress, uint32_t local_ranks);
+/* How many ranks of this node may submit to the same groups, and on how many nodes their job is; 1,
+ * and many, at first. */
+void progress_share(struct progress *progress, uint32_t local_ranks, uint32_t nodes);
 
 /* own_offset: arena memory of rule.chunk_bytes for the group's own slot. ERR_MEMORY: too many
  * groups, counting those that are gone while the daemon has their slot. */

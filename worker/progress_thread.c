@@ -10,6 +10,7 @@
 #include <utlist.h>
 
 #include "common/clock.h"
+#include "common/copy.h"
 #include "worker/error_text.h"
 #include "worker/progress_device.h"
 
@@ -315,7 +316,10 @@ static bool step(struct shoal_job *job)
     ring_daemon(job);
     if (result == PROGRESS_COPY) {
         pthread_mutex_unlock(&job->lock);
-        memcpy(copy.to, copy.from, copy.bytes);
+        if (copy.past_cache)
+            copy_past_cache(copy.to, copy.from, copy.bytes);
+        else
+            memcpy(copy.to, copy.from, copy.bytes);
         pthread_mutex_lock(&job->lock);
         progress_copied(&job->progress, &copy, clock_now_ns());
     }

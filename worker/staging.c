@@ -101,14 +101,23 @@ bool staging_next_free(struct staging *staging, uint64_t *offset)
     return false;
 }
 
+static bool may_hold(const struct staging *staging, uint32_t bytes, uint64_t most_bytes)
+{
+    uint64_t held = staging->held_bytes;
+    return bytes <= staging->slot_bytes &&
+           (held == 0 || (held <= most_bytes && bytes <= most_bytes - held));
+}
+
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
-                                  bool oldest)
+                                  uint64_t most_bytes, bool oldest)
 {
     struct staging_slot *slot = NULL;
-    if (bytes <= staging->slot_bytes && staging->free_slots) {
+    if (staging->free_slots && may_hold(staging, bytes, most_bytes)) {
         /* The one given back last: it is still in the cache. */
         slot = staging->free_slots;
         DL_DELETE(staging->free_slots, slot);
+        slot->held_bytes = most_bytes < UINT64_MAX ? bytes : 0;
+        staging->held_bytes += slot->held_bytes;
     } else if (oldest && own->state == STAGING_FREE) {
         slot = own;
     }
@@ -124,8 +133,10 @@ void staging_give_back(struct staging *staging, struct staging_slot *slot)
     assert(slot->state != STAGING_FREE);
     slot->state = STAGING_FREE;
     slot->request = NULL;
-    if (slot->shared)
-        DL_PREPEND(staging->free_slots, slot);
+    if (!slot->shared)
+        return;
+    staging->held_bytes -= slot->held_bytes;
+    DL_PREPEND(staging->free_slots, slot);
 }
 
 static bool lies_across(const struct staging_slot *slot, uint64_t end)

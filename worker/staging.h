@@ -31,6 +31,7 @@ struct staging_slot {
         *request;    /* NULL: free, or abandoned: the request failed with the daemon at it */
     uint64_t number; /* of the request, as in the rings */
     uint32_t chunk;
+    uint32_t held_bytes;              /* what it counts for in the limit */
     uint64_t begin_ns, end_ns;        /* of the last copy, in a trace; else 0 */
     struct staging_slot *prev, *next; /* the free shared ones; groups' own ones; results waiting */
 };
@@ -46,6 +47,7 @@ struct staging_orphan {
 struct staging {
     struct staging_slot *slots; /* shared, side by side in the arena */
     uint32_t slot_count, slot_bytes;
+    uint64_t held_bytes; /* what shared slots were taken for under a limit */
     uint64_t first_offset;
     struct staging_slot *free_slots; /* shared */
     struct staging_slot **own_slots; /* of groups */
@@ -64,10 +66,12 @@ int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t 
                     uint32_t bytes);
 void staging_remove_own(struct staging *staging, struct staging_slot *own);
 
-/* A slot for a chunk of at most `bytes`: a shared one, else `own` when `oldest` (the request is its
- * group's oldest incomplete one). NULL when there is none now. The slot is TAKEN. */
+/* A slot for a chunk of at most `bytes`: a shared one, if those taken under a limit then hold no
+ * more than `most_bytes` or this alone (UINT64_MAX: no limit, and it does not count in another's),
+ * else `own` when `oldest` (the request is its group's oldest incomplete one). NULL when there is
+ * none now. The slot is TAKEN. */
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
-                                  bool oldest);
+                                  uint64_t most_bytes, bool oldest);
 void staging_give_back(struct staging *staging, struct staging_slot *slot);
 
 /* The daemon reports a chunk of a removed slot: true if there is such a one. */

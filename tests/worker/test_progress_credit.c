@@ -4,6 +4,8 @@
 #include "tests/lib/progress_fixture.h"
 #include "tests/lib/suite.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 /* Of the group on this rank: no more than the share is submitted, or one request alone. */
@@ -77,7 +79,7 @@ START_TEST(test_daemons_limit_on_chunks_is_kept)
     ranks_open(&fixture, 1, 0, 5);
     struct rank_worker *worker = &fixture.workers[0];
     for (uint32_t share = 1; share <= 2; share++) {
-        progress_share(&worker->progress, share);
+        progress_share(&worker->progress, share, 2);
         ranks_group(&fixture, share, 1);
         struct request_ask ask = {.kind = COLLECTIVE_ALL_REDUCE,
                                   .dtype = DTYPE_U8,
@@ -99,6 +101,75 @@ START_TEST(test_daemons_limit_on_chunks_is_kept)
 }
 END_TEST
 
+/* Whether the copies into recv, and no others, pass the cache by, as they all should or not. */
+static void run_looking_at_copies(struct progress_fixture *fixture, const uint8_t *recv,
+                                  uint64_t bytes, bool expected)
+{
+    struct rank_worker *worker = &fixture->workers[0];
+    for (bool moved = true; moved;) {
+        moved = ranks_step(worker);
+        const uint8_t *to = worker->copy.to;
+        bool out = to >= recv && to < recv + bytes;
+        if (worker->copying)
+            EXPECT(worker->copy.past_cache == (out && expected));
+        moved |= fake_exchange_step(fixture->exchange);
+    }
+    ck_assert_uint_eq(ranks_free_completed(worker, 0), 1);
+}
+
+START_TEST(test_large_results_pass_the_cache_by)
+{
+    struct progress_fixture fixture;
+    ranks_open(&fixture, 1, 8, 5);
+    ranks_group(&fixture, 0, 1);
+    const uint64_t sizes[] = {PROGRESS_PAST_CACHE_BYTES - 1, PROGRESS_PAST_CACHE_BYTES};
+    uint8_t *send = malloc(PROGRESS_PAST_CACHE_BYTES), *recv = malloc(PROGRESS_PAST_CACHE_BYTES);
+    memset(send, 3, PROGRESS_PAST_CACHE_BYTES);
+    for (unsigned i = 0; i < 2; i++) {
+        memset(recv, 0, PROGRESS_PAST_CACHE_BYTES);
+        ranks_submit(&fixture, 0, 0,
+                     (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                          .dtype = DTYPE_U8,
+                                          .count = sizes[i],
+                                          .send = send,
+                                          .recv = recv});
+        run_looking_at_copies(&fixture, recv, sizes[i], i == 1);
+        ck_assert_int_eq(memcmp(send, recv, sizes[i]), 0);
+    }
+    free(send);
+    free(recv);
+    ranks_close(&fixture);
+}
+END_TEST
+
+/* Ranks of one node share what may be staged; where there are more nodes, all slots are used. */
+START_TEST(test_staged_bytes_are_shared_on_one_node)
+{
+    enum { SLOTS = 16, CHUNKS = 40, SHARE = PROGRESS_NODE_STAGED_BYTES / (3 * CHUNK_BYTES) };
+    for (uint32_t nodes = 1; nodes <= 2; nodes++) {
+        struct progress_fixture fixture;
+        ranks_open(&fixture, 1, SLOTS, 5);
+        progress_share(&fixture.workers[0].progress, SHARE, nodes);
+        ranks_group(&fixture, 0, 1);
+        static uint8_t data[CHUNKS * CHUNK_BYTES];
+        memset(data, 1, sizeof(data));
+        struct rank_request *made = ranks_submit(&fixture, 0, 0,
+                                                 (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                                      .dtype = DTYPE_U8,
+                                                                      .count = sizeof(data),
+                                                                      .send = data,
+                                                                      .recv = data});
+        while (ranks_step(&fixture.workers[0]))
+            continue;
+        /* And the group's own. */
+        ck_assert_uint_eq(made->request.chunks_given, (nodes == 1 ? 3 : SLOTS) + 1);
+        ranks_run(&fixture);
+        ck_assert_uint_eq(ranks_free_completed(&fixture.workers[0], 0), 1);
+        ranks_close(&fixture);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("progress_credit");
@@ -106,6 +177,8 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, test_more_chunks_than_credits);
     tcase_add_test(cases, test_daemons_limit_on_chunks_is_kept);
+    tcase_add_test(cases, test_large_results_pass_the_cache_by);
+    tcase_add_test(cases, test_staged_bytes_are_shared_on_one_node);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

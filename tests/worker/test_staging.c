@@ -5,6 +5,7 @@
 
 #define FIRST 4096u
 #define BYTES 1024u
+#define ALL UINT64_MAX
 
 START_TEST(test_shared_slots_first_then_own)
 {
@@ -14,20 +15,20 @@ START_TEST(test_shared_slots_first_then_own)
     ck_assert_int_eq(staging_add_own(&staging, &own, 100 * BYTES, BYTES), 0);
     struct staging_slot *taken[3];
     for (int i = 0; i < 3; i++) {
-        taken[i] = staging_take(&staging, &own, BYTES, i % 2);
+        taken[i] = staging_take(&staging, &own, BYTES, ALL, i % 2);
         ck_assert_ptr_nonnull(taken[i]);
         ck_assert(taken[i]->shared);
         ck_assert_int_eq(taken[i]->state, STAGING_TAKEN);
         for (int j = 0; j < i; j++)
             ck_assert_uint_ne(taken[i]->offset, taken[j]->offset);
     }
-    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, false));
-    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, true), &own);
-    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, true));
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, ALL, false));
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, true), &own);
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, ALL, true));
     staging_give_back(&staging, taken[1]);
-    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, false), taken[1]);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, false), taken[1]);
     staging_give_back(&staging, &own);
-    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, true), &own);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, true), &own);
     staging_clear(&staging);
 }
 END_TEST
@@ -41,10 +42,10 @@ START_TEST(test_every_group_keeps_its_own)
     for (unsigned i = 0; i < 20; i++)
         ck_assert_int_eq(staging_add_own(&staging, &own[i], (50 + i) * BYTES, BYTES), 0);
     for (unsigned i = 0; i < 20; i++)
-        while (staging_take(&staging, &own[0], BYTES, false))
+        while (staging_take(&staging, &own[0], BYTES, ALL, false))
             ;
     for (unsigned i = 0; i < 20; i++)
-        ck_assert_ptr_eq(staging_take(&staging, &own[i], BYTES, true), &own[i]);
+        ck_assert_ptr_eq(staging_take(&staging, &own[i], BYTES, ALL, true), &own[i]);
     staging_clear(&staging);
 }
 END_TEST
@@ -55,8 +56,8 @@ START_TEST(test_without_shared_slots)
     struct staging_slot own;
     ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 0), 0);
     ck_assert_int_eq(staging_add_own(&staging, &own, FIRST, BYTES), 0);
-    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, false));
-    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, true), &own);
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, ALL, false));
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, true), &own);
     ck_assert_ptr_eq(staging_find(&staging, FIRST), &own);
     staging_clear(&staging);
 }
@@ -68,8 +69,38 @@ START_TEST(test_larger_chunks_use_their_own_slot_only)
     struct staging_slot own;
     ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 2), 0);
     ck_assert_int_eq(staging_add_own(&staging, &own, 100 * BYTES, 4 * BYTES), 0);
-    ck_assert_ptr_null(staging_take(&staging, &own, 4 * BYTES, false));
-    ck_assert_ptr_eq(staging_take(&staging, &own, 4 * BYTES, true), &own);
+    ck_assert_ptr_null(staging_take(&staging, &own, 4 * BYTES, ALL, false));
+    ck_assert_ptr_eq(staging_take(&staging, &own, 4 * BYTES, ALL, true), &own);
+    staging_clear(&staging);
+}
+END_TEST
+
+START_TEST(test_no_more_held_than_allowed)
+{
+    struct staging staging;
+    struct staging_slot own;
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 8), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own, 100 * BYTES, BYTES), 0);
+    /* One always, however little is allowed; then by what is asked for, not by whole slots. */
+    struct staging_slot *first = staging_take(&staging, &own, BYTES, BYTES / 2, false);
+    ck_assert_ptr_nonnull(first);
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, 2 * BYTES - 1, false));
+    struct staging_slot *second = staging_take(&staging, &own, BYTES / 4, 2 * BYTES, false);
+    struct staging_slot *third = staging_take(&staging, &own, BYTES / 4, 2 * BYTES, false);
+    ck_assert_ptr_nonnull(second);
+    ck_assert_ptr_nonnull(third);
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, 2 * BYTES, false));
+    /* The group's own slot is beside it, and others may be allowed more. */
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, 2 * BYTES, true), &own);
+    struct staging_slot *fourth = staging_take(&staging, &own, BYTES, ALL, false);
+    ck_assert_ptr_nonnull(fourth);
+    ck_assert_uint_eq(staging.held_bytes, BYTES + BYTES / 2); /* who has no limit takes nobody's */
+    /* What comes back counts no more. */
+    staging_give_back(&staging, fourth);
+    staging_give_back(&staging, first);
+    staging_give_back(&staging, &own);
+    ck_assert_uint_eq(staging.held_bytes, BYTES / 2);
+    ck_assert_ptr_nonnull(staging_take(&staging, &own, BYTES, 2 * BYTES, false));
     staging_clear(&staging);
 }
 END_TEST
@@ -106,7 +137,7 @@ START_TEST(test_abandon)
     const enum staging_state states[4] = {STAGING_TAKEN, STAGING_GIVEN, STAGING_GIVEN,
                                           STAGING_BACK};
     for (int i = 0; i < 4; i++) {
-        slots[i] = staging_take(&staging, &own, BYTES, true);
+        slots[i] = staging_take(&staging, &own, BYTES, 3 * BYTES, true);
         slots[i]->request = i == 2 ? &other : &failed;
         slots[i]->state = states[i];
     }
@@ -116,17 +147,19 @@ START_TEST(test_abandon)
     ck_assert_ptr_null(slots[1]->request);
     ck_assert_ptr_eq(slots[2]->request, &other);
     ck_assert_int_eq(own.state, STAGING_FREE);
-    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, false), slots[0]);
-    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, false));
+    ck_assert_uint_eq(staging.held_bytes, 2 * BYTES);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, false), slots[0]);
+    ck_assert_ptr_null(staging_take(&staging, &own, BYTES, ALL, false));
     staging_give_back(&staging, slots[1]);
-    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, false), slots[1]);
+    ck_assert_uint_eq(staging.held_bytes, BYTES);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, false), slots[1]);
     staging_clear(&staging);
 }
 END_TEST
 
 static struct staging_slot *give(struct staging *staging, struct staging_slot *own, uint64_t number)
 {
-    struct staging_slot *slot = staging_take(staging, own, BYTES, true);
+    struct staging_slot *slot = staging_take(staging, own, BYTES, ALL, true);
     ck_assert_ptr_eq(slot, own);
     slot->number = number;
     slot->chunk = (uint32_t)number + 1;
@@ -195,6 +228,7 @@ int main(void)
     TCase *cases = tcase_create("staging");
     tcase_add_test(cases, test_whole_end);
     tcase_add_test(cases, test_shared_slots_first_then_own);
+    tcase_add_test(cases, test_no_more_held_than_allowed);
     tcase_add_test(cases, test_every_group_keeps_its_own);
     tcase_add_test(cases, test_without_shared_slots);
     tcase_add_test(cases, test_larger_chunks_use_their_own_slot_only);
