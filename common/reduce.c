@@ -1,6 +1,7 @@
 /* Choosing kernels, and driving them block by block. */
 #include "common/reduce.h"
 
+#include "common/copy.h"
 #include "common/error.h"
 #include "common/reduce_kernels.h"
 
@@ -112,37 +113,50 @@ static void integers_divide(enum dtype dtype, void *block, size_t count, uint32_
     }
 }
 
-/* memcpy, but nothing where source and destination are one array. */
-static void block_copy(void *to, const void *from, size_t at, size_t bytes)
+/* Nothing where source and destination are one array. */
+static void block_copy(void *to, const void *from, size_t at, size_t bytes, bool past_cache)
 {
-    if (to != from)
+    if (to == from)
+        return;
+    if (past_cache)
+        copy_past_cache((char *)to + at, (const char *)from + at, bytes);
+    else
         memcpy((char *)to + at, (const char *)from + at, bytes);
 }
 
-void reduce_run(const struct reduce_kernels *kernels, enum dtype dtype, enum reduce_op op,
-                const void *const *in, unsigned inputs, void *const *out, unsigned outputs,
-                size_t count, uint32_t divisor)
+void reduce_run(const struct reduce_kernels *kernels, const struct reduction *reduction)
 {
-    assert(inputs >= 1 && inputs <= REDUCE_MAX_INPUTS && divisor >= 1);
-    assert(reduce_op_allows(op, dtype));
-    bool divide = op == REDUCE_AVG && divisor > 1;
-    bool divide_after = divide && dtype_is_integer(dtype);
-    bool copy = inputs == 1 && (!divide || divide_after);
-    if (op == REDUCE_AVG && dtype_is_integer(dtype))
-        op = REDUCE_SUM;
-    reduce_kernel *kernel = kernels->run[dtype][op];
+    const struct reduction *r = reduction;
+    assert(r->inputs >= 1 && r->inputs <= REDUCE_MAX_INPUTS && r->divisor >= 1);
+    assert(r->past_cache <= r->outputs && reduce_op_allows(r->op, r->dtype));
+    if (r->outputs == 0)
+        return;
+    bool divide = r->op == REDUCE_AVG && r->divisor > 1;
+    bool divide_after = divide && dtype_is_integer(r->dtype);
+    bool copy = r->inputs == 1 && (!divide || divide_after);
+    enum reduce_op op = r->op == REDUCE_AVG && dtype_is_integer(r->dtype) ? REDUCE_SUM : r->op;
+    reduce_kernel *kernel = kernels->run[r->dtype][op];
 
-    const size_t size = dtype_bytes(dtype), total = outputs > 0 ? count * size : 0;
-    for (size_t at = 0; at < total; at += BLOCK_BYTES) {
-        size_t bytes = total - at < BLOCK_BYTES ? total - at : BLOCK_BYTES;
+    /* The output that the others are copied from is stored in the cache, so it is one that may be,
+     * if there is one. */
+    unsigned first = r->past_cache < r->outputs ? r->past_cache : 0;
+    void *out = r->out[first];
+    bool past_cache = r->past_cache > 0 && r->outputs == 1 && !divide_after;
+    bool stream = past_cache && (uintptr_t)out % COPY_LINE_BYTES == 0;
+    const size_t size = dtype_bytes(r->dtype), total = r->count * size;
+    const size_t most = copy && r->outputs == 1 ? total : BLOCK_BYTES;
+    for (size_t at = 0; at < total; at += most) {
+        size_t bytes = total - at < most ? total - at : most;
         if (copy)
-            block_copy(out[0], in[0], at, bytes);
+            block_copy(out, r->in[0], at, bytes, past_cache);
         else
-            kernel(out[0], in, inputs, at, bytes / size, divisor);
+            kernel(out, r->in, r->inputs, at, bytes / size, r->divisor, stream);
         if (divide_after)
-            integers_divide(dtype, (char *)out[0] + at, bytes / size, divisor);
+            integers_divide(r->dtype, (char *)out + at, bytes / size, r->divisor);
         /* The first output's block is complete and every input's has been read. */
-        for (unsigned i = 1; i < outputs; i++)
-            block_copy(out[i], out[0], at, bytes);
+        for (unsigned i = 0; i < r->outputs; i++)
+            block_copy(r->out[i], out, at, bytes, i < r->past_cache);
     }
+    if (stream)
+        copy_fence();
 }

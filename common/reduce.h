@@ -37,14 +37,22 @@ int reduce_isa_parse(const char *text, enum reduce_isa *isa);
  */
 const struct reduce_kernels *reduce_select(enum reduce_isa isa);
 
-/* Combine `inputs` (1..REDUCE_MAX_INPUTS) arrays of `count` elements into each of `outputs`
- * (0 or more) arrays. An output may be exactly one of the inputs (in place); other overlap is not
+/* `inputs` (1..REDUCE_MAX_INPUTS) arrays of `count` elements, combined into each of `outputs` (0 or
+ * more) arrays. An output may be exactly one of the inputs (in place); other overlap is not
  * allowed. Arrays need their element's alignment only. One input copies it. `divisor` (at least 1)
  * is used by REDUCE_AVG alone: a first hop passes REDUCE_SUM and the last hop REDUCE_AVG with the
  * number of ranks. The op must be allowed for the dtype (reduce_op_allows). */
-void reduce_run(const struct reduce_kernels *kernels, enum dtype dtype, enum reduce_op op,
-                const void *const *in, unsigned inputs, void *const *out, unsigned outputs,
-                size_t count, uint32_t divisor);
+struct reduction {
+    enum dtype dtype;
+    enum reduce_op op;
+    uint32_t divisor;
+    unsigned inputs, outputs;
+    unsigned past_cache; /* the first so many outputs are stored past the cache (common/copy.h) */
+    size_t count;
+    const void **in; /* [inputs] */
+    void **out;      /* [outputs] */
+};
+void reduce_run(const struct reduce_kernels *kernels, const struct reduction *reduction);
 
 /* One element's conversions, used by tests and examples; no F16C needed. Narrowing rounds to
  * nearest even, and a NaN becomes the canonical one. */

@@ -21,6 +21,22 @@ enum {
     step_i64 = 32,
 };
 
+static inline void write_128(char *p, __m128i v, bool past_cache)
+{
+    if (past_cache)
+        _mm_stream_si128((__m128i *)p, v);
+    else
+        _mm_storeu_si128((__m128i *)p, v);
+}
+
+static inline void write_256(char *p, __m256i v, bool past_cache)
+{
+    if (past_cache)
+        _mm256_stream_si256((__m256i *)p, v);
+    else
+        _mm256_storeu_si256((__m256i *)p, v);
+}
+
 #define REDUCE_TAIL(D, OP) reduce_kernels_scalar.run[D][OP]
 
 static inline __m256 canonical_f32(__m256 v)
@@ -40,9 +56,9 @@ static inline __m256 load_f32(const char *p)
     return _mm256_loadu_ps((const float *)p);
 }
 
-static inline void store_f32(char *p, __m256 v)
+static inline void store_f32(char *p, __m256 v, bool past_cache)
 {
-    _mm256_storeu_ps((float *)p, canonical_f32(v));
+    write_256(p, _mm256_castps_si256(canonical_f32(v)), past_cache);
 }
 
 static inline __m256d load_f64(const char *p)
@@ -50,9 +66,9 @@ static inline __m256d load_f64(const char *p)
     return _mm256_loadu_pd((const double *)p);
 }
 
-static inline void store_f64(char *p, __m256d v)
+static inline void store_f64(char *p, __m256d v, bool past_cache)
 {
-    _mm256_storeu_pd((double *)p, canonical_f64(v));
+    write_256(p, _mm256_castpd_si256(canonical_f64(v)), past_cache);
 }
 
 static inline __m256 load_f16(const char *p)
@@ -60,9 +76,9 @@ static inline __m256 load_f16(const char *p)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
 
-static inline void store_f16(char *p, __m256 v)
+static inline void store_f16(char *p, __m256 v, bool past_cache)
 {
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(canonical_f32(v), _MM_FROUND_TO_NEAREST_INT));
+    write_128(p, _mm256_cvtps_ph(canonical_f32(v), _MM_FROUND_TO_NEAREST_INT), past_cache);
 }
 
 static inline __m256 load_bf16(const char *p)
@@ -72,7 +88,7 @@ static inline __m256 load_bf16(const char *p)
 }
 
 /* Nearest even: add just under half, and one more if the bit that stays is odd. */
-static inline void store_bf16(char *p, __m256 v)
+static inline void store_bf16(char *p, __m256 v, bool past_cache)
 {
     __m256i bits = _mm256_castps_si256(canonical_f32(v));
     __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -80,7 +96,7 @@ static inline void store_bf16(char *p, __m256 v)
     bits = _mm256_srli_epi32(bits, 16);
     /* The pack works within 128-bit halves; bring the low quarters of both together. */
     bits = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
-    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(bits));
+    write_128(p, _mm256_castsi256_si128(bits), past_cache);
 }
 
 /* minps gives its second operand for zeros and NaN. Both orders joined give the -0 and keep a NaN;
@@ -144,9 +160,9 @@ static inline __m256i maximum_epi64(__m256i a, __m256i b)
     {                                                                                              \
         return _mm256_loadu_si256((const __m256i *)p);                                             \
     }                                                                                              \
-    static inline void store_##V(char *p, __m256i v)                                               \
+    static inline void store_##V(char *p, __m256i v, bool past_cache)                              \
     {                                                                                              \
-        _mm256_storeu_si256((__m256i *)p, v);                                                      \
+        write_256(p, v, past_cache);                                                               \
     }                                                                                              \
     static inline __m256i sum_##V(__m256i a, __m256i b)                                            \
     {                                                                                              \

@@ -22,6 +22,22 @@ enum {
     step_i64 = 64,
 };
 
+static inline void write_256(char *p, __m256i v, bool past_cache)
+{
+    if (past_cache)
+        _mm256_stream_si256((__m256i *)p, v);
+    else
+        _mm256_storeu_si256((__m256i *)p, v);
+}
+
+static inline void write_512(char *p, __m512i v, bool past_cache)
+{
+    if (past_cache)
+        _mm512_stream_si512((__m512i *)p, v);
+    else
+        _mm512_storeu_si512((__m512i *)p, v);
+}
+
 #define REDUCE_TAIL(D, OP) reduce_kernels_scalar.run[D][OP]
 
 static inline __m512 canonical_f32(__m512 v)
@@ -41,9 +57,9 @@ static inline __m512 load_f32(const char *p)
     return _mm512_loadu_ps((const float *)p);
 }
 
-static inline void store_f32(char *p, __m512 v)
+static inline void store_f32(char *p, __m512 v, bool past_cache)
 {
-    _mm512_storeu_ps((float *)p, canonical_f32(v));
+    write_512(p, _mm512_castps_si512(canonical_f32(v)), past_cache);
 }
 
 static inline __m512d load_f64(const char *p)
@@ -51,9 +67,9 @@ static inline __m512d load_f64(const char *p)
     return _mm512_loadu_pd((const double *)p);
 }
 
-static inline void store_f64(char *p, __m512d v)
+static inline void store_f64(char *p, __m512d v, bool past_cache)
 {
-    _mm512_storeu_pd((double *)p, canonical_f64(v));
+    write_512(p, _mm512_castpd_si512(canonical_f64(v)), past_cache);
 }
 
 static inline __m512 load_f16(const char *p)
@@ -61,9 +77,9 @@ static inline __m512 load_f16(const char *p)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
-static inline void store_f16(char *p, __m512 v)
+static inline void store_f16(char *p, __m512 v, bool past_cache)
 {
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(canonical_f32(v), _MM_FROUND_TO_NEAREST_INT));
+    write_256(p, _mm512_cvtps_ph(canonical_f32(v), _MM_FROUND_TO_NEAREST_INT), past_cache);
 }
 
 static inline __m512 load_bf16(const char *p)
@@ -73,13 +89,13 @@ static inline __m512 load_bf16(const char *p)
 }
 
 /* Nearest even: add just under half, and one more if the bit that stays is odd. */
-static inline void store_bf16(char *p, __m512 v)
+static inline void store_bf16(char *p, __m512 v, bool past_cache)
 {
     __m512i bits = _mm512_castps_si512(canonical_f32(v));
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     bits = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
     bits = _mm512_srli_epi32(bits, 16);
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(bits));
+    write_256(p, _mm512_cvtepi32_epi16(bits), past_cache);
 }
 
 /* minps gives its second operand for zeros and NaN. Both orders joined give the -0 and keep a NaN;
@@ -126,9 +142,9 @@ static inline __m512i product_epi8(__m512i a, __m512i b)
     {                                                                                              \
         return _mm512_loadu_si512((const __m512i *)p);                                             \
     }                                                                                              \
-    static inline void store_##V(char *p, __m512i v)                                               \
+    static inline void store_##V(char *p, __m512i v, bool past_cache)                              \
     {                                                                                              \
-        _mm512_storeu_si512((__m512i *)p, v);                                                      \
+        write_512(p, v, past_cache);                                                               \
     }                                                                                              \
     static inline __m512i sum_##V(__m512i a, __m512i b)                                            \
     {                                                                                              \

@@ -4,12 +4,12 @@
  * computed in: f16 and bf16 compute in f32),
  *     step_T                      bytes of memory that one vector covers
  *     vector_V                    the register type
- *     load_T(p), store_T(p, v)    unaligned; floats convert, round and make NaN canonical in store
- *     sum_V(a, b), prod_V ...     the combining step
- *     divide_V(v, n)              floats: the average's last step
- *     REDUCE_TAIL(D, OP)          the kernel for the elements that fill no vector
- * and then expands REDUCE_KERNELS twice: with REDUCE_DEFINE for the functions and with
- * REDUCE_ENTRY for the table.
+ *     load_T(p)                   unaligned; f16 and bf16 convert
+ *     store_T(p, v, past_cache)   floats convert, round and make NaN canonical; aligned to step_T
+ * and past the cache, where the set can, or unaligned sum_V(a, b), prod_V ...     the combining
+ * step divide_V(v, n)              floats: the average's last step REDUCE_TAIL(D, OP)          the
+ * kernel for the elements that fill no vector and then expands REDUCE_KERNELS twice: with
+ * REDUCE_DEFINE for the functions and with REDUCE_ENTRY for the table.
  */
 #ifndef COMMON_REDUCE_KERNELS_H
 #define COMMON_REDUCE_KERNELS_H
@@ -19,9 +19,10 @@
 #include <string.h>
 
 /* Combine `count` elements that lie `at` bytes into every array. All inputs of a vector are loaded
- * before it is stored, so out may be one of them. */
+ * before it is stored, so out may be one of them. past_cache: out + at is the beginning of a line,
+ * and copy_fence is the caller's. */
 typedef void reduce_kernel(void *out, const void *const *in, unsigned inputs, size_t at,
-                           size_t count, uint32_t divisor);
+                           size_t count, uint32_t divisor, bool past_cache);
 
 /* NULL where the op is not allowed, and for the integers' average: reduce_run divides their sum. */
 struct reduce_kernels {
@@ -74,16 +75,17 @@ extern const struct reduce_kernels reduce_kernels_avx512;
 
 #define REDUCE_ENTRY(D, T, V, OP, name, combine, finish) [D][OP] = kernel_##name##_##T,
 
-/* How far ahead of the loads the next lines are asked for. */
-#ifndef REDUCE_PREFETCH_BYTES
-#define REDUCE_PREFETCH_BYTES 1024
-#endif
+/* How far ahead of the loads the next lines are asked for: what was measured to be fastest, with
+ * ordinary stores (two threads, in place) and with those past the cache. */
+#define REDUCE_AHEAD_BYTES 1024
+#define REDUCE_AHEAD_PAST_CACHE_BYTES 256
 
-/* Ask for the lines that the `bytes` at p + REDUCE_PREFETCH_BYTES span. By number, since the
- * address may lie past the end of the array. */
-static inline __attribute__((always_inline)) void reduce_prefetch(const char *p, size_t bytes)
+/* Ask for the lines that the `bytes` at p + ahead_bytes span. By number, since the address may lie
+ * past the end of the array. */
+static inline __attribute__((always_inline)) void reduce_prefetch(const char *p, size_t bytes,
+                                                                  size_t ahead_bytes)
 {
-    uintptr_t ahead = (uintptr_t)p + REDUCE_PREFETCH_BYTES;
+    uintptr_t ahead = (uintptr_t)p + ahead_bytes;
     __builtin_prefetch((const void *)ahead, 0, 3);
     if (bytes > 64)
         __builtin_prefetch((const void *)(ahead + 64), 0, 3);
@@ -98,40 +100,42 @@ static inline __attribute__((always_inline)) void reduce_prefetch(const char *p,
  */
 #define REDUCE_DEFINE(D, T, V, OP, name, combine, finish)                                          \
     static void kernel_##name##_##T(void *out, const void *const *in, unsigned inputs, size_t at,  \
-                                    size_t count, uint32_t divisor)                                \
+                                    size_t count, uint32_t divisor, bool past_cache)               \
     {                                                                                              \
         const size_t step = step_##T;                                                              \
         const size_t end = at + count * dtype_size_##T;                                            \
+        const size_t ahead_bytes =                                                                 \
+            past_cache ? REDUCE_AHEAD_PAST_CACHE_BYTES : REDUCE_AHEAD_BYTES;                       \
         (void)divisor;                                                                             \
         for (; end - at >= 4 * step; at += 4 * step) {                                             \
             const char *from = (const char *)in[0] + at;                                           \
             char *to = (char *)out + at;                                                           \
-            reduce_prefetch(from, 4 * step);                                                       \
+            reduce_prefetch(from, 4 * step, ahead_bytes);                                          \
             vector_##V v0 = load_##T(from);                                                        \
             vector_##V v1 = load_##T(from + step);                                                 \
             vector_##V v2 = load_##T(from + 2 * step);                                             \
             vector_##V v3 = load_##T(from + 3 * step);                                             \
             for (unsigned i = 1; i < inputs; i++) {                                                \
                 from = (const char *)in[i] + at;                                                   \
-                reduce_prefetch(from, 4 * step);                                                   \
+                reduce_prefetch(from, 4 * step, ahead_bytes);                                      \
                 v0 = combine##_##V(v0, load_##T(from));                                            \
                 v1 = combine##_##V(v1, load_##T(from + step));                                     \
                 v2 = combine##_##V(v2, load_##T(from + 2 * step));                                 \
                 v3 = combine##_##V(v3, load_##T(from + 3 * step));                                 \
             }                                                                                      \
-            store_##T(to, finish##_##V(v0, divisor));                                              \
-            store_##T(to + step, finish##_##V(v1, divisor));                                       \
-            store_##T(to + 2 * step, finish##_##V(v2, divisor));                                   \
-            store_##T(to + 3 * step, finish##_##V(v3, divisor));                                   \
+            store_##T(to, finish##_##V(v0, divisor), past_cache);                                  \
+            store_##T(to + step, finish##_##V(v1, divisor), past_cache);                           \
+            store_##T(to + 2 * step, finish##_##V(v2, divisor), past_cache);                       \
+            store_##T(to + 3 * step, finish##_##V(v3, divisor), past_cache);                       \
         }                                                                                          \
         for (; end - at >= step; at += step) {                                                     \
             vector_##V v = load_##T((const char *)in[0] + at);                                     \
             for (unsigned i = 1; i < inputs; i++)                                                  \
                 v = combine##_##V(v, load_##T((const char *)in[i] + at));                          \
-            store_##T((char *)out + at, finish##_##V(v, divisor));                                 \
+            store_##T((char *)out + at, finish##_##V(v, divisor), false);                          \
         }                                                                                          \
         if (step > dtype_size_##T && at < end)                                                     \
-            REDUCE_TAIL(D, OP)(out, in, inputs, at, (end - at) / dtype_size_##T, divisor);         \
+            REDUCE_TAIL(D, OP)(out, in, inputs, at, (end - at) / dtype_size_##T, divisor, false);  \
     }
 
 enum {

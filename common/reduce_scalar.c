@@ -104,8 +104,9 @@ uint16_t f32_to_bf16(float value)
         memcpy(&v, p, sizeof(v));                                                                  \
         return v;                                                                                  \
     }                                                                                              \
-    static inline void write_##T(char *p, vector_##T v)                                            \
+    static inline void write_##T(char *p, vector_##T v, bool past_cache)                           \
     {                                                                                              \
+        (void)past_cache;                                                                          \
         memcpy(p, &v, sizeof(v));                                                                  \
     }
 
@@ -120,14 +121,14 @@ DEFINE_MEMORY(i64)
 #define store_i32 write_i32
 #define store_i64 write_i64
 
-static inline void store_f32(char *p, float v)
+static inline void store_f32(char *p, float v, bool past_cache)
 {
-    write_f32(p, v == v ? v : f32_from_bits(REDUCE_NAN_F32));
+    write_f32(p, v == v ? v : f32_from_bits(REDUCE_NAN_F32), past_cache);
 }
 
-static inline void store_f64(char *p, double v)
+static inline void store_f64(char *p, double v, bool past_cache)
 {
-    write_f64(p, v == v ? v : f64_from_bits(REDUCE_NAN_F64));
+    write_f64(p, v == v ? v : f64_from_bits(REDUCE_NAN_F64), past_cache);
 }
 
 #define DEFINE_HALF(T)                                                                             \
@@ -137,8 +138,9 @@ static inline void store_f64(char *p, double v)
         memcpy(&bits, p, sizeof(bits));                                                            \
         return T##_to_f32(bits);                                                                   \
     }                                                                                              \
-    static inline void store_##T(char *p, float v)                                                 \
+    static inline void store_##T(char *p, float v, bool past_cache)                                \
     {                                                                                              \
+        (void)past_cache;                                                                          \
         uint16_t bits = f32_to_##T(v);                                                             \
         memcpy(p, &bits, sizeof(bits));                                                            \
     }

@@ -68,8 +68,8 @@ struct chunk *chunk_get(struct collective *collective, uint32_t index)
     chunk->index = index;
     chunk->place = layout_chunk(&collective->layout, index);
     chunk->owner = collective->ask.block ? collective->owner : chunk->place.server;
-    chunk->task.in = chunk->pointers;
-    chunk->task.out = (void **)(chunk->pointers + group->local_count);
+    chunk->task.reduction.in = chunk->pointers;
+    chunk->task.reduction.out = (void **)(chunk->pointers + group->local_count);
     chunk->task.owner = chunk;
     chunk->offsets = (uint64_t *)(chunk->pointers + 2 * (size_t)group->local_count);
     collective->chunks[index] = chunk;
@@ -126,20 +126,20 @@ static unsigned chunk_inputs(const struct chunk *chunk, const void **in)
     return inputs;
 }
 
-unsigned chunk_outputs(const struct chunk *chunk, void **out)
+void chunk_outputs(const struct chunk *chunk, struct reduction *reduction)
 {
     const struct collective *collective = chunk->collective;
     const struct exchange_group *group = collective->group;
     unsigned outputs = 0;
-    if (collective->shared) {
-        out[0] = collective->shared + chunk->place.first * collective->element_bytes;
-        return 1;
-    }
-    for (uint32_t i = 0; i < group->local_count; i++) {
+    if (collective->shared)
+        reduction->out[outputs++] =
+            collective->shared + chunk->place.first * collective->element_bytes;
+    for (uint32_t i = 0; !collective->shared && i < group->local_count; i++) {
         if (route_receives(&collective->route, group->locals[i].group_rank))
-            out[outputs++] = chunk_address(chunk, i, true);
+            reduction->out[outputs++] = chunk_address(chunk, i, true);
     }
-    return outputs;
+    reduction->outputs = outputs;
+    reduction->past_cache = 0;
 }
 
 static void chunk_task_delivered(struct reduce_task *task)
@@ -148,23 +148,27 @@ static void chunk_task_delivered(struct reduce_task *task)
     chunk_delivered(task->owner);
 }
 
+bool chunk_copy(const struct chunk *chunk, const void *source, struct reduction *reduction)
+{
+    chunk_outputs(chunk, reduction);
+    reduction->in[0] = source;
+    reduction->inputs = 1;
+    reduction->dtype = chunk->collective->ask.dtype;
+    reduction->op = REDUCE_SUM;
+    reduction->divisor = 1;
+    reduction->count = chunk->place.count;
+    return reduction->outputs > 0;
+}
+
 /* One input copied to all ranks that want it, or nothing to do. */
 static void chunk_deliver(struct chunk *chunk, const void *source)
 {
     struct reduce_task *task = &chunk->task;
-    const struct wire_ask *ask = &chunk->collective->ask;
     chunk->state = CHUNK_DELIVERING;
-    task->outputs = source ? chunk_outputs(chunk, task->out) : 0;
-    if (task->outputs == 0 || chunk->place.count == 0) {
+    if (!source || chunk->place.count == 0 || !chunk_copy(chunk, source, &task->reduction)) {
         chunk_delivered(chunk);
         return;
     }
-    task->in[0] = source;
-    task->inputs = 1;
-    task->dtype = ask->dtype;
-    task->op = REDUCE_SUM;
-    task->divisor = 1;
-    task->count = chunk->place.count;
     task->finish = chunk_task_delivered;
     task_submit(chunk->collective->group, task);
 }
@@ -219,21 +223,22 @@ void chunk_issue_single(struct chunk *chunk)
     struct exchange_group *group = collective->group;
     const struct wire_ask *ask = &collective->ask;
     struct reduce_task *task = &chunk->task;
+    struct reduction *reduction = &task->reduction;
     if (chunk->place.count == 0) {
         chunk_delivered(chunk);
         return;
     }
-    task->inputs = chunk_inputs(chunk, task->in);
+    reduction->inputs = chunk_inputs(chunk, reduction->in);
     if (collective->route.from != ROUTE_ALL) {
-        chunk_deliver(chunk, task->in[0]);
+        chunk_deliver(chunk, reduction->in[0]);
         return;
     }
     chunk->state = CHUNK_DELIVERING;
-    task->outputs = chunk_outputs(chunk, task->out);
-    task->dtype = ask->dtype;
-    task->op = ask->op;
-    task->divisor = group->size;
-    task->count = chunk->place.count;
+    chunk_outputs(chunk, reduction);
+    reduction->dtype = ask->dtype;
+    reduction->op = ask->op;
+    reduction->divisor = group->size;
+    reduction->count = chunk->place.count;
     task->finish = chunk_task_delivered;
     task_submit(group, task);
 }
@@ -244,15 +249,16 @@ bool chunk_issue_shared(struct chunk *chunk)
     struct collective *collective = chunk->collective;
     struct exchange_group *group = collective->group;
     struct reduce_task *task = &chunk->task;
+    struct reduction *reduction = &task->reduction;
     bool contributes = group->self_node != NO_INDEX && chunk->place.count > 0 &&
                        ask_contributes(group, &collective->ask, group->self_node);
     if (!contributes) {
         chunk_contribute(chunk, NULL);
         return true;
     }
-    task->inputs = chunk_inputs(chunk, task->in);
-    if (task->inputs == 1) {
-        chunk_contribute(chunk, task->in[0]);
+    reduction->inputs = chunk_inputs(chunk, reduction->in);
+    if (reduction->inputs == 1) {
+        chunk_contribute(chunk, reduction->in[0]);
         return true;
     }
     chunk->sum = buffer_get(group->job->exchange->options.pool);
@@ -260,12 +266,13 @@ bool chunk_issue_shared(struct chunk *chunk)
         return false;
     chunk->sum->peer = NO_INDEX;
     chunk->state = CHUNK_SUMMING;
-    task->out[0] = chunk->sum->data + WIRE_HEADER_BYTES;
-    task->outputs = 1;
-    task->dtype = collective->ask.dtype;
-    task->op = ask_first_op(&collective->ask);
-    task->divisor = 1;
-    task->count = chunk->place.count;
+    reduction->out[0] = chunk->sum->data + WIRE_HEADER_BYTES;
+    reduction->outputs = 1;
+    reduction->past_cache = 0;
+    reduction->dtype = collective->ask.dtype;
+    reduction->op = ask_first_op(&collective->ask);
+    reduction->divisor = 1;
+    reduction->count = chunk->place.count;
     task->finish = chunk_task_summed;
     task_submit(group, task);
     return true;

@@ -278,7 +278,8 @@ void task_submit(struct exchange_group *group, struct reduce_task *task)
     task->timed = group->job->trace != NULL;
     task->begin_ns = 0;
     group->pending++;
-    exchange->bytes_reduced += task->count * dtype_bytes(task->dtype) * task->inputs;
+    const struct reduction *reduction = &task->reduction;
+    exchange->bytes_reduced += reduction->count * dtype_bytes(reduction->dtype) * reduction->inputs;
     exchange->options.io.reduce(exchange->options.io.context, task);
 }
 

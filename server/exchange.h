@@ -29,6 +29,7 @@
 #include "common/buffer.h"
 #include "common/dtype.h"
 #include "common/error.h"
+#include "common/reduce.h"
 #include "common/wire.h"
 #include "server/engine_event.h"
 #include "server/trace.h"
@@ -44,14 +45,7 @@ struct exchange_worker;
  * and what they point to stay valid until then. */
 struct reduce_task {
     struct reduce_task *next; /* free for whoever holds the task */
-    const void **in;
-    void **out;
-    unsigned inputs;
-    unsigned outputs;
-    enum dtype dtype;
-    enum reduce_op op;
-    uint32_t divisor;
-    size_t count;
+    struct reduction reduction;
     struct exchange_group *group; /* the exchange's, like the two below */
     void (*finish)(struct reduce_task *task);
     void *owner;

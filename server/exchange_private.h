@@ -215,7 +215,7 @@ struct chunk {
     struct buffer *sum;     /* this node's sum, or NULL */
     struct buffer *result;  /* the received result, or NULL */
     uint64_t *offsets;      /* [local_count]: where staged ranks put it */
-    const void *pointers[]; /* task.in [local_count], task.out [local_count] */
+    const void *pointers[]; /* task.reduction: in [local_count], out [local_count] */
 };
 
 enum slot_state { SLOT_GATHERING, SLOT_SUMMING };
@@ -251,7 +251,7 @@ struct slot {
     struct buffer *result;
     struct chunk *local;                /* this node's own chunk, once contributed */
     struct contribution *contributions; /* [node_count], behind pointers */
-    const void *pointers[];             /* task.in [node_count], task.out [local_count + 1] */
+    const void *pointers[];             /* task.reduction: in [node_count], out [local_count + 1] */
 };
 
 /* Which of so many buckets, a power of two: every bit of the three counts, since those of sends
@@ -404,7 +404,9 @@ void chunk_returned(struct chunk *chunk);
 uint32_t collective_source(const struct collective *collective);
 /* Where the chunk's result goes: pointers into the arenas of the local ranks that want it, or one
  * into what they share. */
-unsigned chunk_outputs(const struct chunk *chunk, void **out);
+void chunk_outputs(const struct chunk *chunk, struct reduction *reduction);
+/* `source` copied there. False: nobody wants it. */
+bool chunk_copy(const struct chunk *chunk, const void *source, struct reduction *reduction);
 void collectives_drop(struct exchange_group *group);
 /* Of a failed group: what no task and no send touches (slots_drop_idle first). */
 void collectives_drop_idle(struct exchange_group *group);

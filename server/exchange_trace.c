@@ -52,7 +52,7 @@ static enum trace_stage chunk_stage(const struct chunk *chunk)
     default:
         if (chunk->unsent > 0) /* its result is here, its data not yet out of the arena */
             return TRACE_AT_OWNER;
-        return chunk->task.inputs > 1 ? TRACE_LOCAL_SUM : TRACE_DELIVER;
+        return chunk->task.reduction.inputs > 1 ? TRACE_LOCAL_SUM : TRACE_DELIVER;
     }
 }
 
@@ -135,7 +135,7 @@ void slot_trace_gathered(struct slot *slot, uint32_t node_index)
 void slot_trace_task_done(struct slot *slot)
 {
     struct exchange_job *job = slot->group->job;
-    enum trace_stage stage = slot->task.inputs > 1 ? TRACE_OWNER_SUM : TRACE_DELIVER;
+    enum trace_stage stage = slot->task.reduction.inputs > 1 ? TRACE_OWNER_SUM : TRACE_DELIVER;
     struct trace_record record = slot_record(slot, stage, TRACE_NO_PEER);
     uint64_t now_ns = trace_now_ns(job->exchange);
     record_task(job->trace, &record, &slot->task, now_ns);
@@ -290,7 +290,7 @@ static void group_record_open(const struct exchange_group *group, struct trace *
         for (const struct slot *it = group->slot_table[i]; it; it = it->next) {
             enum trace_stage stage = TRACE_GATHER;
             if (it->state == SLOT_SUMMING)
-                stage = it->task.inputs > 1 ? TRACE_OWNER_SUM : TRACE_DELIVER;
+                stage = it->task.reduction.inputs > 1 ? TRACE_OWNER_SUM : TRACE_DELIVER;
             record_open(trace, slot_record(it, stage, TRACE_NO_PEER));
         }
     }

@@ -45,8 +45,7 @@ static void task_run(const struct reducer *reducer, struct reduce_task *task)
 {
     if (task->timed)
         task->begin_ns = clock_now_ns();
-    reduce_run(reducer->kernels, task->dtype, task->op, task->in, task->inputs, task->out,
-               task->outputs, task->count, task->divisor);
+    reduce_run(reducer->kernels, &task->reduction);
     if (task->timed)
         task->end_ns = clock_now_ns();
 }
@@ -199,7 +198,9 @@ static bool reducer_hand_out(struct reducer *reducer, struct reduce_task *task)
 
 void reducer_submit(struct reducer *reducer, struct reduce_task *task)
 {
-    size_t bytes = task->count * dtype_bytes(task->dtype) * (task->inputs + task->outputs);
+    const struct reduction *reduction = &task->reduction;
+    size_t bytes =
+        reduction->count * dtype_bytes(reduction->dtype) * (reduction->inputs + reduction->outputs);
     task->next = NULL;
     if (reducer->thread_count == 0 || bytes <= REDUCER_INLINE_BYTES) {
         reducer_do_now(reducer, task);

@@ -48,8 +48,8 @@ static struct slot *slot_create(struct exchange_group *group, uint64_t sequence,
     slot->chunk = chunk;
     slot->needed = ask_nodes(group, ask);
     slot->first_ns = exchange->now_ns;
-    slot->task.in = slot->pointers;
-    slot->task.out = (void **)(slot->pointers + group->node_count);
+    slot->task.reduction.in = slot->pointers;
+    slot->task.reduction.out = (void **)(slot->pointers + group->node_count);
     slot->task.owner = slot;
     slot->contributions =
         (struct contribution *)(slot->pointers + group->node_count + group->local_count + 1);
@@ -274,18 +274,21 @@ static void slot_sum(struct slot *slot)
 {
     struct exchange_group *group = slot->group;
     struct reduce_task *task = &slot->task;
+    struct reduction *reduction = &task->reduction;
     slot->state = SLOT_SUMMING;
     for (uint32_t i = 0; i < group->node_count; i++)
-        task->in[i] = slot->contributions[i].data;
-    task->inputs = group->node_count;
-    task->outputs = slot->local ? chunk_outputs(slot->local, task->out) : 0;
+        reduction->in[i] = slot->contributions[i].data;
+    reduction->inputs = group->node_count;
+    reduction->outputs = reduction->past_cache = 0;
+    if (slot->local)
+        chunk_outputs(slot->local, reduction);
     slot->result = slot_result_buffer(slot);
-    if (slot->result)
-        task->out[task->outputs++] = slot->result->data + WIRE_HEADER_BYTES;
-    task->dtype = slot->ask.dtype;
-    task->op = slot->ask.op;
-    task->divisor = group->size;
-    task->count = slot->place.count;
+    if (slot->result) /* last: what is sent next stays in the cache */
+        reduction->out[reduction->outputs++] = slot->result->data + WIRE_HEADER_BYTES;
+    reduction->dtype = slot->ask.dtype;
+    reduction->op = slot->ask.op;
+    reduction->divisor = group->size;
+    reduction->count = slot->place.count;
     task->finish = slot_task_done;
     task_submit(group, task);
 }
@@ -295,17 +298,10 @@ static void slot_copy(struct slot *slot)
 {
     struct reduce_task *task = &slot->task;
     slot->state = SLOT_SUMMING;
-    task->outputs = slot->local ? chunk_outputs(slot->local, task->out) : 0;
-    if (task->outputs == 0) {
+    if (!slot->local || !chunk_copy(slot->local, slot_result_source(slot).data, &task->reduction)) {
         slot_return(slot);
         return;
     }
-    task->in[0] = slot_result_source(slot).data;
-    task->inputs = 1;
-    task->dtype = slot->ask.dtype;
-    task->op = REDUCE_SUM;
-    task->divisor = 1;
-    task->count = slot->place.count;
     task->finish = slot_task_done;
     task_submit(slot->group, task);
 }

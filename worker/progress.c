@@ -6,6 +6,8 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "common/copy.h"
+
 int progress_init(struct progress *progress, struct arena *arena, uint64_t first_offset,
                   uint32_t slot_bytes, uint32_t slots)
 {
@@ -282,8 +284,8 @@ static void give_slot(struct progress *progress, struct staging_slot *slot)
                    });
 }
 
-/* The next slot to fill: the first request by priority takes a shared one, the oldest of any group
- * its own. */
+/* The next slot to fill: for the first request by priority or, if it may have none now, for the
+ * oldest of any group, which has one of its own. */
 static struct staging_slot *next_slot(struct progress *progress)
 {
     struct request *first = progress->to_stage;
@@ -296,11 +298,9 @@ static struct staging_slot *next_slot(struct progress *progress)
     DL_FOREACH(progress->groups, group)
     {
         struct request *oldest = group->requests;
-        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest)) {
-            slot = take_slot(progress, oldest);
-            if (slot)
-                return slot;
-        }
+        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest) &&
+            (slot = take_slot(progress, oldest)))
+            return slot;
     }
     return NULL;
 }
@@ -557,7 +557,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
             .bytes = request_chunk_bytes(request, &chunk),
             .slot = slot,
             .on_device = request->ask.on_device,
-            .past_cache = request_bytes(request) >= PROGRESS_PAST_CACHE_BYTES,
+            .past_cache = request_bytes(request) >= COPY_PAST_CACHE_BYTES,
         };
         return PROGRESS_COPY;
     }

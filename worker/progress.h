@@ -49,9 +49,6 @@ _Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
 
 /* A request at most this large is copied by the calling thread when nothing is ahead of it. */
 #define PROGRESS_SMALL_BYTES 65536u
-/* What a collective, or a block of one, leaves in the caller's memory passes the cache by when it
- * is this large: a core's own would not hold it until it is read. */
-#define PROGRESS_PAST_CACHE_BYTES (4u << 20)
 /* All ranks of a node have no more staged where the job is on one node, and nothing waits for a
  * network: it stays in the cache that the cores share, from the copy in to the copy out. */
 #define PROGRESS_NODE_STAGED_BYTES (8u << 20)

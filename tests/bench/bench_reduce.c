@@ -112,8 +112,18 @@ static double kernel_turn(const struct bench *bench, const struct reduce_kernels
         void *out = bench->out + at;
         for (unsigned i = 0; i < bench->inputs; i++)
             in[i] = bench->in[i] + at;
-        reduce_run(kernels, dtype, REDUCE_SUM, in, bench->inputs, &out, 1,
-                   bench->piece_bytes / dtype_bytes(dtype), 1);
+        const struct reduction reduction = {
+            .dtype = dtype,
+            .op = REDUCE_SUM,
+            .divisor = 1,
+            .inputs = bench->inputs,
+            .outputs = 1,
+            .past_cache = 1, /* it is in no cache either, and nobody reads it soon */
+            .count = bench->piece_bytes / dtype_bytes(dtype),
+            .in = in,
+            .out = &out,
+        };
+        reduce_run(kernels, &reduction);
     }
     return GBps(bench, clock_now_ns() - start);
 }

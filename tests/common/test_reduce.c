@@ -3,6 +3,7 @@
 #include "common/reduce.h"
 
 #include "common/error.h"
+#include "tests/lib/reduce_into.h"
 #include "tests/lib/reduce_reference.h"
 #include "tests/lib/suite.h"
 
@@ -95,8 +96,8 @@ static void check_result(const struct fixture *f, const struct array *array, con
 
 /* Run with outputs in the given places: 0..inputs-1 means that input, beyond it an extra array.
  * Afterwards outputs hold the result, and inputs that are no output are as they were. */
-static void fixture_run(struct fixture *f, enum reduce_isa isa, const unsigned *places,
-                        unsigned outputs)
+static void fixture_run_past(struct fixture *f, enum reduce_isa isa, const unsigned *places,
+                             unsigned outputs, unsigned past_cache)
 {
     const void *in[MOST_INPUTS];
     void *out[MOST_INPUTS + 2];
@@ -113,8 +114,16 @@ static void fixture_run(struct fixture *f, enum reduce_isa isa, const unsigned *
         out[i] = place < f->inputs ? f->in[place].data : f->extra[place - f->inputs].data;
         is_output[place] = true;
     }
-    reduce_run(reduce_select(isa), f->dtype, f->op, in, f->inputs, out, outputs, f->count,
-               f->divisor);
+    struct reduction reduction = {.dtype = f->dtype,
+                                  .op = f->op,
+                                  .divisor = f->divisor,
+                                  .inputs = f->inputs,
+                                  .outputs = outputs,
+                                  .past_cache = past_cache,
+                                  .count = f->count,
+                                  .in = in,
+                                  .out = out};
+    reduce_run(reduce_select(isa), &reduction);
     for (unsigned i = 0; i < f->inputs; i++) {
         if (is_output[i])
             check_result(f, &f->in[i], reduce_isa_name(isa));
@@ -125,6 +134,17 @@ static void fixture_run(struct fixture *f, enum reduce_isa isa, const unsigned *
     for (unsigned i = 0; i < 2; i++)
         if (is_output[f->inputs + i])
             check_result(f, &f->extra[i], reduce_isa_name(isa));
+}
+
+/* With none, the first and all of the outputs stored past the cache. */
+static void fixture_run(struct fixture *f, enum reduce_isa isa, const unsigned *places,
+                        unsigned outputs)
+{
+    fixture_run_past(f, isa, places, outputs, 0);
+    if (outputs > 0)
+        fixture_run_past(f, isa, places, outputs, 1);
+    if (outputs > 1)
+        fixture_run_past(f, isa, places, outputs, outputs);
 }
 
 static void check_places(struct fixture *f, enum reduce_isa isa)
@@ -194,7 +214,6 @@ START_TEST(test_order)
         return;
     enum { COUNT = 100 };
     float big[COUNT], small[COUNT], minus[COUNT], result[COUNT];
-    void *out = result;
     for (unsigned i = 0; i < COUNT; i++) {
         big[i] = 0x1p24f;
         small[i] = 1;
@@ -202,10 +221,10 @@ START_TEST(test_order)
     }
     const struct reduce_kernels *kernels = reduce_select((enum reduce_isa)_i);
     const void *late[] = {big, small, small, minus}, *early[] = {small, small, big, minus};
-    reduce_run(kernels, DTYPE_F32, REDUCE_SUM, late, 4, &out, 1, COUNT, 1);
+    reduce_into(kernels, DTYPE_F32, REDUCE_SUM, late, 4, result, COUNT, 1);
     for (unsigned i = 0; i < COUNT; i++)
         ck_assert(result[i] == 0);
-    reduce_run(kernels, DTYPE_F32, REDUCE_SUM, early, 4, &out, 1, COUNT, 1);
+    reduce_into(kernels, DTYPE_F32, REDUCE_SUM, early, 4, result, COUNT, 1);
     for (unsigned i = 0; i < COUNT; i++)
         ck_assert(result[i] == 2);
 }
@@ -219,17 +238,16 @@ START_TEST(test_most_inputs)
     enum { COUNT = 77 };
     int32_t values[COUNT];
     const void *in[REDUCE_MAX_INPUTS];
-    void *out = values;
     for (int i = 0; i < COUNT; i++)
         values[i] = i - 40;
     for (unsigned i = 0; i < REDUCE_MAX_INPUTS; i++)
         in[i] = values;
     const struct reduce_kernels *kernels = reduce_select((enum reduce_isa)_i);
-    reduce_run(kernels, DTYPE_I32, REDUCE_SUM, in, REDUCE_MAX_INPUTS, &out, 1, COUNT, 1);
+    reduce_into(kernels, DTYPE_I32, REDUCE_SUM, in, REDUCE_MAX_INPUTS, values, COUNT, 1);
     for (int i = 0; i < COUNT; i++)
         ck_assert_int_eq(values[i], REDUCE_MAX_INPUTS * (i - 40));
-    reduce_run(kernels, DTYPE_I32, REDUCE_AVG, in, REDUCE_MAX_INPUTS, &out, 1, COUNT,
-               REDUCE_MAX_INPUTS * REDUCE_MAX_INPUTS);
+    reduce_into(kernels, DTYPE_I32, REDUCE_AVG, in, REDUCE_MAX_INPUTS, values, COUNT,
+                REDUCE_MAX_INPUTS * REDUCE_MAX_INPUTS);
     for (int i = 0; i < COUNT; i++)
         ck_assert_int_eq(values[i], i - 40);
 }
@@ -288,9 +306,8 @@ START_TEST(test_integers_by_hand)
             memcpy(b + i * size, &row->b, size);
         }
         const void *in[] = {a, b};
-        void *out = result;
-        reduce_run(reduce_select((enum reduce_isa)_i), row->dtype, row->op, in, 2, &out, 1, COUNT,
-                   row->divisor);
+        reduce_into(reduce_select((enum reduce_isa)_i), row->dtype, row->op, in, 2, result, COUNT,
+                    row->divisor);
         for (size_t i = 0; i < COUNT; i++)
             ck_assert_msg(memcmp(result + i * size, &row->expected, size) == 0,
                           "row %zu, element %zu", k, i);

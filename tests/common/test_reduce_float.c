@@ -2,6 +2,7 @@
  * boundaries, NaN, infinities, zeros and subnormals, in every instruction set. */
 #include "common/reduce.h"
 
+#include "tests/lib/reduce_into.h"
 #include "tests/lib/reduce_reference.h"
 #include "tests/lib/suite.h"
 
@@ -134,11 +135,10 @@ static void check_all_values(enum reduce_isa isa, enum dtype dtype, enum reduce_
 {
     uint16_t *result = malloc(ALL * sizeof(*result)), *expected = malloc(ALL * sizeof(*expected));
     const void *in[] = {all, other};
-    void *out = result;
     unsigned inputs = other ? 2 : 1;
     ck_assert(result && expected);
     reference_reduce(dtype, op, in, inputs, expected, ALL, divisor);
-    reduce_run(reduce_select(isa), dtype, op, in, inputs, &out, 1, ALL, divisor);
+    reduce_into(reduce_select(isa), dtype, op, in, inputs, result, ALL, divisor);
     for (unsigned i = 0; i < ALL; i++)
         if (result[i] != expected[i])
             ck_abort_msg("%s %s: %04x with %04x gives %04x, not %04x", dtype_name(dtype),
@@ -256,9 +256,8 @@ START_TEST(test_special_values)
                 memcpy(b + i * size, &value_bits[special_cases[k].b][dtype], size);
             }
             const void *in[] = {a, b};
-            void *out = result;
-            reduce_run(reduce_select((enum reduce_isa)_i), (enum dtype)dtype, special_cases[k].op,
-                       in, 2, &out, 1, COUNT, 2);
+            reduce_into(reduce_select((enum reduce_isa)_i), (enum dtype)dtype, special_cases[k].op,
+                        in, 2, result, COUNT, 2);
             const void *expected = &value_bits[special_cases[k].expected][dtype];
             for (size_t i = 0; i < COUNT; i++)
                 if (memcmp(result + i * size, expected, size) != 0)
@@ -280,14 +279,24 @@ START_TEST(test_single_input)
         values[i] = i % 2 ? 0x7f800001 + i : 0xffc00000 + i;
     const void *in[] = {values};
     void *out[] = {first, second};
+    struct reduction reduction = {.dtype = DTYPE_F32,
+                                  .divisor = 1,
+                                  .inputs = 1,
+                                  .outputs = 2,
+                                  .count = COUNT,
+                                  .in = in,
+                                  .out = out};
     for (unsigned op = 0; op <= REDUCE_MAX; op++) {
         memset(first, 0, sizeof(first));
         memset(second, 0, sizeof(second));
-        reduce_run(kernels, DTYPE_F32, (enum reduce_op)op, in, 1, out, 2, COUNT, 1);
+        reduction.op = (enum reduce_op)op;
+        reduce_run(kernels, &reduction);
         ck_assert_mem_eq(first, values, sizeof(values));
         ck_assert_mem_eq(second, values, sizeof(values));
     }
-    reduce_run(kernels, DTYPE_F32, REDUCE_AVG, in, 1, out, 2, COUNT, 2);
+    reduction.op = REDUCE_AVG;
+    reduction.divisor = 2;
+    reduce_run(kernels, &reduction);
     for (unsigned i = 0; i < COUNT; i++) {
         ck_assert_uint_eq(first[i], 0x7fc00000);
         ck_assert_uint_eq(second[i], 0x7fc00000);
@@ -311,14 +320,13 @@ START_TEST(test_average_in_f32)
         four[i] = 0x4400;
     }
     const void *bigs[] = {big, big, big}, *numbers[] = {one, two, four};
-    void *out = result;
-    reduce_run(kernels, DTYPE_F16, REDUCE_AVG, bigs, 3, &out, 1, COUNT, 3);
+    reduce_into(kernels, DTYPE_F16, REDUCE_AVG, bigs, 3, result, COUNT, 3);
     for (unsigned i = 0; i < COUNT; i++)
         ck_assert_uint_eq(result[i], 0x7bff);
-    reduce_run(kernels, DTYPE_F16, REDUCE_SUM, bigs, 3, &out, 1, COUNT, 3);
+    reduce_into(kernels, DTYPE_F16, REDUCE_SUM, bigs, 3, result, COUNT, 3);
     for (unsigned i = 0; i < COUNT; i++)
         ck_assert_uint_eq(result[i], 0x7c00);
-    reduce_run(kernels, DTYPE_F16, REDUCE_AVG, numbers, 3, &out, 1, COUNT, 3);
+    reduce_into(kernels, DTYPE_F16, REDUCE_AVG, numbers, 3, result, COUNT, 3);
     for (unsigned i = 0; i < COUNT; i++)
         ck_assert_uint_eq(result[i], 0x40ab);
 }
@@ -339,11 +347,11 @@ START_TEST(test_edges_only)
         }
         for (unsigned op = 0; op <= REDUCE_MAX; op++) {
             for (unsigned inputs = 2; inputs <= INPUTS; inputs++) {
-                const void *const *from = (const void *const *)in;
+                const void **from = (const void **)in;
                 reference_reduce((enum dtype)dtype, (enum reduce_op)op, from, inputs, expected,
                                  COUNT, 3);
-                reduce_run(reduce_select((enum reduce_isa)_i), (enum dtype)dtype,
-                           (enum reduce_op)op, from, inputs, &result, 1, COUNT, 3);
+                reduce_into(reduce_select((enum reduce_isa)_i), (enum dtype)dtype,
+                            (enum reduce_op)op, from, inputs, result, COUNT, 3);
                 ck_assert_msg(memcmp(result, expected, bytes) == 0, "%s %s of %u",
                               dtype_name(dtype), reduce_op_name(op), inputs);
             }

@@ -4,7 +4,6 @@
 
 #include "common/reduce.h"
 
-#define ARENA_BYTES ARENA_LEAST_BYTES
 #define PLACE_BYTES 65536u
 #define PLACES 8u
 
@@ -130,9 +129,11 @@ int fixture_attach(struct fixture *fixture, uint64_t job, uint32_t rank)
     EXPECT(!fixture->attached[rank]);
     struct exchange_worker *worker = &fixture->workers[rank];
     *worker = (struct exchange_worker){.rank = rank};
-    fixture->memory[rank] = aligned_alloc(4096, ARENA_BYTES);
-    memset(fixture->memory[rank], 0, ARENA_BYTES);
-    EXPECT(arena_format(&worker->arena, fixture->memory[rank], ARENA_BYTES, 64, NULL) == 0);
+    uint64_t bytes = fixture->options.arena_bytes;
+    fixture->memory[rank] = aligned_alloc(4096, bytes);
+    EXPECT(fixture->memory[rank]);
+    memset(fixture->memory[rank], 0, bytes);
+    EXPECT(arena_format(&worker->arena, fixture->memory[rank], bytes, 64, NULL) == 0);
     int result = exchange_attach(fixture->exchange, job, worker, &fixture->error);
     fixture->attached[rank] = result == 0;
     if (result != 0) {
@@ -152,6 +153,7 @@ struct fixture *fixture_create(const struct fixture_options *options)
     own->window = own->window ? own->window : 4;
     own->late_ns = own->late_ns ? own->late_ns : 1000;
     own->buffers = own->buffers ? own->buffers : 1000;
+    own->arena_bytes = own->arena_bytes ? own->arena_bytes : ARENA_LEAST_BYTES;
     static const char *const names[FIXTURE_NODES] = {"a", "b", "c", "d", "e", "f", "g", "h"};
     memcpy(fixture->names, names, sizeof(names));
     uint32_t buffer_bytes = WIRE_HEADER_BYTES + own->chunk_bytes;
@@ -428,8 +430,7 @@ void fixture_reduce(struct fixture *fixture, uint32_t n)
     EXPECT(n < fixture->task_count);
     struct reduce_task *task = fixture->tasks[n];
     memmove(&fixture->tasks[n], &fixture->tasks[n + 1], (--fixture->task_count - n) * sizeof(task));
-    reduce_run(reduce_select(REDUCE_ISA_SCALAR), task->dtype, task->op, task->in, task->inputs,
-               task->out, task->outputs, task->count, task->divisor);
+    reduce_run(reduce_select(REDUCE_ISA_SCALAR), &task->reduction);
     exchange_reduced(fixture->exchange, task);
     fixture_run(fixture);
 }

@@ -36,6 +36,7 @@ struct fixture_options {
     uint32_t window_bytes;           /* 0: more than the window */
     uint64_t late_ns;                /* 0: 1000 */
     uint64_t buffers;                /* limit; 0: 1000 */
+    uint64_t arena_bytes;            /* of a rank; 0: the least */
     bool shared_receives;
     bool leave_closed; /* the job is not opened, nobody attached */
     bool leave_down;   /* the peers are not up */

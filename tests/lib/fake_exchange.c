@@ -313,9 +313,17 @@ static void reduce_chunk(struct fake_exchange *exchange, const struct group *gro
     }
     const struct arena_submission *asked = &collective->asked[0];
     bool one = route->to != ROUTE_ALL;
-    reduce_run(reduce_select(REDUCE_ISA_SCALAR), asked->dtype, asked->op, in, group->rank_count,
-               one ? &out[route->to] : out, one ? 1 : group->rank_count, chunk.count,
-               group->rank_count);
+    struct reduction reduction = {
+        .dtype = asked->dtype,
+        .op = asked->op,
+        .divisor = group->rank_count,
+        .inputs = group->rank_count,
+        .outputs = one ? 1 : group->rank_count,
+        .count = chunk.count,
+        .in = in,
+        .out = one ? &out[route->to] : out,
+    };
+    reduce_run(reduce_select(REDUCE_ISA_SCALAR), &reduction);
 }
 
 static bool any_ready(const struct fake_exchange *exchange, const struct collective *collective)

@@ -118,8 +118,7 @@ static void io_send(void *context, struct exchange_send *send)
 static void finish_task(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     struct reduce_task *task = what;
-    reduce_run(reduce_select(REDUCE_ISA_SCALAR), task->dtype, task->op, task->in, task->inputs,
-               task->out, task->outputs, task->count, task->divisor);
+    reduce_run(reduce_select(REDUCE_ISA_SCALAR), &task->reduction);
     exchange_reduced(cluster->nodes[number].exchange, task);
 }
 

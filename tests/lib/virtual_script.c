@@ -4,6 +4,7 @@
 
 #include "common/reduce.h"
 #include "common/wire.h"
+#include "tests/lib/reduce_into.h"
 #include "tests/lib/reduce_reference.h"
 #include "tests/lib/virtual_private.h"
 
@@ -138,9 +139,8 @@ void script_input(const struct script *it, uint32_t from, uint32_t to, void *dat
 static void sum_of(const struct script *it, uint32_t to, enum reduce_op op, void **parts,
                    unsigned count, void *result, uint32_t divisor)
 {
-    void *out[1] = {result};
-    reduce_run(reduce_select(REDUCE_ISA_SCALAR), it->ask.dtype, op, (const void *const *)parts,
-               count, out, 1, script_count(it, 0, to), divisor);
+    reduce_into(reduce_select(REDUCE_ISA_SCALAR), it->ask.dtype, op, (const void **)parts, count,
+                result, script_count(it, 0, to), divisor);
 }
 
 void script_reference(const struct virtual_job_run *run, const struct script *it, uint32_t to,

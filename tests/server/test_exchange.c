@@ -50,11 +50,11 @@ START_TEST(a_nodes_ranks_are_summed_in_rank_order)
     fixture_submit_sum(fixture, 0, 0, COUNT);
     ck_assert_uint_eq(fixture->task_count, 1);
     const struct reduce_task *task = fixture->tasks[0];
-    ck_assert_uint_eq(task->inputs, 2);
-    ck_assert_ptr_eq(task->in[0], fixture_data(fixture, 0, 0));
-    ck_assert_ptr_eq(task->in[1], fixture_data(fixture, 3, 0));
-    ck_assert_uint_eq(task->outputs, 1);
-    ck_assert_uint_eq(task->count, COUNT);
+    ck_assert_uint_eq(task->reduction.inputs, 2);
+    ck_assert_ptr_eq(task->reduction.in[0], fixture_data(fixture, 0, 0));
+    ck_assert_ptr_eq(task->reduction.in[1], fixture_data(fixture, 3, 0));
+    ck_assert_uint_eq(task->reduction.outputs, 1);
+    ck_assert_uint_eq(task->reduction.count, COUNT);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -71,10 +71,10 @@ START_TEST(nodes_are_summed_in_node_order)
     fixture_reduce(fixture, 0); /* the sum on this node */
     ck_assert_uint_eq(fixture->task_count, 1);
     const struct reduce_task *task = fixture->tasks[0];
-    ck_assert_uint_eq(task->inputs, 3);
-    ck_assert(((const float *)task->in[0])[5] == 13);
-    ck_assert(((const float *)task->in[1])[5] == 10);
-    ck_assert(((const float *)task->in[2])[5] == 20);
+    ck_assert_uint_eq(task->reduction.inputs, 3);
+    ck_assert(((const float *)task->reduction.in[0])[5] == 13);
+    ck_assert(((const float *)task->reduction.in[1])[5] == 10);
+    ck_assert(((const float *)task->reduction.in[2])[5] == 20);
     fixture_reduce(fixture, 0);
     for (uint32_t node = 2; node > 0; node--) {
         ck_assert_uint_eq(fixture->send_count, 1); /* node 1, in whose buffer it lies, is last */
@@ -96,9 +96,9 @@ START_TEST(the_owner_divides_by_the_number_of_ranks)
         submit_kind(node, i * 3, 0, COLLECTIVE_ALL_REDUCE, REDUCE_AVG, 0);
         submit_kind(owner, i * 3, 0, COLLECTIVE_ALL_REDUCE, REDUCE_AVG, 0);
     }
-    ck_assert_int_eq(node->tasks[0]->op, REDUCE_SUM);
-    ck_assert_uint_eq(node->tasks[0]->divisor, 1);
-    ck_assert_int_eq(owner->tasks[0]->op, REDUCE_SUM);
+    ck_assert_int_eq(node->tasks[0]->reduction.op, REDUCE_SUM);
+    ck_assert_uint_eq(node->tasks[0]->reduction.divisor, 1);
+    ck_assert_int_eq(owner->tasks[0]->reduction.op, REDUCE_SUM);
     fixture_reduce(owner, 0);
     float payload[COUNT] = {0};
     for (uint32_t i = 1; i < 3; i++) {
@@ -106,8 +106,8 @@ START_TEST(the_owner_divides_by_the_number_of_ranks)
             message_of(i, WIRE_CONTRIBUTION, COLLECTIVE_ALL_REDUCE, REDUCE_AVG, 0);
         ck_assert_int_eq(fixture_message(owner, i, header, payload, sizeof(payload)), 0);
     }
-    ck_assert_int_eq(owner->tasks[0]->op, REDUCE_AVG);
-    ck_assert_uint_eq(owner->tasks[0]->divisor, 4);
+    ck_assert_int_eq(owner->tasks[0]->reduction.op, REDUCE_AVG);
+    ck_assert_uint_eq(owner->tasks[0]->reduction.divisor, 4);
     fixture_destroy(owner);
     fixture_destroy(node);
 }
@@ -124,13 +124,13 @@ START_TEST(one_node_takes_one_hop)
         submit_kind(fixture, rank, 0, COLLECTIVE_ALL_REDUCE, REDUCE_AVG, 0);
     ck_assert_uint_eq(fixture->task_count, 1);
     const struct reduce_task *task = fixture->tasks[0];
-    ck_assert_uint_eq(task->inputs, 3);
-    ck_assert_uint_eq(task->outputs, 3);
-    ck_assert_int_eq(task->op, REDUCE_AVG);
-    ck_assert_uint_eq(task->divisor, 3);
+    ck_assert_uint_eq(task->reduction.inputs, 3);
+    ck_assert_uint_eq(task->reduction.outputs, 3);
+    ck_assert_int_eq(task->reduction.op, REDUCE_AVG);
+    ck_assert_uint_eq(task->reduction.divisor, 3);
     for (uint32_t rank = 0; rank < 3; rank++) {
-        ck_assert_ptr_eq(task->in[rank], fixture_data(fixture, rank, 0));
-        ck_assert_ptr_eq(task->out[rank], fixture_data(fixture, rank, 0));
+        ck_assert_ptr_eq(task->reduction.in[rank], fixture_data(fixture, rank, 0));
+        ck_assert_ptr_eq(task->reduction.out[rank], fixture_data(fixture, rank, 0));
     }
     fixture_all_reduced(fixture);
     ck_assert_uint_eq(fixture->send_count, 0);

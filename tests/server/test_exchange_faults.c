@@ -245,7 +245,7 @@ START_TEST(one_group_ends_and_another_goes_on)
         ck_assert_int_eq(fixture_submit(fixture, rank, &it), 0);
     }
     /* in the group's order of ranks, not the job's */
-    ck_assert_ptr_eq(fixture->tasks[0]->in[0], fixture_data(fixture, 1, 0));
+    ck_assert_ptr_eq(fixture->tasks[0]->reduction.in[0], fixture_data(fixture, 1, 0));
     fixture_all_reduced(fixture);
     ck_assert(fixture_completed(fixture, 0, 100) && fixture_completed(fixture, 1, 100));
     ck_assert_int_eq(exchange_group_open(fixture->exchange, FIXTURE_JOB, 0, ranks, 2, NULL), 0);

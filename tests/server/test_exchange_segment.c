@@ -94,7 +94,7 @@ START_TEST(one_result_for_all_ranks)
         ck_assert_uint_eq(fixture->task_count, rank < 2 ? 0 : 3);
     }
     for (uint32_t i = 0; i < fixture->task_count; i++)
-        ck_assert_uint_eq(fixture->tasks[i]->outputs, 1);
+        ck_assert_uint_eq(fixture->tasks[i]->reduction.outputs, 1);
     fixture_all_reduced(fixture);
     for (uint32_t rank = 0; rank < 3; rank++) {
         EXPECT(fixture_completed(fixture, rank, 100));

@@ -44,14 +44,14 @@ static void work_init(struct work *work, uint32_t number, uint32_t count)
     work->in[0] = work->data;
     work->in[1] = work->data + count;
     work->out[0] = work->data + 2 * (size_t)count;
-    work->task = (struct reduce_task){.in = work->in,
-                                      .out = work->out,
-                                      .inputs = 2,
-                                      .outputs = 1,
-                                      .dtype = DTYPE_F32,
-                                      .op = REDUCE_SUM,
-                                      .divisor = 1,
-                                      .count = count,
+    work->task = (struct reduce_task){.reduction = {.in = work->in,
+                                                    .out = work->out,
+                                                    .inputs = 2,
+                                                    .outputs = 1,
+                                                    .dtype = DTYPE_F32,
+                                                    .op = REDUCE_SUM,
+                                                    .divisor = 1,
+                                                    .count = count},
                                       .owner = work};
 }
 
@@ -134,9 +134,9 @@ END_TEST
 static sem_t begun, may_end;
 
 static void kernel_waits(void *out, const void *const *in, unsigned inputs, size_t at, size_t count,
-                         uint32_t divisor)
+                         uint32_t divisor, bool past_cache)
 {
-    (void)out, (void)in, (void)inputs, (void)count, (void)divisor;
+    (void)out, (void)in, (void)inputs, (void)count, (void)divisor, (void)past_cache;
     if (at > 0)
         return; /* a task is several blocks */
     sem_post(&begun);
@@ -355,14 +355,14 @@ START_TEST(a_slow_taker_loses_nothing)
     for (uint32_t i = 0; i < MANY; i++) {
         works[i].in[0] = in;
         works[i].out[0] = out;
-        works[i].task = (struct reduce_task){.in = works[i].in,
-                                             .out = works[i].out,
-                                             .inputs = 1,
-                                             .outputs = 1,
-                                             .dtype = DTYPE_U8,
-                                             .op = REDUCE_SUM,
-                                             .divisor = 1,
-                                             .count = MANY_BYTES,
+        works[i].task = (struct reduce_task){.reduction = {.in = works[i].in,
+                                                           .out = works[i].out,
+                                                           .inputs = 1,
+                                                           .outputs = 1,
+                                                           .dtype = DTYPE_U8,
+                                                           .op = REDUCE_SUM,
+                                                           .divisor = 1,
+                                                           .count = MANY_BYTES},
                                              .owner = &works[i]};
     }
     /* Some outputs of their own tell how far the thread is: after each the ring has room again. */

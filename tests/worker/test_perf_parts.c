@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/reduce.h"
+#include "tests/lib/reduce_into.h"
 #include "tests/lib/suite.h"
 #include "worker/programs/perf_parts.h"
 
@@ -97,8 +98,8 @@ static void reduce_part(struct world *world, uint32_t to)
         ck_assert_uint_eq(world->parts[rank].send.counts[to], recv->counts[0]);
     }
     if (recv->counts[0] > 0)
-        reduce_run(reduce_select(REDUCE_ISA_SCALAR), world->is.what.dtype, world->is.what.op, in,
-                   ranks, &recv->buffers[0], 1, recv->counts[0], ranks);
+        reduce_into(reduce_select(REDUCE_ISA_SCALAR), world->is.what.dtype, world->is.what.op, in,
+                    ranks, recv->buffers[0], recv->counts[0], ranks);
 }
 
 static void world_run(struct world *world)

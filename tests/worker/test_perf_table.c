@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/reduce.h"
+#include "tests/lib/reduce_into.h"
 #include "tests/lib/suite.h"
 #include "worker/programs/perf_options.h"
 #include "worker/programs/perf_table.h"
@@ -179,7 +180,7 @@ static void compare_with_kernels(enum dtype dtype, enum reduce_op op, uint32_t r
     const struct reduce_kernels *kernels = reduce_select(REDUCE_ISA_SCALAR);
     size_t bytes = (size_t)PERF_PERIOD * dtype_bytes(dtype);
     void *whole = malloc(bytes), *low = malloc(bytes), *high = malloc(bytes);
-    reduce_run(kernels, dtype, op, inputs, ranks, &whole, 1, PERF_PERIOD, ranks);
+    reduce_into(kernels, dtype, op, inputs, ranks, whole, PERF_PERIOD, ranks);
     uint64_t first = 0;
     ck_assert_msg(perf_values_check(&values[0], whole, PERF_PERIOD, &first) == 0,
                   "%s %s, %u ranks: element %lu", dtype_name(dtype), reduce_op_name(op), ranks,
@@ -187,11 +188,10 @@ static void compare_with_kernels(enum dtype dtype, enum reduce_op op, uint32_t r
     if (ranks > 1) {
         uint32_t half = ranks / 2;
         enum reduce_op first_hop = op == REDUCE_AVG ? REDUCE_SUM : op;
-        reduce_run(kernels, dtype, first_hop, inputs, half, &low, 1, PERF_PERIOD, 1);
-        reduce_run(kernels, dtype, first_hop, inputs + half, ranks - half, &high, 1, PERF_PERIOD,
-                   1);
+        reduce_into(kernels, dtype, first_hop, inputs, half, low, PERF_PERIOD, 1);
+        reduce_into(kernels, dtype, first_hop, inputs + half, ranks - half, high, PERF_PERIOD, 1);
         const void *sums[] = {low, high};
-        reduce_run(kernels, dtype, op, sums, 2, &whole, 1, PERF_PERIOD, ranks);
+        reduce_into(kernels, dtype, op, sums, 2, whole, PERF_PERIOD, ranks);
         ck_assert_msg(perf_values_check(&values[0], whole, PERF_PERIOD, NULL) == 0,
                       "%s %s, %u ranks on two nodes", dtype_name(dtype), reduce_op_name(op), ranks);
     }

@@ -1,6 +1,7 @@
 /* What the daemon allows to be under way, and the library keeps to. */
 #include "worker/progress.h"
 
+#include "common/copy.h"
 #include "tests/lib/progress_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -122,11 +123,11 @@ START_TEST(test_large_results_pass_the_cache_by)
     struct progress_fixture fixture;
     ranks_open(&fixture, 1, 8, 5);
     ranks_group(&fixture, 0, 1);
-    const uint64_t sizes[] = {PROGRESS_PAST_CACHE_BYTES - 1, PROGRESS_PAST_CACHE_BYTES};
-    uint8_t *send = malloc(PROGRESS_PAST_CACHE_BYTES), *recv = malloc(PROGRESS_PAST_CACHE_BYTES);
-    memset(send, 3, PROGRESS_PAST_CACHE_BYTES);
+    const uint64_t sizes[] = {COPY_PAST_CACHE_BYTES - 1, COPY_PAST_CACHE_BYTES};
+    uint8_t *send = malloc(COPY_PAST_CACHE_BYTES), *recv = malloc(COPY_PAST_CACHE_BYTES);
+    memset(send, 3, COPY_PAST_CACHE_BYTES);
     for (unsigned i = 0; i < 2; i++) {
-        memset(recv, 0, PROGRESS_PAST_CACHE_BYTES);
+        memset(recv, 0, COPY_PAST_CACHE_BYTES);
         ranks_submit(&fixture, 0, 0,
                      (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
                                           .dtype = DTYPE_U8,
