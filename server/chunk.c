@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "common/copy.h"
 #include "server/exchange_private.h"
 
 /* --- taking and freeing ----------------------------------------------------------------------- */
@@ -126,20 +127,29 @@ static unsigned chunk_inputs(const struct chunk *chunk, const void **in)
     return inputs;
 }
 
+/* Whether an output lies where an input did, or is read as soon as it is there. */
+static bool part_output_is_warm(const struct part *part)
+{
+    return part->staged || part->in_offset == part->out_offset;
+}
+
 void chunk_outputs(const struct chunk *chunk, struct reduction *reduction)
 {
     const struct collective *collective = chunk->collective;
     const struct exchange_group *group = collective->group;
+    bool cold = collective->ask.count * collective->element_bytes >= COPY_PAST_CACHE_BYTES;
     unsigned outputs = 0;
     if (collective->shared)
         reduction->out[outputs++] =
             collective->shared + chunk->place.first * collective->element_bytes;
     for (uint32_t i = 0; !collective->shared && i < group->local_count; i++) {
-        if (route_receives(&collective->route, group->locals[i].group_rank))
-            reduction->out[outputs++] = chunk_address(chunk, i, true);
+        if (!route_receives(&collective->route, group->locals[i].group_rank))
+            continue;
+        reduction->out[outputs++] = chunk_address(chunk, i, true);
+        cold = cold && !part_output_is_warm(&collective->parts[i]);
     }
     reduction->outputs = outputs;
-    reduction->past_cache = 0;
+    reduction->past_cache = cold ? outputs : 0;
 }
 
 static void chunk_task_delivered(struct reduce_task *task)

@@ -403,7 +403,7 @@ void chunk_returned(struct chunk *chunk);
 /* The one rank whose data it is, when it is here; else NO_INDEX. */
 uint32_t collective_source(const struct collective *collective);
 /* Where the chunk's result goes: pointers into the arenas of the local ranks that want it, or one
- * into what they share. */
+ * into what they share; past the cache if it is part of a large result and none of them is warm. */
 void chunk_outputs(const struct chunk *chunk, struct reduction *reduction);
 /* `source` copied there. False: nobody wants it. */
 bool chunk_copy(const struct chunk *chunk, const void *source, struct reduction *reduction);
