@@ -7,6 +7,7 @@ Writes DIR/bench/bench.md, bench.json and bench.svg. See scripts/bench/README.md
 import argparse
 import json
 import os
+import signal
 import sys
 import traceback
 
@@ -86,7 +87,14 @@ def main(words):
     return 1 if failed or (options.strict and missed) else 0
 
 
+def catch_signals():
+    """Told to end, take down what is up first: clusters, and what runs in them."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
 if __name__ == "__main__":
+    catch_signals()
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

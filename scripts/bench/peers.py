@@ -170,9 +170,13 @@ class Cluster:
     def __enter__(self):
         if os.geteuid() != 0:
             raise Missing("needs root, for network namespaces")
-        done = subprocess.run([self.script, "up", "--name", self.name, *self.options],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, check=False)
+        try:
+            done = subprocess.run([self.script, "up", "--name", self.name, *self.options],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, check=False)
+        except BaseException:  # half of it may be there
+            self.__exit__()
+            raise
         if done.returncode != 0:
             if "are network namespaces" in done.stdout:
                 raise Missing(done.stdout.strip())

@@ -133,6 +133,24 @@ class Running(unittest.TestCase):
         with self.assertRaisesRegex(peers.Failed, "exit code 7: no such thing"):
             peers.run(["sh", "-c", "echo no such thing >&2; exit 7"])
 
+    def test_a_signal_ends_what_runs_and_leaves_nothing(self):
+        code = ("import sys; sys.path.insert(0, sys.argv[1]); import bench, peers\n"
+                "bench.catch_signals()\n"
+                "try: peers.run(['sh', '-c', 'echo $$ >\"$1\"; sleep 100', '-', sys.argv[2]])\n"
+                "finally: print('taken down')")
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = os.path.join(folder, "pid")
+            os.mkfifo(fifo)
+            with subprocess.Popen([sys.executable, "-c", code, peers.HERE, fifo],
+                                  stdout=subprocess.PIPE, text=True) as process:
+                with open(fifo, encoding="utf-8") as file:
+                    ran = int(file.readline())
+                process.terminate()
+                said, _ = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, said), (143, "taken down\n"))
+        with self.assertRaises(ProcessLookupError):
+            os.kill(ran, 0)
+
     def test_processor_time_of_children(self):
         spent = peers.run_cpu([sys.executable, "-c", "sum(range(3000000))"])
         self.assertGreater(spent, 0)
