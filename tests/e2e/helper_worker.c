@@ -4,12 +4,15 @@
  *   loop FILE [COUNT]     all-reduces of COUNT elements until FILE is there or one fails; the time
  *                         between the last success and the failure is printed
  *   shared FILE [COUNT]   the same with the result in memory that the node's ranks share, which is
- * read after the failure too parts FILE [COUNT]    the same with the collectives that have parts,
- * all at once count | dtype | op | kind | root FILE  the last rank asks for something else than the
- * rest late FILE             the last rank comes when FILE is there leave FILE            the last
- * rank closes the job after one round, the others go on exit FILE             the last rank ends
- * without closing, the others go on subgroups             even and odd ranks, in falling order, and
- * a group of one crossed               two groups, their collectives started in different orders
+ *                         read after the failure too
+ *   parts FILE [COUNT]    the same with the collectives that have parts, all at once
+ *   count | dtype | op | kind | root FILE
+ *                         the last rank asks for something else than the rest
+ *   late FILE             the last rank comes when FILE is there
+ *   leave FILE            the last rank closes the job after one round, the others go on
+ *   exit FILE             the last rank ends without closing, the others go on
+ *   subgroups             even and odd ranks, in falling order, and a group of one
+ *   crossed               two groups, their collectives started in different orders
  *   callback              completion by callbacks and by descriptor
  *   timeout FILE          a wait that times out, and succeeds later
  *
