@@ -43,5 +43,4 @@ void copy_past_cache(void *to, const void *from, size_t bytes)
     for (; bytes - at >= COPY_LINE_BYTES; at += COPY_LINE_BYTES)
         line_copy(out + at, in + at);
     memcpy(out + at, in + at, bytes - at);
-    copy_fence();
 }

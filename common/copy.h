@@ -12,12 +12,10 @@
 
 /* memcpy with stores that pass the cache by, where the processor has them: `to` is not read first,
  * and what the cache holds stays there. Dearer than memcpy when `to` is in the cache, or is read
- * before it would have been evicted. The bytes are there for whoever sees what the caller does
- * next. */
+ * before it would have been evicted. Such stores are in no order with later ones: copy_fence. */
 void copy_past_cache(void *to, const void *from, size_t bytes);
 
-/* After other stores that pass the cache by, which are in no order with later ones: they are there
- * for whoever sees what the caller does next. */
+/* What was stored past the cache is there for whoever sees what the caller does next. */
 void copy_fence(void);
 
 #endif

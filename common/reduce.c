@@ -113,15 +113,47 @@ static void integers_divide(enum dtype dtype, void *block, size_t count, uint32_
     }
 }
 
-/* Nothing where source and destination are one array. */
-static void block_copy(void *to, const void *from, size_t at, size_t bytes, bool past_cache)
+/* A block of `from` to the outputs, but for the one that it is. */
+static void outputs_copy(const struct reduction *r, const void *from, size_t at, size_t bytes)
 {
-    if (to == from)
-        return;
-    if (past_cache)
-        copy_past_cache((char *)to + at, (const char *)from + at, bytes);
-    else
-        memcpy((char *)to + at, (const char *)from + at, bytes);
+    for (unsigned i = 0; i < r->outputs; i++) {
+        char *to = r->out[i];
+        if (to == from)
+            continue;
+        if (i < r->past_cache)
+            copy_past_cache(to + at, (const char *)from + at, bytes);
+        else
+            memcpy(to + at, (const char *)from + at, bytes);
+    }
+}
+
+static void run_copy(const struct reduction *r, size_t total)
+{
+    /* Several copies block by block, so that the input is read once. */
+    const size_t most = r->outputs == 1 ? total : BLOCK_BYTES;
+    for (size_t at = 0; at < total; at += most)
+        outputs_copy(r, r->in[0], at, total - at < most ? total - at : most);
+}
+
+static void run_kernel(const struct reduce_kernels *kernels, const struct reduction *r,
+                       size_t total)
+{
+    bool integers_average = r->op == REDUCE_AVG && dtype_is_integer(r->dtype);
+    bool divide_after = integers_average && r->divisor > 1;
+    reduce_kernel *kernel = kernels->run[r->dtype][integers_average ? REDUCE_SUM : r->op];
+    /* The output that the others are copied from: one that is to be in the cache, if there is. */
+    void *out = r->out[r->past_cache < r->outputs ? r->past_cache : 0];
+    bool past_cache = r->past_cache > 0 && r->outputs == 1 && !divide_after &&
+                      (uintptr_t)out % COPY_LINE_BYTES == 0;
+    const size_t size = dtype_bytes(r->dtype);
+    for (size_t at = 0; at < total; at += BLOCK_BYTES) {
+        size_t bytes = total - at < BLOCK_BYTES ? total - at : BLOCK_BYTES;
+        kernel(out, r->in, r->inputs, at, bytes / size, r->divisor, past_cache);
+        if (divide_after)
+            integers_divide(r->dtype, (char *)out + at, bytes / size, r->divisor);
+        /* The first output's block is complete and every input's has been read. */
+        outputs_copy(r, out, at, bytes);
+    }
 }
 
 void reduce_run(const struct reduce_kernels *kernels, const struct reduction *reduction)
@@ -129,34 +161,13 @@ void reduce_run(const struct reduce_kernels *kernels, const struct reduction *re
     const struct reduction *r = reduction;
     assert(r->inputs >= 1 && r->inputs <= REDUCE_MAX_INPUTS && r->divisor >= 1);
     assert(r->past_cache <= r->outputs && reduce_op_allows(r->op, r->dtype));
+    const size_t total = r->count * dtype_bytes(r->dtype);
     if (r->outputs == 0)
         return;
-    bool divide = r->op == REDUCE_AVG && r->divisor > 1;
-    bool divide_after = divide && dtype_is_integer(r->dtype);
-    bool copy = r->inputs == 1 && (!divide || divide_after);
-    enum reduce_op op = r->op == REDUCE_AVG && dtype_is_integer(r->dtype) ? REDUCE_SUM : r->op;
-    reduce_kernel *kernel = kernels->run[r->dtype][op];
-
-    /* The output that the others are copied from is stored in the cache, so it is one that may be,
-     * if there is one. */
-    unsigned first = r->past_cache < r->outputs ? r->past_cache : 0;
-    void *out = r->out[first];
-    bool past_cache = r->past_cache > 0 && r->outputs == 1 && !divide_after;
-    bool stream = past_cache && (uintptr_t)out % COPY_LINE_BYTES == 0;
-    const size_t size = dtype_bytes(r->dtype), total = r->count * size;
-    const size_t most = copy && r->outputs == 1 ? total : BLOCK_BYTES;
-    for (size_t at = 0; at < total; at += most) {
-        size_t bytes = total - at < most ? total - at : most;
-        if (copy)
-            block_copy(out, r->in[0], at, bytes, past_cache);
-        else
-            kernel(out, r->in, r->inputs, at, bytes / size, r->divisor, stream);
-        if (divide_after)
-            integers_divide(r->dtype, (char *)out + at, bytes / size, r->divisor);
-        /* The first output's block is complete and every input's has been read. */
-        for (unsigned i = 0; i < r->outputs; i++)
-            block_copy(r->out[i], out, at, bytes, i < r->past_cache);
-    }
-    if (stream)
+    if (r->inputs == 1 && (r->op != REDUCE_AVG || r->divisor == 1))
+        run_copy(r, total);
+    else
+        run_kernel(kernels, r, total);
+    if (r->past_cache > 0)
         copy_fence();
 }

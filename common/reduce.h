@@ -47,7 +47,8 @@ struct reduction {
     enum reduce_op op;
     uint32_t divisor;
     unsigned inputs, outputs;
-    unsigned past_cache; /* the first so many outputs are stored past the cache (common/copy.h) */
+    unsigned past_cache; /* the first so many outputs are stored past the cache (common/copy.h),
+                            unless it is the one that a result is copied to the others from */
     size_t count;
     const void **in; /* [inputs] */
     void **out;      /* [outputs] */

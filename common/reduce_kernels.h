@@ -5,11 +5,13 @@
  *     step_T                      bytes of memory that one vector covers
  *     vector_V                    the register type
  *     load_T(p)                   unaligned; f16 and bf16 convert
- *     store_T(p, v, past_cache)   floats convert, round and make NaN canonical; aligned to step_T
- * and past the cache, where the set can, or unaligned sum_V(a, b), prod_V ...     the combining
- * step divide_V(v, n)              floats: the average's last step REDUCE_TAIL(D, OP)          the
- * kernel for the elements that fill no vector and then expands REDUCE_KERNELS twice: with
- * REDUCE_DEFINE for the functions and with REDUCE_ENTRY for the table.
+ *     store_T(p, v, past_cache)   unaligned, or past the cache, if the set can: then aligned to
+ *                                 step_T. Floats convert, round and make NaN canonical
+ *     sum_V(a, b), prod_V ...     the combining step
+ *     divide_V(v, n)              floats: the average's last step
+ *     REDUCE_TAIL(D, OP)          the kernel for the elements that fill no vector
+ * and then expands REDUCE_KERNELS twice: with REDUCE_DEFINE for the functions and with
+ * REDUCE_ENTRY for the table.
  */
 #ifndef COMMON_REDUCE_KERNELS_H
 #define COMMON_REDUCE_KERNELS_H

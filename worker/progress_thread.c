@@ -316,10 +316,12 @@ static bool step(struct shoal_job *job)
     ring_daemon(job);
     if (result == PROGRESS_COPY) {
         pthread_mutex_unlock(&job->lock);
-        if (copy.past_cache)
+        if (copy.past_cache) {
             copy_past_cache(copy.to, copy.from, copy.bytes);
-        else
+            copy_fence();
+        } else {
             memcpy(copy.to, copy.from, copy.bytes);
+        }
         pthread_mutex_lock(&job->lock);
         progress_copied(&job->progress, &copy, clock_now_ns());
     }

@@ -17,6 +17,7 @@ static void expect_copy(size_t to_at, size_t from_at, size_t bytes)
         from[i] = (uint8_t)(i * 7 + i / 256);
     memset(to, GUARD, sizeof(to));
     copy_past_cache(to + to_at, from + from_at, bytes);
+    copy_fence();
     for (size_t i = 0; i < ROOM; i++) {
         bool copied = i >= to_at && i < to_at + bytes;
         uint8_t expected = copied ? from[from_at + i - to_at] : GUARD;
