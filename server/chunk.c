@@ -127,17 +127,21 @@ static unsigned chunk_inputs(const struct chunk *chunk, const void **in)
     return inputs;
 }
 
-/* Whether an output lies where an input did, or is read as soon as it is there. */
-static bool part_output_is_warm(const struct part *part)
+/* Whether the rank's output lies where its input did, or is read as soon as it is there. */
+static bool output_is_warm(const struct collective *collective, uint32_t local)
 {
-    return part->staged || part->in_offset == part->out_offset;
+    const struct part *part = &collective->parts[local];
+    uint32_t rank = collective->group->locals[local].group_rank;
+    return part->staged ||
+           (route_sends(&collective->route, rank) && part->in_offset == part->out_offset);
 }
 
 void chunk_outputs(const struct chunk *chunk, struct reduction *reduction)
 {
     const struct collective *collective = chunk->collective;
     const struct exchange_group *group = collective->group;
-    bool cold = collective->ask.count * collective->element_bytes >= COPY_PAST_CACHE_BYTES;
+    bool cold = !is_transfer(&collective->ask) &&
+                collective->ask.count * collective->element_bytes >= COPY_PAST_CACHE_BYTES;
     unsigned outputs = 0;
     if (collective->shared)
         reduction->out[outputs++] =
@@ -146,7 +150,7 @@ void chunk_outputs(const struct chunk *chunk, struct reduction *reduction)
         if (!route_receives(&collective->route, group->locals[i].group_rank))
             continue;
         reduction->out[outputs++] = chunk_address(chunk, i, true);
-        cold = cold && !part_output_is_warm(&collective->parts[i]);
+        cold = cold && !output_is_warm(collective, i);
     }
     reduction->outputs = outputs;
     reduction->past_cache = cold ? outputs : 0;
@@ -158,7 +162,7 @@ static void chunk_task_delivered(struct reduce_task *task)
     chunk_delivered(task->owner);
 }
 
-bool chunk_copy(const struct chunk *chunk, const void *source, struct reduction *reduction)
+bool chunk_describe_copy(const struct chunk *chunk, const void *source, struct reduction *reduction)
 {
     chunk_outputs(chunk, reduction);
     reduction->in[0] = source;
@@ -175,7 +179,8 @@ static void chunk_deliver(struct chunk *chunk, const void *source)
 {
     struct reduce_task *task = &chunk->task;
     chunk->state = CHUNK_DELIVERING;
-    if (!source || chunk->place.count == 0 || !chunk_copy(chunk, source, &task->reduction)) {
+    if (!source || chunk->place.count == 0 ||
+        !chunk_describe_copy(chunk, source, &task->reduction)) {
         chunk_delivered(chunk);
         return;
     }

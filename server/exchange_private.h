@@ -405,8 +405,9 @@ uint32_t collective_source(const struct collective *collective);
 /* Where the chunk's result goes: pointers into the arenas of the local ranks that want it, or one
  * into what they share; past the cache if it is part of a large result and none of them is warm. */
 void chunk_outputs(const struct chunk *chunk, struct reduction *reduction);
-/* `source` copied there. False: nobody wants it. */
-bool chunk_copy(const struct chunk *chunk, const void *source, struct reduction *reduction);
+/* What copies `source` there. False: nobody wants it. */
+bool chunk_describe_copy(const struct chunk *chunk, const void *source,
+                         struct reduction *reduction);
 void collectives_drop(struct exchange_group *group);
 /* Of a failed group: what no task and no send touches (slots_drop_idle first). */
 void collectives_drop_idle(struct exchange_group *group);

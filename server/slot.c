@@ -298,7 +298,8 @@ static void slot_copy(struct slot *slot)
 {
     struct reduce_task *task = &slot->task;
     slot->state = SLOT_SUMMING;
-    if (!slot->local || !chunk_copy(slot->local, slot_result_source(slot).data, &task->reduction)) {
+    if (!slot->local ||
+        !chunk_describe_copy(slot->local, slot_result_source(slot).data, &task->reduction)) {
         slot_return(slot);
         return;
     }

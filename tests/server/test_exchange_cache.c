@@ -9,7 +9,7 @@
 #define CHUNK_BYTES 32768u
 #define SEGMENT 1u
 
-enum where { OUT_OF_PLACE, IN_PLACE, STAGED, SHARED };
+enum where { OUT_OF_PLACE = 0, IN_PLACE = 1, STAGED = 2, SHARED = 4 };
 
 static struct fixture *create(uint32_t nodes, uint32_t ranks, uint32_t owner)
 {
@@ -23,22 +23,22 @@ static struct fixture *create(uint32_t nodes, uint32_t ranks, uint32_t owner)
     return fixture_create(&options);
 }
 
-static void submit(struct fixture *fixture, uint32_t rank, uint64_t count, enum where where)
+static void submit(struct fixture *fixture, uint32_t rank, uint64_t count, unsigned where)
 {
     struct arena_submission it = fixture_ask(fixture, rank, 0, count);
-    if (where == OUT_OF_PLACE)
+    if (!(where & IN_PLACE))
         it.out_offset += COPY_PAST_CACHE_BYTES;
-    if (where == STAGED) {
+    if (where & STAGED) {
         it.flags |= ARENA_FLAG_STAGED;
         it.in_offset = it.out_offset = 0;
     }
-    if (where == SHARED) {
+    if (where & SHARED) {
         it.flags |= ARENA_FLAG_SHARED;
         it.segment = SEGMENT;
         it.out_offset = 0;
     }
     EXPECT_MSG(fixture_submit(fixture, rank, &it) == 0, "%s", fixture->error.text);
-    if (where == STAGED)
+    if (where & STAGED)
         EXPECT(fixture_hand_over(fixture, rank, 0, 0, fixture_offset(fixture, rank, 0)) == 0);
 }
 
@@ -91,12 +91,28 @@ START_TEST(a_shared_result)
         ck_assert_int_eq(exchange_segment_open(fixture->exchange, FIXTURE_JOB, 0, &segment, NULL),
                          0);
         submit(fixture, 0, count, SHARED);
-        submit(fixture, 1, count, SHARED);
+        submit(fixture, 1, count, count % 2 ? SHARED : SHARED | STAGED);
         expect_tasks(fixture, 1, count == LARGE);
         fixture_all_reduced(fixture);
         fixture_destroy(fixture);
         free(memory);
     }
+}
+END_TEST
+
+/* Who only receives has said where, and nobody has read it. */
+START_TEST(a_copy)
+{
+    struct fixture *fixture = create(1, 3, 0);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        struct arena_submission it = fixture_ask(fixture, rank, 0, LARGE);
+        it.kind = COLLECTIVE_BROADCAST;
+        it.root = 1;
+        EXPECT_MSG(fixture_submit(fixture, rank, &it) == 0, "%s", fixture->error.text);
+    }
+    expect_tasks(fixture, 2, 2);
+    fixture_all_reduced(fixture);
+    fixture_destroy(fixture);
 }
 END_TEST
 
@@ -140,6 +156,7 @@ int main(void)
     tcase_add_test(cases, large_results_out_of_place);
     tcase_add_test(cases, what_was_just_read_and_what_is_read_next);
     tcase_add_test(cases, a_shared_result);
+    tcase_add_test(cases, a_copy);
     tcase_add_test(cases, the_owner_sums);
     tcase_add_test(cases, a_node_sums_and_delivers);
     suite_add_tcase(suite, cases);
