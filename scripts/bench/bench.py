@@ -88,9 +88,17 @@ def main(words):
 
 
 def catch_signals():
-    """Told to end, take down what is up first: clusters, and what runs in them."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    """Told to end, once or more, take down what is up first: clusters, and what runs in them."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP)
+               if signal.getsignal(number) != signal.SIG_IGN]  # nohup
+
+    def end(number, _):
+        for other in numbers:
+            signal.signal(other, lambda *_: None)
+        sys.exit(128 + number)
+
+    for number in numbers:
+        signal.signal(number, end)
 
 
 if __name__ == "__main__":

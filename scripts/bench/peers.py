@@ -23,8 +23,8 @@ class Missing(Exception):
     """Something that would be run is not on this machine; the text says what."""
 
 
-def run(argv):
-    """Its lines of JSON. In a process group of its own, which is ended with it."""
+def call(argv):
+    """Exit code, output and errors. In a process group of its own, which is ended with this."""
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -38,9 +38,15 @@ def run(argv):
             if isinstance(error, subprocess.TimeoutExpired):
                 raise Failed(f"{' '.join(argv)}: nothing after {TIMEOUT_S} s") from None
             raise
-    if process.returncode != 0:
+    return process.returncode, output, errors
+
+
+def run(argv):
+    """Its lines of JSON."""
+    code, output, errors = call(argv)
+    if code != 0:
         said = "\n".join((errors or output).strip().splitlines()[-5:])
-        raise Failed(f"{' '.join(argv)}: exit code {process.returncode}: {said}")
+        raise Failed(f"{' '.join(argv)}: exit code {code}: {said}")
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
@@ -170,17 +176,11 @@ class Cluster:
     def __enter__(self):
         if os.geteuid() != 0:
             raise Missing("needs root, for network namespaces")
-        try:
-            done = subprocess.run([self.script, "up", "--name", self.name, *self.options],
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True, check=False)
-        except BaseException:  # half of it may be there
-            self.__exit__()
-            raise
-        if done.returncode != 0:
-            if "are network namespaces" in done.stdout:
-                raise Missing(done.stdout.strip())
-            raise Failed(done.stdout)
+        code, output, errors = call([self.script, "up", "--name", self.name, *self.options])
+        if code != 0:
+            if "are network namespaces" in output + errors:
+                raise Missing((output + errors).strip())
+            raise Failed(output + errors)
         return self
 
     def __exit__(self, *error):

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -143,7 +144,8 @@ class Running(unittest.TestCase):
             os.mkfifo(fifo)
             with subprocess.Popen([sys.executable, "-c", code, peers.HERE, fifo],
                                   stdout=subprocess.PIPE, text=True) as process:
-                with open(fifo, encoding="utf-8") as file:
+                with open(os.open(fifo, os.O_RDWR), encoding="utf-8") as file:
+                    self.assertTrue(select.select([file], [], [], 60)[0])
                     ran = int(file.readline())
                 process.terminate()
                 said, _ = process.communicate(timeout=60)
