@@ -167,10 +167,7 @@ bool chunk_describe_copy(const struct chunk *chunk, const void *source, struct r
     chunk_outputs(chunk, reduction);
     reduction->in[0] = source;
     reduction->inputs = 1;
-    reduction->dtype = chunk->collective->ask.dtype;
-    reduction->op = REDUCE_SUM;
-    reduction->divisor = 1;
-    reduction->count = chunk->place.count;
+    reduction_set(reduction, &chunk->collective->ask, REDUCE_SUM, 1, chunk->place.count);
     return reduction->outputs > 0;
 }
 
@@ -250,10 +247,7 @@ void chunk_issue_single(struct chunk *chunk)
     }
     chunk->state = CHUNK_DELIVERING;
     chunk_outputs(chunk, reduction);
-    reduction->dtype = ask->dtype;
-    reduction->op = ask->op;
-    reduction->divisor = group->size;
-    reduction->count = chunk->place.count;
+    reduction_set(reduction, ask, ask->op, group->size, chunk->place.count);
     task->finish = chunk_task_delivered;
     task_submit(group, task);
 }
@@ -284,10 +278,8 @@ bool chunk_issue_shared(struct chunk *chunk)
     reduction->out[0] = chunk->sum->data + WIRE_HEADER_BYTES;
     reduction->outputs = 1;
     reduction->past_cache = 0;
-    reduction->dtype = collective->ask.dtype;
-    reduction->op = ask_first_op(&collective->ask);
-    reduction->divisor = 1;
-    reduction->count = chunk->place.count;
+    reduction_set(reduction, &collective->ask, ask_first_op(&collective->ask), 1,
+                  chunk->place.count);
     task->finish = chunk_task_summed;
     task_submit(group, task);
     return true;

@@ -279,6 +279,15 @@ struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node);
 void receive_release(struct exchange *exchange, struct buffer *buffer);
 void receive_replenish(struct exchange *exchange, uint32_t node);
 void task_submit(struct exchange_group *group, struct reduce_task *task);
+/* What is done to `count` elements of what was asked for; from where to where is the caller's. */
+static inline void reduction_set(struct reduction *reduction, const struct wire_ask *ask,
+                                 enum reduce_op op, uint32_t divisor, size_t count)
+{
+    reduction->dtype = ask->dtype;
+    reduction->op = op;
+    reduction->divisor = divisor;
+    reduction->count = count;
+}
 struct route ask_route(const struct exchange_group *group, const struct wire_ask *ask);
 /* Which nodes take part, whose contributions carry data, and to whom results do
  * (common/PROTOCOL.md). */

@@ -285,10 +285,7 @@ static void slot_sum(struct slot *slot)
     slot->result = slot_result_buffer(slot);
     if (slot->result) /* last: what is sent next stays in the cache */
         reduction->out[reduction->outputs++] = slot->result->data + WIRE_HEADER_BYTES;
-    reduction->dtype = slot->ask.dtype;
-    reduction->op = slot->ask.op;
-    reduction->divisor = group->size;
-    reduction->count = slot->place.count;
+    reduction_set(reduction, &slot->ask, slot->ask.op, group->size, slot->place.count);
     task->finish = slot_task_done;
     task_submit(group, task);
 }
