@@ -44,6 +44,8 @@ ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 ifneq ($(SANITIZE),)
 ALL_CFLAGS += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -DSHOAL_SANITIZED=1
 ALL_LDFLAGS += -fsanitize=$(SANITIZE)
+# The thread sanitizer makes a program up to five times as slow.
+export TEST_TIMEOUT_S ?= 900
 endif
 
 # What has a main() of its own.
