@@ -29,14 +29,6 @@ static inline void write_128(char *p, __m128i v, bool past_cache)
         _mm_storeu_si128((__m128i *)p, v);
 }
 
-static inline void write_256(char *p, __m256i v, bool past_cache)
-{
-    if (past_cache)
-        _mm256_stream_si256((__m256i *)p, v);
-    else
-        _mm256_storeu_si256((__m256i *)p, v);
-}
-
 #define REDUCE_TAIL(D, OP) reduce_kernels_scalar.run[D][OP]
 
 static inline __m256 canonical_f32(__m256 v)
@@ -58,7 +50,7 @@ static inline __m256 load_f32(const char *p)
 
 static inline void store_f32(char *p, __m256 v, bool past_cache)
 {
-    write_256(p, _mm256_castps_si256(canonical_f32(v)), past_cache);
+    reduce_write_256(p, _mm256_castps_si256(canonical_f32(v)), past_cache);
 }
 
 static inline __m256d load_f64(const char *p)
@@ -68,7 +60,7 @@ static inline __m256d load_f64(const char *p)
 
 static inline void store_f64(char *p, __m256d v, bool past_cache)
 {
-    write_256(p, _mm256_castpd_si256(canonical_f64(v)), past_cache);
+    reduce_write_256(p, _mm256_castpd_si256(canonical_f64(v)), past_cache);
 }
 
 static inline __m256 load_f16(const char *p)
@@ -162,7 +154,7 @@ static inline __m256i maximum_epi64(__m256i a, __m256i b)
     }                                                                                              \
     static inline void store_##V(char *p, __m256i v, bool past_cache)                              \
     {                                                                                              \
-        write_256(p, v, past_cache);                                                               \
+        reduce_write_256(p, v, past_cache);                                                        \
     }                                                                                              \
     static inline __m256i sum_##V(__m256i a, __m256i b)                                            \
     {                                                                                              \

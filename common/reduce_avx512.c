@@ -22,14 +22,6 @@ enum {
     step_i64 = 64,
 };
 
-static inline void write_256(char *p, __m256i v, bool past_cache)
-{
-    if (past_cache)
-        _mm256_stream_si256((__m256i *)p, v);
-    else
-        _mm256_storeu_si256((__m256i *)p, v);
-}
-
 static inline void write_512(char *p, __m512i v, bool past_cache)
 {
     if (past_cache)
@@ -79,7 +71,7 @@ static inline __m512 load_f16(const char *p)
 
 static inline void store_f16(char *p, __m512 v, bool past_cache)
 {
-    write_256(p, _mm512_cvtps_ph(canonical_f32(v), _MM_FROUND_TO_NEAREST_INT), past_cache);
+    reduce_write_256(p, _mm512_cvtps_ph(canonical_f32(v), _MM_FROUND_TO_NEAREST_INT), past_cache);
 }
 
 static inline __m512 load_bf16(const char *p)
@@ -95,7 +87,7 @@ static inline void store_bf16(char *p, __m512 v, bool past_cache)
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     bits = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
     bits = _mm512_srli_epi32(bits, 16);
-    write_256(p, _mm512_cvtepi32_epi16(bits), past_cache);
+    reduce_write_256(p, _mm512_cvtepi32_epi16(bits), past_cache);
 }
 
 /* minps gives its second operand for zeros and NaN. Both orders joined give the -0 and keep a NaN;

@@ -20,6 +20,19 @@
 
 #include <string.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+/* Half a vector of one set, a whole one of the other. Past the cache: `p` is aligned to it. */
+static inline void reduce_write_256(char *p, __m256i v, bool past_cache)
+{
+    if (past_cache)
+        _mm256_stream_si256((__m256i *)p, v);
+    else
+        _mm256_storeu_si256((__m256i *)p, v);
+}
+#endif
+
 /* Combine `count` elements that lie `at` bytes into every array. All inputs of a vector are loaded
  * before it is stored, so out may be one of them. past_cache: out + at is the beginning of a line,
  * and copy_fence is the caller's. */
