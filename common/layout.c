@@ -14,6 +14,13 @@
 #define LEAST_ENOUGH_PIECES 128u
 #define MOST_ENOUGH_PIECES 256u
 #define LEAST_PIECE_BYTES (64u << 10)
+/* Linux' TCP hands up to 64 KiB, less headers, to the network at once. A message of so many bytes
+ * with its headers (64 of ours, 16 of libfabric's tcp) fits into that: it is 43 segments of 1448
+ * bytes, or with an MTU of 9000 7 of 8948, nearly full. One of 64 KiB is mostly followed by a
+ * packet with its rest, which costs every processor on its way as much as a large one. */
+#define BURST_BYTES (971u * UNIT_BYTES)
+/* Of fewer pieces one more costs more than the packets. */
+#define PIECES_WORTH_BURSTS 8u
 
 struct layout_rule layout_rule_single(const struct layout_rule *rule, bool beside_others)
 {
@@ -114,18 +121,33 @@ static uint64_t enough_pieces(uint32_t servers)
     return pieces < MOST_ENOUGH_PIECES ? pieces : MOST_ENOUGH_PIECES;
 }
 
+/* The number near `pieces` that makes each piece as large as whole bursts. */
+static uint64_t pieces_of_bursts(const struct layout_rule *rule, uint64_t units, uint64_t pieces)
+{
+    uint64_t burst = BURST_BYTES / UNIT_BYTES;
+    uint64_t bursts = (divide_up(units, pieces) + burst / 2) / burst;
+    uint64_t most = rule->chunk_bytes / BURST_BYTES;
+    if (bursts > most)
+        bursts = most;
+    return bursts ? divide_up(units, bursts * burst) : pieces;
+}
+
 /* How many chunks the largest shard is cut into, and with it every shard. With one server, or
  * alone, the largest chunks are the cheapest. */
 static uint64_t shard_pieces(const struct layout_rule *rule, uint64_t units)
 {
     uint64_t pieces = divide_up(units, rule->chunk_bytes / UNIT_BYTES);
+    if (units == 0)
+        return 1;
+    if (rule->servers == 1 && !rule->fine)
+        return pieces;
     uint64_t finest = divide_up(units, LEAST_PIECE_BYTES / UNIT_BYTES);
     uint64_t enough = enough_pieces(rule->servers);
     if (finest < enough)
         enough = finest;
-    if ((rule->servers > 1 || rule->fine) && pieces < enough)
+    if (pieces < enough)
         pieces = enough;
-    return pieces < 1 ? 1 : pieces;
+    return pieces < PIECES_WORTH_BURSTS ? pieces : pieces_of_bursts(rule, units, pieces);
 }
 
 int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t sequence,

@@ -4,8 +4,9 @@
  * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
  * same number of chunks (so that all shards progress together), none larger than chunk_bytes. With
  * several servers that number is 64 for each of them or more, but 128 at the least and 256 at the
- * most for this, and none is smaller than 64 KiB for it; a part that goes to one place beside
- * others that go elsewhere is cut as with two servers.
+ * most for this, and none is smaller than 64 KiB for it; from 8 chunks on they are then made as
+ * large as one or more messages of the network, 62144 bytes each, where chunk_bytes lets them. A
+ * part that goes to one place beside others that go elsewhere is cut as with two servers.
  *
  * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
  * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.

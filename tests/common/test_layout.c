@@ -1,6 +1,7 @@
 #include "common/layout.h"
 
 #include "common/error.h"
+#include "common/wire.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
@@ -159,13 +160,14 @@ START_TEST(test_shards_are_cut_fine_enough)
         uint32_t pieces;
     } cases[] = {
         {4, 4 * 65536, 1},      {4, 4 * 65536 + 4 * 64, 2},
-        {4, 4ull << 20, 16},    {4, 16ull << 20, 64},
-        {4, 32ull << 20, 128},  {4, 64ull << 20, 256},
-        {4, 256ull << 20, 256}, {4, (256ull << 20) + 64, 257},
-        {8, 128ull << 20, 256}, {3, 60ull << 20, 192},
-        {3, 144ull << 20, 192}, {2, 128 * 131072, 128},
-        {2, 64ull << 20, 128},  {1, 4 * 65536, 1},
-        {1, 4ull << 20, 16},
+        {4, 4 * 7 * 65536, 7}, /* few: one more would cost more than it is worth */
+        {4, 4ull << 20, 17},    {4, 16ull << 20, 68},
+        {4, 32ull << 20, 135},  {4, 64ull << 20, 270},
+        {4, 256ull << 20, 270}, {4, (256ull << 20) + 64, 270},
+        {4, 512ull << 20, 540}, {8, 128ull << 20, 270},
+        {3, 60ull << 20, 169},  {3, 144ull << 20, 203},
+        {2, 128 * 131072, 135}, {2, 64ull << 20, 135},
+        {1, 4 * 65536, 1},      {1, 4ull << 20, 16},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, false, false};
@@ -178,6 +180,26 @@ START_TEST(test_shards_are_cut_fine_enough)
 }
 END_TEST
 
+/* The messages of a large buffer leave no small rest behind what TCP hands to the network at once:
+ * whole segments of up to 64 KiB less its headers, of 1448 bytes, and with jumbo frames of 8948. */
+START_TEST(test_messages_fill_what_the_network_takes_at_once)
+{
+    const uint32_t weights[4] = {1, 1, 1, 1}, headers = WIRE_HEADER_BYTES + 16;
+    const uint32_t bursts_bytes[] = {65160, 62636};
+    for (uint64_t bytes = 32ull << 20; bytes <= 2ull << 30; bytes += 7777777) {
+        struct layout_rule rule = {4, weights, 256 << 10, 16 << 10, true, false};
+        struct layout layout;
+        ck_assert_int_eq(layout_init(&layout, &rule, 0, bytes, 1), 0);
+        ck_assert_uint_le(layout.largest_bytes, 256 << 10);
+        for (size_t i = 0; i < 2; i++) {
+            uint32_t message = layout.largest_bytes + headers;
+            uint32_t bursts = (message + bursts_bytes[i] - 1) / bursts_bytes[i];
+            ck_assert_uint_ge(message, bursts * bursts_bytes[i] / 100 * 93);
+        }
+    }
+}
+END_TEST
+
 /* What goes to one of several servers crosses the same links. */
 START_TEST(test_a_block_is_cut_as_for_two_servers)
 {
@@ -186,8 +208,8 @@ START_TEST(test_a_block_is_cut_as_for_two_servers)
         uint32_t servers;
         uint64_t bytes;
         uint32_t pieces;
-    } cases[] = {{4, 65536, 1},         {4, 65536 + 64, 2},    {2, 16ull << 20, 128},
-                 {4, 32ull << 20, 128}, {4, 64ull << 20, 256}, {1, 1ull << 20, 4},
+    } cases[] = {{4, 65536, 1},         {4, 65536 + 64, 2},    {2, 16ull << 20, 135},
+                 {4, 32ull << 20, 135}, {4, 64ull << 20, 270}, {1, 1ull << 20, 4},
                  {1, 16ull << 20, 64}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, true, false};
@@ -223,11 +245,11 @@ START_TEST(test_largest_shard_decides_how_fine)
     struct layout_rule rule = {3, weights, 256 << 10, 64, false, false};
     struct layout layout;
     ck_assert_int_eq(layout_init(&layout, &rule, 2, 24ull << 20, 1), 0);
-    ck_assert_uint_eq(layout.pieces, 192);
-    ck_assert_uint_eq(layout.largest_bytes, 6 * 16384);
+    ck_assert_uint_eq(layout.pieces, 152);
+    ck_assert_uint_eq(layout.largest_bytes, 1941 * 64);
     ck_assert_uint_eq(layout_chunk(&layout, 0).server, 2);
-    ck_assert_uint_eq(layout_chunk(&layout, 0).count, 6 * 16384);
-    ck_assert_uint_eq(layout_chunk(&layout, 1).count, 16384);
+    ck_assert_uint_eq(layout_chunk(&layout, 0).count, 1941 * 64);
+    ck_assert_uint_eq(layout_chunk(&layout, 1).count, 324 * 64);
     check_layout(&layout);
 }
 END_TEST
@@ -323,6 +345,7 @@ int main(void)
     tcase_add_test(cases, test_small_buffers_go_to_fewer_servers_in_turn);
     tcase_add_test(cases, test_weights_are_followed);
     tcase_add_test(cases, test_shards_are_cut_fine_enough);
+    tcase_add_test(cases, test_messages_fill_what_the_network_takes_at_once);
     tcase_add_test(cases, test_a_block_is_cut_as_for_two_servers);
     tcase_add_test(cases, test_small_chunks_stay_as_configured);
     tcase_add_test(cases, test_largest_shard_decides_how_fine);

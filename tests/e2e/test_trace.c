@@ -13,7 +13,7 @@
 #include "tests/lib/suite.h"
 
 #define RANKS_PER_NODE 2
-#define CHUNKS_MAX 64 /* of 4 MiB */
+#define CHUNKS_MAX 68 /* of 4 MiB */
 #define SEQUENCES_MAX 20000
 #define LANES_MAX 4096
 #define EXPECT_MSG(condition, ...)                                                                 \
@@ -65,7 +65,7 @@ static void start_job(uint32_t nodes)
         ck_assert(cluster_wait_status(cluster, node, job_runs, CLUSTER_PATIENCE_MS));
 }
 
-/* On one node chunks of 256 KiB; where shards are cut for the links, of 64 KiB. */
+/* On one node chunks of 256 KiB; where shards are cut for the links, of 60 KiB. */
 static uint32_t chunk_count(void)
 {
     return rank_count == RANKS_PER_NODE ? 16 : CHUNKS_MAX;
