@@ -121,15 +121,14 @@ static uint64_t enough_pieces(uint32_t servers)
     return pieces < MOST_ENOUGH_PIECES ? pieces : MOST_ENOUGH_PIECES;
 }
 
-/* The number near `pieces` that makes each piece as large as whole bursts. */
+/* The number near `pieces` that makes each piece as large as whole bursts; `pieces` itself where
+ * chunk_bytes does not let them be so large. */
 static uint64_t pieces_of_bursts(const struct layout_rule *rule, uint64_t units, uint64_t pieces)
 {
     uint64_t burst = BURST_BYTES / UNIT_BYTES;
     uint64_t bursts = (divide_up(units, pieces) + burst / 2) / burst;
-    uint64_t most = rule->chunk_bytes / BURST_BYTES;
-    if (bursts > most)
-        bursts = most;
-    return bursts ? divide_up(units, bursts * burst) : pieces;
+    bool fits = bursts > 0 && bursts * BURST_BYTES <= rule->chunk_bytes;
+    return fits ? divide_up(units, bursts * burst) : pieces;
 }
 
 /* How many chunks the largest shard is cut into, and with it every shard. With one server, or

@@ -151,7 +151,7 @@ static void run_kernel(const struct reduce_kernels *kernels, const struct reduct
         kernel(out, r->in, r->inputs, at, bytes / size, r->divisor, past_cache);
         if (divide_after)
             integers_divide(r->dtype, (char *)out + at, bytes / size, r->divisor);
-        /* The first output's block is complete and every input's has been read. */
+        /* This output's block is complete and every input's has been read. */
         outputs_copy(r, out, at, bytes);
     }
 }

@@ -48,7 +48,8 @@ struct reduction {
     uint32_t divisor;
     unsigned inputs, outputs;
     unsigned past_cache; /* the first so many outputs are stored past the cache (common/copy.h),
-                            unless it is the one that a result is copied to the others from */
+                            but for the one that a result is copied to the others from, or is
+                            divided in, and what is not aligned */
     size_t count;
     const void **in; /* [inputs] */
     void **out;      /* [outputs] */

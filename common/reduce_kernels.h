@@ -39,7 +39,7 @@ static inline void reduce_write_256(char *p, __m256i v, bool past_cache)
 typedef void reduce_kernel(void *out, const void *const *in, unsigned inputs, size_t at,
                            size_t count, uint32_t divisor, bool past_cache);
 
-/* NULL where the op is not allowed, and for the integers' average: reduce_run divides their sum. */
+/* NULL where the op is not allowed, and for the integers' average: reduce.c divides their sum. */
 struct reduce_kernels {
     enum reduce_isa isa;
     reduce_kernel *run[DTYPE_COUNT][REDUCE_OP_COUNT];

@@ -412,7 +412,8 @@ void chunk_returned(struct chunk *chunk);
 /* The one rank whose data it is, when it is here; else NO_INDEX. */
 uint32_t collective_source(const struct collective *collective);
 /* Where the chunk's result goes: pointers into the arenas of the local ranks that want it, or one
- * into what they share; past the cache if it is part of a large result and none of them is warm. */
+ * into what they share; past the cache if it is part of a large result, not of a send, and none of
+ * them is warm. */
 void chunk_outputs(const struct chunk *chunk, struct reduction *reduction);
 /* What copies `source` there. False: nobody wants it. */
 bool chunk_describe_copy(const struct chunk *chunk, const void *source,

@@ -358,7 +358,7 @@ int progress_init_request(const struct progress *progress, const struct progress
     if (code < 0)
         error_set(error, code,
                   "%s: %" PRIu64 " elements are too many: one collective has at most %u "
-                  "chunks of %" PRIu32 " bytes (data.chunk_bytes); split it",
+                  "chunks of up to %" PRIu32 " bytes (data.chunk_bytes); split it",
                   collective_name(ask->kind), ask->count, LAYOUT_MAX_CHUNKS,
                   group->rule.chunk_bytes);
     return code;

@@ -11,6 +11,7 @@ import time
 import uuid
 
 TIMEOUT_S = 600
+UNDO_S = 60  # for what is told to end: a cluster's daemons and namespaces
 PYTHON = sys.executable  # runs Gloo's ranks
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -32,7 +33,7 @@ def call(argv):
         except BaseException as error:  # also Ctrl-C
             os.killpg(process.pid, signal.SIGTERM)
             try:
-                process.communicate(timeout=20)
+                process.communicate(timeout=UNDO_S)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):

@@ -75,11 +75,11 @@ START_TEST(test_random_cuts_tile_the_buffer)
     uint64_t state = 0x9e3779b97f4a7c15ull;
     uint32_t weights[16];
     for (int round = 0; round < 3000; round++) {
-        bool equal = random_next(&state) % 2;
+        bool equal = random_next(&state) % 2, large = round % 5 == 0;
         struct layout_rule rule = {
             .servers = 1 + (uint32_t)(random_next(&state) % 16),
             .weights = weights,
-            .chunk_bytes = 64 * (1 + (uint32_t)(random_next(&state) % 64)),
+            .chunk_bytes = 64 * (1 + (uint32_t)(random_next(&state) % (large ? 8192 : 64))),
             .least_shard_bytes = (uint32_t)(random_next(&state) % 4096),
         };
         for (uint32_t i = 0; i < rule.servers; i++)
@@ -88,11 +88,14 @@ START_TEST(test_random_cuts_tile_the_buffer)
         ck_assert(layout_rule_valid(&rule));
         uint64_t sequence = random_next(&state);
         uint64_t count = random_next(&state) % (round % 3 == 0 ? 40 : 30000);
+        if (large)
+            count *= 1000;
         uint32_t element_bytes = 1u << (random_next(&state) % 4);
         struct layout layout;
         ck_assert_int_eq(layout_init(&layout, &rule, sequence, count, element_bytes), 0);
         ck_assert_uint_eq(layout.first_server, sequence % rule.servers);
         ck_assert_uint_eq(layout_chunk(&layout, 0).server, sequence % rule.servers);
+        ck_assert_uint_le(layout.largest_bytes, rule.chunk_bytes);
         check_layout(&layout);
     }
 }
@@ -159,15 +162,25 @@ START_TEST(test_shards_are_cut_fine_enough)
         uint64_t bytes;
         uint32_t pieces;
     } cases[] = {
-        {4, 4 * 65536, 1},      {4, 4 * 65536 + 4 * 64, 2},
+        {4, 4 * 65536, 1},
+        {4, 4 * 65536 + 4 * 64, 2},
         {4, 4 * 7 * 65536, 7}, /* few: one more would cost more than it is worth */
-        {4, 4ull << 20, 17},    {4, 16ull << 20, 68},
-        {4, 32ull << 20, 135},  {4, 64ull << 20, 270},
-        {4, 256ull << 20, 270}, {4, (256ull << 20) + 64, 270},
-        {4, 512ull << 20, 540}, {8, 128ull << 20, 270},
-        {3, 60ull << 20, 169},  {3, 144ull << 20, 203},
-        {2, 128 * 131072, 135}, {2, 64ull << 20, 135},
-        {1, 4 * 65536, 1},      {1, 4ull << 20, 16},
+        {4, 4 * 8 * 65536, 9},
+        {4, 4ull << 20, 17},
+        {4, 16ull << 20, 68},
+        {4, 32ull << 20, 135},
+        {4, 64ull << 20, 270},
+        {4, 256ull << 20, 270},
+        {4, (256ull << 20) + 64, 270},
+        {4, 512ull << 20, 540},
+        {8, 128ull << 20, 270},
+        {3, 60ull << 20, 169},
+        {3, 144ull << 20, 203},
+        {2, 128 * 131072, 135},
+        {2, 64ull << 20, 135},
+        {2, 24ull << 20, 102},
+        {1, 4 * 65536, 1},
+        {1, 4ull << 20, 16},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, false, false};
@@ -222,6 +235,24 @@ START_TEST(test_a_block_is_cut_as_for_two_servers)
         single = layout_rule_single(&rule, false); /* alone */
         ck_assert_int_eq(layout_init(&layout, &single, i, cases[i].bytes, 1), 0);
         ck_assert_uint_eq(layout.pieces, (cases[i].bytes + (256 << 10) - 1) / (256 << 10));
+    }
+}
+END_TEST
+
+/* The nearest number of whole bursts is taken where it fits, and else nothing. */
+START_TEST(test_chunks_without_room_for_bursts_stay_as_configured)
+{
+    const uint32_t weights[4] = {1, 1, 1, 1};
+    const struct {
+        uint32_t chunk_bytes, pieces;
+    } cases[] = {{62080, 4325},  {62144, 4320},  {65536, 4320}, {98304, 2731},
+                 {122880, 2185}, {124288, 2160}, {131072, 2160}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct layout_rule rule = {4, weights, cases[i].chunk_bytes, 16 << 10, true, false};
+        struct layout layout;
+        ck_assert_int_eq(layout_init(&layout, &rule, 0, 1ull << 30, 1), 0);
+        ck_assert_uint_eq(layout.pieces, cases[i].pieces);
+        ck_assert_uint_le(layout.largest_bytes, cases[i].chunk_bytes);
     }
 }
 END_TEST
@@ -347,6 +378,7 @@ int main(void)
     tcase_add_test(cases, test_shards_are_cut_fine_enough);
     tcase_add_test(cases, test_messages_fill_what_the_network_takes_at_once);
     tcase_add_test(cases, test_a_block_is_cut_as_for_two_servers);
+    tcase_add_test(cases, test_chunks_without_room_for_bursts_stay_as_configured);
     tcase_add_test(cases, test_small_chunks_stay_as_configured);
     tcase_add_test(cases, test_largest_shard_decides_how_fine);
     tcase_add_test(cases, test_equal_weights_cut_alike_whatever_their_value);

@@ -91,7 +91,7 @@ START_TEST(a_shared_result)
         ck_assert_int_eq(exchange_segment_open(fixture->exchange, FIXTURE_JOB, 0, &segment, NULL),
                          0);
         submit(fixture, 0, count, SHARED);
-        submit(fixture, 1, count, count % 2 ? SHARED : SHARED | STAGED);
+        submit(fixture, 1, count, count == LARGE ? SHARED : SHARED | STAGED);
         expect_tasks(fixture, 1, count == LARGE);
         fixture_all_reduced(fixture);
         fixture_destroy(fixture);

@@ -404,7 +404,7 @@ START_TEST(test_too_large_is_refused_with_the_limit)
     ck_assert_int_eq(
         progress_submit(&worker->progress, &worker->groups[0], &ask, NULL, 0, 0, &request, &error),
         ERR_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.text, "at most 4194304 chunks of 1024 bytes"));
+    ck_assert_ptr_nonnull(strstr(error.text, "at most 4194304 chunks of up to 1024 bytes"));
     ranks_close(&fixture);
 }
 END_TEST

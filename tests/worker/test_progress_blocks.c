@@ -406,7 +406,7 @@ START_TEST(test_refused_as_a_whole)
                      ERR_INVALID);
     ck_assert_str_eq(error.text,
                      "scatter: 36028797018963968 elements are too many: one collective has "
-                     "at most 4194304 chunks of 1024 bytes (data.chunk_bytes); split it");
+                     "at most 4194304 chunks of up to 1024 bytes (data.chunk_bytes); split it");
     ck_assert_uint_eq(worker->groups[0].next_sequence, 0);
     ck_assert_uint_eq(worker->groups[0].request_count, 0);
     ck_assert(!progress_has_work(&worker->progress));
