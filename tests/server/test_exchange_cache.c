@@ -3,6 +3,7 @@
 
 #include "common/copy.h"
 #include "tests/lib/exchange_fixture.h"
+#include "tests/lib/exchange_fixture_blocks.h"
 #include "tests/lib/suite.h"
 
 #define LARGE (COPY_PAST_CACHE_BYTES / (uint32_t)sizeof(float)) /* the fewest elements */
@@ -116,6 +117,24 @@ START_TEST(a_copy)
 }
 END_TEST
 
+/* Its receiver has waited for it. */
+START_TEST(a_send)
+{
+    struct fixture *fixture = create(1, 2, 0);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct arena_submission it = fixture_ask(fixture, rank, 0, LARGE);
+        it.kind = COLLECTIVE_SEND;
+        it.op = 0;
+        it.sequence = WIRE_SEND_SEQUENCE;
+        it.block = pair(0, 1);
+        EXPECT_MSG(fixture_submit(fixture, rank, &it) == 0, "%s", fixture->error.text);
+    }
+    expect_tasks(fixture, 1, 0);
+    fixture_all_reduced(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* What goes back over the network is read next. */
 START_TEST(the_owner_sums)
 {
@@ -157,6 +176,7 @@ int main(void)
     tcase_add_test(cases, what_was_just_read_and_what_is_read_next);
     tcase_add_test(cases, a_shared_result);
     tcase_add_test(cases, a_copy);
+    tcase_add_test(cases, a_send);
     tcase_add_test(cases, the_owner_sums);
     tcase_add_test(cases, a_node_sums_and_delivers);
     suite_add_tcase(suite, cases);
