@@ -18,7 +18,7 @@
  * with its headers (64 of ours, 16 of libfabric's tcp) fits into that: it is 43 segments of 1448
  * bytes, or with an MTU of 9000 7 of 8948, nearly full. One of 64 KiB is mostly followed by a
  * packet with its rest, which costs every processor on its way as much as a large one. */
-#define BURST_BYTES (971u * UNIT_BYTES)
+#define BURST_BYTES 62144u
 /* Of fewer pieces one more costs more than the packets. */
 #define PIECES_WORTH_BURSTS 8u
 
@@ -127,7 +127,7 @@ static uint64_t pieces_of_bursts(const struct layout_rule *rule, uint64_t units,
 {
     uint64_t burst = BURST_BYTES / UNIT_BYTES;
     uint64_t bursts = (divide_up(units, pieces) + burst / 2) / burst;
-    bool fits = bursts > 0 && bursts * BURST_BYTES <= rule->chunk_bytes;
+    bool fits = bursts > 0 && bursts * burst <= rule->chunk_bytes / UNIT_BYTES;
     return fits ? divide_up(units, bursts * burst) : pieces;
 }
 

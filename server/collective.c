@@ -174,8 +174,8 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
     uint32_t element_bytes = ask_element_bytes(ask);
     if (ask_layout(group, ask, sequence, &layout) != 0) {
         error_set(error, ERR_INVALID,
-                  "%" PRIu64 " elements are more than %u chunks of up to %" PRIu32 " bytes", ask->count,
-                  LAYOUT_MAX_CHUNKS, group->rule.chunk_bytes);
+                  "%" PRIu64 " elements are more than %u chunks of up to %" PRIu32 " bytes",
+                  ask->count, LAYOUT_MAX_CHUNKS, group->rule.chunk_bytes);
         return NULL;
     }
     if (!is_transfer(ask) && group->collectives >= COLLECTIVES_MAX) {
