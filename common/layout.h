@@ -6,9 +6,9 @@
  * several servers they are small enough for 64 of them for each server, but for 128 at the least
  * and 256 at the most, if none need be smaller than 64 KiB for it. Where that makes 8 or more,
  * those of the largest shard are then made about as large as 62144 bytes or the multiple nearest to
- * their size, which fill messages of the network, where chunk_bytes lets them: up to a quarter
- * fewer, or half as many more. A part that goes to one place beside others that go elsewhere is cut
- * as with two servers.
+ * their size, which fill what TCP hands to the network at once, where chunk_bytes lets them: up to
+ * a quarter fewer, or half as many more. A part that goes to one place beside others that go
+ * elsewhere is cut as with two servers.
  *
  * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
  * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.
