@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
@@ -151,6 +153,30 @@ START_TEST(test_two_side_by_side)
     cluster_down(names[0]);
     ck_assert(namespaces_left(names[1]));
     cluster_down(names[1]);
+}
+END_TEST
+
+/* Nobody waits for the daemon, as where the first process of a container does not. */
+START_TEST(test_status_of_a_daemon_that_has_ended)
+{
+    if (skipped("test_status_of_a_daemon_that_has_ended"))
+        return;
+    char command[512];
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    cluster_up(names[0], "--nodes 2");
+    struct process *process = ended(START(SCRIPT " status --name %s", names[0]), 0);
+    const char *line = strstr(process_output(process), "\nnode1");
+    ck_assert(line != NULL && strstr(line, "pid ") != NULL);
+    pid_t daemon = (pid_t)strtol(strstr(line, "pid ") + strlen("pid "), NULL, 10);
+    process_free(process);
+    siginfo_t info;
+    ck_assert(daemon > 1 && kill(daemon, SIGKILL) == 0);
+    ck_assert_int_eq(waitid(P_PID, (id_t)daemon, &info, WEXITED | WNOWAIT), 0);
+    process = ended(START(SCRIPT " status --name %s", names[0]), 0);
+    ck_assert_int_eq(occurrences(process_output(process), "pid "), 1);
+    ck_assert_int_eq(occurrences(process_output(process), "ended"), 1);
+    process_free(process);
+    cluster_down(names[0]);
 }
 END_TEST
 
@@ -479,6 +505,7 @@ int main(void)
     tcase_set_timeout(tests, 300);
     tcase_add_unchecked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_two_side_by_side);
+    tcase_add_test(tests, test_status_of_a_daemon_that_has_ended);
     tcase_add_test(tests, test_links_are_shaped_at_both_ends);
     tcase_add_test(tests, test_bridge_has_no_firewall);
     tcase_add_test(tests, test_congestion_control);
