@@ -194,7 +194,7 @@ static const struct config_key data_keys[] = {
      .text = "Bytes of a collective in flight for each server, where the ranks are on several "
              "nodes. What is in flight lies in the buffers of the network: more gains nothing when "
              "it is above the network's bandwidth times its delay, and makes switches drop. "
-             "Twice that of a reduce_scatter. In any case at least 4 chunks, at most a quarter of "
+             "For a reduce_scatter twice that. In any case at least 4 chunks, at most a quarter of "
              "the server's shard. May differ between nodes."},
     {.name = "instruction_set",
      .type = CONFIG_CHOICE,

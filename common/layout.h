@@ -3,12 +3,12 @@
  * Pure arithmetic, the same on every worker and daemon. A buffer of `count` elements is cut into
  * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
  * same number of chunks (so that all shards progress together), none larger than chunk_bytes. With
- * several servers they are small enough for 64 of them for each server, but for 128 at the least
- * and 256 at the most, if none need be smaller than 64 KiB for it. Where that makes 8 or more,
- * those of the largest shard are then made about as large as 62144 bytes or the multiple nearest to
- * their size, which fill what TCP hands to the network at once, where chunk_bytes lets them: up to
- * a quarter fewer, or half as many more. A part that goes to one place beside others that go
- * elsewhere is cut as with two servers.
+ * several servers the largest shard, of S bytes, has at least min(ceil(S / 64 KiB), 64 * servers)
+ * of them, where 64 * servers counts as 128 at the least and as 256 at the most. Where that makes 8
+ * or more, it has ceil(S / (k * 62144)) instead, k * 62144 being the multiple nearest to their
+ * size, which fills what TCP hands to the network at once; but not where k is 0 or the multiple
+ * above chunk_bytes. A part that goes to one place beside others that go elsewhere is cut as with
+ * two servers.
  *
  * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
  * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.

@@ -174,7 +174,8 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
     uint32_t element_bytes = ask_element_bytes(ask);
     if (ask_layout(group, ask, sequence, &layout) != 0) {
         error_set(error, ERR_INVALID,
-                  "%" PRIu64 " elements are more than %u chunks of up to %" PRIu32 " bytes",
+                  "%" PRIu64 " elements are too many: a collective has at most %u chunks of up to "
+                  "%" PRIu32 " bytes",
                   ask->count, LAYOUT_MAX_CHUNKS, group->rule.chunk_bytes);
         return NULL;
     }
