@@ -263,11 +263,11 @@ def row_13(tools, pairs):
     steps = {step: [] for step in SCALE_STEPS}
     for _ in range(pairs):
         # A daemon's memory grows with its peers, and all daemons share a cache here, unlike on
-        # machines of their own: twice as many with half the peers fill as much of it.
+        # machines of their own: twice as many with half the peers fill about as much of it.
         for step, ratio in scale_n_log_n(tools.scale(50, 10, 4), tools.scale(100, 10)).items():
             steps[step].append(ratio)
     for step, ratios in steps.items():
-        yield Result("13", f"daemon, processor time of {step}, 100 nodes and 1000 workers / 50 and 500",
+        yield Result("13", f"daemon, processor time of {step}, 100 nodes and 1000 workers / 50 and 500, 4 such jobs",
                      "growth / that of n log n", 1.0, False, ratios)
 
 

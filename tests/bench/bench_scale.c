@@ -1,5 +1,5 @@
 /* What a daemon needs in a large job: memory for each worker and each peer, and processor time of
- * each step. A whole cluster in one process.
+ * each step. A whole cluster in one process, or several beside each other.
  *
  *   bench_scale NODES RANKS_PER_NODE [CLUSTERS]
  *
