@@ -212,30 +212,38 @@ int home_job_opened(struct coordinator *c, uint32_t node, const struct message *
     return 0;
 }
 
+/* What its members wait for in vain. */
+static void home_timeout_text(const struct coordinator *c, const struct gathering *gathering,
+                              char *text, size_t bytes)
+{
+    char cause[600];
+    if (gathering_complete(gathering)) {
+        int64_t node = home_missing_node(c, gathering);
+        coordinator_unreachable_text(c, node < 0 ? c->config->self : (uint32_t)node, cause,
+                                     sizeof(cause));
+        snprintf(text, bytes, "job '%s' has all its ranks, but %s", gathering->name, cause);
+        return;
+    }
+    const char *more = "";
+    for (const struct job *job = c->jobs; job; job = job->hh.next) {
+        if (strcmp(job->name, gathering->name) == 0)
+            more = "; a job of that name is running with all its ranks";
+    }
+    gathering_missing_text(gathering, cause, sizeof(cause));
+    snprintf(text, bytes, "%s%s", cause, more);
+}
+
 void home_tick(struct coordinator *c, struct gathering *gathering)
 {
     for (uint32_t i = gathering->count; i-- > 0;) {
         struct gathering_member member = gathering->members[i];
         if (c->now_ns < member.deadline_ns)
             continue;
-        char text[ERROR_TEXT_BYTES], cause[600];
-        int64_t node = home_missing_node(c, gathering);
-        if (!gathering_complete(gathering)) {
-            const char *more = "";
-            for (const struct job *job = c->jobs; job; job = job->hh.next) {
-                if (strcmp(job->name, gathering->name) == 0)
-                    more = "; a job of that name is running with all its ranks";
-            }
-            gathering_missing_text(gathering, cause, sizeof(cause));
-            snprintf(text, sizeof(text), "%s%s", cause, more);
-        } else {
-            coordinator_unreachable_text(c, node < 0 ? c->config->self : (uint32_t)node, cause,
-                                         sizeof(cause));
-            snprintf(text, sizeof(text), "job '%s' has all its ranks, but %s", gathering->name,
-                     cause);
-        }
+        if (gathering->timeout_text[0] == '\0')
+            home_timeout_text(c, gathering, gathering->timeout_text,
+                              sizeof(gathering->timeout_text));
         gathering_remove_at(gathering, i);
-        home_refuse(c, gathering->name, &member, ERR_TIMEOUT, text);
+        home_refuse(c, gathering->name, &member, ERR_TIMEOUT, gathering->timeout_text);
     }
     if (gathering->count == 0)
         home_end_gathering(c, gathering);

@@ -59,6 +59,7 @@ int gathering_add(struct gathering *gathering, const struct gathering_member *me
                              member->pid, node, gathering->name);
     }
     gathering->members[gathering->count++] = *member;
+    gathering->timeout_text[0] = '\0';
     return 0;
 }
 

@@ -26,6 +26,9 @@ struct gathering {
     uint32_t world_size;
     struct gathering_member *members; /* [world_size] room, in order of arrival */
     uint32_t count;
+    /* What the first member that waited in vain was told, for those after it: they wait for the
+     * same, not for it. Empty: none has since the last one came. */
+    char timeout_text[ERROR_TEXT_BYTES];
     UT_hash_handle hh; /* by name */
 };
 

@@ -116,7 +116,7 @@ START_TEST(test_join_timeouts)
     ck_assert_int_eq(given[0]->failure.code, ERR_TIMEOUT);
     ck_assert_int_eq(given[1]->state, CLIENT_JOINING);
     network_run(network, 1000);
-    network_assert_text(given[1], "ranks 0, 2, 3 of");
+    network_assert_text(given[1], "ranks 2, 3 of"); /* not 0, which waited for them, too */
     struct network_worker *unknown = network_join(network, 0, job, 2, -1, -1, 1000);
     network_run(network, 1500);
     network_assert_text(unknown, "1 of 2 ranks of job");
@@ -196,6 +196,33 @@ START_TEST(test_server_not_connected)
     network_run(network, 5000);
     network_assert_text(worker, "server c (10.0.0.2:7002) is not connected: cable gone");
     network_assert_empty(network);
+}
+END_TEST
+
+/* Whoever gives up waiting is not what the others have waited for. */
+START_TEST(test_all_are_told_what_was_missing)
+{
+    const char *job = network_name_at(network, 1);
+    network_cut(network, 1, 2, "no route to host");
+    network_settle(network);
+    struct network_worker *first = network_join(network, 0, job, 2, 0, -1, 1000);
+    struct network_worker *second = network_join(network, 1, job, 2, 1, -1, 1500);
+    network_run(network, 1600);
+    network_assert_text(first, "has all its ranks, but server c (10.0.0.2:7002) is not connected");
+    network_assert_text(second, "has all its ranks, but server c (10.0.0.2:7002) is not connected");
+    network_connect(network, 1, 2);
+    network_settle(network);
+
+    job = network_name_at(network, 0);
+    network_join(network, 0, job, 4, 0, -1, 1000);
+    second = network_join(network, 1, job, 4, 1, -1, 1500);
+    struct network_worker *third = network_join(network, 1, job, 4, 2, -1, 2500);
+    network_run(network, 1600);
+    network_assert_text(second, "rank 3 of job");
+    /* It comes after two have gone: they are what is missing now. */
+    network_join(network, 2, job, 4, 3, -1, 5000);
+    network_run(network, 1000);
+    network_assert_text(third, "ranks 0, 1 of job");
 }
 END_TEST
 
@@ -607,6 +634,7 @@ int main(void)
     tcase_add_test(cases, test_join_twice_of_one_name);
     tcase_add_test(cases, test_home_not_connected);
     tcase_add_test(cases, test_server_not_connected);
+    tcase_add_test(cases, test_all_are_told_what_was_missing);
     tcase_add_test(cases, test_server_without_fabric);
     tcase_add_test(cases, test_engine_refuses);
     tcase_add_test(cases, test_limits);
