@@ -51,20 +51,25 @@ endif
 # What has a main() of its own.
 SERVER_PROGRAMS := shoald shoalctl
 WORKER_PROGRAMS := shoalrun shoalperf
+MAIN_SRC := server/shoald.c server/shoalctl/shoalctl.c \
+            $(foreach p,$(WORKER_PROGRAMS),worker/programs/$(p)/$(p).c)
 
-COMMON_SRC := $(wildcard common/*.c)
-SERVER_SRC := $(filter-out $(SERVER_PROGRAMS:%=server/%.c),$(wildcard server/*.c))
+COMMON_SRC := $(wildcard common/*/*.c)
+SERVER_SRC := $(filter-out $(MAIN_SRC),$(wildcard server/*/*.c))
 # The CUDA path needs CUDA's headers, 12.0 or later, and nothing else of it: CUDA_HOME= leaves it out.
 CUDA_HOME ?= /usr/local/cuda
 CUDA_HEADER := $(wildcard $(CUDA_HOME)/include/cuda.h)
-WORKER_SRC := $(filter-out worker/device_$(if $(CUDA_HEADER),none,cuda).c,$(wildcard worker/*.c))
-PROGRAM_SRC := $(filter-out $(WORKER_PROGRAMS:%=worker/programs/%.c),$(wildcard worker/programs/*.c))
+WORKER_ROOMS := api job progress request device fusion
+WORKER_SRC := $(filter-out worker/device/device_$(if $(CUDA_HEADER),none,cuda).c,\
+                $(wildcard $(WORKER_ROOMS:%=worker/%/*.c)))
+PROGRAM_SRC := $(filter-out $(MAIN_SRC),$(wildcard worker/programs/*/*.c))
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
 # A shared object of its own, loaded in place of CUDA's driver library.
-STAND_IN_SRC := tests/lib/cuda_stand_in.c tests/lib/cuda_stand_in_stream.c
-TEST_LIB_SRC := $(filter-out $(STAND_IN_SRC),$(wildcard tests/lib/*.c))
-TEST_SRC := $(wildcard tests/common/test_*.c tests/server/test_*.c tests/worker/test_*.c \
-              tests/config/test_*.c tests/cluster/test_*.c tests/e2e/test_*.c)
+STAND_IN_SRC := tests/lib/cuda/cuda_stand_in.c tests/lib/cuda/cuda_stand_in_stream.c
+TEST_LIB_SRC := $(filter-out $(STAND_IN_SRC),$(wildcard tests/lib/*.c tests/lib/*/*.c))
+TEST_SRC := $(wildcard tests/common/*/test_*.c tests/server/*/test_*.c tests/worker/*/test_*.c \
+              tests/worker/programs/*/test_*.c tests/config/test_*.c tests/cluster/test_*.c \
+              tests/e2e/*/test_*.c)
 
 object = $(1:%.c=$(BUILD)/obj/%.o)
 COMMON_OBJ := $(call object,$(COMMON_SRC))
@@ -87,10 +92,8 @@ LIBTEST := $(BUILD)/lib/libtest.a
 LIBSHOAL := $(BUILD)/lib/libshoal.so
 SONAME := libshoal.so.$(VERSION_MAJOR)
 
-# Programs and tests whose source is there; a tree being written still builds.
-PROGRAMS := $(foreach p,$(SERVER_PROGRAMS),$(if $(wildcard server/$(p).c),$(BUILD)/bin/$(p))) \
-            $(foreach p,$(WORKER_PROGRAMS),$(if $(wildcard worker/programs/$(p).c),$(BUILD)/bin/$(p))) \
-            $(if $(DIGITS_SRC),$(BUILD)/bin/shoal-digits) $(BUILD)/bin/shoal-first
+PROGRAMS := $(SERVER_PROGRAMS:%=$(BUILD)/bin/%) $(WORKER_PROGRAMS:%=$(BUILD)/bin/%) \
+            $(BUILD)/bin/shoal-digits $(BUILD)/bin/shoal-first
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
 BENCH_FLOORS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
@@ -131,20 +134,20 @@ $(BUILD)/obj/tests/%.o: tests/%.c Makefile
 	    -MMD -MP -c $< -o $@
 
 # Without CUDA it is said once, when this is built.
-$(BUILD)/obj/worker/device_none.o: worker/device_none.c Makefile
+$(BUILD)/obj/worker/device_none.o: worker/device/device_none.c Makefile
 	@mkdir -p $(@D)
 	@echo 'no cuda.h under CUDA_HOME=$(CUDA_HOME): built without the CUDA path'
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
-$(BUILD)/obj/worker/device_cuda.o $(STAND_IN_OBJ): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+$(BUILD)/obj/worker/device/device_cuda.o $(STAND_IN_OBJ): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
 $(STAND_IN_OBJ): ALL_CFLAGS += -fvisibility=default
 $(STAND_IN): $(STAND_IN_OBJ)
 	@mkdir -p $(@D)
 	$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
 
 # One object per instruction set, chosen at run time.
-$(BUILD)/obj/common/reduce_avx2.o: ALL_CFLAGS += -mavx2 -mf16c
-$(BUILD)/obj/common/reduce_avx512.o: ALL_CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c
+$(BUILD)/obj/common/reduce/reduce_avx2.o: ALL_CFLAGS += -mavx2 -mf16c
+$(BUILD)/obj/common/reduce/reduce_avx512.o: ALL_CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c
 
 $(LIBCOMMON): $(COMMON_OBJ)
 $(LIBSERVER): $(SERVER_OBJ)
@@ -163,16 +166,18 @@ $(LIBSHOAL): $(WORKER_OBJ) $(LIBCOMMON) worker/shoal.map
 	ln -sf libshoal.so.$(VERSION) $(BUILD)/lib/$(SONAME)
 	ln -sf $(SONAME) $@
 
-$(SERVER_PROGRAMS:%=$(BUILD)/bin/%): $(BUILD)/bin/%: $(BUILD)/obj/server/%.o $(LIBSERVER) $(LIBCOMMON)
+$(BUILD)/bin/shoald: $(BUILD)/obj/server/shoald.o
+$(BUILD)/bin/shoalctl: $(BUILD)/obj/server/shoalctl/shoalctl.o
+$(SERVER_PROGRAMS:%=$(BUILD)/bin/%): $(LIBSERVER) $(LIBCOMMON)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(LIBSERVER) $(LIBCOMMON) $(SERVER_LIBS) -lm
 
 # The worker's programs use the library as anybody would.
-$(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/programs/shoalrun.o $(LIBPROGRAMS) $(LIBCOMMON)
+$(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/programs/shoalrun/shoalrun.o $(LIBPROGRAMS) $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) -lm
 
-$(BUILD)/bin/shoalperf: $(BUILD)/obj/worker/programs/shoalperf.o $(LIBPROGRAMS) $(LIBCOMMON) $(LIBSHOAL)
+$(BUILD)/bin/shoalperf: $(BUILD)/obj/worker/programs/shoalperf/shoalperf.o $(LIBPROGRAMS) $(LIBCOMMON) $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out $(LIBSHOAL),$^) -L$(BUILD)/lib -lshoal \
 	    -Wl,-rpath,'$$ORIGIN/../lib' $(WORKER_LIBS) -lm
@@ -196,7 +201,7 @@ $(TEST_WORKER): $(BUILD)/obj/tests/e2e/helper_worker.o $(LIBSHOAL)
 # Archives, so that a test takes in what it needs and nothing else. The worker's tests have no server
 # in them, nor have those of the library against daemons: the two sides may use the same words.
 TEST_ARCHIVES := $(LIBTEST) $(LIBSERVER) $(LIBPROGRAMS) $(LIBWORKER) $(LIBCOMMON)
-WITHOUT_SERVER := $(filter $(BUILD)/tests/worker/% $(BUILD)/tests/e2e/test_library%,$(TESTS))
+WITHOUT_SERVER := $(filter $(BUILD)/tests/worker/% $(BUILD)/tests/e2e/library/%,$(TESTS))
 $(WITHOUT_SERVER): TEST_LINKED = $(LIBTEST) $(LIBPROGRAMS) $(LIBWORKER) $(LIBCOMMON)
 TEST_LINKED = $(TEST_ARCHIVES)
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
@@ -205,7 +210,7 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	    $(TEST_LIBS) -lm
 
 # Measures the exchange without I/O; not one of the tests.
-$(BUILD)/tests/server/bench_exchange: $(BUILD)/obj/tests/server/bench_exchange.o $(TEST_ARCHIVES)
+$(BUILD)/tests/server/exchange/bench_exchange: $(BUILD)/obj/tests/server/exchange/bench_exchange.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) -lm
 
@@ -238,7 +243,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(if $(wildcard tests/e2e/helper_worker.c),$(TEST_WORKER))
+tests: all $(TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(TEST_WORKER)
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built
@@ -337,7 +342,7 @@ clean:
 
 -include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
          $(STAND_IN_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
-         $(SERVER_PROGRAMS:%=$(BUILD)/obj/server/%.d) $(WORKER_PROGRAMS:%=$(BUILD)/obj/worker/programs/%.d) \
-         $(BUILD)/obj/tests/e2e/helper_worker.d $(BUILD)/obj/tests/server/bench_exchange.d \
+         $(MAIN_SRC:%.c=$(BUILD)/obj/%.d) \
+         $(BUILD)/obj/tests/e2e/helper_worker.d $(BUILD)/obj/tests/server/exchange/bench_exchange.d \
          $(GPU_BENCH:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d) \
          $(BENCH_PROGRAMS:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d)

@@ -11,107 +11,62 @@ LINES_MAX=700
 # The floor of every file, first match wins. `pure` files do no I/O, take no locks, ask no clock.
 floors() {
     cat <<'TABLE'
-common/error.[ch]           0
-common/log.[ch]             0
-common/clock.[ch]           0
-common/memory.[ch]          0
-common/copy.[ch]            0
-common/env.[ch]             0
-common/bytes*.[ch]          0
-common/size_text.[ch]       0
-common/number_text.[ch]     0
-common/line_reader*.[ch]    0
-common/sd_notify.[ch]       0
-common/dtype*.[ch]          1
-common/reduce*.[ch]         1
-common/wire*.[ch]           1
-common/layout*.[ch]         1
-common/route*.[ch]          1
-common/window.[ch]          1
-common/provider.[ch]        1
-common/arena*.[ch]          1
-common/buffer*.[ch]         1
-common/config*.[ch]         1
-common/message*.[ch]        1
-common/auth*.[ch]           1
-common/topology*.[ch]       1
-common/mailbox*.[ch]        1
-common/metrics*.[ch]        1
-common/json_text*.[ch]      1
-common/slab*.[ch]           1
-common/pool*.[ch]           1
-common/ring*.[ch]           1
-common/transport*.[ch]      2
-server/exchange*.[ch]       3 pure
-server/trace*.[ch]          3 pure
-server/disagreement*.[ch]   3 pure
-server/text.[ch]            3 pure
-server/chunk*.[ch]          3 pure
-server/slot*.[ch]           3 pure
-server/transfer*.[ch]       3 pure
-server/probe*.[ch]          3 pure
-server/collective*.[ch]     3 pure
-server/group*.[ch]          3 pure
-server/segment*.[ch]        3 pure
-server/gathering*.[ch]      3 pure
-server/job*.[ch]            3 pure
-server/membership*.[ch]     3 pure
-server/coordinator*.[ch]    3 pure
-server/shoald.[ch]          5
-server/shoalctl*.[ch]       5
-server/engine_event*.[ch]   3
-server/control*.[ch]        4
-server/admin*.[ch]          4
-server/engine*.[ch]         4
-server/reducer*.[ch]        4
-server/status*.[ch]         4
-server/peer*.[ch]           4
+common/base/*               0
+common/text/*               0
+common/auth/*               1
+common/config/*             1
+common/format/*             1
+common/memory/*             1
+common/reduce/*             1
+common/transport/*          2
+server/exchange/*           3 pure
+server/jobs/*               3 pure
+server/coordinator/*        3 pure
+server/engine/engine_event.[ch]  3
+server/engine/*             4
+server/control/*            4
+server/status/*             4
+server/shoald.c             5
+server/shoalctl/*           5
 worker/shoal.h              0
-worker/fusion_handle.h      4
-worker/fusion*.[ch]         3 pure
-worker/request*.[ch]        3 pure
-worker/plan*.[ch]           3 pure
-worker/parts*.[ch]          3 pure
-worker/staging*.[ch]        3 pure
-worker/arena_heap*.[ch]     3 pure
-worker/error_text.[ch]      4
-worker/job.[ch]             4
-worker/progress*.[ch]       4
-worker/client*.[ch]         4
-worker/device*.[ch]         4
-worker/shoal*.[ch]          5
-worker/launcher*.[ch]       5
-worker/programs/*.[ch]      5
-worker/examples/*.[ch]      5
+worker/fusion/*             3 pure
+worker/request/*            3 pure
+worker/job/*                4
+worker/progress/*           4
+worker/device/*             4
+worker/api/fusion_handle.h  4
+worker/api/*                5
+worker/programs/*           5
+worker/examples/*           5
 TABLE
 }
 
 # Outside libraries: the headers, and the files that may include them.
 homes() {
     cat <<'TABLE'
-rdma/*      common/transport_*.[ch]
-event2/*    server/control*.[ch] server/admin*.[ch] server/shoald.c
-jansson.h   common/config*.[ch] common/message*.[ch] server/status*.[ch]
-jansson.h   server/shoald.c server/shoalctl*.[ch] worker/shoal*.c worker/launcher*.[ch] worker/programs/*.[ch]
-hwloc.h     common/topology.c
-hwloc/*     common/topology.c
-sodium.h    common/auth.c
-sodium/*    common/auth.c
-cuda*.h     worker/device_cuda.c tests/lib/cuda_stand_in*.[ch] tests/bench/bench_gpu*.c
+rdma/*      common/transport/transport_*.[ch]
+event2/*    server/control/* server/shoald.c
+jansson.h   common/config/* common/format/message_fields.c server/shoalctl/*
+jansson.h   worker/programs/shoalrun/launcher_config.c
+hwloc.h     common/memory/topology.c
+hwloc/*     common/memory/topology.c
+sodium.h    common/auth/auth.c
+sodium/*    common/auth/auth.c
+cuda*.h     worker/device/device_cuda.c tests/lib/cuda/* tests/bench/bench_gpu*.c
 check.h     tests/*.[ch]
 TABLE
 }
 
 # What a pure file may not include.
 IMPURE='pthread.h threads.h time.h sys/time.h semaphore.h poll.h sys/*.h netinet/*.h linux/*.h'
-IMPURE+=' fcntl.h unistd.h signal.h netdb.h arpa/*.h common/transport_*.h common/mailbox*.h'
+IMPURE+=' fcntl.h unistd.h signal.h netdb.h arpa/*.h common/transport/transport_*.h'
 
 # Functions that have one home, or none: name, where it may be called (folder globs), what to say.
 # File, line, then the words of every call are matched after comments and strings are gone.
 calls() {
     cat <<'TABLE'
-getenv         common/env.c tests/*    only common/env.c reads the environment
-secure_getenv  common/env.c tests/*    only common/env.c reads the environment
+getenv         common/base/env.c tests/*    only common/base/env.c reads the environment
+secure_getenv  common/base/env.c tests/*    only common/base/env.c reads the environment
 sleep          tests/*                 sleeping is no synchronisation: wait for the event
 usleep         tests/*                 sleeping is no synchronisation: wait for the event
 nanosleep      tests/*                 sleeping is no synchronisation: wait for the event
@@ -123,7 +78,7 @@ TABLE
 # Mutable data at file scope that is allowed: object, symbol.
 data_allowed() {
     cat <<'TABLE'
-worker/error_text.c kept
+worker/job/error_text.c kept
 TABLE
 }
 
@@ -230,7 +185,7 @@ check_quoted() {
         return
         ;;
     esac
-    if [[ $from == worker ]] && matches "$name" 'common/transport*'; then
+    if [[ $from == worker ]] && matches "$name" 'common/transport/*'; then
         problem "$file:$line: the library loads no fabric (\"$name\")"
     fi
     if ((${floor_of[$file]:-9} < ${floor_of[$name]:-0})); then
@@ -309,7 +264,7 @@ check_lengths() {
 check_data() {
     command -v objdump >/dev/null || return 0
     local object source symbol section
-    for object in build/obj/server/*.o build/obj/common/*.o build/obj/worker/*.o; do
+    for object in build/obj/server/*.o build/obj/server/*/*.o build/obj/common/*/*.o build/obj/worker/*/*.o; do
         source=${object#build/obj/}
         source=${source%.o}.c
         [[ -e $object && -e $source && $object -nt $source ]] || continue
@@ -343,21 +298,22 @@ check_tree() {
 # --- self-test: a small good tree, and each violation put into a copy of it ---
 
 self_test_tree() {
-    mkdir -p server worker/examples/digits common tests/common build/obj/common
-    printf '#include <stdio.h>\n' >common/error.h
-    printf '#include "common/error.h"\n/* getenv("X"); sleep(1) */\n' >common/log.c
-    printf 'const char *s = "sleep(1) getenv(2)"; // usleep()\n' >common/clock.c
-    printf '#include <rdma/fabric.h>\n' >common/transport_libfabric.c
-    printf '#include "common/error.h"\n' >common/transport.h
-    printf 'int memory;\n' >common/transport_memory.h
-    printf '#include <stdlib.h>\nchar *f(void) { return getenv("A"); }\n' >common/env.c
-    printf '#include "common/error.h"\nint thread_sleep(int a);\n' >server/slot.h
-    printf '#include "server/slot.h"\n#include <event2/event.h>\n' >server/control.c
-    printf 'int control;\n' >server/control.h
-    printf '#include "common/transport.h"\n#include <pthread.h>\n' >server/engine.c
+    mkdir -p server/{control,engine,exchange,jobs} worker/{job,request,fusion,examples/digits} \
+        common/{base,format,transport} tests/common/base
+    printf '#include <stdio.h>\n' >common/base/error.h
+    printf '#include "common/base/error.h"\n/* getenv("X"); sleep(1) */\n' >common/base/log.c
+    printf 'const char *s = "sleep(1) getenv(2)"; // usleep()\n' >common/base/clock.c
+    printf '#include <rdma/fabric.h>\n' >common/transport/transport_libfabric.c
+    printf '#include "common/base/error.h"\n' >common/transport/transport.h
+    printf 'int memory;\n' >common/transport/transport_memory.h
+    printf '#include <stdlib.h>\nchar *f(void) { return getenv("A"); }\n' >common/base/env.c
+    printf '#include "common/base/error.h"\nint thread_sleep(int a);\n' >server/exchange/slot.h
+    printf '#include "server/exchange/slot.h"\n#include <event2/event.h>\n' >server/control/control.c
+    printf 'int control;\n' >server/control/control.h
+    printf '#include "common/transport/transport.h"\n#include <pthread.h>\n' >server/engine/engine.c
     printf 'int open;\n' >worker/shoal.h
     printf '#include "worker/shoal.h"\n' >worker/examples/digits/main.c
-    printf '#include "server/slot.h"\n#include "worker/shoal.h"\n#include <check.h>\n' >tests/common/test_error.c
+    printf '#include "server/exchange/slot.h"\n#include "worker/shoal.h"\n#include <check.h>\n' >tests/common/base/test_error.c
 }
 
 self_test_expect() {
@@ -392,42 +348,42 @@ self_test() {
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     tested=0 failed=0
-    self_test_expect "good tree" "" common/log.c ''
+    self_test_expect "good tree" "" common/base/log.c ''
     self_test_expect "unknown file" "no floor is known" common/gadget.c 'int gadget;'
-    self_test_expect "upwards" "includes point down" common/log.h '#include "common/transport.h"'
-    self_test_expect "upwards in server" "includes point down" server/slot.c '#include "server/control.h"'
-    self_test_expect "no folder" "does not name its folder" common/log.c '#include "error.h"'
-    self_test_expect "parent folder" "does not name its folder" common/log.c '#include "../common/error.h"'
-    self_test_expect "missing" "is not in the tree" common/log.c '#include "common/nothing.h"'
-    self_test_expect "server to worker" "never includes worker/" server/engine.c '#include "worker/shoal.h"'
-    self_test_expect "worker to server" "never includes server/" worker/client.c '#include "server/slot.h"'
-    self_test_expect "common to server" "never includes server/" common/transport.h '#include "server/slot.h"'
-    self_test_expect "to tests" "never includes tests/" server/engine.c '#include "tests/common/test_error.c"'
-    self_test_expect "worker to transport" "loads no fabric" worker/client.c '#include "common/transport.h"'
-    self_test_expect "libfabric" "is at home in" server/engine.c '#include <rdma/fi_domain.h>'
-    self_test_expect "libfabric in the interface" "is at home in" common/transport.h '#include <rdma/fabric.h>'
-    self_test_expect "libevent" "is at home in" server/engine.c '  #  include <event2/event.h>'
-    self_test_expect "jansson" "is at home in" server/engine.c '#include <jansson.h>'
-    self_test_expect "hwloc" "is at home in" server/reducer.c '#include <hwloc.h>'
-    self_test_expect "libsodium" "is at home in" server/peer.c '#include <sodium.h>'
-    self_test_expect "CUDA" "is at home in" worker/staging.c '#include <cuda.h>'
-    self_test_expect "Check" "is at home in" worker/staging.c '#include <check.h>'
-    self_test_expect "thread in pure" "a pure file includes" server/slot.c '#include <pthread.h>'
-    self_test_expect "clock in pure" "a pure file includes" worker/fusion.c '#include <time.h>'
-    self_test_expect "transport in pure" "a pure file includes" server/job.c '#include "common/transport_memory.h"'
-    self_test_expect "now in pure" "asks the clock" server/job.c 'long f(void) { return clock_now_ns(); }'
-    self_test_expect "getenv" "only common/env.c" server/engine.c 'char *f(void) { return getenv ("A"); }'
-    self_test_expect "sleep" "no synchronisation" worker/client.c 'void f(void) { sleep(1); }'
-    self_test_expect "usleep" "no synchronisation" common/log.c 'void f(void) { /* x */ usleep(1); }'
-    self_test_expect "nanosleep" "no synchronisation" server/engine.c 'int i = nanosleep(0, 0);'
-    self_test_expect "long file" "lines, $LINES_MAX is the most" common/log.c "$(printf '\\n%.0s' $(seq $LINES_MAX))"
+    self_test_expect "upwards" "includes point down" common/base/log.h '#include "common/transport/transport.h"'
+    self_test_expect "upwards in server" "includes point down" server/exchange/slot.c '#include "server/control/control.h"'
+    self_test_expect "no folder" "does not name its folder" common/base/log.c '#include "error.h"'
+    self_test_expect "parent folder" "does not name its folder" common/base/log.c '#include "../common/error.h"'
+    self_test_expect "missing" "is not in the tree" common/base/log.c '#include "common/nothing.h"'
+    self_test_expect "server to worker" "never includes worker/" server/engine/engine.c '#include "worker/shoal.h"'
+    self_test_expect "worker to server" "never includes server/" worker/job/client.c '#include "server/exchange/slot.h"'
+    self_test_expect "common to server" "never includes server/" common/transport/transport.h '#include "server/exchange/slot.h"'
+    self_test_expect "to tests" "never includes tests/" server/engine/engine.c '#include "tests/common/base/test_error.c"'
+    self_test_expect "worker to transport" "loads no fabric" worker/job/client.c '#include "common/transport/transport.h"'
+    self_test_expect "libfabric" "is at home in" server/engine/engine.c '#include <rdma/fi_domain.h>'
+    self_test_expect "libfabric in the interface" "is at home in" common/transport/transport.h '#include <rdma/fabric.h>'
+    self_test_expect "libevent" "is at home in" server/engine/engine.c '  #  include <event2/event.h>'
+    self_test_expect "jansson" "is at home in" server/engine/engine.c '#include <jansson.h>'
+    self_test_expect "hwloc" "is at home in" server/engine/reducer.c '#include <hwloc.h>'
+    self_test_expect "libsodium" "is at home in" server/control/peer.c '#include <sodium.h>'
+    self_test_expect "CUDA" "is at home in" worker/request/staging.c '#include <cuda.h>'
+    self_test_expect "Check" "is at home in" worker/request/staging.c '#include <check.h>'
+    self_test_expect "thread in pure" "a pure file includes" server/exchange/slot.c '#include <pthread.h>'
+    self_test_expect "clock in pure" "a pure file includes" worker/fusion/fusion.c '#include <time.h>'
+    self_test_expect "transport in pure" "a pure file includes" server/jobs/job.c '#include "common/transport/transport_memory.h"'
+    self_test_expect "now in pure" "asks the clock" server/jobs/job.c 'long f(void) { return clock_now_ns(); }'
+    self_test_expect "getenv" "only common/base/env.c" server/engine/engine.c 'char *f(void) { return getenv ("A"); }'
+    self_test_expect "sleep" "no synchronisation" worker/job/client.c 'void f(void) { sleep(1); }'
+    self_test_expect "usleep" "no synchronisation" common/base/log.c 'void f(void) { /* x */ usleep(1); }'
+    self_test_expect "nanosleep" "no synchronisation" server/engine/engine.c 'int i = nanosleep(0, 0);'
+    self_test_expect "long file" "lines, $LINES_MAX is the most" common/base/log.c "$(printf '\\n%.0s' $(seq $LINES_MAX))"
     self_test_expect "long script" "lines, $LINES_MAX is the most" scripts/long.sh "$(printf '\\n%.0s' $(seq $LINES_MAX))"
-    self_test_expect "data, none" "" common/wire.c 'static const char *const names[] = {"a", "b"};\nconst char *f(int i) { return names[i]; }'
-    self_test_expect "data, global" "is mutable" common/wire.c 'int count = 3;'
-    self_test_expect "data, common" "is mutable" common/wire.c 'int count;'
-    self_test_expect "data, static" "is mutable" common/wire.c 'static int count;\nint f(void) { return count++; }'
-    self_test_expect "data, in a function" "is mutable" common/wire.c 'int f(void) { static int count = 4; return count++; }'
-    self_test_expect "data, of a thread" "is mutable" common/wire.c '_Thread_local int count;'
+    self_test_expect "data, none" "" common/format/wire.c 'static const char *const names[] = {"a", "b"};\nconst char *f(int i) { return names[i]; }'
+    self_test_expect "data, global" "is mutable" common/format/wire.c 'int count = 3;'
+    self_test_expect "data, common" "is mutable" common/format/wire.c 'int count;'
+    self_test_expect "data, static" "is mutable" common/format/wire.c 'static int count;\nint f(void) { return count++; }'
+    self_test_expect "data, in a function" "is mutable" common/format/wire.c 'int f(void) { static int count = 4; return count++; }'
+    self_test_expect "data, of a thread" "is mutable" common/format/wire.c '_Thread_local int count;'
     if ((failed > 0)); then
         printf 'check-floors self-test: %d of %d failed\n' "$failed" "$tested"
         return 1

@@ -68,7 +68,7 @@ isa_flags() {
 # only, take it minutes.
 file_checks() {
     case $1 in
-    common/reduce_*.c) printf -- '--checks=-clang-analyzer-*' ;;
+    common/reduce/reduce_*.c) printf -- '--checks=-clang-analyzer-*' ;;
     esac
 }
 
@@ -93,7 +93,7 @@ tidy_one() {
 
 # Without CUDA's headers the file that needs them cannot be looked at.
 not_buildable() {
-    [[ -e $cuda/include/cuda.h ]] || printf 'worker/device_cuda.c'
+    [[ -e $cuda/include/cuda.h ]] || printf 'worker/device/device_cuda.c'
 }
 
 tidy() {

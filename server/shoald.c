@@ -12,16 +12,16 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "common/auth.h"
-#include "common/config.h"
-#include "common/env.h"
-#include "common/log.h"
-#include "common/number_text.h"
-#include "common/sd_notify.h"
-#include "common/topology.h"
-#include "common/transport.h"
-#include "server/control.h"
-#include "server/engine.h"
+#include "common/auth/auth.h"
+#include "common/base/env.h"
+#include "common/base/log.h"
+#include "common/base/sd_notify.h"
+#include "common/config/config.h"
+#include "common/memory/topology.h"
+#include "common/text/number_text.h"
+#include "common/transport/transport.h"
+#include "server/control/control.h"
+#include "server/engine/engine.h"
 
 /* The daemon's own descriptors, and those for another daemon: generous. */
 #define OWN_DESCRIPTORS 64u

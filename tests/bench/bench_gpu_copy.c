@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define FUNCTIONS(X)                                                                               \
     X(cuInit)                                                                                      \

@@ -21,9 +21,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/number_text.h"
-#include "worker/plan.h"
+#include "common/base/clock.h"
+#include "common/text/number_text.h"
+#include "worker/fusion/plan.h"
 #include "worker/shoal.h"
 
 #define TENSORS_MAX 100000u

@@ -15,8 +15,8 @@
 #include <immintrin.h>
 #endif
 
-#include "common/clock.h"
-#include "common/reduce.h"
+#include "common/base/clock.h"
+#include "common/reduce/reduce.h"
 
 #define INPUTS_MAX 16
 #define PAIRS_MAX 101

@@ -19,15 +19,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/arena.h"
-#include "common/buffer.h"
-#include "common/clock.h"
-#include "common/config.h"
-#include "common/message.h"
-#include "common/number_text.h"
-#include "server/coordinator.h"
-#include "server/exchange.h"
-#include "server/membership.h"
+#include "common/base/clock.h"
+#include "common/config/config.h"
+#include "common/format/arena.h"
+#include "common/format/message.h"
+#include "common/memory/buffer.h"
+#include "common/text/number_text.h"
+#include "server/coordinator/coordinator.h"
+#include "server/exchange/exchange.h"
+#include "server/jobs/membership.h"
 
 #define NODES_MAX 256
 #define CHUNK_BYTES 4096u

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define PIECE_BYTES (256u << 10)
 #define CONNECT_TRIES 1000

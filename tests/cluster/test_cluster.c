@@ -1,14 +1,14 @@
 /* Whole clusters in one process, on virtual time: every result is compared with the reference bit
  * for bit, invariants are checked at every moment, and nothing may be left behind. */
 #include "tests/lib/suite.h"
-#include "tests/lib/virtual_cluster.h"
+#include "tests/lib/virtual/virtual_cluster.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/error.h"
+#include "common/base/clock.h"
+#include "common/base/error.h"
 
 #ifdef SHOAL_SANITIZED
 #define SEEDS 6

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "tests/lib/suite.h"
-#include "worker/programs/launcher.h"
+#include "worker/programs/shoalrun/launcher.h"
 
 static void die(const char *what)
 {

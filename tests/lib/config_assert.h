@@ -3,7 +3,7 @@
 #ifndef TESTS_LIB_CONFIG_ASSERT_H
 #define TESTS_LIB_CONFIG_ASSERT_H
 
-#include "common/config.h"
+#include "common/config/config.h"
 
 /* The file's text, the caller's to free; NULL when it cannot be opened. */
 char *config_file_read(const char *path);

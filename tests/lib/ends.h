@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/transport.h"
+#include "common/base/clock.h"
+#include "common/transport/transport.h"
 #include "tests/lib/suite.h"
 
 #define ENDS_API static __attribute__((unused))

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "common/auth.h"
+#include "common/auth/auth.h"
 
 void job_name_with_home(char name[64], const char *stem, uint32_t home, uint32_t count)
 {

@@ -2,7 +2,7 @@
 #ifndef TESTS_LIB_REDUCE_INTO_H
 #define TESTS_LIB_REDUCE_INTO_H
 
-#include "common/reduce.h"
+#include "common/reduce/reduce.h"
 
 /* reduce_run with one output, which is in the cache. */
 static inline void reduce_into(const struct reduce_kernels *kernels, enum dtype dtype,

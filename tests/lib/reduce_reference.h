@@ -1,9 +1,10 @@
-/* The reduction once more, slowly, from the definition in common/reduce.h: elements are taken apart
- * and rounded by arithmetic on doubles, not by bits, so that it shares nothing with the kernels. */
+/* The reduction once more, slowly, from the definition in common/reduce/reduce.h: elements are
+ * taken apart and rounded by arithmetic on doubles, not by bits, so that it shares nothing with the
+ * kernels. */
 #ifndef TESTS_LIB_REDUCE_REFERENCE_H
 #define TESTS_LIB_REDUCE_REFERENCE_H
 
-#include "common/dtype.h"
+#include "common/reduce/dtype.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,0 +1,103 @@
+/* The daemon's configuration: JSON, every key with unit, default and limits in one table
+ * (common/config/config_table.c), from which the checks, --print-config and the reference are made.
+ */
+#ifndef COMMON_CONFIG_CONFIG_H
+#define COMMON_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/format/layout.h"
+
+#define CONFIG_NAME_BYTES 64
+#define CONFIG_PATH_BYTES 256
+#define CONFIG_SERVERS_MAX LAYOUT_MAX_SERVERS
+#define CONFIG_LEAST_PINNED_BYTES (1u << 20)
+
+/* One daemon of the roster. Its number (node number) is its place in the list. */
+struct config_server {
+    char name[CONFIG_NAME_BYTES];    /* letters, digits, '-', '_', '.'; unique */
+    char address[CONFIG_NAME_BYTES]; /* numeric IPv4/IPv6 or host name of the control port */
+    uint16_t port;   /* control port, 1..65535; in the file "address": "HOST:PORT" */
+    uint32_t weight; /* its share of every buffer; 0: owns no shards. Default 1 */
+};
+
+struct config {
+    char node[CONFIG_NAME_BYTES]; /* "node": this daemon's name; must be in the roster. Default: the
+                                     only server's name, or "localhost" without a roster */
+    struct config_server *servers; /* "servers": the roster; one entry (this node) when absent */
+    uint32_t server_count;
+    uint32_t self; /* index of this node in servers */
+
+    char socket_path[CONFIG_PATH_BYTES];    /* "socket.path": default /run/shoal/shoald.sock */
+    uint32_t socket_mode;                   /* "socket.mode": octal string, default "0660" */
+    char listen_address[CONFIG_NAME_BYTES]; /* "listen.address": control, default "127.0.0.1" */
+    uint16_t listen_port;                   /* "listen.port": default this server's port */
+    char secret_file[CONFIG_PATH_BYTES];    /* "secret_file": default "" (loopback only) */
+
+    char provider[CONFIG_NAME_BYTES];       /* "fabric.provider": default "auto" */
+    char fabric_address[CONFIG_NAME_BYTES]; /* "fabric.address": default = listen.address, or this
+                                               server's host where that is "0.0.0.0" or "::" */
+
+    uint32_t chunk_bytes;       /* "data.chunk_bytes": 4 KiB..16 MiB, multiple of 64 */
+    uint32_t least_shard_bytes; /* "data.least_shard_bytes" */
+    uint32_t
+        window_chunks;     /* "data.window_chunks": chunks in flight per group and server, 2..256 */
+    uint32_t window_bytes; /* "data.window_bytes": of them, the bytes of one collective */
+    char isa[16];          /* "data.instruction_set": "auto", "scalar", "avx2", "avx512" */
+    uint32_t reduce_threads; /* "data.reduce_threads": 0..256; 0: the engine reduces itself */
+    bool bind_threads;       /* "data.bind_threads" */
+
+    uint64_t memory_bytes;   /* "limits.memory_bytes": chunk buffers of all jobs */
+    uint64_t arena_bytes;    /* "limits.arena_bytes": one worker's arena at most */
+    uint64_t pinned_bytes;   /* "limits.pinned_bytes": what one worker may pin of it for a GPU */
+    uint32_t jobs;           /* "limits.jobs" */
+    uint32_t workers;        /* "limits.workers": on this node, all jobs */
+    uint32_t groups_per_job; /* "limits.groups_per_job" */
+    uint32_t connections;    /* "limits.connections": Unix socket, workers and admin */
+
+    uint32_t heartbeat_ms; /* "timeouts.heartbeat_ms": default 500 */
+    uint32_t peer_ms;      /* "timeouts.peer_ms": silent peer is gone, default 3000 */
+    uint32_t join_ms;      /* "timeouts.join_ms": all ranks of a job must have come, a day */
+    uint32_t group_ms;     /* "timeouts.group_ms": the same for a group's ranks, a day */
+    uint32_t late_ms;      /* "timeouts.late_ms": a rank is reported as late, 5000 */
+    uint32_t drain_ms;     /* "timeouts.drain_ms": running collectives may finish, 30000 */
+
+    enum log_level log_level; /* "log.level" */
+
+    char metrics_address[CONFIG_NAME_BYTES]; /* "metrics.address": default "" (off) */
+    uint16_t metrics_port;                   /* "metrics.port": 0 = off */
+};
+
+/* All problems of one file; every one is a line of text. */
+struct config_problems {
+    char **lines;
+    uint32_t count;
+};
+
+/* Fill *config from the file. On ERR_CONFIG *problems has a line each: syntax as
+ * "FILE:LINE:COLUMN: ...", values as "FILE: /json/pointer: got VALUE, must be ...", unknown keys
+ * with the nearest known one, doubled keys as "FILE:LINE:COLUMN: /json/pointer: ...". ERR_MEMORY:
+ * out of memory, *problems may be incomplete. config and problems are the caller's to clear in
+ * every case; after an error *config is empty. */
+int config_load(struct config *config, const char *path, struct config_problems *problems);
+/* The same from text; `name` stands for the file in messages. */
+int config_parse(struct config *config, const char *text, const char *name,
+                 struct config_problems *problems);
+/* What an empty file gives: one server, "localhost" at 127.0.0.1:7070. Without memory for it
+ * server_count is 0. */
+void config_defaults(struct config *config);
+void config_clear(struct config *config);
+void config_problems_clear(struct config_problems *problems);
+
+/* The effective configuration as JSON, all keys present; the caller frees it. NULL: out of memory.
+ */
+char *config_print(const struct config *config);
+/* The JSON Schema (draft 2020-12) of the file and the Markdown reference of its keys, both made
+ * from the table; the caller frees them. */
+char *config_schema(void);
+char *config_reference(void);
+
+#endif

@@ -1,0 +1,399 @@
+#include "common/config/config_table.h"
+
+#include "common/base/env.h"
+#include "common/config/provider.h"
+
+#define FIELD(member)                                                                              \
+    .offset = offsetof(struct config, member), .width = sizeof(((struct config *)0)->member)
+#define SERVER_FIELD(member)                                                                       \
+    .offset = offsetof(struct config_server, member),                                              \
+    .width = sizeof(((struct config_server *)0)->member)
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+#define KIB 1024ull
+#define MIB (1024 * KIB)
+#define GIB (1024 * MIB)
+#define TIB (1024 * GIB)
+#define PIB (1024 * TIB)
+#define DAY_MS 86400000ull
+
+/* Patterns in what POSIX ERE and ECMA 262 have in common: one text for the check and the schema.
+ * A host's last label holds a letter, which keeps a mistyped IPv4 address from passing as a name.
+ */
+#define OCTET "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define IPV4 "(" OCTET "\\.){3}" OCTET
+#define IPV6 "[0-9A-Fa-f:]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*"
+#define HOST "([A-Za-z0-9_-]+\\.)*[A-Za-z0-9_-]*[A-Za-z][A-Za-z0-9_-]*"
+#define PORT                                                                                       \
+    "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+
+#define NAME_PATTERN "^[A-Za-z0-9._-]+$"
+#define NAME_SHAPE "of letters, digits, '.', '_' and '-'"
+#define PATH_PATTERN "^/[ -~]*$"
+#define PATH_SHAPE "that is an absolute path in ASCII"
+
+#define NAME_MOST (CONFIG_NAME_BYTES - 1)
+#define PATH_MOST (CONFIG_PATH_BYTES - 1)
+/* What sockaddr_un has room for. */
+#define SOCKET_PATH_MOST 107
+/* Leaves the host part within CONFIG_NAME_BYTES however short the port is. */
+#define ENDPOINT_MOST (NAME_MOST + 2)
+
+static const char *const instruction_sets[] = {"auto", "scalar", "avx2", "avx512", NULL};
+static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
+
+static const struct config_key top_keys[] = {
+    {.name = "node",
+     .type = CONFIG_TEXT,
+     FIELD(node),
+     .least = 1,
+     .most = NAME_MOST,
+     .pattern = NAME_PATTERN,
+     .shape = NAME_SHAPE,
+     .default_note = "the only server's name, or \"localhost\" without a roster",
+     .text = "This daemon's name in the roster. Required when the roster has several entries."},
+    {.name = "secret_file",
+     .type = CONFIG_TEXT,
+     FIELD(secret_file),
+     .least = 0,
+     .most = PATH_MOST,
+     .pattern = "^(/[ -~]*)?$",
+     .shape = PATH_SHAPE ", or empty",
+     .default_text = "",
+     .text = "File with the secret that the daemons of the roster share. Without one nothing but "
+             "loopback addresses can be listened on."},
+};
+
+static const struct config_key server_keys[] = {
+    {.name = "name",
+     .type = CONFIG_TEXT,
+     SERVER_FIELD(name),
+     .least = 1,
+     .most = NAME_MOST,
+     .pattern = NAME_PATTERN,
+     .shape = NAME_SHAPE,
+     .required = true,
+     .text = "The node's name, unique in the roster."},
+    {.name = "address",
+     .type = CONFIG_ENDPOINT,
+     SERVER_FIELD(address),
+     .least = 3,
+     .most = ENDPOINT_MOST,
+     .pattern = "^(" IPV4 "|" HOST "|\\[" IPV6 "\\]):" PORT "$",
+     .shape = "HOST:PORT, where HOST is an IPv4 address, a host name or an IPv6 address in "
+              "brackets, and PORT is 1 to 65535",
+     .required = true,
+     .text = "Where the other daemons reach this node's control port, unique in the roster."},
+    {.name = "weight",
+     .type = CONFIG_INTEGER,
+     SERVER_FIELD(weight),
+     .least = 0,
+     .most = LAYOUT_MAX_WEIGHT,
+     .default_number = 1,
+     .text = "Its share of every buffer, in proportion to the other weights. 0: it owns no shards. "
+             "At least one server has more."},
+};
+
+static const struct config_key socket_keys[] = {
+    {.name = "path",
+     .type = CONFIG_TEXT,
+     FIELD(socket_path),
+     .least = 2,
+     .most = SOCKET_PATH_MOST,
+     .pattern = PATH_PATTERN,
+     .shape = PATH_SHAPE,
+     .default_text = SHOAL_DEFAULT_SOCKET,
+     .text = "Unix socket on which workers and `shoalctl` reach the daemon."},
+    {.name = "mode",
+     .type = CONFIG_MODE,
+     FIELD(socket_mode),
+     .least = 4,
+     .most = 4,
+     .pattern = "^0[0-7]{3}$",
+     .shape = "that is an octal file mode such as \"0660\"",
+     .default_text = "0660",
+     .text = "Permissions of the socket: who may write to it may run jobs."},
+};
+
+static const struct config_key listen_keys[] = {
+    {.name = "address",
+     .type = CONFIG_ADDRESS,
+     FIELD(listen_address),
+     .least = 1,
+     .most = NAME_MOST,
+     .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")$",
+     .shape = "that is an IPv4 address, an IPv6 address or a host name",
+     .default_text = "127.0.0.1",
+     .text = "Address of the control port for the other daemons; \"0.0.0.0\" or \"::\" for all of "
+             "this machine's. Beyond loopback only with a `secret_file`."},
+    {.name = "port",
+     .type = CONFIG_INTEGER,
+     FIELD(listen_port),
+     .least = 0,
+     .most = 65535,
+     .default_note = "0",
+     .text = "TCP port of the control port. 0: the one in this node's roster entry, or 7070 "
+             "without a roster."},
+};
+
+static const struct config_key fabric_keys[] = {
+    {.name = "provider",
+     .type = CONFIG_CHOICE,
+     FIELD(provider),
+     .choices = provider_choices,
+     .default_text = "auto",
+     .text = "libfabric provider for the data between daemons. \"auto\": the best of efa, verbs "
+             "and tcp that is there. One that is named and not there is an error."},
+    {.name = "address",
+     .type = CONFIG_ADDRESS,
+     FIELD(fabric_address),
+     .least = 2,
+     .most = NAME_MOST,
+     .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")$",
+     .shape = "that is an IPv4 address, an IPv6 address or a host name",
+     .default_note = "`listen.address`, or the host of this node's roster entry where that is "
+                     "\"0.0.0.0\" or \"::\"",
+     .text = "This node's address in the network that carries the data."},
+};
+
+static const struct config_key data_keys[] = {
+    {.name = "chunk_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(chunk_bytes),
+     .least = 4 * KIB,
+     .most = 16 * MIB,
+     .multiple = 64,
+     .default_number = 256 * KIB,
+     .unit = "bytes",
+     .text = "Unit of the pipeline: the most bytes of a chunk. Its contributions from all nodes "
+             "should fit into the last-level cache."},
+    {.name = "least_shard_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(least_shard_bytes),
+     .least = 1,
+     .most = GIB,
+     .default_number = 16 * KIB,
+     .unit = "bytes",
+     .text = "Fewest bytes worth a server of their own: smaller buffers go to fewer servers, in "
+             "turn. At most `chunk_bytes` times `window_chunks`."},
+    {.name = "window_chunks",
+     .type = CONFIG_INTEGER,
+     FIELD(window_chunks),
+     .least = 2,
+     .most = 256,
+     .default_number = 16,
+     .unit = "chunks",
+     .text = "Chunks in flight for each group and server."},
+    {.name = "window_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(window_bytes),
+     .least = 1,
+     .most = GIB,
+     .default_number = 512 * KIB,
+     .unit = "bytes",
+     .text = "Bytes of a collective in flight for each server, where the ranks are on several "
+             "nodes. What is in flight lies in the buffers of the network: more gains nothing when "
+             "it is above the network's bandwidth times its delay, and makes switches drop. "
+             "For a reduce_scatter twice that. In any case at least 4 chunks, at most a quarter of "
+             "the server's shard. May differ between nodes."},
+    {.name = "instruction_set",
+     .type = CONFIG_CHOICE,
+     FIELD(isa),
+     .choices = instruction_sets,
+     .default_text = "auto",
+     .text = "Instruction set of the sums; all give the same bits. \"auto\": the widest that the "
+             "processor has."},
+    {.name = "reduce_threads",
+     .type = CONFIG_INTEGER,
+     FIELD(reduce_threads),
+     .least = 0,
+     .most = 256,
+     .default_number = 2,
+     .unit = "threads",
+     .text = "Threads that sum. 0: the engine's thread sums itself."},
+    {.name = "bind_threads",
+     .type = CONFIG_BOOLEAN,
+     FIELD(bind_threads),
+     .default_number = 0,
+     .text =
+         "Bind the reduce threads to cores near the memory that they sum. For a host whose only "
+         "daemon this is, and which leaves it cores."},
+};
+
+static const struct config_key limit_keys[] = {
+    {.name = "memory_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(memory_bytes),
+     .least = MIB,
+     .most = PIB,
+     .default_number = 4 * GIB,
+     .unit = "bytes",
+     .text =
+         "Chunk buffers that the groups of all jobs are promised, and memory that ranks share for "
+         "results, together. At least enough for one group, whichever nodes it is on. Receives "
+         "that closed groups have left posted come on top: 4 times data.window_chunks buffers "
+         "for each peer at most."},
+    {.name = "arena_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(arena_bytes),
+     .least = MIB,
+     .most = PIB,
+     .default_number = 64 * GIB,
+     .unit = "bytes",
+     .text = "One worker's arena."},
+    {.name = "pinned_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(pinned_bytes),
+     .least = CONFIG_LEAST_PINNED_BYTES,
+     .most = PIB,
+     .default_number = 256 * MIB,
+     .unit = "bytes",
+     .text = "How much of one worker's arena is pinned for its GPU: memory that the system cannot "
+             "take back while the worker lives. A worker may ask for less (SHOAL_PINNED_BYTES), "
+             "not for more."},
+    {.name = "jobs",
+     .type = CONFIG_INTEGER,
+     FIELD(jobs),
+     .least = 1,
+     .most = 65536,
+     .default_number = 64,
+     .unit = "jobs",
+     .text = "Jobs at once on this node."},
+    {.name = "workers",
+     .type = CONFIG_INTEGER,
+     FIELD(workers),
+     .least = 1,
+     .most = 65536,
+     .default_number = 1024,
+     .unit = "workers",
+     .text = "Workers at once on this node, of all jobs."},
+    {.name = "groups_per_job",
+     .type = CONFIG_INTEGER,
+     FIELD(groups_per_job),
+     .least = 1,
+     .most = 65536,
+     .default_number = 256,
+     .unit = "groups",
+     .text = "Groups that one job may have open."},
+    {.name = "connections",
+     .type = CONFIG_INTEGER,
+     FIELD(connections),
+     .least = 2,
+     .most = 1048576,
+     .default_number = 4096,
+     .unit = "connections",
+     .text = "Connections to the Unix socket, of workers and `shoalctl`. More than `workers`, so "
+             "that an administrator gets in when all workers are there. One user other than root "
+             "and the daemon's own may have half of them, or `workers` where that is more. "
+             "Three descriptors for each worker and one for each other connection must fit into "
+             "the hard limit that the daemon is started with (`ulimit -Hn`)."},
+};
+
+static const struct config_key timeout_keys[] = {
+    {.name = "heartbeat_ms",
+     .type = CONFIG_INTEGER,
+     FIELD(heartbeat_ms),
+     .least = 10,
+     .most = 60000,
+     .default_number = 500,
+     .unit = "ms",
+     .text = "Time between two heartbeats to a peer."},
+    {.name = "peer_ms",
+     .type = CONFIG_INTEGER,
+     FIELD(peer_ms),
+     .least = 20,
+     .most = 600000,
+     .default_number = 3000,
+     .unit = "ms",
+     .text = "A peer that has been silent for so long is gone. At least twice `heartbeat_ms`."},
+    {.name = "join_ms",
+     .type = CONFIG_INTEGER,
+     FIELD(join_ms),
+     .least = 100,
+     .most = DAY_MS,
+     .default_number = DAY_MS,
+     .unit = "ms",
+     .text = "The most that a job's first rank waits for its last. A worker asks for a time of its "
+             "own (libshoal: `SHOAL_TIMEOUT_MS`, 5 minutes); the shorter one counts."},
+    {.name = "group_ms",
+     .type = CONFIG_INTEGER,
+     FIELD(group_ms),
+     .least = 100,
+     .most = DAY_MS,
+     .default_number = DAY_MS,
+     .unit = "ms",
+     .text = "The most that a group's first rank waits for its last. The worker's own time counts "
+             "when it is shorter."},
+    {.name = "late_ms",
+     .type = CONFIG_INTEGER,
+     FIELD(late_ms),
+     .least = 1,
+     .most = DAY_MS,
+     .default_number = 5000,
+     .unit = "ms",
+     .text = "A rank that has not reached a collective so long after the first one is named in the "
+             "log and in the status."},
+    {.name = "drain_ms",
+     .type = CONFIG_INTEGER,
+     FIELD(drain_ms),
+     .least = 0,
+     .most = DAY_MS,
+     .default_number = 30000,
+     .unit = "ms",
+     .text = "What running collectives may take to finish once the daemon drains."},
+};
+
+static const struct config_key log_keys[] = {
+    {.name = "level",
+     .type = CONFIG_LEVEL,
+     FIELD(log_level),
+     .choices = levels,
+     .default_text = "info",
+     .text = "Least important lines that are written."},
+};
+
+static const struct config_key metrics_keys[] = {
+    {.name = "address",
+     .type = CONFIG_ADDRESS,
+     FIELD(metrics_address),
+     .least = 0,
+     .most = NAME_MOST,
+     .pattern = "^(" IPV4 "|" HOST "|" IPV6 ")?$",
+     .shape = "that is an IPv4 address, an IPv6 address, a host name, or empty",
+     .default_text = "",
+     .text = "Address of the HTTP port for metrics; empty: off. Whoever reaches it can read the "
+             "status, without a secret."},
+    {.name = "port",
+     .type = CONFIG_INTEGER,
+     FIELD(metrics_port),
+     .least = 0,
+     .most = 65535,
+     .default_number = 0,
+     .text = "TCP port for metrics; 0: off."},
+};
+
+#define SECTION(section_name, section_keys, section_text)                                          \
+    {                                                                                              \
+        .name = (section_name), .text = (section_text), .keys = (section_keys),                    \
+        .key_count = COUNT(section_keys)                                                           \
+    }
+
+const struct config_section config_server_section =
+    SECTION("servers", server_keys,
+            "The roster: one entry for every daemon, in the same order in every daemon's file; an "
+            "entry's place is the node's number. Without it this daemon is the only one.");
+
+const struct config_section config_sections[] = {
+    SECTION("", top_keys, "Keys at the top of the file."),
+    SECTION("socket", socket_keys, "How workers of this node reach the daemon."),
+    SECTION("listen", listen_keys, "How other daemons reach this one."),
+    SECTION("fabric", fabric_keys, "How data travels between daemons."),
+    SECTION("data", data_keys,
+            "How buffers are cut and summed. chunk_bytes, least_shard_bytes and window_chunks "
+            "are the same on every node."),
+    SECTION("limits", limit_keys, "What may be in use at once; beyond it a request is refused."),
+    SECTION("timeouts", timeout_keys, "How long what may take."),
+    SECTION("log", log_keys, "What is written to the log."),
+    SECTION("metrics", metrics_keys, "Metrics over HTTP."),
+};
+const size_t config_section_count = COUNT(config_sections);

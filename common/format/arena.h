@@ -1,0 +1,181 @@
+/* The arena: memory that a worker makes (a sealed memfd) and shares with its node's daemon.
+ *
+ *   header page | submission ring | completion ring | data (staging slots and user buffers)
+ *
+ * The worker writes submissions and reads completions, the daemon the other way round. The arena
+ * is the worker's: the daemon keeps its own ring indices and geometry, copies an entry before it
+ * looks at it, and checks every offset. Each ring has one producer and one consumer thread.
+ * A side that is about to sleep sets its `sleeping` word; the other side then rings its doorbell
+ * and clears the word, so that a busy side costs no system call.
+ *
+ * A *staged* request hands its chunks over one by one, in chunk order, with ARENA_CHUNK entries
+ * that name where in the arena each lies; the result chunk is written to the same place and
+ * reported with ARENA_CHUNK_DONE. When the group has failed that gives the place back and no
+ * result; the request then never reports its end. A request that is not staged has all its data at
+ * in_offset and its result at out_offset (which may be equal) from the start, and reports only
+ * ARENA_REQUEST_DONE. A staged request reports ARENA_REQUEST_DONE too, after its last chunk. Errors
+ * do not travel here but over the Unix socket, with their text.
+ */
+#ifndef COMMON_FORMAT_ARENA_H
+#define COMMON_FORMAT_ARENA_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+
+#define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
+#define ARENA_VERSION 5
+#define ARENA_ALIGNMENT 64            /* of every offset handed over for data */
+#define ARENA_RING_ENTRIES_MAX 65536u /* and a power of two, at least 16 */
+#define ARENA_LEAST_BYTES (1u << 20)
+
+enum arena_submission_type {
+    ARENA_SUBMIT = 1, /* a collective: all fields */
+    ARENA_CHUNK = 2,  /* one chunk of a staged request: group, request, sequence, block, chunk,
+                       * in_offset; and begin_ns, end_ns of the copy in, or 0 */
+    ARENA_COPIED = 3, /* while the job is traced, a chunk was copied out: group, request, sequence,
+                       * block, chunk, begin_ns, end_ns; and left_out */
+};
+
+#define ARENA_FLAG_STAGED 1u
+/* Of a COLLECTIVE_SEND: tell when any rank has sent with the tag in `sequence`. in_offset: how many
+ * this rank has got with it from each rank of the group, u32 each. The completion's chunk is the
+ * rank, or UINT32_MAX: all others have left. */
+#define ARENA_FLAG_ANY 2u
+/* Of an all_reduce: the result goes to out_offset of shared memory number `segment` of the group,
+ * in place of this arena; with ARENA_FLAG_STAGED the chunks come back without a result. */
+#define ARENA_FLAG_SHARED 4u
+
+struct arena_submission {
+    uint8_t type; /* enum arena_submission_type */
+    uint8_t kind; /* enum collective_kind */
+    uint8_t dtype;
+    uint8_t op;
+    uint32_t group;
+    uint64_t request;  /* the worker's own number, echoed in completions */
+    uint64_t sequence; /* of the group: 0, 1, 2 ... in the order that all ranks submit; the blocks
+                        * of a collective have its own, and follow it by number, before the next;
+                        * of sends see common/format/wire.h */
+    union {
+        uint64_t count;    /* ARENA_SUBMIT: elements */
+        uint64_t begin_ns; /* the others: CLOCK_MONOTONIC; for a trace, and decides nothing */
+    };
+    uint64_t in_offset;
+    union {
+        uint64_t out_offset; /* ARENA_SUBMIT */
+        uint64_t end_ns;     /* the others */
+    };
+    union {
+        uint32_t root;    /* ARENA_SUBMIT */
+        uint32_t segment; /* with ARENA_FLAG_SHARED, of which none has a root */
+        uint32_t chunk;   /* ARENA_CHUNK */
+    };
+    uint32_t block; /* of the collective (common/format/route.h), or 0 */
+    union {
+        uint32_t flags;    /* ARENA_SUBMIT */
+        uint32_t left_out; /* ARENA_COPIED: such entries that were not made since the last, for want
+                            * of room */
+    };
+    uint32_t priority; /* smaller goes first among the requests in flight */
+};
+
+enum arena_completion_type { ARENA_CHUNK_DONE = 1, ARENA_REQUEST_DONE = 2 };
+
+struct arena_completion {
+    uint8_t type; /* enum arena_completion_type */
+    uint8_t zero[3];
+    uint32_t chunk;
+    uint64_t request;
+    uint64_t offset; /* ARENA_CHUNK_DONE: where the chunk lies (the in_offset that was given) */
+    uint64_t reserved;
+};
+
+_Static_assert(sizeof(struct arena_submission) == 64, "arena_submission is 64 bytes");
+_Static_assert(sizeof(struct arena_completion) == 32, "arena_completion is 32 bytes");
+
+/* At offset 0 of the shared memory. Everything is set by the worker before it hands the arena over.
+ */
+struct arena_header {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t submission_entries; /* power of two */
+    uint32_t completion_entries; /* power of two, at least twice submission_entries */
+    uint32_t zero;
+    uint64_t total_bytes;
+    uint64_t submission_offset;
+    uint64_t completion_offset;
+    uint64_t data_offset;
+    _Alignas(64) _Atomic uint32_t submission_tail; /* written by the worker */
+    _Alignas(64) _Atomic uint32_t submission_head; /* written by the daemon */
+    _Alignas(64) _Atomic uint32_t completion_tail; /* written by the daemon */
+    _Alignas(64) _Atomic uint32_t completion_head; /* written by the worker */
+    _Alignas(64) _Atomic uint32_t daemon_sleeping;
+    _Alignas(64) _Atomic uint32_t worker_sleeping;
+    _Alignas(64) _Atomic uint32_t tracing; /* written by the daemon: it wants ARENA_COPIED */
+};
+
+/* One side's view of a mapped arena: own copies of geometry and of its own indices. */
+struct arena {
+    uint8_t *base;
+    uint64_t total_bytes;
+    uint64_t data_offset;
+    uint32_t submission_mask;
+    uint32_t completion_mask;
+    struct arena_submission *submissions;
+    struct arena_completion *completions;
+    uint32_t submission_index; /* worker: next to write; daemon: next to read */
+    uint32_t completion_index; /* worker: next to read; daemon: next to write */
+};
+
+/* Worker: create the memfd, size it, map it, fill the header, seal it (shrink, grow, seal).
+ * total_bytes is rounded up to pages. On success *fd and the mapping are the caller's
+ * (arena_unmap, close). ERR_INVALID, ERR_MEMORY, ERR_SYSTEM. */
+int arena_create(struct arena *arena, uint64_t total_bytes, uint32_t submission_entries, int *fd,
+                 struct error *error);
+
+/* Daemon: check size against limit_bytes, seals, kind of memory, header and geometry; map it. The
+ * fd may be closed afterwards. ERR_PROTOCOL (with what is wrong), ERR_MEMORY (over the limit),
+ * ERR_SYSTEM. */
+int arena_attach(struct arena *arena, int fd, uint64_t limit_bytes, struct error *error);
+
+/* The same on memory that is already mapped; for tests and for arena_attach itself. */
+int arena_attach_memory(struct arena *arena, void *base, uint64_t total_bytes, struct error *error);
+/* Lay an arena out in zeroed memory; arena_create uses it. */
+int arena_format(struct arena *arena, void *base, uint64_t total_bytes, uint32_t submission_entries,
+                 struct error *error);
+
+void arena_unmap(struct arena *arena);
+
+/* Worker side. push: false when the ring is full. pop: false when it is empty. */
+bool arena_push_submission(struct arena *arena, const struct arena_submission *submission);
+bool arena_pop_completion(struct arena *arena, struct arena_completion *completion);
+uint32_t arena_submission_room(const struct arena *arena);
+
+/* Daemon side. pop returns 1 with an entry, 0 when empty, ERR_PROTOCOL when the worker's tail makes
+ * no sense. push returns false when the ring is full (a well-behaved worker never lets it be). */
+int arena_pop_submission(struct arena *arena, struct arena_submission *submission);
+bool arena_push_completion(struct arena *arena, const struct arena_completion *completion);
+
+/* Sleeping protocol, symmetric. prepare: announce sleep; true when there is something to read after
+ * all (then the word is cleared again and the caller must not sleep). cancel: awake again.
+ * needs_doorbell: to be asked after pushing; true when the other side sleeps (and clears the word,
+ * so that one doorbell is enough). The name says who sleeps: the worker asks
+ * arena_daemon_needs_doorbell, the daemon arena_worker_needs_doorbell. */
+bool arena_daemon_prepare_sleep(struct arena *arena);
+void arena_daemon_cancel_sleep(struct arena *arena);
+bool arena_worker_prepare_sleep(struct arena *arena);
+void arena_worker_cancel_sleep(struct arena *arena);
+bool arena_daemon_needs_doorbell(struct arena *arena);
+bool arena_worker_needs_doorbell(struct arena *arena);
+
+/* The daemon says whether it wants to be told of copies; the worker looks. */
+void arena_set_tracing(struct arena *arena, bool tracing);
+bool arena_tracing(const struct arena *arena);
+
+/* Whether [offset, offset + bytes) lies in the data area and offset is aligned. No overflow. */
+bool arena_range_valid(const struct arena *arena, uint64_t offset, uint64_t bytes);
+
+#endif

@@ -1,0 +1,157 @@
+/* The control messages of common/PROTOCOL.md: one JSON object a line, and this structure for it.
+ *
+ * Every type uses the fields that its row in the table of message.c names, the rest being zero.
+ * Every key has one meaning, one form and one range wherever it occurs. Decoding checks all of it;
+ * what the parties' state allows is theirs to check.
+ */
+#ifndef COMMON_FORMAT_MESSAGE_H
+#define COMMON_FORMAT_MESSAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+
+#define MESSAGE_PROTOCOL 1u
+#define MESSAGE_LINE_BYTES ((size_t)1 << 20) /* with the newline */
+#define MESSAGE_NAME_BYTES 64
+#define MESSAGE_RANKS_MAX 32768u /* world size */
+#define MESSAGE_HASH_BYTES 32
+#define MESSAGE_ADDRESS_BYTES 256
+#define MESSAGE_TOKEN_BYTES 16
+#define MESSAGE_TIMEOUT_MAX_MS 2000000000u
+#define MESSAGE_TRACE_MAX_MS 60000u
+
+enum message_conversation {
+    MESSAGE_TO_DAEMON,       /* worker or shoalctl -> its node's daemon */
+    MESSAGE_TO_WORKER,       /* daemon -> worker or shoalctl */
+    MESSAGE_BETWEEN_DAEMONS, /* either way */
+};
+
+enum message_type {
+    MESSAGE_NONE,
+    /* to the daemon */
+    MESSAGE_WORKER_HELLO,
+    MESSAGE_JOIN,
+    MESSAGE_WORKER_GROUP_OPEN,
+    MESSAGE_WORKER_GROUP_CLOSE,
+    MESSAGE_SHARED_OPEN,
+    MESSAGE_SHARED_CLOSE,
+    MESSAGE_LEAVE,
+    MESSAGE_WORKER_PING,
+    MESSAGE_STATUS,
+    MESSAGE_DRAIN,
+    MESSAGE_TRACE,
+    MESSAGE_TRACE_READ,
+    /* to the worker (the answers to status, trace and trace_read are documents of their own:
+     * server/README.md) */
+    MESSAGE_DAEMON_HELLO,
+    MESSAGE_JOINED,
+    MESSAGE_WORKER_GROUP_OPENED,
+    MESSAGE_SHARED_OPENED,
+    MESSAGE_LEFT,
+    MESSAGE_PONG,
+    MESSAGE_ERROR,
+    MESSAGE_FAILED,
+    MESSAGE_DRAINING,
+    /* between daemons */
+    MESSAGE_HELLO,
+    MESSAGE_AUTH,
+    MESSAGE_FABRIC,
+    MESSAGE_PING,
+    MESSAGE_JOB_JOIN,
+    MESSAGE_JOB_REFUSED,
+    MESSAGE_JOB_WITHDRAW,
+    MESSAGE_JOB_OPEN,
+    MESSAGE_JOB_OPENED,
+    MESSAGE_JOB_READY,
+    MESSAGE_JOB_FAILED,
+    MESSAGE_JOB_CLOSE,
+    MESSAGE_GROUP_JOIN,
+    MESSAGE_GROUP_REFUSED,
+    MESSAGE_GROUP_OPEN,
+    MESSAGE_GROUP_OPENED,
+    MESSAGE_GROUP_READY,
+    MESSAGE_GROUP_LEAVE,
+    MESSAGE_GROUP_CLOSE,
+    MESSAGE_GROUP_FAILED,
+    MESSAGE_RANK_LEFT,
+    MESSAGE_LATE_QUERY,
+    MESSAGE_LATE_REPLY,
+    MESSAGE_TYPES,
+};
+
+struct message_list {
+    uint32_t *values;
+    uint32_t count;
+};
+
+struct message_position {
+    uint32_t group;
+    uint64_t sequences;
+};
+
+struct message {
+    enum message_type type;
+    uint32_t protocol;
+    char software[MESSAGE_NAME_BYTES];
+    char node[MESSAGE_NAME_BYTES];
+    uint32_t pid;
+    uint8_t roster[MESSAGE_HASH_BYTES];
+    uint8_t nonce[MESSAGE_HASH_BYTES];
+    uint8_t mac[MESSAGE_HASH_BYTES];
+
+    char provider[MESSAGE_NAME_BYTES];
+    char version[MESSAGE_NAME_BYTES];
+    uint32_t message_bytes;
+    uint8_t address[MESSAGE_ADDRESS_BYTES];
+    uint32_t address_bytes;
+    uint8_t token[MESSAGE_TOKEN_BYTES];
+
+    char job[MESSAGE_NAME_BYTES];
+    uint64_t job_id;
+    uint32_t generation;
+    uint32_t uid;
+    uint32_t world_size;
+    int32_t rank;       /* -1: unknown, in join and job_join only */
+    int32_t local_rank; /* likewise */
+    uint32_t local_size, node_index, node_count;
+    uint32_t member; /* the number that a daemon gave its worker */
+    uint32_t timeout_ms;
+    uint32_t duration_ms;
+
+    uint32_t request;
+    int32_t group; /* -1: the job, in failed only */
+    uint32_t nth;
+    uint32_t segment; /* of shared memory: the daemon's number for it */
+    uint64_t bytes;
+    uint64_t sequence;
+    uint32_t chunk_bytes, least_shard_bytes;
+    uint64_t pinned_bytes;
+
+    int32_t code; /* enum error_code */
+    char text[ERROR_TEXT_BYTES];
+
+    struct message_list ranks, members, servers, weights;
+    struct message_position *positions;
+    uint32_t position_count;
+};
+
+/* Fill *message from one line (NUL-terminated, without newline). ERR_PROTOCOL names the key at
+ * fault; ERR_MEMORY. On success *message is the caller's to message_clear. */
+int message_decode(struct message *message, enum message_conversation conversation,
+                   const char *line, size_t length, struct error *error);
+/* The line with its newline, NUL-terminated, the caller's to free; NULL: out of memory. */
+char *message_encode(const struct message *message, size_t *length);
+
+/* Free the lists; the structure itself is the caller's. */
+void message_clear(struct message *message);
+/* Deep copy. ERR_MEMORY. */
+int message_copy(struct message *to, const struct message *from);
+/* Copy `count` values into the list, which must be empty. ERR_MEMORY. */
+int message_list_set(struct message_list *list, const uint32_t *values, uint32_t count);
+
+/* "job_join"; "none" for MESSAGE_NONE. */
+const char *message_type_name(enum message_type type);
+
+#endif

@@ -1,0 +1,203 @@
+#include "common/format/wire.h"
+
+#include <endian.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/format/route.h"
+#include "common/reduce/dtype.h"
+
+/* The low bytes of a number, as many as it has. Every size is constant: one move each, where a loop
+ * over the bytes was a sixth of a daemon's instructions for a message. */
+static inline void put(uint8_t *bytes, uint64_t value, size_t size)
+{
+    uint64_t little = htole64(value);
+    memcpy(bytes, &little, size);
+}
+
+static inline uint64_t get(const uint8_t *bytes, size_t size)
+{
+    uint64_t little = 0;
+    memcpy(&little, bytes, size);
+    return le64toh(little);
+}
+
+/* The ask takes 20 bytes of both forms, beginning with the kind. */
+#define ASK_BYTES 20
+
+static void put_ask(uint8_t *bytes, const struct wire_ask *ask)
+{
+    bytes[0] = ask->kind;
+    bytes[1] = ask->dtype;
+    bytes[2] = ask->op;
+    bytes[3] = 0;
+    put(bytes + 4, ask->root, 4);
+    put(bytes + 8, ask->block, 4);
+    put(bytes + 12, ask->count, 8);
+}
+
+/* Returns whether the reserved byte is zero. */
+static bool get_ask(const uint8_t *bytes, struct wire_ask *ask)
+{
+    *ask = (struct wire_ask){.kind = bytes[0],
+                             .dtype = bytes[1],
+                             .op = bytes[2],
+                             .root = (uint32_t)get(bytes + 4, 4),
+                             .block = (uint32_t)get(bytes + 8, 4),
+                             .count = get(bytes + 12, 8)};
+    return bytes[3] == 0;
+}
+
+void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header)
+{
+    put(bytes, WIRE_MAGIC, 4);
+    bytes[4] = WIRE_VERSION;
+    bytes[5] = header->type;
+    put(bytes + 6, (uint16_t)header->status, 2);
+    put(bytes + 8, header->token, 8);
+    put(bytes + 16, header->job, 8);
+    put(bytes + 24, header->sequence, 8);
+    put(bytes + 32, header->group, 4);
+    put(bytes + 36, header->chunk, 4);
+    put(bytes + 40, header->payload_bytes, 4);
+    put_ask(bytes + 44, &header->ask);
+}
+
+/* A group's collectives are counted from 0, and the control plane, which says that a rank is late
+ * with one, has numbers up to 2^63 - 1. */
+static bool sequence_is_right(const struct wire_header *header)
+{
+    return header->ask.kind > COLLECTIVE_ALL_TO_ALL || header->sequence <= INT64_MAX;
+}
+
+int wire_decode_header(const uint8_t *message, size_t length, struct wire_header *header,
+                       struct error *error)
+{
+    if (length < WIRE_HEADER_BYTES)
+        return error_set(error, ERR_PROTOCOL, "a message of %zu bytes is shorter than its header",
+                         length);
+    if (get(message, 4) != WIRE_MAGIC)
+        return error_set(error, ERR_PROTOCOL,
+                         "a message begins with 0x%08" PRIx64 ", not the magic", get(message, 4));
+    if (message[4] != WIRE_VERSION)
+        return error_set(error, ERR_PROTOCOL, "a message has version %u, this daemon speaks %u",
+                         message[4], WIRE_VERSION);
+    struct wire_header decoded = {
+        .type = message[5],
+        .status = (int16_t)get(message + 6, 2),
+        .token = get(message + 8, 8),
+        .job = get(message + 16, 8),
+        .sequence = get(message + 24, 8),
+        .group = (uint32_t)get(message + 32, 4),
+        .chunk = (uint32_t)get(message + 36, 4),
+        .payload_bytes = (uint32_t)get(message + 40, 4),
+    };
+    if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_GONE)
+        return error_set(error, ERR_PROTOCOL, "a message has the unknown type %u", decoded.type);
+    if (decoded.payload_bytes != length - WIRE_HEADER_BYTES)
+        return error_set(error, ERR_PROTOCOL,
+                         "a message announces a payload of %" PRIu32 " bytes and has %zu",
+                         decoded.payload_bytes, length - WIRE_HEADER_BYTES);
+    if (!get_ask(message + 44, &decoded.ask))
+        return error_set(error, ERR_PROTOCOL, "a message has a reserved byte that is not zero");
+    bool is_error = decoded.type == WIRE_ERROR;
+    if (is_error ? !error_is_known(decoded.status) : decoded.status != 0)
+        return error_set(error, ERR_PROTOCOL, "a message of type %u has status %d", decoded.type,
+                         decoded.status);
+    if (!sequence_is_right(&decoded))
+        return error_set(error, ERR_PROTOCOL, "a message for %s numbered %" PRIu64,
+                         collective_name(decoded.ask.kind), decoded.sequence);
+    *header = decoded;
+    return 0;
+}
+
+_Static_assert(4 + ASK_BYTES == WIRE_RANK_ASK_BYTES, "a rank and its ask");
+
+void wire_encode_rank_ask(uint8_t *bytes, uint32_t rank, const struct wire_ask *ask)
+{
+    put(bytes, rank, 4);
+    put_ask(bytes + 4, ask);
+}
+
+int wire_decode_rank_ask(const uint8_t *bytes, size_t length, uint32_t *rank, struct wire_ask *ask)
+{
+    struct wire_ask decoded;
+    if (length < WIRE_RANK_ASK_BYTES || !get_ask(bytes + 4, &decoded))
+        return ERR_PROTOCOL;
+    *rank = (uint32_t)get(bytes, 4);
+    *ask = decoded;
+    return 0;
+}
+
+int wire_ask_equal(const struct wire_ask *a, const struct wire_ask *b)
+{
+    if (a->kind != b->kind || a->block != b->block)
+        return 0;
+    if (a->kind == COLLECTIVE_BARRIER)
+        return 1;
+    return a->dtype == b->dtype && a->count == b->count &&
+           (!collective_has_op(a->kind) || a->op == b->op) &&
+           (!collective_has_root(a->kind) || a->root == b->root);
+}
+
+uint64_t wire_ask_elements(const struct wire_ask *ask)
+{
+    bool in_blocks = route_in_blocks((enum collective_kind)ask->kind);
+    return ask->kind == COLLECTIVE_BARRIER || (in_blocks && ask->block == 0) ? 0 : ask->count;
+}
+
+int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *error)
+{
+    if (ask->kind >= COLLECTIVE_KIND_COUNT)
+        return error_set(error, ERR_INVALID, "collective %u does not exist", ask->kind);
+    if (ask->kind == COLLECTIVE_BARRIER && (ask->count > 0 || ask->block > 0))
+        return error_set(error, ERR_INVALID, "a barrier has %" PRIu64 " elements", ask->count);
+    if (ask->kind == COLLECTIVE_BARRIER)
+        return 0;
+    if (ask->dtype >= DTYPE_COUNT)
+        return error_set(error, ERR_INVALID, "data type %u does not exist", ask->dtype);
+    if (collective_has_op(ask->kind) && !reduce_op_allows(ask->op, ask->dtype))
+        return error_set(error, ERR_INVALID, "operation %s (%u) is not defined for %s",
+                         reduce_op_name(ask->op), ask->op, dtype_name(ask->dtype));
+    if (collective_has_root(ask->kind) && ask->root >= ranks)
+        return error_set(error, ERR_INVALID, "root %" PRIu32 " in a group of %" PRIu32 " ranks",
+                         ask->root, ranks);
+    if (ask->kind == COLLECTIVE_SEND && ask->block == 0)
+        return error_set(error, ERR_INVALID, "a send goes between two ranks");
+    if (ask->block > 0 &&
+        !route_block_valid((enum collective_kind)ask->kind, ask->root, ask->block, ranks))
+        return error_set(error, ERR_INVALID,
+                         "%s has no block %" PRIu32 " in a group of %" PRIu32 " ranks",
+                         collective_name(ask->kind), ask->block, ranks);
+    if (ask->count > (UINT64_C(1) << 62) / 8)
+        return error_set(error, ERR_INVALID, "%" PRIu64 " elements are too many", ask->count);
+    return 0;
+}
+
+void wire_ask_text(const struct wire_ask *ask, uint32_t ranks, char *text, size_t bytes)
+{
+    char op[16] = "", root[32] = "", part[64] = "";
+    if (ask->kind == COLLECTIVE_BARRIER) {
+        snprintf(text, bytes, "%s", collective_name(ask->kind));
+        return;
+    }
+    if (collective_has_op(ask->kind))
+        snprintf(op, sizeof(op), " %s", reduce_op_name(ask->op));
+    if (collective_has_root(ask->kind))
+        snprintf(root, sizeof(root), " root %" PRIu32, ask->root);
+    if (ask->block > 0 &&
+        route_block_valid((enum collective_kind)ask->kind, ask->root, ask->block, ranks)) {
+        struct route route =
+            route_find((enum collective_kind)ask->kind, ask->root, ask->block, ranks);
+        if (route.from < ranks && route.to < ranks)
+            snprintf(part, sizeof(part), " from rank %" PRIu32 " to rank %" PRIu32 " of the group",
+                     route.from, route.to);
+        else
+            snprintf(part, sizeof(part), " for the part of rank %" PRIu32 " of the group",
+                     route.owner);
+    }
+    snprintf(text, bytes, "%s%s %s count %" PRIu64 "%s%s", collective_name(ask->kind), op,
+             dtype_name(ask->dtype), ask->count, root, part);
+}

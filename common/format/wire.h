@@ -1,0 +1,83 @@
+/* The data plane between daemons: one 64-byte little-endian header, then the payload.
+ * Described in common/PROTOCOL.md. */
+#ifndef COMMON_FORMAT_WIRE_H
+#define COMMON_FORMAT_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+
+#define WIRE_MAGIC 0x4c4f4853u /* "SHOL" */
+#define WIRE_VERSION 3
+#define WIRE_HEADER_BYTES 64
+
+enum wire_type {
+    WIRE_CONTRIBUTION = 1, /* node to owner: this node's sum of the chunk (may be empty) */
+    WIRE_RESULT = 2,       /* owner to node: the reduced chunk (may be empty) */
+    WIRE_DISAGREE = 3,     /* node to owner of chunk 0: its ranks disagree; payload: ranks, asks */
+    WIRE_ERROR = 4,        /* owner to node: the collective failed; payload: text without NUL */
+    WIRE_PROBE = 5,        /* to a sender's node: has it sent this, or later, with this tag? */
+    WIRE_READY = 6,        /* the answer: it has */
+    WIRE_GONE = 7,         /* the answer: it has left the job, and has not */
+};
+
+/* The sequence numbers of sends are not those of the group's collectives: this bit, the tag, and a
+ * counter of what goes from the one rank to the other with that tag. */
+#define WIRE_SEND_SEQUENCE (1ull << 63)
+#define WIRE_SEND_TAG_MAX 0x7fffffffu
+#define WIRE_SEND_TAG_SHIFT 32
+
+/* What a rank asked for. All ranks of a collective must ask for the same. */
+struct wire_ask {
+    uint8_t kind;   /* enum collective_kind */
+    uint8_t dtype;  /* enum dtype */
+    uint8_t op;     /* enum reduce_op */
+    uint32_t root;  /* rank in the group; 0 where the kind has none */
+    uint64_t count; /* elements; of the block where there is one */
+    uint32_t
+        block; /* which block of the collective (common/format/route.h); 0: the collective itself */
+};
+
+struct wire_header {
+    uint8_t type;      /* enum wire_type */
+    int16_t status;    /* WIRE_ERROR: enum error_code; otherwise 0 */
+    uint64_t token;    /* given by the receiver to this sender over the control connection */
+    uint64_t job;      /* the job's random id */
+    uint64_t sequence; /* of the collective in its group */
+    uint32_t group;
+    uint32_t chunk;
+    uint32_t payload_bytes;
+    struct wire_ask ask;
+};
+
+/* Byte offsets: 0 magic u32, 4 version u8, 5 type u8, 6 status i16, 8 token u64, 16 job u64,
+ * 24 sequence u64, 32 group u32, 36 chunk u32, 40 payload_bytes u32, 44 kind u8, 45 dtype u8,
+ * 46 op u8, 47 zero u8, 48 root u32, 52 block u32, 56 count u64. */
+void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header);
+
+/* Check and decode a message of `length` bytes: magic, version, type, that payload_bytes is just
+ * what follows the header, that zero bytes are zero, that an ERROR has a known code and others
+ * none, and that a collective's sequence number is below 2^63; the ask is wire_ask_check's. Returns
+ * 0 or ERR_PROTOCOL with the reason. */
+int wire_decode_header(const uint8_t *message, size_t length, struct wire_header *header,
+                       struct error *error);
+
+/* One rank's ask in a WIRE_DISAGREE payload: rank u32, ask as at header offset 44: 24 bytes. */
+#define WIRE_RANK_ASK_BYTES 24
+void wire_encode_rank_ask(uint8_t *bytes, uint32_t rank, const struct wire_ask *ask);
+int wire_decode_rank_ask(const uint8_t *bytes, size_t length, uint32_t *rank, struct wire_ask *ask);
+
+/* 1 when equal in everything that the kind gives a meaning to. */
+int wire_ask_equal(const struct wire_ask *a, const struct wire_ask *b);
+/* Whether the numbers are known and allowed together, root below `ranks`, the block one that the
+ * kind has. 0 or ERR_INVALID. */
+int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *error);
+/* How many elements travel: none for a barrier, or for a collective whose blocks carry them. */
+uint64_t wire_ask_elements(const struct wire_ask *ask);
+/* "all_reduce sum float count 1000", "broadcast float count 3 root 1", "barrier", "all_gather float
+ * count 4 for the part of rank 2 of the group", "all_to_all float count 3 from rank 0 to rank 2 of
+ * the group". `ranks` is the size of the group. */
+void wire_ask_text(const struct wire_ask *ask, uint32_t ranks, char *text, size_t bytes);
+
+#endif

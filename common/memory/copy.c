@@ -1,0 +1,46 @@
+#include "common/memory/copy.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+
+/* `to` is the beginning of a line. A line is written whole: parts of it would each go to memory. */
+static void line_copy(uint8_t *to, const uint8_t *from)
+{
+    __m128i part[COPY_LINE_BYTES / sizeof(__m128i)];
+    for (size_t i = 0; i < COPY_LINE_BYTES / sizeof(__m128i); i++)
+        part[i] = _mm_loadu_si128((const __m128i *)from + i);
+    for (size_t i = 0; i < COPY_LINE_BYTES / sizeof(__m128i); i++)
+        _mm_stream_si128((__m128i *)to + i, part[i]);
+}
+
+void copy_fence(void)
+{
+    _mm_sfence();
+}
+#else
+static void line_copy(uint8_t *to, const uint8_t *from)
+{
+    memcpy(to, from, COPY_LINE_BYTES);
+}
+
+void copy_fence(void)
+{
+}
+#endif
+
+void copy_past_cache(void *to, const void *from, size_t bytes)
+{
+    uint8_t *out = to;
+    const uint8_t *in = from;
+    size_t head = (COPY_LINE_BYTES - (uintptr_t)out % COPY_LINE_BYTES) % COPY_LINE_BYTES;
+    if (head > bytes)
+        head = bytes;
+    memcpy(out, in, head);
+    size_t at = head;
+    for (; bytes - at >= COPY_LINE_BYTES; at += COPY_LINE_BYTES)
+        line_copy(out + at, in + at);
+    memcpy(out + at, in + at, bytes - at);
+}

@@ -1,0 +1,21 @@
+/* Copies of data that nobody reads soon. */
+#ifndef COMMON_MEMORY_COPY_H
+#define COMMON_MEMORY_COPY_H
+
+#include <stddef.h>
+
+/* A cache line: what stores past the cache are made in. */
+#define COPY_LINE_BYTES 64u
+/* Results of so many bytes and more are stored past the cache: whoever reads them begins when all
+ * of them are there, and then little of it would be in a cache that others use too. */
+#define COPY_PAST_CACHE_BYTES (4u << 20)
+
+/* memcpy with stores that pass the cache by, where the processor has them: `to` is not read first,
+ * and what the cache holds stays there. Dearer than memcpy when `to` is in the cache, or is read
+ * before it would have been evicted. Such stores are in no order with later ones: copy_fence. */
+void copy_past_cache(void *to, const void *from, size_t bytes);
+
+/* What was stored past the cache is there for whoever sees what the caller does next. */
+void copy_fence(void);
+
+#endif

@@ -1,0 +1,456 @@
+#include "server/control/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "server/control/control_internal.h"
+
+static void control_notice(struct control *control, enum control_notice notice)
+{
+    if (control->options.notice)
+        control->options.notice(control->options.notice_context, notice);
+}
+
+void control_drain(struct control *control, uint32_t limit_ms)
+{
+    if (!control->draining) {
+        log_info(control->log, "shutting down: running collectives may finish for %u ms", limit_ms);
+        control_notice(control, CONTROL_DRAINING);
+    }
+    bool first = !control->draining;
+    control->draining = true;
+    if (first)
+        admin_trace_drain(control);
+    coordinator_drain(control->coordinator, clock_now_ns(), limit_ms);
+}
+
+static void control_on_stop(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    event_base_loopbreak(control->base);
+}
+
+/* The drain is over: say what there is to say, then leave the loop. */
+static void control_begin_stop(struct control *control)
+{
+    control->stopping = true;
+    event_del(control->unix_event);
+    event_del(control->tcp_event);
+    struct control_worker *worker, *next_worker;
+    HASH_ITER(hh, control->workers, worker, next_worker)
+    {
+        control_worker_finish(worker);
+    }
+    for (uint32_t node = 0; node < control->config->server_count; node++) {
+        struct control_peer *peer = control->peer_of[node];
+        if (!peer)
+            continue;
+        if (peer->stream)
+            control_stream_finish(peer->stream);
+        peer->stream = NULL;
+        control_peer_free(peer);
+    }
+    struct timeval limit = {CONTROL_FLUSH_S, 0};
+    evtimer_add(control->stop_event, &limit);
+}
+
+static void control_do_due(struct control *control, uint64_t now_ns)
+{
+    enum membership_action action;
+    uint32_t node;
+    while (membership_next_action(&control->membership, now_ns, &action, &node)) {
+        struct message ping = {.type = MESSAGE_PING};
+        char text[MEMBERSHIP_REASON_BYTES];
+        switch (action) {
+        case MEMBERSHIP_CONNECT:
+            control_peer_connect(control, node);
+            break;
+        case MEMBERSHIP_PING:
+            control_peer_send(control, node, &ping);
+            break;
+        case MEMBERSHIP_SILENT:
+            snprintf(text, sizeof(text), "no heartbeat for %u ms", control->config->peer_ms);
+            control_peer_end_node(control, node, text);
+            break;
+        }
+    }
+}
+
+void control_update(struct control *control)
+{
+    if (control->stopping) {
+        bool flushed = true;
+        const struct control_stream *stream;
+        DL_FOREACH(control->streams, stream)
+        {
+            flushed = flushed && !stream->finishing;
+        }
+        if (flushed)
+            event_base_loopbreak(control->base);
+        return;
+    }
+    uint64_t now_ns = clock_now_ns();
+    control_do_due(control, now_ns);
+    uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
+    if (coordinator_stopped(control->coordinator) && !admin_trace_waits(control)) {
+        control_begin_stop(control);
+        control_update(control);
+        return;
+    }
+    uint64_t member_ns = membership_deadline(&control->membership);
+    due_ns = member_ns < due_ns ? member_ns : due_ns;
+    if (due_ns == UINT64_MAX) {
+        event_del(control->tick_event);
+        return;
+    }
+    uint64_t wait_ns = due_ns > now_ns ? due_ns - now_ns : 0;
+    struct timeval wait = {(time_t)(wait_ns / NS_PER_S),
+                           (suseconds_t)(wait_ns % NS_PER_S / 1000 + 1)};
+    evtimer_add(control->tick_event, &wait);
+}
+
+static void control_on_tick(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    control_update(argument);
+}
+
+/* The watchdog is for both threads: that of the engine, which does the work, has no other. */
+static bool control_engine_turns(struct control *control)
+{
+    const struct control_engine *engine = &control->options.engine;
+    uint64_t turns = engine->turns(engine->engine);
+    bool stuck = turns == control->engine_turns;
+    if (stuck && !control->engine_stuck)
+        log_error(control->log, "the engine's thread is stuck: the watchdog is not fed");
+    else if (!stuck && control->engine_stuck)
+        log_warning(control->log, "the engine's thread goes on");
+    control->engine_turns = turns;
+    control->engine_stuck = stuck;
+    return !stuck;
+}
+
+static void control_on_alive(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    admin_sample(control);
+    admin_accept_again(control);
+    control_closer_sweep(control);
+    if (control_engine_turns(control))
+        control_notice(control, CONTROL_ALIVE);
+    control_update(control);
+}
+
+static void control_on_engine(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    control_engine_events(argument);
+    control_update(argument);
+}
+
+static void control_on_signal(evutil_socket_t fd, short what, void *argument)
+{
+    (void)what;
+    struct control *control = argument;
+    struct signalfd_siginfo info;
+    if (read(fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    int number = (int)info.ssi_signo;
+    if (number == SIGHUP) {
+        log_info(control->log, "SIGHUP is ignored: the configuration is read at the start only");
+    } else if (control->draining) {
+        log_warning(control->log, "%s again: ending at once", strsignal(number));
+        control->result = ERR_STATE;
+        event_base_loopbreak(control->base);
+        return;
+    } else {
+        log_info(control->log, "%s", strsignal(number));
+        control_drain(control, control->config->drain_ms);
+    }
+    control_update(control);
+}
+
+/* The launcher holds the other end: its end is ours. */
+static void control_on_parent(evutil_socket_t fd, short what, void *argument)
+{
+    (void)what;
+    struct control *control = argument;
+    char bytes[64];
+    ssize_t count = read(fd, bytes, sizeof(bytes));
+    if (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR)))
+        return;
+    log_info(control->log, "the parent process is gone");
+    event_del(control->parent_event);
+    uint32_t limit_ms = control->config->drain_ms;
+    control_drain(control, limit_ms < CONTROL_PARENT_DRAIN_MS ? limit_ms : CONTROL_PARENT_DRAIN_MS);
+    control_update(control);
+}
+
+/* A listener stays readable while a connection cannot be taken: it is looked at again later. */
+static void control_pause_accepting(struct control *control, int cause)
+{
+    static const struct timeval pause = {0, CONTROL_ACCEPT_MS * 1000L};
+    uint64_t now_ns = clock_now_ns();
+    if (control->accept_told_ns == 0 || now_ns - control->accept_told_ns > 60 * NS_PER_S) {
+        log_error(control->log, "connections cannot be accepted, and have to wait: %s",
+                  strerror(cause));
+        control->accept_told_ns = now_ns;
+    }
+    event_del(control->unix_event);
+    event_del(control->tcp_event);
+    evtimer_add(control->accept_event, &pause);
+}
+
+static void control_on_accept_again(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    if (control->stopping)
+        return;
+    event_add(control->unix_event, NULL);
+    event_add(control->tcp_event, NULL);
+}
+
+static void control_on_accept(evutil_socket_t listening, short what, void *argument)
+{
+    (void)what;
+    struct control *control = argument;
+    struct sockaddr_storage address = {0};
+    socklen_t length = sizeof(address);
+    int fd = accept4(listening, (struct sockaddr *)&address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            control_pause_accepting(control, errno);
+        return;
+    }
+    if (listening == control->unix_fd)
+        control_worker_accept(control, fd);
+    else
+        control_peer_accept(control, fd, (struct sockaddr *)&address);
+    control_update(control);
+}
+
+/* --- the start */
+
+static struct event *control_reading(struct control *control, int fd, event_callback_fn callback)
+{
+    struct event *event = event_new(control->base, fd, EV_READ | EV_PERSIST, callback, control);
+    if (event && event_add(event, NULL) < 0) {
+        event_free(event);
+        event = NULL;
+    }
+    return event;
+}
+
+static int control_make_events(struct control *control, struct error *error)
+{
+    const struct control_options *options = &control->options;
+    const struct control_engine *engine = &options->engine;
+    uint32_t alive_ms = options->alive_ms && options->alive_ms < 1000 ? options->alive_ms : 1000;
+    struct timeval period = {alive_ms / 1000, (suseconds_t)(alive_ms % 1000) * 1000};
+    control->unix_event = control_reading(control, control->unix_fd, control_on_accept);
+    control->tcp_event = control_reading(control, control->tcp_fd, control_on_accept);
+    control->engine_event =
+        control_reading(control, engine->event_descriptor(engine->engine), control_on_engine);
+    if (options->signal_fd >= 0)
+        control->signal_event = control_reading(control, options->signal_fd, control_on_signal);
+    if (options->parent_fd >= 0)
+        control->parent_event = control_reading(control, options->parent_fd, control_on_parent);
+    control->tick_event = evtimer_new(control->base, control_on_tick, control);
+    control->stop_event = evtimer_new(control->base, control_on_stop, control);
+    control->accept_event = evtimer_new(control->base, control_on_accept_again, control);
+    control->alive_event = event_new(control->base, -1, EV_PERSIST, control_on_alive, control);
+    if (!control->unix_event || !control->tcp_event || !control->engine_event ||
+        (options->signal_fd >= 0 && !control->signal_event) ||
+        (options->parent_fd >= 0 && !control->parent_event) || !control->tick_event ||
+        !control->stop_event || !control->accept_event || !control->alive_event ||
+        event_add(control->alive_event, &period) < 0)
+        return error_set(error, ERR_MEMORY, "the control thread's events cannot be made");
+    return 0;
+}
+
+/* A launcher's socket is held to the rule of listen.address. */
+static int control_check_loopback(const struct control *control, int fd, const char *option,
+                                  struct error *error)
+{
+    struct sockaddr_storage address = {0};
+    socklen_t length = sizeof(address);
+    if (control->options.secret->present)
+        return 0;
+    if (getsockname(fd, (struct sockaddr *)&address, &length) < 0)
+        return error_set_errno(error, errno, "%s %d", option, fd);
+    if (control_address_is_loopback((struct sockaddr *)&address))
+        return 0;
+    char text[128];
+    control_address_text((struct sockaddr *)&address, text, sizeof(text));
+    return error_set(error, ERR_CONFIG, "%s %d is on %s, beyond loopback: that needs a secret_file",
+                     option, fd, text);
+}
+
+/* A socket that was handed to us must be what it is said to be. */
+static int control_inherit(const struct control *control, int fd, int domain, const char *option,
+                           struct error *error)
+{
+    int type = 0, listening = 0, family = 0;
+    socklen_t length = sizeof(type);
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) < 0)
+        return error_set_errno(error, errno, "%s %d", option, fd);
+    length = sizeof(family);
+    getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length);
+    length = sizeof(listening);
+    getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &length);
+    bool fits = domain == AF_UNIX ? family == AF_UNIX : family == AF_INET || family == AF_INET6;
+    if (type != SOCK_STREAM || !fits)
+        return error_set(error, ERR_INVALID, "%s %d is not a %s stream socket", option, fd,
+                         domain == AF_UNIX ? "Unix" : "TCP");
+    int result = domain == AF_UNIX ? 0 : control_check_loopback(control, fd, option, error);
+    if (result < 0)
+        return result;
+    if (!listening && listen(fd, 128) < 0)
+        return error_set_errno(error, errno, "%s %d: listening", option, fd);
+    if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+        return error_set_errno(error, errno, "%s %d", option, fd);
+    return 0;
+}
+
+static int control_open_sockets(struct control *control, struct error *error)
+{
+    int result = 0;
+    if (control->options.socket_fd >= 0) {
+        control->unix_fd = control->options.socket_fd;
+        result = control_inherit(control, control->unix_fd, AF_UNIX, "--socket-fd", error);
+    } else {
+        result = control_listen_unix(control, &control->unix_fd, error);
+        control->owns_socket_path = result == 0;
+    }
+    if (control->options.listen_fd >= 0) {
+        control->tcp_fd = control->options.listen_fd;
+        if (result == 0)
+            result = control_inherit(control, control->tcp_fd, AF_INET, "--listen-fd", error);
+    } else if (result == 0) {
+        result = control_listen_tcp(control, &control->tcp_fd, error);
+    }
+    return result;
+}
+
+static int control_make_parts(struct control *control, struct error *error)
+{
+    const struct config *config = control->config;
+    struct coordinator_io io = control_coordinator_io(control);
+    control->base = event_base_new();
+    control->peer_of = calloc(config->server_count, sizeof(struct control_peer *));
+    if (!control->base || !control->peer_of ||
+        membership_init(&control->membership, config->server_count, config->self,
+                        config->heartbeat_ms, config->peer_ms, clock_now_ns()) < 0 ||
+        coordinator_create(&control->coordinator, config, control->log, &control->membership, &io) <
+            0)
+        return error_set(error, ERR_MEMORY, "no memory for the control thread");
+    return 0;
+}
+
+int control_create(struct control **created, const struct control_options *options,
+                   struct error *error)
+{
+    struct control *control = calloc(1, sizeof(*control));
+    if (!control)
+        return error_set(error, ERR_MEMORY, "no memory for the control thread");
+    control->options = *options;
+    control->config = options->config;
+    control->log = options->log;
+    control->unix_fd = control->tcp_fd = -1;
+    control->next_worker = 1;
+    control->started_ns = clock_now_ns();
+    auth_roster_hash(control->roster_hash, control->config);
+    int result = control_make_parts(control, error);
+    if (result == 0)
+        result = control_open_sockets(control, error);
+    if (result == 0)
+        result = control_make_events(control, error);
+    if (result == 0)
+        result = admin_create(&control->admin, control, error);
+    if (result < 0) {
+        control_free(control);
+        return result;
+    }
+    *created = control;
+    return 0;
+}
+
+int control_run(struct control *control)
+{
+    control_notice(control, CONTROL_READY);
+    control_update(control);
+    if (event_base_dispatch(control->base) < 0)
+        return ERR_SYSTEM;
+    return control->result;
+}
+
+static void control_free_event(struct event **event)
+{
+    if (*event)
+        event_free(*event);
+    *event = NULL;
+}
+
+void control_free(struct control *control)
+{
+    if (!control)
+        return;
+    struct event **events[] = {
+        &control->unix_event,   &control->tcp_event,    &control->engine_event,
+        &control->signal_event, &control->parent_event, &control->tick_event,
+        &control->alive_event,  &control->stop_event,   &control->accept_event};
+    admin_free(control->admin);
+    struct control_worker *worker, *next_worker;
+    HASH_ITER(hh, control->workers, worker, next_worker)
+    {
+        control_worker_free(worker);
+    }
+    admin_trace_clear(control);
+    while (control->peers)
+        control_peer_free(control->peers);
+    while (control->streams)
+        control_stream_free(control->streams);
+    control_closer_clear(control);
+    coordinator_destroy(control->coordinator);
+    membership_clear(&control->membership);
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+        control_free_event(events[i]);
+    if (control->dns)
+        evdns_base_free(control->dns, 0);
+    if (control->base)
+        event_base_free(control->base);
+    int descriptors[] = {control->unix_fd, control->tcp_fd, control->options.signal_fd,
+                         control->options.parent_fd};
+    for (size_t i = 0; i < sizeof(descriptors) / sizeof(descriptors[0]); i++) {
+        if (descriptors[i] >= 0)
+            close(descriptors[i]);
+    }
+    if (control->owns_socket_path)
+        unlink(control->config->socket_path);
+    free(control->peer_of);
+    free(control);
+}
+
+uint16_t control_port(const struct control *control)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_storage storage;
+    } address = {.storage = {0}};
+    socklen_t length = sizeof(address);
+    if (getsockname(control->tcp_fd, &address.any, &length) < 0)
+        return 0;
+    /* The port lies at the same place in both families. */
+    return ntohs(address.v4.sin_port);
+}

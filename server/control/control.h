@@ -1,0 +1,94 @@
+/* The control thread: the Unix socket of the node's workers and shoalctl, the TCP connections to
+ * the other daemons, the engine's events, and the clock, all for one coordinator. One libevent
+ * loop; everything here is of the thread that calls control_run. */
+#ifndef SERVER_CONTROL_CONTROL_H
+#define SERVER_CONTROL_CONTROL_H
+
+#include <stdint.h>
+
+#include "common/auth/auth.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/config/config.h"
+#include "server/engine/engine.h"
+
+/* The calls of server/engine/engine.h on one engine; a table, so that tests can put another in its
+ * place.
+ */
+struct control_engine {
+    struct engine *engine;
+    int (*event_descriptor)(const struct engine *engine);
+    struct engine_event *(*next_event)(struct engine *engine);
+    const struct transport_info *(*transport_info)(const struct engine *engine);
+    void (*fabric_address)(const struct engine *engine, uint8_t address[TRANSPORT_ADDRESS_BYTES],
+                           uint32_t *bytes);
+    void (*peer_connect)(struct engine *engine, uint32_t node, bool active, const uint8_t *address,
+                         uint32_t address_bytes, const uint8_t receive_token[TRANSPORT_TOKEN_BYTES],
+                         const uint8_t send_token[TRANSPORT_TOKEN_BYTES]);
+    void (*peer_disconnect)(struct engine *engine, uint32_t node);
+    void (*job_open)(struct engine *engine, const struct engine_job *job);
+    void (*job_close)(struct engine *engine, uint64_t job);
+    void (*job_fail)(struct engine *engine, uint64_t job);
+    void (*group_open)(struct engine *engine, uint64_t job, uint32_t group, const uint32_t *ranks,
+                       uint32_t rank_count);
+    void (*group_close)(struct engine *engine, uint64_t job, uint32_t group);
+    void (*group_fail)(struct engine *engine, uint64_t job, uint32_t group);
+    void (*rank_left)(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
+                      uint64_t sequences);
+    void (*segment_open)(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
+                         uint8_t *base, uint64_t bytes);
+    void (*segment_close)(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment);
+    void (*worker_attach)(struct engine *engine, uint64_t job, uint32_t rank,
+                          const struct arena *arena, int submission_doorbell,
+                          int completion_doorbell);
+    void (*worker_detach)(struct engine *engine, uint64_t job, uint32_t rank);
+    void (*late_query)(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence);
+    void (*drain)(struct engine *engine);
+    uint64_t (*turns)(struct engine *engine);
+    void (*trace_start)(struct engine *engine, struct trace *trace);
+    void (*trace_stop)(struct engine *engine, uint32_t number);
+    int (*status)(struct engine *engine, struct engine_status *status);
+    void (*status_clear)(struct engine_status *status);
+    void (*event_free)(struct engine_event *event);
+};
+/* The real one. */
+struct control_engine control_engine_of(struct engine *engine);
+
+enum control_notice {
+    CONTROL_READY,    /* listening */
+    CONTROL_ALIVE,    /* this loop turns, and the engine's: once a second at least */
+    CONTROL_DRAINING, /* shutting down */
+};
+
+struct control_options {
+    const struct config *config;
+    const struct log *log;
+    const struct auth_secret *secret;
+    struct control_engine engine;
+    const char *instruction_set; /* for the status: what reductions use */
+    const char *topology;        /* for the status: one line about this machine */
+    /* Bound sockets to use in place of binding, or -1. Taken over. */
+    int listen_fd;     /* TCP */
+    int socket_fd;     /* Unix */
+    int parent_fd;     /* drain quickly when it reaches its end; -1: none. Taken over */
+    int signal_fd;     /* struct signalfd_siginfo: SIGTERM, SIGINT drain, a second one ends at once;
+                          SIGHUP is logged. -1: none. Taken over */
+    uint32_t alive_ms; /* how often CONTROL_ALIVE, at most 1000; 0: every 1000 */
+    void (*notice)(void *context, enum control_notice notice); /* may be NULL */
+    void *notice_context;
+};
+
+struct control;
+
+/* Bind and listen. What options points to must outlive it. ERR_SYSTEM, ERR_CONFIG, ERR_REFUSED
+ * (another daemon answers on the Unix socket), ERR_MEMORY. */
+int control_create(struct control **control, const struct control_options *options,
+                   struct error *error);
+/* Until the drain is over: 0. ERR_STATE: ended at once by a second signal. */
+int control_run(struct control *control);
+void control_free(struct control *control);
+
+/* The bound TCP port, for tests that bind port 0. */
+uint16_t control_port(const struct control *control);
+
+#endif

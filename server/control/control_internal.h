@@ -1,0 +1,250 @@
+/* What the files of server/control share, and nobody else includes. */
+#ifndef SERVER_CONTROL_CONTROL_INTERNAL_H
+#define SERVER_CONTROL_CONTROL_INTERNAL_H
+
+#include <event2/buffer.h>
+#include <event2/dns.h>
+#include <event2/event.h>
+#include <sys/socket.h>
+#include <uthash.h>
+#include <utlist.h>
+
+#include "common/base/clock.h"
+#include "common/text/line_reader.h"
+#include "server/control/control.h"
+#include "server/coordinator/coordinator.h"
+#include "server/jobs/membership.h"
+#include "server/status/status.h"
+
+#define CONTROL_SOFTWARE "shoald " SHOAL_VERSION
+#define CONTROL_HANDSHAKE_S 5
+#define CONTROL_FLUSH_S 2
+#define CONTROL_DESCRIPTORS 3
+#define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
+#define CONTROL_ANY_USER UINT32_MAX
+#define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
+#define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
+#define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
+#define CONTROL_PARENT_DRAIN_MS 1000u
+#define CONTROL_ACCEPT_MS 200 /* until accepting is tried again that cannot be done now */
+
+/* --- control_stream.c: lines over one socket */
+
+struct control_stream_handlers {
+    /* The line is valid during the call. The stream may be freed or finished in it. */
+    void (*line)(void *context, char *line, size_t length);
+    /* It is over; the stream is to be freed in it. ERR_DISCONNECTED: the other side has ended it;
+     * ERR_PROTOCOL, ERR_MEMORY or ERR_SYSTEM: we do. */
+    void (*end)(void *context, int code, const char *reason);
+};
+
+/* Descriptors that wait to go out to one connection. */
+#define CONTROL_DESCRIPTORS_OUT 256u
+
+/* A descriptor that goes out with a byte of the output. */
+struct control_descriptor {
+    int fd;
+    uint64_t at; /* the byte's place among all that are ever written */
+    struct control_descriptor *next, *prev;
+};
+
+struct control_stream {
+    struct control *control;
+    int fd;
+    struct event *read_event, *write_event;
+    struct event *turn_event; /* lines are left to be given */
+    struct evbuffer *output;
+    uint64_t written;               /* bytes of the output, in all */
+    struct control_descriptor *out; /* in the order of their bytes */
+    uint32_t out_count;
+    struct line_reader lines;
+    bool with_descriptors;
+    uint32_t uid;                         /* of the other side, if it may send descriptors */
+    int descriptors[CONTROL_DESCRIPTORS]; /* received and not yet taken */
+    int descriptor_count;
+    struct control_stream_handlers handlers;
+    void *context;
+    bool finishing; /* close when the output is written; no owner any more */
+    bool dead;      /* freed while its callback runs */
+    bool running;
+    bool overflow;
+    bool unread; /* lines may be left in the reader: no bytes are received */
+    bool held;   /* no lines are given until it has its answer */
+    bool answered;
+    size_t answer_bytes; /* what the output may be longer by */
+    struct control_stream *next, *prev;
+};
+
+/* Takes the descriptor, also on failure. NULL: out of memory. */
+struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
+                                             uint32_t uid,
+                                             const struct control_stream_handlers *handlers,
+                                             void *context);
+void control_stream_free(struct control_stream *stream);
+/* Write what is waiting, then close and free. The owner forgets it. */
+void control_stream_finish(struct control_stream *stream);
+void control_stream_send(struct control_stream *stream, const char *bytes, size_t length);
+void control_stream_send_message(struct control_stream *stream, const struct message *message);
+/* With a copy of the descriptor on its first byte. */
+void control_stream_send_descriptor(struct control_stream *stream, const struct message *message,
+                                    int descriptor);
+/* In its line callback: give it no more lines until the answer, which may be longer than others
+ * and which it may have once at a time, is written. */
+void control_stream_hold(struct control_stream *stream);
+void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length);
+
+/* --- control_closer.c: closing what strangers have sent, which may have to wait */
+/* In a thread of its own; until that is done it counts as a connection of the user. */
+void control_close_foreign(struct control *control, uint32_t uid, const int *descriptors,
+                           size_t count);
+/* A connection on the Unix socket, in which messages may lie unread. */
+void control_close_connection(struct control *control, uint32_t uid, int fd);
+/* Whether a Unix stream socket holds no messages, and so no descriptors; it gets none from now on.
+ * Then closing it does not wait. */
+bool control_socket_is_empty(int fd);
+/* How many such threads a user has, or all have (CONTROL_ANY_USER). */
+uint32_t control_closing_count(const struct control *control, uint32_t uid);
+void control_closer_sweep(struct control *control); /* now and then */
+void control_closer_clear(struct control *control);
+
+/* --- control_listener.c */
+int control_listen_unix(const struct control *control, int *fd, struct error *error);
+int control_listen_tcp(const struct control *control, int *fd, struct error *error);
+bool control_address_is_loopback(const struct sockaddr *address);
+void control_address_text(const struct sockaddr *address, char *text, size_t bytes);
+
+/* --- control_worker.c: connections on the Unix socket */
+struct control_worker {
+    uint32_t id;
+    struct control *control;
+    struct control_stream *stream;
+    struct coordinator_credentials credentials;
+    bool hello;
+    bool wants_status; /* is in control->status_waiters */
+    struct control_worker *next, *prev;
+    struct event *timer; /* hello must come */
+    bool has_arena;      /* not yet handed to the engine */
+    struct arena arena;
+    int doorbells[2];
+    UT_hash_handle hh;
+};
+/* How many of the connections one user may have: one who is neither root nor the daemon's cannot
+ * shut the others out. */
+uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_t own_uid);
+void control_worker_accept(struct control *control, int fd);
+void control_worker_free(struct control_worker *worker); /* closes at once */
+struct control_worker *control_worker_find(const struct control *control, uint32_t id);
+/* Close after what was sent. */
+void control_worker_finish(struct control_worker *worker);
+
+/* --- control_peer.c: connections to other daemons */
+enum control_peer_state {
+    PEER_RESOLVING,
+    PEER_CONNECTING,
+    PEER_HELLO, /* waits for hello */
+    PEER_AUTH,
+    PEER_FABRIC,
+    PEER_OPEN,
+};
+struct control_peer {
+    struct control *control;
+    enum control_peer_state state;
+    bool connects;
+    uint32_t node; /* UINT32_MAX: not yet said */
+    int fd;        /* while connecting */
+    struct event *connect_event;
+    struct evdns_getaddrinfo_request *resolving;
+    struct control_stream *stream;
+    struct event *timer; /* the handshake must be over */
+    uint8_t own_nonce[AUTH_NONCE_BYTES], peer_nonce[AUTH_NONCE_BYTES];
+    uint8_t own_token[TRANSPORT_TOKEN_BYTES];
+    char address[128]; /* for the log */
+    struct control_peer *next, *prev;
+};
+void control_peer_accept(struct control *control, int fd, const struct sockaddr *address);
+void control_peer_connect(struct control *control, uint32_t node);
+void control_peer_send(struct control *control, uint32_t node, const struct message *message);
+/* The connection to the node, whatever its state, is over. */
+void control_peer_end_node(struct control *control, uint32_t node, const char *reason);
+void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
+
+/* --- control_segment.c */
+/* Memory that is writable at *base and nowhere else, and a descriptor that gives it to read. Both
+ * are the caller's. ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
+int control_segment_make(uint64_t bytes, uint8_t **base, int *descriptor, struct error *error);
+
+/* --- control_adapter.c */
+void control_engine_events(struct control *control);
+struct coordinator_io control_coordinator_io(struct control *control);
+
+/* --- admin.c */
+struct admin;
+int admin_create(struct admin **admin, struct control *control, struct error *error);
+void admin_free(struct admin *admin);
+/* Once a second. */
+void admin_sample(struct control *control);
+void admin_accept_again(struct control *control);
+/* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
+void admin_want_status(struct control_worker *worker);
+
+/* --- admin_trace.c: the trace that a client of the Unix socket takes */
+struct admin_trace {
+    uint32_t worker; /* the connection that asked for it; 0: there is none */
+    uint32_t pid;
+    uint32_t number;
+    char job[MESSAGE_NAME_BYTES];
+    uint32_t world_size;
+    struct trace *trace; /* to be read; NULL: the engine has it */
+    uint32_t next;       /* record to be read */
+    struct event *timer; /* its end, or that of waiting for the client */
+};
+void admin_trace_start(struct control_worker *worker, const struct message *message);
+void admin_trace_read(struct control_worker *worker);
+/* ENGINE_TRACED; may take the trace out of it. */
+void admin_trace_over(struct control *control, struct engine_event *event);
+/* The connection is over. */
+void admin_trace_gone(struct control *control, uint32_t worker);
+/* The daemon drains, for the first time: what is recorded is the client's to read, soon. */
+void admin_trace_drain(struct control *control);
+/* Whether a client has a trace to read, or will have. */
+bool admin_trace_waits(const struct control *control);
+void admin_trace_clear(struct control *control);
+
+/* --- control.c */
+struct control {
+    struct control_options options;
+    const struct config *config;
+    const struct log *log;
+    struct event_base *base;
+    struct evdns_base *dns; /* made when a name is looked up */
+    struct event *unix_event, *tcp_event, *engine_event, *signal_event, *parent_event;
+    struct event *tick_event, *alive_event, *stop_event, *accept_event;
+    uint64_t accept_told_ns; /* when it was last said that connections cannot be accepted */
+    int unix_fd, tcp_fd;
+    bool owns_socket_path;
+
+    struct membership membership;
+    struct coordinator *coordinator;
+    struct control_stream *streams;
+    struct control_closing *closings;
+    struct control_worker *workers;
+    uint32_t next_worker;
+    struct control_peer *peers;    /* all connections, authenticated or not */
+    struct control_peer **peer_of; /* [roster]: the connection, or attempt, of each node */
+    uint8_t roster_hash[AUTH_HASH_BYTES];
+
+    struct admin *admin;
+    struct control_worker *status_waiters;
+    struct admin_trace tracing;
+    struct status_rates rates;
+    uint64_t started_ns;
+    bool draining, stopping;
+    uint64_t engine_turns; /* when it was looked at last */
+    bool engine_stuck;     /* it had not gone on */
+    int result;
+};
+/* At the end of every callback: do what is due, set the timer, see whether to stop. */
+void control_update(struct control *control);
+void control_drain(struct control *control, uint32_t limit_ms);
+
+#endif

@@ -1,0 +1,396 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/control/control_internal.h"
+
+#define READ_BYTES 65536
+
+static const struct timeval at_once = {0, 0};
+
+static void stream_destroy(struct control_stream *stream)
+{
+    line_reader_clear(&stream->lines);
+    free(stream);
+}
+
+static void stream_drop_descriptor(struct control_stream *stream,
+                                   struct control_descriptor *descriptor)
+{
+    DL_DELETE(stream->out, descriptor);
+    stream->out_count--;
+    close(descriptor->fd);
+    free(descriptor);
+}
+
+/* All but the memory, which a callback of the stream, if one runs, still looks at. */
+static void stream_close(struct control_stream *stream)
+{
+    stream->dead = true;
+    DL_DELETE(stream->control->streams, stream);
+    if (stream->read_event)
+        event_free(stream->read_event);
+    if (stream->write_event)
+        event_free(stream->write_event);
+    if (stream->turn_event)
+        event_free(stream->turn_event);
+    if (stream->output)
+        evbuffer_free(stream->output);
+    while (stream->out)
+        stream_drop_descriptor(stream, stream->out);
+    control_close_foreign(stream->control, stream->uid, stream->descriptors,
+                          (size_t)stream->descriptor_count);
+    if (stream->with_descriptors)
+        control_close_connection(stream->control, stream->uid, stream->fd);
+    else
+        close(stream->fd);
+}
+
+void control_stream_free(struct control_stream *stream)
+{
+    if (stream->dead)
+        return;
+    stream_close(stream);
+    if (!stream->running)
+        stream_destroy(stream);
+}
+
+/* In a callback of the stream; stream_leave frees it. */
+static void stream_end(struct control_stream *stream, const struct error *error)
+{
+    if (stream->finishing)
+        stream_close(stream);
+    else
+        stream->handlers.end(stream->context, error->code, error->text);
+}
+
+/* Of a socket call that failed. */
+static int stream_error(struct error *error, int cause)
+{
+    bool ended = cause == ECONNRESET || cause == EPIPE;
+    return error_set(error, ended ? ERR_DISCONNECTED : ERR_SYSTEM, "%s", strerror(cause));
+}
+
+/* False: there are more than a join has. */
+static bool stream_take_descriptors(struct control_stream *stream, struct msghdr *header)
+{
+    int others[CONTROL_DESCRIPTORS_SENT];
+    size_t other_count = 0;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part; part = CMSG_NXTHDR(header, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+            if (stream->descriptor_count < CONTROL_DESCRIPTORS) {
+                stream->descriptors[stream->descriptor_count++] = fd;
+            } else if (other_count < CONTROL_DESCRIPTORS_SENT) {
+                others[other_count++] = fd;
+            }
+        }
+    }
+    control_close_foreign(stream->control, stream->uid, others, other_count);
+    return other_count == 0 && !(header->msg_flags & MSG_CTRUNC);
+}
+
+/* Bytes read, 0 for "not now", or negative. */
+static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct error *error)
+{
+    union {
+        struct cmsghdr align;
+        /* What has no room here would be closed by the kernel, in this thread. */
+        char bytes[CMSG_SPACE(sizeof(int) * CONTROL_DESCRIPTORS_SENT)];
+    } ancillary;
+    struct iovec part = {bytes, READ_BYTES};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    if (stream->with_descriptors) {
+        header.msg_control = ancillary.bytes;
+        header.msg_controllen = sizeof(ancillary.bytes);
+    }
+    ssize_t count = recvmsg(stream->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (count > 0) {
+        if (!stream->with_descriptors || stream_take_descriptors(stream, &header))
+            return count;
+        return error_set(error, ERR_PROTOCOL, "too many descriptors");
+    }
+    if (count < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (count < 0)
+        return stream_error(error, errno);
+    return error_set(error, ERR_DISCONNECTED, "connection closed");
+}
+
+/* Some of the lines that are there. The others wait for the next round of the loop, in which other
+ * connections have their turn; meanwhile no more bytes are received. */
+static void stream_give_lines(struct control_stream *stream)
+{
+    struct error error = {0};
+    int result = 1;
+    stream->unread = true;
+    for (uint32_t i = 0; i < CONTROL_TURN_LINES && result > 0; i++) {
+        char *line;
+        size_t length;
+        if (stream->dead || stream->finishing || stream->held || stream->overflow)
+            return;
+        result = line_reader_next(&stream->lines, &line, &length, &error);
+        if (result > 0)
+            stream->handlers.line(stream->context, line, length);
+    }
+    if (stream->dead)
+        return;
+    stream->unread = result > 0;
+    if (result < 0)
+        stream_end(stream, &error);
+    else if (stream->unread && !stream->held)
+        evtimer_add(stream->turn_event, &at_once);
+}
+
+static void stream_take_bytes(struct control_stream *stream, const char *bytes, size_t count)
+{
+    struct error error = {0};
+    if (line_reader_feed(&stream->lines, bytes, count, &error) < 0)
+        stream_end(stream, &error);
+    else
+        stream_give_lines(stream);
+}
+
+static void stream_leave(struct control_stream *stream, struct control *control)
+{
+    stream->running = false;
+    if (stream->dead)
+        stream_destroy(stream);
+    control_update(control);
+}
+
+static void stream_on_read(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
+    char bytes[READ_BYTES];
+    struct error error = {0};
+    stream->running = true;
+    if (stream->overflow || (stream->finishing && (what & EV_TIMEOUT))) {
+        error_set(&error, ERR_PROTOCOL, "it does not read what it is sent");
+        stream_end(stream, &error);
+    } else if (stream->finishing || !stream->unread) {
+        ssize_t count = stream_receive(stream, bytes, &error);
+        if (count < 0)
+            stream_end(stream, &error);
+        else if (count > 0 && !stream->finishing)
+            stream_take_bytes(stream, bytes, (size_t)count);
+    }
+    stream_leave(stream, control);
+}
+
+static void stream_on_turn(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
+    stream->running = true;
+    stream_give_lines(stream);
+    stream_leave(stream, control);
+}
+
+/* All that there was has been written. */
+static void stream_let_go(struct control_stream *stream)
+{
+    if (!stream->answered)
+        return;
+    stream->held = stream->answered = false;
+    stream->answer_bytes = 0;
+    event_add(stream->read_event, NULL);
+    evtimer_add(stream->turn_event, &at_once);
+}
+
+/* Bytes sent, or -1 and errno. A descriptor goes with its byte, which is the first of a call. */
+static ssize_t stream_send_some(struct control_stream *stream, struct evbuffer_iovec *output)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } ancillary = {0};
+    struct control_descriptor *first = stream->out;
+    bool due = first && first->at == stream->written;
+    struct control_descriptor *later = due ? first->next : first;
+    struct iovec part = {output->iov_base, output->iov_len};
+    if (later && part.iov_len > later->at - stream->written)
+        part.iov_len = (size_t)(later->at - stream->written);
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    if (due) {
+        header.msg_control = ancillary.bytes;
+        header.msg_controllen = sizeof(ancillary.bytes);
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(rights), &first->fd, sizeof(int));
+    }
+    ssize_t count = sendmsg(stream->fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0 && due)
+        stream_drop_descriptor(stream, first);
+    if (count > 0)
+        stream->written += (size_t)count;
+    return count;
+}
+
+static void stream_on_write(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
+    stream->running = true;
+    struct evbuffer_iovec part;
+    bool over = false;
+    while (!over && evbuffer_peek(stream->output, -1, NULL, &part, 1) > 0) {
+        ssize_t count = stream_send_some(stream, &part);
+        if (count < 0 && (errno == EAGAIN || errno == EINTR))
+            break;
+        if (count < 0) {
+            struct error error;
+            stream_error(&error, errno);
+            stream_end(stream, &error);
+            over = true;
+        } else {
+            evbuffer_drain(stream->output, (size_t)count);
+        }
+    }
+    if (!over && evbuffer_get_length(stream->output) > 0)
+        event_add(stream->write_event, NULL);
+    else if (!over && stream->finishing)
+        stream_close(stream);
+    else if (!over)
+        stream_let_go(stream);
+    stream_leave(stream, control);
+}
+
+struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
+                                             uint32_t uid,
+                                             const struct control_stream_handlers *handlers,
+                                             void *context)
+{
+    struct control_stream *stream = calloc(1, sizeof(*stream));
+    if (!stream) {
+        if (with_descriptors)
+            control_close_connection(control, uid, fd);
+        else
+            close(fd);
+        return NULL;
+    }
+    stream->control = control;
+    stream->fd = fd;
+    stream->with_descriptors = with_descriptors;
+    stream->uid = uid;
+    stream->handlers = *handlers;
+    stream->context = context;
+    line_reader_init(&stream->lines, MESSAGE_LINE_BYTES);
+    DL_APPEND(control->streams, stream);
+    stream->output = evbuffer_new();
+    stream->read_event = event_new(control->base, fd, EV_READ | EV_PERSIST, stream_on_read, stream);
+    stream->write_event = event_new(control->base, fd, EV_WRITE, stream_on_write, stream);
+    stream->turn_event = evtimer_new(control->base, stream_on_turn, stream);
+    if (!stream->output || !stream->read_event || !stream->write_event || !stream->turn_event ||
+        event_add(stream->read_event, NULL) < 0) {
+        control_stream_free(stream);
+        return NULL;
+    }
+    return stream;
+}
+
+/* The owner is in the middle of something: the end is told from the loop. */
+static void stream_cannot_send(struct control_stream *stream)
+{
+    stream->overflow = true;
+    event_active(stream->read_event, EV_READ, 1);
+}
+
+void control_stream_send(struct control_stream *stream, const char *bytes, size_t length)
+{
+    if (stream->dead || stream->overflow)
+        return;
+    if (evbuffer_get_length(stream->output) + length >
+            CONTROL_OUTPUT_BYTES + stream->answer_bytes ||
+        evbuffer_add(stream->output, bytes, length) < 0) {
+        stream_cannot_send(stream);
+        return;
+    }
+    event_add(stream->write_event, NULL);
+}
+
+void control_stream_hold(struct control_stream *stream)
+{
+    stream->held = true;
+    event_del(stream->read_event); /* what comes meanwhile is not to wake the loop */
+}
+
+void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length)
+{
+    stream->answered = true;
+    stream->answer_bytes = length;
+    control_stream_send(stream, bytes, length);
+}
+
+static char *stream_encode(const struct control_stream *stream, const struct message *message,
+                           size_t *length)
+{
+    char *line = message_encode(message, length);
+    if (!line)
+        log_error(stream->control->log, "no memory: a message %s is lost",
+                  message_type_name(message->type));
+    return line;
+}
+
+void control_stream_send_message(struct control_stream *stream, const struct message *message)
+{
+    size_t length;
+    char *line = stream_encode(stream, message, &length);
+    if (line)
+        control_stream_send(stream, line, length);
+    free(line);
+}
+
+void control_stream_send_descriptor(struct control_stream *stream, const struct message *message,
+                                    int descriptor)
+{
+    if (stream->dead || stream->overflow)
+        return;
+    size_t length;
+    char *line = stream_encode(stream, message, &length);
+    struct control_descriptor *out = calloc(1, sizeof(*out));
+    int copy = -1;
+    if (line && out && stream->out_count < CONTROL_DESCRIPTORS_OUT)
+        copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) {
+        log_error(stream->control->log, "cannot send a descriptor with a message %s (%u wait)",
+                  message_type_name(message->type), stream->out_count);
+        free(out);
+        free(line);
+        stream_cannot_send(stream);
+        return;
+    }
+    *out = (struct control_descriptor){.fd = copy,
+                                       .at = stream->written + evbuffer_get_length(stream->output)};
+    DL_APPEND(stream->out, out);
+    stream->out_count++;
+    control_stream_send(stream, line, length);
+    free(line);
+}
+
+void control_stream_finish(struct control_stream *stream)
+{
+    if (stream->dead || stream->finishing)
+        return;
+    stream->finishing = true;
+    if (stream->overflow) {
+        control_stream_free(stream);
+        return;
+    }
+    /* Whoever does not take the last words is not waited for. */
+    struct timeval limit = {CONTROL_FLUSH_S, 0};
+    event_add(stream->read_event, &limit);
+    event_add(stream->write_event, NULL);
+}

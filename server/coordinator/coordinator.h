@@ -1,0 +1,139 @@
+/* The control of jobs on one daemon: jobs gathering at their home, ranks, groups, failure, leaving,
+ * late ranks, the drain. Pure: told what happens and what time it is, it answers through an I/O
+ * table. The same object plays the home daemon of some jobs and a member of others; what it has to
+ * say to itself goes through a queue, in the same order as to others.
+ */
+#ifndef SERVER_COORDINATOR_COORDINATOR_H
+#define SERVER_COORDINATOR_COORDINATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/config/config.h"
+#include "common/format/message.h"
+#include "server/engine/engine_event.h"
+#include "server/jobs/gathering.h"
+#include "server/jobs/job.h"
+#include "server/jobs/membership.h"
+
+/* What the coordinator can do to the world. None of it may call the coordinator back: a connection
+ * that ends because of it is reported later. Engine commands are those of server/engine/engine.h.
+ */
+struct coordinator_io {
+    void *context;
+    uint64_t (*random)(void *context);
+    void (*send_peer)(void *context, uint32_t node, const struct message *message);
+    void (*send_worker)(void *context, uint32_t worker, const struct message *message);
+    /* Close after what was sent; the coordinator has forgotten the worker. */
+    void (*end_worker)(void *context, uint32_t worker);
+
+    void (*job_open)(void *context, const struct job *job);
+    void (*job_close)(void *context, uint64_t job);
+    void (*job_fail)(void *context, uint64_t job);
+    void (*group_open)(void *context, uint64_t job, const struct group *group);
+    void (*group_close)(void *context, uint64_t job, uint32_t group);
+    void (*group_fail)(void *context, uint64_t job, uint32_t group);
+    void (*rank_left)(void *context, uint64_t job, uint32_t group, uint32_t rank,
+                      uint64_t sequences);
+    void (*worker_attach)(void *context, uint64_t job, uint32_t rank, uint32_t worker);
+    /* Make the memory of a segment, give it to the engine (ENGINE_SEGMENT_OPENED follows), and set
+     * *descriptor, by which it can only be read and which is given back with segment_drop.
+     * ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
+    int (*segment_create)(void *context, uint64_t job, uint32_t group, uint32_t segment,
+                          uint64_t bytes, int *descriptor, struct error *error);
+    /* As send_worker, and the descriptor along with it. */
+    void (*segment_send)(void *context, uint32_t worker, const struct message *message,
+                         int descriptor);
+    void (*segment_drop)(void *context, int descriptor);
+    void (*segment_close)(void *context, uint64_t job, uint32_t group, uint32_t segment);
+    void (*worker_detach)(void *context, uint64_t job, uint32_t rank);
+    void (*late_query)(void *context, uint64_t job, uint32_t group, uint64_t sequence);
+    void (*drain)(void *context);
+};
+
+/* Who is at the other end of a worker's socket. */
+struct coordinator_credentials {
+    uint32_t uid;
+    uint32_t pid;
+};
+
+struct coordinator;
+
+/* All but io must outlive it. ERR_MEMORY. */
+int coordinator_create(struct coordinator **coordinator, const struct config *config,
+                       const struct log *log, const struct membership *membership,
+                       const struct coordinator_io *io);
+void coordinator_destroy(struct coordinator *coordinator);
+
+/* A line of a worker: join, group_open, group_close, shared_open, shared_close, leave. `worker` is
+ * the caller's number for the connection, never used again. ERR_PROTOCOL, ERR_MEMORY: the caller
+ * ends the connection and reports coordinator_worker_gone. */
+int coordinator_worker_message(struct coordinator *coordinator, uint64_t now_ns, uint32_t worker,
+                               const struct coordinator_credentials *credentials,
+                               const struct message *message, struct error *error);
+/* The connection is over, without end_worker. how: "ended", or "sent nonsense: ...". Workers that
+ * have not joined are unknown here, and ignored. */
+void coordinator_worker_gone(struct coordinator *coordinator, uint64_t now_ns, uint32_t worker,
+                             const char *how);
+
+/* The membership has been told before each of these. */
+void coordinator_peer_connected(struct coordinator *coordinator, uint64_t now_ns, uint32_t node);
+void coordinator_peer_up(struct coordinator *coordinator, uint64_t now_ns, uint32_t node);
+void coordinator_peer_down(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
+                           const char *reason);
+/* ERR_PROTOCOL: the caller ends the connection and reports coordinator_peer_down. */
+int coordinator_peer_message(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
+                             const struct message *message, struct error *error);
+
+/* Events of the engine (server/engine/engine_event.h). False: it is not the coordinator's but the
+ * caller's: about a peer, of which membership is told first, or a trace. */
+bool coordinator_engine_event(struct coordinator *coordinator, uint64_t now_ns,
+                              const struct engine_event *event);
+void coordinator_job_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
+                            int code, const char *text);
+void coordinator_group_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
+                              uint32_t group, int code, const char *text);
+void coordinator_group_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
+                              uint32_t group, int code, const char *text);
+void coordinator_segment_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
+                                uint32_t group, uint32_t segment, int code, const char *text);
+/* code 0, ERR_PROTOCOL or ERR_INVALID: nonsense in the arena; else what the engine lacks. */
+void coordinator_worker_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
+                               uint32_t rank, int code, const char *text);
+void coordinator_worker_detached(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
+                                 uint32_t rank, const struct message_position *positions,
+                                 uint32_t position_count);
+void coordinator_late(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
+                      uint32_t group, uint64_t sequence, const uint32_t *ranks, uint32_t rank_count,
+                      const uint32_t *nodes, uint32_t node_count);
+void coordinator_idle(struct coordinator *coordinator, uint64_t now_ns);
+
+/* Take no new jobs, let running collectives finish for limit_ms, then tell everybody and stop. */
+void coordinator_drain(struct coordinator *coordinator, uint64_t now_ns, uint32_t limit_ms);
+bool coordinator_draining(const struct coordinator *coordinator);
+bool coordinator_stopped(const struct coordinator *coordinator);
+
+/* Do what is due. Returns when to be called next, UINT64_MAX: not before another event. To be asked
+ * after every other call, which may have changed it. */
+uint64_t coordinator_tick(struct coordinator *coordinator, uint64_t now_ns);
+
+/* For the status. Lists in uthash order, valid until the next call that takes now_ns. */
+struct coordinator_worker_view {
+    uint32_t worker, uid, pid;
+    const char *job_name;
+    uint32_t world_size;
+    int32_t rank; /* -1: not yet known */
+    bool opened;  /* the job has its ranks */
+};
+const struct job *coordinator_jobs(const struct coordinator *coordinator);
+const struct gathering *coordinator_gatherings(const struct coordinator *coordinator);
+uint32_t coordinator_worker_count(const struct coordinator *coordinator);
+/* views: [coordinator_worker_count]. */
+void coordinator_worker_views(const struct coordinator *coordinator,
+                              struct coordinator_worker_view *views);
+bool coordinator_job_worker(const struct job *job, uint32_t rank, uint32_t *pid);
+uint64_t coordinator_dropped_messages(const struct coordinator *coordinator);
+
+#endif

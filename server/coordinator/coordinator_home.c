@@ -1,0 +1,288 @@
+/* The home daemon of a job: its ranks gather here, and it opens and closes the job everywhere. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/auth/auth.h"
+#include "server/coordinator/coordinator_internal.h"
+
+static void home_refuse(struct coordinator *c, const char *name,
+                        const struct gathering_member *member, int code, const char *text)
+{
+    struct message message = {.type = MESSAGE_JOB_REFUSED, .member = member->member};
+    snprintf(message.job, sizeof(message.job), "%s", name);
+    coordinator_message_error(&message, code, text);
+    coordinator_send(c, member->node, &message);
+}
+
+static struct gathering *home_gathering(const struct coordinator *c, const char *name)
+{
+    struct gathering *gathering;
+    HASH_FIND_STR(c->gatherings, name, gathering);
+    return gathering;
+}
+
+static void home_end_gathering(struct coordinator *c, struct gathering *gathering)
+{
+    /* Takes each item of a table with several for its only one. */
+    HASH_DEL(c->gatherings, gathering); /* NOLINT(clang-analyzer-core.NullDereference) */
+    gathering_free(gathering);
+}
+
+/* Refuse everybody. */
+static void home_refuse_all(struct coordinator *c, struct gathering *gathering, int code,
+                            const char *text)
+{
+    for (uint32_t i = 0; i < gathering->count; i++)
+        home_refuse(c, gathering->name, &gathering->members[i], code, text);
+    home_end_gathering(c, gathering);
+}
+
+int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error)
+{
+    if (message->job[0] == '\0' ||
+        auth_home_of_job(message->job, c->config->server_count) != c->config->self)
+        return error_set(error, ERR_PROTOCOL, "job '%s' does not gather here", message->job);
+    if (message->rank >= (int64_t)message->world_size)
+        return error_set(error, ERR_PROTOCOL, "rank %d of a world size of %u", message->rank,
+                         message->world_size);
+    struct gathering_member member = {
+        .node = node,
+        .member = message->member,
+        .rank = message->rank,
+        .local_rank = message->local_rank,
+        .pid = message->pid,
+        .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
+    };
+    struct error refusal = {0};
+    struct gathering *gathering = home_gathering(c, message->job);
+    if (c->draining) {
+        error_set(&refusal, ERR_REFUSED, "node %s is shutting down",
+                  coordinator_node_name(c, c->config->self));
+    } else if (!gathering && HASH_COUNT(c->gatherings) >= c->config->jobs) {
+        error_set(&refusal, ERR_MEMORY, "%u jobs gather at node %s, its limit (limits.jobs)",
+                  HASH_COUNT(c->gatherings), coordinator_node_name(c, c->config->self));
+    } else if (!gathering) {
+        gathering = gathering_create(message->job, message->uid, message->world_size);
+        if (!gathering)
+            error_set(&refusal, ERR_MEMORY, "no memory for job '%s'", message->job);
+        else
+            HASH_ADD_STR(c->gatherings, name, gathering);
+    } else if (gathering_complete(gathering)) {
+        error_set(&refusal, ERR_REFUSED, "job '%s' has all its %u ranks", message->job,
+                  gathering->world_size);
+    }
+    if (refusal.code == 0)
+        gathering_add(gathering, &member, message->uid, message->world_size, c->config, &refusal);
+    if (refusal.code != 0)
+        home_refuse(c, message->job, &member, refusal.code, refusal.text);
+    else
+        home_try_open(c, gathering);
+    return 0;
+}
+
+int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message *message,
+                      struct error *error)
+{
+    (void)error;
+    struct gathering *gathering = home_gathering(c, message->job);
+    if (!gathering || !gathering_remove(gathering, node, message->member)) {
+        c->dropped_messages++; /* it crossed job_open, which its daemon answers */
+        return 0;
+    }
+    if (gathering->count == 0)
+        home_end_gathering(c, gathering);
+    return 0;
+}
+
+/* What the node serves the job with; 0: nothing. A job whose ranks are all on one node is summed
+ * there, so it neither waits for other servers nor ends with them. */
+static uint32_t home_server_weight(const struct coordinator *c, const struct gathering *gathering,
+                                   uint32_t node)
+{
+    uint32_t only = gathering->members[0].node, weight = c->config->servers[node].weight;
+    for (uint32_t i = 1; i < gathering->count; i++) {
+        if (gathering->members[i].node != only)
+            return weight;
+    }
+    if (node != only)
+        return 0;
+    return weight > 0 ? weight : 1;
+}
+
+/* A daemon that the job needs and that is not up; -1 when all are. */
+static int64_t home_missing_node(const struct coordinator *c, const struct gathering *gathering)
+{
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        if (!coordinator_is_up(c, gathering->members[i].node))
+            return gathering->members[i].node;
+    }
+    for (uint32_t node = 0; node < c->config->server_count; node++) {
+        if (home_server_weight(c, gathering, node) > 0 && !coordinator_is_up(c, node))
+            return node;
+    }
+    return -1;
+}
+
+static int home_build_open(struct coordinator *c, const struct gathering *gathering,
+                           struct message *message)
+{
+    uint32_t nodes = c->config->server_count;
+    *message = (struct message){.type = MESSAGE_JOB_OPEN, .generation = 1, .uid = gathering->uid};
+    snprintf(message->job, sizeof(message->job), "%s", gathering->name);
+    do
+        message->job_id = c->io.random(c->io.context);
+    while (message->job_id == 0 || coordinator_job(c, message->job_id));
+    uint32_t least_ms = MESSAGE_TIMEOUT_MAX_MS;
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        uint32_t left_ms = coordinator_left_ms(c, gathering->members[i].deadline_ns);
+        least_ms = left_ms < least_ms ? left_ms : least_ms;
+    }
+    message->timeout_ms =
+        least_ms > COORDINATOR_OPEN_LEAST_MS ? least_ms : COORDINATOR_OPEN_LEAST_MS;
+    message->ranks.values = calloc(gathering->world_size, sizeof(uint32_t));
+    message->members.values = calloc(gathering->world_size, sizeof(uint32_t));
+    message->servers.values = calloc(nodes, sizeof(uint32_t));
+    message->weights.values = calloc(nodes, sizeof(uint32_t));
+    if (!message->ranks.values || !message->members.values || !message->servers.values ||
+        !message->weights.values) {
+        message_clear(message);
+        return ERR_MEMORY;
+    }
+    message->ranks.count = message->members.count = gathering->world_size;
+    gathering_assign(gathering, message->ranks.values, message->members.values);
+    for (uint32_t node = 0; node < nodes; node++) {
+        uint32_t weight = home_server_weight(c, gathering, node);
+        if (weight == 0)
+            continue;
+        message->servers.values[message->servers.count++] = node;
+        message->weights.values[message->weights.count++] = weight;
+    }
+    return 0;
+}
+
+void home_try_open(struct coordinator *c, struct gathering *gathering)
+{
+    if (!gathering_complete(gathering) || home_missing_node(c, gathering) >= 0)
+        return;
+    struct message message;
+    if (home_build_open(c, gathering, &message) < 0) {
+        home_refuse_all(c, gathering, ERR_MEMORY, "no memory to open the job");
+        return;
+    }
+    log_info(c->log, "job '%s' has all its %u ranks: opening it as %016llx", gathering->name,
+             gathering->world_size, (unsigned long long)message.job_id);
+    bool *told = calloc(c->config->server_count, sizeof(*told));
+    if (told) {
+        told[c->config->self] = true;
+        for (uint32_t rank = 0; rank < message.ranks.count; rank++)
+            told[message.ranks.values[rank]] = true;
+        for (uint32_t i = 0; i < message.servers.count; i++)
+            told[message.servers.values[i]] = true;
+        for (uint32_t node = 0; node < c->config->server_count; node++) {
+            if (told[node])
+                coordinator_send(c, node, &message);
+        }
+        home_end_gathering(c, gathering);
+    } else {
+        home_refuse_all(c, gathering, ERR_MEMORY, "no memory to open the job");
+    }
+    free(told);
+    message_clear(&message);
+}
+
+int home_job_opened(struct coordinator *c, uint32_t node, const struct message *message,
+                    struct error *error)
+{
+    struct job *job = coordinator_job(c, message->job_id);
+    if (!job || job->state == JOB_FAILED) {
+        c->dropped_messages++;
+        return 0;
+    }
+    if (job->home != c->config->self || job->roles[node] == 0 || job->opened[node])
+        return error_set(error, ERR_PROTOCOL, "job_opened of job '%s' was not to come", job->name);
+    job->opened[node] = true;
+    for (uint32_t other = 0; other < job->roster; other++) {
+        if (job->roles[other] != 0 && !job->opened[other])
+            return 0;
+    }
+    struct message ready = coordinator_job_message(MESSAGE_JOB_READY, job);
+    coordinator_send_job(c, job, &ready, true);
+    return 0;
+}
+
+/* What its members wait for in vain. */
+static void home_timeout_text(const struct coordinator *c, const struct gathering *gathering,
+                              char *text, size_t bytes)
+{
+    char cause[600];
+    if (gathering_complete(gathering)) {
+        int64_t node = home_missing_node(c, gathering);
+        coordinator_unreachable_text(c, node < 0 ? c->config->self : (uint32_t)node, cause,
+                                     sizeof(cause));
+        snprintf(text, bytes, "job '%s' has all its ranks, but %s", gathering->name, cause);
+        return;
+    }
+    const char *more = "";
+    for (const struct job *job = c->jobs; job; job = job->hh.next) {
+        if (strcmp(job->name, gathering->name) == 0)
+            more = "; a job of that name is running with all its ranks";
+    }
+    gathering_missing_text(gathering, cause, sizeof(cause));
+    snprintf(text, bytes, "%s%s", cause, more);
+}
+
+void home_tick(struct coordinator *c, struct gathering *gathering)
+{
+    for (uint32_t i = gathering->count; i-- > 0;) {
+        struct gathering_member member = gathering->members[i];
+        if (c->now_ns < member.deadline_ns)
+            continue;
+        if (gathering->timeout_text[0] == '\0')
+            home_timeout_text(c, gathering, gathering->timeout_text,
+                              sizeof(gathering->timeout_text));
+        gathering_remove_at(gathering, i);
+        home_refuse(c, gathering->name, &member, ERR_TIMEOUT, gathering->timeout_text);
+    }
+    if (gathering->count == 0)
+        home_end_gathering(c, gathering);
+}
+
+void home_peer_down(struct coordinator *c, uint32_t node)
+{
+    struct gathering *gathering, *next;
+    HASH_ITER(hh, c->gatherings, gathering, next)
+    {
+        for (uint32_t i = gathering->count; i-- > 0;) {
+            if (gathering->members[i].node == node)
+                gathering_remove_at(gathering, i);
+        }
+        if (gathering->count == 0)
+            home_end_gathering(c, gathering);
+    }
+}
+
+void home_drain(struct coordinator *c)
+{
+    char text[ERROR_TEXT_BYTES];
+    coordinator_drain_text(c, text);
+    struct gathering *gathering, *next;
+    HASH_ITER(hh, c->gatherings, gathering, next)
+    {
+        home_refuse_all(c, gathering, ERR_REFUSED, text);
+    }
+}
+
+uint64_t home_deadline(const struct coordinator *c)
+{
+    uint64_t deadline_ns = UINT64_MAX;
+    for (const struct gathering *gathering = c->gatherings; gathering;
+         gathering = gathering->hh.next) {
+        for (uint32_t i = 0; i < gathering->count; i++) {
+            if (gathering->members[i].deadline_ns < deadline_ns)
+                deadline_ns = gathering->members[i].deadline_ns;
+        }
+    }
+    return deadline_ns;
+}

@@ -1,0 +1,346 @@
+/* Jobs that are open on this daemon: opening, readiness, failure, leaving, the end. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/auth/auth.h"
+#include "server/coordinator/coordinator_internal.h"
+
+static void job_end(struct coordinator *c, struct job *job)
+{
+    log_info(c->log, "job '%s' (%016" PRIx64 ") is closed", job->name, job->id);
+    if (job_needs_engine(job))
+        c->io.job_close(c->io.context, job->id);
+    late_forget_job(c, job->id);
+    for (struct group *group = job->groups; group; group = group->hh.next)
+        segments_forget(c, job, group);
+    HASH_DEL(c->jobs, job);
+    job_free(job);
+}
+
+void job_worker_removed(struct coordinator *c, struct job *job)
+{
+    if (job->state == JOB_FAILED && job->local_count == 0)
+        job_end(c, job);
+}
+
+static void job_fail_workers(struct coordinator *c, struct job *job)
+{
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        struct worker *worker = job->locals[rank];
+        if (!worker)
+            continue;
+        switch (worker->state) {
+        case WORKER_JOINING:
+        case WORKER_OPENING:
+            worker_refuse(c, worker, job->code, job->text);
+            break;
+        case WORKER_JOINED:
+            while (worker->requests) {
+                worker_send_error(c, worker, worker->requests->request, job->code, job->text);
+                worker_request_free(worker, worker->requests);
+            }
+            worker_send_failed(c, worker, -1, job->code, job->text);
+            break;
+        case WORKER_LEAVING: /* it does not care any more */
+            worker_end_left(c, worker);
+            break;
+        }
+    }
+}
+
+/* tell: the other daemons do not know yet. */
+static void job_fail_text(struct coordinator *c, struct job *job, bool tell, int code,
+                          const char *text)
+{
+    if (job->state == JOB_FAILED)
+        return;
+    job->state = JOB_FAILED;
+    job->code = code < 0 ? code : ERR_LOST;
+    snprintf(job->text, sizeof(job->text), "%s", text);
+    log_warning(c->log, "job '%s' (%016" PRIx64 ") has failed: %s", job->name, job->id, job->text);
+    if (job_needs_engine(job))
+        c->io.job_fail(c->io.context, job->id);
+    /* The home repeats it: whoever got the news before job_open gets it again behind it. */
+    if (tell || job->home == job->self) {
+        struct message message = coordinator_job_message(MESSAGE_JOB_FAILED, job);
+        coordinator_message_error(&message, job->code, job->text);
+        coordinator_send_job(c, job, &message, false);
+    }
+    job_fail_workers(c, job);
+    job_worker_removed(c, job);
+}
+
+void job_fail(struct coordinator *c, struct job *job, int code, const char *format, ...)
+{
+    char text[ERROR_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    job_fail_text(c, job, true, code, text);
+}
+
+/* Give the workers here their ranks. False, with the rank, when one is not here any more. */
+static bool job_bind_workers(struct coordinator *c, struct job *job, uint32_t *missing)
+{
+    bool all = true;
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        if (job->rank_nodes[rank] != job->self)
+            continue;
+        struct worker *worker = coordinator_worker(c, job->members[rank]);
+        if (!worker || worker->state != WORKER_JOINING || worker->world_size != job->world_size ||
+            worker->uid != job->uid || strcmp(worker->name, job->name) != 0) {
+            all = false;
+            *missing = rank;
+            continue;
+        }
+        worker->state = WORKER_OPENING;
+        worker->job = job;
+        worker->rank = rank;
+        job->locals[rank] = worker;
+        job->local_count++;
+    }
+    return all;
+}
+
+int job_on_open(struct coordinator *c, uint32_t node, const struct message *message,
+                struct error *error)
+{
+    const char *self = coordinator_node_name(c, c->config->self);
+    if (auth_home_of_job(message->job, c->config->server_count) != node)
+        return error_set(error, ERR_PROTOCOL, "job_open of job '%s', whose home is elsewhere",
+                         message->job);
+    if (coordinator_job(c, message->job_id))
+        return error_set(error, ERR_PROTOCOL, "job_open of a job that is open");
+    struct job *job;
+    int result = job_create(&job, message, node, c->config->self, c->config->server_count, error);
+    if (result < 0)
+        return result;
+    bool full = HASH_COUNT(c->jobs) >= c->config->jobs;
+    HASH_ADD(hh, c->jobs, id, sizeof(job->id), job);
+    job->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
+    uint32_t missing = 0;
+    bool bound = job_bind_workers(c, job, &missing);
+    if (job->roles[job->self] == 0) {
+        job_fail(c, job, ERR_PROTOCOL, "node %s has no part in job '%s'", self, job->name);
+    } else if (c->draining) {
+        job_fail(c, job, ERR_REFUSED, "node %s is shutting down", self);
+    } else if (full) {
+        job_fail(c, job, ERR_MEMORY, "node %s has %u jobs, its limit (limits.jobs)", self,
+                 c->config->jobs);
+    } else if (!bound) {
+        job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: it went while the job was opened",
+                 missing, self);
+    } else if (job_needs_engine(job)) {
+        c->io.job_open(c->io.context, job);
+    } else {
+        job->engine_opened = true;
+        job_try_acknowledge(c, job);
+    }
+    return 0;
+}
+
+/* A daemon of the job that is not up; -1 when all are. */
+static int64_t job_missing_node(const struct coordinator *c, const struct job *job)
+{
+    for (uint32_t node = 0; node < job->roster; node++) {
+        if (job->roles[node] != 0 && !coordinator_is_up(c, node))
+            return node;
+    }
+    return -1;
+}
+
+void job_try_acknowledge(struct coordinator *c, struct job *job)
+{
+    if (job->state != JOB_OPENING || job->acknowledged || !job->engine_opened ||
+        job_missing_node(c, job) >= 0)
+        return;
+    job->acknowledged = true;
+    struct message message = coordinator_job_message(MESSAGE_JOB_OPENED, job);
+    coordinator_send(c, job->home, &message);
+}
+
+void coordinator_job_opened(struct coordinator *c, uint64_t now_ns, uint64_t id, int code,
+                            const char *text)
+{
+    c->now_ns = now_ns;
+    struct job *job = coordinator_job(c, id);
+    if (job && job->state == JOB_OPENING && !job->engine_opened) {
+        if (code < 0) {
+            job_fail(c, job, code, "node %s cannot open job '%s': %s",
+                     coordinator_node_name(c, c->config->self), job->name, text);
+        } else {
+            job->engine_opened = true;
+            job_try_acknowledge(c, job);
+        }
+    }
+    coordinator_settle(c);
+}
+
+int job_on_ready(struct coordinator *c, uint32_t node, const struct message *message,
+                 struct error *error)
+{
+    struct job *job = coordinator_job(c, message->job_id);
+    if (!job || job->state == JOB_FAILED) {
+        c->dropped_messages++;
+        return 0;
+    }
+    if (job->home != node || !job->acknowledged || job->state != JOB_OPENING)
+        return error_set(error, ERR_PROTOCOL, "job_ready of job '%s' was not to come", job->name);
+    job->state = JOB_READY;
+    log_info(c->log, "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
+             job->world_size, job->local_count);
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        if (job->locals[rank])
+            c->io.worker_attach(c->io.context, job->id, rank, job->locals[rank]->id);
+    }
+    workers_send_joined(c, job);
+    group_job_ready(c, job);
+    return 0;
+}
+
+int job_on_failed(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error)
+{
+    struct job *job = coordinator_job(c, message->job_id);
+    if (!job) {
+        c->dropped_messages++;
+        return 0;
+    }
+    if (job->roles[node] == 0)
+        return error_set(error, ERR_PROTOCOL, "job_failed of job '%s', in which it has no part",
+                         job->name);
+    job_fail_text(c, job, false, message->code, message->text);
+    return 0;
+}
+
+int job_on_close(struct coordinator *c, uint32_t node, const struct message *message,
+                 struct error *error)
+{
+    struct job *job = coordinator_job(c, message->job_id);
+    if (!job || job->state == JOB_FAILED) {
+        c->dropped_messages++;
+        return 0;
+    }
+    if (job->home != node || job->local_count > 0)
+        return error_set(error, ERR_PROTOCOL, "job_close of job '%s' was not to come", job->name);
+    job_end(c, job);
+    return 0;
+}
+
+int job_on_rank_left(struct coordinator *c, uint32_t node, const struct message *message,
+                     struct error *error)
+{
+    struct job *job = coordinator_job(c, message->job_id);
+    if (!job || job->state == JOB_FAILED) {
+        c->dropped_messages++;
+        return 0;
+    }
+    uint32_t rank = (uint32_t)message->rank;
+    if (rank >= job->world_size || job->rank_nodes[rank] != node || job->left[rank])
+        return error_set(error, ERR_PROTOCOL, "rank_left of rank %u of job '%s' was not to come",
+                         rank, job->name);
+    job->left[rank] = true;
+    job->left_count++;
+    if (job_needs_engine(job)) {
+        for (uint32_t i = 0; i < message->position_count; i++) {
+            if (job_group(job, message->positions[i].group))
+                c->io.rank_left(c->io.context, job->id, message->positions[i].group, rank,
+                                message->positions[i].sequences);
+        }
+    }
+    if (job->home != job->self)
+        return 0;
+    group_rank_gone(c, job, rank);
+    if (job->left_count == job->world_size) {
+        struct message close = coordinator_job_message(MESSAGE_JOB_CLOSE, job);
+        coordinator_send_job(c, job, &close, true);
+    }
+    return 0;
+}
+
+void coordinator_worker_detached(struct coordinator *c, uint64_t now_ns, uint64_t id, uint32_t rank,
+                                 const struct message_position *positions, uint32_t position_count)
+{
+    c->now_ns = now_ns;
+    struct job *job = coordinator_job(c, id);
+    struct worker *worker = job && rank < job->world_size ? job->locals[rank] : NULL;
+    if (!worker || worker->state != WORKER_LEAVING)
+        return;
+    struct message message = coordinator_job_message(MESSAGE_RANK_LEFT, job);
+    message.rank = (int32_t)rank;
+    message.positions = (struct message_position *)(uintptr_t)positions; /* lent, not cleared */
+    message.position_count = position_count;
+    coordinator_send_job(c, job, &message, true);
+    worker_end_left(c, worker);
+    coordinator_settle(c);
+}
+
+void coordinator_worker_failed(struct coordinator *c, uint64_t now_ns, uint64_t id, uint32_t rank,
+                               int code, const char *text)
+{
+    c->now_ns = now_ns;
+    struct job *job = coordinator_job(c, id);
+    struct worker *worker = job && rank < job->world_size ? job->locals[rank] : NULL;
+    if (!worker)
+        return;
+    char reason[ERROR_TEXT_BYTES];
+    bool nonsense = code == 0 || code == ERR_PROTOCOL || code == ERR_INVALID;
+    snprintf(reason, sizeof(reason), "%s process %u%s: %s",
+             nonsense ? "the arena of" : "the daemon cannot serve", worker->pid,
+             nonsense ? " holds nonsense" : "", text);
+    worker_send_failed(c, worker, -1, nonsense ? ERR_PROTOCOL : code, reason);
+    worker_end(c, worker);
+    if (job->state == JOB_FAILED)
+        job_worker_removed(c, job);
+    else
+        job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: %s", rank,
+                 coordinator_node_name(c, c->config->self), reason);
+    coordinator_settle(c);
+}
+
+void job_peer_down(struct coordinator *c, struct job *job, uint32_t node, const char *reason)
+{
+    bool needed = (job->roles[node] & (JOB_NODE_SERVER | JOB_NODE_HOME)) != 0;
+    if (job->state == JOB_FAILED || (!needed && !job_node_has_ranks(job, node)))
+        return;
+    char ranks[JOB_RANKS_TEXT_BYTES];
+    job_node_ranks_text(job, node, ranks);
+    job_fail(c, job, ERR_LOST, "node %s%s%s%s is gone: %s", coordinator_node_name(c, node),
+             ranks[0] ? " (" : "", ranks, ranks[0] ? ")" : "", reason);
+}
+
+static void job_opening_tick(struct coordinator *c, struct job *job)
+{
+    if (c->now_ns < job->deadline_ns + (job->acknowledged ? COORDINATOR_GRACE_NS : 0))
+        return;
+    const char *self = coordinator_node_name(c, job->self);
+    char cause[600] = "its engine has not answered";
+    int64_t node = job_missing_node(c, job);
+    if (node >= 0)
+        coordinator_unreachable_text(c, (uint32_t)node, cause, sizeof(cause));
+    if (job->acknowledged) {
+        uint32_t silent = job->home;
+        for (uint32_t other = 0; job->home == job->self && other < job->roster; other++) {
+            if (job->roles[other] != 0 && !job->opened[other])
+                silent = other;
+        }
+        snprintf(cause, sizeof(cause), "node %s has not answered",
+                 coordinator_node_name(c, silent));
+    }
+    job_fail(c, job, ERR_TIMEOUT, "node %s could not open job '%s' in time: %s", self, job->name,
+             cause);
+}
+
+void job_tick(struct coordinator *c, struct job *job)
+{
+    if (job->state == JOB_READY) {
+        group_tick(c, job);
+        late_tick(c, job);
+    } else if (job->state == JOB_OPENING) {
+        job_opening_tick(c, job);
+    }
+}

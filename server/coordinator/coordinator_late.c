@@ -1,0 +1,277 @@
+/* Ranks that have not reached a collective which others wait in: found, logged once, and kept for
+ * the status until they have reached it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/coordinator/coordinator_internal.h"
+
+static struct job_late *late_find(const struct job *job, uint32_t group)
+{
+    struct job_late *late;
+    DL_FOREACH(job->lates, late)
+    {
+        if (late->group == group)
+            return late;
+    }
+    return NULL;
+}
+
+static void late_drop(struct job *job, struct job_late *late)
+{
+    DL_DELETE(job->lates, late);
+    free(late->ranks);
+    free(late);
+}
+
+/* The entry of this collective; an older one of the group makes room. NULL: out of memory. */
+static struct job_late *late_entry(struct coordinator *c, struct job *job, uint32_t group,
+                                   uint64_t sequence)
+{
+    struct job_late *late = late_find(job, group);
+    if (late && late->sequence != sequence) {
+        late_drop(job, late);
+        late = NULL;
+    }
+    if (late)
+        return late;
+    late = calloc(1, sizeof(*late));
+    uint32_t *ranks = calloc(job->world_size, sizeof(*ranks));
+    if (!late || !ranks) {
+        free(late);
+        free(ranks);
+        return NULL;
+    }
+    uint64_t late_ns = c->config->late_ms * COORDINATOR_MS;
+    late->group = group;
+    late->sequence = sequence;
+    late->since_ns = c->now_ns > late_ns ? c->now_ns - late_ns : 0;
+    late->again_ns = c->now_ns + late_ns;
+    late->ranks = ranks;
+    DL_APPEND(job->lates, late);
+    return late;
+}
+
+static bool late_has(const uint32_t *ranks, uint32_t count, uint32_t rank)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ranks[i] == rank)
+            return true;
+    }
+    return false;
+}
+
+/* These are the late ranks of a node now. New ones are logged. */
+static void late_set_node(struct coordinator *c, struct job *job, struct job_late *late,
+                          uint32_t node, const uint32_t *ranks, uint32_t count)
+{
+    uint32_t *fresh = calloc(job->world_size, sizeof(*fresh));
+    uint32_t fresh_count = 0, kept = 0;
+    if (!fresh)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t rank = ranks[i];
+        if (rank < job->world_size && job->rank_nodes[rank] == node &&
+            !late_has(late->ranks, late->rank_count, rank) && !late_has(fresh, fresh_count, rank))
+            fresh[fresh_count++] = rank;
+    }
+    for (uint32_t i = 0; i < late->rank_count; i++) {
+        uint32_t rank = late->ranks[i];
+        if (job->rank_nodes[rank] != node || late_has(ranks, count, rank))
+            late->ranks[kept++] = rank;
+    }
+    memcpy(late->ranks + kept, fresh, fresh_count * sizeof(*fresh));
+    late->rank_count = kept + fresh_count;
+    if (fresh_count > 0) {
+        char text[JOB_RANKS_TEXT_BYTES];
+        job_ranks_text(fresh, fresh_count, text);
+        log_warning(c->log,
+                    "%s on node %s %s not reached collective %" PRIu64 " of group %u of job '%s' "
+                    "for %.0f s",
+                    text, coordinator_node_name(c, node), fresh_count == 1 ? "has" : "have",
+                    late->sequence, late->group, job->name,
+                    (double)(c->now_ns - late->since_ns) / 1e9);
+    }
+    free(fresh);
+}
+
+static void late_query_node(struct coordinator *c, struct job *job, struct job_late *late,
+                            uint32_t node)
+{
+    late->waiting++;
+    if (node == job->self) {
+        if (job_needs_engine(job))
+            c->io.late_query(c->io.context, job->id, late->group, late->sequence);
+        return;
+    }
+    struct message query = coordinator_job_message(MESSAGE_LATE_QUERY, job);
+    query.group = (int32_t)late->group;
+    query.sequence = late->sequence;
+    coordinator_send(c, node, &query);
+}
+
+static void late_answered(struct job *job, struct job_late *late)
+{
+    if (late->waiting > 0)
+        late->waiting--;
+    if (late->waiting == 0 && late->rank_count == 0)
+        late_drop(job, late);
+}
+
+/* Answer the daemons that have asked. */
+static bool late_reply(struct coordinator *c, const struct job *job, uint32_t group,
+                       uint64_t sequence, const uint32_t *ranks, uint32_t count)
+{
+    bool any = false;
+    struct late_ask *ask, *next;
+    DL_FOREACH_SAFE(c->late_asks, ask, next)
+    {
+        if (ask->job != job->id || ask->group != group || ask->sequence != sequence)
+            continue;
+        struct message reply = coordinator_job_message(MESSAGE_LATE_REPLY, job);
+        reply.group = (int32_t)group;
+        reply.sequence = sequence;
+        if (message_list_set(&reply.ranks, ranks, count) == 0)
+            coordinator_send(c, ask->node, &reply);
+        message_clear(&reply);
+        DL_DELETE(c->late_asks, ask);
+        c->late_ask_count--;
+        free(ask);
+        any = true;
+    }
+    return any;
+}
+
+void coordinator_late(struct coordinator *c, uint64_t now_ns, uint64_t id, uint32_t group,
+                      uint64_t sequence, const uint32_t *ranks, uint32_t rank_count,
+                      const uint32_t *nodes, uint32_t node_count)
+{
+    c->now_ns = now_ns;
+    struct job *job = coordinator_job(c, id);
+    if (!job || job->state != JOB_READY || !job_group(job, group))
+        return;
+    late_reply(c, job, group, sequence, ranks, rank_count);
+    struct job_late *late = late_find(job, group);
+    bool known = late && late->sequence == sequence;
+    if (known || rank_count > 0 || node_count > 0) {
+        late = late_entry(c, job, group, sequence);
+        if (late) {
+            late_set_node(c, job, late, job->self, ranks, rank_count);
+            for (uint32_t i = 0; i < node_count; i++) {
+                if (nodes[i] < job->roster && nodes[i] != job->self && job->roles[nodes[i]] != 0)
+                    late_query_node(c, job, late, nodes[i]);
+            }
+            if (node_count == 0)
+                late_answered(job, late);
+        }
+    }
+    coordinator_settle(c);
+}
+
+int late_on_query(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error)
+{
+    (void)error;
+    struct job *job = coordinator_job(c, message->job_id);
+    if (!job || job->state != JOB_READY || c->late_ask_count >= COORDINATOR_LATE_ASKS_MAX) {
+        c->dropped_messages++;
+        return 0;
+    }
+    struct late_ask *ask = calloc(1, sizeof(*ask));
+    if (!ask)
+        return 0;
+    ask->job = message->job_id;
+    ask->group = (uint32_t)message->group;
+    ask->sequence = message->sequence;
+    ask->node = node;
+    DL_APPEND(c->late_asks, ask);
+    c->late_ask_count++;
+    if (job_needs_engine(job) && job_group(job, ask->group))
+        c->io.late_query(c->io.context, job->id, ask->group, ask->sequence);
+    else
+        late_reply(c, job, ask->group, ask->sequence, NULL, 0);
+    return 0;
+}
+
+int late_on_reply(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error)
+{
+    (void)error;
+    struct job *job = coordinator_job(c, message->job_id);
+    struct job_late *late = job ? late_find(job, (uint32_t)message->group) : NULL;
+    if (!late || late->sequence != message->sequence || job->state != JOB_READY) {
+        c->dropped_messages++;
+        return 0;
+    }
+    late_set_node(c, job, late, node, message->ranks.values, message->ranks.count);
+    late_answered(job, late);
+    return 0;
+}
+
+void late_forget_job(struct coordinator *c, uint64_t id)
+{
+    struct late_ask *ask, *next;
+    DL_FOREACH_SAFE(c->late_asks, ask, next)
+    {
+        if (ask->job != id)
+            continue;
+        DL_DELETE(c->late_asks, ask);
+        c->late_ask_count--;
+        free(ask);
+    }
+}
+
+void late_forget_node(struct coordinator *c, uint32_t node)
+{
+    struct late_ask *ask, *next;
+    DL_FOREACH_SAFE(c->late_asks, ask, next)
+    {
+        if (ask->node != node)
+            continue;
+        DL_DELETE(c->late_asks, ask);
+        c->late_ask_count--;
+        free(ask);
+    }
+}
+
+/* Ask again, so that what is over goes from the status. */
+static void late_ask_again(struct coordinator *c, struct job *job, struct job_late *late)
+{
+    late->again_ns = c->now_ns + c->config->late_ms * COORDINATOR_MS;
+    late->waiting = 0;
+    for (uint32_t i = 0; i < late->rank_count; i++) {
+        uint32_t node = job->rank_nodes[late->ranks[i]];
+        bool asked = false;
+        for (uint32_t j = 0; j < i; j++)
+            asked = asked || job->rank_nodes[late->ranks[j]] == node;
+        if (!asked)
+            late_query_node(c, job, late, node);
+    }
+}
+
+void late_tick(struct coordinator *c, struct job *job)
+{
+    struct job_late *late, *next;
+    DL_FOREACH_SAFE(job->lates, late, next)
+    {
+        if (c->now_ns < late->again_ns)
+            continue;
+        if (late->rank_count == 0)
+            late_drop(job, late);
+        else
+            late_ask_again(c, job, late);
+    }
+}
+
+uint64_t late_deadline(const struct job *job)
+{
+    uint64_t deadline_ns = UINT64_MAX;
+    const struct job_late *late;
+    DL_FOREACH(job->lates, late)
+    {
+        if (late->again_ns < deadline_ns)
+            deadline_ns = late->again_ns;
+    }
+    return deadline_ns;
+}

@@ -1,0 +1,351 @@
+/* What the exchange asks for, done on the transport, the reducer and the arenas. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "server/engine/engine_private.h"
+
+#define EVENTS_AT_ONCE 64
+
+/* --- sends ------------------------------------------------------------------------------------ */
+
+static int engine_try_send(struct engine *engine, struct exchange_send *send)
+{
+    struct iovec parts[2] = {
+        {.iov_base = send->header, .iov_len = WIRE_HEADER_BYTES},
+        {.iov_base = (void *)(uintptr_t)send->payload, .iov_len = send->payload_bytes},
+    };
+    void *registrations[2] = {NULL, NULL};
+    if (send->buffer)
+        registrations[1] = send->buffer->registration;
+    else if (send->worker)
+        registrations[1] = send->worker->registration;
+    send->connection = engine->peers[send->node].connection;
+    int result = transport_send(engine->transport, send->node, parts, registrations,
+                                send->payload_bytes > 0 ? 2 : 1, send);
+    if (result == 0) {
+        engine->sends_posted++;
+        engine->peers[send->node].messages_out++;
+        engine->peers[send->node].bytes_out += WIRE_HEADER_BYTES + send->payload_bytes;
+    }
+    return result;
+}
+
+/* What goes to a peer that is not there ends with its jobs, which the control thread sees to. */
+static void engine_lose(struct engine *engine, struct exchange_send *send)
+{
+    send->next = engine->lost;
+    engine->lost = send;
+}
+
+static void engine_refuse(struct engine *engine, struct exchange_send *send, int code)
+{
+    if (code != ERR_LOST)
+        exchange_send_failed(engine->exchange, send, code);
+    engine_lose(engine, send);
+}
+
+static void io_send(void *context, struct exchange_send *send)
+{
+    struct engine *engine = context;
+    struct engine_peer *peer = &engine->peers[send->node];
+    send->next = NULL;
+    int result = peer->backlog ? ERR_AGAIN : engine_try_send(engine, send);
+    if (result == ERR_AGAIN) {
+        *peer->backlog_end = send;
+        peer->backlog_end = &send->next;
+    } else if (result != 0) {
+        engine_refuse(engine, send, result);
+    }
+}
+
+static void engine_flush_backlog(struct engine *engine, uint32_t node)
+{
+    struct engine_peer *peer = &engine->peers[node];
+    while (peer->backlog) {
+        struct exchange_send *send = peer->backlog;
+        struct exchange_send *next = send->next;
+        int result = engine_try_send(engine, send);
+        if (result == ERR_AGAIN)
+            return;
+        peer->backlog = next;
+        if (!next)
+            peer->backlog_end = &peer->backlog;
+        if (result != 0)
+            engine_refuse(engine, send, result);
+    }
+}
+
+bool engine_return_lost(struct engine *engine)
+{
+    bool any = engine->lost != NULL;
+    while (engine->lost) {
+        struct exchange_send *send = engine->lost;
+        engine->lost = send->next;
+        exchange_sent(engine->exchange, send);
+    }
+    return any;
+}
+
+/* --- the rest of the table -------------------------------------------------------------------- */
+
+static void io_reduce(void *context, struct reduce_task *task)
+{
+    struct engine *engine = context;
+    reducer_submit(engine->reducer, task);
+}
+
+static void io_event(void *context, struct engine_event *event)
+{
+    struct engine *engine = context;
+    engine_queue_put_event(&engine->events, event);
+}
+
+static void io_complete(void *context, struct exchange_worker *worker,
+                        const struct arena_completion *completion)
+{
+    struct engine *engine = context;
+    struct engine_worker *it = (struct engine_worker *)worker;
+    if (it->stopped)
+        return;
+    if (!arena_push_completion(&worker->arena, completion)) {
+        it->stopped = true;
+        struct engine_event *event = engine_event_create(ENGINE_WORKER_FAILED);
+        snprintf(event->text, sizeof(event->text), "it lets its completion ring overflow");
+        engine_report_worker(engine, it, event);
+        return;
+    }
+    if (!it->to_ring) {
+        it->to_ring = true;
+        it->next_ring = engine->to_ring;
+        engine->to_ring = it;
+    }
+}
+
+void engine_report_worker(struct engine *engine, struct engine_worker *worker,
+                          struct engine_event *event)
+{
+    event->job = worker->job;
+    event->rank = worker->exchange.rank;
+    engine_queue_put_event(&engine->events, event);
+}
+
+void engine_ring_workers(struct engine *engine)
+{
+    while (engine->to_ring) {
+        struct engine_worker *worker = engine->to_ring;
+        engine->to_ring = worker->next_ring;
+        worker->to_ring = false;
+        if (!arena_worker_needs_doorbell(&worker->exchange.arena))
+            continue;
+        /* A socket, not an eventfd: whatever the worker does to it, this cannot block. */
+        ssize_t sent = send(worker->completion_doorbell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)sent; /* a full socket means that it is ringing already */
+    }
+}
+
+static int io_post_receive(void *context, uint32_t node, struct buffer *buffer)
+{
+    struct engine *engine = context;
+    buffer->connection = engine->peers[node].connection;
+    int result = transport_post_receive(engine->transport, node, buffer->data, buffer->capacity,
+                                        buffer->registration, buffer);
+    if (result == 0)
+        engine->receives_posted++;
+    return result;
+}
+
+static void io_release_worker(void *context, struct exchange_worker *worker)
+{
+    struct engine *engine = context;
+    struct engine_worker *it = (struct engine_worker *)worker;
+    struct engine_worker **link = &engine->workers;
+    while (*link != it)
+        link = &(*link)->next;
+    *link = it->next;
+    for (link = &engine->to_ring; *link; link = &(*link)->next_ring) {
+        if (*link == it) {
+            *link = it->next_ring;
+            break;
+        }
+    }
+    if (worker->registration)
+        transport_unregister(engine->transport, worker->registration);
+    arena_unmap(&worker->arena);
+    /* The worker has the doorbell open too, so that closing it here does not end the watch. */
+    epoll_ctl(engine->poll_descriptor, EPOLL_CTL_DEL, it->submission_doorbell, NULL);
+    close(it->submission_doorbell);
+    close(it->completion_doorbell);
+    free(it);
+}
+
+static void io_release_segment(void *context, struct exchange_segment *segment)
+{
+    (void)context;
+    munmap(segment->base, segment->bytes);
+    free(segment);
+}
+
+static uint64_t io_now_ns(void *context)
+{
+    (void)context;
+    return clock_now_ns();
+}
+
+struct exchange_io engine_exchange_io(struct engine *engine)
+{
+    return (struct exchange_io){
+        .context = engine,
+        .send = io_send,
+        .reduce = io_reduce,
+        .complete = io_complete,
+        .post_receive = io_post_receive,
+        .event = io_event,
+        .release_worker = io_release_worker,
+        .release_segment = io_release_segment,
+        .now_ns = io_now_ns,
+    };
+}
+
+static int io_register_slab(void *context, void *address, size_t bytes, void **registration,
+                            struct error *error)
+{
+    struct engine *engine = context;
+    return transport_register(engine->transport, address, bytes, registration, error);
+}
+
+static void io_unregister_slab(void *context, void *registration)
+{
+    struct engine *engine = context;
+    transport_unregister(engine->transport, registration);
+}
+
+struct buffer_pool_io engine_pool_io(struct engine *engine)
+{
+    return (struct buffer_pool_io){.context = engine,
+                                   .register_slab = io_register_slab,
+                                   .unregister_slab = io_unregister_slab};
+}
+
+/* --- what the transport says ------------------------------------------------------------------ */
+
+static void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node,
+                              const char *text)
+{
+    struct engine_event *event = engine_event_create(type);
+    event->node = node;
+    snprintf(event->text, sizeof(event->text), "%s", text);
+    engine_queue_put_event(&engine->events, event);
+}
+
+void engine_drop_peer(struct engine *engine, uint32_t node)
+{
+    struct engine_peer *peer = &engine->peers[node];
+    peer->up = false;
+    peer->connected = false;
+    peer->connection++;
+    exchange_peer_down(engine->exchange, node);
+    while (peer->backlog) {
+        struct exchange_send *send = peer->backlog;
+        peer->backlog = send->next;
+        engine_lose(engine, send);
+    }
+    peer->backlog_end = &peer->backlog;
+}
+
+/* Whether it came over a connection that has been dropped since, be it by a message before it or by
+ * a command: its token is none that the next connection knows. */
+static bool receive_is_stale(const struct engine *engine, const struct buffer *buffer)
+{
+    return transport_info(engine->transport)->per_peer_receives &&
+           buffer->connection != engine->peers[buffer->peer].connection;
+}
+
+static void engine_on_received(struct engine *engine, const struct transport_event *event,
+                               uint64_t now_ns)
+{
+    struct error error;
+    struct buffer *buffer = event->context;
+    uint32_t from = event->peer;
+    if (receive_is_stale(engine, buffer)) {
+        engine->receives_posted--;
+        exchange_receive_returned(engine->exchange, buffer->peer, buffer);
+        return;
+    }
+    int result = exchange_receive(engine->exchange, event->peer, buffer, event->bytes, now_ns,
+                                  &from, &error);
+    engine->receives_posted--;
+    if (from < engine->node_count) {
+        engine->peers[from].messages_in++;
+        engine->peers[from].bytes_in += event->bytes;
+    }
+    if (result == 0)
+        return;
+    if (from >= engine->node_count || !engine->peers[from].connected) {
+        log_warning(engine->log, "fabric: message of nobody who is connected dropped: %s",
+                    error.text);
+        return;
+    }
+    transport_disconnect(engine->transport, from);
+    engine_drop_peer(engine, from);
+    engine_peer_event(engine, ENGINE_PEER_DOWN, from, error.text);
+}
+
+/* On connected endpoints the peer goes down with its first send that fails; elsewhere it stays, and
+ * nobody else would come to know that it has not got this one. */
+static void engine_on_sent(struct engine *engine, const struct transport_event *event)
+{
+    struct exchange_send *send = event->context;
+    bool stays = !transport_info(engine->transport)->per_peer_receives &&
+                 send->connection == engine->peers[send->node].connection;
+    engine->sends_posted--;
+    if (event->status != 0 && stays)
+        exchange_send_failed(engine->exchange, send, event->status);
+    exchange_sent(engine->exchange, send);
+}
+
+static void engine_on_event(struct engine *engine, const struct transport_event *event,
+                            uint64_t now_ns)
+{
+    switch (event->type) {
+    case TRANSPORT_PEER_UP:
+        engine->peers[event->peer].up = true;
+        engine_peer_event(engine, ENGINE_PEER_UP, event->peer, "");
+        break;
+    case TRANSPORT_PEER_DOWN:
+        engine_drop_peer(engine, event->peer);
+        engine_peer_event(engine, ENGINE_PEER_DOWN, event->peer, event->text);
+        break;
+    case TRANSPORT_RECEIVED:
+        engine_on_received(engine, event, now_ns);
+        break;
+    case TRANSPORT_SENT:
+        engine_on_sent(engine, event);
+        break;
+    case TRANSPORT_RETURNED: {
+        struct buffer *buffer = event->context;
+        engine->receives_posted--;
+        exchange_receive_returned(engine->exchange, buffer->peer, buffer);
+        break;
+    }
+    }
+}
+
+bool engine_poll_transport(struct engine *engine, uint64_t now_ns)
+{
+    struct transport_event events[EVENTS_AT_ONCE];
+    int count = transport_poll(engine->transport, events, EVENTS_AT_ONCE);
+    for (int i = 0; i < count; i++)
+        engine_on_event(engine, &events[i], now_ns);
+    if (count > 0) {
+        for (uint32_t i = 0; i < engine->node_count; i++)
+            engine_flush_backlog(engine, i);
+    }
+    return count > 0;
+}

@@ -1,0 +1,180 @@
+/* The engine's thread: take what has come, let the exchange decide, sleep when there is nothing. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "common/base/clock.h"
+#include "server/engine/engine_private.h"
+
+#define SUBMISSIONS_AT_ONCE 128
+#define TICK_NS (100 * NS_PER_MS)
+/* How often a fabric without wait objects is looked at: while collectives run, and otherwise. */
+#define POLL_BUSY_NS (50 * 1000ull)
+#define POLL_IDLE_NS (2 * NS_PER_MS)
+#define WAKE_EVENTS 32
+
+static bool engine_read_workers(struct engine *engine, uint64_t now_ns)
+{
+    bool any = false;
+    for (struct engine_worker *it = engine->workers; it; it = it->next)
+        any |= engine_read_worker(engine, it, SUBMISSIONS_AT_ONCE, now_ns);
+    return any;
+}
+
+bool engine_take_reduced(struct engine *engine)
+{
+    bool any = false;
+    struct reduce_task *task;
+    while ((task = reducer_take(engine->reducer)) != NULL) {
+        any = true;
+        exchange_reduced(engine->exchange, task);
+    }
+    return any;
+}
+
+static void status_take_peers(const struct engine *engine, struct engine_status *status)
+{
+    for (uint32_t i = 0; i < engine->node_count; i++) {
+        const struct engine_peer *peer = &engine->peers[i];
+        status->peers[i] = (struct engine_peer_status){.node = i,
+                                                       .up = peer->up,
+                                                       .bytes_in = peer->bytes_in,
+                                                       .bytes_out = peer->bytes_out,
+                                                       .messages_in = peer->messages_in,
+                                                       .messages_out = peer->messages_out};
+        status->bytes_in += peer->bytes_in;
+        status->bytes_out += peer->bytes_out;
+    }
+}
+
+/* The picture is made beside the one that is shown; without memory for it that one stays. */
+void engine_update_status(struct engine *engine, uint64_t now_ns)
+{
+    struct exchange_totals totals;
+    exchange_totals(engine->exchange, &totals);
+    struct engine_status made = {
+        .now_ns = now_ns,
+        .bytes_reduced = totals.bytes_reduced,
+        .collectives = totals.collectives,
+        .dropped_messages = totals.dropped_messages,
+        .buffer_bytes_used = buffer_pool_used_bytes(engine->pool),
+        .buffer_bytes_allocated = buffer_pool_allocated_bytes(engine->pool),
+        .buffer_bytes_reserved = buffer_pool_reserved_bytes(engine->pool),
+        .buffer_bytes_limit = buffer_pool_limit_bytes(engine->pool),
+        .slots = totals.slots,
+        .workers = totals.workers,
+        .jobs = calloc(totals.jobs ? totals.jobs : 1, sizeof(*made.jobs)),
+        .job_count = totals.jobs,
+        .peers = calloc(engine->node_count, sizeof(*made.peers)),
+        .peer_count = engine->node_count,
+    };
+    if (made.jobs && made.peers) {
+        exchange_job_totals(engine->exchange, made.jobs, totals.jobs);
+        status_take_peers(engine, &made);
+        pthread_mutex_lock(&engine->status_lock);
+        struct engine_status before = engine->status;
+        engine->status = made;
+        pthread_mutex_unlock(&engine->status_lock);
+        made = before;
+    }
+    engine_status_clear(&made);
+}
+
+static void engine_tick(struct engine *engine, uint64_t now_ns)
+{
+    if (now_ns < engine->next_tick_ns)
+        return;
+    engine->next_tick_ns = now_ns + TICK_NS;
+    exchange_tick(engine->exchange, now_ns);
+    engine_update_status(engine, now_ns);
+}
+
+static void engine_check_drained(struct engine *engine)
+{
+    if (!engine->draining || !exchange_idle(engine->exchange))
+        return;
+    engine->draining = false;
+    engine_queue_put_event(&engine->events, engine_event_create(ENGINE_IDLE));
+}
+
+/* One round; whether anything had come. */
+static bool engine_round(struct engine *engine)
+{
+    uint64_t now_ns = clock_now_ns();
+    bool any = engine_take_commands(engine);
+    any |= engine_read_workers(engine, now_ns);
+    any |= engine_poll_transport(engine, now_ns);
+    any |= engine_take_reduced(engine);
+    any |= engine_return_lost(engine);
+    engine_tick(engine, now_ns);
+    exchange_run(engine->exchange);
+    engine_ring_workers(engine);
+    engine_check_drained(engine);
+    return reducer_work(engine->reducer) || any; /* last: nothing that goes out waits for it */
+}
+
+/* Announce sleep everywhere; false when something came meanwhile, and then all is withdrawn. */
+static bool engine_prepare_sleep(struct engine *engine)
+{
+    struct engine_worker *it = engine->workers;
+    bool ready = engine->lost || reducer_prepare_sleep(engine->reducer);
+    if (ready)
+        return false;
+    for (; it && !ready; it = it->next)
+        ready = !it->stopped && arena_daemon_prepare_sleep(&it->exchange.arena);
+    if (!ready)
+        ready = !transport_can_sleep(engine->transport);
+    if (!ready)
+        return true;
+    reducer_cancel_sleep(engine->reducer);
+    for (struct engine_worker *back = engine->workers; back != it; back = back->next)
+        arena_daemon_cancel_sleep(&back->exchange.arena);
+    return false;
+}
+
+static uint64_t engine_sleep_ns(const struct engine *engine)
+{
+    uint64_t now_ns = clock_now_ns();
+    uint64_t ns = engine->next_tick_ns > now_ns ? engine->next_tick_ns - now_ns : 0;
+    if (transport_descriptor(engine->transport) >= 0)
+        return ns;
+    uint64_t poll_ns = exchange_idle(engine->exchange) ? POLL_IDLE_NS : POLL_BUSY_NS;
+    return poll_ns < ns ? poll_ns : ns;
+}
+
+/* Linux has epoll_pwait2 from 5.11 on, and a container's filter of system calls may forbid it. */
+static void engine_wait(struct engine *engine, uint64_t ns)
+{
+    struct epoll_event events[WAKE_EVENTS];
+    struct timespec timeout = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
+    if (!engine->waits_in_ms) {
+        int count = epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL);
+        if (count >= 0 || errno == EINTR)
+            return;
+        engine->waits_in_ms = true;
+    }
+    epoll_wait(engine->poll_descriptor, events, WAKE_EVENTS, (int)(ns / NS_PER_MS) + 1);
+}
+
+static void engine_sleep(struct engine *engine)
+{
+    if (!engine_prepare_sleep(engine))
+        return;
+    engine_wait(engine, engine_sleep_ns(engine));
+    reducer_rested(engine->reducer);
+    reducer_cancel_sleep(engine->reducer);
+    for (struct engine_worker *it = engine->workers; it; it = it->next)
+        arena_daemon_cancel_sleep(&it->exchange.arena);
+}
+
+void *engine_main(void *argument)
+{
+    struct engine *engine = argument;
+    while (!engine->stopping) {
+        atomic_fetch_add_explicit(&engine->turns, 1, memory_order_relaxed);
+        if (!engine_round(engine))
+            engine_sleep(engine);
+    }
+    return NULL;
+}

@@ -1,0 +1,274 @@
+#include "server/engine/reducer.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/memory/ring.h"
+
+#define REDUCER_RING_ENTRIES 1024
+/* Bytes of inputs and outputs up to which a task is done by the submitter: about the cost of waking
+ * a thread. */
+#define REDUCER_INLINE_BYTES 32768
+/* And of the one that a rested submitter keeps: longer, messages would wait for it too long. */
+#define REDUCER_KEPT_BYTES (1u << 20)
+
+struct reduce_thread {
+    struct reducer *reducer;
+    struct ring todo;
+    struct ring done;
+    uint32_t given; /* tasks handed out and not taken back; the submitter's */
+    uint32_t index;
+    pthread_t thread;
+    bool started;
+};
+
+struct reducer {
+    const struct reduce_kernels *kernels;
+    const struct topology *topology;
+    int done_descriptor;
+    uint32_t thread_count;
+    struct reduce_thread *threads;
+    struct reduce_task *finished; /* done at once by the submitter */
+    struct reduce_task *kept;     /* for reducer_work */
+    bool rested;                  /* and has kept none since */
+    struct reduce_task *backlog;  /* all rings full: oldest first */
+    struct reduce_task **backlog_end;
+    struct reduce_task stop;
+};
+
+static void task_run(const struct reducer *reducer, struct reduce_task *task)
+{
+    if (task->timed)
+        task->begin_ns = clock_now_ns();
+    reduce_run(reducer->kernels, &task->reduction);
+    if (task->timed)
+        task->end_ns = clock_now_ns();
+}
+
+static void *reduce_thread_main(void *argument)
+{
+    struct reduce_thread *self = argument;
+    struct reducer *reducer = self->reducer;
+    if (reducer->topology)
+        topology_bind_thread(reducer->topology, self->index, NULL);
+    for (;;) {
+        struct reduce_task *task = ring_pop_wait(&self->todo);
+        if (task == &reducer->stop)
+            return NULL;
+        task_run(reducer, task);
+        /* Never full: no more are given than it has room for (reducer_hand_out). */
+        if (!ring_push(&self->done, task))
+            abort();
+        if (ring_consumer_sleeps(&self->done)) {
+            uint64_t one = 1;
+            ssize_t written = write(reducer->done_descriptor, &one, sizeof(one));
+            (void)written; /* a full counter means that it is ringing already */
+        }
+    }
+}
+
+static int reduce_thread_start(struct reducer *reducer, uint32_t index)
+{
+    struct reduce_thread *thread = &reducer->threads[index];
+    thread->reducer = reducer;
+    thread->index = index;
+    if (ring_init(&thread->todo, REDUCER_RING_ENTRIES) != 0 ||
+        ring_init(&thread->done, REDUCER_RING_ENTRIES) != 0)
+        return ERR_MEMORY;
+    /* Signals are for the main thread. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&thread->thread, NULL, reduce_thread_main, thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        return ERR_SYSTEM;
+    thread->started = true;
+    return 0;
+}
+
+int reducer_start(struct reducer **reducer, const struct reduce_kernels *kernels, uint32_t threads,
+                  int done_descriptor, const struct topology *topology, struct error *error)
+{
+    struct reducer *made = calloc(1, sizeof(*made));
+    struct reduce_thread *array =
+        aligned_alloc(64, (threads ? threads : 1) * sizeof(struct reduce_thread));
+    if (!made || !array) {
+        free(made);
+        free(array);
+        return error_set(error, ERR_MEMORY, "no memory for %u reduce threads", threads);
+    }
+    memset(array, 0, (threads ? threads : 1) * sizeof(struct reduce_thread));
+    made->kernels = kernels;
+    made->topology = topology;
+    made->done_descriptor = done_descriptor;
+    made->threads = array;
+    made->backlog_end = &made->backlog;
+    for (uint32_t i = 0; i < threads; i++) {
+        made->thread_count = i + 1;
+        if (reduce_thread_start(made, i) != 0) {
+            reducer_stop(made);
+            return error_set(error, ERR_SYSTEM, "cannot start reduce thread %u of %u", i, threads);
+        }
+    }
+    *reducer = made;
+    return 0;
+}
+
+static void reducer_do_now(struct reducer *reducer, struct reduce_task *task)
+{
+    task_run(reducer, task);
+    task->next = reducer->finished;
+    reducer->finished = task;
+}
+
+bool reducer_work(struct reducer *reducer)
+{
+    struct reduce_task *task = reducer->kept;
+    if (!task)
+        return false;
+    reducer->kept = NULL;
+    reducer_do_now(reducer, task);
+    return true;
+}
+
+void reducer_finish(struct reducer *reducer)
+{
+    for (uint32_t i = 0; i < reducer->thread_count; i++) {
+        struct reduce_thread *thread = &reducer->threads[i];
+        if (!thread->started)
+            continue;
+        ring_push(&thread->todo, &reducer->stop);
+        if (ring_consumer_sleeps(&thread->todo))
+            ring_wake(&thread->todo);
+        pthread_join(thread->thread, NULL);
+        thread->started = false;
+    }
+    reducer_work(reducer);
+    while (reducer->backlog) {
+        struct reduce_task *task = reducer->backlog;
+        reducer->backlog = task->next;
+        reducer_do_now(reducer, task);
+    }
+    reducer->backlog_end = &reducer->backlog;
+}
+
+void reducer_stop(struct reducer *reducer)
+{
+    if (!reducer)
+        return;
+    reducer_finish(reducer);
+    for (uint32_t i = 0; i < reducer->thread_count; i++) {
+        struct reduce_thread *thread = &reducer->threads[i];
+        ring_clear(&thread->todo);
+        ring_clear(&thread->done);
+    }
+    free(reducer->threads);
+    free(reducer);
+}
+
+/* What a thread works on is in no ring of its own any more: what it has been given is counted. */
+static struct reduce_thread *reducer_least_busy(struct reducer *reducer)
+{
+    struct reduce_thread *best = &reducer->threads[0];
+    for (uint32_t i = 1; i < reducer->thread_count; i++) {
+        if (reducer->threads[i].given < best->given)
+            best = &reducer->threads[i];
+    }
+    return best;
+}
+
+static bool reducer_hand_out(struct reducer *reducer, struct reduce_task *task)
+{
+    struct reduce_thread *thread = reducer_least_busy(reducer);
+    /* Done ones that nobody has taken count too: they are in the other ring. One place is kept for
+     * the task that ends the thread. */
+    if (thread->given >= REDUCER_RING_ENTRIES - 1 || !ring_push(&thread->todo, task))
+        return false;
+    thread->given++;
+    if (ring_consumer_sleeps(&thread->todo))
+        ring_wake(&thread->todo);
+    return true;
+}
+
+void reducer_submit(struct reducer *reducer, struct reduce_task *task)
+{
+    const struct reduction *reduction = &task->reduction;
+    size_t bytes =
+        reduction->count * dtype_bytes(reduction->dtype) * (reduction->inputs + reduction->outputs);
+    task->next = NULL;
+    if (reducer->thread_count == 0 || bytes <= REDUCER_INLINE_BYTES) {
+        reducer_do_now(reducer, task);
+        return;
+    }
+    if (reducer->rested && bytes <= REDUCER_KEPT_BYTES) {
+        reducer->rested = false;
+        reducer->kept = task;
+        return;
+    }
+    if (!reducer->backlog && reducer_hand_out(reducer, task))
+        return;
+    *reducer->backlog_end = task;
+    reducer->backlog_end = &task->next;
+}
+
+void reducer_rested(struct reducer *reducer)
+{
+    assert(!reducer->kept);
+    reducer->rested = true;
+}
+
+static void reducer_flush_backlog(struct reducer *reducer)
+{
+    while (reducer->backlog) {
+        struct reduce_task *task = reducer->backlog;
+        struct reduce_task *next = task->next;
+        if (!reducer_hand_out(reducer, task))
+            return;
+        reducer->backlog = next;
+        if (!next)
+            reducer->backlog_end = &reducer->backlog;
+    }
+}
+
+struct reduce_task *reducer_take(struct reducer *reducer)
+{
+    struct reduce_task *task = reducer->finished;
+    if (task) {
+        reducer->finished = task->next;
+        return task;
+    }
+    for (uint32_t i = 0; i < reducer->thread_count; i++) {
+        task = ring_pop(&reducer->threads[i].done);
+        if (task) {
+            reducer->threads[i].given--;
+            reducer_flush_backlog(reducer);
+            return task;
+        }
+    }
+    return NULL;
+}
+
+bool reducer_prepare_sleep(struct reducer *reducer)
+{
+    if (reducer->finished || reducer->kept)
+        return true;
+    for (uint32_t i = 0; i < reducer->thread_count; i++) {
+        if (ring_prepare_sleep(&reducer->threads[i].done)) {
+            reducer_cancel_sleep(reducer);
+            return true;
+        }
+    }
+    return false;
+}
+
+void reducer_cancel_sleep(struct reducer *reducer)
+{
+    for (uint32_t i = 0; i < reducer->thread_count; i++)
+        ring_cancel_sleep(&reducer->threads[i].done);
+}

@@ -1,0 +1,55 @@
+/* A job's ranks as they gather at its home daemon, and the numbers that they get. Pure. */
+#ifndef SERVER_JOBS_GATHERING_H
+#define SERVER_JOBS_GATHERING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uthash.h>
+
+#include "common/base/error.h"
+#include "common/config/config.h"
+#include "common/format/message.h"
+
+struct gathering_member {
+    uint32_t node;
+    uint32_t member;    /* what its daemon calls it; unique on the node */
+    int32_t rank;       /* -1: to be assigned */
+    int32_t local_rank; /* -1: unknown */
+    uint32_t pid;
+    uint64_t deadline_ns;
+};
+
+struct gathering {
+    char name[MESSAGE_NAME_BYTES];
+    uint32_t uid;
+    uint32_t world_size;
+    struct gathering_member *members; /* [world_size] room, in order of arrival */
+    uint32_t count;
+    /* What the first member that waited in vain was told, for those after it: they wait for the
+     * same, not for it. Empty: none has since the last one came. */
+    char timeout_text[ERROR_TEXT_BYTES];
+    UT_hash_handle hh; /* by name */
+};
+
+/* NULL: out of memory. world_size as in the first member's message, checked. */
+struct gathering *gathering_create(const char *name, uint32_t uid, uint32_t world_size);
+void gathering_free(struct gathering *gathering);
+
+/* ERR_REFUSED, the text naming both sides, when user, world size or rank do not fit with those who
+ * are here. The gathering must not be complete. */
+int gathering_add(struct gathering *gathering, const struct gathering_member *member, uint32_t uid,
+                  uint32_t world_size, const struct config *config, struct error *error);
+/* Whether it was there. */
+bool gathering_remove(struct gathering *gathering, uint32_t node, uint32_t member);
+void gathering_remove_at(struct gathering *gathering, uint32_t index);
+bool gathering_complete(const struct gathering *gathering);
+
+/* Of a complete gathering: node and member of each rank, [world_size] each. Ranks that were asked
+ * for are kept, the others are handed out by node number, local rank (unknown ones last), member.
+ */
+void gathering_assign(const struct gathering *gathering, uint32_t *rank_nodes, uint32_t *members);
+/* "ranks 2, 3 of job 'train' have not joined", or how many when ranks are not known yet. */
+void gathering_missing_text(const struct gathering *gathering, char *text, size_t bytes);
+
+#endif

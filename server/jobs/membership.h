@@ -1,0 +1,62 @@
+/* Which other daemons are there: pure bookkeeping of connections, heartbeats and attempts to
+ * connect. Whoever owns the sockets reports what happens and asks what is due. */
+#ifndef SERVER_JOBS_MEMBERSHIP_H
+#define SERVER_JOBS_MEMBERSHIP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MEMBERSHIP_REASON_BYTES 256
+#define MEMBERSHIP_RETRY_LEAST_NS 50000000ull
+#define MEMBERSHIP_RETRY_MOST_NS 2000000000ull
+
+enum membership_state {
+    MEMBERSHIP_DOWN,      /* no authenticated connection */
+    MEMBERSHIP_CONNECTED, /* messages can be exchanged; the fabric is being connected */
+    MEMBERSHIP_UP,        /* the fabric is there as well */
+};
+
+struct membership_peer {
+    enum membership_state state;
+    uint64_t heard_ns;   /* last line of the peer, while not down */
+    uint64_t ping_ns;    /* next ping, while not down */
+    uint64_t connect_ns; /* next attempt; UINT64_MAX: none (up, under way, or the peer's to make) */
+    uint32_t attempts;   /* failed in a row */
+    char reason[MEMBERSHIP_REASON_BYTES]; /* why it is down; "" at first */
+};
+
+struct membership {
+    uint32_t count; /* roster size */
+    uint32_t self;
+    uint64_t heartbeat_ns;
+    uint64_t silence_ns; /* a peer that is silent for so long is gone */
+    struct membership_peer *peers;
+};
+
+enum membership_action {
+    MEMBERSHIP_CONNECT, /* start an attempt; membership_lost or membership_connected ends it */
+    MEMBERSHIP_PING,
+    MEMBERSHIP_SILENT, /* nothing heard for silence_ns: end the connection, membership_lost */
+};
+
+/* ERR_MEMORY. */
+int membership_init(struct membership *membership, uint32_t count, uint32_t self,
+                    uint32_t heartbeat_ms, uint32_t silence_ms, uint64_t now_ns);
+void membership_clear(struct membership *membership);
+
+void membership_connected(struct membership *membership, uint32_t node, uint64_t now_ns);
+void membership_heard(struct membership *membership, uint32_t node, uint64_t now_ns);
+void membership_up(struct membership *membership, uint32_t node);
+/* The connection is over, or an attempt failed. */
+void membership_lost(struct membership *membership, uint32_t node, uint64_t now_ns,
+                     const char *reason);
+
+/* Take the next thing that is due, until false. */
+bool membership_next_action(struct membership *membership, uint64_t now_ns,
+                            enum membership_action *action, uint32_t *node);
+/* When membership_next_action has to be asked again; UINT64_MAX: never. */
+uint64_t membership_deadline(const struct membership *membership);
+
+const char *membership_state_name(enum membership_state state);
+
+#endif

@@ -1,0 +1,294 @@
+/* shoalctl: asks the daemon of this node how it is, takes traces, and tells it to drain. */
+#include <assert.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/env.h"
+#include "common/base/error.h"
+#include "common/format/message.h"
+#include "server/shoalctl/shoalctl_print.h"
+#include "server/shoalctl/shoalctl_trace.h"
+
+#define EXIT_NO_DAEMON 1
+#define EXIT_USAGE 2
+
+static const char usage_text[] =
+    "usage: shoalctl [--socket PATH] COMMAND\n"
+    "  status [--json] [--watch [SECONDS]]   the daemon, its peers, jobs and memory\n"
+    "  jobs [--json]                         the jobs alone\n"
+    "  drain [--wait]                        take no new jobs, finish what runs, then end;\n"
+    "                                        root or the daemon's own user only\n"
+    "  trace JOB [--seconds S] [--output FILE]\n"
+    "                                        record what the chunks of a job go through on this\n"
+    "                                        node, for 2 or S seconds, and write it to trace.json\n"
+    "                                        or FILE (-: stdout) for chrome://tracing or "
+    "Perfetto;\n"
+    "                                        the job's user, root or the daemon's own user only\n"
+    "  --socket PATH   the daemon's socket (default: SHOAL_SOCKET, then\n"
+    "                  " SHOAL_DEFAULT_SOCKET ")\n"
+    "  --help, --version\n"
+    "Exit codes: 0 done, 1 no daemon, refused or not written, 2 usage.\n";
+
+struct options {
+    const char *socket_path;
+    const char *command;
+    bool json, watch, wait, help, version;
+    double watch_s;
+    struct trace_options trace;
+    bool seconds;
+};
+
+/* --- options -------------------------------------------------------------------------------- */
+
+static int usage_error(const char *reason, const char *what)
+{
+    fprintf(stderr, "shoalctl: %s%s\nTry 'shoalctl --help'.\n", reason, what);
+    return ERR_INVALID;
+}
+
+static bool parse_seconds(const char *text, double *seconds)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= 0.1 && value <= 86400))
+        return false;
+    *seconds = value;
+    return true;
+}
+
+static bool command_is(const struct options *options, const char *command)
+{
+    return options->command && strcmp(options->command, command) == 0;
+}
+
+static int command_take(struct options *options, const char *word)
+{
+    static const char *const commands[] = {"status", "jobs", "drain", "trace"};
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]) && !options->command; i++) {
+        if (strcmp(word, commands[i]) == 0) {
+            options->command = word;
+            return 0;
+        }
+    }
+    if (command_is(options, "trace") && !options->trace.job) {
+        options->trace.job = word;
+        return 0;
+    }
+    /* The seconds of --watch may stand apart from it. */
+    if (options->watch && parse_seconds(word, &options->watch_s))
+        return 0;
+    return usage_error("unknown command or argument: ", word);
+}
+
+static int options_check(const struct options *options)
+{
+    if (options->help || options->version)
+        return 0;
+    if (!options->command)
+        return usage_error("which command?", "");
+    bool trace = command_is(options, "trace");
+    if (options->wait && !command_is(options, "drain"))
+        return usage_error("--wait is for drain", "");
+    if (options->watch && !command_is(options, "status"))
+        return usage_error("--watch is for status", "");
+    if (options->json && (trace || command_is(options, "drain")))
+        return usage_error("--json is for status and jobs", "");
+    if ((options->seconds || options->trace.output) && !trace)
+        return usage_error("--seconds and --output are for trace", "");
+    if (trace && !options->trace.job)
+        return usage_error("which job is to be traced?", "");
+    if (trace && strlen(options->trace.job) >= MESSAGE_NAME_BYTES)
+        return usage_error("no job has so long a name: ", options->trace.job);
+    return 0;
+}
+
+static int options_parse(int argc, char **argv, struct options *options)
+{
+    static const struct option names[] = {
+        {"socket", required_argument, NULL, 's'},
+        {"json", no_argument, NULL, 'j'},
+        {"watch", optional_argument, NULL, 'w'},
+        {"wait", no_argument, NULL, 'W'},
+        {"seconds", required_argument, NULL, 'S'},
+        {"output", required_argument, NULL, 'o'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},
+        {NULL, 0, NULL, 0},
+    };
+    int option;
+    opterr = 0;
+    /* "-": words come in their place, as option 1. */
+    while ((option = getopt_long(argc, argv, "-:", names, NULL)) != -1) {
+        switch (option) {
+        case 1:
+            assert(optarg);
+            if (command_take(options, optarg))
+                return ERR_INVALID;
+            break;
+        case 's':
+            options->socket_path = optarg;
+            break;
+        case 'j':
+            options->json = true;
+            break;
+        case 'w':
+            options->watch = true;
+            if (optarg && !parse_seconds(optarg, &options->watch_s))
+                return usage_error("--watch: must be 0.1 to 86400 seconds, got ", optarg);
+            break;
+        case 'W':
+            options->wait = true;
+            break;
+        case 'S':
+            options->seconds = true;
+            if (trace_parse_seconds(optarg, &options->trace.duration_ms) != 0)
+                return usage_error("--seconds: must be 0.001 to 60, got ", optarg);
+            break;
+        case 'o':
+            options->trace.output = optarg;
+            break;
+        case 'h':
+            options->help = true;
+            break;
+        case 'v':
+            options->version = true;
+            break;
+        case ':':
+            return usage_error(argv[optind - 1], " needs a value");
+        default:
+            return usage_error("unknown option ", argv[optind - 1]);
+        }
+    }
+    for (; optind < argc; optind++)
+        if (command_take(options, argv[optind]))
+            return ERR_INVALID;
+    return options_check(options);
+}
+
+/* --- commands ------------------------------------------------------------------------------- */
+
+/* What nobody can read is no answer. */
+static int output_check(struct error *error)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
+    return error_set_errno(error, errno, "cannot write what the daemon says");
+}
+
+static int status_show(const struct options *options, json_t *status, struct error *error)
+{
+    bool jobs = strcmp(options->command, "jobs") == 0;
+    if (options->json) {
+        json_t *shown = jobs ? json_object_get(status, "jobs") : status;
+        json_dumpf(shown, stdout,
+                   (options->watch ? JSON_COMPACT : JSON_INDENT(2)) | JSON_ENCODE_ANY);
+        fputc('\n', stdout);
+    } else if (jobs) {
+        shoalctl_print_jobs(stdout, status);
+    } else {
+        if (options->watch && isatty(STDOUT_FILENO))
+            fputs("\033[H\033[2J", stdout);
+        shoalctl_print_status(stdout, status);
+        if (options->watch && !isatty(STDOUT_FILENO))
+            fputc('\n', stdout);
+    }
+    return output_check(error);
+}
+
+/* Until the time has passed; at once when the daemon goes. */
+static int watch_pause(struct conversation *talk, double seconds, struct error *error)
+{
+    uint64_t until = clock_now_ns() + (uint64_t)(seconds * 1e9);
+    while (clock_now_ns() < until) {
+        int result = bytes_receive(talk, until, error);
+        if (result == ERR_TIMEOUT)
+            break;
+        if (result)
+            return result;
+    }
+    return 0;
+}
+
+static int status_command(struct conversation *talk, const struct options *options,
+                          struct error *error)
+{
+    for (;;) {
+        json_t *status;
+        int result = line_send(talk, "{\"type\":\"status\"}\n", error);
+        if (result == 0)
+            result = object_receive(talk, "status", TALK_ANSWER_MS, &status, error);
+        if (result)
+            return result;
+        result = status_show(options, status, error);
+        json_decref(status);
+        if (result || !options->watch)
+            return result;
+        result = watch_pause(talk, options->watch_s, error);
+        if (result)
+            return result;
+    }
+}
+
+static int drain_command(struct conversation *talk, const struct options *options,
+                         struct error *error)
+{
+    json_t *answer;
+    int result = line_send(talk, "{\"type\":\"drain\"}\n", error);
+    if (result == 0)
+        result = object_receive(talk, "draining", TALK_ANSWER_MS, &answer, error);
+    if (result)
+        return result;
+    json_decref(answer);
+    printf("the daemon at %s is draining\n", talk->path);
+    fflush(stdout);
+    while (options->wait && result == 0)
+        result = bytes_receive(talk, 0, error);
+    if (!options->wait)
+        return 0;
+    /* Its end of the connection closes when it has ended, or is killed. */
+    printf("the daemon at %s has ended\n", talk->path);
+    return 0;
+}
+
+static int command_run(struct conversation *talk, const struct options *options,
+                       struct error *error)
+{
+    if (command_is(options, "drain"))
+        return drain_command(talk, options, error);
+    if (command_is(options, "trace"))
+        return shoalctl_trace(talk, &options->trace, error);
+    return status_command(talk, options, error);
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {.watch_s = 2, .trace.duration_ms = TRACE_DEFAULT_MS};
+    if (options_parse(argc, argv, &options))
+        return EXIT_USAGE;
+    if (options.help || options.version) {
+        fputs(options.help ? usage_text : "shoalctl " SHOAL_VERSION "\n", stdout);
+        return EXIT_SUCCESS;
+    }
+    struct conversation talk = {.path = options.socket_path, .fd = -1};
+    if (!talk.path)
+        talk.path = env_text("SHOAL_SOCKET");
+    if (!talk.path)
+        talk.path = SHOAL_DEFAULT_SOCKET;
+    struct error error = {0};
+    int result = conversation_open(&talk, &error);
+    if (result == 0)
+        result = hello_exchange(&talk, &error);
+    if (result == 0)
+        result = command_run(&talk, &options, &error);
+    conversation_close(&talk);
+    if (result) {
+        fprintf(stderr, "shoalctl: %s\n", error.text);
+        return EXIT_NO_DAEMON;
+    }
+    return EXIT_SUCCESS;
+}

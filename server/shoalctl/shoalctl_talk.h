@@ -1,0 +1,34 @@
+/* shoalctl's conversation with a daemon: a line each way at a time, JSON. */
+#ifndef SERVER_SHOALCTL_SHOALCTL_TALK_H
+#define SERVER_SHOALCTL_SHOALCTL_TALK_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+
+#define TALK_ANSWER_MS 10000u
+
+struct conversation {
+    const char *path;
+    int fd;
+    char *bytes; /* received and not yet taken */
+    size_t used, room;
+};
+
+/* talk->path is set, and fd -1. To be closed also when it fails. */
+int conversation_open(struct conversation *talk, struct error *error);
+void conversation_close(struct conversation *talk);
+
+int line_send(struct conversation *talk, const char *line, struct error *error);
+/* More bytes, or an error; ERR_DISCONNECTED at the end. deadline_ns 0: no deadline. */
+int bytes_receive(struct conversation *talk, uint64_t deadline_ns, struct error *error);
+/* The next object, which must be of this type. An "error" object becomes an error. *object is the
+ * caller's. */
+int object_receive(struct conversation *talk, const char *type, uint32_t timeout_ms,
+                   json_t **object, struct error *error);
+/* Both sides' hello. */
+int hello_exchange(struct conversation *talk, struct error *error);
+
+#endif

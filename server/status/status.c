@@ -1,0 +1,383 @@
+#include "server/status/status.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "common/text/json_text.h"
+
+void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t bytes_in,
+                         uint64_t bytes_out)
+{
+    if (rates->sampled_ns != 0 && now_ns > rates->sampled_ns) {
+        /* bytes per nanosecond are 1e9 bytes per second */
+        double elapsed_ns = (double)(now_ns - rates->sampled_ns);
+        rates->in_GBps = (double)(bytes_in - rates->bytes_in) / elapsed_ns;
+        rates->out_GBps = (double)(bytes_out - rates->bytes_out) / elapsed_ns;
+    }
+    rates->sampled_ns = now_ns;
+    rates->bytes_in = bytes_in;
+    rates->bytes_out = bytes_out;
+}
+
+static void put_provider(struct json_text *text, const struct transport_info *info)
+{
+    json_text_open_object(text, "provider");
+    json_text_string(text, "name", info->provider);
+    json_text_string(text, "endpoint", info->endpoint);
+    json_text_string(text, "version", info->version);
+    json_text_string(text, "address", info->local);
+    json_text_close_object(text);
+}
+
+static void put_peers(struct json_text *text, const struct status_source *source)
+{
+    json_text_open_array(text, "peers");
+    for (uint32_t node = 0; node < source->config->server_count; node++) {
+        const struct config_server *server = &source->config->servers[node];
+        const struct membership_peer *peer = &source->membership->peers[node];
+        if (node == source->config->self)
+            continue;
+        char address[2 * CONFIG_NAME_BYTES];
+        snprintf(address, sizeof(address), "%s:%u", server->address, server->port);
+        struct engine_peer_status none = {.node = node};
+        const struct engine_peer_status *traffic =
+            node < source->engine->peer_count ? &source->engine->peers[node] : &none;
+        json_text_open_object(text, NULL);
+        json_text_uint(text, "node", node);
+        json_text_string(text, "name", server->name);
+        json_text_string(text, "address", address);
+        json_text_uint(text, "weight", server->weight);
+        json_text_string(text, "state", membership_state_name(peer->state));
+        json_text_string(text, "fabric", traffic->up ? "up" : "down");
+        json_text_uint(text, "bytes_in", traffic->bytes_in);
+        json_text_uint(text, "bytes_out", traffic->bytes_out);
+        json_text_string(text, "last_error", peer->reason);
+        if (peer->state == MEMBERSHIP_DOWN || source->now_ns < peer->heard_ns)
+            json_text_null(text, "silent_ms");
+        else
+            json_text_uint(text, "silent_ms", (source->now_ns - peer->heard_ns) / 1000000);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+}
+
+static const struct engine_job_status *engine_job_status(const struct status_source *source,
+                                                         uint64_t job)
+{
+    static const struct engine_job_status none = {.slowest_rank = UINT32_MAX};
+    for (uint32_t i = 0; i < source->engine->job_count; i++) {
+        if (source->engine->jobs[i].job == job)
+            return &source->engine->jobs[i];
+    }
+    return &none;
+}
+
+static void put_late(struct json_text *text, const struct status_source *source,
+                     const struct job *job)
+{
+    json_text_open_array(text, "late");
+    const struct job_late *late;
+    DL_FOREACH(job->lates, late)
+    {
+        if (late->rank_count == 0)
+            continue;
+        json_text_open_object(text, NULL);
+        json_text_uint(text, "group", late->group);
+        json_text_uint(text, "sequence", late->sequence);
+        json_text_open_array(text, "ranks");
+        for (uint32_t i = 0; i < late->rank_count; i++)
+            json_text_uint(text, NULL, late->ranks[i]);
+        json_text_close_array(text);
+        json_text_uint(text, "since_ms",
+                       source->now_ns > late->since_ns ? (source->now_ns - late->since_ns) / 1000000
+                                                       : 0);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+}
+
+static void put_job_ranks(struct json_text *text, const struct job *job)
+{
+    json_text_open_array(text, "ranks_present");
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        bool here = job->rank_nodes[rank] == job->self;
+        if (!job->left[rank] && (!here || job->locals[rank]))
+            json_text_uint(text, NULL, rank);
+    }
+    json_text_close_array(text);
+    json_text_open_array(text, "ranks_missing");
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        bool here = job->rank_nodes[rank] == job->self;
+        if (job->left[rank] || (here && !job->locals[rank]))
+            json_text_uint(text, NULL, rank);
+    }
+    json_text_close_array(text);
+    json_text_open_array(text, "local_ranks");
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        uint32_t pid;
+        if (!coordinator_job_worker(job, rank, &pid))
+            continue;
+        json_text_open_object(text, NULL);
+        json_text_uint(text, "rank", rank);
+        json_text_uint(text, "pid", pid);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+}
+
+static void put_job_figures(struct json_text *text, const struct engine_job_status *figures,
+                            uint64_t groups)
+{
+    json_text_uint(text, "groups", groups);
+    json_text_uint(text, "bytes", figures->bytes_submitted);
+    json_text_uint(text, "collectives", figures->collectives);
+    json_text_uint(text, "slots", figures->slots);
+    if (figures->slowest_rank == UINT32_MAX)
+        json_text_null(text, "slowest_rank");
+    else
+        json_text_uint(text, "slowest_rank", figures->slowest_rank);
+    json_text_uint(text, "slowest_times", figures->slowest_times);
+}
+
+static void put_job_head(struct json_text *text, const char *name, const char *state, uint32_t uid,
+                         uint32_t world_size)
+{
+    json_text_open_object(text, NULL);
+    json_text_string(text, "name", name);
+    json_text_string(text, "state", state);
+    json_text_uint(text, "uid", uid);
+    json_text_uint(text, "world_size", world_size);
+}
+
+static void put_open_jobs(struct json_text *text, const struct status_source *source)
+{
+    static const char *const states[] = {"opening", "running", "failed"};
+    for (const struct job *job = coordinator_jobs(source->coordinator); job; job = job->hh.next) {
+        put_job_head(text, job->name, states[job->state], job->uid, job->world_size);
+        json_text_hex(text, "job_id", job->id);
+        put_job_ranks(text, job);
+        put_job_figures(text, engine_job_status(source, job->id), HASH_COUNT(job->groups));
+        put_late(text, source, job);
+        if (job->state == JOB_FAILED)
+            json_text_string(text, "error", job->text);
+        json_text_close_object(text);
+    }
+}
+
+/* Workers of this node that wait for a job to open, by the job's name, then in order of arrival. */
+struct waiting {
+    struct coordinator_worker_view *views;
+    uint32_t count;
+};
+
+static int waiting_compare(const void *left, const void *right)
+{
+    const struct coordinator_worker_view *a = left, *b = right;
+    int order = strcmp(a->job_name, b->job_name);
+    if (order != 0)
+        return order;
+    return a->worker < b->worker ? -1 : a->worker > b->worker;
+}
+
+static int waiting_collect(struct waiting *waiting, const struct coordinator *coordinator)
+{
+    uint32_t count = coordinator_worker_count(coordinator), kept = 0;
+    struct coordinator_worker_view *views = calloc((size_t)count + 1, sizeof(*views));
+    if (!views)
+        return ERR_MEMORY;
+    coordinator_worker_views(coordinator, views);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!views[i].opened)
+            views[kept++] = views[i];
+    }
+    qsort(views, kept, sizeof(*views), waiting_compare);
+    *waiting = (struct waiting){views, kept};
+    return 0;
+}
+
+/* The first that is not before the name. */
+static uint32_t waiting_find(const struct waiting *waiting, const char *name)
+{
+    uint32_t low = 0, high = waiting->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (strcmp(waiting->views[middle].job_name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void put_ranks(struct json_text *text, const char *key, const bool *known,
+                      uint32_t world_size, bool wanted)
+{
+    json_text_open_array(text, key);
+    for (uint32_t rank = 0; rank < world_size; rank++) {
+        if (known[rank] == wanted)
+            json_text_uint(text, NULL, rank);
+    }
+    json_text_close_array(text);
+}
+
+/* Ranks that a gathering knows of, and those that it lacks when every rank is known. */
+static void put_gathering_ranks(struct json_text *text, const struct gathering *gathering)
+{
+    bool known[MESSAGE_RANKS_MAX], all_known = true;
+    assert(gathering->world_size <= MESSAGE_RANKS_MAX);
+    memset(known, 0, gathering->world_size * sizeof(known[0]));
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        int32_t rank = gathering->members[i].rank;
+        all_known = all_known && rank >= 0;
+        if (rank >= 0)
+            known[rank] = true;
+    }
+    put_ranks(text, "ranks_present", known, gathering->world_size, true);
+    put_ranks(text, "ranks_missing", known, all_known ? gathering->world_size : 0, false);
+}
+
+/* Of the workers that wait, those from `first` on of the same job; returns the first of the next.
+ */
+static uint32_t put_waiting_ranks(struct json_text *text, const struct waiting *waiting,
+                                  uint32_t first, const char *name)
+{
+    uint32_t i = first;
+    json_text_open_array(text, "local_ranks");
+    for (; i < waiting->count && strcmp(waiting->views[i].job_name, name) == 0; i++) {
+        const struct coordinator_worker_view *view = &waiting->views[i];
+        json_text_open_object(text, NULL);
+        if (view->rank < 0)
+            json_text_null(text, "rank");
+        else
+            json_text_int(text, "rank", view->rank);
+        json_text_uint(text, "pid", view->pid);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+    return i;
+}
+
+static void put_no_figures(struct json_text *text)
+{
+    static const struct engine_job_status none = {.slowest_rank = UINT32_MAX};
+    put_job_figures(text, &none, 0);
+    json_text_open_array(text, "late");
+    json_text_close_array(text);
+    json_text_close_object(text);
+}
+
+static void put_gatherings(struct json_text *text, const struct status_source *source,
+                           const struct waiting *waiting)
+{
+    for (const struct gathering *gathering = coordinator_gatherings(source->coordinator); gathering;
+         gathering = gathering->hh.next) {
+        put_job_head(text, gathering->name, "gathering", gathering->uid, gathering->world_size);
+        json_text_null(text, "job_id");
+        put_gathering_ranks(text, gathering);
+        put_waiting_ranks(text, waiting, waiting_find(waiting, gathering->name), gathering->name);
+        json_text_uint(text, "joined", gathering->count);
+        put_no_figures(text);
+    }
+}
+
+/* Jobs that gather elsewhere and that workers of this node wait for. */
+static void put_waiting(struct json_text *text, const struct status_source *source,
+                        const struct waiting *waiting)
+{
+    struct gathering *gatherings =
+        (struct gathering *)(uintptr_t)coordinator_gatherings(source->coordinator);
+    for (uint32_t i = 0; i < waiting->count;) {
+        const struct coordinator_worker_view *view = &waiting->views[i];
+        const struct gathering *gathering;
+        HASH_FIND_STR(gatherings, view->job_name, gathering);
+        if (gathering) {
+            i++;
+            continue;
+        }
+        put_job_head(text, view->job_name, "joining", view->uid, view->world_size);
+        json_text_null(text, "job_id");
+        put_ranks(text, "ranks_present", NULL, 0, true);
+        put_ranks(text, "ranks_missing", NULL, 0, false);
+        i = put_waiting_ranks(text, waiting, i, view->job_name);
+        put_no_figures(text);
+    }
+}
+
+static void put_traffic(struct json_text *text, const struct status_source *source)
+{
+    const struct engine_status *engine = source->engine;
+    json_text_open_object(text, "traffic");
+    json_text_uint(text, "bytes_in", engine->bytes_in);
+    json_text_uint(text, "bytes_out", engine->bytes_out);
+    json_text_real(text, "in_GBps", source->rates->in_GBps);
+    json_text_real(text, "out_GBps", source->rates->out_GBps);
+    json_text_uint(text, "bytes_reduced", engine->bytes_reduced);
+    json_text_uint(text, "collectives", engine->collectives);
+    json_text_uint(text, "dropped_messages",
+                   engine->dropped_messages + coordinator_dropped_messages(source->coordinator));
+    json_text_close_object(text);
+    json_text_open_object(text, "memory");
+    json_text_uint(text, "used_bytes", engine->buffer_bytes_used);
+    json_text_uint(text, "allocated_bytes", engine->buffer_bytes_allocated);
+    json_text_uint(text, "reserved_bytes", engine->buffer_bytes_reserved);
+    json_text_uint(text, "limit_bytes", engine->buffer_bytes_limit);
+    json_text_close_object(text);
+    json_text_uint(text, "slots", engine->slots);
+}
+
+static void put_limits(struct json_text *text, const struct status_source *source)
+{
+    const struct config *config = source->config;
+    json_text_open_object(text, "workers");
+    json_text_uint(text, "count", coordinator_worker_count(source->coordinator));
+    json_text_uint(text, "limit", config->workers);
+    json_text_close_object(text);
+    json_text_open_object(text, "connections");
+    json_text_uint(text, "count", source->connections);
+    json_text_uint(text, "limit", config->connections);
+    json_text_close_object(text);
+    json_text_open_object(text, "limits");
+    json_text_uint(text, "memory_bytes", config->memory_bytes);
+    json_text_uint(text, "arena_bytes", config->arena_bytes);
+    json_text_uint(text, "pinned_bytes", config->pinned_bytes);
+    json_text_uint(text, "jobs", config->jobs);
+    json_text_uint(text, "workers", config->workers);
+    json_text_uint(text, "groups_per_job", config->groups_per_job);
+    json_text_uint(text, "connections", config->connections);
+    json_text_close_object(text);
+}
+
+char *status_document(const struct status_source *source, size_t *length)
+{
+    struct json_text text;
+    struct waiting waiting;
+    if (waiting_collect(&waiting, source->coordinator) < 0)
+        return NULL;
+    json_text_init(&text);
+    json_text_open_object(&text, NULL);
+    json_text_string(&text, "type", "status");
+    json_text_string(&text, "software", source->software);
+    json_text_string(&text, "node", source->config->node);
+    json_text_uint(&text, "pid", source->pid);
+    json_text_real(&text, "uptime_s", (double)(source->now_ns - source->started_ns) / 1e9);
+    json_text_string(&text, "state",
+                     coordinator_draining(source->coordinator) ? "draining" : "running");
+    put_provider(&text, source->transport);
+    json_text_string(&text, "instruction_set", source->instruction_set);
+    json_text_string(&text, "topology", source->topology);
+    put_peers(&text, source);
+    json_text_open_array(&text, "jobs");
+    put_open_jobs(&text, source);
+    put_gatherings(&text, source, &waiting);
+    put_waiting(&text, source, &waiting);
+    json_text_close_array(&text);
+    put_traffic(&text, source);
+    put_limits(&text, source);
+    json_text_close_object(&text);
+    json_text_raw(&text, "\n", 1);
+    free(waiting.views);
+    return json_text_take(&text, length);
+}

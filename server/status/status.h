@@ -1,0 +1,44 @@
+/* The daemon's state in words: the status document (server/README.md, "Status") and the metrics
+ * (OpenMetrics text), both from one snapshot. Pure. */
+#ifndef SERVER_STATUS_STATUS_H
+#define SERVER_STATUS_STATUS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/config/config.h"
+#include "common/transport/transport.h"
+#include "server/coordinator/coordinator.h"
+#include "server/engine/engine.h"
+#include "server/jobs/membership.h"
+
+/* Traffic over the fabric in the last second or so. */
+struct status_rates {
+    uint64_t sampled_ns; /* 0: never */
+    uint64_t bytes_in, bytes_out;
+    double in_GBps, out_GBps; /* 1e9 bytes per second */
+};
+void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t bytes_in,
+                         uint64_t bytes_out);
+
+struct status_source {
+    const char *software;
+    uint32_t pid;
+    uint64_t now_ns, started_ns;
+    uint32_t connections; /* on the Unix socket */
+    const char *instruction_set;
+    const char *topology;
+    const struct config *config;
+    const struct transport_info *transport;
+    const struct engine_status *engine;
+    const struct membership *membership;
+    const struct coordinator *coordinator;
+    const struct status_rates *rates;
+};
+
+/* One line with its newline, the caller's to free; NULL: out of memory. */
+char *status_document(const struct status_source *source, size_t *length);
+/* OpenMetrics 1.0 text with its "# EOF", the caller's to free; NULL: out of memory. */
+char *status_metrics(const struct status_source *source, size_t *length);
+
+#endif

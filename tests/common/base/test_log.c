@@ -1,0 +1,219 @@
+#include "common/base/log.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/error.h"
+#include "tests/lib/suite.h"
+
+/* What was written since the last call. */
+static ssize_t take(int fd, char *text, size_t bytes)
+{
+    ssize_t got = read(fd, text, bytes - 1);
+    text[got > 0 ? got : 0] = '\0';
+    return got;
+}
+
+static int open_log(struct log *log, enum log_level level, bool journal)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
+    log_init(log, "shoald", level, fds[1], journal);
+    return fds[0];
+}
+
+static void close_log(struct log *log, int reader)
+{
+    close(log->fd);
+    close(reader);
+}
+
+START_TEST(a_line_has_time_program_level_and_text)
+{
+    struct log log;
+    int reader = open_log(&log, LOG_LEVEL_INFO, false);
+    char line[512];
+    log_info(&log, "node %s has %d ranks", "a", 4);
+    ck_assert_int_gt(take(reader, line, sizeof(line)), 0);
+    int year, month, day, hour, minute, second, ms, used = 0;
+    int fields = sscanf(line, "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ %n", &year, &month, &day, &hour,
+                        &minute, &second, &ms, &used);
+    ck_assert_int_eq(fields, 7);
+    ck_assert_int_ge(year, 2024);
+    ck_assert_str_eq(line + used, "shoald info: node a has 4 ranks\n");
+    close_log(&log, reader);
+}
+END_TEST
+
+START_TEST(the_journal_gets_priorities)
+{
+    struct log log;
+    int reader = open_log(&log, LOG_LEVEL_DEBUG, true);
+    static const char *const expected[] = {"<3>text\n", "<4>text\n", "<6>text\n", "<7>text\n"};
+    for (int level = LOG_LEVEL_ERROR; level <= LOG_LEVEL_DEBUG; level++) {
+        char line[128];
+        log_write(&log, (enum log_level)level, "text");
+        take(reader, line, sizeof(line));
+        ck_assert_str_eq(line, expected[level]);
+    }
+    close_log(&log, reader);
+}
+END_TEST
+
+START_TEST(levels_above_the_logs_are_dropped)
+{
+    for (int most = LOG_LEVEL_ERROR; most <= LOG_LEVEL_DEBUG; most++) {
+        struct log log;
+        int reader = open_log(&log, (enum log_level)most, true);
+        for (int level = LOG_LEVEL_ERROR; level <= LOG_LEVEL_DEBUG; level++) {
+            char line[128];
+            log_write(&log, (enum log_level)level, "%d", level);
+            ck_assert_int_eq(take(reader, line, sizeof(line)) > 0, level <= most);
+        }
+        close_log(&log, reader);
+    }
+}
+END_TEST
+
+START_TEST(no_log_and_no_descriptor_are_silent)
+{
+    struct log log;
+    log_init(&log, "shoald", LOG_LEVEL_DEBUG, -1, false);
+    log_error(&log, "nobody reads this %d", 1);
+    log_error(NULL, "nor this %d", 2);
+    ck_assert_int_eq(log.fd, -1);
+}
+END_TEST
+
+START_TEST(an_event_stays_one_line)
+{
+    struct log log;
+    int reader = open_log(&log, LOG_LEVEL_INFO, true);
+    char line[128];
+    log_warning(&log, "%s", "a\nb\r\tc\x1b[2Jd");
+    take(reader, line, sizeof(line));
+    ck_assert_str_eq(line, "<4>a b  c [2Jd\n");
+    close_log(&log, reader);
+}
+END_TEST
+
+START_TEST(bytes_above_ascii_are_kept)
+{
+    struct log log;
+    int reader = open_log(&log, LOG_LEVEL_INFO, true);
+    char line[128];
+    log_info(&log, "%s",
+             "n\xc3\xb6"
+             "de");
+    take(reader, line, sizeof(line));
+    ck_assert_str_eq(line, "<6>n\xc3\xb6"
+                           "de\n");
+    close_log(&log, reader);
+}
+END_TEST
+
+START_TEST(long_lines_are_cut_and_end)
+{
+    struct log log;
+    int reader = open_log(&log, LOG_LEVEL_INFO, true);
+    char words[4096], line[8192];
+    for (size_t length = 2030; length < 2060; length++) {
+        memset(words, 'x', length);
+        words[length] = '\0';
+        log_info(&log, "%s", words);
+        ssize_t got = take(reader, line, sizeof(line));
+        ck_assert_int_gt(got, 2000);
+        ck_assert_int_le(got, 2048);
+        ck_assert_int_eq(line[got - 1], '\n');
+        ck_assert_int_eq(line[got - 2], 'x');
+        ck_assert_ptr_eq(strchr(line, '\n'), line + got - 1);
+    }
+    close_log(&log, reader);
+}
+END_TEST
+
+START_TEST(a_long_program_name_is_cut)
+{
+    struct log log;
+    int fds[2];
+    ck_assert_int_eq(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
+    log_init(&log, "a-program-with-a-name-beyond-all-measure", LOG_LEVEL_INFO, fds[1], false);
+    ck_assert_uint_eq(strlen(log.program), sizeof(log.program) - 1);
+    log_info(&log, "text");
+    char line[256];
+    take(fds[0], line, sizeof(line));
+    ck_assert_ptr_nonnull(strstr(line, "a-program-with-a-name-beyond-al info: text\n"));
+    close_log(&log, fds[0]);
+}
+END_TEST
+
+START_TEST(level_names_go_there_and_back)
+{
+    for (int level = LOG_LEVEL_ERROR; level <= LOG_LEVEL_DEBUG; level++) {
+        enum log_level parsed = LOG_LEVEL_DEBUG;
+        ck_assert_int_eq(log_level_parse(log_level_name((enum log_level)level), &parsed), 0);
+        ck_assert_int_eq((int)parsed, level);
+    }
+    enum log_level untouched = LOG_LEVEL_WARNING;
+    static const char *const wrong[] = {"", "Error", "errors", "trace", "info ", "3"};
+    for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        ck_assert_int_eq(log_level_parse(wrong[i], &untouched), ERR_INVALID);
+        ck_assert_int_eq(untouched, LOG_LEVEL_WARNING);
+    }
+}
+END_TEST
+
+#define WRITERS 4
+#define LINES 200
+
+static void *write_lines(void *argument)
+{
+    for (int i = 0; i < LINES; i++)
+        log_info(argument, "0123456789012345678901234567890123456789");
+    return NULL;
+}
+
+/* Lines of several threads do not mix: each is one write. */
+START_TEST(threads_do_not_mix_their_lines)
+{
+    FILE *file = tmpfile();
+    struct log log;
+    log_init(&log, "shoald", LOG_LEVEL_INFO, fileno(file), true);
+    fcntl(log.fd, F_SETFL, fcntl(log.fd, F_GETFL) | O_APPEND);
+    pthread_t threads[WRITERS];
+    for (int i = 0; i < WRITERS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, write_lines, &log), 0);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(threads[i], NULL);
+    rewind(file);
+    char line[256];
+    int count = 0;
+    for (; fgets(line, sizeof(line), file); count++) {
+        if (strcmp(line, "<6>0123456789012345678901234567890123456789\n") != 0)
+            ck_abort_msg("%s", line);
+    }
+    ck_assert_int_eq(count, WRITERS * LINES);
+    fclose(file);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("log");
+    TCase *tests = tcase_create("log");
+    tcase_add_test(tests, a_line_has_time_program_level_and_text);
+    tcase_add_test(tests, the_journal_gets_priorities);
+    tcase_add_test(tests, levels_above_the_logs_are_dropped);
+    tcase_add_test(tests, no_log_and_no_descriptor_are_silent);
+    tcase_add_test(tests, an_event_stays_one_line);
+    tcase_add_test(tests, bytes_above_ascii_are_kept);
+    tcase_add_test(tests, long_lines_are_cut_and_end);
+    tcase_add_test(tests, a_long_program_name_is_cut);
+    tcase_add_test(tests, level_names_go_there_and_back);
+    tcase_add_test(tests, threads_do_not_mix_their_lines);
+    suite_add_tcase(suite, tests);
+    return suite_main(suite);
+}

@@ -1,0 +1,525 @@
+#include "tests/lib/server/control_daemon.h"
+
+#include <arpa/inet.h>
+#include <check.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/format/arena.h"
+
+#define WAIT_MS 20000
+
+/* --- the stand-in engine: everything works at once. Used by the control thread alone. */
+
+struct fake_arena {
+    uint64_t job;
+    uint32_t rank;
+    struct arena arena;
+    int doorbells[2];
+};
+
+struct fake_engine {
+    int descriptor;
+    void *first, **last;
+    struct transport_info info;
+    struct fake_arena arenas[16];
+    uint32_t arena_count;
+    _Atomic uint32_t status_count;
+    uint64_t turns;
+    struct trace *trace; /* being taken */
+    bool refuse_traces;
+};
+
+static struct fake_engine *fake(const struct engine *engine)
+{
+    return (struct fake_engine *)(uintptr_t)engine;
+}
+
+static struct engine_event *fake_add(struct engine *engine, enum engine_event_type type)
+{
+    struct engine_event *event = calloc(1, sizeof(*event));
+    event->type = type;
+    *fake(engine)->last = event;
+    fake(engine)->last = &event->next;
+    eventfd_write(fake(engine)->descriptor, 1);
+    return event;
+}
+
+static int fake_descriptor(const struct engine *engine)
+{
+    return fake(engine)->descriptor;
+}
+
+static struct engine_event *fake_next(struct engine *engine)
+{
+    struct fake_engine *self = fake(engine);
+    struct engine_event *event = self->first;
+    eventfd_t count;
+    if (!event) {
+        eventfd_read(self->descriptor, &count);
+        return NULL;
+    }
+    self->first = event->next;
+    if (!self->first)
+        self->last = &self->first;
+    return event;
+}
+
+static void fake_event_free(struct engine_event *event)
+{
+    trace_free(event->trace);
+    free(event);
+}
+
+static const struct transport_info *fake_info(const struct engine *engine)
+{
+    return &fake(engine)->info;
+}
+
+static void fake_address(const struct engine *engine, uint8_t address[TRANSPORT_ADDRESS_BYTES],
+                         uint32_t *bytes)
+{
+    (void)engine;
+    memcpy(address, "addr", 4);
+    *bytes = 4;
+}
+
+static void fake_peer_connect(struct engine *engine, uint32_t node, bool active,
+                              const uint8_t *address, uint32_t address_bytes,
+                              const uint8_t receive_token[TRANSPORT_TOKEN_BYTES],
+                              const uint8_t send_token[TRANSPORT_TOKEN_BYTES])
+{
+    (void)active;
+    if (address_bytes == 4 && memcmp(address, "addr", 4) == 0 &&
+        memcmp(receive_token, send_token, TRANSPORT_TOKEN_BYTES) != 0)
+        fake_add(engine, ENGINE_PEER_UP)->node = node;
+}
+
+static void fake_peer_disconnect(struct engine *engine, uint32_t node)
+{
+    (void)engine, (void)node;
+}
+
+static void fake_job_open(struct engine *engine, const struct engine_job *job)
+{
+    fake_add(engine, ENGINE_JOB_OPENED)->job = job->job;
+}
+
+static void fake_release(struct fake_engine *self, uint32_t index)
+{
+    arena_unmap(&self->arenas[index].arena);
+    close(self->arenas[index].doorbells[0]);
+    close(self->arenas[index].doorbells[1]);
+    self->arenas[index] = self->arenas[--self->arena_count];
+}
+
+static void fake_trace_end(struct engine *engine, enum trace_end end)
+{
+    struct trace *trace = fake(engine)->trace;
+    trace->end = end;
+    trace->ended_ns = trace->began_ns + 1000;
+    fake(engine)->trace = NULL;
+    fake_add(engine, ENGINE_TRACED)->trace = trace;
+}
+
+/* Records without a meaning, so many of them that they are read in several parts. */
+static void fake_trace_start(struct engine *engine, struct trace *trace)
+{
+    if (fake(engine)->refuse_traces) {
+        struct engine_event *event = fake_add(engine, ENGINE_TRACED);
+        event->trace = trace;
+        event->code = ERR_STATE;
+        snprintf(event->text, sizeof(event->text), "no traces today");
+        return;
+    }
+    fake(engine)->trace = trace;
+    trace->began_ns = 1000;
+    for (uint32_t i = 0; i < CONTROL_DAEMON_RECORDS; i++)
+        trace_add(trace, &(struct trace_record){.begin_ns = 1000 + i,
+                                                .end_ns = 2000 + i,
+                                                .sequence = i == 0 ? UINT64_MAX : i,
+                                                .peer = i % 2 ? i : TRACE_NO_PEER});
+}
+
+static void fake_trace_stop(struct engine *engine, uint32_t number)
+{
+    if (fake(engine)->trace && fake(engine)->trace->number == number)
+        fake_trace_end(engine, TRACE_END_ASKED);
+}
+
+static void fake_job_close(struct engine *engine, uint64_t job)
+{
+    if (fake(engine)->trace && fake(engine)->trace->job == job)
+        fake_trace_end(engine, TRACE_END_JOB_CLOSED);
+    for (uint32_t i = fake(engine)->arena_count; i-- > 0;) {
+        if (fake(engine)->arenas[i].job == job)
+            fake_release(fake(engine), i);
+    }
+}
+
+static void fake_job_fail(struct engine *engine, uint64_t job)
+{
+    (void)engine, (void)job;
+}
+
+static void fake_group_open(struct engine *engine, uint64_t job, uint32_t group,
+                            const uint32_t *ranks, uint32_t rank_count)
+{
+    (void)ranks, (void)rank_count;
+    struct engine_event *event = fake_add(engine, ENGINE_GROUP_OPENED);
+    event->job = job;
+    event->group = group;
+}
+
+static void fake_group_close(struct engine *engine, uint64_t job, uint32_t group)
+{
+    (void)engine, (void)job, (void)group;
+}
+
+static void fake_rank_left(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
+                           uint64_t sequences)
+{
+    (void)engine, (void)job, (void)group, (void)rank, (void)sequences;
+}
+
+static void fake_attach(struct engine *engine, uint64_t job, uint32_t rank,
+                        const struct arena *arena, int submission_doorbell, int completion_doorbell)
+{
+    struct fake_engine *self = fake(engine);
+    self->arenas[self->arena_count++] =
+        (struct fake_arena){job, rank, *arena, {submission_doorbell, completion_doorbell}};
+}
+
+static void fake_detach(struct engine *engine, uint64_t job, uint32_t rank)
+{
+    for (uint32_t i = fake(engine)->arena_count; i-- > 0;) {
+        if (fake(engine)->arenas[i].job == job && fake(engine)->arenas[i].rank == rank)
+            fake_release(fake(engine), i);
+    }
+    struct engine_event *event = fake_add(engine, ENGINE_WORKER_DETACHED);
+    event->job = job;
+    event->rank = rank;
+}
+
+/* Nobody writes to it. */
+static void fake_segment_open(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
+                              uint8_t *base, uint64_t bytes)
+{
+    munmap(base, bytes);
+    struct engine_event *event = fake_add(engine, ENGINE_SEGMENT_OPENED);
+    event->job = job;
+    event->group = group;
+    event->segment = segment;
+}
+
+static void fake_segment_close(struct engine *engine, uint64_t job, uint32_t group,
+                               uint32_t segment)
+{
+    (void)engine, (void)job, (void)group, (void)segment;
+}
+
+static void fake_late_query(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence)
+{
+    (void)engine, (void)job, (void)group, (void)sequence;
+}
+
+static void fake_drain(struct engine *engine)
+{
+    fake_add(engine, ENGINE_IDLE);
+}
+
+static uint64_t fake_turns(struct engine *engine)
+{
+    return ++fake(engine)->turns;
+}
+
+static int fake_status(struct engine *engine, struct engine_status *status)
+{
+    fake(engine)->status_count++;
+    *status = (struct engine_status){.workers = fake(engine)->arena_count};
+    return 0;
+}
+
+static void fake_status_clear(struct engine_status *status)
+{
+    (void)status;
+}
+
+static struct control_engine fake_create(struct control_daemon *daemon)
+{
+    struct fake_engine *self = calloc(1, sizeof(*self));
+    self->descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    self->last = &self->first;
+    snprintf(self->info.provider, sizeof(self->info.provider), "fake");
+    snprintf(self->info.version, sizeof(self->info.version), "fake 1");
+    daemon->engine = self;
+    return (struct control_engine){
+        .engine = (struct engine *)self,
+        .event_descriptor = fake_descriptor,
+        .next_event = fake_next,
+        .event_free = fake_event_free,
+        .transport_info = fake_info,
+        .fabric_address = fake_address,
+        .peer_connect = fake_peer_connect,
+        .peer_disconnect = fake_peer_disconnect,
+        .job_open = fake_job_open,
+        .job_close = fake_job_close,
+        .job_fail = fake_job_fail,
+        .group_open = fake_group_open,
+        .group_close = fake_group_close,
+        .group_fail = fake_group_close,
+        .rank_left = fake_rank_left,
+        .worker_attach = fake_attach,
+        .worker_detach = fake_detach,
+        .segment_open = fake_segment_open,
+        .segment_close = fake_segment_close,
+        .late_query = fake_late_query,
+        .drain = fake_drain,
+        .turns = fake_turns,
+        .trace_start = fake_trace_start,
+        .trace_stop = fake_trace_stop,
+        .status = fake_status,
+        .status_clear = fake_status_clear,
+    };
+}
+
+static void fake_free(struct fake_engine *self)
+{
+    while (self->arena_count > 0)
+        fake_release(self, 0);
+    while (self->first)
+        fake_event_free(fake_next((struct engine *)self));
+    trace_free(self->trace);
+    close(self->descriptor);
+    free(self);
+}
+
+/* --- the daemon */
+
+int control_daemon_bind(uint16_t *port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t length = sizeof(address);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+struct control_daemon *control_daemon_create(const char *directory, uint32_t nodes, uint32_t self,
+                                             const uint16_t *ports)
+{
+    struct control_daemon *daemon = calloc(1, sizeof(*daemon));
+    struct config *config = &daemon->config;
+    int ends[2];
+    ck_assert_int_eq(auth_init(NULL), 0);
+    config_defaults(config);
+    free(config->servers);
+    config->servers = calloc(nodes, sizeof(*config->servers));
+    config->server_count = nodes;
+    config->self = self;
+    for (uint32_t i = 0; i < nodes; i++) {
+        snprintf(config->servers[i].name, CONFIG_NAME_BYTES, "%c", (char)('a' + i));
+        snprintf(config->servers[i].address, CONFIG_NAME_BYTES, "127.0.0.1");
+        config->servers[i].port = ports[i];
+        config->servers[i].weight = 1;
+    }
+    snprintf(config->node, sizeof(config->node), "%c", (char)('a' + self));
+    snprintf(config->socket_path, sizeof(config->socket_path), "%s/%c.sock", directory,
+             (char)('a' + self));
+    snprintf(config->listen_address, sizeof(config->listen_address), "127.0.0.1");
+    config->listen_port = ports[self];
+    config->socket_mode = 0600;
+    log_init(&daemon->log, "test", LOG_LEVEL_DEBUG, -1, false);
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    daemon->signal_write = ends[1];
+    daemon->options = (struct control_options){
+        .config = config,
+        .log = &daemon->log,
+        .secret = &daemon->secret,
+        .engine = fake_create(daemon),
+        .instruction_set = "scalar",
+        .topology = "1 core",
+        .listen_fd = -1,
+        .socket_fd = -1,
+        .parent_fd = -1,
+        .signal_fd = ends[0],
+        .alive_ms = 50,
+    };
+    return daemon;
+}
+
+static void *daemon_run(void *argument)
+{
+    struct control_daemon *daemon = argument;
+    daemon->result = control_run(daemon->control);
+    return NULL;
+}
+
+uint32_t control_daemon_status_count(const struct control_daemon *daemon)
+{
+    return daemon->engine->status_count;
+}
+
+void control_daemon_refuse_traces(struct control_daemon *daemon)
+{
+    daemon->engine->refuse_traces = true;
+}
+
+int control_daemon_start(struct control_daemon *daemon, struct error *error)
+{
+    int result = control_create(&daemon->control, &daemon->options, error);
+    daemon->options.signal_fd = -1; /* taken over, in every case */
+    if (result < 0)
+        return result;
+    ck_assert_int_eq(pthread_create(&daemon->thread, NULL, daemon_run, daemon), 0);
+    daemon->running = true;
+    return 0;
+}
+
+void control_daemon_signal(struct control_daemon *daemon, int number)
+{
+    struct signalfd_siginfo info = {.ssi_signo = (uint32_t)number};
+    ck_assert_int_eq(write(daemon->signal_write, &info, sizeof(info)), (ssize_t)sizeof(info));
+}
+
+int control_daemon_join(struct control_daemon *daemon)
+{
+    ck_assert(daemon->running);
+    pthread_join(daemon->thread, NULL);
+    daemon->running = false;
+    control_free(daemon->control);
+    daemon->control = NULL;
+    return daemon->result;
+}
+
+void control_daemon_free(struct control_daemon *daemon)
+{
+    if (daemon->running) {
+        control_daemon_signal(daemon, SIGTERM);
+        control_daemon_join(daemon);
+    }
+    if (daemon->options.signal_fd >= 0)
+        close(daemon->options.signal_fd);
+    close(daemon->signal_write);
+    fake_free(daemon->engine);
+    config_clear(&daemon->config);
+    free(daemon);
+}
+
+/* --- a worker's end */
+
+void control_client_open(struct control_client *client, const struct control_daemon *daemon)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", daemon->config.socket_path);
+    client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    client->doorbells[0] = client->doorbells[1] = -1;
+    line_reader_init(&client->lines, MESSAGE_LINE_BYTES);
+    ck_assert_int_eq(connect(client->fd, (struct sockaddr *)&address, sizeof(address)), 0);
+}
+
+void control_client_close(struct control_client *client)
+{
+    close(client->fd);
+    for (int i = 0; i < 2; i++) {
+        if (client->doorbells[i] >= 0)
+            close(client->doorbells[i]);
+    }
+    line_reader_clear(&client->lines);
+}
+
+void control_client_write(struct control_client *client, const char *text)
+{
+    ssize_t count = send(client->fd, text, strlen(text), MSG_NOSIGNAL);
+    ck_assert_int_eq(count, (ssize_t)strlen(text));
+}
+
+const char *control_client_line(struct control_client *client)
+{
+    struct error error;
+    char *line, bytes[4096];
+    size_t length;
+    int result;
+    while ((result = line_reader_next(&client->lines, &line, &length, &error)) == 0) {
+        struct pollfd wait = {client->fd, POLLIN, 0};
+        ck_assert_msg(poll(&wait, 1, WAIT_MS) == 1, "the daemon says nothing");
+        ssize_t count = recv(client->fd, bytes, sizeof(bytes), 0);
+        if (count <= 0)
+            return NULL;
+        ck_assert_int_eq(line_reader_feed(&client->lines, bytes, (size_t)count, &error), 0);
+    }
+    ck_assert_int_eq(result, 1);
+    return line;
+}
+
+void control_client_expect(struct control_client *client, enum message_type type,
+                           struct message *message)
+{
+    struct error error = {0};
+    const char *line = control_client_line(client);
+    ck_assert_msg(line != NULL, "the end in place of %s", message_type_name(type));
+    ck_assert_msg(message_decode(message, MESSAGE_TO_WORKER, line, strlen(line), &error) == 0,
+                  "%s: %s", line, error.text);
+    ck_assert_msg(message->type == type, "%s in place of %s", line, message_type_name(type));
+    message_clear(message);
+}
+
+void control_client_hello(struct control_client *client)
+{
+    struct message answer;
+    control_client_write(client,
+                         "{\"type\":\"hello\",\"protocol\":1,\"software\":\"test\",\"pid\":1}\n");
+    control_client_expect(client, MESSAGE_DAEMON_HELLO, &answer);
+}
+
+void control_client_join(struct control_client *client, const char *job, unsigned world_size,
+                         int rank)
+{
+    struct arena arena;
+    struct error error = {0};
+    int fds[3];
+    char line[256];
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(fds))];
+    } ancillary = {0};
+    ck_assert_msg(arena_create(&arena, ARENA_LEAST_BYTES, 64, &fds[0], &error) == 0, "%s",
+                  error.text);
+    fds[1] = client->doorbells[0] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int ends[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    close(ends[0]);
+    fds[2] = client->doorbells[1] = ends[1];
+    snprintf(line, sizeof(line),
+             "{\"type\":\"join\",\"job\":\"%s\",\"world_size\":%u,\"rank\":%d,\"local_rank\":-1,"
+             "\"timeout_ms\":15000}\n",
+             job, world_size, rank);
+    struct iovec part = {line, strlen(line)};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = ancillary.bytes,
+                            .msg_controllen = sizeof(ancillary.bytes)};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(fds));
+    memcpy(CMSG_DATA(rights), fds, sizeof(fds));
+    ck_assert_int_eq(sendmsg(client->fd, &header, MSG_NOSIGNAL), (ssize_t)part.iov_len);
+    arena_unmap(&arena);
+    close(fds[0]);
+}

@@ -1,0 +1,64 @@
+/* A control thread with real sockets and a stand-in engine, and a worker's end of its socket. */
+#ifndef TESTS_LIB_SERVER_CONTROL_DAEMON_H
+#define TESTS_LIB_SERVER_CONTROL_DAEMON_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "common/format/message.h"
+#include "common/text/line_reader.h"
+#include "server/control/control.h"
+
+struct control_daemon {
+    struct config config;
+    struct log log;
+    struct auth_secret secret;
+    struct control_options options;
+    struct control *control;
+    pthread_t thread;
+    bool running;
+    int result;
+    int signal_write; /* the other end of options.signal_fd */
+    struct fake_engine *engine;
+};
+
+/* A roster of `nodes` servers named a, b, ... of which this is number `self`, with sockets in
+ * `directory`; ports[node] 0: bind any. To be changed before control_daemon_start. */
+struct control_daemon *control_daemon_create(const char *directory, uint32_t nodes, uint32_t self,
+                                             const uint16_t *ports);
+/* How often the engine was asked for its status. */
+uint32_t control_daemon_status_count(const struct control_daemon *daemon);
+/* Before the start: the engine takes no traces. Those that it takes have records. */
+#define CONTROL_DAEMON_RECORDS 5000u
+void control_daemon_refuse_traces(struct control_daemon *daemon);
+/* control_create's result; on success the thread runs. */
+int control_daemon_start(struct control_daemon *daemon, struct error *error);
+void control_daemon_signal(struct control_daemon *daemon, int number);
+/* Wait until it has ended by itself; its result. */
+int control_daemon_join(struct control_daemon *daemon);
+/* End it by a signal, if it runs, and free all. */
+void control_daemon_free(struct control_daemon *daemon);
+/* A TCP socket bound to a free port of 127.0.0.1. */
+int control_daemon_bind(uint16_t *port);
+
+struct control_client {
+    int fd;
+    struct line_reader lines;
+    int doorbells[2];
+};
+
+/* Connect without a word. */
+void control_client_open(struct control_client *client, const struct control_daemon *daemon);
+void control_client_close(struct control_client *client);
+void control_client_write(struct control_client *client, const char *text);
+/* The next line, valid until the next call; NULL at the end. Waits for 20 s at most. */
+const char *control_client_line(struct control_client *client);
+void control_client_hello(struct control_client *client);
+/* join with an arena and doorbells. */
+void control_client_join(struct control_client *client, const char *job, unsigned world_size,
+                         int rank);
+/* The next line, which must be of this type. */
+void control_client_expect(struct control_client *client, enum message_type type,
+                           struct message *message);
+
+#endif

@@ -1,0 +1,320 @@
+/* What a coordinator does to the world: it is checked, and the stand-in engine answers. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/server/coordinator_network_internal.h"
+
+struct channel *network_channel(struct network *network, uint32_t from, uint32_t to)
+{
+    return &network->channels[from * network->count + to];
+}
+
+void network_channel_put(struct channel *channel, enum item_kind kind, char *line, size_t length)
+{
+    ck_assert_uint_lt(channel->count, ITEMS_MAX);
+    channel->items[(channel->head + channel->count++) % ITEMS_MAX] =
+        (struct item){kind, line, length};
+}
+
+static void node_event(struct node *node, struct event event)
+{
+    ck_assert_uint_lt(node->count, EVENTS_MAX);
+    node->events[(node->head + node->count++) % EVENTS_MAX] = event;
+}
+
+/* --- the I/O table */
+
+static uint64_t io_random(void *context)
+{
+    struct network *network = ((struct node *)context)->network;
+    return (uint64_t)network_random(network, UINT32_MAX) << 32 |
+           network_random(network, UINT32_MAX);
+}
+
+static void io_send_peer(void *context, uint32_t to, const struct message *message)
+{
+    struct node *node = context;
+    struct channel *line = network_channel(node->network, node->number, to);
+    size_t length;
+    if (!line->open)
+        return;
+    char *text = message_encode(message, &length);
+    network_channel_put(line, ITEM_MESSAGE, text, length - 1);
+}
+
+static struct network_worker *find_worker(struct network *network, uint32_t id)
+{
+    for (uint32_t i = 0; i < network->worker_count; i++) {
+        if (network->workers[i].id == id)
+            return &network->workers[i];
+    }
+    return NULL;
+}
+
+static void check_joined(struct network *network, const struct network_worker *worker)
+{
+    if (worker->wished_rank >= 0)
+        ck_assert_int_eq(worker->joined.rank, worker->wished_rank);
+    for (uint32_t i = 0; i < network->worker_count; i++) {
+        const struct network_worker *other = &network->workers[i];
+        if (other == worker || other->joined.job_id != worker->joined.job_id)
+            continue;
+        ck_assert_int_ne(other->joined.rank, worker->joined.rank);
+        ck_assert_uint_eq(other->joined.world_size, worker->joined.world_size);
+        if (other->node == worker->node)
+            ck_assert_int_ne(other->joined.local_rank, worker->joined.local_rank);
+        else
+            ck_assert_uint_ne(other->joined.node_index, worker->joined.node_index);
+    }
+}
+
+static void io_send_worker(void *context, uint32_t id, const struct message *message)
+{
+    struct node *node = context;
+    struct network_worker *worker = find_worker(node->network, id);
+    ck_assert_ptr_nonnull(worker);
+    ck_assert(!worker->closed);
+    size_t length;
+    struct message copy;
+    struct error error;
+    char *line = message_encode(message, &length);
+    ck_assert_int_eq(message_decode(&copy, MESSAGE_TO_WORKER, line, length - 1, &error), 0);
+    free(line);
+    uint64_t bound_ns = worker->joined_at_ns + worker->timeout_ns + 4000 * NETWORK_MS;
+    switch (copy.type) {
+    case MESSAGE_JOINED:
+        ck_assert_int_eq(worker->state, CLIENT_JOINING);
+        ck_assert_uint_le(node->network->now_ns, bound_ns);
+        worker->state = CLIENT_JOINED;
+        worker->weight_count = copy.weights.count;
+        worker->joined = copy;
+        check_joined(node->network, worker);
+        break;
+    case MESSAGE_ERROR:
+        worker->failure = copy;
+        if (copy.request == 0) {
+            ck_assert_int_eq(worker->state, CLIENT_JOINING);
+            ck_assert_uint_le(node->network->now_ns, bound_ns);
+            worker->state = CLIENT_OVER;
+        } else {
+            worker->group_refused = true;
+        }
+        break;
+    case MESSAGE_FAILED:
+        worker->failure = copy;
+        worker->failed = true;
+        worker->failed_count++;
+        break;
+    case MESSAGE_LEFT:
+        worker->left = true;
+        worker->state = CLIENT_OVER;
+        break;
+    case MESSAGE_WORKER_GROUP_OPENED:
+        worker->group_opened = true;
+        worker->group = copy.group;
+        break;
+    case MESSAGE_SHARED_OPENED:
+        worker->shared_count++;
+        worker->segment = copy.segment;
+        break;
+    default:
+        ck_abort_msg("unexpected %s", message_type_name(copy.type));
+    }
+    message_clear(&copy);
+}
+
+static void io_end_worker(void *context, uint32_t id)
+{
+    struct network_worker *worker = find_worker(((struct node *)context)->network, id);
+    ck_assert(!worker->closed);
+    worker->closed = true;
+    if (worker->state == CLIENT_JOINING || worker->state == CLIENT_JOINED)
+        ck_assert(worker->failed);
+    worker->state = CLIENT_OVER;
+}
+
+static struct engine_job_copy *engine_job(struct node *node, uint64_t id)
+{
+    for (uint32_t i = 0; i < node->job_count; i++) {
+        if (node->jobs[i].id == id)
+            return &node->jobs[i];
+    }
+    return NULL;
+}
+
+static void check_roster(struct network *network, const struct engine_job_copy *copy)
+{
+    for (uint32_t i = 0; i < network->roster_count; i++) {
+        const struct engine_job_copy *first = &network->rosters[i];
+        if (first->id != copy->id)
+            continue;
+        ck_assert_uint_eq(first->world_size, copy->world_size);
+        ck_assert_mem_eq(first->rank_nodes, copy->rank_nodes, sizeof(copy->rank_nodes));
+        return;
+    }
+    if (network->roster_count < NETWORK_JOBS_MAX)
+        network->rosters[network->roster_count++] = *copy;
+}
+
+static void io_job_open(void *context, const struct job *job)
+{
+    struct node *node = context;
+    struct engine_job_copy copy = {.id = job->id, .world_size = job->world_size};
+    ck_assert_ptr_null(engine_job(node, job->id));
+    ck_assert_uint_le(job->world_size, 64);
+    memcpy(copy.rank_nodes, job->rank_nodes, job->world_size * sizeof(uint32_t));
+    check_roster(node->network, &copy);
+    ck_assert_uint_lt(node->job_count, NETWORK_JOBS_MAX);
+    node->jobs[node->job_count++] = copy;
+    node_event(node, (struct event){.kind = EVENT_JOB, .job = job->id});
+}
+
+static void io_job_close(void *context, uint64_t id)
+{
+    struct node *node = context;
+    struct engine_job_copy *job = engine_job(node, id);
+    if (job)
+        *job = node->jobs[--node->job_count];
+}
+
+static void io_job_fail(void *context, uint64_t id)
+{
+    struct node *node = context;
+    struct engine_job_copy *job = engine_job(node, id);
+    node->failed++;
+    if (job)
+        job->failed = true;
+}
+
+static void io_group_open(void *context, uint64_t id, const struct group *group)
+{
+    struct node *node = context;
+    ck_assert_ptr_nonnull(engine_job(node, id));
+    engine_job(node, id)->groups++;
+    node_event(node, (struct event){.kind = EVENT_GROUP, .job = id, .group = group->id});
+}
+
+/* The stand-in has no collectives to stop. */
+static void io_group_fail(void *context, uint64_t id, uint32_t group)
+{
+    (void)id, (void)group;
+    ((struct node *)context)->groups_failed++;
+}
+
+static void io_group_close(void *context, uint64_t id, uint32_t group)
+{
+    (void)group;
+    struct engine_job_copy *job = engine_job(context, id);
+    ck_assert_ptr_nonnull(job);
+    ck_assert_uint_gt(job->groups, 0);
+    job->groups--;
+}
+
+static void io_rank_left(void *context, uint64_t id, uint32_t group, uint32_t rank,
+                         uint64_t sequences)
+{
+    struct engine_job_copy *job = engine_job(context, id);
+    ck_assert_ptr_nonnull(job);
+    ck_assert_uint_lt(rank, job->world_size);
+    /* The stand-in's ranks get somewhere in the world alone. */
+    ck_assert_uint_eq(sequences, group == 0 ? rank + 7 : 0);
+    if (group != 0)
+        job->group_ranks_left++;
+}
+
+static void io_worker_attach(void *context, uint64_t id, uint32_t rank, uint32_t worker)
+{
+    struct node *node = context;
+    struct engine_job_copy *job = engine_job(node, id);
+    ck_assert_ptr_nonnull(job);
+    ck_assert_uint_eq(job->rank_nodes[rank], node->number);
+    /* Before the worker is told: it may submit at once. */
+    ck_assert_int_eq(find_worker(node->network, worker)->state, CLIENT_JOINING);
+    job->attached++;
+}
+
+static void io_worker_detach(void *context, uint64_t id, uint32_t rank)
+{
+    struct engine_job_copy *job = engine_job(context, id);
+    if (!job)
+        return;
+    ck_assert_uint_gt(job->attached, 0);
+    job->attached--;
+    node_event(context, (struct event){.kind = EVENT_DETACHED, .job = id, .rank = rank});
+}
+
+static int io_segment_create(void *context, uint64_t id, uint32_t group, uint32_t segment,
+                             uint64_t bytes, int *descriptor, struct error *error)
+{
+    struct node *node = context;
+    ck_assert_ptr_nonnull(engine_job(node, id));
+    if (bytes == 1)
+        return error_set(error, ERR_SYSTEM, "one byte is not made");
+    node_event(
+        node, (struct event){.kind = EVENT_SEGMENT, .job = id, .group = group, .segment = segment});
+    node->descriptors++;
+    *descriptor = 1000 + (int)segment;
+    return 0;
+}
+
+static void io_segment_send(void *context, uint32_t worker, const struct message *message,
+                            int descriptor)
+{
+    ck_assert_int_eq(message->type, MESSAGE_SHARED_OPENED);
+    ck_assert_int_eq(descriptor, 1000 + (int)message->segment);
+    io_send_worker(context, worker, message);
+}
+
+static void io_segment_drop(void *context, int descriptor)
+{
+    struct node *node = context;
+    ck_assert_int_ge(descriptor, 1000);
+    ck_assert_uint_gt(node->descriptors, 0);
+    node->descriptors--;
+}
+
+static void io_segment_close(void *context, uint64_t id, uint32_t group, uint32_t segment)
+{
+    (void)group, (void)segment;
+    struct engine_job_copy *job = engine_job(context, id);
+    if (job && job->segments > 0)
+        job->segments--;
+}
+
+static void io_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
+{
+    node_event(context, (struct event){
+                            .kind = EVENT_LATE, .job = job, .group = group, .sequence = sequence});
+}
+
+static void io_drain(void *context)
+{
+    node_event(context, (struct event){.kind = EVENT_IDLE});
+}
+
+struct coordinator_io network_io(struct node *node)
+{
+    return (struct coordinator_io){
+        .context = node,
+        .random = io_random,
+        .send_peer = io_send_peer,
+        .send_worker = io_send_worker,
+        .end_worker = io_end_worker,
+        .job_open = io_job_open,
+        .job_close = io_job_close,
+        .job_fail = io_job_fail,
+        .group_open = io_group_open,
+        .group_close = io_group_close,
+        .group_fail = io_group_fail,
+        .rank_left = io_rank_left,
+        .worker_attach = io_worker_attach,
+        .worker_detach = io_worker_detach,
+        .segment_create = io_segment_create,
+        .segment_send = io_segment_send,
+        .segment_drop = io_segment_drop,
+        .segment_close = io_segment_close,
+        .late_query = io_late_query,
+        .drain = io_drain,
+    };
+}

@@ -1,0 +1,100 @@
+/* Daemons and workers in one process, on the in-memory fabric and virtual time, driven by a seed.
+ *
+ * Real are: the coordinators and their messages (encoded and decoded), the exchanges, the arenas
+ * with both sides' rings, the library's progress, the chunk buffers, the reductions. Simulated are:
+ * time, threads (a reduction finishes some time after it was given), the control connections (in
+ * order, of random delay, cut when told) and the fabric. Everything that happens has a virtual
+ * time; what has the same time happens in the order in which it was scheduled, so a seed gives one
+ * history.
+ */
+#ifndef TESTS_LIB_VIRTUAL_VIRTUAL_CLUSTER_H
+#define TESTS_LIB_VIRTUAL_VIRTUAL_CLUSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/reduce/dtype.h"
+
+struct virtual_cluster;
+
+struct virtual_options {
+    uint64_t seed;
+    uint32_t nodes;
+    const uint32_t *weights; /* [nodes]; NULL: all 1 */
+    uint32_t chunk_bytes;    /* 0: 4096 */
+    uint32_t window_chunks;  /* 0: 4 */
+    uint64_t most_delay_ns;  /* of a message; 0: 20 us */
+    bool reorder;            /* fabric messages may overtake each other */
+    bool shared_receives;    /* a datagram fabric */
+    bool sends;              /* its jobs send from rank to rank: messages may wait for receives */
+    uint64_t memory_bytes;   /* of chunk buffers, each node; 0: 256 MiB */
+};
+
+/* What a job does: every rank runs `collectives` random ones over `groups` groups (0: all ranks).
+ */
+struct virtual_job {
+    const char *name;
+    uint32_t ranks;
+    const uint32_t *rank_nodes; /* [ranks] */
+    uint32_t groups;            /* beside the world, random subsets of at least two ranks */
+    uint32_t collectives;       /* in all groups together */
+    uint64_t most_count;        /* elements of one */
+    uint32_t in_flight;         /* started at once by a rank, at most */
+    bool arena;                 /* some buffers lie in the arena */
+    bool priorities;            /* random, different on every rank */
+    uint32_t kinds;             /* bits 1 << enum collective_kind; 0: all */
+    bool even;                  /* parts are of one size */
+    uint64_t seed;              /* of data and choice; the same gives the same results */
+};
+
+struct virtual_cluster *virtual_cluster_create(const struct virtual_options *options);
+/* Fails the test when anything of the jobs is left: buffers in use, open jobs, attached workers. */
+void virtual_cluster_destroy(struct virtual_cluster *cluster);
+
+/* Start the job's workers; returns its number. */
+uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct virtual_job *job);
+
+/* Run for `steps` moments, or until nothing is left to happen. Checks the invariants after each,
+ * and every finished collective against the reference. Returns the moments run. */
+uint64_t virtual_cluster_run(struct virtual_cluster *cluster, uint64_t steps);
+/* Run until every worker of every job has ended; fails the test after limit_ns of virtual time. */
+void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns);
+
+/* Faults. */
+void virtual_cluster_kill_worker(struct virtual_cluster *cluster, uint32_t job, uint32_t rank);
+void virtual_cluster_cut(struct virtual_cluster *cluster, uint32_t a, uint32_t b); /* both planes */
+void virtual_cluster_join_again(struct virtual_cluster *cluster, uint32_t a, uint32_t b);
+/* From now on the rank asks for something else than the others, once. */
+void virtual_cluster_mislead(struct virtual_cluster *cluster, uint32_t job, uint32_t rank);
+/* The rank leaves properly after its first `collectives`. */
+void virtual_cluster_leave_early(struct virtual_cluster *cluster, uint32_t job, uint32_t rank,
+                                 uint32_t collectives);
+/* The rank starts nothing further until it is let go. */
+void virtual_cluster_hold(struct virtual_cluster *cluster, uint32_t job, uint32_t rank, bool held);
+
+/* How a job's rank ended. */
+struct virtual_outcome {
+    bool ended;
+    int code;          /* 0: all collectives finished */
+    char text[1024];   /* of the failure */
+    uint32_t finished; /* collectives that completed with the right bits */
+    uint64_t digest;   /* of all results */
+};
+struct virtual_outcome virtual_cluster_outcome(const struct virtual_cluster *cluster, uint32_t job,
+                                               uint32_t rank);
+/* Bytes of payload that a node has sent and received over the fabric. */
+struct virtual_traffic {
+    uint64_t sent;
+    uint64_t received;
+};
+struct virtual_traffic virtual_cluster_traffic(const struct virtual_cluster *cluster,
+                                               uint32_t node);
+/* Bytes of one part in each of the job's collectives, together. */
+uint64_t virtual_cluster_part_bytes(const struct virtual_cluster *cluster, uint32_t job);
+uint64_t virtual_cluster_now_ns(const struct virtual_cluster *cluster);
+/* Late reports that the node's exchange has made. */
+uint32_t virtual_cluster_late_reports(const struct virtual_cluster *cluster, uint32_t node);
+/* Buffer bytes in use on a node. */
+uint64_t virtual_cluster_used_bytes(const struct virtual_cluster *cluster, uint32_t node);
+
+#endif

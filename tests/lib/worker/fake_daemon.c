@@ -1,0 +1,454 @@
+#include "tests/lib/worker/fake_daemon.h"
+
+#include "tests/lib/suite.h"
+#include "tests/lib/worker/fake_exchange.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/base/error.h"
+#include "common/format/message.h"
+
+#define LINE_BYTES 8192
+
+struct worker {
+    int fd;
+    char line[LINE_BYTES];
+    size_t bytes;
+    int fds[3]; /* arena, submission doorbell, completion doorbell */
+    struct arena arena;
+    int rank; /* -1: not joined */
+};
+
+struct opening {
+    uint32_t ranks[FAKE_RANKS_MAX];
+    uint32_t count, nth;
+    uint32_t asked; /* bits by rank */
+    uint32_t request[FAKE_RANKS_MAX];
+};
+
+struct fake_daemon {
+    struct fake_daemon_options options;
+    char *directory;
+    char path[256];
+    int listener, wake;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of everything below */
+    bool stop;
+    struct fake_exchange *exchange;
+    struct worker workers[FAKE_RANKS_MAX];
+    uint32_t worker_count, joined;
+    struct opening openings[FAKE_GROUPS_MAX];
+    uint32_t opening_count, next_group;
+    uint64_t groups_closed, workers_left, pings;
+};
+
+static void ring(void *context, uint32_t rank)
+{
+    struct fake_daemon *daemon = context;
+    for (uint32_t i = 0; i < daemon->worker_count; i++) {
+        struct worker *worker = &daemon->workers[i];
+        if (worker->rank == (int)rank && worker->fd >= 0)
+            ck_assert_int_gt(send(worker->fds[2], "", 1, MSG_DONTWAIT), 0);
+    }
+}
+
+static void send_line(struct worker *worker, const char *line, size_t length)
+{
+    if (worker->fd >= 0 && send(worker->fd, line, length, MSG_NOSIGNAL) != (ssize_t)length)
+        ck_assert(errno == EPIPE || errno == ECONNRESET);
+}
+
+static void send_message(struct worker *worker, const struct message *message)
+{
+    size_t length;
+    char *line = message_encode(message, &length);
+    ck_assert_ptr_nonnull(line);
+    send_line(worker, line, length);
+    free(line);
+}
+
+static void fail_group(struct fake_daemon *daemon, int group, int code, const char *text)
+{
+    struct message message = {.type = MESSAGE_FAILED, .group = group, .code = code};
+    snprintf(message.text, sizeof(message.text), "%s", text);
+    for (uint32_t i = 0; i < FAKE_GROUPS_MAX; i++)
+        if (group < 0 || (uint32_t)group == i)
+            fake_exchange_fail_group(daemon->exchange, i);
+    for (uint32_t i = 0; i < daemon->worker_count; i++)
+        if (daemon->workers[i].rank >= 0)
+            send_message(&daemon->workers[i], &message);
+}
+
+static void disagree(void *context, uint32_t group, uint64_t sequence)
+{
+    (void)sequence;
+    fail_group(context, (int)group, ERR_MISMATCH, "rank 0 asked for this, rank 1 for that");
+}
+
+static void drop(struct fake_daemon *daemon, struct worker *worker)
+{
+    if (worker->rank >= 0) {
+        fake_exchange_detach(daemon->exchange, (uint32_t)worker->rank);
+        arena_unmap(&worker->arena);
+    }
+    for (int i = 0; i < 3; i++)
+        if (worker->fds[i] >= 0)
+            close(worker->fds[i]);
+    if (worker->fd >= 0)
+        close(worker->fd);
+    worker->fd = worker->fds[0] = worker->fds[1] = worker->fds[2] = worker->rank = -1;
+}
+
+static struct message group_message(const struct fake_daemon *daemon, enum message_type type,
+                                    uint32_t group)
+{
+    struct message message = {
+        .type = type,
+        .group = (int32_t)group,
+        .chunk_bytes = daemon->options.chunk_bytes,
+        .least_shard_bytes = 256,
+    };
+    uint32_t weights[FAKE_RANKS_MAX];
+    for (uint32_t i = 0; i < daemon->options.servers; i++)
+        weights[i] = 1;
+    ck_assert_int_eq(message_list_set(&message.weights, weights, daemon->options.servers), 0);
+    return message;
+}
+
+static void open_group(struct fake_daemon *daemon, uint32_t group, const uint32_t *ranks,
+                       uint32_t count)
+{
+    struct message message = group_message(daemon, MESSAGE_JOINED, group);
+    struct layout_rule rule = {message.weights.count,
+                               message.weights.values,
+                               message.chunk_bytes,
+                               message.least_shard_bytes,
+                               false,
+                               false};
+    fake_exchange_open_group(daemon->exchange, group, ranks, count, &rule);
+    message_clear(&message);
+}
+
+static void join(struct fake_daemon *daemon, struct worker *worker, const struct message *message)
+{
+    struct error error;
+    ck_assert_uint_eq(message->world_size, daemon->options.world_size);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_ge(worker->fds[i], 0);
+    ck_assert_msg(arena_attach(&worker->arena, worker->fds[0], UINT64_MAX, &error) == 0, "%s",
+                  error.text);
+    uint32_t taken = 0;
+    for (uint32_t i = 0; i < daemon->worker_count; i++)
+        if (daemon->workers[i].rank >= 0)
+            taken |= 1u << daemon->workers[i].rank;
+    worker->rank = message->rank;
+    for (int rank = 0; worker->rank < 0; rank++)
+        if (!(taken & 1u << rank))
+            worker->rank = rank;
+    fake_exchange_attach(daemon->exchange, (uint32_t)worker->rank, &worker->arena);
+    if (++daemon->joined < daemon->options.world_size)
+        return;
+    const uint32_t all[FAKE_RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
+    open_group(daemon, 0, all, daemon->options.world_size);
+    for (uint32_t i = 0; i < daemon->worker_count; i++) {
+        struct message joined = group_message(daemon, MESSAGE_JOINED, 0);
+        joined.timeout_ms = daemon->options.silence_ms;
+        joined.pinned_bytes = daemon->options.pinned_bytes;
+        joined.job_id = 0x1234;
+        joined.generation = 1;
+        joined.rank = joined.local_rank = daemon->workers[i].rank;
+        joined.world_size = joined.local_size = daemon->options.world_size;
+        joined.node_count = 1;
+        send_message(&daemon->workers[i], &joined);
+        message_clear(&joined);
+    }
+}
+
+static void ask_for_group(struct fake_daemon *daemon, struct worker *worker,
+                          const struct message *message)
+{
+    struct opening *opening = NULL;
+    for (uint32_t i = 0; i < daemon->opening_count && !opening; i++) {
+        opening = &daemon->openings[i];
+        if (opening->count != message->ranks.count || opening->nth != message->nth ||
+            memcmp(opening->ranks, message->ranks.values, opening->count * sizeof(uint32_t)) != 0)
+            opening = NULL;
+    }
+    if (!opening) {
+        opening = &daemon->openings[daemon->opening_count++];
+        *opening = (struct opening){.count = message->ranks.count, .nth = message->nth};
+        memcpy(opening->ranks, message->ranks.values, opening->count * sizeof(uint32_t));
+    }
+    opening->asked |= 1u << worker->rank;
+    opening->request[worker->rank] = message->request;
+    for (uint32_t i = 0; i < opening->count; i++)
+        if (!(opening->asked & 1u << opening->ranks[i]))
+            return;
+    uint32_t group = ++daemon->next_group;
+    open_group(daemon, group, opening->ranks, opening->count);
+    for (uint32_t i = 0; i < daemon->worker_count; i++) {
+        int rank = daemon->workers[i].rank;
+        if (rank < 0 || !(opening->asked & 1u << rank))
+            continue;
+        struct message opened = group_message(daemon, MESSAGE_WORKER_GROUP_OPENED, group);
+        opened.request = opening->request[rank];
+        send_message(&daemon->workers[i], &opened);
+        message_clear(&opened);
+    }
+}
+
+static void leave(struct fake_daemon *daemon, struct worker *worker)
+{
+    struct message left = {.type = MESSAGE_LEFT};
+    daemon->workers_left++;
+    if (!daemon->options.never_left)
+        send_message(worker, &left);
+    drop(daemon, worker);
+}
+
+static void handle(struct fake_daemon *daemon, struct worker *worker, const char *line,
+                   size_t length)
+{
+    struct message message;
+    struct error error;
+    ck_assert_msg(message_decode(&message, MESSAGE_TO_DAEMON, line, length, &error) == 0, "%s",
+                  error.text);
+    struct message hello = {.type = MESSAGE_DAEMON_HELLO,
+                            .protocol = MESSAGE_PROTOCOL,
+                            .software = "fake 1",
+                            .node = "a"};
+    switch (message.type) {
+    case MESSAGE_WORKER_HELLO:
+        send_message(worker, &hello);
+        break;
+    case MESSAGE_JOIN:
+        join(daemon, worker, &message);
+        break;
+    case MESSAGE_WORKER_GROUP_OPEN:
+        ask_for_group(daemon, worker, &message);
+        break;
+    case MESSAGE_WORKER_GROUP_CLOSE:
+        daemon->groups_closed++;
+        break;
+    case MESSAGE_WORKER_PING:
+        daemon->pings++;
+        if (!daemon->options.mute)
+            send_message(worker, &(struct message){.type = MESSAGE_PONG});
+        break;
+    case MESSAGE_LEAVE:
+        leave(daemon, worker);
+        break;
+    default:
+        ck_abort_msg("a worker sent %s", message_type_name(message.type));
+    }
+    message_clear(&message);
+}
+
+static void read_worker(struct fake_daemon *daemon, struct worker *worker)
+{
+    struct iovec part = {.iov_base = worker->line + worker->bytes,
+                         .iov_len = sizeof(worker->line) - worker->bytes};
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))];
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = control,
+                            .msg_controllen = sizeof(control)};
+    ssize_t got = recvmsg(worker->fd, &header, MSG_CMSG_CLOEXEC);
+    if (got <= 0) {
+        drop(daemon, worker);
+        return;
+    }
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    if (rights)
+        memcpy(worker->fds, CMSG_DATA(rights), sizeof(worker->fds));
+    worker->bytes += (size_t)got;
+    char *end;
+    while (worker->fd >= 0 && (end = memchr(worker->line, '\n', worker->bytes))) {
+        *end = '\0';
+        size_t length = (size_t)(end - worker->line);
+        handle(daemon, worker, worker->line, length);
+        worker->bytes -= length + 1;
+        memmove(worker->line, end + 1, worker->bytes);
+    }
+}
+
+static void accept_worker(struct fake_daemon *daemon)
+{
+    int fd = accept4(daemon->listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_uint_lt(daemon->worker_count, FAKE_RANKS_MAX);
+    struct worker *worker = &daemon->workers[daemon->worker_count++];
+    *worker = (struct worker){.fd = fd, .fds = {-1, -1, -1}, .rank = -1};
+}
+
+static void clear(int fd)
+{
+    uint64_t value;
+    ssize_t got = read(fd, &value, sizeof(value));
+    (void)got;
+}
+
+static void serve(struct fake_daemon *daemon)
+{
+    struct pollfd pollers[2 + 2 * FAKE_RANKS_MAX];
+    uint32_t count = daemon->worker_count;
+    pollers[0] = (struct pollfd){.fd = daemon->listener, .events = POLLIN};
+    pollers[1] = (struct pollfd){.fd = daemon->wake, .events = POLLIN};
+    for (uint32_t i = 0; i < count; i++) {
+        struct worker *worker = &daemon->workers[i];
+        pollers[2 + 2 * i] = (struct pollfd){.fd = worker->fd, .events = POLLIN};
+        pollers[3 + 2 * i] =
+            (struct pollfd){.fd = worker->rank >= 0 ? worker->fds[1] : -1, .events = POLLIN};
+    }
+    bool sleeping = fake_exchange_prepare_sleep(daemon->exchange);
+    pthread_mutex_unlock(&daemon->lock);
+    int ready = poll(pollers, 2 + 2 * count, sleeping ? -1 : 0);
+    pthread_mutex_lock(&daemon->lock);
+    fake_exchange_cancel_sleep(daemon->exchange);
+    if (ready <= 0)
+        return;
+    if (pollers[0].revents)
+        accept_worker(daemon);
+    if (pollers[1].revents)
+        clear(daemon->wake);
+    for (uint32_t i = 0; i < count; i++) {
+        if (pollers[3 + 2 * i].revents && daemon->workers[i].rank >= 0)
+            clear(daemon->workers[i].fds[1]);
+        if (pollers[2 + 2 * i].revents && daemon->workers[i].fd >= 0)
+            read_worker(daemon, &daemon->workers[i]);
+    }
+}
+
+static void *run(void *argument)
+{
+    struct fake_daemon *daemon = argument;
+    pthread_mutex_lock(&daemon->lock);
+    while (!daemon->stop) {
+        serve(daemon);
+        while (fake_exchange_step(daemon->exchange))
+            ;
+    }
+    pthread_mutex_unlock(&daemon->lock);
+    return NULL;
+}
+
+struct fake_daemon *fake_daemon_start(const struct fake_daemon_options *options)
+{
+    struct fake_daemon *daemon = calloc(1, sizeof(*daemon));
+    daemon->options = *options;
+    if (!daemon->options.servers)
+        daemon->options.servers = 1;
+    if (!daemon->options.chunk_bytes)
+        daemon->options.chunk_bytes = 4096;
+    if (!daemon->options.pinned_bytes)
+        daemon->options.pinned_bytes = 256 << 20;
+    daemon->directory = suite_make_directory();
+    snprintf(daemon->path, sizeof(daemon->path), "%s/socket", daemon->directory);
+    struct fake_exchange_io io = {.context = daemon, .ring = ring, .disagree = disagree};
+    daemon->exchange = fake_exchange_create(options->seed, &io);
+    daemon->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    daemon->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    ck_assert_uint_lt(strlen(daemon->path), sizeof(address.sun_path));
+    memcpy(address.sun_path, daemon->path, strlen(daemon->path) + 1);
+    ck_assert_int_eq(bind(daemon->listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(daemon->listener, 16), 0);
+    pthread_mutex_init(&daemon->lock, NULL);
+    ck_assert_int_eq(pthread_create(&daemon->thread, NULL, run, daemon), 0);
+    return daemon;
+}
+
+const char *fake_daemon_path(const struct fake_daemon *daemon)
+{
+    return daemon->path;
+}
+
+static void wake(struct fake_daemon *daemon)
+{
+    uint64_t one = 1;
+    ck_assert_int_eq(write(daemon->wake, &one, sizeof(one)), sizeof(one));
+}
+
+void fake_daemon_stop(struct fake_daemon *daemon)
+{
+    pthread_mutex_lock(&daemon->lock);
+    daemon->stop = true;
+    pthread_mutex_unlock(&daemon->lock);
+    wake(daemon);
+    pthread_join(daemon->thread, NULL);
+    for (uint32_t i = 0; i < daemon->worker_count; i++)
+        drop(daemon, &daemon->workers[i]);
+    close(daemon->listener);
+    close(daemon->wake);
+    fake_exchange_destroy(daemon->exchange);
+    pthread_mutex_destroy(&daemon->lock);
+    suite_remove_directory(daemon->directory);
+    free(daemon);
+}
+
+void fake_daemon_hold(struct fake_daemon *daemon, bool hold)
+{
+    pthread_mutex_lock(&daemon->lock);
+    fake_exchange_hold(daemon->exchange, hold);
+    pthread_mutex_unlock(&daemon->lock);
+    wake(daemon);
+}
+
+void fake_daemon_fail(struct fake_daemon *daemon, int group, int code, const char *text)
+{
+    pthread_mutex_lock(&daemon->lock);
+    fail_group(daemon, group, code, text);
+    pthread_mutex_unlock(&daemon->lock);
+}
+
+void fake_daemon_say(struct fake_daemon *daemon, const char *line)
+{
+    pthread_mutex_lock(&daemon->lock);
+    for (uint32_t i = 0; i < daemon->worker_count; i++)
+        send_line(&daemon->workers[i], line, strlen(line));
+    pthread_mutex_unlock(&daemon->lock);
+}
+
+static uint64_t read_locked(struct fake_daemon *daemon, const uint64_t *value)
+{
+    pthread_mutex_lock(&daemon->lock);
+    uint64_t copy = *value;
+    pthread_mutex_unlock(&daemon->lock);
+    return copy;
+}
+
+uint64_t fake_daemon_groups_closed(struct fake_daemon *daemon)
+{
+    return read_locked(daemon, &daemon->groups_closed);
+}
+
+uint64_t fake_daemon_pings(struct fake_daemon *daemon)
+{
+    pthread_mutex_lock(&daemon->lock);
+    uint64_t pings = daemon->pings;
+    pthread_mutex_unlock(&daemon->lock);
+    return pings;
+}
+
+uint64_t fake_daemon_workers_left(struct fake_daemon *daemon)
+{
+    return read_locked(daemon, &daemon->workers_left);
+}
+
+uint64_t fake_daemon_staged_chunks(struct fake_daemon *daemon)
+{
+    pthread_mutex_lock(&daemon->lock);
+    uint64_t chunks = fake_exchange_staged_chunks(daemon->exchange);
+    pthread_mutex_unlock(&daemon->lock);
+    return chunks;
+}

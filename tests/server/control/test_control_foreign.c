@@ -1,0 +1,273 @@
+/* Descriptors of kinds whose closing waits: whatever a user of the socket does with them, the
+ * control thread does not wait with it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/format/arena.h"
+#include "server/control/control_internal.h"
+#include "tests/lib/server/control_daemon.h"
+#include "tests/lib/suite.h"
+
+#define LINGER_S 600 /* tests end before */
+
+static char *directory;
+static struct control_daemon *daemon_under_test;
+static struct control_client good;
+static int listener; /* takes what lingers, and does not read it */
+
+static void setup(void)
+{
+    struct error error = {0};
+    uint16_t port = 0;
+    directory = suite_make_directory();
+    daemon_under_test = control_daemon_create(directory, 1, 0, &port);
+    ck_assert_msg(control_daemon_start(daemon_under_test, &error) == 0, "%s", error.text);
+    control_client_open(&good, daemon_under_test);
+    control_client_hello(&good);
+    listener = control_daemon_bind(&port);
+    ck_assert_int_eq(listen(listener, 64), 0);
+}
+
+static void teardown(void)
+{
+    control_client_close(&good);
+    control_daemon_free(daemon_under_test);
+    close(listener);
+    suite_remove_directory(directory);
+}
+
+/* A TCP socket with data that nobody will read: its last close waits for LINGER_S. */
+static int lingering_socket(void)
+{
+    static char bytes[65536];
+    const struct linger linger = {1, LINGER_S};
+    struct sockaddr_in address;
+    socklen_t length = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&address, &length), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, length), 0);
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
+    ck_assert_int_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    while (send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL) > 0) {
+    }
+    ck_assert_int_eq(errno, EAGAIN);
+    return fd;
+}
+
+/* Bytes with descriptors. */
+static void send_with(int socket, const char *line, const int *fds, size_t count)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(16 * sizeof(int))];
+    } ancillary = {0};
+    struct iovec part = {(char *)(uintptr_t)line, strlen(line)};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = ancillary.bytes,
+                            .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(rights), fds, count * sizeof(int));
+    ck_assert_int_eq(sendmsg(socket, &header, MSG_NOSIGNAL), (ssize_t)part.iov_len);
+}
+
+/* A line with descriptors of which the daemon has the last reference when it gets to know the whole
+ * line. */
+static void give(struct control_client *client, const char *line, const int *fds, size_t count)
+{
+    send_with(client->fd, line, fds, count);
+    for (size_t i = 0; i < count; i++)
+        close(fds[i]);
+    control_client_write(client, "\n");
+}
+
+/* A Unix socket in which a message lies that has a lingering socket: closing it lets go of that,
+ * and its own SO_LINGER says nothing. */
+static int stuffed_socket(void)
+{
+    int ends[2], inside = lingering_socket();
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    send_with(ends[0], "x", &inside, 1);
+    close(inside);
+    close(ends[0]);
+    return ends[1];
+}
+
+static void ping(struct control_client *client)
+{
+    struct message message;
+    control_client_write(client, "{\"type\":\"ping\"}\n");
+    control_client_expect(client, MESSAGE_PONG, &message);
+}
+
+/* The control thread has seen to the end of a connection, and answers. */
+static void expect_alive(void)
+{
+    for (int i = 0; i < 20; i++)
+        ping(&good);
+}
+
+/* Sent along with a line that wants none, and left there. */
+START_TEST(test_sent_for_nothing)
+{
+    struct control_client client;
+    int fd = _i ? stuffed_socket() : lingering_socket();
+    control_client_open(&client, daemon_under_test);
+    control_client_hello(&client);
+    give(&client, "{\"type\":\"ping\"}", &fd, 1);
+    struct message message;
+    control_client_expect(&client, MESSAGE_PONG, &message);
+    control_client_close(&client);
+    expect_alive();
+}
+END_TEST
+
+/* More than a join has, at once: the connection ends. The daemon lets go of them at once, so that
+ * their last close may be here: in a thread as well. */
+START_TEST(test_too_many)
+{
+    struct control control = {.log = &daemon_under_test->log};
+    struct control_client client;
+    int fds[12];
+    for (int i = 0; i < 12; i++)
+        fds[i] = stuffed_socket();
+    control_client_open(&client, daemon_under_test);
+    control_client_hello(&client);
+    send_with(client.fd, "{\"type\":\"ping\"}\n", fds, 12);
+    for (int i = 0; i < 12; i++)
+        control_close_foreign(&control, 0, &fds[i], 1);
+    control_closer_clear(&control);
+    ck_assert_ptr_null(control_client_line(&client));
+    control_client_close(&client);
+    expect_alive();
+}
+END_TEST
+
+/* In a message that the daemon has not read when the connection ends. */
+START_TEST(test_not_yet_read)
+{
+    enum { REQUESTS = 3600 };
+    static const char request[] = "{\"type\":\"status\"}\n";
+    struct control_client client;
+    int fd = lingering_socket();
+    control_client_open(&client, daemon_under_test);
+    control_client_hello(&client);
+    /* Who does not take its answers is not listened to. */
+    char *text = calloc(REQUESTS, sizeof(request));
+    for (int i = 0; i < REQUESTS; i++)
+        memcpy(text + (size_t)i * strlen(request), request, strlen(request));
+    control_client_write(&client, text);
+    free(text);
+    expect_alive();
+    send_with(client.fd, "{\"type\":\"ping\"}\n", &fd, 1);
+    close(fd);
+    control_client_close(&client);
+    expect_alive();
+}
+END_TEST
+
+/* As one of the three of a join. */
+START_TEST(test_in_a_join)
+{
+    static const char join[] = "{\"type\":\"join\",\"job\":\"x\",\"world_size\":1,\"rank\":0,"
+                               "\"local_rank\":-1,\"timeout_ms\":15000}";
+    struct control_client client;
+    struct arena arena;
+    struct error error = {0};
+    int fds[3], ends[2];
+    ck_assert_int_eq(arena_create(&arena, ARENA_LEAST_BYTES, 64, &fds[0], &error), 0);
+    arena_unmap(&arena);
+    fds[1] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    fds[2] = ends[1];
+    close(fds[_i]);
+    fds[_i] = _i == 2 ? stuffed_socket() : lingering_socket();
+    control_client_open(&client, daemon_under_test);
+    control_client_hello(&client);
+    give(&client, join, fds, 3);
+    ck_assert_ptr_null(control_client_line(&client));
+    control_client_close(&client);
+    close(ends[0]);
+    expect_alive();
+}
+END_TEST
+
+/* The doorbell that a daemon has taken cannot be filled afterwards. */
+START_TEST(test_doorbell_takes_nothing)
+{
+    int ends[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    ck_assert(control_socket_is_empty(ends[1]));
+    ck_assert_int_lt(send(ends[0], "x", 1, MSG_NOSIGNAL), 0);
+    /* But it rings. */
+    char byte;
+    ck_assert_int_eq(send(ends[1], "", 1, MSG_NOSIGNAL), 1);
+    ck_assert_int_eq(recv(ends[0], &byte, 1, 0), 1);
+    close(ends[0]);
+    close(ends[1]);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    ck_assert_int_eq(send(ends[0], "x", 1, MSG_NOSIGNAL), 1);
+    ck_assert(!control_socket_is_empty(ends[1]));
+    close(ends[0]);
+    close(ends[1]);
+    /* One that listens may hold anything. */
+    const struct sockaddr_un any = {.sun_family = AF_UNIX};
+    int listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(listening, (const struct sockaddr *)&any, sizeof(any.sun_family)), 0);
+    ck_assert_int_eq(listen(listening, 1), 0);
+    ck_assert(!control_socket_is_empty(listening));
+    close(listening);
+}
+END_TEST
+
+/* What is still being closed counts as a connection of its user. */
+START_TEST(test_what_is_being_closed_counts)
+{
+    struct control control = {.log = &daemon_under_test->log};
+    for (int i = 0; i < 3; i++) {
+        int fds[2] = {stuffed_socket(), stuffed_socket()};
+        control_close_foreign(&control, i == 0 ? 1000 : 1001, fds, 2);
+    }
+    control_closer_sweep(&control);
+    ck_assert_uint_eq(control_closing_count(&control, 1000), 1);
+    ck_assert_uint_eq(control_closing_count(&control, 1001), 2);
+    ck_assert_uint_eq(control_closing_count(&control, 1002), 0);
+    ck_assert_uint_eq(control_closing_count(&control, CONTROL_ANY_USER), 3);
+    control_closer_clear(&control);
+    /* One that need not wait is gone soon. */
+    int fd = lingering_socket();
+    control_close_foreign(&control, 1000, &fd, 1);
+    while (control.closings) {
+        ping(&good);
+        control_closer_sweep(&control);
+    }
+    ck_assert_int_lt(fcntl(fd, F_GETFD), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("control_foreign");
+    TCase *cases = tcase_create("foreign");
+    tcase_set_timeout(cases, 60);
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_add_loop_test(cases, test_sent_for_nothing, 0, 2);
+    tcase_add_test(cases, test_too_many);
+    tcase_add_test(cases, test_not_yet_read);
+    tcase_add_loop_test(cases, test_in_a_join, 0, 3);
+    tcase_add_test(cases, test_doorbell_takes_nothing);
+    tcase_add_test(cases, test_what_is_being_closed_counts);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}

@@ -1,0 +1,166 @@
+#include "server/jobs/membership.h"
+
+#include <string.h>
+
+#include "tests/lib/suite.h"
+
+#define MS 1000000ull
+
+static struct membership membership;
+
+static void setup(void)
+{
+    /* Node 1 of 3: it connects to 2, and 0 connects to it. */
+    ck_assert_int_eq(membership_init(&membership, 3, 1, 500, 3000, 1000 * MS), 0);
+}
+
+static void teardown(void)
+{
+    membership_clear(&membership);
+}
+
+static void expect(uint64_t now_ms, enum membership_action wanted, uint32_t wanted_node)
+{
+    enum membership_action action;
+    uint32_t node;
+    ck_assert(membership_next_action(&membership, now_ms * MS, &action, &node));
+    ck_assert_int_eq(action, wanted);
+    ck_assert_uint_eq(node, wanted_node);
+}
+
+static void expect_nothing(uint64_t now_ms)
+{
+    enum membership_action action;
+    uint32_t node;
+    ck_assert(!membership_next_action(&membership, now_ms * MS, &action, &node));
+}
+
+START_TEST(test_connects_upwards_only)
+{
+    ck_assert_uint_eq(membership_deadline(&membership), 1000 * MS);
+    expect(1000, MEMBERSHIP_CONNECT, 2);
+    expect_nothing(1000);
+    /* The attempt is under way: nothing until it ends. */
+    ck_assert_uint_eq(membership_deadline(&membership), UINT64_MAX);
+}
+END_TEST
+
+START_TEST(test_attempts_back_off)
+{
+    uint64_t now_ns = 1000 * MS, before_ns = 0;
+    for (int i = 0; i < 12; i++) {
+        expect(now_ns / MS, MEMBERSHIP_CONNECT, 2);
+        membership_lost(&membership, 2, now_ns, "refused");
+        uint64_t wait_ns = membership_deadline(&membership) - now_ns;
+        ck_assert_uint_ge(wait_ns, before_ns);
+        ck_assert_uint_ge(wait_ns, MEMBERSHIP_RETRY_LEAST_NS);
+        ck_assert_uint_le(wait_ns, MEMBERSHIP_RETRY_MOST_NS);
+        before_ns = wait_ns;
+        expect_nothing((now_ns + wait_ns) / MS - 1);
+        now_ns += wait_ns;
+    }
+    ck_assert_uint_eq(before_ns, MEMBERSHIP_RETRY_MOST_NS);
+    ck_assert_str_eq(membership.peers[2].reason, "refused");
+    /* Success makes the next attempt quick again. */
+    expect(now_ns / MS, MEMBERSHIP_CONNECT, 2);
+    membership_connected(&membership, 2, now_ns);
+    membership_up(&membership, 2);
+    ck_assert_str_eq(membership.peers[2].reason, "");
+    membership_lost(&membership, 2, now_ns, "reset");
+    ck_assert_uint_eq(membership_deadline(&membership) - now_ns, MEMBERSHIP_RETRY_LEAST_NS);
+}
+END_TEST
+
+START_TEST(test_accepting_side_waits)
+{
+    expect(1000, MEMBERSHIP_CONNECT, 2);
+    membership_connected(&membership, 0, 1000 * MS);
+    membership_lost(&membership, 0, 1100 * MS, "reset");
+    expect_nothing(100000);
+    ck_assert_int_eq(membership.peers[0].state, MEMBERSHIP_DOWN);
+}
+END_TEST
+
+START_TEST(test_heartbeats)
+{
+    expect(1000, MEMBERSHIP_CONNECT, 2);
+    membership_connected(&membership, 2, 1000 * MS);
+    ck_assert_int_eq(membership.peers[2].state, MEMBERSHIP_CONNECTED);
+    ck_assert_uint_eq(membership_deadline(&membership), 1500 * MS);
+    expect_nothing(1499);
+    for (uint64_t now_ms = 1500; now_ms < 10000; now_ms += 500) {
+        membership_heard(&membership, 2, now_ms * MS);
+        expect(now_ms, MEMBERSHIP_PING, 2);
+        expect_nothing(now_ms);
+    }
+}
+END_TEST
+
+START_TEST(test_silence)
+{
+    expect(1000, MEMBERSHIP_CONNECT, 2);
+    membership_connected(&membership, 2, 1000 * MS);
+    membership_connected(&membership, 0, 1000 * MS);
+    membership_up(&membership, 2);
+    membership_heard(&membership, 0, 3000 * MS);
+    for (uint64_t now_ms = 1500; now_ms < 4000; now_ms += 500) {
+        expect(now_ms, MEMBERSHIP_PING, 0);
+        expect(now_ms, MEMBERSHIP_PING, 2);
+        expect_nothing(now_ms);
+    }
+    expect(4000, MEMBERSHIP_PING, 0);
+    expect(4000, MEMBERSHIP_SILENT, 2);
+    membership_lost(&membership, 2, 4000 * MS, "no heartbeat for 3000 ms");
+    expect_nothing(4000);
+    ck_assert_int_eq(membership.peers[2].state, MEMBERSHIP_DOWN);
+    ck_assert_int_eq(membership.peers[0].state, MEMBERSHIP_CONNECTED);
+}
+END_TEST
+
+START_TEST(test_up_needs_a_connection)
+{
+    membership_up(&membership, 0);
+    ck_assert_int_eq(membership.peers[0].state, MEMBERSHIP_DOWN);
+    ck_assert_str_eq(membership_state_name(MEMBERSHIP_DOWN), "down");
+    ck_assert_str_eq(membership_state_name(MEMBERSHIP_UP), "up");
+}
+END_TEST
+
+START_TEST(test_long_reasons_are_cut)
+{
+    char reason[2 * MEMBERSHIP_REASON_BYTES];
+    memset(reason, 'x', sizeof(reason));
+    reason[sizeof(reason) - 1] = '\0';
+    membership_lost(&membership, 2, 1000 * MS, reason);
+    ck_assert_uint_eq(strlen(membership.peers[2].reason), MEMBERSHIP_REASON_BYTES - 1);
+}
+END_TEST
+
+START_TEST(test_alone)
+{
+    struct membership alone;
+    enum membership_action action;
+    uint32_t node;
+    ck_assert_int_eq(membership_init(&alone, 1, 0, 500, 3000, 0), 0);
+    ck_assert(!membership_next_action(&alone, 1000 * MS, &action, &node));
+    ck_assert_uint_eq(membership_deadline(&alone), UINT64_MAX);
+    membership_clear(&alone);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("membership");
+    TCase *cases = tcase_create("membership");
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_add_test(cases, test_connects_upwards_only);
+    tcase_add_test(cases, test_attempts_back_off);
+    tcase_add_test(cases, test_accepting_side_waits);
+    tcase_add_test(cases, test_heartbeats);
+    tcase_add_test(cases, test_silence);
+    tcase_add_test(cases, test_up_needs_a_connection);
+    tcase_add_test(cases, test_long_reasons_are_cut);
+    tcase_add_test(cases, test_alone);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}

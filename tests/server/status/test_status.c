@@ -1,0 +1,369 @@
+/* The status document and the metrics, of a coordinator in several states. */
+#include "server/status/status.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/server/coordinator_network.h"
+#include "tests/lib/suite.h"
+
+static const uint32_t weights[] = {1, 2};
+static struct network *network;
+static struct engine_status engine;
+static struct engine_job_status engine_jobs[1];
+static struct engine_peer_status engine_peers[2];
+static struct transport_info transport;
+static struct status_rates rates;
+static struct membership membership;
+
+static void setup(void)
+{
+    network = network_create(2, weights, 3);
+    network_connect_all(network);
+    network_settle(network);
+    ck_assert_int_eq(membership_init(&membership, 2, 0, 500, 3000, 0), 0);
+    membership_connected(&membership, 1, network_now(network) - 40 * NETWORK_MS);
+    membership_up(&membership, 1);
+    engine_jobs[0] = (struct engine_job_status){.bytes_submitted = 4096,
+                                                .collectives = 12,
+                                                .slots = 3,
+                                                .slowest_rank = 1,
+                                                .slowest_times = 5};
+    engine_peers[1] = (struct engine_peer_status){
+        .node = 1, .up = true, .bytes_in = UINT64_C(1) << 40, .bytes_out = 17};
+    engine = (struct engine_status){.bytes_in = 1000,
+                                    .bytes_out = 2000,
+                                    .bytes_reduced = 3000,
+                                    .collectives = 4,
+                                    .dropped_messages = 5,
+                                    .buffer_bytes_used = 6,
+                                    .buffer_bytes_allocated = 7,
+                                    .buffer_bytes_reserved = 8,
+                                    .buffer_bytes_limit = 9,
+                                    .slots = 10,
+                                    .jobs = engine_jobs,
+                                    .job_count = 1,
+                                    .peers = engine_peers,
+                                    .peer_count = 2};
+    snprintf(transport.provider, sizeof(transport.provider), "tcp");
+    snprintf(transport.endpoint, sizeof(transport.endpoint), "connected");
+    snprintf(transport.version, sizeof(transport.version), "libfabric 1.17");
+    snprintf(transport.local, sizeof(transport.local), "10.0.0.0:4711");
+    rates = (struct status_rates){0};
+}
+
+static void teardown(void)
+{
+    membership_clear(&membership);
+    network_free(network);
+}
+
+static struct status_source source_of(uint32_t node)
+{
+    return (struct status_source){
+        .software = "shoald test",
+        .pid = 4242,
+        .now_ns = network_now(network),
+        .started_ns = network_now(network) - 1500 * NETWORK_MS,
+        .connections = 3,
+        .instruction_set = "avx2",
+        .topology = "8 cores",
+        .config = network_config(network, node),
+        .transport = &transport,
+        .engine = &engine,
+        .membership = &membership,
+        .coordinator = network_coordinator(network, node),
+        .rates = &rates,
+    };
+}
+
+static json_t *document(void)
+{
+    struct status_source source = source_of(0);
+    size_t length;
+    char *text = status_document(&source, &length);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_uint_eq(strlen(text), length);
+    /* One line. */
+    ck_assert_ptr_eq(strchr(text, '\n'), text + length - 1);
+    json_error_t error;
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    ck_assert_msg(json != NULL, "%s in %s", error.text, text);
+    free(text);
+    return json;
+}
+
+static json_t *job_of(json_t *status, size_t index)
+{
+    return json_array_get(json_object_get(status, "jobs"), index);
+}
+
+static void expect_text(const json_t *object, const char *key, const char *wanted)
+{
+    ck_assert_msg(json_is_string(json_object_get(object, key)), "%s is not a string", key);
+    ck_assert_str_eq(json_string_value(json_object_get(object, key)), wanted);
+}
+
+static void expect_number(const json_t *object, const char *key, json_int_t wanted)
+{
+    ck_assert_msg(json_is_integer(json_object_get(object, key)), "%s is not an integer", key);
+    ck_assert_int_eq(json_integer_value(json_object_get(object, key)), wanted);
+}
+
+static void expect_ranks(const json_t *object, const char *key, const char *wanted)
+{
+    char *text = json_dumps(json_object_get(object, key), JSON_COMPACT);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_str_eq(text, wanted);
+    free(text);
+}
+
+START_TEST(test_head)
+{
+    json_t *status = document();
+    expect_text(status, "type", "status");
+    expect_text(status, "software", "shoald test");
+    expect_text(status, "node", "a");
+    expect_text(status, "state", "running");
+    expect_text(status, "instruction_set", "avx2");
+    expect_text(status, "topology", "8 cores");
+    expect_number(status, "pid", 4242);
+    ck_assert_double_eq_tol(json_number_value(json_object_get(status, "uptime_s")), 1.5, 1e-9);
+    const json_t *provider = json_object_get(status, "provider");
+    expect_text(provider, "name", "tcp");
+    expect_text(provider, "endpoint", "connected");
+    expect_text(provider, "version", "libfabric 1.17");
+    expect_text(provider, "address", "10.0.0.0:4711");
+    const json_t *traffic = json_object_get(status, "traffic");
+    expect_number(traffic, "bytes_in", 1000);
+    expect_number(traffic, "bytes_out", 2000);
+    expect_number(traffic, "bytes_reduced", 3000);
+    expect_number(traffic, "collectives", 4);
+    expect_number(traffic, "dropped_messages", 5);
+    const json_t *memory = json_object_get(status, "memory");
+    expect_number(memory, "used_bytes", 6);
+    expect_number(memory, "allocated_bytes", 7);
+    expect_number(memory, "reserved_bytes", 8);
+    expect_number(memory, "limit_bytes", 9);
+    expect_number(status, "slots", 10);
+    expect_number(json_object_get(status, "workers"), "count", 0);
+    expect_number(json_object_get(status, "workers"), "limit", 64);
+    expect_number(json_object_get(status, "connections"), "count", 3);
+    expect_number(json_object_get(status, "limits"), "groups_per_job", 16);
+    expect_number(json_object_get(status, "limits"), "pinned_bytes", 1 << 20);
+    ck_assert_uint_eq(json_array_size(json_object_get(status, "jobs")), 0);
+    json_decref(status);
+}
+END_TEST
+
+START_TEST(test_peers)
+{
+    json_t *status = document();
+    ck_assert_uint_eq(json_array_size(json_object_get(status, "peers")), 1);
+    const json_t *peer = json_array_get(json_object_get(status, "peers"), 0);
+    expect_number(peer, "node", 1);
+    expect_text(peer, "name", "b");
+    expect_text(peer, "address", "10.0.0.1:7001");
+    expect_number(peer, "weight", 2);
+    expect_text(peer, "state", "up");
+    expect_text(peer, "fabric", "up");
+    expect_number(peer, "bytes_in", (json_int_t)1 << 40);
+    expect_number(peer, "silent_ms", 40);
+    expect_text(peer, "last_error", "");
+    json_decref(status);
+    membership_lost(&membership, 1, network_now(network), "it went \"away\"");
+    engine.peer_count = 0; /* an engine that does not know it */
+    status = document();
+    peer = json_array_get(json_object_get(status, "peers"), 0);
+    expect_text(peer, "state", "down");
+    expect_text(peer, "fabric", "down");
+    expect_text(peer, "last_error", "it went \"away\"");
+    ck_assert(json_is_null(json_object_get(peer, "silent_ms")));
+    json_decref(status);
+}
+END_TEST
+
+START_TEST(test_gathering)
+{
+    network_join(network, 0, network_name_at(network, 0), 4, 2, -1, 0);
+    network_join(network, 1, network_name_at(network, 0), 4, 0, -1, 0);
+    network_settle(network);
+    json_t *status = document(), *job = job_of(status, 0);
+    expect_text(job, "state", "gathering");
+    expect_text(job, "name", network_name_at(network, 0));
+    expect_number(job, "world_size", 4);
+    expect_number(job, "uid", 1000);
+    expect_number(job, "joined", 2);
+    expect_ranks(job, "ranks_present", "[0,2]");
+    expect_ranks(job, "ranks_missing", "[1,3]");
+    expect_ranks(job, "local_ranks", "[{\"rank\":2,\"pid\":4001}]");
+    ck_assert(json_is_null(json_object_get(job, "job_id")));
+    ck_assert(json_is_null(json_object_get(job, "slowest_rank")));
+    json_decref(status);
+    /* With one that has no number yet nobody can say who is missing. */
+    network_join(network, 1, network_name_at(network, 0), 4, -1, -1, 0);
+    network_settle(network);
+    status = document();
+    expect_number(job_of(status, 0), "joined", 3);
+    expect_ranks(job_of(status, 0), "ranks_missing", "[]");
+    json_decref(status);
+}
+END_TEST
+
+START_TEST(test_joining_elsewhere)
+{
+    network_join(network, 0, network_name_at(network, 1), 3, -1, -1, 0);
+    network_join(network, 0, network_name_at(network, 1), 3, 1, -1, 0);
+    network_settle(network);
+    json_t *status = document();
+    ck_assert_uint_eq(json_array_size(json_object_get(status, "jobs")), 1);
+    expect_text(job_of(status, 0), "state", "joining");
+    expect_ranks(job_of(status, 0), "local_ranks",
+                 "[{\"rank\":null,\"pid\":4001},{\"rank\":1,\"pid\":4002}]");
+    expect_number(json_object_get(status, "workers"), "count", 2);
+    json_decref(status);
+}
+END_TEST
+
+START_TEST(test_running_late_failed)
+{
+    static const uint32_t rank_1[] = {1}, node_1[] = {1};
+    struct network_worker *workers[] = {
+        network_join(network, 0, network_name_at(network, 0), 2, 0, -1, 0),
+        network_join(network, 1, network_name_at(network, 0), 2, 1, -1, 0)};
+    network_settle(network);
+    engine_jobs[0].job = workers[0]->joined.job_id;
+    network_set_late(network, 1, rank_1, 1);
+    coordinator_late(network_coordinator(network, 0), network_now(network), engine_jobs[0].job, 0,
+                     17, NULL, 0, node_1, 1);
+    network_settle(network);
+    json_t *status = document(), *job = job_of(status, 0);
+    char id[32];
+    snprintf(id, sizeof(id), "%016llx", (unsigned long long)engine_jobs[0].job);
+    expect_text(job, "state", "running");
+    expect_text(job, "job_id", id);
+    expect_ranks(job, "ranks_present", "[0,1]");
+    expect_ranks(job, "ranks_missing", "[]");
+    expect_ranks(job, "local_ranks", "[{\"rank\":0,\"pid\":4001}]");
+    expect_number(job, "groups", 1);
+    expect_number(job, "bytes", 4096);
+    expect_number(job, "collectives", 12);
+    expect_number(job, "slots", 3);
+    expect_number(job, "slowest_rank", 1);
+    expect_number(job, "slowest_times", 5);
+    const json_t *late = json_array_get(json_object_get(job, "late"), 0);
+    expect_number(late, "group", 0);
+    expect_number(late, "sequence", 17);
+    expect_ranks(late, "ranks", "[1]");
+    ck_assert_int_ge(json_integer_value(json_object_get(late, "since_ms")), 1000);
+    ck_assert_ptr_null(json_object_get(job, "error"));
+    json_decref(status);
+    network_kill(network, workers[1]);
+    network_settle(network);
+    status = document();
+    expect_text(job_of(status, 0), "state", "failed");
+    expect_text(job_of(status, 0), "error", "rank 1 on node b is gone: its process 4002 ended");
+    json_decref(status);
+}
+END_TEST
+
+START_TEST(test_left_ranks_are_missing)
+{
+    struct network_worker *workers[] = {
+        network_join(network, 0, network_name_at(network, 0), 2, 0, -1, 0),
+        network_join(network, 1, network_name_at(network, 0), 2, 1, -1, 0)};
+    network_settle(network);
+    network_leave(network, workers[1]);
+    network_settle(network);
+    json_t *status = document();
+    expect_ranks(job_of(status, 0), "ranks_present", "[0]");
+    expect_ranks(job_of(status, 0), "ranks_missing", "[1]");
+    json_decref(status);
+}
+END_TEST
+
+START_TEST(test_draining)
+{
+    network_join(network, 0, network_name_at(network, 0), 1, 0, -1, 0);
+    network_settle(network);
+    coordinator_drain(network_coordinator(network, 0), network_now(network), 1000);
+    json_t *status = document();
+    expect_text(status, "state", "draining");
+    json_decref(status);
+}
+END_TEST
+
+START_TEST(test_rates)
+{
+    /* The first sample only sets the start. */
+    status_rates_sample(&rates, 1000000000, 500, 700);
+    ck_assert_double_eq(rates.in_GBps, 0);
+    status_rates_sample(&rates, 1500000000, 500 + 1000000000, 700);
+    ck_assert_double_eq_tol(rates.in_GBps, 2.0, 1e-9);
+    ck_assert_double_eq(rates.out_GBps, 0);
+    status_rates_sample(&rates, 1500000000, 500 + 1000000000, 700); /* no time has passed */
+    ck_assert_double_eq_tol(rates.in_GBps, 2.0, 1e-9);
+    json_t *status = document();
+    ck_assert_double_eq_tol(
+        json_number_value(json_object_get(json_object_get(status, "traffic"), "in_GBps")), 2.0,
+        1e-6);
+    json_decref(status);
+}
+END_TEST
+
+START_TEST(test_metrics)
+{
+    network_join(network, 0, network_name_at(network, 0), 1, 0, -1, 0);
+    network_settle(network);
+    struct status_source source = source_of(0);
+    size_t length;
+    char *text = status_metrics(&source, &length);
+    static const char *const lines[] = {
+        "shoal_daemon_info{software=\"shoald test\",node=\"a\",provider=\"tcp\"} 1\n",
+        "# TYPE shoal_in_bytes counter\n",
+        "shoal_in_bytes_total 1000\n",
+        "shoal_slots 10\n",
+        "shoal_buffer_reserved_bytes 8\n",
+        "shoal_buffer_limit_bytes 9\n",
+        "shoal_jobs{state=\"running\"} 1\n",
+        "shoal_workers 1\n",
+        "shoal_peer_up{peer=\"b\"} 1\n",
+        "shoal_peer_in_bytes_total{peer=\"b\"} 1099511627776\n",
+    };
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        ck_assert_msg(strstr(text, lines[i]) != NULL, "%s is not in\n%s", lines[i], text);
+    ck_assert_uint_eq(strlen(text), length);
+    ck_assert_str_eq(text + length - 6, "# EOF\n");
+    /* Every line is a comment, or a name and a number. */
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (line[0] == '#')
+            continue;
+        const char *value = strrchr(line, ' ');
+        ck_assert_ptr_nonnull(value);
+        ck_assert_int_eq(strncmp(line, "shoal_", 6), 0);
+        ck_assert_uint_eq(strspn(value + 1, "0123456789"), strlen(value + 1));
+    }
+    free(text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("status");
+    TCase *cases = tcase_create("status");
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_add_test(cases, test_head);
+    tcase_add_test(cases, test_peers);
+    tcase_add_test(cases, test_gathering);
+    tcase_add_test(cases, test_joining_elsewhere);
+    tcase_add_test(cases, test_running_late_failed);
+    tcase_add_test(cases, test_left_ranks_are_missing);
+    tcase_add_test(cases, test_draining);
+    tcase_add_test(cases, test_rates);
+    tcase_add_test(cases, test_metrics);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}

@@ -1,0 +1,340 @@
+#include <fcntl.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/env.h"
+#include "tests/lib/suite.h"
+#include "worker/programs/shoalrun/launcher.h"
+#include "worker/programs/shoalrun/output.h"
+
+#define WORDS(...) ((char **)(const char *[]){"shoalrun", __VA_ARGS__, NULL})
+#define PARSE(options, error, ...) parse(options, error, WORDS(__VA_ARGS__))
+
+static int parse(struct launch_options *options, struct error *error, char **words)
+{
+    int count = 0;
+    while (words[count])
+        count++;
+    /* The options point into the words, whose compound literal ends with its assertion. */
+    static char *kept[32];
+    ck_assert_int_lt(count, 32);
+    memcpy(kept, words, (size_t)(count + 1) * sizeof(*kept));
+    return launch_options_parse(count, kept, options, error);
+}
+
+START_TEST(test_options_all)
+{
+    struct launch_options options;
+    struct error error = {0};
+    ck_assert_int_eq(PARSE(&options, &error, "--nodes", "3", "-n", "2", "--cpu-nodes=1", "--job",
+                           "train", "--provider", "tcp", "--config", "x.json", "--timeout", "60",
+                           "--grace", "4", "--verbose", "--tag-output", "--", "prog", "-n", "--x"),
+                     0);
+    ck_assert_uint_eq(options.nodes, 3);
+    ck_assert_uint_eq(options.ranks_per_node, 2);
+    ck_assert_uint_eq(options.cpu_nodes, 1);
+    ck_assert_str_eq(options.job, "train");
+    ck_assert_str_eq(options.provider, "tcp");
+    ck_assert_str_eq(options.config_path, "x.json");
+    ck_assert_uint_eq(options.timeout_s, 60);
+    ck_assert_uint_eq(options.grace_s, 4);
+    ck_assert(options.verbose && options.tag_output && !options.help);
+    ck_assert_str_eq(options.command[0], "prog");
+    ck_assert_str_eq(options.command[1], "-n");
+    ck_assert_str_eq(options.command[2], "--x");
+    ck_assert_ptr_null(options.command[3]);
+    ck_assert_uint_eq(launch_world_size(&options), 6);
+}
+END_TEST
+
+START_TEST(test_options_end_at_the_command)
+{
+    struct launch_options options;
+    struct error error = {0};
+    ck_assert_int_eq(PARSE(&options, &error, "-n", "4", "prog", "--verbose"), 0);
+    ck_assert(!options.verbose);
+    ck_assert_str_eq(options.command[1], "--verbose");
+    ck_assert_uint_eq(options.nodes, 0);
+    ck_assert_uint_eq(options.grace_s, 10);
+    ck_assert_uint_eq(launch_world_size(&options), 4);
+}
+END_TEST
+
+static void refuse(char **words, const char *expected)
+{
+    struct launch_options options;
+    memset(&options, 0x5a, sizeof(options));
+    struct launch_options before = options;
+    struct error error = {0};
+    ck_assert_int_eq(parse(&options, &error, words), ERR_INVALID);
+    ck_assert_msg(strstr(error.text, expected), "\"%s\" lacks \"%s\"", error.text, expected);
+    ck_assert_mem_eq(&options, &before, sizeof(options));
+}
+
+START_TEST(test_options_refused)
+{
+    refuse(WORDS("prog"), "-n RANKS_PER_NODE is missing");
+    refuse(WORDS("-n", "2"), "command to run is missing");
+    refuse(WORDS("-n", "0", "prog"), "-n: got \"0\", must be a number from 1 to 4096");
+    refuse(WORDS("-n", "2x", "prog"), "-n: got \"2x\"");
+    refuse(WORDS("-n", "-2", "prog"), "-n: got \"-2\"");
+    refuse(WORDS("-n", " 2", "prog"), "-n: got \" 2\"");
+    refuse(WORDS("-n", "99999999999999999999", "prog"), "-n: got \"999");
+    refuse(WORDS("-n"), "-n needs a value");
+    refuse(WORDS("--nodes"), "--nodes needs a value");
+    refuse(WORDS("--bogus", "-n", "1", "prog"), "unknown option --bogus");
+    refuse(WORDS("-n", "1", "--nodes", "65", "prog"), "--nodes: got \"65\"");
+    refuse(WORDS("-n", "1", "--nodes", "60", "--cpu-nodes", "5", "prog"), "65 daemons");
+    refuse(WORDS("-n", "4096", "--nodes", "2", "prog"), "8192 ranks");
+    refuse(WORDS("-n", "1", "--job", "", "prog"), "--job");
+    refuse(WORDS("-n", "1", "--job",
+                 "0123456789012345678901234567890123456789012345678901234567890123", "prog"),
+           "--job: must have 1 to 63 bytes");
+    refuse(WORDS("-n", "1", "--socket", "/s", "--nodes", "1", "prog"), "--socket uses a running");
+    refuse(WORDS("-n", "1", "--socket", "/s", "--provider", "tcp", "prog"), "--provider");
+}
+END_TEST
+
+START_TEST(test_options_help)
+{
+    struct launch_options options;
+    struct error error = {0};
+    ck_assert_int_eq(PARSE(&options, &error, "--help"), 0);
+    ck_assert(options.help);
+    ck_assert_int_eq(PARSE(&options, &error, "--version"), 0);
+    ck_assert(options.version);
+    ck_assert_ptr_nonnull(strstr(launch_usage(), "--cpu-nodes"));
+}
+END_TEST
+
+START_TEST(test_mode)
+{
+    struct launch_options options = {0};
+    const char *path;
+    ck_assert_int_eq(launch_mode(&options, NULL, &path), LAUNCH_IF_ANSWERS);
+    ck_assert_str_eq(path, SHOAL_DEFAULT_SOCKET);
+    ck_assert_int_eq(launch_mode(&options, "", &path), LAUNCH_IF_ANSWERS);
+    ck_assert_int_eq(launch_mode(&options, "/a", &path), LAUNCH_GIVEN);
+    ck_assert_str_eq(path, "/a");
+    options.socket_path = "/b";
+    ck_assert_int_eq(launch_mode(&options, "/a", &path), LAUNCH_GIVEN);
+    ck_assert_str_eq(path, "/b");
+    options = (struct launch_options){.nodes = 1};
+    ck_assert_int_eq(launch_mode(&options, "/a", &path), LAUNCH_EMBEDDED);
+    ck_assert_ptr_null(path);
+    options = (struct launch_options){.provider = "tcp"};
+    ck_assert_int_eq(launch_mode(&options, NULL, &path), LAUNCH_EMBEDDED);
+    options = (struct launch_options){.cpu_nodes = 1};
+    ck_assert_int_eq(launch_mode(&options, NULL, &path), LAUNCH_EMBEDDED);
+    options = (struct launch_options){.config_path = "x"};
+    ck_assert_int_eq(launch_mode(&options, NULL, &path), LAUNCH_EMBEDDED);
+}
+END_TEST
+
+START_TEST(test_ranks_go_node_by_node)
+{
+    struct launch_options options = {.nodes = 3, .ranks_per_node = 2};
+    for (uint32_t rank = 0; rank < 6; rank++) {
+        struct launch_worker worker = launch_worker(&options, rank);
+        ck_assert_uint_eq(worker.rank, rank);
+        ck_assert_uint_eq(worker.node, rank / 2);
+        ck_assert_uint_eq(worker.local_rank, rank % 2);
+        ck_assert_uint_eq(worker.local_world_size, 2);
+        ck_assert_uint_eq(worker.world_size, 6);
+    }
+}
+END_TEST
+
+static size_t list_length(char **list)
+{
+    size_t count = 0;
+    while (list[count])
+        count++;
+    return count;
+}
+
+START_TEST(test_worker_environment)
+{
+    char *const *inherited = (char *const *)(const char *[]){
+        "PATH=/bin", "RANK=77", "RANKX=1", "SHOAL_JOB=old", "EMPTY=", "LOCAL_RANK", NULL};
+    struct launch_worker worker = {
+        .rank = 5, .world_size = 8, .local_rank = 1, .local_world_size = 4, .node = 1};
+    char **list = launch_worker_environment(inherited, &worker, "job-1", "/tmp/s.sock");
+    ck_assert_ptr_nonnull(list);
+    ck_assert_str_eq(launch_variable(list, "RANK"), "5");
+    ck_assert_str_eq(launch_variable(list, "WORLD_SIZE"), "8");
+    ck_assert_str_eq(launch_variable(list, "LOCAL_RANK"), "1");
+    ck_assert_str_eq(launch_variable(list, "LOCAL_WORLD_SIZE"), "4");
+    ck_assert_str_eq(launch_variable(list, "SHOAL_JOB"), "job-1");
+    ck_assert_str_eq(launch_variable(list, "SHOAL_SOCKET"), "/tmp/s.sock");
+    ck_assert_str_eq(launch_variable(list, "PATH"), "/bin");
+    ck_assert_str_eq(launch_variable(list, "RANKX"), "1");
+    ck_assert_str_eq(launch_variable(list, "EMPTY"), "");
+    ck_assert_ptr_null(launch_variable(list, "PAT"));
+    /* RANK and SHOAL_JOB are there once; the entry without '=' is kept as it was. */
+    ck_assert_uint_eq(list_length(list), 6 - 2 + 6);
+    free(list);
+}
+END_TEST
+
+START_TEST(test_daemon_environment)
+{
+    char *const *inherited = (char *const *)(const char *[]){"HFI_NO_BACKTRACE=0", "HOME=/", NULL};
+    char **list = launch_daemon_environment(inherited);
+    ck_assert_str_eq(launch_variable(list, "IPATH_NO_BACKTRACE"), "1");
+    ck_assert_str_eq(launch_variable(list, "HFI_NO_BACKTRACE"), "1");
+    ck_assert_str_eq(launch_variable(list, "HOME"), "/");
+    ck_assert_uint_eq(list_length(list), 3);
+    free(list);
+}
+END_TEST
+
+START_TEST(test_waits)
+{
+    const uint64_t ms = 1000000, day = 86400000 * ms;
+    ck_assert_int_eq(supervisor_wait_ms(5, 5), 0);
+    ck_assert_int_eq(supervisor_wait_ms(6, 5), 0);
+    ck_assert_int_eq(supervisor_wait_ms(5, 6), 1);
+    ck_assert_int_eq(supervisor_wait_ms(5, 5 + ms), 1);
+    ck_assert_int_eq(supervisor_wait_ms(5, 6 + ms), 2);
+    ck_assert_int_eq(supervisor_wait_ms(0, 24 * day), 24 * 86400000);
+    ck_assert_int_eq(supervisor_wait_ms(0, 25 * day), INT_MAX);
+    ck_assert_int_eq(supervisor_wait_ms(0, UINT64_MAX), INT_MAX);
+}
+END_TEST
+
+/* A process that a rank has left may write faster than its lines can be tagged. */
+START_TEST(test_endless_output_is_not_waited_for)
+{
+    struct child child = {.kind = CHILD_WORKER, .output = open("/dev/zero", O_RDONLY | O_CLOEXEC)};
+    ck_assert_int_ge(child.output, 0);
+    output_finish(&child);
+    ck_assert_int_eq(child.output, -1);
+}
+END_TEST
+
+START_TEST(test_job_names)
+{
+    char one[LAUNCH_JOB_BYTES], other[LAUNCH_JOB_BYTES];
+    launch_job_name(one, UINT32_MAX, UINT64_MAX);
+    launch_job_name(other, UINT32_MAX, 0);
+    ck_assert_str_eq(one, "shoalrun-4294967295-ffffffffffffffff");
+    ck_assert_str_ne(one, other);
+}
+END_TEST
+
+START_TEST(test_weights)
+{
+    /* Per node of DESIGN's bound: (n - k) to 2 (n - 1), divided by their common divisor. */
+    static const uint32_t cases[][4] = {
+        {1, 0, 1, 1}, {4, 0, 1, 1}, {1, 1, 1, 1}, {2, 1, 1, 2}, {3, 1, 1, 2},
+        {4, 1, 1, 2}, {4, 2, 1, 3}, {2, 2, 0, 1}, {2, 5, 0, 1}, {8, 2, 3, 7},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t worker, cpu;
+        launch_weights(cases[i][0], cases[i][1], &worker, &cpu);
+        ck_assert_msg(worker == cases[i][2] && cpu == cases[i][3], "%u + %u: %u %u", cases[i][0],
+                      cases[i][1], worker, cpu);
+    }
+}
+END_TEST
+
+START_TEST(test_config_text)
+{
+    uint16_t ports[] = {1001, 1002, 65535};
+    struct launch_config config = {
+        .worker_nodes = 2,
+        .cpu_nodes = 1,
+        .ports = ports,
+        .provider = "tcp;ofi_rxm",
+        .pinned_bytes = 1ull << 40,
+        .extra = "{\"timeouts\":{\"peer_ms\":700},\"listen\":{\"address\":\"127.0.0.2\"}}",
+        .extra_name = "extra.json",
+    };
+    char *text;
+    struct error error = {0};
+    ck_assert_int_eq(launch_config_text(&config, 2, "/tmp/\"odd\"/c.sock", &text, &error), 0);
+    json_t *root = json_loads(text, 0, NULL);
+    free(text);
+    const char *node, *socket_path, *address, *provider, *names[3];
+    const char *addresses[3];
+    char expected[32];
+    int port, peer_ms, weights[3];
+    ck_assert_int_eq(json_unpack(root, "{s:s, s:{s:s}, s:{s:s, s:i}, s:{s:s}, s:{s:i}}", "node",
+                                 &node, "socket", "path", &socket_path, "listen", "address",
+                                 &address, "port", &port, "fabric", "provider", &provider,
+                                 "timeouts", "peer_ms", &peer_ms),
+                     0);
+    ck_assert_str_eq(node, "cpu0");
+    ck_assert_str_eq(socket_path, "/tmp/\"odd\"/c.sock");
+    ck_assert_str_eq(address, "127.0.0.2");
+    ck_assert_int_eq(port, 65535);
+    ck_assert_str_eq(provider, "tcp;ofi_rxm");
+    ck_assert_int_eq(peer_ms, 700);
+    const json_t *limits = json_object_get(root, "limits");
+    ck_assert_int_eq(json_integer_value(json_object_get(limits, "pinned_bytes")), 1ll << 40);
+    json_t *servers = json_object_get(root, "servers");
+    ck_assert_uint_eq(json_array_size(servers), 3);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(json_unpack(json_array_get(servers, i), "{s:s, s:s, s:i !}", "name",
+                                     &names[i], "address", &addresses[i], "weight", &weights[i]),
+                         0);
+        snprintf(expected, sizeof(expected), "127.0.0.1:%u", ports[i]);
+        ck_assert_str_eq(addresses[i], expected);
+    }
+    ck_assert_str_eq(names[0], "node0");
+    ck_assert_str_eq(names[1], "node1");
+    ck_assert_str_eq(names[2], "cpu0");
+    ck_assert(weights[0] == 1 && weights[1] == 1 && weights[2] == 2);
+    json_decref(root);
+}
+END_TEST
+
+START_TEST(test_config_text_bad_extra)
+{
+    uint16_t port = 9;
+    struct launch_config config = {.worker_nodes = 1, .ports = &port, .extra_name = "e.json"};
+    char *text = NULL;
+    struct error error = {0};
+    config.extra = "{\"a\":1,\n oops}";
+    ck_assert_int_eq(launch_config_text(&config, 0, "/s", &text, &error), ERR_CONFIG);
+    ck_assert_ptr_nonnull(strstr(error.text, "e.json:2:"));
+    config.extra = "[1]";
+    ck_assert_int_eq(launch_config_text(&config, 0, "/s", &text, &error), ERR_CONFIG);
+    ck_assert_ptr_nonnull(strstr(error.text, "must be a JSON object"));
+    config.extra = "{\"a\":1,\"a\":2}";
+    ck_assert_int_eq(launch_config_text(&config, 0, "/s", &text, &error), ERR_CONFIG);
+    ck_assert_ptr_null(text);
+    config.extra = NULL;
+    ck_assert_int_eq(launch_config_text(&config, 0, "/s", &text, &error), 0);
+    ck_assert_ptr_null(strstr(text, "fabric"));
+    free(text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("launcher");
+    TCase *options = tcase_create("options");
+    tcase_add_test(options, test_options_all);
+    tcase_add_test(options, test_options_end_at_the_command);
+    tcase_add_test(options, test_options_refused);
+    tcase_add_test(options, test_options_help);
+    tcase_add_test(options, test_mode);
+    suite_add_tcase(suite, options);
+    TCase *plan = tcase_create("plan");
+    tcase_add_test(plan, test_ranks_go_node_by_node);
+    tcase_add_test(plan, test_worker_environment);
+    tcase_add_test(plan, test_daemon_environment);
+    tcase_add_test(plan, test_waits);
+    tcase_add_test(plan, test_endless_output_is_not_waited_for);
+    tcase_add_test(plan, test_job_names);
+    tcase_add_test(plan, test_weights);
+    tcase_add_test(plan, test_config_text);
+    tcase_add_test(plan, test_config_text_bad_extra);
+    suite_add_tcase(suite, plan);
+    return suite_main(suite);
+}

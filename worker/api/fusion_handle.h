@@ -1,0 +1,75 @@
+/* What a fusion handle is (worker/api/shoal_fusion.c, worker/api/shoal_fusion_device.c), and what
+ * the job needs to know of it. */
+#ifndef WORKER_API_FUSION_HANDLE_H
+#define WORKER_API_FUSION_HANDLE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "worker/device/device_fusion.h"
+#include "worker/fusion/fusion.h"
+#include "worker/fusion/plan.h"
+#include "worker/job/job.h"
+#include "worker/shoal.h"
+
+enum fusion_phase { PHASE_GATHER, PHASE_REDUCE, PHASE_AGREE };
+
+struct shoal_fusion {
+    struct shoal_group *group;
+    pthread_mutex_t lock;    /* taken before the job's */
+    pthread_cond_t gathered; /* no thread is gathering any more */
+    struct plan_parameter *parameters;
+    void **gradients; /* [parameter]: the caller's memory, or NULL: in ours */
+    uint32_t parameter_count;
+    bool own_memory; /* some gradient is in ours */
+    uint64_t threshold_bytes, first_buffer_bytes;
+    enum reduce_op op;
+
+    struct plan plan;
+    struct fusion_step step;
+    uint8_t *memory;             /* of all buffers, in the arena or on the device: */
+    struct device_fusion device; /* .device NULL: in the arena */
+    bool on_device;
+    enum fusion_phase phase;
+    bool waiting;         /* a thread is in shoal_fusion_wait */
+    unsigned gathering;   /* threads copying a gradient */
+    bool learned;         /* the plan is by the first step's order */
+    struct error failure; /* code 0, or what every further call fails with */
+
+    struct shoal_request **requests;   /* [buffer] of this step */
+    struct shoal_request **passed;     /* [buffer] of an earlier one: streams wait for them */
+    struct fusion_interval *intervals; /* [buffer] */
+    uint32_t finished;                 /* buffers of this step that have been waited for */
+    uint64_t wait_started_ns;
+    uint32_t *order; /* what rank 0 tells */
+    struct shoal_request *order_request;
+    struct shoal_fusion_statistics statistics;
+    struct fusion_times *times;       /* of steps that streams have ended, oldest first */
+    struct shoal_fusion *prev, *next; /* of the job */
+};
+
+/* Free all fusions of a job that is being closed: nothing is under way any more. */
+void fusion_free_all(struct shoal_job *job);
+
+/* Begin a call, which ends with job_leave: ERR_INVALID for NULL, or what job_enter says. */
+int fusion_enter(const struct shoal_fusion *fusion, struct error *error);
+/* Of shoal_fusion_wait, lock held: nothing more comes into this step; send what is left. ERR_STATE
+ * while another thread waits, or the fusion's failure. */
+int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error);
+/* shoal_fusion_wait within its call. */
+int fusion_wait(struct shoal_fusion *fusion, int timeout_ms, struct error *error);
+
+/* worker/api/shoal_fusion_times.c, the fusion's lock held; the job's is not. A step ends on the
+ * stream, whose wait for the results is to come next: its times are taken. Into the statistics,
+ * those of the last step whose results are there. Of no step are times taken any more. */
+int fusion_times_begin(struct shoal_fusion *fusion, void *stream, struct error *error);
+void fusion_times_collect(struct shoal_fusion *fusion);
+void fusion_times_drop(struct shoal_fusion *fusion);
+/* With the job, whose requests are freed by it. */
+void fusion_times_free(struct shoal_fusion *fusion);
+
+/* The next step begins, lock held. */
+void fusion_begin_step(struct shoal_fusion *fusion);
+
+#endif

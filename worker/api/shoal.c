@@ -1,0 +1,269 @@
+/* Opening and closing a job, its memory, and words. */
+#include "worker/shoal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "common/base/clock.h"
+#include "common/base/env.h"
+#include "common/reduce/dtype.h"
+#include "common/text/json_text.h"
+#include "worker/api/fusion_handle.h"
+#include "worker/job/error_text.h"
+#include "worker/job/job.h"
+#include "worker/progress/progress_device.h"
+#include "worker/progress/progress_thread.h"
+
+#define DEFAULT_JOB "default"
+#define DEFAULT_TIMEOUT_MS 300000
+#define DEFAULT_ARENA_BYTES (256ull << 20)
+#define LARGEST_ARENA_BYTES (1ull << 46)
+
+/* --- settings ------------------------------------------------------------------------------ */
+
+static int copy_text(char *to, size_t capacity, const char *what, const char *given,
+                     const char *variable, const char *fallback, struct error *error)
+{
+    const char *text = given ? given : env_text(variable);
+    if (!text)
+        text = fallback;
+    size_t length = strlen(text);
+    if (length == 0 || length >= capacity)
+        return error_set(error, ERR_INVALID, "%s has %zu bytes, must have 1 to %zu: \"%.200s\"",
+                         what, length, capacity - 1, text);
+    memcpy(to, text, length + 1);
+    return 0;
+}
+
+/* given: 0 when it is to come from the environment. */
+static int read_integer(long long given, const char *what, const char *variable, long long least,
+                        long long most, long long fallback, long long *value, struct error *error)
+{
+    if (given == 0)
+        return env_integer(variable, least, most, fallback, value, error);
+    if (given < least || given > most)
+        return error_set(error, ERR_INVALID, "options.%s: got %lld, must be %lld to %lld", what,
+                         given, least, most);
+    *value = given;
+    return 0;
+}
+
+static int read_rank(int plus_1, const char *what, const char *variable, int world_size, int *rank,
+                     struct error *error)
+{
+    long long value = -1;
+    if (plus_1 < 0 || plus_1 > world_size)
+        return error_set(error, ERR_INVALID,
+                         "options.%s: got %d, must be 0 (unknown) or 1 to the world size %d", what,
+                         plus_1, world_size);
+    if (plus_1 > 0) {
+        *rank = plus_1 - 1;
+        return 0;
+    }
+    int code = env_integer(variable, 0, world_size - 1, -1, &value, error);
+    if (code == 0)
+        *rank = (int)value;
+    return code;
+}
+
+static int read_settings(const struct shoal_options *given, struct job_settings *settings,
+                         struct error *error)
+{
+    struct shoal_options options = {0};
+    int code = options_read(&options, sizeof(options), given,
+                            offsetof(struct shoal_options, job) + sizeof(options.job),
+                            "shoal_options", error);
+    long long world_size = 0, timeout_ms = 0, arena_bytes = 0;
+    if (code == 0)
+        code = copy_text(settings->name, sizeof(settings->name), "the job's name", options.job,
+                         "SHOAL_JOB", DEFAULT_JOB, error);
+    /* On its way to the daemon its bytes would become '?', as those of another job. */
+    if (code == 0 && !json_text_is_utf8(settings->name))
+        code = error_set(error, ERR_INVALID, "the job's name is not UTF-8: \"%s\"", settings->name);
+    if (code == 0)
+        code = copy_text(settings->socket_path, sizeof(settings->socket_path), "the socket's path",
+                         options.socket_path, "SHOAL_SOCKET", SHOAL_DEFAULT_SOCKET, error);
+    if (code == 0)
+        code = read_integer(options.world_size, "world_size", "WORLD_SIZE", 1, MESSAGE_RANKS_MAX, 0,
+                            &world_size, error);
+    if (code == 0 && world_size == 0)
+        code = error_set(error, ERR_INVALID,
+                         "the world size is not known: set options.world_size or WORLD_SIZE");
+    if (code == 0)
+        code = read_integer(options.timeout_ms, "timeout_ms", "SHOAL_TIMEOUT_MS", 1,
+                            MESSAGE_TIMEOUT_MAX_MS, DEFAULT_TIMEOUT_MS, &timeout_ms, error);
+    if (code == 0 && options.arena_bytes > LARGEST_ARENA_BYTES)
+        code = error_set(error, ERR_INVALID,
+                         "options.arena_bytes: got %" PRIu64 ", must be at most %llu",
+                         options.arena_bytes, LARGEST_ARENA_BYTES);
+    if (code == 0)
+        code = read_integer((long long)options.arena_bytes, "arena_bytes", "SHOAL_ARENA_BYTES",
+                            ARENA_LEAST_BYTES, LARGEST_ARENA_BYTES, DEFAULT_ARENA_BYTES,
+                            &arena_bytes, error);
+    if (code == 0)
+        code = read_rank(options.rank_plus_1, "rank_plus_1", "RANK", (int)world_size,
+                         &settings->rank, error);
+    if (code == 0)
+        code = read_rank(options.local_rank_plus_1, "local_rank_plus_1", "LOCAL_RANK",
+                         (int)world_size, &settings->local_rank, error);
+    settings->world_size = (int)world_size;
+    settings->timeout_ms = (int)timeout_ms;
+    settings->arena_bytes = (uint64_t)arena_bytes;
+    return code;
+}
+
+/* --- open and close ------------------------------------------------------------------------ */
+
+int shoal_open(const struct shoal_options *options, shoal_job **job)
+{
+    struct error error;
+    if (!job) {
+        error_set(&error, ERR_INVALID, "shoal_open: job is NULL");
+        return error_text_keep(&error);
+    }
+    struct job_settings settings;
+    struct shoal_job *made = NULL;
+    int code = read_settings(options, &settings, &error);
+    if (code == 0)
+        code = job_create(&made, &settings, &error);
+    if (code == 0) {
+        code = progress_thread_start(made, &error);
+        if (code < 0)
+            job_destroy(made);
+    }
+    if (code < 0)
+        return error_text_keep(&error);
+    *job = made;
+    return SHOAL_OK;
+}
+
+/* Say goodbye and wait for the answer, for a bounded time. */
+static void leave(struct shoal_job *job)
+{
+    if (job->daemon_gone)
+        return;
+    struct message leave = {.type = MESSAGE_LEAVE};
+    uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
+    if (job_send(job, &leave, deadline_ns, NULL) < 0)
+        return;
+    struct message answer;
+    bool left = false;
+    while (!left && client_wait(&job->client, &answer, deadline_ns, NULL) == 0) {
+        left = answer.type == MESSAGE_LEFT;
+        message_clear(&answer);
+    }
+}
+
+int shoal_close(shoal_job *job)
+{
+    if (!job)
+        return SHOAL_OK;
+    struct error error;
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
+    error_set(&error, ERR_STATE, "the job was closed before the collective was complete");
+    progress_thread_stop(job, &error);
+    pthread_mutex_lock(&job->lock);
+    progress_device_stop(job);
+    pthread_mutex_unlock(&job->lock);
+    fusion_free_all(job);
+    leave(job);
+    job_destroy(job);
+    return SHOAL_OK;
+}
+
+static int check_given(const struct shoal_job *job)
+{
+    struct error error;
+    if (job)
+        return SHOAL_OK;
+    error_set(&error, ERR_INVALID, "the job is NULL");
+    return error_text_keep(&error);
+}
+
+int shoal_rank(const shoal_job *job)
+{
+    int code = check_given(job);
+    return code < 0 ? code : job->rank;
+}
+
+int shoal_world_size(const shoal_job *job)
+{
+    int code = check_given(job);
+    return code < 0 ? code : job->world_size;
+}
+
+int shoal_local_rank(const shoal_job *job)
+{
+    int code = check_given(job);
+    return code < 0 ? code : job->local_rank;
+}
+
+int shoal_local_size(const shoal_job *job)
+{
+    int code = check_given(job);
+    return code < 0 ? code : job->local_size;
+}
+
+int shoal_node_count(const shoal_job *job)
+{
+    int code = check_given(job);
+    return code < 0 ? code : job->node_count;
+}
+
+/* --- arena memory -------------------------------------------------------------------------- */
+
+void *shoal_alloc(shoal_job *job, size_t bytes)
+{
+    struct error error;
+    if (job_enter(job, &error) < 0) {
+        error_text_keep(&error);
+        return NULL;
+    }
+    uint64_t offset;
+    pthread_mutex_lock(&job->lock);
+    int code = job_allocate(job, bytes, &offset, &error);
+    pthread_mutex_unlock(&job->lock);
+    void *memory = code < 0 ? NULL : job->arena.base + offset;
+    job_leave(job);
+    if (code < 0)
+        error_text_keep(&error);
+    return memory;
+}
+
+void shoal_free(shoal_job *job, void *memory)
+{
+    struct error error;
+    if (!memory || job_check(job, &error) < 0)
+        return;
+    uint64_t offset = (uint64_t)((uintptr_t)memory - (uintptr_t)job->arena.base);
+    pthread_mutex_lock(&job->lock);
+    arena_heap_free(&job->heap, offset);
+    pthread_mutex_unlock(&job->lock);
+}
+
+/* --- words --------------------------------------------------------------------------------- */
+
+const char *shoal_error_text(void)
+{
+    return error_text_last()->text;
+}
+
+const char *shoal_result_name(int result)
+{
+    return error_name(result);
+}
+
+const char *shoal_version(void)
+{
+    return SHOAL_VERSION;
+}
+
+size_t shoal_dtype_bytes(enum shoal_dtype dtype)
+{
+    return dtype_bytes((unsigned)dtype);
+}

@@ -1,0 +1,359 @@
+/* Collectives and their requests. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "common/base/clock.h"
+#include "worker/job/error_text.h"
+#include "worker/job/job.h"
+#include "worker/progress/progress_device.h"
+#include "worker/progress/progress_thread.h"
+#include "worker/shoal.h"
+
+struct group_settings collective_settings(const struct shoal_group *group)
+{
+    pthread_t thread = pthread_self();
+    for (size_t i = 0; i < group->settings_count; i++)
+        if (pthread_equal(group->settings[i].thread, thread) &&
+            group->settings[i].mark == error_text_thread())
+            return group->settings[i];
+    return (struct group_settings){0};
+}
+
+/* Whether nobody's waiting moves the request on: it has chunks left to hand over or to copy out. */
+static bool needs_background(const struct shoal_job *job, const struct shoal_request *request,
+                             enum start_mode mode)
+{
+    if (mode == START_WAITING)
+        return job->completions_used;
+    return mode == START_BACKGROUND || request->core.ask.on_device || job->completions_used ||
+           request->core.block_count > 0 || request->core.copy_to || request->core.any ||
+           request->core.state == REQUEST_QUEUED || request_has_chunk(&request->core) ||
+           (request->core.staged && request_bytes(&request->core) > PROGRESS_SMALL_BYTES);
+}
+
+void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode)
+{
+    request->job = job;
+    request->references = 2; /* the caller's, and progress's until it is complete */
+    DL_APPEND(job->requests, request);
+    if (needs_background(job, request, mode))
+        progress_thread_adopt(job, request);
+    /* Who waits at once will drive; else the background thread is told. */
+    progress_thread_notify(job);
+}
+
+/* Submit the checked asks as a new request; lock held, and on a device released meanwhile. */
+static int start(struct shoal_group *group, const struct request_ask *ask,
+                 const struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
+                 struct shoal_request **request, struct error *error)
+{
+    struct shoal_job *job = group->job;
+    int code = 0;
+    struct shoal_request *made = calloc(1, sizeof(*made));
+    if (!made)
+        return error_set(error, ERR_MEMORY, "out of memory for a request");
+    if (job->closing)
+        code = error_set(error, ERR_STATE, "the job is being closed");
+    else if (ask->on_device)
+        code = progress_device_submit(job, &group->core, ask, blocks, block_count, group->rank,
+                                      made, error);
+    else
+        code = progress_submit(&job->progress, &group->core, ask, blocks, block_count, group->rank,
+                               &made->core, error);
+    if (code < 0) {
+        free(made);
+        return code;
+    }
+    collective_started(job, made, mode);
+    *request = made;
+    return 0;
+}
+
+int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
+                     struct shoal_request **request, struct error *error)
+{
+    struct shoal_job *job = group->job;
+    int code = job_check(job, error);
+    if (code == 0)
+        code = request_check(ask, group->rank, group->size, error);
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&job->lock);
+    code = start(group, ask, NULL, 0, mode, request, error);
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+int collective_result(const struct shoal_request *request, struct error *error)
+{
+    const struct request *core = &request->core;
+    if (core->result < 0)
+        error_set(error, core->result, "%s",
+                  core->error_text ? core->error_text : error_name(core->result));
+    return core->result;
+}
+
+/* Drop the caller's reference; lock held. Its data must still move on, with nobody to wait for it.
+ */
+static void forget_request(struct shoal_job *job, struct shoal_request *request)
+{
+    progress_thread_adopt(job, request);
+    progress_thread_notify(job);
+    job_release_request(job, request);
+}
+
+/* Wait for the request and free it; with forget, free it even when the time has passed. */
+static int wait_for_request(struct shoal_request *request, int timeout_ms, bool forget,
+                            struct error *error)
+{
+    struct shoal_job *job = request->job;
+    uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
+    pthread_mutex_lock(&job->lock);
+    enum progress_wait end = progress_thread_wait(job, job_request_complete, request, deadline_ns);
+    int code;
+    if (end == PROGRESS_WAIT_CLOSING) {
+        code = error_set(error, ERR_STATE, "the job was closed while a collective was waited for");
+    } else if (end == PROGRESS_WAIT_TIMEOUT) {
+        char what[512];
+        request_describe(&request->core, request->core.group->number, what, sizeof(what));
+        code = error_set(error, ERR_TIMEOUT, "%d ms have passed: %s",
+                         timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
+    } else {
+        code = collective_result(request, error);
+    }
+    if (end == PROGRESS_WAIT_TIMEOUT && forget)
+        forget_request(job, request);
+    else if (end == PROGRESS_WAIT_DONE)
+        job_release_request(job, request);
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+int collective_wait(struct shoal_request *request, struct error *error)
+{
+    return wait_for_request(request, -1, true, error);
+}
+
+/* Where results lie in shared memory; lock held. */
+static int shared_check(const struct shoal_group *group, struct request_ask *ask,
+                        struct request_ask *blocks, uint32_t block_count, struct error *error)
+{
+    int code =
+        shared_refuse(group->job, collective_name(ask->kind), ask->own_to, ask->own_bytes, error);
+    if (code == 0)
+        code = shared_place(group, ask, error);
+    for (uint32_t i = 0; i < block_count && code == 0; i++)
+        code = shared_place(group, &blocks[i], error);
+    if (code == 0 && ask->shared && ask->on_device)
+        code = error_set(error, ERR_INVALID,
+                         "all_reduce: the result is in shared memory, and the data on a device");
+    return code;
+}
+
+/* As this thread has set on the group; lock held, so that shared memory that is found here is not
+ * given back before the collective uses it. */
+static int start_as_set(struct shoal_group *group, struct request_ask *ask,
+                        struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
+                        struct shoal_request **request, struct error *error)
+{
+    struct group_settings settings = collective_settings(group);
+    ask->priority = settings.priority;
+    ask->on_device = settings.on_device;
+    ask->stream = settings.stream;
+    for (uint32_t i = 0; i < block_count; i++) {
+        blocks[i].priority = ask->priority;
+        blocks[i].on_device = ask->on_device;
+    }
+    int code = group->job->shared ? shared_check(group, ask, blocks, block_count, error) : 0;
+    if (!ask->on_device)
+        ask->own_bytes = 0; /* the caller's to copy */
+    return code < 0 ? code : start(group, ask, blocks, block_count, mode, request, error);
+}
+
+int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
+                    uint32_t block_count, struct shoal_request **request)
+{
+    struct error error;
+    struct shoal_job *job = group->job;
+    if (job_enter(job, &error) < 0)
+        return error_text_keep(&error);
+    struct shoal_request *made = NULL;
+    pthread_mutex_lock(&job->lock);
+    int code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
+                            &made, &error);
+    pthread_mutex_unlock(&job->lock);
+    assert(code < 0 || (made && made->job));
+    if (code == 0 && !request)
+        code = wait_for_request(made, -1, true, &error);
+    job_leave(job);
+    if (code < 0)
+        return error_text_keep(&error);
+    if (request)
+        *request = made;
+    return SHOAL_OK;
+}
+
+/* A collective that travels whole. */
+static int call_whole(struct shoal_group *group, struct request_ask *ask,
+                      struct shoal_request **request)
+{
+    struct error error;
+    if (group_check(group, &error) < 0 || request_check(ask, group->rank, group->size, &error) < 0)
+        return error_text_keep(&error);
+    return collective_call(group, ask, NULL, 0, request);
+}
+
+int shoal_all_reduce(shoal_group *group, const void *send, void *recv, size_t count,
+                     enum shoal_dtype dtype, enum shoal_op op, shoal_request **request)
+{
+    struct request_ask ask = {.kind = COLLECTIVE_ALL_REDUCE,
+                              .dtype = (enum dtype)dtype,
+                              .op = (enum reduce_op)op,
+                              .count = count,
+                              .send = send,
+                              .recv = recv};
+    return call_whole(group, &ask, request);
+}
+
+int shoal_reduce(shoal_group *group, const void *send, void *recv, size_t count,
+                 enum shoal_dtype dtype, enum shoal_op op, int root, shoal_request **request)
+{
+    struct request_ask ask = {.kind = COLLECTIVE_REDUCE,
+                              .dtype = (enum dtype)dtype,
+                              .op = (enum reduce_op)op,
+                              .root = (uint32_t)root,
+                              .count = count,
+                              .send = send,
+                              .recv = recv};
+    return call_whole(group, &ask, request);
+}
+
+int shoal_broadcast(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype, int root,
+                    shoal_request **request)
+{
+    struct request_ask ask = {.kind = COLLECTIVE_BROADCAST,
+                              .dtype = (enum dtype)dtype,
+                              .root = (uint32_t)root,
+                              .count = count,
+                              .send = data,
+                              .recv = data};
+    return call_whole(group, &ask, request);
+}
+
+int shoal_barrier(shoal_group *group, shoal_request **request)
+{
+    struct request_ask ask = {.kind = COLLECTIVE_BARRIER};
+    return call_whole(group, &ask, request);
+}
+
+int shoal_test(shoal_request *request)
+{
+    struct error error;
+    if (!request) {
+        error_set(&error, ERR_INVALID, "shoal_test: request is NULL");
+        return error_text_keep(&error);
+    }
+    struct shoal_job *job = request->job;
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    if (request->core.state != REQUEST_COMPLETE)
+        progress_thread_poll(job);
+    int code = request->core.state == REQUEST_COMPLETE
+                   ? collective_result(request, &error)
+                   : error_set(&error, ERR_AGAIN, "not complete yet");
+    pthread_mutex_unlock(&job->lock);
+    if (code == ERR_AGAIN)
+        return SHOAL_EAGAIN; /* not a failure: the last error's text stays */
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+int shoal_wait(shoal_request *request, int timeout_ms)
+{
+    struct error error;
+    int code;
+    if (!request || timeout_ms < -1)
+        code = error_set(&error, ERR_INVALID, "shoal_wait: %s",
+                         request ? "timeout_ms is less than -1" : "request is NULL");
+    else if (job_check(request->job, &error) < 0)
+        code = error.code;
+    else
+        code = wait_for_request(request, timeout_ms, false, &error);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+void shoal_request_free(shoal_request *request)
+{
+    struct error error;
+    if (!request || job_check(request->job, &error) < 0)
+        return; /* a forked child has nothing of the job to free, and must not touch the arena */
+    struct shoal_job *job = request->job;
+    pthread_mutex_lock(&job->lock);
+    forget_request(job, request);
+    pthread_mutex_unlock(&job->lock);
+}
+
+int shoal_request_on_complete(shoal_request *request, void (*callback)(void *argument, int result),
+                              void *argument)
+{
+    struct error error;
+    if (!request || !callback) {
+        error_set(&error, ERR_INVALID, "shoal_request_on_complete: %s is NULL",
+                  request ? "callback" : "request");
+        return error_text_keep(&error);
+    }
+    struct shoal_job *job = request->job;
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    if (request->callback) {
+        error_set(&error, ERR_STATE, "the request has a callback already");
+        pthread_mutex_unlock(&job->lock);
+        return error_text_keep(&error);
+    }
+    /* One that is complete and not told yet is the driver's: it calls what is set here. */
+    bool complete = request->told;
+    request->callback = callback;
+    request->callback_argument = argument;
+    int result = complete ? collective_result(request, &error) : 0;
+    if (!complete) {
+        progress_thread_adopt(job, request);
+        progress_thread_notify(job);
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (complete)
+        callback(argument, result < 0 ? error_text_keep(&error) : SHOAL_OK);
+    return SHOAL_OK;
+}
+
+int shoal_completions_descriptor(shoal_job *job)
+{
+    struct shoal_request *request;
+    struct error error;
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    job->completions_used = true;
+    DL_FOREACH(job->requests, request)
+    {
+        progress_thread_adopt(job, request);
+    }
+    progress_thread_notify(job);
+    int fd = job->completions_fd;
+    pthread_mutex_unlock(&job->lock);
+    return fd;
+}
+
+int shoal_completions_clear(shoal_job *job)
+{
+    struct error error;
+    uint64_t value;
+    if (job_check(job, &error) < 0) /* the count is the parent's too */
+        return error_text_keep(&error);
+    ssize_t got = read(job->completions_fd, &value, sizeof(value));
+    (void)got; /* nothing to read is fine */
+    return SHOAL_OK;
+}

@@ -1,0 +1,312 @@
+/* Groups of ranks. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "common/base/clock.h"
+#include "worker/job/error_text.h"
+#include "worker/job/job.h"
+#include "worker/progress/progress_thread.h"
+#include "worker/shoal.h"
+
+shoal_group *shoal_world(shoal_job *job)
+{
+    return job ? job->groups : NULL;
+}
+
+static int check_given(const struct shoal_group *group)
+{
+    struct error error;
+    return group_check(group, &error) < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+int shoal_group_rank(const shoal_group *group)
+{
+    int code = check_given(group);
+    return code < 0 ? code : (int)group->rank;
+}
+
+int shoal_group_size(const shoal_group *group)
+{
+    int code = check_given(group);
+    return code < 0 ? code : (int)group->size;
+}
+
+/* *place: this process's place in the list. */
+static int check_ranks(const struct shoal_job *job, const int *ranks, int count, uint32_t *place,
+                       struct error *error)
+{
+    if (!ranks || count < 1 || count > job->world_size)
+        return error_set(error, ERR_INVALID, "a group of %d ranks: must be 1 to the world size %d",
+                         count, job->world_size);
+    int *places = calloc((size_t)job->world_size, sizeof(*places)); /* + 1; 0: not in the list */
+    if (!places)
+        return error_set(error, ERR_MEMORY, "out of memory for a group");
+    int code = 0;
+    for (int i = 0; i < count && code == 0; i++) {
+        if (ranks[i] < 0 || ranks[i] >= job->world_size)
+            code = error_set(error, ERR_INVALID, "rank %d (number %d of the group) is not 0 to %d",
+                             ranks[i], i, job->world_size - 1);
+        else if (places[ranks[i]])
+            code = error_set(error, ERR_INVALID, "rank %d is in the group twice, at %d and %d",
+                             ranks[i], places[ranks[i]] - 1, i);
+        else
+            places[ranks[i]] = i + 1;
+    }
+    if (code == 0 && !places[job->rank])
+        code = error_set(error, ERR_INVALID, "this rank, %d, is not in the group", job->rank);
+    if (code == 0)
+        *place = (uint32_t)places[job->rank] - 1;
+    free(places);
+    return code;
+}
+
+static struct group_list *find_list(const struct shoal_job *job, const int *ranks, int count)
+{
+    struct group_list *list;
+    LL_FOREACH(job->group_lists, list)
+    {
+        if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
+            break;
+    }
+    return list;
+}
+
+/* How many times this list has been asked for before; counts this time. Lock held. */
+static int count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
+                      struct error *error)
+{
+    struct group_list *list = find_list(job, ranks, count);
+    if (!list) {
+        list = calloc(1, sizeof(*list));
+        int *copy = list ? calloc((size_t)count, sizeof(*copy)) : NULL;
+        if (!copy) {
+            free(list);
+            return error_set(error, ERR_MEMORY, "out of memory for a group");
+        }
+        memcpy(copy, ranks, (size_t)count * sizeof(*copy));
+        list->ranks = copy;
+        list->count = count;
+        LL_PREPEND(job->group_lists, list);
+    }
+    *times = list->times++;
+    return 0;
+}
+
+/* The daemon refused: the list may be asked for again under the same number, which is what ranks do
+ * that have not asked yet. Lock held. */
+static void uncount_list(struct shoal_job *job, const int *ranks, int count, uint32_t nth)
+{
+    struct group_list *list = find_list(job, ranks, count);
+    if (list && list->times == nth + 1)
+        list->times = nth;
+}
+
+static bool opening_answered(const void *argument)
+{
+    const struct group_opening *opening = argument;
+    return opening->answered;
+}
+
+int group_opening_ask(struct shoal_job *job, struct group_opening *opening, struct message *message,
+                      int timeout_ms, const char *what, struct error *error)
+{
+    message->request = opening->request = ++job->next_opening;
+    opening->descriptor = -1;
+    DL_APPEND(job->openings, opening);
+    pthread_mutex_unlock(&job->lock);
+    int code = job_send(job, message, job_deadline_ns(job, timeout_ms), error);
+    pthread_mutex_lock(&job->lock);
+    if (code == 0) {
+        uint64_t deadline_ns = job_deadline_ns(job, timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
+        enum progress_wait end = progress_thread_wait(job, opening_answered, opening, deadline_ns);
+        if (end == PROGRESS_WAIT_TIMEOUT)
+            code = error_set(error, ERR_TIMEOUT, "the daemon has not opened %s in %d ms", what,
+                             timeout_ms);
+        else if (end == PROGRESS_WAIT_CLOSING)
+            code =
+                error_set(error, ERR_STATE, "the job was closed while %s was being opened", what);
+    }
+    DL_DELETE(job->openings, opening);
+    return code;
+}
+
+static int send_opening(struct shoal_job *job, struct group_opening *opening, const int *ranks,
+                        int count, uint32_t nth, int timeout_ms, struct error *error)
+{
+    struct message message = {
+        .type = MESSAGE_WORKER_GROUP_OPEN,
+        .nth = nth,
+        .timeout_ms = (uint32_t)timeout_ms,
+    };
+    uint32_t *values = calloc((size_t)count, sizeof(*values));
+    if (!values)
+        return error_set(error, ERR_MEMORY, "out of memory for a group");
+    for (int i = 0; i < count; i++)
+        values[i] = (uint32_t)ranks[i];
+    message.ranks = (struct message_list){.values = values, .count = (uint32_t)count};
+    char what[64];
+    snprintf(what, sizeof(what), "a group of %d ranks", count);
+    int code = group_opening_ask(job, opening, &message, timeout_ms, what, error);
+    free(values);
+    return code;
+}
+
+/* Ask the daemon and wait for its answer. On success *answer is the caller's. */
+static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+                         struct message *answer, struct error *error)
+{
+    struct group_opening opening = {.wanted = MESSAGE_WORKER_GROUP_OPENED};
+    uint32_t nth = 0;
+    pthread_mutex_lock(&job->lock);
+    int code = job->progress.failed
+                   ? error_set(error, job->progress.failure.code, "%s", job->progress.failure.text)
+                   : count_list(job, ranks, count, &nth, error);
+    if (code < 0) {
+        pthread_mutex_unlock(&job->lock);
+        return code;
+    }
+    code = send_opening(job, &opening, ranks, count, nth, timeout_ms, error);
+    if (code == 0 && opening.error.code < 0) {
+        *error = opening.error;
+        code = error->code;
+        uncount_list(job, ranks, count, nth);
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (code == 0)
+        *answer = opening.answer;
+    else
+        message_clear(&opening.answer);
+    return code;
+}
+
+static int open_group(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+                      struct shoal_group **group, struct error *error)
+{
+    uint32_t place = 0;
+    int code = check_ranks(job, ranks, count, &place, error);
+    if (code < 0)
+        return code;
+    if (timeout_ms < 0)
+        timeout_ms = job->timeout_ms;
+    else if (timeout_ms == 0)
+        timeout_ms = 1; /* 0 would be the daemon's own */
+    struct message answer;
+    code = ask_for_group(job, ranks, count, timeout_ms, &answer, error);
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&job->lock);
+    code = job_add_group(job, &answer, place, (uint32_t)count, group, error);
+    pthread_mutex_unlock(&job->lock);
+    if (code < 0) {
+        struct message unwanted = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = answer.group};
+        job_send(job, &unwanted, job_deadline_ns(job, -1), NULL);
+    }
+    message_clear(&answer);
+    return code;
+}
+
+int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms,
+                     shoal_group **group)
+{
+    struct error error;
+    if (!group || timeout_ms < -1) {
+        error_set(&error, ERR_INVALID, "shoal_group_open: %s",
+                  group ? "timeout_ms is less than -1" : "group is NULL");
+        return error_text_keep(&error);
+    }
+    int code = job_enter(job, &error);
+    if (code < 0)
+        return error_text_keep(&error);
+    code = open_group(job, ranks, count, timeout_ms, group, &error);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+int shoal_group_close(shoal_group *group)
+{
+    struct error error;
+    if (!group)
+        return SHOAL_OK;
+    struct shoal_job *job = group->job;
+    int code = job_enter(job, &error);
+    if (code < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    struct message message = {.type = MESSAGE_WORKER_GROUP_CLOSE,
+                              .group = (int32_t)group->core.number};
+    if (group == job->groups)
+        code = error_set(&error, ERR_INVALID, "the group of all ranks is closed with the job only");
+    else if (code == 0 && group->core.request_count > 0)
+        code = error_set(&error, ERR_STATE,
+                         "group %" PRIu32 " has %" PRIu32 " collectives under way: wait for them",
+                         group->core.number, group->core.request_count);
+    else if (group->fusion_count > 0)
+        code = error_set(&error, ERR_STATE,
+                         "group %" PRIu32 " has %" PRIu32 " fusions: free them first",
+                         group->core.number, group->fusion_count);
+    bool connected = !job->daemon_gone;
+    if (code == 0) {
+        shared_free_all(job, group);
+        job_remove_group(job, group);
+    }
+    pthread_mutex_unlock(&job->lock);
+    if (code == 0 && connected)
+        job_send(job, &message, job_deadline_ns(job, -1), NULL);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+/* Those of threads that have nothing set make room for others. */
+static bool settings_unset(const struct group_settings *settings)
+{
+    return settings->priority == 0 && !settings->on_device;
+}
+
+struct group_settings *group_settings(struct shoal_group *group)
+{
+    pthread_t thread = pthread_self();
+    struct group_settings *unset = NULL;
+    for (size_t i = 0; i < group->settings_count; i++) {
+        if (pthread_equal(group->settings[i].thread, thread)) {
+            /* Another thread that had its name may have left something. */
+            if (group->settings[i].mark != error_text_thread())
+                group->settings[i] =
+                    (struct group_settings){.thread = thread, .mark = error_text_thread()};
+            return &group->settings[i];
+        }
+        if (settings_unset(&group->settings[i]))
+            unset = &group->settings[i];
+    }
+    if (!unset) {
+        struct group_settings *settings =
+            realloc(group->settings, (group->settings_count + 1) * sizeof(*settings));
+        if (!settings)
+            return NULL;
+        group->settings = settings;
+        unset = &settings[group->settings_count++];
+    }
+    *unset = (struct group_settings){.thread = thread, .mark = error_text_thread()};
+    return unset;
+}
+
+int shoal_group_set_priority(shoal_group *group, uint32_t priority)
+{
+    struct error error;
+    int code = group_check(group, &error);
+    if (code == 0)
+        code = job_check(group->job, &error);
+    if (code < 0)
+        return error_text_keep(&error);
+    struct shoal_job *job = group->job;
+    pthread_mutex_lock(&job->lock);
+    struct group_settings *settings = group_settings(group);
+    if (settings)
+        settings->priority = priority;
+    else
+        code = error_set(&error, ERR_MEMORY, "out of memory for a priority");
+    pthread_mutex_unlock(&job->lock);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}

@@ -1,0 +1,246 @@
+/* Memory for results that the ranks of a node share. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "worker/job/error_text.h"
+#include "worker/job/job.h"
+#include "worker/progress/progress_thread.h"
+#include "worker/shoal.h"
+
+#define PLACE_ALIGNMENT 64u
+
+/* --- finding ------------------------------------------------------------------------------- */
+
+/* Lock held: the piece that any of the memory lies in, or NULL. */
+static const struct shared_memory *find_overlap(const struct shoal_job *job, const void *memory,
+                                                uint64_t bytes)
+{
+    uintptr_t start = (uintptr_t)memory;
+    const struct shared_memory *it;
+    DL_FOREACH(job->shared, it)
+    {
+        uintptr_t base = (uintptr_t)it->base;
+        if (start < base + it->bytes && (start >= base || bytes > base - start))
+            break;
+    }
+    return bytes > 0 ? it : NULL;
+}
+
+int shared_refuse(const struct shoal_job *job, const char *name, const void *memory, uint64_t bytes,
+                  struct error *error)
+{
+    if (!find_overlap(job, memory, bytes))
+        return 0;
+    return error_set(error, ERR_INVALID,
+                     "%s: the result would go to shared memory (shoal_shared_alloc), which only an "
+                     "all_reduce writes to",
+                     name);
+}
+
+int shared_place(const struct shoal_group *group, struct request_ask *ask, struct error *error)
+{
+    struct route route = ask->block ? ask->route : route_find(ask->kind, ask->root, 0, 0);
+    uint64_t bytes = ask->count * dtype_bytes(ask->dtype);
+    bool in_parts = route_in_blocks(ask->kind) && ask->block == 0; /* they have the data */
+    if (ask->kind == COLLECTIVE_BARRIER || in_parts || !route_receives(&route, group->rank))
+        return 0;
+    const struct shared_memory *shared = find_overlap(group->job, ask->recv, bytes);
+    if (!shared)
+        return 0;
+    if (ask->kind != COLLECTIVE_ALL_REDUCE)
+        return shared_refuse(group->job, collective_name(ask->kind), ask->recv, bytes, error);
+    if (shared->group != group)
+        return error_set(error, ERR_INVALID,
+                         "all_reduce: the result would go to shared memory of group %" PRIu32
+                         ", not of group %" PRIu32,
+                         shared->group->core.number, group->core.number);
+    uintptr_t start = (uintptr_t)ask->recv, base = (uintptr_t)shared->base;
+    if (start < base || bytes > shared->bytes - (start - base) ||
+        (start - base) % PLACE_ALIGNMENT != 0)
+        return error_set(error, ERR_INVALID,
+                         "all_reduce: %" PRIu64 " bytes at %" PRIdPTR
+                         " of shared memory of %" PRIu64 " bytes: must be inside, at a multiple "
+                         "of %u",
+                         bytes, (intptr_t)(start - base), shared->bytes, PLACE_ALIGNMENT);
+    ask->shared = true;
+    ask->segment = shared->number;
+    ask->shared_offset = start - base;
+    return 0;
+}
+
+/* --- asking for it ------------------------------------------------------------------------- */
+
+/* Of an answered opening; takes its descriptor. Lock held. */
+static int map_shared(struct shoal_group *group, const struct group_opening *opening,
+                      uint64_t bytes, struct shared_memory *made, struct error *error)
+{
+    struct stat status;
+    int fd = opening->descriptor;
+    if (fd < 0)
+        return error_set(error, ERR_PROTOCOL, "the daemon opened shared memory without giving it");
+    int code = 0;
+    void *base = MAP_FAILED;
+    if (fstat(fd, &status) < 0 || (uint64_t)status.st_size < bytes)
+        code = error_set(error, ERR_PROTOCOL,
+                         "the daemon gave less than %" PRIu64 " bytes of shared memory", bytes);
+    if (code == 0) {
+        base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (base == MAP_FAILED)
+            code = error_set(error, ERR_MEMORY, "cannot map %" PRIu64 " bytes of shared memory: %s",
+                             bytes, strerror(errno));
+    }
+    close(fd); /* the mapping holds it */
+    if (code == 0)
+        *made = (struct shared_memory){
+            .group = group, .number = opening->answer.segment, .base = base, .bytes = bytes};
+    return code;
+}
+
+/* Tell the daemon that this rank is done with a piece. Lock not held. */
+static void give_back(struct shoal_job *job, uint32_t group, uint32_t number)
+{
+    struct message message = {
+        .type = MESSAGE_SHARED_CLOSE, .group = (int32_t)group, .segment = number};
+    job_send(job, &message, job_deadline_ns(job, -1), NULL);
+}
+
+/* Lock held, and let go of meanwhile. */
+static int ask_for_shared(struct shoal_group *group, uint64_t bytes, struct shared_memory *made,
+                          struct error *error)
+{
+    struct shoal_job *job = group->job;
+    struct progress_group *core = &group->core;
+    if (core->failed)
+        return error_set(error, core->failure.code, "%s", core->failure.text);
+    struct group_opening opening = {.wanted = MESSAGE_SHARED_OPENED};
+    struct message message = {.type = MESSAGE_SHARED_OPEN,
+                              .group = (int32_t)core->number,
+                              .nth = group->shared_count++,
+                              .bytes = bytes};
+    char what[64];
+    snprintf(what, sizeof(what), "%" PRIu64 " bytes of shared memory", bytes);
+    int code = group_opening_ask(job, &opening, &message, job->timeout_ms, what, error);
+    if (code == 0 && opening.error.code < 0) {
+        *error = opening.error;
+        code = error->code;
+        /* It may be asked for again under the same number, as ranks do that have not asked yet. */
+        if (group->shared_count == message.nth + 1)
+            group->shared_count = message.nth;
+    } else if (code == 0) {
+        code = map_shared(group, &opening, bytes, made, error);
+        if (code < 0) {
+            pthread_mutex_unlock(&job->lock);
+            give_back(job, core->number, opening.answer.segment);
+            pthread_mutex_lock(&job->lock);
+        }
+    }
+    message_clear(&opening.answer);
+    return code;
+}
+
+const void *shoal_shared_alloc(shoal_group *group, size_t bytes)
+{
+    struct error error;
+    int code = group_check(group, &error);
+    if (code == 0 && (bytes == 0 || bytes > INT64_MAX))
+        code = error_set(&error, ERR_INVALID, "shoal_shared_alloc: %zu bytes", bytes);
+    struct shared_memory *made = code == 0 ? calloc(1, sizeof(*made)) : NULL;
+    if (code == 0 && !made)
+        code = error_set(&error, ERR_MEMORY, "out of memory for shared memory");
+    if (code == 0)
+        code = job_enter(group->job, &error);
+    if (code < 0 || !made) {
+        free(made);
+        error_text_keep(&error);
+        return NULL;
+    }
+    struct shoal_job *job = group->job;
+    const void *base = NULL;
+    pthread_mutex_lock(&job->lock);
+    code = ask_for_shared(group, bytes, made, &error);
+    if (code == 0) {
+        DL_APPEND(job->shared, made);
+        base = made->base;
+    }
+    pthread_mutex_unlock(&job->lock);
+    job_leave(job);
+    if (!base) {
+        free(made);
+        error_text_keep(&error);
+    }
+    return base;
+}
+
+/* --- giving it back ------------------------------------------------------------------------ */
+
+static void unmap_shared(struct shoal_job *job, struct shared_memory *shared)
+{
+    DL_DELETE(job->shared, shared);
+    munmap((void *)(uintptr_t)shared->base, shared->bytes);
+    free(shared);
+}
+
+void shared_free_all(struct shoal_job *job, const struct shoal_group *group)
+{
+    struct shared_memory *it, *next;
+    DL_FOREACH_SAFE(job->shared, it, next)
+    {
+        if (!group || it->group == group)
+            unmap_shared(job, it);
+    }
+}
+
+static bool is_in_use(const struct shared_memory *shared)
+{
+    const struct request *request;
+    DL_FOREACH(shared->group->core.requests, request)
+    {
+        if (request->ask.shared && request->ask.segment == shared->number)
+            return true;
+    }
+    return false;
+}
+
+int shoal_shared_free(shoal_group *group, const void *memory)
+{
+    struct error error;
+    if (!memory)
+        return SHOAL_OK;
+    int code = group_check(group, &error);
+    if (code == 0)
+        code = job_enter(group->job, &error);
+    if (code < 0)
+        return error_text_keep(&error);
+    struct shoal_job *job = group->job;
+    struct shared_memory *shared;
+    pthread_mutex_lock(&job->lock);
+    DL_FOREACH(job->shared, shared)
+    {
+        if (shared->group == group && shared->base == memory)
+            break;
+    }
+    uint32_t number = shared ? shared->number : 0;
+    if (!shared)
+        code =
+            error_set(&error, ERR_INVALID, "shoal_shared_free: not shared memory of group %" PRIu32,
+                      group->core.number);
+    else if (is_in_use(shared))
+        code = error_set(&error, ERR_STATE,
+                         "an all_reduce into the shared memory is under way: wait for it");
+    else
+        unmap_shared(job, shared);
+    bool tell = code == 0 && !job->daemon_gone;
+    uint32_t group_number = group->core.number;
+    pthread_mutex_unlock(&job->lock);
+    if (tell)
+        give_back(job, group_number, number);
+    job_leave(job);
+    return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}

@@ -1,0 +1,20 @@
+/* What is kept of a thread: the text of its last failed call, and which thread it is. The library's
+ * only mutable data that belongs to no handle, as errno does not either. */
+#ifndef WORKER_JOB_ERROR_TEXT_H
+#define WORKER_JOB_ERROR_TEXT_H
+
+#include <stdint.h>
+
+#include "common/base/error.h"
+
+/* This thread's last error; fill it by the error_ functions. */
+struct error *error_text_last(void);
+
+/* Keep *error as this thread's last and return its code as one of worker/shoal.h. */
+int error_text_keep(const struct error *error);
+
+/* A mark of this thread, not 0. A thread that has got the pthread_t of one that has ended has
+ * another mark. */
+uint64_t error_text_thread(void);
+
+#endif

@@ -1,0 +1,449 @@
+#include "worker/job/job.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "common/base/clock.h"
+
+/* Staging takes at most a quarter of the arena, and no more slots than keep a pipeline full. */
+#define STAGING_SLOTS 32u
+#define STAGING_SHARE 4u
+_Static_assert(STAGING_SLOTS <= PROGRESS_SHARED_SLOTS_MAX, "progress has room for the slots");
+
+uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms)
+{
+    return clock_now_ns() + (uint64_t)(timeout_ms < 0 ? job->timeout_ms : timeout_ms) * NS_PER_MS;
+}
+
+int job_check(const struct shoal_job *job, struct error *error)
+{
+    if (!job)
+        return error_set(error, ERR_INVALID, "the job is NULL");
+    if (getpid() == job->pid)
+        return 0;
+    return error_set(error, ERR_STATE,
+                     "process %d was forked from %d, whose job it cannot use: open one of its own",
+                     (int)getpid(), (int)job->pid);
+}
+
+int group_check(const struct shoal_group *group, struct error *error)
+{
+    return group ? 0 : error_set(error, ERR_INVALID, "the group is NULL");
+}
+
+int options_read(void *options, size_t bytes, const void *given, size_t least_bytes,
+                 const char *name, struct error *error)
+{
+    size_t given_bytes;
+    if (!given)
+        return 0;
+    memcpy(&given_bytes, given, sizeof(given_bytes));
+    if (given_bytes < least_bytes)
+        return error_set(error, ERR_INVALID,
+                         "options.struct_size is %zu, must be sizeof(struct %s)", given_bytes,
+                         name);
+    memcpy(options, given, given_bytes < bytes ? given_bytes : bytes);
+    return 0;
+}
+
+int job_enter(struct shoal_job *job, struct error *error)
+{
+    int code = job_check(job, error); /* a forked child's copy of the lock may be held for ever */
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&job->lock);
+    if (job->closing)
+        code = error_set(error, ERR_STATE, "the job is being closed");
+    else
+        job->calls++;
+    pthread_mutex_unlock(&job->lock);
+    return code;
+}
+
+void job_leave(struct shoal_job *job)
+{
+    pthread_mutex_lock(&job->lock);
+    if (--job->calls == 0 && job->closing)
+        pthread_cond_broadcast(&job->changed);
+    pthread_mutex_unlock(&job->lock);
+}
+
+int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
+             struct error *error)
+{
+    pthread_mutex_lock(&job->send_lock);
+    int code = client_send(&job->client, message, NULL, 0, deadline_ns, error);
+    pthread_mutex_unlock(&job->send_lock);
+    return code;
+}
+
+bool job_send_now(struct shoal_job *job, const struct message *message)
+{
+    if (pthread_mutex_trylock(&job->send_lock) != 0)
+        return false;
+    client_send(&job->client, message, NULL, 0, 0, NULL);
+    pthread_mutex_unlock(&job->send_lock);
+    return true;
+}
+
+bool job_request_complete(const void *request)
+{
+    return ((const struct shoal_request *)request)->core.state == REQUEST_COMPLETE;
+}
+
+void job_release_request(struct shoal_job *job, struct shoal_request *request)
+{
+    /* The daemon may still be writing for one that has failed. */
+    if (request->bounce_offset && request->core.state == REQUEST_COMPLETE &&
+        request->core.result == 0) {
+        arena_heap_free(&job->heap, request->bounce_offset);
+        request->bounce_offset = 0;
+    }
+    if (request->core.numbers_offset && request->core.state == REQUEST_COMPLETE) {
+        arena_heap_free(&job->heap, request->core.numbers_offset); /* is only read */
+        request->core.numbers_offset = 0;
+    }
+    if (--request->references > 0)
+        return;
+    DL_DELETE(job->requests, request);
+    request_clear(&request->core);
+    free(request);
+}
+
+int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error)
+{
+    int code = arena_heap_allocate(&job->heap, bytes, offset);
+    if (code < 0)
+        error_set(error, code,
+                  "no room for %" PRIu64 " bytes in the arena of %" PRIu64 ": %" PRIu64
+                  " free, %" PRIu64 " at most in one piece (options.arena_bytes or "
+                  "SHOAL_ARENA_BYTES makes it larger)",
+                  bytes, job->arena.total_bytes, arena_heap_free_bytes(&job->heap),
+                  arena_heap_largest_bytes(&job->heap));
+    return code;
+}
+
+/* --- groups -------------------------------------------------------------------------------- */
+
+static int set_rule(struct shoal_group *group, const struct message *answer, struct error *error)
+{
+    group->weights = calloc(answer->weights.count + 1, sizeof(*group->weights));
+    if (!group->weights)
+        return error_set(error, ERR_MEMORY, "out of memory for a group");
+    for (uint32_t i = 0; i < answer->weights.count; i++)
+        group->weights[i] = answer->weights.values[i];
+    group->core.rule = (struct layout_rule){
+        .servers = answer->weights.count,
+        .weights = group->weights,
+        .chunk_bytes = answer->chunk_bytes,
+        .least_shard_bytes = answer->least_shard_bytes,
+        .equal_weights = layout_weights_equal(group->weights, answer->weights.count),
+    };
+    if (!layout_rule_valid(&group->core.rule))
+        return error_set(error, ERR_PROTOCOL,
+                         "the daemon's rule for cutting buffers makes no sense: %" PRIu32
+                         " servers, chunks of %" PRIu32 " bytes",
+                         answer->weights.count, answer->chunk_bytes);
+    return 0;
+}
+
+static void free_group(struct shoal_group *group)
+{
+    free(group->weights);
+    free(group->settings);
+    struct transfer_counter *counter = group->transfer_counters;
+    HASH_CLEAR(hh, group->transfer_counters);
+    while (counter) {
+        struct transfer_counter *next = counter->hh.next;
+        free(counter);
+        counter = next;
+    }
+    free(group);
+}
+
+/* Lock held. Not half in the pinned part, if there is another place: drivers refuse to copy from
+ * and to such memory. */
+static int allocate_own_slot(struct shoal_job *job, uint64_t bytes, uint64_t *offset)
+{
+    uint64_t other;
+    int code = arena_heap_allocate(&job->heap, bytes, offset);
+    if (code < 0 || *offset >= job->progress.pinned_bytes ||
+        job->progress.pinned_bytes - *offset >= bytes)
+        return code;
+    if (arena_heap_allocate(&job->heap, bytes, &other) < 0)
+        return 0;
+    arena_heap_free(&job->heap, *offset);
+    *offset = other;
+    return 0;
+}
+
+int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t rank, uint32_t size,
+                  struct shoal_group **group, struct error *error)
+{
+    struct shoal_group *made = calloc(1, sizeof(*made));
+    if (!made)
+        return error_set(error, ERR_MEMORY, "out of memory for a group");
+    made->job = job;
+    made->rank = rank;
+    made->size = size;
+    made->core.number = (uint32_t)answer->group;
+    int code = set_rule(made, answer, error);
+    uint64_t offset = 0;
+    if (code == 0 && allocate_own_slot(job, answer->chunk_bytes, &offset) < 0)
+        code = error_set(error, ERR_MEMORY,
+                         "no room for a group's staging slot of %" PRIu32 " bytes: %" PRIu64
+                         " bytes free in the arena of %" PRIu64,
+                         answer->chunk_bytes, arena_heap_free_bytes(&job->heap),
+                         job->arena.total_bytes);
+    if (code == 0) {
+        code = progress_group_add(&job->progress, &made->core, offset, error);
+        if (code < 0)
+            arena_heap_free(&job->heap, offset);
+    }
+    if (code < 0) {
+        free_group(made);
+        return code;
+    }
+    DL_APPEND(job->groups, made);
+    *group = made;
+    return 0;
+}
+
+void job_remove_group(struct shoal_job *job, struct shoal_group *group)
+{
+    bool lost = job->device && device_copies_lost(job->device->device);
+    if (progress_group_remove(&job->progress, &group->core) && !lost)
+        arena_heap_free(&job->heap, group->core.own.offset);
+    DL_DELETE(job->groups, group);
+    free_group(group);
+}
+
+/* --- opening ------------------------------------------------------------------------------- */
+
+static int say_hello(struct shoal_job *job, uint64_t deadline_ns, struct error *error)
+{
+    struct message hello = {
+        .type = MESSAGE_WORKER_HELLO, .protocol = MESSAGE_PROTOCOL, .pid = (uint32_t)getpid()};
+    snprintf(hello.software, sizeof(hello.software), "libshoal " SHOAL_VERSION);
+    int code = client_send(&job->client, &hello, NULL, 0, deadline_ns, error);
+    if (code < 0)
+        return code;
+    struct message answer;
+    code = client_wait(&job->client, &answer, deadline_ns, error);
+    if (code < 0)
+        return code;
+    if (answer.type == MESSAGE_ERROR)
+        code = error_set(error, answer.code < 0 ? answer.code : ERR_PROTOCOL, "%s", answer.text);
+    else if (answer.type != MESSAGE_DAEMON_HELLO)
+        code = error_set(error, ERR_PROTOCOL, "the daemon (socket %s) began with \"%s\", not hello",
+                         job->client.path, message_type_name(answer.type));
+    else if (answer.protocol != MESSAGE_PROTOCOL)
+        code = error_set(error, ERR_PROTOCOL,
+                         "the daemon (socket %s, %s) speaks protocol %" PRIu32
+                         ", this library (" SHOAL_VERSION ") %u",
+                         job->client.path, answer.software, answer.protocol, MESSAGE_PROTOCOL);
+    message_clear(&answer);
+    return code;
+}
+
+static int check_joined(const struct job_settings *settings, const struct message *joined,
+                        struct error *error)
+{
+    if (joined->type == MESSAGE_ERROR)
+        return error_set(error, joined->code < 0 ? joined->code : ERR_PROTOCOL, "%s", joined->text);
+    if (joined->type == MESSAGE_FAILED)
+        return error_set(error, joined->code < 0 ? joined->code : ERR_LOST, "%s", joined->text);
+    if (joined->type != MESSAGE_JOINED)
+        return error_set(error, ERR_PROTOCOL, "the daemon answered join with \"%s\"",
+                         message_type_name(joined->type));
+    if (joined->world_size != (uint32_t)settings->world_size ||
+        joined->rank >= settings->world_size ||
+        (settings->rank >= 0 && joined->rank != settings->rank) || joined->local_rank < 0 ||
+        (uint32_t)joined->local_rank >= joined->world_size || joined->group < 0)
+        return error_set(error, ERR_PROTOCOL,
+                         "the daemon's answer makes no sense: rank %" PRId32 " of %" PRIu32
+                         ", local rank %" PRId32 " of %" PRIu32 ", group %" PRId32,
+                         joined->rank, joined->world_size, joined->local_rank, joined->local_size,
+                         joined->group);
+    return 0;
+}
+
+static int ask_to_join(struct shoal_job *job, const struct job_settings *settings, int arena_fd,
+                       struct message *joined, struct error *error)
+{
+    struct message join = {
+        .type = MESSAGE_JOIN,
+        .world_size = (uint32_t)settings->world_size,
+        .rank = settings->rank,
+        .local_rank = settings->local_rank,
+        .timeout_ms = (uint32_t)settings->timeout_ms,
+    };
+    snprintf(join.job, sizeof(join.job), "%s", settings->name);
+    const int fds[3] = {arena_fd, job->submission_doorbell, job->daemons_doorbell};
+    uint64_t deadline_ns =
+        clock_now_ns() + ((uint64_t)settings->timeout_ms + JOB_GRACE_MS) * NS_PER_MS;
+    int code = client_send(&job->client, &join, fds, 3, deadline_ns, error);
+    if (code == 0)
+        code = client_wait(&job->client, joined, deadline_ns, error);
+    if (code < 0) {
+        error_prefix(error, "cannot join job %s", settings->name);
+        return code;
+    }
+    code = check_joined(settings, joined, error);
+    if (code < 0)
+        message_clear(joined);
+    return code;
+}
+
+static int make_descriptors(struct shoal_job *job, struct error *error)
+{
+    int *const fds[] = {&job->submission_doorbell, &job->wake_fd, &job->completions_fd};
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+        return error_set_errno(error, errno, "cannot make a pair of sockets");
+    job->completion_doorbell = ends[0];
+    job->daemons_doorbell = ends[1];
+    for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
+        *fds[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (*fds[i] < 0)
+            return error_set_errno(error, errno, "cannot make an eventfd");
+    }
+    return 0;
+}
+
+/* Staging, the world group and what the daemon said about this rank. */
+static int settle(struct shoal_job *job, const struct message *joined, struct error *error)
+{
+    job->rank = joined->rank;
+    job->world_size = (int)joined->world_size;
+    job->local_rank = joined->local_rank;
+    job->local_size = (int)joined->local_size;
+    job->node_count = (int)joined->node_count;
+    job->pinned_most = joined->pinned_bytes;
+    job->silence_ns = joined->timeout_ms * NS_PER_MS;
+    job->heard_ns = clock_now_ns();
+    if (arena_heap_init(&job->heap, job->arena.data_offset,
+                        job->arena.total_bytes - job->arena.data_offset) < 0)
+        return error_set(error, ERR_MEMORY, "out of memory for the arena's heap");
+    uint64_t slots = joined->chunk_bytes > 0 && joined->chunk_bytes % 64 == 0
+                         ? job->arena.total_bytes / STAGING_SHARE / joined->chunk_bytes
+                         : 0;
+    if (slots > STAGING_SLOTS)
+        slots = STAGING_SLOTS;
+    uint64_t offset = job->arena.data_offset;
+    if (slots > 0 && arena_heap_allocate(&job->heap, slots * joined->chunk_bytes, &offset) < 0)
+        slots = 0;
+    if (progress_init(&job->progress, &job->arena, offset, joined->chunk_bytes, (uint32_t)slots) <
+        0)
+        return error_set(error, ERR_MEMORY, "out of memory for the staging slots");
+    progress_share(&job->progress, joined->local_size, joined->node_count);
+    job->progress.clock_ns = clock_now_ns;
+    struct shoal_group *world;
+    return job_add_group(job, joined, (uint32_t)job->rank, (uint32_t)job->world_size, &world,
+                         error);
+}
+
+static struct shoal_job *new_job(const struct job_settings *settings)
+{
+    struct shoal_job *job = calloc(1, sizeof(*job));
+    if (!job)
+        return NULL;
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&job->lock, NULL);
+    pthread_mutex_init(&job->send_lock, NULL);
+    pthread_cond_init(&job->changed, &attributes);
+    pthread_cond_init(&job->background, &attributes);
+    pthread_condattr_destroy(&attributes);
+    job->pid = getpid();
+    job->timeout_ms = settings->timeout_ms;
+    job->client.fd = -1;
+    job->submission_doorbell = job->completion_doorbell = job->daemons_doorbell = -1;
+    job->wake_fd = job->completions_fd = -1;
+    return job;
+}
+
+int job_create(struct shoal_job **job, const struct job_settings *settings, struct error *error)
+{
+    struct shoal_job *made = new_job(settings);
+    if (!made)
+        return error_set(error, ERR_MEMORY, "out of memory for a job");
+    int arena_fd = -1;
+    struct message joined = {0};
+    uint64_t deadline_ns = job_deadline_ns(made, -1);
+    int code = client_connect(&made->client, settings->socket_path, deadline_ns, error);
+    if (code == 0)
+        code = say_hello(made, deadline_ns, error);
+    if (code == 0)
+        code = arena_create(&made->arena, settings->arena_bytes, PROGRESS_RING_ENTRIES, &arena_fd,
+                            error);
+    if (code == 0)
+        code = make_descriptors(made, error);
+    if (code == 0)
+        code = ask_to_join(made, settings, arena_fd, &joined, error);
+    if (arena_fd >= 0)
+        close(arena_fd); /* the mapping holds it */
+    if (code == 0) {
+        code = settle(made, &joined, error);
+        message_clear(&joined);
+    }
+    if (code < 0) {
+        job_destroy(made);
+        return code;
+    }
+    *job = made;
+    return 0;
+}
+
+static void close_descriptor(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+void job_destroy(struct shoal_job *job)
+{
+    struct shoal_request *request, *next_request;
+    DL_FOREACH_SAFE(job->requests, request, next_request)
+    {
+        request_clear(&request->core);
+        free(request);
+    }
+    struct shoal_group *group, *next_group;
+    DL_FOREACH_SAFE(job->groups, group, next_group)
+    {
+        free_group(group);
+    }
+    while (job->group_lists) {
+        struct group_list *list = job->group_lists;
+        job->group_lists = list->next;
+        free(list->ranks);
+        free(list);
+    }
+    shared_free_all(job, NULL);
+    client_close(&job->client);
+    progress_clear(&job->progress);
+    arena_heap_clear(&job->heap);
+    if (job->device && !job->device_stuck)
+        device_queue_destroy(job->device);
+    if (!job->device_stuck)
+        arena_unmap(&job->arena);
+    close_descriptor(job->submission_doorbell);
+    close_descriptor(job->completion_doorbell);
+    close_descriptor(job->daemons_doorbell);
+    close_descriptor(job->wake_fd);
+    close_descriptor(job->completions_fd);
+    pthread_cond_destroy(&job->background);
+    pthread_cond_destroy(&job->changed);
+    pthread_mutex_destroy(&job->send_lock);
+    pthread_mutex_destroy(&job->lock);
+    free(job);
+}

@@ -1,0 +1,265 @@
+/* What the opaque handles of worker/shoal.h are. Internal to the library.
+ *
+ * One lock a job guards everything below it, for short sections only. One thread at a time has the
+ * role of the driver (worker/progress/progress_thread.h). Requests are counted: one reference is
+ * the caller's, one the library's until the request is complete.
+ */
+#ifndef WORKER_JOB_JOB_H
+#define WORKER_JOB_JOB_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Without memory for its table nothing is added (hh.tbl is NULL); the default ends the process. */
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+#include "common/format/arena.h"
+#include "worker/device/device_queue.h"
+#include "worker/job/client.h"
+#include "worker/progress/progress.h"
+#include "worker/request/arena_heap.h"
+#include "worker/request/request.h"
+#include "worker/shoal.h"
+
+/* How much longer than the daemon, which can say who is missing, the library waits. */
+#define JOB_GRACE_MS 1000u
+/* How long shoal_close waits for the daemon's goodbye. */
+#define JOB_LEAVE_MS 5000u
+
+struct shoal_request {
+    struct request core; /* first: a struct request of this library is always one of these */
+    struct shoal_job *job;
+    struct device_ticket ticket; /* on a device */
+    unsigned references;
+    bool background; /* the background thread must see to it */
+    bool told;       /* complete, and the callback called if there was one by then */
+    void (*callback)(void *argument, int result);
+    void *callback_argument;
+    uint64_t bounce_offset;            /* arena memory that a transfer goes through, or 0 */
+    int *source;                       /* where a receive from any rank says who it was, or NULL */
+    struct shoal_request *prev, *next; /* of the job */
+    struct shoal_request *called_next; /* callbacks to be called */
+};
+
+/* What a thread has set for the collectives that it starts on a group. */
+struct group_settings {
+    pthread_t thread;
+    uint64_t mark; /* of the thread; when it now has another, the one that set this is gone */
+    uint32_t priority;
+    bool on_device;
+    void *stream;
+};
+
+/* How many transfers there have been between this rank and a peer, one way, with one tag. */
+struct transfer_counter {
+    struct transfer_key {
+        uint32_t peer, tag;
+        uint32_t receive; /* 0 or 1 */
+    } key;
+    uint32_t next;
+    UT_hash_handle hh;
+};
+
+struct shoal_group {
+    struct progress_group core;
+    struct shoal_job *job;
+    uint32_t rank, size;
+    uint32_t *weights;               /* what core.rule.weights points to */
+    struct group_settings *settings; /* of the threads that have set any */
+    size_t settings_count;
+    struct transfer_counter *transfer_counters;
+    uint32_t shared_count; /* pieces of shared memory asked for so far */
+    uint32_t fusion_count;
+    struct shoal_group *prev, *next;
+};
+
+/* Memory that the daemon writes results to, and the group's ranks on this node read. */
+struct shared_memory {
+    struct shoal_group *group;
+    uint32_t number; /* the daemon's */
+    const uint8_t *base;
+    uint64_t bytes;
+    struct shared_memory *prev, *next; /* of the job */
+};
+
+/* A group_open or shared_open that has been sent and not answered. Lies on the stack of the caller.
+ */
+struct group_opening {
+    uint32_t request;
+    enum message_type wanted; /* the good answer */
+    bool answered;
+    int descriptor;        /* of shared_opened: the caller's; else -1 */
+    struct error error;    /* code 0: */
+    struct message answer; /* code 0: as wanted */
+    struct group_opening *prev, *next;
+};
+
+/* How many groups with one list of ranks have been asked for. */
+struct group_list {
+    int *ranks;
+    int count;
+    uint32_t times;
+    struct group_list *next;
+};
+
+enum job_driver { JOB_DRIVER_NONE, JOB_DRIVER_BACKGROUND, JOB_DRIVER_WAITER };
+
+struct shoal_job {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;    /* waiters: something is complete, or the driver's role is free */
+    pthread_cond_t background; /* the background thread has something to do */
+    pthread_mutex_t send_lock; /* of the socket's sending side; taken without `lock` */
+    pthread_t thread;
+    pid_t pid;
+    bool thread_started;
+
+    int rank, world_size, local_rank, local_size, node_count;
+    int timeout_ms;
+
+    struct client client;
+    struct arena arena;
+    struct arena_heap heap;
+    struct progress progress;
+    uint64_t pinned_most;        /* of the arena, for a device: what the daemon allows */
+    struct device_queue *device; /* or NULL */
+    bool device_opening;         /* a call opens it, without the lock */
+    bool device_stuck;           /* it may still use the arena: both stay until the process ends */
+    int submission_doorbell;     /* an eventfd shared with the daemon */
+    int completion_doorbell;     /* a socket; the daemon has a copy of the other end: */
+    int daemons_doorbell;        /* kept open here, so that its end is never an event */
+    int wake_fd;                 /* wakes the driver */
+    int completions_fd;          /* the caller's */
+    bool completions_used;       /* somebody asked for completions_fd */
+
+    enum job_driver driver;
+    bool driver_sleeping;
+    unsigned waiters;
+    unsigned calls;               /* in the library, between job_enter and job_leave */
+    unsigned background_requests; /* incomplete ones that the background thread must see to */
+    bool stop;                    /* of the background thread */
+    bool closing;                 /* every waiter is to return */
+    bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
+
+    /* Whether the daemon lives, while somebody waits for it (progress_thread.c). */
+    uint64_t silence_ns; /* after which it does not; the daemon's own figure for its peers */
+    uint64_t heard_ns;   /* last sign of it */
+    uint64_t pinged_ns;  /* 0, or when it was asked for one */
+    bool ping_owed;      /* or was to be: another thread was sending */
+    bool socket_read;    /* lines that came along with `joined` have been looked at */
+
+    struct shoal_group *groups; /* the first is the world */
+    struct shoal_request *requests;
+    struct group_opening *openings;
+    struct group_list *group_lists;
+    struct shared_memory *shared;
+    uint32_t next_opening;
+    struct shoal_fusion *fusions; /* freed with the job */
+};
+
+/* --- worker/job/job.c */
+
+/* Connect, join and set everything up except the background thread. */
+struct job_settings {
+    char name[64];
+    char socket_path[CLIENT_PATH_BYTES];
+    int rank, local_rank; /* -1: unknown */
+    int world_size;
+    int timeout_ms;
+    uint64_t arena_bytes;
+};
+int job_create(struct shoal_job **job, const struct job_settings *settings, struct error *error);
+/* Free everything. Nothing may be using the job any more. */
+void job_destroy(struct shoal_job *job);
+
+/* ERR_STATE in a forked child, which must not use its parent's job; ERR_INVALID for NULL. */
+int job_check(const struct shoal_job *job, struct error *error);
+/* ERR_INVALID for NULL. */
+int group_check(const struct shoal_group *group, struct error *error);
+
+/* Into *options, of `bytes` that are 0, what a caller of whatever version has given, or NULL. A
+ * `struct name` begins with its size, struct_size: ERR_INVALID below least_bytes. */
+int options_read(void *options, size_t bytes, const void *given, size_t least_bytes,
+                 const char *name, struct error *error);
+
+/* Begin a call that uses the job, or what is freed with it, while `lock` is not held: shoal_close
+ * then waits for job_leave. ERR_STATE in a forked child, and when the job is being closed. Calls
+ * may contain others. `lock` is not held. */
+int job_enter(struct shoal_job *job, struct error *error);
+void job_leave(struct shoal_job *job);
+
+/* Send under the send lock. `lock` is not held. */
+int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
+             struct error *error);
+/* The same at once or not at all. false: another thread was sending. */
+bool job_send_now(struct shoal_job *job, const struct message *message);
+
+/* Absolute time for a timeout_ms of the API, -1 being the job's. */
+uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms);
+
+/* Make a group of what the daemon answered (joined or group_opened); lock held. */
+int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t rank, uint32_t size,
+                  struct shoal_group **group, struct error *error);
+void job_remove_group(struct shoal_job *job, struct shoal_group *group);
+
+/* What this thread has set on the group; lock held. NULL when it cannot be remembered. */
+struct group_settings *group_settings(struct shoal_group *group);
+
+/* For progress_thread_wait: whether the struct shoal_request is complete; lock held. */
+bool job_request_complete(const void *request);
+/* Drop a reference; lock held. */
+void job_release_request(struct shoal_job *job, struct shoal_request *request);
+
+/* Lock held: the arena's heap, with an error that says how full it is. */
+int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error);
+
+/* --- worker/api/shoal_group.c */
+
+/* Send the opening's message, and wait for its answer for timeout_ms and what the library waits
+ * longer. what: "a group of 3 ranks". On success and when the daemon refuses (opening->error) the
+ * answer is the caller's. `lock` is held, and let go of meanwhile. */
+int group_opening_ask(struct shoal_job *job, struct group_opening *opening, struct message *message,
+                      int timeout_ms, const char *what, struct error *error);
+
+/* --- worker/api/shoal_shared.c */
+
+/* Lock held. What of the ask lies in shared memory: of an all_reduce's result, where; other results
+ * cannot. ERR_INVALID. */
+int shared_place(const struct shoal_group *group, struct request_ask *ask, struct error *error);
+/* Lock held: ERR_INVALID when the memory, to be written to by what `name` says, is shared. */
+int shared_refuse(const struct shoal_job *job, const char *name, const void *memory, uint64_t bytes,
+                  struct error *error);
+/* Lock held. Unmap what the group, or NULL: the job, has. The daemon is not told. */
+void shared_free_all(struct shoal_job *job, const struct shoal_group *group);
+
+/* --- worker/api/shoal_transfer.c */
+
+/* The driver: receives from any rank, for which there is a sender, go on. */
+void transfers_match(struct shoal_job *job);
+
+/* --- worker/api/shoal_collective.c */
+
+enum start_mode {
+    START_ASYNC,      /* the caller waits or tests in time */
+    START_BACKGROUND, /* the completion must be noticed when it happens */
+    START_WAITING,    /* the caller waits at once */
+};
+/* Start a collective with this priority; on success one reference is the caller's. */
+int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
+                     struct shoal_request **request, struct error *error);
+/* What this thread has set on the group, if anything; lock held. */
+struct group_settings collective_settings(const struct shoal_group *group);
+/* Of a complete request: 0, or its failure with the words. */
+int collective_result(const struct shoal_request *request, struct error *error);
+/* Lock held: the request is on its way; one reference is the caller's, one the library's. */
+void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode);
+/* Wait for the request with the job's timeout, and free it. A SHOAL_ code. */
+int collective_wait(struct shoal_request *request, struct error *error);
+/* What the public calls do with an ask and its checked blocks (none: NULL, 0), whose priorities it
+ * sets. A SHOAL_ code; the text is the thread's. */
+int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
+                    uint32_t block_count, struct shoal_request **request);
+
+#endif

@@ -1,0 +1,90 @@
+/* What shoalrun starts, decided without starting anything: options, the plan of nodes and ranks,
+ * each worker's environment, each embedded daemon's configuration. */
+#ifndef WORKER_PROGRAMS_SHOALRUN_LAUNCHER_H
+#define WORKER_PROGRAMS_SHOALRUN_LAUNCHER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+
+#define LAUNCH_RANKS_MAX 4096
+#define LAUNCH_NODES_MAX 64
+#define LAUNCH_JOB_BYTES 64
+
+/* Strings and the command belong to argv. */
+struct launch_options {
+    uint32_t nodes; /* 0: not given */
+    uint32_t ranks_per_node;
+    uint32_t cpu_nodes; /* daemons without workers */
+    const char *job;    /* NULL: made up */
+    const char *provider;
+    const char *config_path;
+    const char *socket_path;
+    uint32_t timeout_s; /* 0: none */
+    uint32_t grace_s;   /* between a failure and SIGTERM, and between SIGTERM and SIGKILL */
+    bool verbose;
+    bool tag_output;
+    bool help;
+    bool version;
+    char **command; /* ends with NULL */
+};
+
+/* ERR_INVALID with the option and what is allowed. */
+int launch_options_parse(int argc, char **argv, struct launch_options *options,
+                         struct error *error);
+const char *launch_usage(void);
+
+/* Which daemon the workers use. */
+enum launch_mode {
+    LAUNCH_EMBEDDED,   /* start daemons */
+    LAUNCH_GIVEN,      /* the one at *socket_path; an error when it does not answer */
+    LAUNCH_IF_ANSWERS, /* the one at *socket_path if it answers, else start one */
+};
+/* socket_variable: the value of SHOAL_SOCKET, or NULL. */
+enum launch_mode launch_mode(const struct launch_options *options, const char *socket_variable,
+                             const char **socket_path);
+
+/* Ranks are numbered node by node. */
+struct launch_worker {
+    uint32_t rank, world_size;
+    uint32_t local_rank, local_world_size;
+    uint32_t node;
+};
+uint32_t launch_world_size(const struct launch_options *options);
+struct launch_worker launch_worker(const struct launch_options *options, uint32_t rank);
+
+/* The value of `name` in an environment list, or NULL. */
+const char *launch_variable(char *const *environment, const char *name);
+/* The inherited environment with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, SHOAL_JOB and
+ * SHOAL_SOCKET set. One allocation for free(); NULL: out of memory. */
+char **launch_worker_environment(char *const *inherited, const struct launch_worker *worker,
+                                 const char *job, const char *socket_path);
+/* The inherited environment with what keeps libfabric's psm providers from taking over signals. */
+char **launch_daemon_environment(char *const *inherited);
+
+/* "shoalrun-PID-RANDOM", which no other run has. */
+void launch_job_name(char name[LAUNCH_JOB_BYTES], uint32_t pid, uint64_t random);
+
+/* Weights of nodes with workers and of CPU nodes that move the fewest bytes over the busiest link
+ * (DESIGN's bound for n nodes with workers and k CPU servers): n - k to 2 (n - 1), and only the CPU
+ * nodes from k = n on. Divided by their greatest common divisor. */
+void launch_weights(uint32_t worker_nodes, uint32_t cpu_nodes, uint32_t *worker_weight,
+                    uint32_t *cpu_weight);
+
+/* The configuration of one embedded daemon. Nodes with workers are "node0", "node1", ..., CPU nodes
+ * "cpu0", ...; ports[i] is node i's control port on 127.0.0.1. extra: JSON text of an object whose
+ * keys come on top (NULL: none), extra_name its name in messages. *text is the caller's to free.
+ * ERR_CONFIG when extra is no JSON object. */
+struct launch_config {
+    uint32_t worker_nodes, cpu_nodes;
+    const uint16_t *ports; /* [worker_nodes + cpu_nodes] */
+    const char *provider;  /* NULL: the daemon's default */
+    uint64_t pinned_bytes; /* that workers may pin; 0: the daemon's default */
+    const char *extra, *extra_name;
+};
+int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
+                       char **text, struct error *error);
+void launch_node_name(char name[LAUNCH_JOB_BYTES], uint32_t worker_nodes, uint32_t node);
+
+#endif

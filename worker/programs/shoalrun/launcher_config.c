@@ -1,0 +1,87 @@
+/* The configuration files of embedded daemons. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "worker/programs/shoalrun/launcher.h"
+
+static json_t *roster_build(const struct launch_config *config)
+{
+    uint32_t worker_weight, cpu_weight;
+    launch_weights(config->worker_nodes, config->cpu_nodes, &worker_weight, &cpu_weight);
+    json_t *servers = json_array();
+    for (uint32_t i = 0; servers && i < config->worker_nodes + config->cpu_nodes; i++) {
+        char name[LAUNCH_JOB_BYTES];
+        launch_node_name(name, config->worker_nodes, i);
+        char address[32];
+        snprintf(address, sizeof(address), "127.0.0.1:%u", config->ports[i]);
+        json_t *server = json_pack("{s:s, s:s, s:i}", "name", name, "address", address, "weight",
+                                   (int)(i < config->worker_nodes ? worker_weight : cpu_weight));
+        if (json_array_append_new(servers, server)) {
+            json_decref(servers);
+            return NULL;
+        }
+    }
+    return servers;
+}
+
+static json_t *config_build(const struct launch_config *config, uint32_t self,
+                            const char *socket_path)
+{
+    char name[LAUNCH_JOB_BYTES];
+    launch_node_name(name, config->worker_nodes, self);
+    json_t *root = json_pack("{s:s, s:o, s:{s:s}, s:{s:s, s:i}}", "node", name, "servers",
+                             roster_build(config), "socket", "path", socket_path, "listen",
+                             "address", "127.0.0.1", "port", (int)config->ports[self]);
+    if (root && config->provider) {
+        json_t *fabric = json_pack("{s:s}", "provider", config->provider);
+        if (json_object_set_new(root, "fabric", fabric)) {
+            json_decref(root);
+            return NULL;
+        }
+    }
+    if (root && config->pinned_bytes) {
+        json_t *limits = json_pack("{s:I}", "pinned_bytes", (json_int_t)config->pinned_bytes);
+        if (json_object_set_new(root, "limits", limits)) {
+            json_decref(root);
+            return NULL;
+        }
+    }
+    return root;
+}
+
+static int extra_merge(json_t *root, const struct launch_config *config, struct error *error)
+{
+    if (!config->extra)
+        return 0;
+    json_error_t place;
+    json_t *extra = json_loads(config->extra, JSON_REJECT_DUPLICATES, &place);
+    if (!extra)
+        return error_set(error, ERR_CONFIG, "%s:%d:%d: %s", config->extra_name, place.line,
+                         place.column, place.text);
+    int result = 0;
+    if (!json_is_object(extra))
+        result = error_set(error, ERR_CONFIG, "%s: must be a JSON object", config->extra_name);
+    else if (json_object_update_recursive(root, extra))
+        result = error_set(error, ERR_MEMORY, "out of memory");
+    json_decref(extra);
+    return result;
+}
+
+int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
+                       char **text, struct error *error)
+{
+    json_t *root = config_build(config, self, socket_path);
+    if (!root)
+        return error_set(error, ERR_MEMORY, "cannot write the configuration of node %u", self);
+    int result = extra_merge(root, config, error);
+    if (result == 0) {
+        char *dumped = json_dumps(root, JSON_INDENT(2));
+        if (dumped)
+            *text = dumped;
+        else
+            result = error_set(error, ERR_MEMORY, "out of memory");
+    }
+    json_decref(root);
+    return result;
+}

@@ -1,0 +1,207 @@
+/* Progress: moves the chunks of all requests of a job through the arena.
+ *
+ *   copy in --ARENA_CHUNK--> daemon --ARENA_CHUNK_DONE--> copy out
+ *
+ * No thread, lock, descriptor or clock of its own: the caller holds the job's lock around every
+ * call, makes the large copies itself with the lock released, and rings the daemon's doorbell when
+ * told. Any thread may submit; one at a time, the driver (worker/progress/progress_thread.h), calls
+ * progress_work, progress_copied, and what fails requests. Hence nothing fails while it is copied
+ * by the caller. Copies of a device go on meanwhile: a request that fails is complete when those
+ * that are under way have ended, and its slots are not used again before.
+ *
+ * A request on a device takes no slot before its stream has come to it (progress_ready): a slot
+ * that waited for a stream could be what the stream waits for. A send is submitted when its data
+ * has been copied into the arena; a receive at once, and its stream has come to it before its data
+ * is copied out.
+ *
+ * The submission ring cannot overflow: PROGRESS_SUBMITTED_MAX collectives and, beyond it, the
+ * oldest of each group, PROGRESS_TRANSFERS_MAX sends and as many receives, PROGRESS_ANY_MAX
+ * receives that look for a sender, and one chunk for every staging slot is all that can be out, and
+ * together that is no more than the ring has entries. The completion ring has twice as many.
+ * Collectives, sends and receives are counted apart, since any of them may wait at another rank for
+ * one of the others.
+ *
+ * The daemon keeps LAYOUT_MAX_CHUNKS chunks of a group at most, of all ranks of the node together:
+ * a collective that would exceed a rank's share waits until others are complete, or it is the
+ * group's oldest.
+ */
+#ifndef WORKER_PROGRESS_PROGRESS_H
+#define WORKER_PROGRESS_PROGRESS_H
+
+#include "common/base/error.h"
+#include "common/format/arena.h"
+#include "worker/request/request.h"
+#include "worker/request/staging.h"
+
+#define PROGRESS_RING_ENTRIES 2048u
+#define PROGRESS_SUBMITTED_MAX 512u
+#define PROGRESS_TRANSFERS_MAX 256u /* sends, and as many receives; further ones wait */
+#define PROGRESS_ANY_MAX 64u /* receives from any rank that look for one; further ones wait */
+#define PROGRESS_SHARED_SLOTS_MAX 64u
+#define PROGRESS_GROUPS_MAX 200u
+/* The most that can be out. The rest of the ring is for what a trace wants, which is left out when
+ * that is full. */
+#define PROGRESS_OUT_MAX                                                                           \
+    (PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +                      \
+     PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX)
+_Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
+               "the submission ring has room for all that can be out");
+
+/* A request at most this large is copied by the calling thread when nothing is ahead of it. */
+#define PROGRESS_SMALL_BYTES 65536u
+/* All ranks of a node have no more staged where the job is on one node, and nothing waits for a
+ * network: it stays in the cache that the cores share, from the copy in to the copy out. */
+#define PROGRESS_NODE_STAGED_BYTES (8u << 20)
+/* What a receive has got is copied out of the arena in pieces of this, between other work; so is,
+ * from a device, what is sent. */
+#define PROGRESS_COPY_BYTES (1u << 20)
+#define PROGRESS_COPIES_MAX 4u /* of one send or receive under way at once on a device */
+
+/* What progress needs of a group. Owned by the caller; zeroed, then number and rule set, then
+ * progress_group_add. */
+struct progress_group {
+    uint32_t number; /* the daemon's */
+    struct layout_rule rule;
+    uint64_t next_sequence;
+    struct request *requests;  /* incomplete collectives, oldest first */
+    struct request *transfers; /* incomplete */
+    uint32_t request_count;
+    uint64_t chunks; /* of the submitted collectives */
+    struct staging_slot own;
+    bool failed; /* then every further request fails with this: */
+    struct error failure;
+    struct progress_group *prev, *next;
+};
+
+struct progress {
+    struct arena *arena;
+    struct request_memory memory;
+    struct staging staging;
+    uint64_t pinned_bytes; /* of the arena, from its beginning, for the job's device; 0: none. The
+                            * caller's; no copy of a device lies across its end */
+    struct progress_group *groups;
+    struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
+    uint64_t next_number, next_age;
+    uint64_t chunks_max;             /* of a group's submitted requests; all, for one alone */
+    uint64_t staged_max_bytes;       /* in shared slots, of requests on the host */
+    uint32_t submitted;              /* collectives and blocks in the table */
+    uint32_t place;                  /* where the search for a free place in the table begins */
+    struct request *to_submit;       /* in the order of the calls */
+    struct request *to_stage;        /* submitted, with chunks to hand over: priority, then age */
+    struct staging_slot *to_deliver; /* results to be copied out */
+    /* Sends, and receives: to be submitted, in the order of the calls; submitted. */
+    struct request *to_transfer[2];
+    uint32_t transfers[2];
+    /* Receives from any rank: to be submitted; those for which there is a sender. */
+    struct request *to_any, *matched;
+    uint32_t any;            /* submitted */
+    struct request *to_copy; /* receives that are done, to be copied out of the arena; sends from a
+                              * device, to be copied into it */
+    struct request *completed;  /* for the caller to take: progress_next_completed */
+    uint64_t (*clock_ns)(void); /* asked while the daemon takes a trace; NULL: none is told */
+    uint32_t left_out;          /* copies that the trace is not told of, not yet said */
+    bool doorbell;              /* something was pushed since progress_doorbell_due */
+    bool failed;                /* the job: nothing goes on */
+    struct error failure;
+};
+
+/* Of so many bytes of the arena, how many are pinned as the first is: drivers refuse a copy of
+ * memory that is pinned in part. */
+uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset, uint64_t bytes);
+
+/* progress_trace.c. The time while the daemon takes a trace of the job, else 0. */
+uint64_t progress_trace_ns(const struct progress *progress);
+/* The slot's chunk has been copied out, and the trace was on when that began: tell the daemon,
+ * where the ring has room that nothing else may need, and without waking it. */
+void progress_trace_copied(struct progress *progress, const struct staging_slot *slot);
+
+/* A copy for the caller to make. */
+struct progress_copy {
+    void *to;
+    const void *from;
+    uint64_t bytes;
+    struct staging_slot *slot; /* or NULL: of a transfer, or a rank's own part on a device */
+    struct request *request;   /* then: which */
+    bool on_device;
+    bool past_cache; /* copy_past_cache */
+};
+
+enum progress_result {
+    PROGRESS_IDLE,  /* nothing to do until something comes */
+    PROGRESS_MOVED, /* something was done; call again */
+    PROGRESS_COPY,  /* make the copy, then progress_copied, then call again */
+};
+
+/* first_offset .. + slots * slot_bytes is arena memory for the shared slots. ERR_MEMORY. */
+int progress_init(struct progress *progress, struct arena *arena, uint64_t first_offset,
+                  uint32_t slot_bytes, uint32_t slots);
+void progress_clear(struct progress *progress);
+
+/* How many ranks of this node may submit to the same groups, and on how many nodes their job is; 1,
+ * and many, at first. */
+void progress_share(struct progress *progress, uint32_t local_ranks, uint32_t nodes);
+
+/* own_offset: arena memory of rule.chunk_bytes for the group's own slot. ERR_MEMORY: too many
+ * groups, counting those that are gone while the daemon has their slot. */
+int progress_group_add(struct progress *progress, struct progress_group *group, uint64_t own_offset,
+                       struct error *error);
+/* The group must have no incomplete request. Returns false when the daemon may still write to the
+ * group's own slot: its memory can be used again when staging_next_free gives it. */
+bool progress_group_remove(struct progress *progress, struct progress_group *group);
+
+/* Give a checked ask, and the blocks of it that this rank takes part in, in the order of their
+ * numbers, the group's next sequence number, and send them on their way as far as that goes without
+ * waiting. Returns 0, or the failure of the group or job, or ERR_INVALID (too large), ERR_MEMORY.
+ */
+int progress_submit(struct progress *progress, struct progress_group *group,
+                    const struct request_ask *ask, const struct request_ask *blocks,
+                    uint32_t block_count, uint32_t rank, struct request *request,
+                    struct error *error);
+
+/* A checked ask of a send or receive whose data lies in the arena: `data` is where it is to be
+ * copied when it has come or, of a send from a device, from where it is copied into the arena
+ * first; or NULL. Of a device's memory it waits for its stream in any case. Results as above. */
+int progress_transfer(struct progress *progress, struct progress_group *group,
+                      const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
+                      struct request *request, struct error *error);
+
+/* The same for a receive from any rank, with the tag in `sequence`: ask is as if it came from one
+ * of them. numbers_offset: arena memory for one u32 for each rank of the group, the numbers of
+ * those received from it so far, which stays as it is while it looks for a sender. */
+int progress_any(struct progress *progress, struct progress_group *group,
+                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
+                 uint64_t numbers_offset, struct request *request, struct error *error);
+/* One that looked, and has found any_source, who has sent with its number or a later one; NULL:
+ * there is none. Of those of the group with one tag it is the oldest, whichever it was that looked.
+ * The caller must say at once how it goes on: */
+struct request *progress_next_matched(struct progress *progress);
+/* as a receive from that rank, with this number; */
+void progress_any_found(struct progress *progress, struct request *request, uint32_t block,
+                        const struct route *route, uint64_t sequence);
+/* or by looking again, with numbers that have changed. */
+void progress_any_again(struct progress *progress, struct request *request);
+
+/* Whether the driver has something to do that did not come from the daemon. */
+bool progress_has_work(const struct progress *progress);
+
+enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
+                                   struct progress_copy *copy);
+void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns);
+/* The copy is on its way on a device; progress_copied comes later, those of a request in order. */
+void progress_copying(struct progress *progress, const struct progress_copy *copy);
+/* The stream of a request that is on a device has come to it. True: *copy is its own part, which is
+ * to be copied (progress_copying) now. */
+bool progress_ready(struct progress *progress, struct request *request, struct progress_copy *copy);
+
+/* To be asked after each of the calls above; true: ring the submission doorbell now. */
+bool progress_doorbell_due(struct progress *progress);
+
+/* Complete everything with this error, and refuse what comes later. The first failure stays. */
+void progress_fail(struct progress *progress, const struct error *error, uint64_t now_ns);
+void progress_fail_group(struct progress *progress, struct progress_group *group,
+                         const struct error *error, uint64_t now_ns);
+
+/* Take the next completed request, in order of completion; NULL when there is none. */
+struct request *progress_next_completed(struct progress *progress);
+
+#endif

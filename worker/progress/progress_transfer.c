@@ -1,0 +1,157 @@
+/* Sends and receives in progress. */
+#include <assert.h>
+#include <utlist.h>
+
+#include "worker/progress/progress_private.h"
+
+static int transfer_add(struct progress *progress, struct progress_group *group,
+                        const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
+                        struct request *request, struct error *error)
+{
+    const struct error *failure = progress->failed ? &progress->failure : &group->failure;
+    if (progress->failed || group->failed)
+        return error_set(error, failure->code, "%s", failure->text);
+    int code = progress_init_request(progress, group, ask, sequence, rank, request, error);
+    if (code < 0)
+        return code;
+    assert(!request->staged);
+    request->group = group;
+    request->age = progress->next_age++;
+    request->incomplete = 1;
+    request->receives = route_receives(&ask->route, rank);
+    if (request->receives)
+        request->copy_to = data;
+    else
+        request->copy_from = data;
+    DL_APPEND(group->transfers, request);
+    group->request_count++;
+    return 0;
+}
+
+static void transfer_queue(struct progress *progress, struct request *request)
+{
+    DL_APPEND2(progress->to_transfer[request->receives], request, queue_prev, queue_next);
+    progress_submit_waiting(progress);
+}
+
+int progress_transfer(struct progress *progress, struct progress_group *group,
+                      const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
+                      struct request *request, struct error *error)
+{
+    int code = transfer_add(progress, group, ask, sequence, rank, data, request, error);
+    if (code == 0 && ask->on_device && !request->receives)
+        request->state = REQUEST_LOADING;
+    else if (code == 0)
+        transfer_queue(progress, request);
+    return code;
+}
+
+void progress_transfer_loaded(struct progress *progress, struct request *request)
+{
+    request->state = REQUEST_QUEUED;
+    transfer_queue(progress, request);
+}
+
+int progress_any(struct progress *progress, struct progress_group *group,
+                 const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
+                 uint64_t numbers_offset, struct request *request, struct error *error)
+{
+    int code = transfer_add(progress, group, ask, sequence, rank, data, request, error);
+    if (code < 0)
+        return code;
+    request->any = true;
+    request->numbers_offset = numbers_offset;
+    progress_any_again(progress, request);
+    return 0;
+}
+
+void progress_any_again(struct progress *progress, struct request *request)
+{
+    request->state = REQUEST_QUEUED;
+    DL_APPEND2(progress->to_any, request, queue_prev, queue_next);
+    progress_submit_waiting(progress);
+}
+
+void progress_any_found(struct progress *progress, struct request *request, uint32_t block,
+                        const struct route *route, uint64_t sequence)
+{
+    request->any = false;
+    request->state = REQUEST_QUEUED;
+    request->ask.block = block;
+    request->ask.route = *route;
+    request->sequence = sequence;
+    transfer_queue(progress, request);
+}
+
+struct request *progress_next_matched(struct progress *progress)
+{
+    struct request *found = progress->matched, *oldest;
+    if (!found)
+        return NULL;
+    progress_leave_queue(&progress->matched, found);
+    DL_FOREACH(found->group->transfers, oldest)
+    {
+        if (oldest->any && oldest->sequence == found->sequence)
+            break;
+    }
+    if (oldest == found)
+        return found;
+    /* It takes what this one has found, and this one looks on in its place. */
+    uint32_t source = found->any_source;
+    uint64_t numbers_offset = found->numbers_offset;
+    found->state = oldest->state;
+    found->any_source = oldest->any_source;
+    found->number = oldest->number;
+    found->numbers_offset = oldest->numbers_offset;
+    oldest->any_source = source;
+    oldest->numbers_offset = numbers_offset;
+    if (found->state == REQUEST_SUBMITTED) {
+        progress->table[found->number % PROGRESS_RING_ENTRIES] = found;
+    } else {
+        struct request **queue =
+            found->state == REQUEST_MATCHED ? &progress->matched : &progress->to_any;
+        progress_leave_queue(queue, oldest);
+        DL_APPEND2(*queue, found, queue_prev, queue_next);
+    }
+    oldest->state = REQUEST_MATCHED;
+    return oldest;
+}
+
+bool progress_transfer_copies(struct progress *progress, struct request *request)
+{
+    bool left = request->copied_bytes < request_bytes(request);
+    if (!request->copy_to && !request->copy_from)
+        return false;
+    if (left && !request->waiting && !request->copying && request->copies < PROGRESS_COPIES_MAX) {
+        request->copying = true;
+        DL_APPEND2(progress->to_copy, request, queue_prev, queue_next);
+    }
+    return left || request->copies > 0;
+}
+
+uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset, uint64_t bytes)
+{
+    uint64_t pinned = progress->pinned_bytes;
+    return offset < pinned && pinned - offset < bytes ? pinned - offset : bytes;
+}
+
+void progress_copy_piece(struct progress *progress, struct progress_copy *copy)
+{
+    struct request *request = progress->to_copy;
+    uint64_t done = request->copied_bytes, left = request_bytes(request) - done;
+    uint64_t offset = (request->receives ? request->out_offset : request->in_offset) + done;
+    uint64_t bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES;
+    uint8_t *place = progress->arena->base + offset;
+    progress_leave_queue(&progress->to_copy, request);
+    request->copying = false;
+    *copy = (struct progress_copy){.bytes = progress_pinned_alike(progress, offset, bytes),
+                                   .request = request,
+                                   .on_device = request->ask.on_device};
+    if (request->receives) {
+        copy->to = (uint8_t *)request->copy_to + done;
+        copy->from = place;
+    } else {
+        copy->to = place;
+        copy->from = (const uint8_t *)request->copy_from + done;
+    }
+}

@@ -1,0 +1,188 @@
+#include "worker/request/staging.h"
+
+#include "common/base/error.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+int staging_init(struct staging *staging, uint64_t first_offset, uint32_t slot_bytes,
+                 uint32_t slot_count)
+{
+    struct staging made = {
+        .slot_count = slot_count, .slot_bytes = slot_bytes, .first_offset = first_offset};
+    made.slots = calloc(slot_count ? slot_count : 1, sizeof(*made.slots));
+    if (!made.slots)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < slot_count; i++) {
+        struct staging_slot *slot = &made.slots[i];
+        slot->offset = first_offset + (uint64_t)i * slot_bytes;
+        slot->bytes = slot_bytes;
+        slot->shared = true;
+        DL_APPEND(made.free_slots, slot);
+    }
+    *staging = made;
+    return 0;
+}
+
+void staging_clear(struct staging *staging)
+{
+    free(staging->slots);
+    free(staging->own_slots);
+    free(staging->orphans);
+    *staging = (struct staging){0};
+}
+
+/* Room for orphans as well, so that removing a slot cannot fail. */
+static int make_room(struct staging *staging)
+{
+    if (staging->own_count + staging->orphan_count < staging->capacity)
+        return 0;
+    uint32_t capacity = staging->capacity ? 2 * staging->capacity : 8;
+    struct staging_orphan *orphans = realloc(staging->orphans, capacity * sizeof(*orphans));
+    if (!orphans)
+        return ERR_MEMORY;
+    staging->orphans = orphans;
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
+    struct staging_slot **slots = realloc(staging->own_slots, capacity * sizeof(*slots));
+    if (!slots)
+        return ERR_MEMORY;
+    staging->own_slots = slots;
+    staging->capacity = capacity;
+    return 0;
+}
+
+int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t offset,
+                    uint32_t bytes)
+{
+    int code = make_room(staging);
+    if (code < 0)
+        return code;
+    *own = (struct staging_slot){.offset = offset, .bytes = bytes};
+    staging->own_slots[staging->own_count++] = own;
+    return 0;
+}
+
+void staging_remove_own(struct staging *staging, struct staging_slot *own)
+{
+    for (uint32_t i = 0; i < staging->own_count; i++) {
+        if (staging->own_slots[i] == own) {
+            staging->own_slots[i] = staging->own_slots[--staging->own_count];
+            break;
+        }
+    }
+    if (own->state == STAGING_GIVEN)
+        staging->orphans[staging->orphan_count++] = (struct staging_orphan){
+            .offset = own->offset, .number = own->number, .chunk = own->chunk};
+}
+
+bool staging_orphan_back(struct staging *staging, uint64_t offset, uint64_t number, uint32_t chunk)
+{
+    for (uint32_t i = 0; i < staging->orphan_count; i++) {
+        struct staging_orphan *orphan = &staging->orphans[i];
+        if (orphan->offset == offset && orphan->number == number && orphan->chunk == chunk &&
+            !orphan->back) {
+            orphan->back = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool staging_next_free(struct staging *staging, uint64_t *offset)
+{
+    for (uint32_t i = 0; i < staging->orphan_count; i++) {
+        if (staging->orphans[i].back) {
+            *offset = staging->orphans[i].offset;
+            staging->orphans[i] = staging->orphans[--staging->orphan_count];
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool may_hold(const struct staging *staging, uint32_t bytes, uint64_t most_bytes)
+{
+    uint64_t held = staging->held_bytes;
+    return bytes <= staging->slot_bytes &&
+           (held == 0 || (held <= most_bytes && bytes <= most_bytes - held));
+}
+
+struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
+                                  uint64_t most_bytes, bool oldest)
+{
+    struct staging_slot *slot = NULL;
+    if (staging->free_slots && may_hold(staging, bytes, most_bytes)) {
+        /* The one given back last: it is still in the cache. */
+        slot = staging->free_slots;
+        DL_DELETE(staging->free_slots, slot);
+        slot->held_bytes = most_bytes < UINT64_MAX ? bytes : 0;
+        staging->held_bytes += slot->held_bytes;
+    } else if (oldest && own->state == STAGING_FREE) {
+        slot = own;
+    }
+    if (slot) {
+        assert(slot->state == STAGING_FREE && bytes <= slot->bytes);
+        slot->state = STAGING_TAKEN;
+    }
+    return slot;
+}
+
+void staging_give_back(struct staging *staging, struct staging_slot *slot)
+{
+    assert(slot->state != STAGING_FREE);
+    slot->state = STAGING_FREE;
+    slot->request = NULL;
+    if (!slot->shared)
+        return;
+    staging->held_bytes -= slot->held_bytes;
+    DL_PREPEND(staging->free_slots, slot);
+}
+
+static bool lies_across(const struct staging_slot *slot, uint64_t end)
+{
+    return slot->offset < end && end - slot->offset < slot->bytes;
+}
+
+uint64_t staging_whole_end(const struct staging *staging, uint64_t end)
+{
+    for (uint32_t i = 0; i < staging->slot_count; i++)
+        if (lies_across(&staging->slots[i], end))
+            return staging->slots[i].offset;
+    for (uint32_t i = 0; i < staging->own_count; i++)
+        if (lies_across(staging->own_slots[i], end))
+            return staging->own_slots[i]->offset;
+    return end;
+}
+
+struct staging_slot *staging_find(struct staging *staging, uint64_t offset)
+{
+    if (staging->slot_count > 0 && offset >= staging->first_offset) {
+        uint64_t i = (offset - staging->first_offset) / staging->slot_bytes;
+        if (i < staging->slot_count)
+            return staging->slots[i].offset == offset ? &staging->slots[i] : NULL;
+    }
+    for (uint32_t i = 0; i < staging->own_count; i++)
+        if (staging->own_slots[i]->offset == offset)
+            return staging->own_slots[i];
+    return NULL;
+}
+
+static void abandon_slot(struct staging *staging, struct staging_slot *slot,
+                         const struct request *request)
+{
+    if (slot->state == STAGING_FREE || slot->request != request || slot->copying)
+        return;
+    if (slot->state == STAGING_GIVEN)
+        slot->request = NULL;
+    else
+        staging_give_back(staging, slot);
+}
+
+void staging_abandon(struct staging *staging, const struct request *request)
+{
+    for (uint32_t i = 0; i < staging->slot_count; i++)
+        abandon_slot(staging, &staging->slots[i], request);
+    for (uint32_t i = 0; i < staging->own_count; i++)
+        abandon_slot(staging, staging->own_slots[i], request);
+}

@@ -1,0 +1,93 @@
+/* Staging slots: places in the arena, of a chunk each, through which data travels that does not
+ * lie in the arena itself.
+ *
+ * Every open group owns one slot that only its oldest incomplete request may use; the others are
+ * shared. So whatever the other requests hold, the oldest request of every group always gets its
+ * next chunk across, on all ranks: ranks that start collectives of several groups in different
+ * order, or with different priorities, cannot block each other for want of slots.
+ */
+#ifndef WORKER_REQUEST_STAGING_H
+#define WORKER_REQUEST_STAGING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct request;
+
+enum staging_state {
+    STAGING_FREE,
+    STAGING_TAKEN, /* being copied into */
+    STAGING_GIVEN, /* the daemon has it */
+    STAGING_BACK,  /* the result is in it */
+};
+
+struct staging_slot {
+    uint64_t offset; /* in the arena */
+    uint32_t bytes;
+    bool shared;
+    enum staging_state state;
+    bool copying; /* by a device: nobody else may have it before that has ended */
+    struct request
+        *request;    /* NULL: free, or abandoned: the request failed with the daemon at it */
+    uint64_t number; /* of the request, as in the rings */
+    uint32_t chunk;
+    uint32_t held_bytes;              /* what it counts for in the limit */
+    uint64_t begin_ns, end_ns;        /* of the last copy, in a trace; else 0 */
+    struct staging_slot *prev, *next; /* the free shared ones; groups' own ones; results waiting */
+};
+
+/* The own slot of a group that is gone, while the daemon may still write to it. */
+struct staging_orphan {
+    uint64_t offset;
+    uint64_t number; /* of the request and */
+    uint32_t chunk;  /* its chunk that the daemon has; it reports them when it is done */
+    bool back;       /* it has; the memory can be used again */
+};
+
+struct staging {
+    struct staging_slot *slots; /* shared, side by side in the arena */
+    uint32_t slot_count, slot_bytes;
+    uint64_t held_bytes; /* what shared slots were taken for under a limit */
+    uint64_t first_offset;
+    struct staging_slot *free_slots; /* shared */
+    struct staging_slot **own_slots; /* of groups */
+    struct staging_orphan *orphans;
+    uint32_t own_count, orphan_count, capacity; /* there is room for both together in either */
+};
+
+/* slot_count may be 0: groups then have their own slots only. Returns 0 or ERR_MEMORY. */
+int staging_init(struct staging *staging, uint64_t first_offset, uint32_t slot_bytes,
+                 uint32_t slot_count);
+void staging_clear(struct staging *staging);
+
+/* A group's own slot; it belongs to the caller and must stay until removed. One that is removed
+ * while the daemon has it is remembered. */
+int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t offset,
+                    uint32_t bytes);
+void staging_remove_own(struct staging *staging, struct staging_slot *own);
+
+/* A slot for a chunk of at most `bytes`: a shared one, if those taken under a limit then hold no
+ * more than `most_bytes` or this alone (UINT64_MAX: no limit, and it does not count in another's),
+ * else `own` when `oldest` (the request is its group's oldest incomplete one). NULL when there is
+ * none now. The slot is TAKEN. */
+struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
+                                  uint64_t most_bytes, bool oldest);
+void staging_give_back(struct staging *staging, struct staging_slot *slot);
+
+/* The daemon reports a chunk of a removed slot: true if there is such a one. */
+bool staging_orphan_back(struct staging *staging, uint64_t offset, uint64_t number, uint32_t chunk);
+/* True: the memory at *offset, of a slot that was removed, can be used again; it is forgotten. */
+bool staging_next_free(struct staging *staging, uint64_t *offset);
+
+/* The greatest end of a part of the arena, up to this one, in which no slot lies half. */
+uint64_t staging_whole_end(const struct staging *staging, uint64_t end);
+
+/* The slot at this offset of the arena, or NULL. */
+struct staging_slot *staging_find(struct staging *staging, uint64_t offset);
+
+/* The request has failed: its slots that the daemon still has are abandoned (they become free if it
+ * reports them after all), those that a device copies stay, the others become free. Results waiting
+ * must have been unlinked. */
+void staging_abandon(struct staging *staging, const struct request *request);
+
+#endif
