@@ -4,6 +4,7 @@
 #
 #   scripts/check-floors.sh [ROOT]         check the tree (default: the one this script is in)
 #   scripts/check-floors.sh --self-test    show that each rule catches what it is there for
+#   scripts/check-floors.sh --floors       print the table of floors, for scripts/file-graph.py
 set -euo pipefail
 
 LINES_MAX=700
@@ -393,6 +394,8 @@ self_test() {
 
 if [[ ${1:-} == --self-test ]]; then
     self_test
+elif [[ ${1:-} == --floors ]]; then
+    floors
 else
     check_tree "${1:-$(dirname "$0")/..}"
 fi
