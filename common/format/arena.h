@@ -37,7 +37,7 @@ enum arena_submission_type {
     ARENA_CHUNK = 2,  /* one chunk of a staged request: group, request, sequence, block, chunk,
                        * in_offset; and begin_ns, end_ns of the copy in, or 0 */
     ARENA_COPIED = 3, /* while the job is traced, a chunk was copied out: group, request, sequence,
-                       * block, chunk, begin_ns, end_ns; and left_out */
+                       * block, chunk, begin_ns, end_ns; and omitted */
 };
 
 #define ARENA_FLAG_STAGED 1u
@@ -75,9 +75,9 @@ struct arena_submission {
     };
     uint32_t block; /* of the collective (common/format/route.h), or 0 */
     union {
-        uint32_t flags;    /* ARENA_SUBMIT */
-        uint32_t left_out; /* ARENA_COPIED: such entries that were not made since the last, for want
-                            * of room */
+        uint32_t flags;   /* ARENA_SUBMIT */
+        uint32_t omitted; /* ARENA_COPIED: such entries that were not made since the last, for want
+                           * of room */
     };
     uint32_t priority; /* smaller goes first among the requests in flight */
 };

@@ -230,7 +230,7 @@ int worker_trace_copied(struct exchange_worker *worker, const struct arena_submi
         .stage = TRACE_COPY_OUT,
         .kind = COLLECTIVE_KIND_COUNT, /* its chunk is gone */
     };
-    job->trace->left_out += submission->left_out;
+    job->trace->left_out += submission->omitted;
     record_copy(job, &record, submission, trace_now_ns(job->exchange));
     return 0;
 }

@@ -99,7 +99,7 @@ struct progress {
                               * device, to be copied into it */
     struct request *completed;  /* for the caller to take: progress_next_completed */
     uint64_t (*clock_ns)(void); /* asked while the daemon takes a trace; NULL: none is told */
-    uint32_t left_out;          /* copies that the trace is not told of, not yet said */
+    uint32_t omitted;           /* copies that the trace is not told of, not yet said */
     bool doorbell;              /* something was pushed since progress_doorbell_due */
     bool failed;                /* the job: nothing goes on */
     struct error failure;

@@ -12,7 +12,7 @@ void progress_trace_copied(struct progress *progress, const struct staging_slot 
     const struct request *request = slot->request;
     /* However many of these lie there, the rest has room. */
     if (arena_submission_room(arena) <= PROGRESS_OUT_MAX) {
-        progress->left_out++;
+        progress->omitted++;
         return;
     }
     struct arena_submission copied = {.type = ARENA_COPIED,
@@ -23,7 +23,7 @@ void progress_trace_copied(struct progress *progress, const struct staging_slot 
                                       .end_ns = slot->end_ns,
                                       .chunk = slot->chunk,
                                       .block = request->ask.block,
-                                      .left_out = progress->left_out};
+                                      .omitted = progress->omitted};
     if (arena_push_submission(arena, &copied))
-        progress->left_out = 0;
+        progress->omitted = 0;
 }

@@ -80,7 +80,7 @@ static void copied(struct fixture *fixture, uint32_t rank, uint64_t begin_ns, ui
                                   .block = 5,
                                   .begin_ns = begin_ns,
                                   .end_ns = end_ns,
-                                  .left_out = 2};
+                                  .omitted = 2};
     fixture->workers[rank].given_back++;
     EXPECT_MSG(fixture_submit(fixture, rank, &it) == 0, "%s", fixture->error.text);
 }

@@ -124,7 +124,7 @@ START_TEST(copies_are_told_of)
         ck_assert_uint_eq(entry.chunk, i);
         ck_assert_uint_eq(entry.group, 3);
         ck_assert_uint_eq(entry.sequence, 0);
-        ck_assert_uint_eq(entry.left_out, 0);
+        ck_assert_uint_eq(entry.omitted, 0);
         ck_assert_uint_ge(entry.begin_ns, chunk.end_ns);
         ck_assert_uint_ge(entry.end_ns, entry.begin_ns);
         ck_assert(i == 19 || (step(&pair) && pop(&pair, ARENA_CHUNK, &chunk)));
@@ -230,18 +230,18 @@ START_TEST(the_ring_keeps_its_room)
         progress_trace_copied(&pair.progress, &slot);
     ck_assert_uint_eq(arena_submission_room(&pair.worker), PROGRESS_OUT_MAX);
     uint32_t told = PROGRESS_RING_ENTRIES - PROGRESS_OUT_MAX;
-    ck_assert_uint_eq(pair.progress.left_out, 2 * PROGRESS_RING_ENTRIES - told);
+    ck_assert_uint_eq(pair.progress.omitted, 2 * PROGRESS_RING_ENTRIES - told);
     for (uint32_t i = 0; i < told; i++) {
         ck_assert(pop(&pair, ARENA_COPIED, &entry));
-        ck_assert_uint_eq(entry.left_out, 0);
+        ck_assert_uint_eq(entry.omitted, 0);
     }
     progress_trace_copied(&pair.progress, &slot);
     progress_trace_copied(&pair.progress, &slot);
     ck_assert(pop(&pair, ARENA_COPIED, &entry));
-    ck_assert_uint_eq(entry.left_out, 2 * PROGRESS_RING_ENTRIES - told);
+    ck_assert_uint_eq(entry.omitted, 2 * PROGRESS_RING_ENTRIES - told);
     ck_assert_uint_eq(entry.request, 9);
     ck_assert(pop(&pair, ARENA_COPIED, &entry));
-    ck_assert_uint_eq(entry.left_out, 0);
+    ck_assert_uint_eq(entry.omitted, 0);
     close_pair(&pair);
 }
 END_TEST
