@@ -255,7 +255,7 @@ check: deps
 	@$(MAKE) --no-print-directory check-built
 
 check-built: tests
-	@scripts/check-floors.sh --self-test
+	@PYTHON=$(PYTHON) scripts/check-floors.sh --self-test
 	@scripts/run-tests.sh --self-test
 	@$(PYTHON) -B scripts/bench/self_test.py 2>&1
 	@scripts/check-floors.sh

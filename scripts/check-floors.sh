@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Hold the rules of the house that a compiler does not: which floor may include which, where each
-# outside library lives, and what no file may do. Prints a line per violation.
+# Hold the rules of the house that a compiler does not: which floor may include and call which, where
+# each outside library lives, and what no file may do. Prints a line per violation.
 #
-#   scripts/check-floors.sh [ROOT]         check the tree (default: the one this script is in)
-#   scripts/check-floors.sh --self-test    show that each rule catches what it is there for
-#   scripts/check-floors.sh --floors       print the table of floors, for scripts/file-graph.py
+#   scripts/check-floors.sh [BUILD]          check this tree, and its objects under BUILD (build)
+#   scripts/check-floors.sh --sources ROOT   check another tree, without the calls
+#   scripts/check-floors.sh --self-test      show that each rule catches what it is there for
+#   scripts/check-floors.sh --floors         print the table of floors
+#
+# The calls are scripts/file-graph.py's part, which asks for the table of floors.
 set -euo pipefail
 
 LINES_MAX=700
@@ -49,10 +52,8 @@ rdma/*      common/transport/transport_*.[ch]
 event2/*    server/control/* server/shoald.c
 jansson.h   common/config/* common/format/message_fields.c server/shoalctl/*
 jansson.h   worker/programs/shoalrun/launcher_config.c
-hwloc.h     common/memory/topology.c
-hwloc/*     common/memory/topology.c
-sodium.h    common/auth/auth.c
-sodium/*    common/auth/auth.c
+hwloc*      common/memory/topology.c
+sodium*     common/auth/auth.c
 cuda*.h     worker/device/device_cuda.c tests/lib/cuda/* tests/bench/bench_gpu*.c
 check.h     tests/*.[ch]
 TABLE
@@ -100,11 +101,22 @@ matches() {
     return 1
 }
 
-declare -A floor_of pure_of
+# any_matches GLOB TEXT... : whether the glob fits one of the texts.
+any_matches() {
+    local glob=$1 text
+    shift
+    for text in "$@"; do
+        # shellcheck disable=SC2053
+        [[ $text == $glob ]] && return 0
+    done
+    return 1
+}
+
+declare -A floor_of pure_of included
 
 read_floors() {
     local files=$1 file glob floor word
-    local -a globs=() values=() words=()
+    local -a globs=() values=() words=() used=()
     while read -r glob floor word; do
         globs+=("$glob") values+=("$floor") words+=("$word")
     done < <(floors)
@@ -116,12 +128,42 @@ read_floors() {
             if [[ $file == ${globs[i]} ]]; then
                 floor_of[$file]=${values[i]}
                 pure_of[$file]=${words[i]}
-                found=1
+                found=1 used[i]=1
                 break
             fi
         done
         [[ $found ]] || problem "$file: no floor is known for it: add it to the table in scripts/check-floors.sh"
     done
+    for i in "${!globs[@]}"; do
+        [[ ${used[i]:-} ]] || unused floors "${globs[i]}"
+    done
+}
+
+unused() {
+    problem "scripts/check-floors.sh: the table of $1: $2 matches nothing: drop it"
+}
+
+# The globs of the other tables: their table, then the glob.
+other_globs() {
+    {
+        homes | awk '{ print "headers", $1; for (i = 2; i <= NF; i++) print "homes", $i }'
+        calls | awk '{ for (i = 2; i <= NF && $i ~ /\//; i++) print "calls", $i }'
+        data_allowed | awk '{ print "data", $1 }'
+    } | LC_ALL=C sort -u
+}
+
+# Each fits a source, or a header that is included.
+check_globs() {
+    local files=$1 table glob
+    local -a sources
+    read -ra sources <<<"${files//$'\n'/ }"
+    while read -r table glob; do
+        if [[ $table == headers ]]; then
+            any_matches "$glob" "${!included[@]}" || unused "$table" "$glob"
+        else
+            any_matches "$glob" "${sources[@]}" || unused "$table" "$glob"
+        fi
+    done < <(other_globs)
 }
 
 # Lines of "FILE LINE include NAME", "FILE LINE quoted NAME" and "FILE LINE call NAME".
@@ -243,7 +285,10 @@ check_sources() {
     while read -r file line kind name; do
         case $kind in
         quoted) check_quoted "$file" "$line" "$name" ;;
-        include) check_home "$file" "$line" "$name" ;;
+        include)
+            included[$name]=1
+            check_home "$file" "$line" "$name"
+            ;;
         call) check_call "$file" "$line" "$name" ;;
         esac
         [[ $kind == call ]] || check_pure "$file" "$line" "$name"
@@ -287,6 +332,7 @@ check_tree() {
     else
         read_floors "$files"
         check_sources "$files"
+        check_globs "$files"
     fi
     check_lengths
     check_data
@@ -294,6 +340,10 @@ check_tree() {
         printf 'check-floors: %d problem(s)\n' "$problems"
         return 1
     fi
+}
+
+file_graph() {
+    "${PYTHON:-python3}" -B "$(dirname "$0")/file-graph.py" "$@"
 }
 
 # --- self-test: a small good tree, and each violation put into a copy of it ---
@@ -315,14 +365,41 @@ self_test_tree() {
     printf 'int open;\n' >worker/shoal.h
     printf '#include "worker/shoal.h"\n' >worker/examples/digits/main.c
     printf '#include "server/exchange/slot.h"\n#include "worker/shoal.h"\n#include <check.h>\n' >tests/common/base/test_error.c
+    self_test_globs
+}
+
+# What each glob of the tables fits, where the tree has nothing yet: a glob that fits nothing is refused.
+self_test_globs() {
+    local table glob header home file
+    {
+        floors | awk '{ print $1 }'
+        other_globs | awk '$1 != "headers" { print $2 }'
+    } | while read -r glob; do
+        compgen -G "$glob" >/dev/null && [[ $glob != */\* ]] && continue
+        file=${glob//\[ch\]/c}
+        [[ $file != *\* ]] || file=${file%\**}x${file##*\*}
+        [[ $file == *.[ch] ]] || file+=.c
+        file=${file//\*/x}
+        mkdir -p "${file%/*}"
+        : >>"$file"
+    done
+    while read -r header home; do
+        printf '#include <%s>\n' "${header//\*/x}"
+    done < <(homes) >tests/common/base/headers.c
 }
 
 self_test_expect() {
     local title=$1 expected=$2 file=$3 text=$4 copy output status=0
     copy=$(mktemp -d "$scratch/XXXXXX")
     (cd "$copy" && self_test_tree)
-    mkdir -p "$copy/$(dirname "$file")"
-    printf '%b\n' "$text" >>"$copy/$file"
+    if [[ $title == unused* ]]; then
+        # What the glob fits is taken away.
+        rm -rf "${copy:?}/$file"
+        sed -i "\\#<$file#d" "$copy/tests/common/base/headers.c"
+    else
+        mkdir -p "$copy/$(dirname "$file")"
+        printf '%b\n' "$text" >>"$copy/$file"
+    fi
     if [[ $title == data* ]]; then
         if ! command -v cc objdump >/dev/null; then
             return
@@ -331,7 +408,7 @@ self_test_expect() {
         cc -fPIC -c "$copy/$file" -o "$copy/build/obj/${file%.c}.o"
         touch -d '1 minute ago' "$copy/$file"
     fi
-    output=$("$0" "$copy" 2>&1) || status=$?
+    output=$("$0" --sources "$copy" 2>&1) || status=$?
     tested=$((tested + 1))
     if [[ -z $expected && $status == 0 && -z $output ]]; then
         return
@@ -379,6 +456,10 @@ self_test() {
     self_test_expect "nanosleep" "no synchronisation" server/engine/engine.c 'int i = nanosleep(0, 0);'
     self_test_expect "long file" "lines, $LINES_MAX is the most" common/base/log.c "$(printf '\\n%.0s' $(seq $LINES_MAX))"
     self_test_expect "long script" "lines, $LINES_MAX is the most" scripts/long.sh "$(printf '\\n%.0s' $(seq $LINES_MAX))"
+    self_test_expect "unused, floors" "matches nothing" worker/fusion ''
+    self_test_expect "unused, homes" "matches nothing" common/memory/topology.c ''
+    self_test_expect "unused, headers" "matches nothing" hwloc ''
+    self_test_expect "unused, data" "matches nothing" worker/job/error_text.c ''
     self_test_expect "data, none" "" common/format/wire.c 'static const char *const names[] = {"a", "b"};\nconst char *f(int i) { return names[i]; }'
     self_test_expect "data, global" "is mutable" common/format/wire.c 'int count = 3;'
     self_test_expect "data, common" "is mutable" common/format/wire.c 'int count;'
@@ -392,10 +473,12 @@ self_test() {
     printf 'check-floors self-test: %d cases\n' "$tested"
 }
 
-if [[ ${1:-} == --self-test ]]; then
+case ${1:-} in
+--floors) floors ;;
+--sources) check_tree "$2" ;;
+--self-test)
     self_test
-elif [[ ${1:-} == --floors ]]; then
-    floors
-else
-    check_tree "${1:-$(dirname "$0")/..}"
-fi
+    file_graph --self-test
+    ;;
+*) check_tree "$(dirname "$0")/.." ;;
+esac

@@ -12,6 +12,7 @@ Refused are:
   * a call up the layers of a folder (the table LAYERS below), and an include up them,
   * a circle of calls through files of different rooms or layers, and a circle of includes,
   * a call between server/ and worker/, and from common/ to either,
+  * a file of a folder with layers that has none, and a word of the table that fits no file,
   * an object that is missing or older than its source, since it tells nothing about it.
 
 A room is a folder with sources. An arrow goes from the file that needs a symbol to the one that
@@ -26,6 +27,8 @@ import os
 import re
 import subprocess
 import sys
+
+import file_graph_test
 
 # The layers of a folder, lowest first, "<" between them. A word is a folder, or a file by its name
 # up to an underscore ("slot" is slot.c, slot_local.h); of several words that fit the longest counts.
@@ -222,8 +225,12 @@ def check(house, graph):
     problems = list(graph.problems)
     for folder in house.layers:
         inside = [source for source in graph.sources if source.startswith(folder + "/")]
+        found = {source: house.layer(folder, source) for source in inside}
         problems += [f"{source}: no layer of {folder} is known for it: add it to LAYERS in scripts/file-graph.py"
-                     for source in inside if not house.layer(folder, source)]
+                     for source in inside if not found[source]]
+        used = {layer[1] for layer in found.values() if layer}
+        problems += [f"scripts/file-graph.py: LAYERS: {folder}: {word} fits no file: drop it"
+                     for word in house.layers[folder] if word != "<" and word not in used]
     for arrow in graph.arrows:
         tops = arrow.caller.split("/")[0], arrow.callee.split("/")[0]
         floors = house.floor(arrow.caller), house.floor(arrow.callee)
@@ -262,14 +269,18 @@ def floors_read():
     return subprocess.run([script, "--floors"], check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
-def main(words):
+def main(words, house=None):
+    """house: for the self-test; otherwise that of the tables."""
     parser = argparse.ArgumentParser(prog="file-graph.py", description=__doc__.splitlines()[0])
     parser.add_argument("root", nargs="?", default=os.path.join(os.path.dirname(__file__), ".."))
     parser.add_argument("--build", default="build", help="under ROOT, with the objects in obj/ (default: build)")
     parser.add_argument("--report", action="store_true", help="say what is wrong, and exit with status 0")
     parser.add_argument("--arrows", action="store_true", help="room -> room, and the number of symbols")
     parser.add_argument("--files", metavar="ROOM", help="file -> file within a room")
+    parser.add_argument("--self-test", action="store_true", help="show that each rule catches what it is for")
     options = parser.parse_args(words)
+    if options.self_test:
+        return file_graph_test.run(sys.modules[__name__])
     graph = Graph(options.root, options.build)
     if options.arrows:
         print("\n".join(counted(graph.arrows, room)))
@@ -277,14 +288,14 @@ def main(words):
         inside = [arrow for arrow in graph.arrows if room(arrow.caller) == room(arrow.callee) == options.files]
         print("\n".join(counted(inside, os.path.basename)))
     else:
-        house = House(floors_read())
+        house = house or House(floors_read())
         problems = check(house, graph)
         if options.report:
             print("\n".join(allowed_circles(house, graph)))
         if problems:
             print("\n".join(problems))
             print(f"file-graph: {len(problems)} problem(s)")
-        return bool(problems) and not options.report
+        return int(bool(problems) and not options.report)
     return 0
 
 

@@ -1,0 +1,158 @@
+"""Shows that each rule of file-graph.py catches what it is there for: `file-graph.py --self-test`.
+
+A small good tree with tables of its own is compiled, and each violation is put into a copy of it.
+"""
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import tempfile
+
+FLOORS = """
+common/base/*       0
+common/format/*     1
+server/exchange/*   3 pure
+server/engine/*     4
+server/control/*    4
+worker/*            4
+"""
+LAYERS = """
+server/exchange  model < slot
+                 < slot_pair chunk < exchange
+server           exchange < engine < control
+"""
+TREE = {
+    "common/base/log.c": "void log_say(void) {}",
+    "common/format/wire.c": "int wire_version; void log_say(void); void wire_read(void) { log_say(); }",
+    "server/exchange/model.h": "void model_make(void);",
+    "server/exchange/model.c": '#include "server/exchange/model.h"\nvoid model_make(void) {}',
+    # Files of one layer may call each other, and whoever calls through a pointer needs no symbol.
+    "server/exchange/slot.c": "void model_make(void); void slot_twin(void);\n"
+                              "void slot_fill(void (*done)(void)) { model_make(); slot_twin(); done(); }",
+    "server/exchange/slot_local.c": "void slot_fill(void (*)(void)); void slot_twin(void) { slot_fill(slot_twin); }",
+    "server/exchange/chunk.c": "void slot_fill(void (*)(void)); static void full(void) {}\n"
+                               "void chunk_send(void) { slot_fill(full); }",
+    "server/exchange/slot_pair.h": "void slot_pair(void);",
+    "server/exchange/exchange.h": "void exchange_pump(void);",
+    "server/engine/engine.c": "void chunk_send(void); void job_find(void);\n"
+                              "void engine_run(void) { chunk_send(); job_find(); }",
+    "server/control/control.c": "void engine_run(void); void control_run(void) { engine_run(); }",
+    # The two sides may use one name, and each calls its own.
+    "server/engine/job.c": "void job_find(void) {}",
+    "worker/job/job.c": "void job_find(void) {}",
+    "worker/job/client.c": "void job_find(void); void client_open(void) { job_find(); }",
+}
+
+
+def calls(name, symbol):
+    return f"void {symbol}(void); void {name}(void) {{ {symbol}(); }}\n"
+
+
+# Title, file, what is added to it, and what must be said of it, a violation each; none: all is well.
+CASES = (
+    ("good tree", "common/base/log.c", "", []),
+    ("call up the floors", "common/base/clock.c", calls("clock_now", "wire_read"),
+     ["common/base/clock.c: wire_read of common/format/wire.c: floor 0 calls floor 1"]),
+    ("data up the floors", "common/base/clock.c", "extern int wire_version; int *clock_now(void) { return &wire_version; }",
+     ["common/base/clock.c: wire_version of common/format/wire.c: floor 0 calls floor 1"]),
+    ("call up the layers", "server/exchange/slot_map.c", calls("slot_find", "chunk_send"),
+     ["server/exchange/slot_map.c: chunk_send of server/exchange/chunk.c: server/exchange's layer slot is below"]),
+    ("longest word of a layer", "server/exchange/slot_pair.c", calls("slot_find", "chunk_send"), []),
+    ("call up the rooms", "server/engine/late.c", calls("late_run", "control_run"),
+     ["server/engine/late.c: control_run of server/control/control.c: server's layer engine is below"]),
+    ("include up the layers", "server/exchange/model.h", '#include "server/exchange/exchange.h"\n',
+     ["server/exchange/model.h: includes server/exchange/exchange.h: server/exchange's layer model is below"]),
+    ("layer not known", "server/exchange/gadget.c", "void gadget(void) {}",
+     ["server/exchange/gadget.c: no layer of server/exchange is known"]),
+    ("layer of no file", "server/control/control.c", None,
+     ["scripts/file-graph.py: LAYERS: server: control fits no file"]),
+    ("circle through rooms", "worker/job/client.c",
+     calls("client_close", "open_end") + "void api_open(void); void client_more(void) { api_open(); }",
+     ["a circle of calls of 2 files: worker/api/open.c worker/job/client.c\n"
+      "    worker/api/open.c: client_open of worker/job/client.c\n"
+      "    worker/job/client.c: api_open of worker/api/open.c\n"
+      "    worker/job/client.c: open_end of worker/api/open.c"]),
+    ("circle of includes", "server/exchange/exchange.h", '#include "server/exchange/exchange.h"\n', []),
+    ("circle of includes", "server/exchange/model.h", '#include "server/exchange/model_more.h"\n',
+     ["a circle of includes of 2 files: server/exchange/model.h server/exchange/model_more.h\n"
+      "    server/exchange/model.h: #include of server/exchange/model_more.h\n"
+      "    server/exchange/model_more.h: #include of server/exchange/model.h"]),
+    ("server to worker", "server/engine/late.c", calls("late_run", "client_open"),
+     ["server/engine/late.c: client_open of worker/job/client.c: server/ never calls worker/"]),
+    ("worker to server", "worker/job/late.c", calls("late_run", "chunk_send"),
+     ["worker/job/late.c: chunk_send of server/exchange/chunk.c: worker/ never calls server/"]),
+    ("common to server", "common/format/late.c", calls("late_run", "control_run"),
+     ["common/format/late.c: control_run of server/control/control.c: common/ never calls server/"]),
+    ("source without object", "worker/job/absent.c", None, ["worker/job/absent.c: not built"]),
+    ("source newer than its object", "worker/job/stale.c", "void stale(void) {}",
+     ["worker/job/stale.c: newer than its object"]),
+)
+# What a case needs besides its file.
+MORE = {
+    "circle through rooms": {"worker/api/open.c": calls("api_open", "client_open") + "void open_end(void) {}"},
+    "circle of includes": {"server/exchange/model_more.h": '#include "server/exchange/model.h"\n'},
+}
+
+
+def take(root, source):
+    os.remove(os.path.join(root, source))
+    os.remove(os.path.join(root, "build/obj", source[:-2] + ".o"))
+
+
+def put(root, source, text):
+    """Adds text to a source and compiles it; None: an empty source without an object."""
+    path = os.path.join(root, source)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("\n" + (text or ""))
+    if text is None or not source.endswith(".c"):
+        return
+    made = os.path.join(root, "build/obj", source[:-2] + ".o")
+    os.makedirs(os.path.dirname(made), exist_ok=True)
+    subprocess.run(["cc", "-fPIC", "-I", root, "-c", path, "-o", made], check=True)
+    os.utime(path, (os.path.getmtime(made) - 60,) * 2)
+    if "stale" in source:
+        os.utime(made, (os.path.getmtime(path) - 60,) * 2)
+
+
+def said(module, root):
+    """What the check of a tree prints, and its exit status."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        status = module.main([root], module.House(FLOORS, LAYERS))
+    return output.getvalue(), status
+
+
+def fits(output, status, expected):
+    """Whether what is said is the violations that are expected, and no others."""
+    if not expected:
+        return output == "" and status == 0
+    return status == 1 and all(text in output for text in expected) and f"{len(expected)} problem(s)" in output
+
+
+def run(module):
+    """module: file-graph.py. Exit status."""
+    failed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        good = os.path.join(scratch, "good")
+        for source, text in TREE.items():
+            put(good, source, text)
+        for number, (title, source, text, expected) in enumerate(CASES):
+            root = os.path.join(scratch, str(number))
+            shutil.copytree(good, root)
+            for other, content in MORE.get(title, {}).items():
+                put(root, other, content)
+            if title == "layer of no file":
+                take(root, source)
+            else:
+                put(root, source, text)
+            output, status = said(module, root)
+            if not fits(output, status, expected):
+                failed += 1
+                print(f"file-graph self-test: {title}: exit {status}, expected {expected}, got:\n{output}")
+    if failed:
+        print(f"file-graph self-test: {failed} of {len(CASES)} failed")
+        return 1
+    print(f"file-graph self-test: {len(CASES)} cases")
+    return 0
