@@ -32,22 +32,35 @@
 enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };
 
 static const char usage[] =
-    "Usage: shoald [OPTION]...\n"
-    "The parameter-server daemon of one node.\n"
+    "usage: shoald [OPTION]...\n"
+    "The daemon of a node: sums the buffers of its ranks, and moves them between\n"
+    "nodes.\n"
     "\n"
-    "      --config FILE          read the configuration (JSON); without it all is default\n"
-    "      --check-config FILE    say what is wrong with a configuration, and end\n"
-    "      --print-config         print the configuration with all its defaults, and end\n"
-    "      --version, --help\n"
+    "Options:\n"
+    "  -c, --config FILE         read the configuration (JSON) from FILE; without it\n"
+    "                            every key has its default\n"
+    "  --check-config FILE       say all that is wrong with a configuration, and end\n"
+    "  --print-config            print the configuration in effect, and end\n"
+    "  -h, --help                print this text, and end\n"
+    "  --version                 print the version, and end\n"
     "\n"
     "For a launcher that starts the daemon with a job:\n"
-    "      --listen-fd N          TCP socket, bound, to use in place of listen.address\n"
-    "      --socket-fd N          Unix socket, bound, to use in place of socket.path\n"
-    "      --exit-with-parent-fd N  end soon after this pipe's other end is closed\n"
+    "  --listen-fd N             TCP socket, bound, in place of listen.address\n"
+    "  --socket-fd N             Unix socket, bound, in place of socket.path\n"
+    "  --exit-with-parent-fd N   end soon after the other end of this pipe is closed\n"
     "\n"
-    "SIGTERM and SIGINT: take no new jobs, let running collectives finish\n"
-    "(timeouts.drain_ms), end; a second one ends at once.\n"
-    "Exit status: 0 fine, 1 failed, 2 wrong options, 3 wrong configuration.\n";
+    "Signals:\n"
+    "  SIGTERM, SIGINT           drain: take no new jobs, let running collectives\n"
+    "                            finish (timeouts.drain_ms), end; a second signal\n"
+    "                            ends the daemon at once\n"
+    "\n"
+    "Exit status:\n"
+    "  0    drained, or the question was answered\n"
+    "  1    could not start, or was ended at once\n"
+    "  2    wrong options\n"
+    "  3    wrong configuration\n"
+    "\n"
+    "Read on: shoald(8), shoald.json(5), shoalctl(1).\n";
 
 struct options {
     const char *config_path;

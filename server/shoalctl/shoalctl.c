@@ -18,21 +18,36 @@
 #define EXIT_USAGE 2
 
 static const char usage_text[] =
-    "usage: shoalctl [--socket PATH] COMMAND\n"
-    "  status [--json] [--watch [SECONDS]]   the daemon, its peers, jobs and memory\n"
-    "  jobs [--json]                         the jobs alone\n"
-    "  drain [--wait]                        take no new jobs, finish what runs, then end;\n"
-    "                                        root or the daemon's own user only\n"
-    "  trace JOB [--seconds S] [--output FILE]\n"
-    "                                        record what the chunks of a job go through on this\n"
-    "                                        node, for 2 or S seconds, and write it to trace.json\n"
-    "                                        or FILE (-: stdout) for chrome://tracing or "
-    "Perfetto;\n"
-    "                                        the job's user, root or the daemon's own user only\n"
-    "  --socket PATH   the daemon's socket (default: SHOAL_SOCKET, then\n"
-    "                  " SHOAL_DEFAULT_SOCKET ")\n"
-    "  --help, --version\n"
-    "Exit codes: 0 done, 1 no daemon, refused or not written, 2 usage.\n";
+    "usage: shoalctl [OPTION]... COMMAND\n"
+    "Ask the daemon of this node how it is, record a trace, or tell it to drain.\n"
+    "\n"
+    "Commands:\n"
+    "  status                    the daemon, its peers, jobs and memory\n"
+    "  jobs                      the jobs alone\n"
+    "  drain                     take no new jobs, finish what runs, then end;\n"
+    "                            for root and the daemon's own user\n"
+    "  trace JOB                 record what the chunks of a job go through on this\n"
+    "                            node, for chrome://tracing or Perfetto; for the\n"
+    "                            job's user, root and the daemon's own user\n"
+    "\n"
+    "Options:\n"
+    "  --socket PATH             the daemon's socket (default: SHOAL_SOCKET, then\n"
+    "                            " SHOAL_DEFAULT_SOCKET ")\n"
+    "  --json                    of status and jobs: as JSON\n"
+    "  --watch [SECONDS]         of status: again and again, every 2 s or SECONDS\n"
+    "  --wait                    of drain: until the daemon has ended\n"
+    "  --seconds S               of trace: how long (default 2, at most 60)\n"
+    "  --output FILE             of trace: write to FILE (default trace.json; -: the\n"
+    "                            standard output)\n"
+    "  -h, --help                print this text, and end\n"
+    "  --version                 print the version, and end\n"
+    "\n"
+    "Exit status:\n"
+    "  0    done\n"
+    "  1    no daemon, refused, or the output could not be written\n"
+    "  2    wrong options\n"
+    "\n"
+    "Read on: shoalctl(1), shoald(8).\n";
 
 struct options {
     const char *socket_path;
@@ -123,7 +138,7 @@ static int options_parse(int argc, char **argv, struct options *options)
     int option;
     opterr = 0;
     /* "-": words come in their place, as option 1. */
-    while ((option = getopt_long(argc, argv, "-:", names, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "-:h", names, NULL)) != -1) {
         switch (option) {
         case 1:
             assert(optarg);

@@ -151,11 +151,7 @@ START_TEST(test_version_and_help)
 
     process = run2("--help", NULL);
     ends(process, 0);
-    static const char *const options[] = {"--config ",   "--check-config", "--print-config",
-                                          "--version",   "--listen-fd",    "--socket-fd",
-                                          "--exit-with", "Exit status: 0"};
-    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
-        ck_assert_ptr_nonnull(strstr(process_output(process), options[i]));
+    ck_assert_ptr_nonnull(strstr(process_output(process), "usage: shoald"));
     process_free(process);
 }
 END_TEST

@@ -14,29 +14,49 @@
 
 const char *perf_usage(void)
 {
-    return "usage: shoalperf COLLECTIVE [options]      (under shoalrun)\n"
-           "COLLECTIVE: all_reduce, reduce, broadcast, barrier,\n"
-           "            all_gather, reduce_scatter, gather, scatter, all_to_all, sendrecv\n"
+    return "usage: shoalrun ... -- shoalperf [OPTION]... COLLECTIVE\n"
+           "Time a collective, and check every element of every rank.\n"
            "\n"
-           "  -b SIZE  least size (default 32M)       -e SIZE  greatest size (default: the least)\n"
-           "  -f N     multiply by N from size to size; or -i SIZE: add (default 1M)\n"
-           "  --count N,N,...   exact element counts in place of sizes; of a rank's part if it has "
-           "one\n"
-           "  -d TYPE  float, double, half, bfloat16, int8, uint8, int32, int64 or all\n"
-           "  -o OP    sum, avg, prod, min, max, band, bor, bxor or all\n"
-           "  -r ROOT  root of reduce, broadcast, gather and scatter (default 0)\n"
-           "  -w N     warm-up iterations (default 5)  -n N  measured iterations (default 20)\n"
-           "  --arena           buffers in the arena: no copies\n"
-           "  --shared-result   all_reduce into memory that the ranks of a node share, to read\n"
-           "  --device cuda     buffers on a GPU (cpu: in memory, the default)\n"
-           "  --in-place, --out-of-place (default); of parts, a rank's own is in place\n"
-           "  --uneven          parts of different sizes, some empty, in the _v form of the call\n"
-           "  --check 0|1       check every element of every rank (default 1)\n"
-           "  --json            a line of JSON for each size\n"
-           "  --help, --version\n"
-           "Sizes are bytes, or with K, M, G powers of 1024, of the large buffer: of all parts\n"
-           "together. The exit code is 1 if a result was wrong, 3 if a collective failed,\n"
-           "or if the results could not be written.\n";
+           "Collectives:\n"
+           "  all_reduce, reduce, broadcast, barrier, all_gather, reduce_scatter, gather,\n"
+           "  scatter, all_to_all, sendrecv\n"
+           "\n"
+           "Options:\n"
+           "  -b, --minbytes SIZE       least size (default 32M)\n"
+           "  -e, --maxbytes SIZE       greatest size (default: the least)\n"
+           "  -i, --stepbytes SIZE      from one size to the next, add SIZE (default 1M)\n"
+           "  -f, --stepfactor N        from one size to the next, multiply by N\n"
+           "  --count COUNTS            numbers of elements, with commas between, in place\n"
+           "                            of sizes; of a rank's part where it has one\n"
+           "  -d, --datatype TYPE       float (default), double, half, bfloat16, int8,\n"
+           "                            uint8, int32, int64, or all\n"
+           "  -o, --op OP               sum (default), avg, prod, min, max, band, bor, bxor,\n"
+           "                            or all\n"
+           "  -r, --root RANK           the root of a collective that has one (default 0)\n"
+           "  -w, --warmup_iters N      iterations before the measured ones (default 5)\n"
+           "  -n, --iters N             measured iterations (default 20)\n"
+           "  --arena                   buffers in the arena: nothing is copied\n"
+           "  --shared-result           all_reduce into memory that ranks of a node share\n"
+           "  --device DEVICE           buffers in memory (cpu, default), or on a GPU (cuda)\n"
+           "  --in-place                send and receive buffers are one; of parts, a rank's\n"
+           "                            own is in place\n"
+           "  --out-of-place            they are two (default)\n"
+           "  --uneven                  parts of different sizes, some empty: the _v calls\n"
+           "  --check N                 1 (default): check the results, 0: do not\n"
+           "  --json                    a line of JSON for each size\n"
+           "  -h, --help                print this text, and end\n"
+           "  --version                 print the version, and end\n"
+           "\n"
+           "SIZE is in bytes, or with K, M, G in powers of 1024; it is that of the large\n"
+           "buffer, of all parts together.\n"
+           "\n"
+           "Exit status:\n"
+           "  0    all results are right\n"
+           "  1    a result is wrong\n"
+           "  2    wrong options\n"
+           "  3    a call failed, or the results could not be written\n"
+           "\n"
+           "Read on: shoalperf(1), shoalrun(1).\n";
 }
 
 static int parse_number(const char *option, const char *text, uint64_t least, uint64_t most,
@@ -119,7 +139,6 @@ enum {
     OPTION_UNEVEN,
     OPTION_CHECK,
     OPTION_JSON,
-    OPTION_HELP,
     OPTION_VERSION,
 };
 
@@ -142,7 +161,7 @@ static const struct option long_options[] = {
     {"uneven", no_argument, NULL, OPTION_UNEVEN},
     {"check", required_argument, NULL, OPTION_CHECK},
     {"json", no_argument, NULL, OPTION_JSON},
-    {"help", no_argument, NULL, OPTION_HELP},
+    {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, OPTION_VERSION},
     {NULL, 0, NULL, 0},
 };
@@ -211,7 +230,7 @@ static int take_option(struct perf_options *options, int option, char *const *ar
     case OPTION_JSON:
         options->json = true;
         return 0;
-    case OPTION_HELP:
+    case 'h':
         options->help = true;
         return 0;
     case OPTION_VERSION:
@@ -301,7 +320,7 @@ int perf_options_parse(int argc, char **argv, struct perf_options *options, stru
     optind = 0; /* glibc: start over */
     opterr = 0;
     int option;
-    while ((option = getopt_long(argc, argv, ":b:e:f:i:d:o:r:w:n:", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":hb:e:f:i:d:o:r:w:n:", long_options, NULL)) != -1) {
         int result = take_option(&parsed, option, argv, error);
         if (result)
             return result;

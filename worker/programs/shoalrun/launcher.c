@@ -12,26 +12,38 @@
 
 const char *launch_usage(void)
 {
-    return "usage: shoalrun [options] -n RANKS_PER_NODE [--] COMMAND [ARGUMENT...]\n"
-           "Starts the ranks of a job, and the daemons that they need when none is running.\n"
+    return "usage: shoalrun [OPTION]... -n RANKS [--] COMMAND [ARGUMENT]...\n"
+           "Start the ranks of a job on this machine, and the daemons that they need when\n"
+           "none is running.\n"
            "\n"
-           "  -n RANKS          ranks on each node\n"
-           "  --nodes N         start N daemons as N nodes of this machine\n"
-           "  --cpu-nodes K     and K daemons without ranks, which own shards\n"
-           "  --job NAME        name of the job (default: one that no other run has)\n"
-           "  --provider NAME   libfabric provider of the started daemons\n"
-           "  --config FILE     JSON with further keys for the started daemons\n"
-           "  --socket PATH     use the daemon that listens there, start none\n"
-           "  --timeout SECONDS end the job after this time, exit code 124\n"
-           "  --grace SECONDS   from a rank's failure to SIGTERM of the others, and from there\n"
-           "                    to SIGKILL (default 10)\n"
-           "  --tag-output      put the rank before every line of output\n"
-           "  --verbose         show the daemons' logs\n"
-           "  --help, --version\n"
+           "Options:\n"
+           "  -n RANKS                  ranks on each node\n"
+           "  --nodes N                 start N daemons, as N nodes of this machine\n"
+           "  --cpu-nodes K             and K daemons without ranks, which own shards\n"
+           "  --job NAME                name of the job (default: one that no other run has)\n"
+           "  --provider NAME           libfabric provider of the started daemons\n"
+           "  --config FILE             JSON with further keys for the started daemons\n"
+           "  --socket PATH             use the daemon that listens there, start none\n"
+           "  --timeout SECONDS         end the job after this time\n"
+           "  --grace SECONDS           from a rank's failure to SIGTERM of the others, and\n"
+           "                            from there to SIGKILL (default 10)\n"
+           "  --tag-output              put the rank before every line of output\n"
+           "  --verbose                 show the logs of the started daemons\n"
+           "  -h, --help                print this text, and end\n"
+           "  --version                 print the version, and end\n"
            "\n"
-           "Without --nodes, the daemon at SHOAL_SOCKET is used, or the one "
-           "at\n" SHOAL_DEFAULT_SOCKET " if it answers, else one is started.\n"
-           "The exit code is the first failing rank's, 128 + its signal if it was killed.\n";
+           "Without --nodes, --cpu-nodes, --provider and --config the daemon at SHOAL_SOCKET\n"
+           "is used, or the one at " SHOAL_DEFAULT_SOCKET " if it answers, else one is\n"
+           "started.\n"
+           "\n"
+           "Exit status:\n"
+           "  0      all ranks ended with 0\n"
+           "  1      nothing could be started, or a started daemon failed\n"
+           "  2      wrong options\n"
+           "  124    the time of --timeout has passed\n"
+           "  else   that of the first rank that failed; 128 + N when signal N ended it\n"
+           "\n"
+           "Read on: shoalrun(1), shoalperf(1), shoal(3).\n";
 }
 
 static int parse_count(const char *option, const char *text, uint32_t least, uint32_t most,
@@ -57,7 +69,6 @@ enum {
     OPTION_GRACE,
     OPTION_VERBOSE,
     OPTION_TAG_OUTPUT,
-    OPTION_HELP,
     OPTION_VERSION,
 };
 
@@ -72,7 +83,7 @@ static const struct option long_options[] = {
     {"grace", required_argument, NULL, OPTION_GRACE},
     {"verbose", no_argument, NULL, OPTION_VERBOSE},
     {"tag-output", no_argument, NULL, OPTION_TAG_OUTPUT},
-    {"help", no_argument, NULL, OPTION_HELP},
+    {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, OPTION_VERSION},
     {NULL, 0, NULL, 0},
 };
@@ -112,7 +123,7 @@ static int take_option(struct launch_options *options, int option, char *const *
     case OPTION_TAG_OUTPUT:
         options->tag_output = true;
         return 0;
-    case OPTION_HELP:
+    case 'h':
         options->help = true;
         return 0;
     case OPTION_VERSION:
@@ -152,7 +163,7 @@ int launch_options_parse(int argc, char **argv, struct launch_options *options, 
     optind = 0; /* glibc: start over */
     opterr = 0;
     int option;
-    while ((option = getopt_long(argc, argv, "+:n:", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "+:hn:", long_options, NULL)) != -1) {
         int result = take_option(&parsed, option, argv, error);
         if (result)
             return result;
