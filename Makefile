@@ -8,6 +8,7 @@
 #   make bundle     a folder that runs where nothing is installed: build/bundle
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       include floors, format, static analysis
+#   make picture    draw doc/house.svg and doc/exchange.svg, who calls whom, anew from the code
 #   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
@@ -116,7 +117,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian13 check-asan check-tsan \
-        bench bench-built bench-programs bundle check-gpu bench-gpu lint format install uninstall clean
+        bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL)
 
@@ -306,6 +307,10 @@ deps-lint:
 
 lint: deps-lint
 	@scripts/lint.sh $(PACKAGE_CFLAGS)
+
+picture: all
+	@scripts/install-deps.sh --picture
+	@$(PYTHON) -B scripts/file-graph.py --build $(BUILD) --draw
 
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h')

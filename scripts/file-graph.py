@@ -5,6 +5,9 @@
     file-graph.py --report              says the same and the circles inside a layer, and ends well
     file-graph.py --arrows              room -> room, and how many symbols of it are used
     file-graph.py --files ROOM          the same between the files of a room: server/exchange
+    file-graph.py --dot                 the picture of the house for Graphviz; with --files that of a room
+    file-graph.py --draw                draws PICTURES, which lie in doc/
+    file-graph.py --drawn               says which of them are not what the code gives
     file-graph.py --self-test           shows that each rule catches what it is there for
 
 Refused are:
@@ -28,6 +31,7 @@ import re
 import subprocess
 import sys
 
+import file_graph_picture as picture
 import file_graph_test
 
 # The layers of a folder, lowest first, "<" between them. A word is a folder, or a file by its name
@@ -37,6 +41,9 @@ worker           shoal request fusion < device progress job < api < programs exa
 server/exchange  port model < roster < ask disagreement < segment trace delivery < post < slot probe < chunk
                  < issue < collective < transfer < exchange_job < exchange
 """
+
+# The SVG, and the room whose files it shows; None: all rooms.
+PICTURES = {"doc/house.svg": None, "doc/exchange.svg": "server/exchange"}
 
 # Files that are built only on some machines.
 OPTIONAL = ("worker/device/device_cuda.c", "worker/device/device_none.c")
@@ -264,6 +271,25 @@ def counted(arrows, name):
     return [f"{start} -> {end} {count}" for (start, end), count in sorted(counts.items()) if start != end]
 
 
+def dot_text(house, graph, folder):
+    return picture.room_dot(house, graph, folder) if folder else picture.house_dot(house, graph, room)
+
+
+def draw(house, graph):
+    for path, folder in PICTURES.items():
+        try:
+            picture.draw(dot_text(house, graph, folder), os.path.join(graph.root, path))
+        except FileNotFoundError as missing:
+            sys.exit(f"file-graph: {missing}: Debian has Graphviz in the package graphviz")
+
+
+def not_drawn(house, graph):
+    """A line for each picture that is not what the code gives."""
+    return graph.problems + [
+        f"{path}: the code gives another picture: make picture" for path, folder in PICTURES.items()
+        if not picture.is_current(dot_text(house, graph, folder), os.path.join(graph.root, path))]
+
+
 def floors_read():
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "check-floors.sh")
     return subprocess.run([script, "--floors"], check=True, text=True, stdout=subprocess.PIPE).stdout
@@ -278,25 +304,34 @@ def main(words, house=None):
     parser.add_argument("--arrows", action="store_true", help="room -> room, and the number of symbols")
     parser.add_argument("--files", metavar="ROOM", help="file -> file within a room")
     parser.add_argument("--self-test", action="store_true", help="show that each rule catches what it is for")
+    parser.add_argument("--dot", action="store_true", help="what Graphviz draws the house from, or the room of --files")
+    parser.add_argument("--draw", action="store_true", help="draw the pictures in doc/")
+    parser.add_argument("--drawn", action="store_true", help="say which picture is not what the code gives")
     options = parser.parse_args(words)
     if options.self_test:
         return file_graph_test.run(sys.modules[__name__])
     graph = Graph(options.root, options.build)
-    if options.arrows:
+    house = house or House(floors_read())
+    problems = []
+    if options.dot:
+        print(dot_text(house, graph, options.files), end="")
+    elif options.arrows:
         print("\n".join(counted(graph.arrows, room)))
     elif options.files:
         inside = [arrow for arrow in graph.arrows if room(arrow.caller) == room(arrow.callee) == options.files]
         print("\n".join(counted(inside, os.path.basename)))
+    elif options.draw:
+        draw(house, graph)
+    elif options.drawn:
+        problems = not_drawn(house, graph)
     else:
-        house = house or House(floors_read())
         problems = check(house, graph)
-        if options.report:
-            print("\n".join(allowed_circles(house, graph)))
-        if problems:
-            print("\n".join(problems))
-            print(f"file-graph: {len(problems)} problem(s)")
-        return int(bool(problems) and not options.report)
-    return 0
+    if options.report:
+        print("\n".join(allowed_circles(house, graph)))
+    if problems:
+        print("\n".join(problems))
+        print(f"file-graph: {len(problems)} problem(s)")
+    return int(bool(problems) and not options.report)
 
 
 if __name__ == "__main__":

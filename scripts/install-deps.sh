@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
-#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--debian13]
+#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--debian13] [--picture]
 #
 # --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
 # also PyTorch, without which the tests of the Python package are skipped (large); --debian13: also
-# what scripts/debian13-root.sh needs.
+# what scripts/debian13-root.sh needs; --picture: also what `make picture` draws with.
 #
 # Debian packages, with sudo only when not root. A machine without apt gets a list of what is
 # missing, and exit status 1 if the build cannot do without one of them.
@@ -23,8 +23,9 @@ for option in "$@"; do
     --bench) packages+=("${bench_packages[@]}") ;;
     --torch) packages+=(python3-torch python3-numpy) ;;
     --debian13) packages+=(debootstrap) ;;
+    --picture) packages+=(graphviz) ;;
     *)
-        printf 'usage: %s [--lint] [--bench] [--torch] [--debian13]\n' "$0" >&2
+        printf 'usage: %s [--lint] [--bench] [--torch] [--debian13] [--picture]\n' "$0" >&2
         exit 2
         ;;
     esac
@@ -101,6 +102,9 @@ list_other() {
     if asked_for --torch; then
         python3 -c 'import torch' 2>/dev/null ||
             useful+=("Python 3 with torch (tests of the Python package)")
+    fi
+    if asked_for --picture; then
+        command -v dot >/dev/null || needed+=("the command dot of Graphviz")
     fi
     if asked_for --debian13; then
         command -v debootstrap >/dev/null || needed+=("the command debootstrap")
