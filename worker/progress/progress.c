@@ -66,278 +66,12 @@ bool progress_group_remove(struct progress *progress, struct progress_group *gro
     return group->own.state == STAGING_FREE;
 }
 
-/* What it is counted among. */
-static uint32_t *count_of(struct progress *progress, const struct request *request)
-{
-    if (request->any)
-        return &progress->any;
-    return progress_is_transfer(request) ? &progress->transfers[request->receives]
-                                         : &progress->submitted;
-}
-
-void progress_leave_queue(struct request **queue, struct request *request)
-{
-    DL_DELETE2(*queue, request, queue_prev, queue_next);
-}
-
-static void complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns)
-{
-    whole->state = REQUEST_COMPLETE;
-    whole->completed_ns = now_ns;
-    DL_APPEND2(progress->completed, whole, queue_prev, queue_next);
-}
-
-/* This request, a block or a whole, is over; with the last one the collective is complete. */
-static void complete(struct progress *progress, struct request *request, const struct error *error,
-                     uint64_t now_ns)
-{
-    struct progress_group *group = request->group;
-    struct request *whole = request->whole ? request->whole : request;
-    if (request->state == REQUEST_SUBMITTED) {
-        progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
-        --*count_of(progress, request);
-        if (!progress_is_transfer(request))
-            group->chunks -= request->layout.chunks;
-    }
-    if (progress_is_transfer(request))
-        DL_DELETE(group->transfers, request);
-    else
-        DL_DELETE(group->requests, request);
-    group->request_count--;
-    request->state = REQUEST_OVER;
-    if (error && whole->result == 0) {
-        whole->result = error->code;
-        whole->error_text = strdup(error->text);
-    }
-    if (--whole->incomplete == 0)
-        complete_whole(progress, whole, now_ns);
-}
-
 struct request *progress_next_completed(struct progress *progress)
 {
     struct request *request = progress->completed;
     if (request)
         progress_leave_queue(&progress->completed, request);
     return request;
-}
-
-/* --- handing over ------------------------------------------------------------------------- */
-
-static void push(struct progress *progress, const struct arena_submission *submission)
-{
-    bool pushed = arena_push_submission(progress->arena, submission);
-    /* Fails only when the daemon spoils the ring's indices; then it is gone for us. */
-    if (!pushed && !progress->failed) {
-        progress->failed = true;
-        error_set(&progress->failure, ERR_PROTOCOL,
-                  "the daemon left the submission ring in disorder");
-    }
-    progress->doorbell = true;
-}
-
-/* By priority, then by age; most come in that order already. */
-void progress_queue_for_staging(struct progress *progress, struct request *request)
-{
-    struct request *after = progress->to_stage ? progress->to_stage->queue_prev : NULL;
-    while (after && (after->ask.priority > request->ask.priority ||
-                     (after->ask.priority == request->ask.priority && after->age > request->age)))
-        after = after == progress->to_stage ? NULL : after->queue_prev;
-    if (after)
-        DL_APPEND_ELEM2(progress->to_stage, after, request, queue_prev, queue_next);
-    else
-        DL_PREPEND2(progress->to_stage, request, queue_prev, queue_next);
-}
-
-static void submit(struct progress *progress, struct request *request)
-{
-    const struct request_ask *ask = &request->ask;
-    /* The table has more places than can be taken, so that the search ends. */
-    while (progress->table[progress->place])
-        progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
-    request->number = progress->next_number++ * PROGRESS_RING_ENTRIES + progress->place;
-    progress->table[progress->place] = request;
-    progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
-    ++*count_of(progress, request);
-    if (!progress_is_transfer(request))
-        request->group->chunks += request->layout.chunks;
-    request->state = REQUEST_SUBMITTED;
-    if (request->any) {
-        push(progress, &(struct arena_submission){.type = ARENA_SUBMIT,
-                                                  .kind = (uint8_t)ask->kind,
-                                                  .group = request->group->number,
-                                                  .request = request->number,
-                                                  .sequence = request->sequence,
-                                                  .in_offset = request->numbers_offset,
-                                                  .flags = ARENA_FLAG_ANY});
-        return;
-    }
-    bool in_arena = !request->staged;
-    push(progress,
-         &(struct arena_submission){
-             .type = ARENA_SUBMIT,
-             .kind = (uint8_t)ask->kind,
-             .dtype = (uint8_t)ask->dtype,
-             .op = (uint8_t)ask->op,
-             .group = request->group->number,
-             .request = request->number,
-             .sequence = request->sequence,
-             .count = ask->count,
-             .in_offset = in_arena ? request->in_offset : 0,
-             .out_offset = in_arena || ask->shared ? request->out_offset : 0,
-             .root = ask->shared ? ask->segment : ask->root,
-             .block = ask->block,
-             .flags = (in_arena ? 0 : ARENA_FLAG_STAGED) | (ask->shared ? ARENA_FLAG_SHARED : 0),
-             .priority = ask->priority,
-         });
-    if (request_has_chunk(request))
-        progress_queue_for_staging(progress, request);
-}
-
-static void submit_next(struct progress *progress, struct request **queue, struct request *request)
-{
-    progress_leave_queue(queue, request);
-    submit(progress, request);
-}
-
-static bool has_credit(const struct progress *progress, const struct request *request)
-{
-    const struct progress_group *group = request->group;
-    return progress->submitted < PROGRESS_SUBMITTED_MAX &&
-           (group->chunks == 0 || group->chunks + request->layout.chunks <= progress->chunks_max);
-}
-
-bool progress_submit_waiting(struct progress *progress)
-{
-    bool moved = false;
-    while (progress->to_submit && has_credit(progress, progress->to_submit)) {
-        submit_next(progress, &progress->to_submit, progress->to_submit);
-        moved = true;
-    }
-    while (progress->to_any && progress->any < PROGRESS_ANY_MAX) {
-        submit_next(progress, &progress->to_any, progress->to_any);
-        moved = true;
-    }
-    for (unsigned way = 0; way < 2; way++) {
-        struct request **queue = &progress->to_transfer[way];
-        while (*queue && progress->transfers[way] < PROGRESS_TRANSFERS_MAX) {
-            submit_next(progress, queue, *queue);
-            moved = true;
-        }
-    }
-    if (!progress->to_submit)
-        return moved;
-    /* No credit left; a group's oldest goes all the same, or groups could block each other. */
-    struct progress_group *group;
-    DL_FOREACH(progress->groups, group)
-    {
-        if (group->requests && group->requests->state == REQUEST_QUEUED) {
-            submit_next(progress, &progress->to_submit, group->requests);
-            moved = true;
-        }
-    }
-    return moved;
-}
-
-static uint8_t *slot_memory(const struct progress *progress, const struct staging_slot *slot)
-{
-    return progress->arena->base + slot->offset;
-}
-
-static struct staging_slot *take_slot(struct progress *progress, struct request *request)
-{
-    struct progress_group *group = request->group;
-    uint64_t most = request->ask.on_device ? UINT64_MAX : progress->staged_max_bytes;
-    struct staging_slot *slot =
-        staging_take(&progress->staging, &group->own, request->layout.largest_bytes, most,
-                     group->requests == request);
-    if (!slot)
-        return NULL;
-    slot->request = request;
-    slot->number = request->number;
-    slot->chunk = request->chunks_given++;
-    slot->begin_ns = 0;
-    slot->end_ns = 0;
-    if (!request_has_chunk(request)) {
-        progress_leave_queue(&progress->to_stage, request);
-    } else if (request->whole) {
-        /* The blocks of a collective go side by side: each has another owner. */
-        progress_leave_queue(&progress->to_stage, request);
-        progress_queue_for_staging(progress, request);
-    }
-    return slot;
-}
-
-static void give_slot(struct progress *progress, struct staging_slot *slot)
-{
-    struct request *request = slot->request;
-    slot->state = STAGING_GIVEN;
-    push(progress, &(struct arena_submission){
-                       .type = ARENA_CHUNK,
-                       .group = request->group->number,
-                       .request = request->number,
-                       .sequence = request->sequence,
-                       .begin_ns = slot->begin_ns,
-                       .in_offset = slot->offset,
-                       .end_ns = slot->end_ns,
-                       .chunk = slot->chunk,
-                       .block = request->ask.block,
-                   });
-}
-
-/* The next slot to fill: for the first request by priority or, if it may have none now, for the
- * oldest of any group, which has one of its own. */
-static struct staging_slot *next_slot(struct progress *progress)
-{
-    struct request *first = progress->to_stage;
-    if (!first)
-        return NULL;
-    struct staging_slot *slot = take_slot(progress, first);
-    if (slot)
-        return slot;
-    struct progress_group *group;
-    DL_FOREACH(progress->groups, group)
-    {
-        struct request *oldest = group->requests;
-        if (oldest && oldest->state == REQUEST_SUBMITTED && request_has_chunk(oldest) &&
-            (slot = take_slot(progress, oldest)))
-            return slot;
-    }
-    return NULL;
-}
-
-/* Describe the copy that fills the slot; false when there is nothing to copy. */
-static bool copy_in(const struct progress *progress, struct staging_slot *slot,
-                    struct progress_copy *copy)
-{
-    const struct request *request = slot->request;
-    struct layout_chunk chunk = layout_chunk(&request->layout, slot->chunk);
-    if (!request->copy_in || chunk.count == 0)
-        return false;
-    slot->begin_ns = progress_trace_ns(progress);
-    *copy = (struct progress_copy){
-        .to = slot_memory(progress, slot),
-        .from = (const uint8_t *)request->ask.send + request_chunk_offset(request, &chunk),
-        .bytes = request_chunk_bytes(request, &chunk),
-        .slot = slot,
-        .on_device = request->ask.on_device,
-    };
-    return true;
-}
-
-/* A small request is handed over whole by the thread that calls, if there are slots. */
-static void stage_now(struct progress *progress, struct request *request)
-{
-    while (request_has_chunk(request)) {
-        struct staging_slot *slot = take_slot(progress, request);
-        if (!slot)
-            return;
-        struct progress_copy copy;
-        if (copy_in(progress, slot, &copy)) {
-            memcpy(copy.to, copy.from, copy.bytes);
-            slot->end_ns = slot->begin_ns > 0 ? progress->clock_ns() : 0;
-        }
-        give_slot(progress, slot);
-    }
 }
 
 static void enqueue(struct progress *progress, struct progress_group *group,
@@ -348,35 +82,6 @@ static void enqueue(struct progress *progress, struct progress_group *group,
     DL_APPEND(group->requests, request);
     group->request_count++;
     DL_APPEND2(progress->to_submit, request, queue_prev, queue_next);
-}
-
-int progress_init_request(const struct progress *progress, const struct progress_group *group,
-                          const struct request_ask *ask, uint64_t sequence, uint32_t rank,
-                          struct request *request, struct error *error)
-{
-    int code = request_init(request, ask, rank, &group->rule, sequence, &progress->memory);
-    if (code < 0)
-        error_set(error, code,
-                  "%s: %" PRIu64 " elements are too many: one collective has at most %u "
-                  "chunks of up to %" PRIu32 " bytes (data.chunk_bytes); split it",
-                  collective_name(ask->kind), ask->count, LAYOUT_MAX_CHUNKS,
-                  group->rule.chunk_bytes);
-    return code;
-}
-
-static void stage_if_small(struct progress *progress, struct request *request)
-{
-    uint64_t bytes = request_bytes(request);
-    for (uint32_t i = 0; i < request->block_count; i++)
-        bytes += request_bytes(&request->blocks[i]);
-    if (bytes > PROGRESS_SMALL_BYTES)
-        return;
-    if (request->state == REQUEST_SUBMITTED)
-        stage_now(progress, request);
-    for (uint32_t i = 0; i < request->block_count; i++) {
-        if (request->blocks[i].state == REQUEST_SUBMITTED)
-            stage_now(progress, &request->blocks[i]);
-    }
 }
 
 int progress_submit(struct progress *progress, struct progress_group *group,
@@ -412,7 +117,7 @@ int progress_submit(struct progress *progress, struct progress_group *group,
     }
     progress_submit_waiting(progress);
     if (nothing_ahead && !ask->on_device)
-        stage_if_small(progress, request);
+        progress_stage_if_small(progress, request);
     return 0;
 }
 
@@ -437,7 +142,7 @@ void progress_finish_if_done(struct progress *progress, struct request *request,
         return;
     if (!progress_is_transfer(request) ||
         (!request->waiting && !progress_transfer_copies(progress, request)))
-        complete(progress, request, NULL, now_ns);
+        progress_complete(progress, request, NULL, now_ns);
 }
 
 static void chunk_done(struct progress *progress, struct staging_slot *slot, uint64_t now_ns)
@@ -482,7 +187,7 @@ static void receive_match(struct progress *progress, struct request *request, ui
         struct error error;
         error_set(&error, ERR_LOST,
                   "recv from any rank: all other ranks of the group have left the job");
-        complete(progress, request, &error, now_ns);
+        progress_complete(progress, request, &error, now_ns);
         return;
     }
     progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
@@ -537,7 +242,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
                                    struct progress_copy *copy)
 {
     if (progress->failed) {
-        /* push() may have found out, where nothing could be failed. */
+        /* progress_push() may have found out, where nothing could be failed. */
         bool left = has_submitted(progress) || progress->to_submit || progress->to_transfer[0] ||
                     progress->to_transfer[1] || progress->to_any || progress->matched;
         progress_fail(progress, &progress->failure, now_ns);
@@ -553,7 +258,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
         DL_DELETE(progress->to_deliver, slot);
         *copy = (struct progress_copy){
             .to = (uint8_t *)request->ask.recv + request_chunk_offset(request, &chunk),
-            .from = slot_memory(progress, slot),
+            .from = progress_slot_memory(progress, slot),
             .bytes = request_chunk_bytes(request, &chunk),
             .slot = slot,
             .on_device = request->ask.on_device,
@@ -565,10 +270,10 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
         progress_copy_piece(progress, copy);
         return PROGRESS_COPY;
     }
-    while ((slot = next_slot(progress))) {
-        if (copy_in(progress, slot, copy))
+    while ((slot = progress_next_slot(progress))) {
+        if (progress_copy_in(progress, slot, copy))
             return PROGRESS_COPY;
-        give_slot(progress, slot);
+        progress_give_slot(progress, slot);
         moved = true;
     }
     return moved ? PROGRESS_MOVED : PROGRESS_IDLE;
@@ -594,7 +299,7 @@ static bool end_copying(struct progress *progress, const struct progress_copy *c
     if (slot)
         staging_give_back(&progress->staging, slot);
     if (whole->incomplete == 0)
-        complete_whole(progress, whole, now_ns);
+        progress_complete_whole(progress, whole, now_ns);
     return false;
 }
 
@@ -625,20 +330,12 @@ void progress_copied(struct progress *progress, const struct progress_copy *copy
     }
     slot->end_ns = slot->begin_ns > 0 ? now_ns : 0;
     if (slot->state == STAGING_TAKEN) {
-        give_slot(progress, slot);
+        progress_give_slot(progress, slot);
         return;
     }
     if (slot->begin_ns > 0)
         progress_trace_copied(progress, slot);
     chunk_done(progress, slot, now_ns);
-}
-
-bool progress_doorbell_due(struct progress *progress)
-{
-    if (!progress->doorbell)
-        return false;
-    progress->doorbell = false;
-    return arena_daemon_needs_doorbell(progress->arena);
 }
 
 /* --- failure ------------------------------------------------------------------------------- */
@@ -670,7 +367,7 @@ static void fail_request(struct progress *progress, struct request *request,
         progress_leave_queue(&progress->to_submit, request);
     else if (request_has_chunk(request))
         progress_leave_queue(&progress->to_stage, request);
-    complete(progress, request, error, now_ns);
+    progress_complete(progress, request, error, now_ns);
 }
 
 void progress_fail_group(struct progress *progress, struct progress_group *group,

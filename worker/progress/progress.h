@@ -109,12 +109,6 @@ struct progress {
  * memory that is pinned in part. */
 uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset, uint64_t bytes);
 
-/* progress_trace.c. The time while the daemon takes a trace of the job, else 0. */
-uint64_t progress_trace_ns(const struct progress *progress);
-/* The slot's chunk has been copied out, and the trace was on when that began: tell the daemon,
- * where the ring has room that nothing else may need, and without waking it. */
-void progress_trace_copied(struct progress *progress, const struct staging_slot *slot);
-
 /* A copy for the caller to make. */
 struct progress_copy {
     void *to;

@@ -1,4 +1,12 @@
-/* What progress.c and progress_transfer.c share. */
+/* What the files of worker/progress share. Each calls those above it in this list, and none below:
+ *
+ *   progress_submit.c    the submission ring, the queue before it, the end of a request
+ *   progress_trace.c     times of copies, for the daemon's trace
+ *   progress_stage.c     slots on their way to the daemon
+ *   progress_transfer.c  sends and receives
+ *   progress.c           what a caller gives and takes; what comes back; failure
+ *   progress_ready.c     streams of a device that have come to a request
+ */
 #ifndef WORKER_PROGRESS_PROGRESS_PRIVATE_H
 #define WORKER_PROGRESS_PROGRESS_PRIVATE_H
 
@@ -9,18 +17,53 @@ static inline bool progress_is_transfer(const struct request *request)
     return request->ask.kind == COLLECTIVE_SEND;
 }
 
-/* progress.c */
+/* --- progress_submit.c */
+
+/* Into the submission ring; a ring without room, which only a daemon's fault can bring about, fails
+ * the job. */
+void progress_push(struct progress *progress, const struct arena_submission *submission);
+/* Take the request out of a queue (to_submit, to_stage, to_copy, ...). */
 void progress_leave_queue(struct request **queue, struct request *request);
+/* The state of a new request, from a checked ask. ERR_INVALID: too many chunks. */
 int progress_init_request(const struct progress *progress, const struct progress_group *group,
                           const struct request_ask *ask, uint64_t sequence, uint32_t rank,
                           struct request *request, struct error *error);
-/* Complete it, unless something is still to come back or to be copied, or, of a send or receive,
- * its stream has not come to it. */
-void progress_finish_if_done(struct progress *progress, struct request *request, uint64_t now_ns);
-/* As many as may be out; true when there was one. */
+/* Submit the requests of the queues, as many as may be out; true when there was one. */
 bool progress_submit_waiting(struct progress *progress);
+/* Chunks of the request are to be handed over, in the request's turn: by priority, then by age. */
+void progress_queue_for_staging(struct progress *progress, struct request *request);
+/* This request, a block or a whole, is over: well (error NULL), or with an error. With the last one
+ * the collective is complete. */
+void progress_complete(struct progress *progress, struct request *request,
+                       const struct error *error, uint64_t now_ns);
+/* The collective is complete: its whole and all blocks are over, and no device copies for it. */
+void progress_complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns);
 
-/* progress_transfer.c: a piece of the first in the queue of those that are to be copied. */
+/* --- progress_trace.c */
+
+/* The time while the daemon takes a trace of the job, else 0. */
+uint64_t progress_trace_ns(const struct progress *progress);
+/* The slot's chunk has been copied out, and the trace was on when that began: tell the daemon,
+ * where the ring has room that nothing else may need, and without waking it. */
+void progress_trace_copied(struct progress *progress, const struct staging_slot *slot);
+
+/* --- progress_stage.c */
+
+uint8_t *progress_slot_memory(const struct progress *progress, const struct staging_slot *slot);
+/* The next slot to fill: for the first request by priority or, if that may have none now, for the
+ * oldest of any group, which has a slot of its own. NULL: there is none. */
+struct staging_slot *progress_next_slot(struct progress *progress);
+/* Describe the copy that fills the slot; false when there is nothing to copy. */
+bool progress_copy_in(const struct progress *progress, struct staging_slot *slot,
+                      struct progress_copy *copy);
+/* The slot is filled: it is the daemon's. */
+void progress_give_slot(struct progress *progress, struct staging_slot *slot);
+/* Hand a small request over whole, by the thread that calls, as far as there are slots. */
+void progress_stage_if_small(struct progress *progress, struct request *request);
+
+/* --- progress_transfer.c */
+
+/* A piece of the first request in the queue of those that are to be copied. */
 void progress_copy_piece(struct progress *progress, struct progress_copy *copy);
 /* Whether the caller's memory is still to be copied to or from; if so, and if that may begin, the
  * request is in the queue for it. */
@@ -28,7 +71,10 @@ bool progress_transfer_copies(struct progress *progress, struct request *request
 /* The data of a send from a device is in the arena. */
 void progress_transfer_loaded(struct progress *progress, struct request *request);
 
-/* In progress.c: chunks of the request are to be handed over, in its turn. */
-void progress_queue_for_staging(struct progress *progress, struct request *request);
+/* --- progress.c */
+
+/* Complete the request, unless something is still to come back or to be copied, or, of a send or
+ * receive, its stream has not come to it. */
+void progress_finish_if_done(struct progress *progress, struct request *request, uint64_t now_ns);
 
 #endif

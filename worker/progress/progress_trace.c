@@ -1,5 +1,5 @@
 /* What the daemon is told of copies while it takes a trace. */
-#include "worker/progress/progress.h"
+#include "worker/progress/progress_private.h"
 
 uint64_t progress_trace_ns(const struct progress *progress)
 {

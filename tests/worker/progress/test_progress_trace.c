@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 #include "tests/lib/suite.h"
-#include "worker/progress/progress.h"
+#include "worker/progress/progress_private.h"
 
 #define BYTES (4u << 20)
 #define CHUNK 4096u

@@ -1,0 +1,192 @@
+/* The submission ring: which requests are out, which wait for credit, and the end of each. */
+#include "worker/progress/progress_private.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <utlist.h>
+
+void progress_leave_queue(struct request **queue, struct request *request)
+{
+    DL_DELETE2(*queue, request, queue_prev, queue_next);
+}
+
+/* What it is counted among. */
+static uint32_t *submit_count(struct progress *progress, const struct request *request)
+{
+    if (request->any)
+        return &progress->any;
+    return progress_is_transfer(request) ? &progress->transfers[request->receives]
+                                         : &progress->submitted;
+}
+
+void progress_complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns)
+{
+    whole->state = REQUEST_COMPLETE;
+    whole->completed_ns = now_ns;
+    DL_APPEND2(progress->completed, whole, queue_prev, queue_next);
+}
+
+/* This request, a block or a whole, is over; with the last one the collective is complete. */
+void progress_complete(struct progress *progress, struct request *request,
+                       const struct error *error, uint64_t now_ns)
+{
+    struct progress_group *group = request->group;
+    struct request *whole = request->whole ? request->whole : request;
+    if (request->state == REQUEST_SUBMITTED) {
+        progress->table[request->number % PROGRESS_RING_ENTRIES] = NULL;
+        --*submit_count(progress, request);
+        if (!progress_is_transfer(request))
+            group->chunks -= request->layout.chunks;
+    }
+    if (progress_is_transfer(request))
+        DL_DELETE(group->transfers, request);
+    else
+        DL_DELETE(group->requests, request);
+    group->request_count--;
+    request->state = REQUEST_OVER;
+    if (error && whole->result == 0) {
+        whole->result = error->code;
+        whole->error_text = strdup(error->text);
+    }
+    if (--whole->incomplete == 0)
+        progress_complete_whole(progress, whole, now_ns);
+}
+
+/* --- handing over ------------------------------------------------------------------------- */
+
+void progress_push(struct progress *progress, const struct arena_submission *submission)
+{
+    bool pushed = arena_push_submission(progress->arena, submission);
+    /* Fails only when the daemon spoils the ring's indices; then it is gone for us. */
+    if (!pushed && !progress->failed) {
+        progress->failed = true;
+        error_set(&progress->failure, ERR_PROTOCOL,
+                  "the daemon left the submission ring in disorder");
+    }
+    progress->doorbell = true;
+}
+
+/* By priority, then by age; most come in that order already. */
+void progress_queue_for_staging(struct progress *progress, struct request *request)
+{
+    struct request *after = progress->to_stage ? progress->to_stage->queue_prev : NULL;
+    while (after && (after->ask.priority > request->ask.priority ||
+                     (after->ask.priority == request->ask.priority && after->age > request->age)))
+        after = after == progress->to_stage ? NULL : after->queue_prev;
+    if (after)
+        DL_APPEND_ELEM2(progress->to_stage, after, request, queue_prev, queue_next);
+    else
+        DL_PREPEND2(progress->to_stage, request, queue_prev, queue_next);
+}
+
+static void submit_request(struct progress *progress, struct request *request)
+{
+    const struct request_ask *ask = &request->ask;
+    /* The table has more places than can be taken, so that the search ends. */
+    while (progress->table[progress->place])
+        progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
+    request->number = progress->next_number++ * PROGRESS_RING_ENTRIES + progress->place;
+    progress->table[progress->place] = request;
+    progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
+    ++*submit_count(progress, request);
+    if (!progress_is_transfer(request))
+        request->group->chunks += request->layout.chunks;
+    request->state = REQUEST_SUBMITTED;
+    if (request->any) {
+        progress_push(progress, &(struct arena_submission){.type = ARENA_SUBMIT,
+                                                           .kind = (uint8_t)ask->kind,
+                                                           .group = request->group->number,
+                                                           .request = request->number,
+                                                           .sequence = request->sequence,
+                                                           .in_offset = request->numbers_offset,
+                                                           .flags = ARENA_FLAG_ANY});
+        return;
+    }
+    bool in_arena = !request->staged;
+    progress_push(progress, &(struct arena_submission){
+                                .type = ARENA_SUBMIT,
+                                .kind = (uint8_t)ask->kind,
+                                .dtype = (uint8_t)ask->dtype,
+                                .op = (uint8_t)ask->op,
+                                .group = request->group->number,
+                                .request = request->number,
+                                .sequence = request->sequence,
+                                .count = ask->count,
+                                .in_offset = in_arena ? request->in_offset : 0,
+                                .out_offset = in_arena || ask->shared ? request->out_offset : 0,
+                                .root = ask->shared ? ask->segment : ask->root,
+                                .block = ask->block,
+                                .flags = (in_arena ? 0 : ARENA_FLAG_STAGED) |
+                                         (ask->shared ? ARENA_FLAG_SHARED : 0),
+                                .priority = ask->priority,
+                            });
+    if (request_has_chunk(request))
+        progress_queue_for_staging(progress, request);
+}
+
+static void submit_next(struct progress *progress, struct request **queue, struct request *request)
+{
+    progress_leave_queue(queue, request);
+    submit_request(progress, request);
+}
+
+static bool submit_has_credit(const struct progress *progress, const struct request *request)
+{
+    const struct progress_group *group = request->group;
+    return progress->submitted < PROGRESS_SUBMITTED_MAX &&
+           (group->chunks == 0 || group->chunks + request->layout.chunks <= progress->chunks_max);
+}
+
+bool progress_submit_waiting(struct progress *progress)
+{
+    bool moved = false;
+    while (progress->to_submit && submit_has_credit(progress, progress->to_submit)) {
+        submit_next(progress, &progress->to_submit, progress->to_submit);
+        moved = true;
+    }
+    while (progress->to_any && progress->any < PROGRESS_ANY_MAX) {
+        submit_next(progress, &progress->to_any, progress->to_any);
+        moved = true;
+    }
+    for (unsigned way = 0; way < 2; way++) {
+        struct request **queue = &progress->to_transfer[way];
+        while (*queue && progress->transfers[way] < PROGRESS_TRANSFERS_MAX) {
+            submit_next(progress, queue, *queue);
+            moved = true;
+        }
+    }
+    if (!progress->to_submit)
+        return moved;
+    /* No credit left; a group's oldest goes all the same, or groups could block each other. */
+    struct progress_group *group;
+    DL_FOREACH(progress->groups, group)
+    {
+        if (group->requests && group->requests->state == REQUEST_QUEUED) {
+            submit_next(progress, &progress->to_submit, group->requests);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+int progress_init_request(const struct progress *progress, const struct progress_group *group,
+                          const struct request_ask *ask, uint64_t sequence, uint32_t rank,
+                          struct request *request, struct error *error)
+{
+    int code = request_init(request, ask, rank, &group->rule, sequence, &progress->memory);
+    if (code < 0)
+        error_set(error, code,
+                  "%s: %" PRIu64 " elements are too many: one collective has at most %u "
+                  "chunks of up to %" PRIu32 " bytes (data.chunk_bytes); split it",
+                  collective_name(ask->kind), ask->count, LAYOUT_MAX_CHUNKS,
+                  group->rule.chunk_bytes);
+    return code;
+}
+
+bool progress_doorbell_due(struct progress *progress)
+{
+    if (!progress->doorbell)
+        return false;
+    progress->doorbell = false;
+    return arena_daemon_needs_doorbell(progress->arena);
+}
