@@ -35,10 +35,10 @@ server/shoalctl/*           5
 worker/shoal.h              0
 worker/fusion/*             3 pure
 worker/request/*            3 pure
+worker/drive/*              4
 worker/job/*                4
-worker/progress/*           4
+worker/progress/*           3 pure
 worker/device/*             4
-worker/api/fusion_handle.h  4
 worker/api/*                5
 worker/programs/*           5
 worker/examples/*           5

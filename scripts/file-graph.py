@@ -37,7 +37,9 @@ import file_graph_test
 # The layers of a folder, lowest first, "<" between them. A word is a folder, or a file by its name
 # up to an underscore ("slot" is slot.c, slot_local.h); of several words that fit the longest counts.
 LAYERS = """
-worker           shoal request fusion < device progress job < api < programs examples
+common           base text < memory reduce format auth config < transport
+worker           shoal request fusion < progress < device < job < drive < api < programs examples
+worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
 server/exchange  port model < roster < ask disagreement < segment trace delivery < post < slot probe < chunk
                  < issue < collective < transfer < exchange_job < exchange
 """

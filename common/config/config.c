@@ -37,8 +37,8 @@ void config_clear(struct config *config)
     memset(config, 0, sizeof(*config));
 }
 
-/* jansson's place is where the offending token ends; people look for where it begins. The token
- * is what its text quotes after "near". */
+/* jansson's line and column are where the offending token ends; people look for where it begins.
+ * The token is what its text quotes after "near". */
 static int syntax_column(const json_error_t *error, const char *text, size_t length)
 {
     static const char near[] = " near '";
@@ -86,65 +86,65 @@ static const struct config_key *section_find_key(const struct config_section *se
     return NULL;
 }
 
-static void report_unknown(struct config_report *report, struct config_pointer *place,
+static void report_unknown(struct config_report *report, struct config_pointer *pointer,
                            const struct config_section *section, const char *name)
 {
     struct config_pointer nearest = {0};
-    config_near_key(section, place->text, name, &nearest);
-    size_t above = place->length;
-    config_pointer_push(place, name);
-    config_report_add(report, "%s: unknown key, the nearest known one is %s", place->text,
+    config_near_key(section, pointer->text, name, &nearest);
+    size_t above = pointer->length;
+    config_pointer_push(pointer, name);
+    config_report_add(report, "%s: unknown key, the nearest known one is %s", pointer->text,
                       nearest.text);
-    config_pointer_cut(place, above);
+    config_pointer_cut(pointer, above);
 }
 
-static void read_key(struct config_report *report, struct config_pointer *place,
+static void read_key(struct config_report *report, struct config_pointer *pointer,
                      const struct config_key *key, const json_t *value, void *base)
 {
     char allowed[CONFIG_ALLOWED_BYTES];
-    size_t above = place->length;
-    config_pointer_push(place, key->name);
+    size_t above = pointer->length;
+    config_pointer_push(pointer, key->name);
     int failure = value ? config_key_store(key, value, base) : ERR_INVALID;
     if (failure == ERR_MEMORY) {
         report->exhausted = true;
     } else if (failure) {
         config_key_allowed(key, allowed);
-        config_report_value(report, place->text, value, allowed);
+        config_report_value(report, pointer->text, value, allowed);
     }
-    config_pointer_cut(place, above);
+    config_pointer_cut(pointer, above);
 }
 
-static void read_section(struct config_report *report, struct config_pointer *place,
+static void read_section(struct config_report *report, struct config_pointer *pointer,
                          const struct config_section *section, json_t *object, void *base)
 {
     const char *name;
     json_t *value;
     if (!json_is_object(object)) {
-        config_report_value(report, place->text, object, "an object");
+        config_report_value(report, pointer->text, object, "an object");
         return;
     }
     json_object_foreach(object, name, value)
     {
         const struct config_key *key = section_find_key(section, name);
         if (key)
-            read_key(report, place, key, value, base);
+            read_key(report, pointer, key, value, base);
         else
-            report_unknown(report, place, section, name);
+            report_unknown(report, pointer, section, name);
     }
     for (size_t i = 0; i < section->key_count; i++) {
         if (section->keys[i].required && !json_object_get(object, section->keys[i].name))
-            read_key(report, place, &section->keys[i], NULL, base);
+            read_key(report, pointer, &section->keys[i], NULL, base);
     }
 }
 
-static void read_servers(struct config_report *report, struct config_pointer *place, json_t *array,
-                         struct config *config)
+static void read_servers(struct config_report *report, struct config_pointer *pointer,
+                         json_t *array, struct config *config)
 {
     size_t count = json_array_size(array);
     if (!json_is_array(array) || count < 1 || count > CONFIG_SERVERS_MAX) {
         char must_be[64];
         snprintf(must_be, sizeof(must_be), "an array of 1 to %d objects", CONFIG_SERVERS_MAX);
-        config_report_value(report, place->text, array, must_be);
+        config_report_value(report, pointer->text, array, must_be);
         return;
     }
     config->servers = calloc(count, sizeof(*config->servers));
@@ -153,13 +153,13 @@ static void read_servers(struct config_report *report, struct config_pointer *pl
         return;
     }
     config->server_count = (uint32_t)count;
-    size_t above = place->length;
+    size_t above = pointer->length;
     for (size_t i = 0; i < count; i++) {
-        config_pointer_push_index(place, i);
+        config_pointer_push_index(pointer, i);
         section_defaults(&config_server_section, &config->servers[i]);
-        read_section(report, place, &config_server_section, json_array_get(array, i),
+        read_section(report, pointer, &config_server_section, json_array_get(array, i),
                      &config->servers[i]);
-        config_pointer_cut(place, above);
+        config_pointer_cut(pointer, above);
     }
 }
 
@@ -175,22 +175,22 @@ static const struct config_section *find_section(const char *name)
 static void read_member(struct config_report *report, const char *name, json_t *value,
                         struct config *config)
 {
-    struct config_pointer place = {0};
+    struct config_pointer pointer = {0};
     const struct config_key *key = section_find_key(&config_sections[0], name);
     const struct config_section *section = find_section(name);
     if (key) {
-        read_key(report, &place, key, value, config);
+        read_key(report, &pointer, key, value, config);
         return;
     }
     if (!section && strcmp(name, config_server_section.name) != 0) {
-        report_unknown(report, &place, &config_sections[0], name);
+        report_unknown(report, &pointer, &config_sections[0], name);
         return;
     }
-    config_pointer_push(&place, name);
+    config_pointer_push(&pointer, name);
     if (section)
-        read_section(report, &place, section, value, config);
+        read_section(report, &pointer, section, value, config);
     else
-        read_servers(report, &place, value, config);
+        read_servers(report, &pointer, value, config);
 }
 
 static void read_root(struct config_report *report, json_t *root, struct config *config)
@@ -207,27 +207,28 @@ static void read_root(struct config_report *report, json_t *root, struct config 
     }
 }
 
-/* The section at the place, one below the root; NULL: none that is known. */
-static const struct config_section *section_at(const char *place)
+/* The section at the pointer, one below the root; NULL: none that is known. */
+static const struct config_section *section_at(const char *pointer)
 {
     size_t name = strlen(config_server_section.name);
-    if (strncmp(place + 1, config_server_section.name, name) != 0 || place[1 + name] != '/')
-        return find_section(place + 1);
-    return strchr(place + 1 + name + 1, '/') ? NULL : &config_server_section;
+    if (strncmp(pointer + 1, config_server_section.name, name) != 0 || pointer[1 + name] != '/')
+        return find_section(pointer + 1);
+    return strchr(pointer + 1 + name + 1, '/') ? NULL : &config_server_section;
 }
 
-void config_check_replaced(struct config_report *report, const char *pointer, const char *text,
+/* Report what is wrong with a value that counts no more: a later one replaces it. */
+static void check_replaced(struct config_report *report, const char *pointer, const char *text,
                            size_t length)
 {
-    struct config_pointer place = {0};
+    struct config_pointer parent = {0};
     const char *name = strrchr(pointer, '/') + 1;
-    memcpy(place.text, pointer, (size_t)(name - 1 - pointer));
-    config_pointer_cut(&place, (size_t)(name - 1 - pointer));
+    memcpy(parent.text, pointer, (size_t)(name - 1 - pointer));
+    config_pointer_cut(&parent, (size_t)(name - 1 - pointer));
     const struct config_section *section =
-        place.length ? section_at(place.text) : &config_sections[0];
+        parent.length ? section_at(parent.text) : &config_sections[0];
     const struct config_key *key = section ? section_find_key(section, name) : NULL;
     bool whole_section =
-        !place.length && (find_section(name) || strcmp(name, config_server_section.name) == 0);
+        !parent.length && (find_section(name) || strcmp(name, config_server_section.name) == 0);
     json_t *value = key || whole_section ? parse_json(report, text, length) : NULL;
     if (!value)
         return;
@@ -239,7 +240,7 @@ void config_check_replaced(struct config_report *report, const char *pointer, co
     if (whole_section)
         read_member(report, name, value, &config);
     else
-        read_key(report, &place, key, value,
+        read_key(report, &parent, key, value,
                  section == &config_server_section ? (void *)&server : &config);
     json_decref(report->wrong);
     report->wrong = wrong;
@@ -253,7 +254,7 @@ static void parse_text(struct config *config, const char *text, size_t length,
     json_t *root = parse_json(report, text, length);
     if (!root)
         return;
-    config_scan_doubled(report, text, length);
+    config_scan_doubled(report, text, length, check_replaced);
     read_root(report, root, config);
     bool readable = json_is_object(root);
     json_decref(root);

@@ -10,7 +10,7 @@
 struct near {
     const char *key;
     const struct config_section *home; /* where the unknown key stands */
-    const char *place;                 /* its pointer */
+    const char *pointer;               /* of `home` */
     unsigned least;
     struct config_pointer *nearest;
 };
@@ -66,19 +66,19 @@ static void near_consider(struct near *near, const struct config_section *sectio
     near->least = cost;
     config_pointer_cut(near->nearest, 0);
     if (here && key) {
-        *near->nearest = (struct config_pointer){.length = strlen(near->place)};
-        memcpy(near->nearest->text, near->place, near->nearest->length);
+        *near->nearest = (struct config_pointer){.length = strlen(near->pointer)};
+        memcpy(near->nearest->text, near->pointer, near->nearest->length);
     } else if (key && section->name[0]) {
         config_pointer_push(near->nearest, section->name);
     }
     config_pointer_push(near->nearest, name);
 }
 
-void config_near_key(const struct config_section *section, const char *place, const char *key,
+void config_near_key(const struct config_section *section, const char *home, const char *key,
                      struct config_pointer *nearest)
 {
     struct near near = {
-        .key = key, .home = section, .place = place, .least = ~0u, .nearest = nearest};
+        .key = key, .home = section, .pointer = home, .least = ~0u, .nearest = nearest};
     for (size_t i = 0; i < config_section_count; i++) {
         const struct config_section *other = &config_sections[i];
         for (size_t j = 0; j < other->key_count; j++)

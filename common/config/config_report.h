@@ -48,18 +48,16 @@ void config_report_text(struct config_report *report, const char *pointer, const
 /* Whether the value there, one above it or one below it was refused. */
 bool config_report_is_wrong(const struct config_report *report, const char *pointer);
 
-/* config_scan.c: report every key that stands twice in one object, wherever, and what is wrong with
- * the values that a later one replaces. The text must be JSON that has been parsed before. */
-void config_scan_doubled(struct config_report *report, const char *text, size_t length);
-
-/* config.c: report what is wrong with a value that counts no more, being replaced by a later one;
- * its JSON text has been parsed before. */
-void config_check_replaced(struct config_report *report, const char *pointer, const char *text,
-                           size_t length);
+/* config_scan.c: report every key that stands twice in one object, wherever. The text must be JSON
+ * that has been parsed before. `replaced` is called with the pointer and the JSON text of each
+ * value that a later one replaces, and reports what is wrong with it. */
+void config_scan_doubled(struct config_report *report, const char *text, size_t length,
+                         void (*replaced)(struct config_report *report, const char *pointer,
+                                          const char *text, size_t length));
 
 /* config_near.c: the pointer of the known key that is nearest to `key` in `section`, whose own
- * pointer is `place`. */
-void config_near_key(const struct config_section *section, const char *place, const char *key,
+ * pointer is `home`. */
+void config_near_key(const struct config_section *section, const char *home, const char *key,
                      struct config_pointer *nearest);
 
 /* config_check.c: fill in what depends on other keys; then check what no key can say alone. */

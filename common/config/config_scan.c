@@ -12,6 +12,8 @@ struct scan {
     int line;
     int column; /* in characters, from 1 */
     struct config_pointer pointer;
+    void (*replaced)(struct config_report *report, const char *pointer, const char *text,
+                     size_t length);
 };
 
 static void scan_advance(struct scan *scan)
@@ -76,8 +78,8 @@ static void scan_member(struct scan *scan, json_t *seen)
         config_report_at(scan->report, line, column,
                          "%s: key given twice, first at line %d, column %d", scan->pointer.text,
                          (int)number_at(first, 0), (int)number_at(first, 1));
-        config_check_replaced(scan->report, scan->pointer.text, scan->text + begin,
-                              (size_t)(number_at(first, 3) - begin));
+        scan->replaced(scan->report, scan->pointer.text, scan->text + begin,
+                       (size_t)(number_at(first, 3) - begin));
         line = (int)number_at(first, 0);
         column = (int)number_at(first, 1);
     }
@@ -146,9 +148,16 @@ static void scan_value(struct scan *scan)
     }
 }
 
-void config_scan_doubled(struct config_report *report, const char *text, size_t length)
+void config_scan_doubled(struct config_report *report, const char *text, size_t length,
+                         void (*replaced)(struct config_report *report, const char *pointer,
+                                          const char *text, size_t length))
 {
-    struct scan scan = {
-        .report = report, .text = text, .at = text, .end = text + length, .line = 1, .column = 1};
+    struct scan scan = {.report = report,
+                        .text = text,
+                        .at = text,
+                        .end = text + length,
+                        .line = 1,
+                        .column = 1,
+                        .replaced = replaced};
     scan_value(&scan);
 }

@@ -13,10 +13,10 @@
 #include "common/reduce/dtype.h"
 #include "common/text/json_text.h"
 #include "worker/api/fusion_handle.h"
+#include "worker/drive/drive.h"
+#include "worker/drive/drive_device.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
-#include "worker/progress/progress_device.h"
-#include "worker/progress/progress_thread.h"
 
 #define DEFAULT_JOB "default"
 #define DEFAULT_TIMEOUT_MS 300000
@@ -131,7 +131,7 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
     if (code == 0)
         code = job_create(&made, &settings, &error);
     if (code == 0) {
-        code = progress_thread_start(made, &error);
+        code = drive_start(made, &error);
         if (code < 0)
             job_destroy(made);
     }
@@ -166,9 +166,9 @@ int shoal_close(shoal_job *job)
     if (job_check(job, &error) < 0)
         return error_text_keep(&error);
     error_set(&error, ERR_STATE, "the job was closed before the collective was complete");
-    progress_thread_stop(job, &error);
+    drive_stop(job, &error);
     pthread_mutex_lock(&job->lock);
-    progress_device_stop(job);
+    drive_device_stop(job);
     pthread_mutex_unlock(&job->lock);
     fusion_free_all(job);
     leave(job);
@@ -213,37 +213,6 @@ int shoal_node_count(const shoal_job *job)
 {
     int code = check_given(job);
     return code < 0 ? code : job->node_count;
-}
-
-/* --- arena memory -------------------------------------------------------------------------- */
-
-void *shoal_alloc(shoal_job *job, size_t bytes)
-{
-    struct error error;
-    if (job_enter(job, &error) < 0) {
-        error_text_keep(&error);
-        return NULL;
-    }
-    uint64_t offset;
-    pthread_mutex_lock(&job->lock);
-    int code = job_allocate(job, bytes, &offset, &error);
-    pthread_mutex_unlock(&job->lock);
-    void *memory = code < 0 ? NULL : job->arena.base + offset;
-    job_leave(job);
-    if (code < 0)
-        error_text_keep(&error);
-    return memory;
-}
-
-void shoal_free(shoal_job *job, void *memory)
-{
-    struct error error;
-    if (!memory || job_check(job, &error) < 0)
-        return;
-    uint64_t offset = (uint64_t)((uintptr_t)memory - (uintptr_t)job->arena.base);
-    pthread_mutex_lock(&job->lock);
-    arena_heap_free(&job->heap, offset);
-    pthread_mutex_unlock(&job->lock);
 }
 
 /* --- words --------------------------------------------------------------------------------- */

@@ -6,21 +6,15 @@
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "worker/api/collective.h"
+#include "worker/api/group.h"
+#include "worker/drive/drive.h"
+#include "worker/drive/drive_device.h"
+#include "worker/drive/drive_tell.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
-#include "worker/progress/progress_device.h"
-#include "worker/progress/progress_thread.h"
+#include "worker/job/shared.h"
 #include "worker/shoal.h"
-
-struct group_settings collective_settings(const struct shoal_group *group)
-{
-    pthread_t thread = pthread_self();
-    for (size_t i = 0; i < group->settings_count; i++)
-        if (pthread_equal(group->settings[i].thread, thread) &&
-            group->settings[i].mark == error_text_thread())
-            return group->settings[i];
-    return (struct group_settings){0};
-}
 
 /* Whether nobody's waiting moves the request on: it has chunks left to hand over or to copy out. */
 static bool needs_background(const struct shoal_job *job, const struct shoal_request *request,
@@ -40,9 +34,9 @@ void collective_started(struct shoal_job *job, struct shoal_request *request, en
     request->references = 2; /* the caller's, and progress's until it is complete */
     DL_APPEND(job->requests, request);
     if (needs_background(job, request, mode))
-        progress_thread_adopt(job, request);
+        drive_adopt(job, request);
     /* Who waits at once will drive; else the background thread is told. */
-    progress_thread_notify(job);
+    drive_notify(job);
 }
 
 /* Submit the checked asks as a new request; lock held, and on a device released meanwhile. */
@@ -58,8 +52,8 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
     if (job->closing)
         code = error_set(error, ERR_STATE, "the job is being closed");
     else if (ask->on_device)
-        code = progress_device_submit(job, &group->core, ask, blocks, block_count, group->rank,
-                                      made, error);
+        code = drive_device_submit(job, &group->core, ask, blocks, block_count, group->rank, made,
+                                   error);
     else
         code = progress_submit(&job->progress, &group->core, ask, blocks, block_count, group->rank,
                                &made->core, error);
@@ -87,21 +81,12 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     return code;
 }
 
-int collective_result(const struct shoal_request *request, struct error *error)
-{
-    const struct request *core = &request->core;
-    if (core->result < 0)
-        error_set(error, core->result, "%s",
-                  core->error_text ? core->error_text : error_name(core->result));
-    return core->result;
-}
-
 /* Drop the caller's reference; lock held. Its data must still move on, with nobody to wait for it.
  */
 static void forget_request(struct shoal_job *job, struct shoal_request *request)
 {
-    progress_thread_adopt(job, request);
-    progress_thread_notify(job);
+    drive_adopt(job, request);
+    drive_notify(job);
     job_release_request(job, request);
 }
 
@@ -112,21 +97,21 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
     struct shoal_job *job = request->job;
     uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
     pthread_mutex_lock(&job->lock);
-    enum progress_wait end = progress_thread_wait(job, job_request_complete, request, deadline_ns);
+    enum drive_end end = drive_wait(job, job_request_complete, request, deadline_ns);
     int code;
-    if (end == PROGRESS_WAIT_CLOSING) {
+    if (end == DRIVE_CLOSING) {
         code = error_set(error, ERR_STATE, "the job was closed while a collective was waited for");
-    } else if (end == PROGRESS_WAIT_TIMEOUT) {
+    } else if (end == DRIVE_TIMEOUT) {
         char what[512];
         request_describe(&request->core, request->core.group->number, what, sizeof(what));
         code = error_set(error, ERR_TIMEOUT, "%d ms have passed: %s",
                          timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
     } else {
-        code = collective_result(request, error);
+        code = job_request_result(request, error);
     }
-    if (end == PROGRESS_WAIT_TIMEOUT && forget)
+    if (end == DRIVE_TIMEOUT && forget)
         forget_request(job, request);
-    else if (end == PROGRESS_WAIT_DONE)
+    else if (end == DRIVE_DONE)
         job_release_request(job, request);
     pthread_mutex_unlock(&job->lock);
     return code;
@@ -144,9 +129,9 @@ static int shared_check(const struct shoal_group *group, struct request_ask *ask
     int code =
         shared_refuse(group->job, collective_name(ask->kind), ask->own_to, ask->own_bytes, error);
     if (code == 0)
-        code = shared_place(group, ask, error);
+        code = shared_locate(group, ask, error);
     for (uint32_t i = 0; i < block_count && code == 0; i++)
-        code = shared_place(group, &blocks[i], error);
+        code = shared_locate(group, &blocks[i], error);
     if (code == 0 && ask->shared && ask->on_device)
         code = error_set(error, ERR_INVALID,
                          "all_reduce: the result is in shared memory, and the data on a device");
@@ -159,7 +144,7 @@ static int start_as_set(struct shoal_group *group, struct request_ask *ask,
                         struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
                         struct shoal_request **request, struct error *error)
 {
-    struct group_settings settings = collective_settings(group);
+    struct group_settings settings = group_settings_read(group);
     ask->priority = settings.priority;
     ask->on_device = settings.on_device;
     ask->stream = settings.stream;
@@ -261,9 +246,9 @@ int shoal_test(shoal_request *request)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     if (request->core.state != REQUEST_COMPLETE)
-        progress_thread_poll(job);
+        drive_poll(job);
     int code = request->core.state == REQUEST_COMPLETE
-                   ? collective_result(request, &error)
+                   ? job_request_result(request, &error)
                    : error_set(&error, ERR_AGAIN, "not complete yet");
     pthread_mutex_unlock(&job->lock);
     if (code == ERR_AGAIN)
@@ -318,10 +303,10 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
     bool complete = request->told;
     request->callback = callback;
     request->callback_argument = argument;
-    int result = complete ? collective_result(request, &error) : 0;
+    int result = complete ? job_request_result(request, &error) : 0;
     if (!complete) {
-        progress_thread_adopt(job, request);
-        progress_thread_notify(job);
+        drive_adopt(job, request);
+        drive_notify(job);
     }
     pthread_mutex_unlock(&job->lock);
     if (complete)
@@ -339,9 +324,9 @@ int shoal_completions_descriptor(shoal_job *job)
     job->completions_used = true;
     DL_FOREACH(job->requests, request)
     {
-        progress_thread_adopt(job, request);
+        drive_adopt(job, request);
     }
-    progress_thread_notify(job);
+    drive_notify(job);
     int fd = job->completions_fd;
     pthread_mutex_unlock(&job->lock);
     return fd;

@@ -6,11 +6,12 @@
 
 #include "common/base/env.h"
 #include "common/text/size_text.h"
-#include "worker/device/device_place.h"
+#include "worker/api/group.h"
+#include "worker/device/device_numa.h"
 #include "worker/device/device_queue.h"
+#include "worker/drive/drive_device.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
-#include "worker/progress/progress_device.h"
 #include "worker/shoal.h"
 
 /* The options, and by which the memory to be pinned was limited. */
@@ -121,7 +122,7 @@ static int pin(const struct shoal_job *job, struct device *device,
 {
     const char *by = settings->pinned_by;
     uint64_t bytes = job->progress.pinned_bytes;
-    device_place_prefer(job->arena.base, bytes, device_place_find(NULL, device_address(device)));
+    device_numa_prefer(job->arena.base, bytes, device_numa_find(NULL, device_address(device)));
     int code = device_pin(device, job->arena.base, bytes, error);
     if (code < 0) {
         char size[SIZE_TEXT_BYTES], limit[128];
@@ -189,7 +190,7 @@ int shoal_group_set_stream(shoal_group *group, enum shoal_memory memory, void *s
     pthread_mutex_lock(&job->lock);
     if (memory == SHOAL_MEMORY_DEVICE)
         code = need_device(job, "shoal_group_set_stream", &error);
-    struct group_settings *settings = code == 0 ? group_settings(group) : NULL;
+    struct group_settings *settings = code == 0 ? group_settings_write(group) : NULL;
     if (settings) {
         settings->on_device = memory == SHOAL_MEMORY_DEVICE;
         settings->stream = settings->on_device ? stream : NULL;
@@ -207,7 +208,7 @@ static int wait_stream(struct shoal_request *request, void *stream, struct error
     if (!request->core.ask.on_device)
         return error_set(error, ERR_INVALID,
                          "shoal_request_wait_stream: the request's buffers are not on a device");
-    return progress_device_wait(request->job, request, stream, error);
+    return drive_device_wait(request->job, request, stream, error);
 }
 
 int shoal_request_wait_stream(shoal_request *request, void *stream)

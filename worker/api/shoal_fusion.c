@@ -14,12 +14,13 @@
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "worker/api/collective.h"
 #include "worker/api/fusion_handle.h"
+#include "worker/drive/drive.h"
 #include "worker/fusion/fusion.h"
 #include "worker/fusion/plan.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
-#include "worker/progress/progress_thread.h"
 #include "worker/shoal.h"
 
 #define DEFAULT_FIRST_BYTES (1ull << 20)
@@ -376,16 +377,16 @@ static int finish_request(struct shoal_fusion *fusion, struct shoal_request **pl
     struct shoal_request *request = *place;
     pthread_mutex_lock(&job->lock);
     int code;
-    enum progress_wait end = progress_thread_wait(job, job_request_complete, request, deadline_ns);
-    if (end == PROGRESS_WAIT_TIMEOUT) {
+    enum drive_end end = drive_wait(job, job_request_complete, request, deadline_ns);
+    if (end == DRIVE_TIMEOUT) {
         char what[512];
         request_describe(&request->core, fusion->group->core.number, what, sizeof(what));
         code = error_set(error, ERR_TIMEOUT, "the time has passed: %s", what);
-    } else if (end == PROGRESS_WAIT_CLOSING) {
+    } else if (end == DRIVE_CLOSING) {
         code =
             error_set(error, ERR_STATE, "the job was closed while fusion buffers were waited for");
     } else {
-        code = collective_result(request, error);
+        code = job_request_result(request, error);
         *completed_ns = request->core.completed_ns;
         job_release_request(job, request);
         *place = NULL;

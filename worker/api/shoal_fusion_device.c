@@ -1,9 +1,9 @@
 /* The calls of fusion buffers that are for a device: streams instead of the host. */
 #include "common/reduce/dtype.h"
 #include "worker/api/fusion_handle.h"
+#include "worker/drive/drive_device.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
-#include "worker/progress/progress_device.h"
 #include "worker/shoal.h"
 
 size_t shoal_fusion_bytes(const struct shoal_parameter *parameters, size_t parameter_count)
@@ -56,7 +56,7 @@ static int pass_to_stream(struct shoal_fusion *fusion, void *stream, struct erro
     for (uint32_t i = fusion->finished; i < fusion->plan.buffer_count && code == 0; i++) {
         struct shoal_request *request = fusion->requests[i];
         pthread_mutex_lock(&job->lock);
-        code = progress_device_wait(job, request, stream, error);
+        code = drive_device_wait(job, request, stream, error);
         pthread_mutex_unlock(&job->lock);
         if (code == 0)
             code = device_fusion_scatter(&fusion->device, &fusion->plan, &fusion->plan.buffers[i],

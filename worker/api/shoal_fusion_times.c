@@ -4,7 +4,7 @@
 #include <utlist.h>
 
 #include "worker/api/fusion_handle.h"
-#include "worker/progress/progress_device.h"
+#include "worker/drive/drive_device.h"
 
 /* The host is so many steps ahead at the most for which there will be times. */
 #define TIMES_MAX 8u
@@ -118,7 +118,7 @@ int fusion_times_begin(struct shoal_fusion *fusion, void *stream, struct error *
         fusion->requests[i]->references++;
     }
     DL_APPEND(fusion->times, made);
-    int code = progress_device_note(job, stream, &made->waited, error);
+    int code = drive_device_note(job, stream, &made->waited, error);
     if (code < 0)
         drop(fusion, made);
     pthread_mutex_unlock(&job->lock);

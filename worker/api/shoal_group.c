@@ -6,9 +6,11 @@
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "worker/api/group.h"
+#include "worker/drive/drive.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
-#include "worker/progress/progress_thread.h"
+#include "worker/job/shared.h"
 #include "worker/shoal.h"
 
 shoal_group *shoal_world(shoal_job *job)
@@ -121,11 +123,11 @@ int group_opening_ask(struct shoal_job *job, struct group_opening *opening, stru
     pthread_mutex_lock(&job->lock);
     if (code == 0) {
         uint64_t deadline_ns = job_deadline_ns(job, timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
-        enum progress_wait end = progress_thread_wait(job, opening_answered, opening, deadline_ns);
-        if (end == PROGRESS_WAIT_TIMEOUT)
+        enum drive_end end = drive_wait(job, opening_answered, opening, deadline_ns);
+        if (end == DRIVE_TIMEOUT)
             code = error_set(error, ERR_TIMEOUT, "the daemon has not opened %s in %d ms", what,
                              timeout_ms);
-        else if (end == PROGRESS_WAIT_CLOSING)
+        else if (end == DRIVE_CLOSING)
             code =
                 error_set(error, ERR_STATE, "the job was closed while %s was being opened", what);
     }
@@ -259,13 +261,23 @@ int shoal_group_close(shoal_group *group)
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 
+struct group_settings group_settings_read(const struct shoal_group *group)
+{
+    pthread_t thread = pthread_self();
+    for (size_t i = 0; i < group->settings_count; i++)
+        if (pthread_equal(group->settings[i].thread, thread) &&
+            group->settings[i].mark == error_text_thread())
+            return group->settings[i];
+    return (struct group_settings){0};
+}
+
 /* Those of threads that have nothing set make room for others. */
 static bool settings_unset(const struct group_settings *settings)
 {
     return settings->priority == 0 && !settings->on_device;
 }
 
-struct group_settings *group_settings(struct shoal_group *group)
+struct group_settings *group_settings_write(struct shoal_group *group)
 {
     pthread_t thread = pthread_self();
     struct group_settings *unset = NULL;
@@ -302,7 +314,7 @@ int shoal_group_set_priority(shoal_group *group, uint32_t priority)
         return error_text_keep(&error);
     struct shoal_job *job = group->job;
     pthread_mutex_lock(&job->lock);
-    struct group_settings *settings = group_settings(group);
+    struct group_settings *settings = group_settings_write(group);
     if (settings)
         settings->priority = priority;
     else

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/api/collective.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
 #include "worker/request/parts.h"

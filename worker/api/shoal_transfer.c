@@ -2,11 +2,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/format/wire.h"
+#include "worker/api/collective.h"
+#include "worker/api/group.h"
+#include "worker/drive/drive_device.h"
+#include "worker/drive/drive_tell.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
-#include "worker/progress/progress_device.h"
-#include "worker/progress/progress_thread.h"
+#include "worker/job/pairing.h"
+#include "worker/job/shared.h"
 #include "worker/shoal.h"
 
 struct transfer {
@@ -48,30 +51,6 @@ static int transfer_check(const struct transfer *transfer, int peer, int tag, st
     return 0;
 }
 
-/* Lock held. Sends and receives between two ranks with one tag are matched by their numbers. */
-static int next_number(struct transfer *transfer, struct transfer_counter **counter,
-                       struct error *error)
-{
-    struct shoal_group *group = transfer->group;
-    struct transfer_key key;
-    memset(&key, 0, sizeof(key));
-    key.peer = transfer->peer;
-    key.tag = transfer->tag;
-    key.receive = transfer->receive;
-    HASH_FIND(hh, group->transfer_counters, &key, sizeof(key), *counter);
-    if (*counter)
-        return 0;
-    *counter = calloc(1, sizeof(**counter));
-    if (!*counter)
-        return error_set(error, ERR_MEMORY, "out of memory for a tag");
-    (*counter)->key = key;
-    HASH_ADD(hh, group->transfer_counters, key, sizeof(key), *counter);
-    if ((*counter)->hh.tbl)
-        return 0;
-    free(*counter);
-    return error_set(error, ERR_MEMORY, "out of memory for a tag");
-}
-
 /* Lock held: what lies in the arena goes from there, the rest through memory of it. A device's
  * goes through memory that is pinned, as long as there is some: first fit sees to that. */
 static int transfer_place(struct transfer *transfer, struct shoal_request *request,
@@ -97,34 +76,6 @@ static int transfer_place(struct transfer *transfer, struct shoal_request *reque
     return 0;
 }
 
-static struct transfer_counter *find_counter(const struct shoal_group *group, uint32_t peer,
-                                             uint32_t tag)
-{
-    struct transfer_counter *counter;
-    struct transfer_key key;
-    memset(&key, 0, sizeof(key));
-    key.peer = peer;
-    key.tag = tag;
-    key.receive = 1;
-    HASH_FIND(hh, group->transfer_counters, &key, sizeof(key), counter);
-    return counter;
-}
-
-static uint64_t sequence_of(uint32_t tag, uint32_t number)
-{
-    return WIRE_SEND_SEQUENCE | (uint64_t)tag << WIRE_SEND_TAG_SHIFT | number;
-}
-
-/* Lock held: what this rank has got so far with the tag, from each, at the offset of the arena. */
-static void write_numbers(const struct shoal_group *group, uint32_t tag, uint64_t offset)
-{
-    uint32_t *numbers = (uint32_t *)(void *)(group->job->arena.base + offset);
-    for (uint32_t rank = 0; rank < group->size; rank++) {
-        const struct transfer_counter *counter = find_counter(group, rank, tag);
-        numbers[rank] = counter ? counter->next : 0;
-    }
-}
-
 /* Lock held. */
 static int any_begin(struct transfer *transfer, struct shoal_request *request, enum start_mode mode,
                      struct error *error)
@@ -135,57 +86,15 @@ static int any_begin(struct transfer *transfer, struct shoal_request *request, e
     int code = job_allocate(job, group->size * sizeof(uint32_t), &offset, error);
     if (code < 0)
         return code;
-    write_numbers(group, transfer->tag, offset);
-    code = progress_any(&job->progress, &group->core, &transfer->ask, sequence_of(transfer->tag, 0),
-                        group->rank, transfer->copies ? transfer->data : NULL, offset,
-                        &request->core, error);
+    pairing_write_numbers(group, transfer->tag, offset);
+    code = progress_any(&job->progress, &group->core, &transfer->ask,
+                        pairing_sequence(transfer->tag, 0), group->rank,
+                        transfer->copies ? transfer->data : NULL, offset, &request->core, error);
     if (code < 0)
         arena_heap_free(&job->heap, offset);
     else
         collective_started(job, request, mode);
     return code;
-}
-
-/* What a request has found is there, unless this rank has got it otherwise meanwhile. */
-static int match(struct shoal_job *job, struct request *core, struct error *error)
-{
-    struct shoal_request *request = (struct shoal_request *)core;
-    struct shoal_group *group = (struct shoal_group *)core->group;
-    uint32_t source = core->any_source;
-    uint32_t tag = (uint32_t)(core->sequence >> WIRE_SEND_TAG_SHIFT) & WIRE_SEND_TAG_MAX;
-    if (source >= group->size || source == group->rank)
-        return error_set(error, ERR_PROTOCOL, "the daemon found a sender that is none: %u", source);
-    struct transfer transfer = {.group = group, .peer = source, .tag = tag, .receive = true};
-    struct transfer_counter *counter;
-    int code = next_number(&transfer, &counter, error);
-    if (code < 0)
-        return code;
-    const uint32_t *numbers =
-        (const uint32_t *)(const void *)(job->arena.base + core->numbers_offset);
-    if (counter->next != numbers[source]) {
-        write_numbers(group, tag, core->numbers_offset);
-        progress_any_again(&job->progress, core);
-        return 0;
-    }
-    uint32_t block = 1 + source * group->size + group->rank;
-    struct route route = route_find(COLLECTIVE_SEND, 0, block, group->size);
-    if (request->source)
-        *request->source = (int)source;
-    progress_any_found(&job->progress, core, block, &route, sequence_of(tag, counter->next));
-    counter->next++;
-    return 0;
-}
-
-void transfers_match(struct shoal_job *job)
-{
-    struct request *core;
-    struct error error;
-    while (!job->progress.failed && (core = progress_next_matched(&job->progress))) {
-        if (match(job, core, &error) < 0) {
-            progress_any_again(&job->progress, core); /* so that it fails with the others */
-            progress_thread_fail(job, &error);
-        }
-    }
 }
 
 /* Lock held. */
@@ -197,10 +106,11 @@ static int transfer_begin(struct transfer *transfer, struct shoal_request *reque
     struct transfer_counter *counter;
     if (transfer->any)
         return any_begin(transfer, request, mode, error);
-    int code = next_number(transfer, &counter, error);
+    int code =
+        pairing_counter(group, transfer->peer, transfer->tag, transfer->receive, &counter, error);
     if (code < 0)
         return code;
-    uint64_t sequence = sequence_of(transfer->tag, counter->next);
+    uint64_t sequence = pairing_sequence(transfer->tag, counter->next);
     code = progress_transfer(&job->progress, &group->core, &transfer->ask, sequence, group->rank,
                              transfer->copies ? transfer->data : NULL, &request->core, error);
     if (code < 0)
@@ -217,15 +127,15 @@ static int begin_on_device(struct transfer *transfer, struct shoal_request *requ
     struct shoal_job *job = transfer->group->job;
     struct progress_copy none;
     bool ready = false;
-    int code = progress_device_enter(job, &transfer->ask, request, &ready, error);
+    int code = drive_device_enter(job, &transfer->ask, request, &ready, error);
     if (code < 0)
         return code;
     code = transfer_begin(transfer, request, mode, error);
     if (code < 0) {
-        progress_device_leave(job, request);
+        drive_device_leave(job, request);
     } else if (ready) {
         progress_ready(&job->progress, &request->core, &none);
-        progress_thread_notify(job);
+        drive_notify(job);
     }
     return code;
 }
@@ -275,7 +185,7 @@ static int call_entered(struct transfer *transfer, int peer, int tag, int *sourc
     uint32_t from = transfer->receive ? transfer->peer : group->rank;
     uint32_t to = transfer->receive ? group->rank : transfer->peer;
     pthread_mutex_lock(&group->job->lock);
-    struct group_settings settings = collective_settings(group);
+    struct group_settings settings = group_settings_read(group);
     pthread_mutex_unlock(&group->job->lock);
     transfer->ask.on_device = settings.on_device;
     transfer->ask.stream = settings.stream;

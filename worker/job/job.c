@@ -11,6 +11,7 @@
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "worker/job/shared.h"
 
 /* Staging takes at most a quarter of the arena, and no more slots than keep a pipeline full. */
 #define STAGING_SLOTS 32u
@@ -96,6 +97,15 @@ bool job_send_now(struct shoal_job *job, const struct message *message)
 bool job_request_complete(const void *request)
 {
     return ((const struct shoal_request *)request)->core.state == REQUEST_COMPLETE;
+}
+
+int job_request_result(const struct shoal_request *request, struct error *error)
+{
+    const struct request *core = &request->core;
+    if (core->result < 0)
+        error_set(error, core->result, "%s",
+                  core->error_text ? core->error_text : error_name(core->result));
+    return core->result;
 }
 
 void job_release_request(struct shoal_job *job, struct shoal_request *request)

@@ -1,7 +1,7 @@
 /* What the opaque handles of worker/shoal.h are. Internal to the library.
  *
  * One lock a job guards everything below it, for short sections only. One thread at a time has the
- * role of the driver (worker/progress/progress_thread.h). Requests are counted: one reference is
+ * role of the driver (worker/drive/drive.h). Requests are counted: one reference is
  * the caller's, one the library's until the request is complete.
  */
 #ifndef WORKER_JOB_JOB_H
@@ -143,7 +143,7 @@ struct shoal_job {
     bool closing;                 /* every waiter is to return */
     bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
 
-    /* Whether the daemon lives, while somebody waits for it (progress_thread.c). */
+    /* Whether the daemon lives, while somebody waits for it (worker/drive/drive_socket.c). */
     uint64_t silence_ns; /* after which it does not; the daemon's own figure for its peers */
     uint64_t heard_ns;   /* last sign of it */
     uint64_t pinged_ns;  /* 0, or when it was asked for one */
@@ -158,8 +158,6 @@ struct shoal_job {
     uint32_t next_opening;
     struct shoal_fusion *fusions; /* freed with the job */
 };
-
-/* --- worker/job/job.c */
 
 /* Connect, join and set everything up except the background thread. */
 struct job_settings {
@@ -204,62 +202,14 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
                   struct shoal_group **group, struct error *error);
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 
-/* What this thread has set on the group; lock held. NULL when it cannot be remembered. */
-struct group_settings *group_settings(struct shoal_group *group);
-
-/* For progress_thread_wait: whether the struct shoal_request is complete; lock held. */
+/* What a wait asks: whether the struct shoal_request is complete; lock held. */
 bool job_request_complete(const void *request);
+/* Of a complete request: 0, or its failure with the words. */
+int job_request_result(const struct shoal_request *request, struct error *error);
 /* Drop a reference; lock held. */
 void job_release_request(struct shoal_job *job, struct shoal_request *request);
 
 /* Lock held: the arena's heap, with an error that says how full it is. */
 int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error);
-
-/* --- worker/api/shoal_group.c */
-
-/* Send the opening's message, and wait for its answer for timeout_ms and what the library waits
- * longer. what: "a group of 3 ranks". On success and when the daemon refuses (opening->error) the
- * answer is the caller's. `lock` is held, and let go of meanwhile. */
-int group_opening_ask(struct shoal_job *job, struct group_opening *opening, struct message *message,
-                      int timeout_ms, const char *what, struct error *error);
-
-/* --- worker/api/shoal_shared.c */
-
-/* Lock held. What of the ask lies in shared memory: of an all_reduce's result, where; other results
- * cannot. ERR_INVALID. */
-int shared_place(const struct shoal_group *group, struct request_ask *ask, struct error *error);
-/* Lock held: ERR_INVALID when the memory, to be written to by what `name` says, is shared. */
-int shared_refuse(const struct shoal_job *job, const char *name, const void *memory, uint64_t bytes,
-                  struct error *error);
-/* Lock held. Unmap what the group, or NULL: the job, has. The daemon is not told. */
-void shared_free_all(struct shoal_job *job, const struct shoal_group *group);
-
-/* --- worker/api/shoal_transfer.c */
-
-/* The driver: receives from any rank, for which there is a sender, go on. */
-void transfers_match(struct shoal_job *job);
-
-/* --- worker/api/shoal_collective.c */
-
-enum start_mode {
-    START_ASYNC,      /* the caller waits or tests in time */
-    START_BACKGROUND, /* the completion must be noticed when it happens */
-    START_WAITING,    /* the caller waits at once */
-};
-/* Start a collective with this priority; on success one reference is the caller's. */
-int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
-                     struct shoal_request **request, struct error *error);
-/* What this thread has set on the group, if anything; lock held. */
-struct group_settings collective_settings(const struct shoal_group *group);
-/* Of a complete request: 0, or its failure with the words. */
-int collective_result(const struct shoal_request *request, struct error *error);
-/* Lock held: the request is on its way; one reference is the caller's, one the library's. */
-void collective_started(struct shoal_job *job, struct shoal_request *request, enum start_mode mode);
-/* Wait for the request with the job's timeout, and free it. A SHOAL_ code. */
-int collective_wait(struct shoal_request *request, struct error *error);
-/* What the public calls do with an ask and its checked blocks (none: NULL, 0), whose priorities it
- * sets. A SHOAL_ code; the text is the thread's. */
-int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
-                    uint32_t block_count, struct shoal_request **request);
 
 #endif

@@ -4,7 +4,7 @@
  *
  * No thread, lock, descriptor or clock of its own: the caller holds the job's lock around every
  * call, makes the large copies itself with the lock released, and rings the daemon's doorbell when
- * told. Any thread may submit; one at a time, the driver (worker/progress/progress_thread.h), calls
+ * told. Any thread may submit; one at a time, the driver (worker/drive/drive.h), calls
  * progress_work, progress_copied, and what fails requests. Hence nothing fails while it is copied
  * by the caller. Copies of a device go on meanwhile: a request that fails is complete when those
  * that are under way have ended, and its slots are not used again before.

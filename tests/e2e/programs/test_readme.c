@@ -314,6 +314,7 @@ START_TEST(test_every_source_is_in_its_folders_readme)
                                           "worker",
                                           "worker/api",
                                           "worker/device",
+                                          "worker/drive",
                                           "worker/fusion",
                                           "worker/job",
                                           "worker/progress",

@@ -4,8 +4,8 @@
 #include "common/base/clock.h"
 #include "tests/lib/server/world.h"
 #include "tests/lib/suite.h"
+#include "worker/drive/drive.h"
 #include "worker/job/job.h"
-#include "worker/progress/progress_thread.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -89,8 +89,7 @@ static void check_busy_driver(struct member *member)
     pthread_mutex_lock(&job->lock);
     /* All was read, so that the worker's place is the daemon's, which is silent from now on. */
     struct busy busy = {.daemon = job->arena};
-    ck_assert_int_eq(progress_thread_wait(job, busy_done, &busy, clock_now_ns()),
-                     PROGRESS_WAIT_TIMEOUT);
+    ck_assert_int_eq(drive_wait(job, busy_done, &busy, clock_now_ns()), DRIVE_TIMEOUT);
     pthread_mutex_unlock(&job->lock);
     ck_assert_uint_lt(busy.asked, 10);
 }

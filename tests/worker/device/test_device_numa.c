@@ -1,4 +1,4 @@
-#include "worker/device/device_place.h"
+#include "worker/device/device_numa.h"
 
 #include "tests/lib/suite.h"
 
@@ -32,16 +32,16 @@ START_TEST(test_find)
     put(directory, "0000:02:00.0", "");
     put(directory, "0000:03:00.0", "one\n");
     put(directory, "0000:04:00.0", "99999\n");
-    ck_assert_int_eq(device_place_find(directory, "0000:1b:00.0"), 1);
-    ck_assert_int_eq(device_place_find(directory, "0000:1B:00.0"), 1);
-    ck_assert_int_eq(device_place_find(directory, "0000:AF:00.0"), 0);
-    ck_assert_int_eq(device_place_find(directory, "0000:01:00.0"), -1);
-    ck_assert_int_eq(device_place_find(directory, "0000:02:00.0"), -1);
-    ck_assert_int_eq(device_place_find(directory, "0000:03:00.0"), -1);
-    ck_assert_int_eq(device_place_find(directory, "0000:04:00.0"), -1);
-    ck_assert_int_eq(device_place_find(directory, "0000:05:00.0"), -1);
-    ck_assert_int_eq(device_place_find(directory, "an address that is far too long for one"), -1);
-    ck_assert_int_eq(device_place_find(NULL, "ffff:ff:1f.7"), -1);
+    ck_assert_int_eq(device_numa_find(directory, "0000:1b:00.0"), 1);
+    ck_assert_int_eq(device_numa_find(directory, "0000:1B:00.0"), 1);
+    ck_assert_int_eq(device_numa_find(directory, "0000:AF:00.0"), 0);
+    ck_assert_int_eq(device_numa_find(directory, "0000:01:00.0"), -1);
+    ck_assert_int_eq(device_numa_find(directory, "0000:02:00.0"), -1);
+    ck_assert_int_eq(device_numa_find(directory, "0000:03:00.0"), -1);
+    ck_assert_int_eq(device_numa_find(directory, "0000:04:00.0"), -1);
+    ck_assert_int_eq(device_numa_find(directory, "0000:05:00.0"), -1);
+    ck_assert_int_eq(device_numa_find(directory, "an address that is far too long for one"), -1);
+    ck_assert_int_eq(device_numa_find(NULL, "ffff:ff:1f.7"), -1);
     suite_remove_directory(directory);
 }
 END_TEST
@@ -51,15 +51,15 @@ START_TEST(test_prefer)
     size_t bytes = 1 << 20;
     uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(memory, MAP_FAILED);
-    device_place_prefer(memory, bytes, -1);
-    device_place_prefer(memory, bytes, 1000);
+    device_numa_prefer(memory, bytes, -1);
+    device_numa_prefer(memory, bytes, 1000);
     int mode = -1;
     unsigned long nodes[16] = {0};
     if (syscall(SYS_get_mempolicy, &mode, nodes, 1024ul, memory, MPOL_F_ADDR) != 0) {
-        suite_skip("device_place", "memory policies are not for this process");
+        suite_skip("device_numa", "memory policies are not for this process");
     } else {
         ck_assert_int_eq(mode, MPOL_DEFAULT);
-        device_place_prefer(memory, bytes, 0);
+        device_numa_prefer(memory, bytes, 0);
         ck_assert_int_eq(syscall(SYS_get_mempolicy, &mode, nodes, 1024ul, memory, MPOL_F_ADDR), 0);
         ck_assert_int_eq(mode, MPOL_PREFERRED);
         ck_assert_uint_eq(nodes[0], 1);
@@ -71,7 +71,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("device_place");
+    Suite *suite = suite_create("device_numa");
     TCase *core = tcase_create("core");
     tcase_add_test(core, test_find);
     tcase_add_test(core, test_prefer);

@@ -1,22 +1,23 @@
-#include "worker/progress/progress_device.h"
+#include "worker/drive/drive_device.h"
 
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "worker/progress/progress_thread.h"
+#include "worker/drive/drive_tell.h"
 
 /* A driver that went to sleep when nothing was under way would not look after what is now, were
  * there no ring. */
-static void wake_driver(struct shoal_job *job, bool was_busy)
+static void drive_device_wake(struct shoal_job *job, bool was_busy)
 {
     if (!was_busy && device_queue_busy(job->device))
-        progress_thread_wake(job);
+        drive_wake(job);
 }
 
 /* An arrival whose event is recorded on the stream, or NULL; the lock is let go of meanwhile. */
-static struct device_arrival *record(struct shoal_job *job, void *stream, struct error *error)
+static struct device_arrival *drive_device_record(struct shoal_job *job, void *stream,
+                                                  struct error *error)
 {
     struct device_arrival *arrival = device_queue_take(job->device, error);
     if (!arrival)
@@ -30,10 +31,10 @@ static struct device_arrival *record(struct shoal_job *job, void *stream, struct
     return NULL;
 }
 
-int progress_device_enter(struct shoal_job *job, const struct request_ask *ask,
-                          struct shoal_request *request, bool *ready, struct error *error)
+int drive_device_enter(struct shoal_job *job, const struct request_ask *ask,
+                       struct shoal_request *request, bool *ready, struct error *error)
 {
-    struct device_arrival *arrival = record(job, ask->stream, error);
+    struct device_arrival *arrival = drive_device_record(job, ask->stream, error);
     if (!arrival)
         return error->code;
     if (job->closing) {
@@ -44,30 +45,30 @@ int progress_device_enter(struct shoal_job *job, const struct request_ask *ask,
     *ready = false;
     int code = device_queue_enter(job->device, arrival, ask, &request->core, &request->ticket,
                                   ready, clock_now_ns(), error);
-    wake_driver(job, busy);
+    drive_device_wake(job, busy);
     return code;
 }
 
-void progress_device_leave(struct shoal_job *job, struct shoal_request *request)
+void drive_device_leave(struct shoal_job *job, struct shoal_request *request)
 {
     request->core.waiting = true; /* at a gate, perhaps */
     device_queue_leave(job->device, &request->core, &request->ticket);
 }
 
-int progress_device_submit(struct shoal_job *job, struct progress_group *group,
-                           const struct request_ask *ask, const struct request_ask *blocks,
-                           uint32_t block_count, uint32_t rank, struct shoal_request *request,
-                           struct error *error)
+int drive_device_submit(struct shoal_job *job, struct progress_group *group,
+                        const struct request_ask *ask, const struct request_ask *blocks,
+                        uint32_t block_count, uint32_t rank, struct shoal_request *request,
+                        struct error *error)
 {
     bool ready = false;
     struct progress_copy none;
-    int code = progress_device_enter(job, ask, request, &ready, error);
+    int code = drive_device_enter(job, ask, request, &ready, error);
     if (code < 0)
         return code;
     code = progress_submit(&job->progress, group, ask, blocks, block_count, rank, &request->core,
                            error);
     if (code < 0) {
-        progress_device_leave(job, request);
+        drive_device_leave(job, request);
         return code;
     }
     if (ready) {
@@ -77,25 +78,25 @@ int progress_device_submit(struct shoal_job *job, struct progress_group *group,
     return 0;
 }
 
-int progress_device_note(struct shoal_job *job, void *stream, struct device_note *note,
-                         struct error *error)
+int drive_device_note(struct shoal_job *job, void *stream, struct device_note *note,
+                      struct error *error)
 {
-    struct device_arrival *arrival = record(job, stream, error);
+    struct device_arrival *arrival = drive_device_record(job, stream, error);
     if (!arrival)
         return error->code;
     bool busy = device_queue_busy(job->device);
     int code = device_queue_note(job->device, arrival, stream, note, clock_now_ns(), error);
-    wake_driver(job, busy);
+    drive_device_wake(job, busy);
     return code;
 }
 
-int progress_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,
-                         struct error *error)
+int drive_device_wait(struct shoal_job *job, const struct shoal_request *request, void *stream,
+                      struct error *error)
 {
     struct device *device = job->device->device;
     struct device_ticket ticket = request->ticket;
     if (request->core.state == REQUEST_COMPLETE)
-        return collective_result(request, error);
+        return job_request_result(request, error);
     if (!device_waits_for_words(device))
         return error_set(error, ERR_UNSUPPORTED,
                          "GPU %d, %s: its streams cannot wait for memory: use shoal_wait",
@@ -112,27 +113,27 @@ int progress_device_wait(struct shoal_job *job, const struct shoal_request *requ
     return code;
 }
 
-static void fail(struct shoal_job *job, const struct error *error)
+static void drive_device_fail(struct shoal_job *job, const struct error *error)
 {
     if (!job->daemon_gone) {
         job->daemon_gone = true;
         shutdown(job->client.fd, SHUT_RDWR);
     }
-    progress_thread_fail(job, error);
+    drive_fail(job, error);
     device_queue_abandon(job->device, clock_now_ns());
-    progress_thread_tell(job);
+    drive_tell(job);
 }
 
-bool progress_device_poll(struct shoal_job *job)
+bool drive_device_poll(struct shoal_job *job)
 {
     struct error error;
     int code = device_queue_poll(job->device, clock_now_ns(), &error);
     if (code < 0)
-        fail(job, &error);
+        drive_device_fail(job, &error);
     return code != 0;
 }
 
-enum progress_result progress_device_copy(struct shoal_job *job, struct progress_copy *copy)
+enum progress_result drive_device_copy(struct shoal_job *job, struct progress_copy *copy)
 {
     struct error error;
     enum progress_result result = PROGRESS_COPY;
@@ -146,14 +147,14 @@ enum progress_result progress_device_copy(struct shoal_job *job, struct progress
     if (code == 0)
         code = device_queue_begin(job->device, clock_now_ns(), &error);
     if (code < 0) {
-        fail(job, &error);
+        drive_device_fail(job, &error);
         return PROGRESS_MOVED; /* a copy in memory that was due has failed too */
     }
     return result == PROGRESS_COPY ? PROGRESS_COPY : PROGRESS_MOVED;
 }
 
 /* Until something has rung, or a part of the time that is left has passed. */
-static void wait_for_ring(struct shoal_job *job)
+static void drive_device_wait_for_ring(struct shoal_job *job)
 {
     struct pollfd poller = {.fd = job->wake_fd, .events = POLLIN};
     uint64_t value;
@@ -165,31 +166,31 @@ static void wait_for_ring(struct shoal_job *job)
     pthread_mutex_lock(&job->lock);
 }
 
-bool progress_device_land(struct shoal_job *job)
+bool drive_device_land(struct shoal_job *job)
 {
     if (!job->device || !device_queue_copying(job->device))
         return false;
-    wait_for_ring(job);
+    drive_device_wait_for_ring(job);
     return true;
 }
 
-static void let_copies_end(struct shoal_job *job, uint64_t deadline_ns)
+static void drive_device_end_copies(struct shoal_job *job, uint64_t deadline_ns)
 {
     while (device_queue_copying(job->device) && clock_now_ns() < deadline_ns) {
-        if (!progress_device_poll(job))
-            wait_for_ring(job);
-        progress_thread_tell(job);
+        if (!drive_device_poll(job))
+            drive_device_wait_for_ring(job);
+        drive_tell(job);
     }
 }
 
-void progress_device_settle(struct shoal_job *job)
+void drive_device_settle(struct shoal_job *job)
 {
     if (job->device)
-        let_copies_end(job, clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS);
+        drive_device_end_copies(job, clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS);
 }
 
 /* False: the time was over, or the device has failed, and does not say any more. */
-static bool let_waits_end(struct shoal_job *job, uint64_t deadline_ns)
+static bool drive_device_end_waits(struct shoal_job *job, uint64_t deadline_ns)
 {
     struct error error;
     int done = -1;
@@ -198,18 +199,18 @@ static bool let_waits_end(struct shoal_job *job, uint64_t deadline_ns)
         done = device_queue_ring_waits(job->device, &error);
         while (done == 0 && (done = device_queue_waits_done(job->device, &error)) == 0 &&
                clock_now_ns() < deadline_ns)
-            wait_for_ring(job);
+            drive_device_wait_for_ring(job);
     }
     return done > 0;
 }
 
-void progress_device_stop(struct shoal_job *job)
+void drive_device_stop(struct shoal_job *job)
 {
     if (!job->device)
         return;
     struct device *device = job->device->device;
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
-    let_copies_end(job, deadline_ns);
+    drive_device_end_copies(job, deadline_ns);
     job->device_stuck = device_queue_copying(job->device) || device_copies_lost(device) ||
-                        device_waits_lost(device) || !let_waits_end(job, deadline_ns);
+                        device_waits_lost(device) || !drive_device_end_waits(job, deadline_ns);
 }

@@ -1,4 +1,4 @@
-#include "worker/device/device_place.h"
+#include "worker/device/device_numa.h"
 
 #include <ctype.h>
 #include <limits.h>
@@ -11,7 +11,7 @@
 #define NODES_MAX 1024u
 #define WORD_BITS (8 * sizeof(unsigned long))
 
-int device_place_find(const char *devices, const char *address)
+int device_numa_find(const char *devices, const char *address)
 {
     char path[PATH_MAX], lower[32];
     size_t length = strlen(address);
@@ -32,7 +32,7 @@ int device_place_find(const char *devices, const char *address)
     return node < 0 || (unsigned)node >= NODES_MAX ? -1 : node;
 }
 
-void device_place_prefer(void *memory, uint64_t bytes, int node)
+void device_numa_prefer(void *memory, uint64_t bytes, int node)
 {
     unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
     if (node < 0)

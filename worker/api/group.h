@@ -1,0 +1,19 @@
+/* What the public calls share about groups. Calls worker/{job,drive} only.
+ */
+#ifndef WORKER_API_GROUP_H
+#define WORKER_API_GROUP_H
+
+#include "worker/job/job.h"
+
+/* What this thread has set on the group; zeroes when it has set nothing. Lock held. */
+struct group_settings group_settings_read(const struct shoal_group *group);
+/* The same to be written to. Lock held. NULL when there is no memory for it. */
+struct group_settings *group_settings_write(struct shoal_group *group);
+
+/* Send the opening's message, and wait for its answer for timeout_ms and what the library waits
+ * longer. what: "a group of 3 ranks". On success and when the daemon refuses (opening->error) the
+ * answer is the caller's. `lock` is held, and let go of meanwhile. */
+int group_opening_ask(struct shoal_job *job, struct group_opening *opening, struct message *message,
+                      int timeout_ms, const char *what, struct error *error);
+
+#endif

@@ -1,0 +1,214 @@
+#include "worker/drive/drive.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "worker/drive/drive_device.h"
+#include "worker/drive/drive_socket.h"
+#include "worker/drive/drive_step.h"
+#include "worker/drive/drive_tell.h"
+
+/* The most that a poll does at once: it is not to keep its caller while there is a lot to do. */
+#define POLL_STEPS_MAX PROGRESS_SHARED_SLOTS_MAX
+#define POLLERS 3
+
+static void eventfd_clear(int fd)
+{
+    uint64_t value;
+    ssize_t got = read(fd, &value, sizeof(value));
+    (void)got;
+}
+
+/* A byte each time that it was rung; what is left rings again. */
+static void doorbell_clear(int fd)
+{
+    char rings[64];
+    ssize_t got = read(fd, rings, sizeof(rings));
+    (void)got;
+}
+
+/* What happened until the deadline, or at once when something has been found already: 0. */
+static int drive_wait_for_news(struct shoal_job *job, struct pollfd *pollers, uint64_t deadline_ns)
+{
+    bool connected = !job->daemon_gone;
+    uint64_t watch_ns = drive_socket_watch(job);
+    if (watch_ns < deadline_ns)
+        deadline_ns = watch_ns;
+    uint64_t look_ns = job->device ? device_queue_deadline_ns(job->device) : UINT64_MAX;
+    if (look_ns < deadline_ns)
+        deadline_ns = look_ns;
+    if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
+        return 0;
+    pollers[0] = (struct pollfd){.fd = job->completion_doorbell, .events = POLLIN};
+    pollers[1] = (struct pollfd){.fd = job->wake_fd, .events = POLLIN};
+    pollers[2] = (struct pollfd){.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN};
+    uint64_t now_ns = clock_now_ns();
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
+                            .tv_nsec = (long)(left_ns % NS_PER_S)};
+    pthread_mutex_unlock(&job->lock);
+    int ready = ppoll(pollers, POLLERS, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
+    pthread_mutex_lock(&job->lock);
+    arena_worker_cancel_sleep(&job->arena);
+    return ready;
+}
+
+static void drive_sleep(struct shoal_job *job, uint64_t deadline_ns)
+{
+    struct pollfd pollers[POLLERS];
+    if (!job->socket_read) {
+        /* poll does not tell of lines that were received with an earlier one. */
+        job->socket_read = true;
+        drive_socket_read(job);
+        return;
+    }
+    /* From here on: watching the daemon lets the lock go, and what is submitted meanwhile must wake
+     * this thread. */
+    job->driver_sleeping = true;
+    int ready = drive_wait_for_news(job, pollers, deadline_ns);
+    job->driver_sleeping = false;
+    if (ready <= 0)
+        return;
+    if (pollers[0].revents) {
+        drive_socket_heard(job);
+        doorbell_clear(job->completion_doorbell);
+    }
+    if (pollers[1].revents)
+        eventfd_clear(job->wake_fd);
+    if (pollers[2].revents)
+        drive_socket_read(job);
+}
+
+/* Give the role away: to a waiter if there is one, else to the background thread if it needs it. */
+static void drive_release(struct shoal_job *job)
+{
+    job->driver = JOB_DRIVER_NONE;
+    if (job->waiters > 0 || job->closing)
+        pthread_cond_broadcast(&job->changed);
+    if (job->background_requests > 0)
+        pthread_cond_signal(&job->background);
+}
+
+/* False: the deadline has passed. */
+static bool drive_until(struct shoal_job *job, bool (*done)(const void *argument),
+                        const void *argument, uint64_t deadline_ns)
+{
+    bool in_time = true;
+    job->driver = JOB_DRIVER_WAITER;
+    while (!done(argument) && !job->closing) {
+        bool moved = drive_step(job);
+        if (done(argument) || job->closing)
+            break;
+        /* Others' requests may keep the driver busy for longer than its own caller wants to wait.
+         */
+        if (clock_now_ns() >= deadline_ns) {
+            in_time = false;
+            break;
+        }
+        if (!moved)
+            drive_sleep(job, deadline_ns);
+    }
+    return in_time;
+}
+
+enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argument),
+                          const void *argument, uint64_t deadline_ns)
+{
+    bool in_time = true;
+    job->waiters++;
+    while (!done(argument) && !job->closing && in_time) {
+        if (job->driver == JOB_DRIVER_NONE) {
+            in_time = drive_until(job, done, argument, deadline_ns);
+            job->waiters--;
+            drive_release(job);
+            job->waiters++;
+            continue;
+        }
+        struct timespec until = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
+                                 .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+        if (pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT &&
+            !done(argument))
+            in_time = false;
+    }
+    job->waiters--;
+    if (job->closing)
+        pthread_cond_broadcast(&job->changed); /* shoal_close waits for the last waiter */
+    /* A broadcast that offered the role may have gone to this thread, which does not take it. */
+    if (job->driver == JOB_DRIVER_NONE)
+        drive_release(job);
+    if (done(argument))
+        return DRIVE_DONE;
+    return job->closing ? DRIVE_CLOSING : DRIVE_TIMEOUT;
+}
+
+void drive_poll(struct shoal_job *job)
+{
+    if (job->driver != JOB_DRIVER_NONE || job->closing)
+        return;
+    job->driver = JOB_DRIVER_WAITER;
+    for (unsigned steps = 0; steps < POLL_STEPS_MAX && drive_step(job); steps++)
+        ;
+    if (!job->daemon_gone)
+        drive_socket_read(job);
+    drive_socket_watch(job);
+    drive_release(job);
+}
+
+static void *drive_background(void *argument)
+{
+    struct shoal_job *job = argument;
+    pthread_mutex_lock(&job->lock);
+    while (!job->stop) {
+        if (job->driver != JOB_DRIVER_NONE || job->background_requests == 0) {
+            pthread_cond_wait(&job->background, &job->lock);
+            continue;
+        }
+        job->driver = JOB_DRIVER_BACKGROUND;
+        while (!job->stop && job->background_requests > 0)
+            if (!drive_step(job) && !job->stop && job->background_requests > 0)
+                drive_sleep(job, UINT64_MAX);
+        drive_release(job);
+    }
+    pthread_mutex_unlock(&job->lock);
+    return NULL;
+}
+
+int drive_start(struct shoal_job *job, struct error *error)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int code = pthread_create(&job->thread, NULL, drive_background, job);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (code != 0)
+        return error_set_errno(error, code, "cannot start the progress thread");
+    pthread_setname_np(job->thread, "shoal-progress");
+    job->thread_started = true;
+    return 0;
+}
+
+void drive_stop(struct shoal_job *job, const struct error *error)
+{
+    pthread_mutex_lock(&job->lock);
+    job->closing = true;
+    job->stop = true;
+    drive_ring(job->wake_fd);
+    pthread_cond_broadcast(&job->changed);
+    pthread_cond_signal(&job->background);
+    while (job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
+        pthread_cond_wait(&job->changed, &job->lock);
+    job->driver = JOB_DRIVER_WAITER;
+    /* A call may be held up by a stream that is full and goes on when requests are over. */
+    drive_fail(job, error);
+    drive_device_settle(job);
+    while (job->calls > 0)
+        pthread_cond_wait(&job->changed, &job->lock);
+    pthread_mutex_unlock(&job->lock);
+    if (job->thread_started)
+        pthread_join(job->thread, NULL);
+    job->thread_started = false;
+}

@@ -1,0 +1,43 @@
+/* Who drives a job: the role of the driver, and waiting.
+ *
+ * One thread at a time has the role of the driver: it reads completions and the socket, copies,
+ * and sleeps in poll on the completion doorbell, the socket and the wake descriptor. A thread that
+ * waits takes the role when it is free, so that a wait costs one wake-up and no switch between
+ * threads; the background thread takes it while there are requests that nobody may be waiting for
+ * and that need something done (large ones, callbacks, the completions descriptor). With neither,
+ * nobody drives: small requests are with the daemon by then, and their results wait in the arena.
+ *
+ * Calls worker/{job,device,progress}, and in this room every file below it:
+ *
+ *   drive.h  ->  drive_socket.h  ->  drive_step.h  ->  drive_device.h  ->  drive_tell.h
+ */
+#ifndef WORKER_DRIVE_DRIVE_H
+#define WORKER_DRIVE_DRIVE_H
+
+#include "worker/job/job.h"
+
+/* Start the background thread; all signals are blocked in it. ERR_SYSTEM. */
+int drive_start(struct shoal_job *job, struct error *error);
+
+/* Take the job out of all hands: waiters return, everything fails with this error, calls come to
+ * their end, the background thread ends, the role of the driver is the caller's for good. `lock` is
+ * not held. */
+void drive_stop(struct shoal_job *job, const struct error *error);
+
+/* Why a wait is over. Not an error code: what has been waited for may have failed with any. */
+enum drive_end {
+    DRIVE_DONE,
+    DRIVE_TIMEOUT, /* the deadline has passed */
+    DRIVE_CLOSING, /* the job is being closed, and all requests are shoal_close's */
+};
+
+/* Wait, driving if nobody else does, until done(argument) is true, which counts before the others.
+ * Lock held before and after, not throughout. */
+enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argument),
+                          const void *argument, uint64_t deadline_ns);
+
+/* What there is to do now, up to a limit, as the driver if there is none; lock held. For
+ * shoal_test. */
+void drive_poll(struct shoal_job *job);
+
+#endif

@@ -1,0 +1,30 @@
+/* Who is told what: the daemon, a sleeping driver, the background thread, and everybody who waits.
+ * The job's lock is held around all calls. The lowest file of worker/drive: calls worker/job,
+ * worker/device and worker/progress only.
+ */
+#ifndef WORKER_DRIVE_DRIVE_TELL_H
+#define WORKER_DRIVE_DRIVE_TELL_H
+
+#include "worker/job/job.h"
+
+/* Write an eventfd. */
+void drive_ring(int fd);
+/* Ring the daemon's doorbell, if something was pushed and the daemon sleeps. */
+void drive_ring_daemon(struct shoal_job *job);
+
+/* After something was pushed or queued: ring the daemon, wake a sleeping driver that has something
+ * to do, wake the background thread if it is its turn. */
+void drive_notify(struct shoal_job *job);
+/* Let a driver that sleeps look again at when it has something to do. */
+void drive_wake(struct shoal_job *job);
+
+/* The background thread is to notice this request's completion when it happens. */
+void drive_adopt(struct shoal_job *job, struct shoal_request *request);
+
+/* As the driver: tell everybody of the requests that are complete now. The lock is let go of while
+ * callbacks are called. */
+void drive_tell(struct shoal_job *job);
+/* As the driver: fail everything, tell everybody. */
+void drive_fail(struct shoal_job *job, const struct error *error);
+
+#endif
