@@ -28,7 +28,7 @@
 #define PEER_DESCRIPTORS 8u
 #define WORKER_DESCRIPTORS 3u /* its socket and two doorbells; its arena's is closed */
 
-/* Documented in server/README.md. */
+/* The manual of shoald names them. */
 enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };
 
 static const char usage[] =

@@ -1,4 +1,4 @@
-/* The control messages of common/PROTOCOL.md: one JSON object a line, and this structure for it.
+/* The control messages of doc/protocol: one JSON object a line, and this structure for it.
  *
  * Every type uses the fields that its row in the table of message.c names, the rest being zero.
  * Every key has one meaning, one form and one range wherever it occurs. Decoding checks all of it;
@@ -44,7 +44,7 @@ enum message_type {
     MESSAGE_TRACE,
     MESSAGE_TRACE_READ,
     /* to the worker (the answers to status, trace and trace_read are documents of their own:
-     * server/README.md) */
+     * doc/protocol/control.md) */
     MESSAGE_DAEMON_HELLO,
     MESSAGE_JOINED,
     MESSAGE_WORKER_GROUP_OPENED,

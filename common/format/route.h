@@ -16,7 +16,7 @@
  * Block 0 is the collective itself: without data, like a barrier, it lets the ranks find out
  * whether they ask for the same, and who is late. A send is one block alone. Each node receives
  * (n-1)/n of an all-gather, and sends that much of a reduce-scatter; see the bounds in
- * server/README.md. Pure.
+ * doc/protocol/data.md. Pure.
  */
 #ifndef COMMON_FORMAT_ROUTE_H
 #define COMMON_FORMAT_ROUTE_H

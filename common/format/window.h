@@ -2,7 +2,7 @@
  * it. The configuration's check and the daemon's promises count with the same functions. Pure.
  *
  * Each node with ranks of a group may have `window` chunks under way to each owner, that is to the
- * servers and the nodes of the group (server/README.md, "Memory"). A group on one node has no
+ * servers and the nodes of the group (doc/design/memory.md). A group on one node has no
  * owner, and needs no buffers. */
 #ifndef COMMON_FORMAT_WINDOW_H
 #define COMMON_FORMAT_WINDOW_H

@@ -1,5 +1,5 @@
 /* The data plane between daemons: one 64-byte little-endian header, then the payload.
- * Described in common/PROTOCOL.md. */
+ * Described in doc/protocol/data.md. */
 #ifndef COMMON_FORMAT_WIRE_H
 #define COMMON_FORMAT_WIRE_H
 

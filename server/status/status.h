@@ -1,5 +1,5 @@
-/* The daemon's state in words: the status document (server/README.md, "Status") and the metrics
- * (OpenMetrics text), both from one snapshot. Pure. */
+/* The daemon's state in words: the status document (JSON) and the metrics (OpenMetrics text), both
+ * from one snapshot. Pure. */
 #ifndef SERVER_STATUS_STATUS_H
 #define SERVER_STATUS_STATUS_H
 

@@ -223,7 +223,7 @@ START_TEST(test_same_bits_whatever_the_timing_and_the_cut)
 END_TEST
 
 /* A node receives of an all-gather what it has not, once, and sends what it has to each other node,
- * though servers have no ranks and ranks are several on a node (server/README.md). */
+ * though servers have no ranks and ranks are several on a node (doc/protocol/data.md). */
 START_TEST(test_no_more_travels_than_must)
 {
     static const enum collective_kind kinds[] = {COLLECTIVE_ALL_GATHER, COLLECTIVE_REDUCE_SCATTER,

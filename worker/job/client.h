@@ -1,5 +1,5 @@
 /* The conversation with this node's daemon over its Unix socket: lines of JSON, see
- * common/PROTOCOL.md "Worker and daemon" and common/format/message.h. Knows no state but the
+ * doc/protocol/worker.md and common/format/message.h. Knows no state but the
  * connection's.
  */
 #ifndef WORKER_JOB_CLIENT_H

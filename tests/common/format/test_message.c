@@ -15,7 +15,7 @@ static int decode(struct message *message, enum message_conversation conversatio
     return message_decode(message, conversation, line, strlen(line), error);
 }
 
-/* --- what common/PROTOCOL.md shows */
+/* --- what doc/protocol shows */
 
 START_TEST(test_join)
 {

@@ -62,7 +62,7 @@ START_TEST(the_most_of_any_group)
 {
     /* alone: no group has an owner elsewhere */
     ck_assert_uint_eq(window_buffers_most(16, 1, 1, true), 0);
-    /* server/README.md's example: two nodes of two ranks, both servers */
+    /* doc/design/memory.md's example: two nodes of two ranks, both servers */
     ck_assert_uint_eq(window_buffers_most(16, 2, 2, true), 17 + 17 + 32);
     ck_assert_uint_eq(window_buffers_most(16, 2, 1, true), 66);
     ck_assert_uint_eq(window_buffers_most(16, 2, 1, false), 66);

@@ -31,7 +31,7 @@ static struct wire_header example(void)
     };
 }
 
-/* The bytes on the wire, as common/PROTOCOL.md has them: other versions must read them too. */
+/* The bytes on the wire, as doc/protocol/data.md has them: other versions must read them too. */
 START_TEST(the_bytes_are_those_of_the_protocol)
 {
     static const uint8_t expected[WIRE_HEADER_BYTES] = {

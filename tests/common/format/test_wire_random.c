@@ -1,5 +1,5 @@
-/* Data plane messages of any bytes: decoded as PROTOCOL.md has it, or refused; never read behind
- * their end (the memory is as long as the message, for a sanitizer to see). */
+/* Data plane messages of any bytes: decoded as doc/protocol/data.md has it, or refused; never read
+ * behind their end (the memory is as long as the message, for a sanitizer to see). */
 #include "common/format/wire.h"
 
 #include <stdbool.h>
