@@ -314,6 +314,7 @@ static void daemon_stop(struct daemon *daemon)
         close(daemon->signal_fd);
     if (daemon->config_loaded)
         config_clear(&daemon->config);
+    log_close(&daemon->log);
 }
 
 static int daemon_run(struct daemon *daemon)

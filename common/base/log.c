@@ -2,9 +2,16 @@
 
 #include "common/base/error.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,10 +22,41 @@ static const char *const level_names[] = {"error", "warning", "info", "debug"};
 /* syslog(3) priorities, which the journal reads from "<N>". */
 static const int journal_priorities[] = {3, 4, 6, 7};
 
+/* O_NONBLOCK belongs to the description, which others have inherited too, so a pipe or terminal is
+ * opened once more. Where that is refused (no /proc, a terminal of somebody else) log_put asks
+ * before it writes. */
+static void log_choose_sink(struct log *log)
+{
+    struct stat status;
+    if (log->fd < 0 || fstat(log->fd, &status) < 0 || S_ISREG(status.st_mode))
+        return;
+    if (S_ISSOCK(status.st_mode)) {
+        log->sink = LOG_SINK_SOCKET;
+        return;
+    }
+    log->sink = LOG_SINK_STREAM;
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", log->fd);
+    int fd = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd >= 0) {
+        log->fd = fd;
+        log->fd_owned = true;
+    }
+}
+
 void log_init(struct log *log, const char *program, enum log_level level, int fd, bool journal)
 {
     *log = (struct log){.level = level, .fd = fd, .journal = journal};
     snprintf(log->program, sizeof(log->program), "%s", program);
+    log_choose_sink(log);
+}
+
+void log_close(struct log *log)
+{
+    if (log->fd_owned)
+        close(log->fd);
+    log->fd_owned = false;
+    log->fd = -1;
 }
 
 int log_level_parse(const char *text, enum log_level *level)
@@ -37,7 +75,7 @@ const char *log_level_name(enum log_level level)
     return level_names[level];
 }
 
-static size_t log_prefix(const struct log *log, enum log_level level, char *line, size_t bytes)
+static size_t log_prefix(struct log *log, enum log_level level, char *line, size_t bytes)
 {
     if (log->journal)
         return (size_t)snprintf(line, bytes, "<%d>", journal_priorities[level]);
@@ -51,7 +89,38 @@ static size_t log_prefix(const struct log *log, enum log_level level, char *line
     return used;
 }
 
-void log_write(const struct log *log, enum log_level level, const char *format, ...)
+/* Whether the line, of at most PIPE_BUF bytes, has gone as a whole. What cannot be written for
+ * another reason than want of room has nowhere to be reported, and counts as gone. */
+static bool log_put(struct log *log, const char *line, size_t bytes)
+{
+    if (log->sink == LOG_SINK_SOCKET)
+        return send(log->fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno != EAGAIN;
+    if (log->sink == LOG_SINK_STREAM && !log->fd_owned) {
+        struct pollfd room = {.fd = log->fd, .events = POLLOUT};
+        if (poll(&room, 1, 0) == 0)
+            return false;
+    }
+    return write(log->fd, line, bytes) >= 0 || errno != EAGAIN;
+}
+
+/* Say first how many lines were dropped before this one. */
+static void log_put_counted(struct log *log, const char *line, size_t bytes)
+{
+    uint64_t dropped = atomic_exchange(&log->dropped, 0);
+    if (dropped > 0) {
+        char notice[256];
+        size_t used = log_prefix(log, LOG_LEVEL_WARNING, notice, sizeof(notice));
+        used += (size_t)snprintf(
+            notice + used, sizeof(notice) - used,
+            "%" PRIu64 " lines of this log were dropped: its reader was slow\n", dropped);
+        if (log_put(log, notice, used))
+            dropped = 0;
+    }
+    if (dropped > 0 || !log_put(log, line, bytes))
+        atomic_fetch_add(&log->dropped, dropped + 1);
+}
+
+void log_write(struct log *log, enum log_level level, const char *format, ...)
 {
     if (!log || log->fd < 0 || level > log->level)
         return;
@@ -71,6 +140,5 @@ void log_write(const struct log *log, enum log_level level, const char *format, 
             line[i] = ' ';
     }
     line[used++] = '\n';
-    ssize_t written = write(log->fd, line, used);
-    (void)written; /* nowhere to report that the log cannot be written */
+    log_put_counted(log, line, used);
 }

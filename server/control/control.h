@@ -62,7 +62,7 @@ enum control_notice {
 
 struct control_options {
     const struct config *config;
-    const struct log *log;
+    struct log *log;
     const struct auth_secret *secret;
     struct control_engine engine;
     const char *instruction_set; /* for the status: what reductions use */

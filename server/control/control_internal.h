@@ -214,7 +214,7 @@ void admin_trace_clear(struct control *control);
 struct control {
     struct control_options options;
     const struct config *config;
-    const struct log *log;
+    struct log *log;
     struct event_base *base;
     struct evdns_base *dns; /* made when a name is looked up */
     struct event *unix_event, *tcp_event, *engine_event, *signal_event, *parent_event;

@@ -7,7 +7,7 @@
 #include "server/coordinator/coordinator_internal.h"
 
 int coordinator_create(struct coordinator **created, const struct config *config,
-                       const struct log *log, const struct membership *membership,
+                       struct log *log, const struct membership *membership,
                        const struct coordinator_io *io)
 {
     struct coordinator *c = calloc(1, sizeof(*c));

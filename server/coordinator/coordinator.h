@@ -63,7 +63,7 @@ struct coordinator;
 
 /* All but io must outlive it. ERR_MEMORY. */
 int coordinator_create(struct coordinator **coordinator, const struct config *config,
-                       const struct log *log, const struct membership *membership,
+                       struct log *log, const struct membership *membership,
                        const struct coordinator_io *io);
 void coordinator_destroy(struct coordinator *coordinator);
 

@@ -67,7 +67,7 @@ struct late_ask {
 
 struct coordinator {
     const struct config *config;
-    const struct log *log;
+    struct log *log;
     const struct membership *membership;
     struct coordinator_io io;
     uint64_t now_ns;

@@ -20,7 +20,7 @@
 /* --- starting --------------------------------------------------------------------------------- */
 
 static const struct reduce_kernels *engine_kernels(const struct config *config,
-                                                   const struct log *log, const char **name,
+                                                   struct log *log, const char **name,
                                                    struct error *error)
 {
     enum reduce_isa isa = reduce_isa_best();
@@ -145,7 +145,7 @@ static int engine_allocate(struct engine *engine, struct error *error)
 }
 
 int engine_start(struct engine **engine, const struct config *config,
-                 const struct topology *topology, const struct log *log, struct error *error)
+                 const struct topology *topology, struct log *log, struct error *error)
 {
     const char *instruction_set = NULL;
     const struct reduce_kernels *kernels = engine_kernels(config, log, &instruction_set, error);

@@ -24,7 +24,7 @@ struct engine;
  * threads, bound to the topology's cores when the config says so (NULL: not bound). The config, the
  * topology and the log must outlive the engine. */
 int engine_start(struct engine **engine, const struct config *config,
-                 const struct topology *topology, const struct log *log, struct error *error);
+                 const struct topology *topology, struct log *log, struct error *error);
 /* Stop the threads and free everything; jobs still open are dropped. */
 void engine_stop(struct engine *engine);
 

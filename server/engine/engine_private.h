@@ -36,7 +36,7 @@ struct engine_peer {
 
 struct engine {
     const struct config *config;
-    const struct log *log;
+    struct log *log;
     const char *instruction_set;
     struct transport *transport;
     struct buffer_pool *pool;

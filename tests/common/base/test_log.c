@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/error.h"
@@ -22,12 +25,13 @@ static int open_log(struct log *log, enum log_level level, bool journal)
     int fds[2];
     ck_assert_int_eq(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
     log_init(log, "shoald", level, fds[1], journal);
+    close(fds[1]); /* the log has a description of its own */
     return fds[0];
 }
 
 static void close_log(struct log *log, int reader)
 {
-    close(log->fd);
+    log_close(log);
     close(reader);
 }
 
@@ -146,6 +150,7 @@ START_TEST(a_long_program_name_is_cut)
     char line[256];
     take(fds[0], line, sizeof(line));
     ck_assert_ptr_nonnull(strstr(line, "a-program-with-a-name-beyond-al info: text\n"));
+    close(fds[1]);
     close_log(&log, fds[0]);
 }
 END_TEST
@@ -200,6 +205,119 @@ START_TEST(threads_do_not_mix_their_lines)
 }
 END_TEST
 
+/* A log to a pipe or socket whose reader has stopped, until a line has been dropped. The lines that
+ * were written. */
+static int write_until_dropped(struct log *log, int fd)
+{
+    log_init(log, "shoald", LOG_LEVEL_INFO, fd, true);
+    int lines = 0;
+    for (; atomic_load(&log->dropped) == 0 && lines < 1000000; lines++)
+        log_info(log, "line %d", lines);
+    ck_assert_uint_eq(atomic_load(&log->dropped), 1);
+    return lines - 1;
+}
+
+/* All that is there to be read, a line a call. */
+static int next_line(FILE *reader, char *line, int bytes)
+{
+    return fgets(line, bytes, reader) ? 1 : 0;
+}
+
+static void check_drops_are_said(int reader_fd, int writer_fd)
+{
+    ck_assert_int_eq(fcntl(reader_fd, F_SETFL, O_NONBLOCK), 0);
+    int flags = fcntl(writer_fd, F_GETFL);
+    ck_assert_int_eq(flags & O_NONBLOCK, 0);
+    struct log log;
+    int written = write_until_dropped(&log, writer_fd);
+    for (int i = 0; i < 41; i++)
+        log_warning(&log, "nobody reads this");
+    ck_assert_uint_eq(atomic_load(&log.dropped), 42);
+    ck_assert_int_eq(fcntl(writer_fd, F_GETFL), flags);
+
+    FILE *reader = fdopen(reader_fd, "r");
+    char line[256], expected[256];
+    for (int i = 0; i < written; i++) {
+        snprintf(expected, sizeof(expected), "<6>line %d\n", i);
+        ck_assert_int_eq(next_line(reader, line, sizeof(line)), 1);
+        ck_assert_str_eq(line, expected);
+    }
+    ck_assert_int_eq(next_line(reader, line, sizeof(line)), 0);
+    clearerr(reader);
+
+    log_info(&log, "read again");
+    log_info(&log, "and on");
+    ck_assert_int_eq(next_line(reader, line, sizeof(line)), 1);
+    ck_assert_str_eq(line, "<4>42 lines of this log were dropped: its reader was slow\n");
+    ck_assert_int_eq(next_line(reader, line, sizeof(line)), 1);
+    ck_assert_str_eq(line, "<6>read again\n");
+    ck_assert_int_eq(next_line(reader, line, sizeof(line)), 1);
+    ck_assert_str_eq(line, "<6>and on\n");
+    ck_assert_uint_eq(atomic_load(&log.dropped), 0);
+    log_close(&log);
+    fclose(reader);
+    ck_assert_int_eq(close(writer_fd), 0);
+}
+
+START_TEST(a_pipe_that_nobody_reads_stops_nobody)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    check_drops_are_said(fds[0], fds[1]);
+}
+END_TEST
+
+START_TEST(a_socket_that_nobody_reads_stops_nobody)
+{
+    int fds[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    check_drops_are_said(fds[0], fds[1]);
+}
+END_TEST
+
+/* Threads that write at once to a reader that stops: every line has gone or was counted. */
+START_TEST(dropped_lines_of_threads_are_all_counted)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    ck_assert_int_ge(fcntl(fds[1], F_SETPIPE_SZ, 4096), 4096);
+    struct log log;
+    log_init(&log, "shoald", LOG_LEVEL_INFO, fds[1], true);
+    pthread_t threads[WRITERS];
+    for (int i = 0; i < WRITERS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, write_lines, &log), 0);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(threads[i], NULL);
+    unsigned long dropped = atomic_load(&log.dropped);
+    log_close(&log);
+    close(fds[1]);
+    FILE *reader = fdopen(fds[0], "r");
+    char line[256];
+    unsigned long count = 0;
+    while (fgets(line, sizeof(line), reader))
+        count++;
+    ck_assert_uint_gt(count, 0);
+    ck_assert_uint_eq(count + dropped, WRITERS * LINES);
+    fclose(reader);
+}
+END_TEST
+
+/* What is lost because nobody is left to read is not counted: there is no next line. */
+START_TEST(a_pipe_without_a_reader_is_silent)
+{
+    signal(SIGPIPE, SIG_IGN);
+    int fds[2];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    struct log log;
+    log_init(&log, "shoald", LOG_LEVEL_INFO, fds[1], true);
+    close(fds[0]);
+    log_info(&log, "nobody is there");
+    ck_assert_uint_eq(atomic_load(&log.dropped), 0);
+    log_close(&log);
+    close(fds[1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("log");
@@ -214,6 +332,10 @@ int main(void)
     tcase_add_test(tests, a_long_program_name_is_cut);
     tcase_add_test(tests, level_names_go_there_and_back);
     tcase_add_test(tests, threads_do_not_mix_their_lines);
+    tcase_add_test(tests, a_pipe_that_nobody_reads_stops_nobody);
+    tcase_add_test(tests, a_socket_that_nobody_reads_stops_nobody);
+    tcase_add_test(tests, dropped_lines_of_threads_are_all_counted);
+    tcase_add_test(tests, a_pipe_without_a_reader_is_silent);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
