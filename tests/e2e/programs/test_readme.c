@@ -1,5 +1,6 @@
 /* That the papers are true: the README's example is the file that is built and does what is shown,
- * and what any of them names (files, make targets, links, keys of the configuration) exists. */
+ * and what any of them names (files, make targets, links, keys of the configuration) exists. That
+ * they are short: the README in words, those of folders and the changelog in lines. */
 #include <ctype.h>
 #include <fnmatch.h>
 #include <ftw.h>
@@ -13,8 +14,11 @@
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 
-#define PAPERS_MAX 64
+#define PAPERS_MAX 128
 #define TOKEN_BYTES 256
+#define README_WORDS_MAX 1200
+#define FOLDER_README_LINES_MAX 80
+#define CHANGELOG_LINES_MAX 60
 
 struct papers {
     char *paths[PAPERS_MAX]; /* below the source folder, "config/README.md" */
@@ -57,8 +61,9 @@ static int walk_entry(const char *path, const struct stat *status, int type, str
         char readme[1024];
         snprintf(readme, sizeof(readme), "%s/README.md", path);
         bool below_tests = strstr(path, TEST_SOURCE_DIR "/tests/") != NULL;
+        bool below_doc = strstr(path, TEST_SOURCE_DIR "/doc/") != NULL;
         bool python_cache = strstr(path, "/__pycache__") != NULL;
-        if (!below_tests && !python_cache && access(readme, R_OK) != 0) {
+        if (!below_tests && !below_doc && !python_cache && access(readme, R_OK) != 0) {
             printf("%s has no README.md\n", path);
             walked_without_readme++;
         }
@@ -68,7 +73,8 @@ static int walk_entry(const char *path, const struct stat *status, int type, str
     return 0;
 }
 
-static const char *const folders[] = {"server", "worker", "common", "config", "tests", "scripts"};
+static const char *const folders[] = {"server", "worker", "common", "config",
+                                      "doc",    "tests",  "scripts"};
 
 /* All papers of the tree; how many folders have no README.md. */
 static int papers_find(struct papers *papers)
@@ -119,7 +125,8 @@ static bool name_exists(const char *paper, const char *name)
 /* Whether a word between backticks is meant as a file of this tree. */
 static bool is_file_name(const char *word)
 {
-    static const char *const endings[] = {".c", ".h", ".[ch]", ".md", ".json", ".sh", ".in"};
+    static const char *const endings[] = {".c",  ".h",  ".[ch]", ".md", ".json",
+                                          ".sh", ".in", ".py",   ".svg"};
     /* Places of a system, results of a build, options, words that stand for others. */
     if (word[0] == '/' || word[0] == '-' || word[0] == '.' || strpbrk(word, " <>{}$@:=()\"|") ||
         strncmp(word, "build/", 6) == 0 || strcmp(word, "N/A") == 0)
@@ -200,20 +207,86 @@ static int word_check(const char *paper, const char *makefile, const char *schem
     return 1;
 }
 
-/* [text](place) in a line. */
+/* Whether a heading gives the anchor: "## How much travels" gives "how-much-travels". */
+static bool heading_gives(const char *heading, const char *anchor)
+{
+    heading += strspn(heading, "# ");
+    for (; *heading; heading++) {
+        char c = (char)tolower((unsigned char)*heading);
+        c = c == ' ' ? '-' : c;
+        if (!isalnum((unsigned char)c) && c != '-' && c != '_')
+            continue;
+        if (c != *anchor++)
+            return false;
+    }
+    return *anchor == '\0';
+}
+
+static bool anchor_exists(const char *paper, const char *anchor)
+{
+    char *text = file_read(paper), *rest = text;
+    bool found = false;
+    for (char *line; !found && (line = strsep(&rest, "\n")) != NULL;)
+        found = line[0] == '#' && heading_gives(line, anchor);
+    free(text);
+    return found;
+}
+
+/* [text](place#anchor) in a line; the anchors of papers are looked for, too. */
 static int links_check(const char *paper, const char *line)
 {
+    const char *slash = strrchr(paper, '/');
+    size_t folder_bytes = slash ? (size_t)(slash + 1 - paper) : 0;
     int wrong = 0;
     for (const char *at = line; (at = strstr(at, "](")) != NULL;) {
         at += 2;
-        char place[TOKEN_BYTES];
+        char place[TOKEN_BYTES], anchor[TOKEN_BYTES], target[2 * TOKEN_BYTES];
         size_t length = strcspn(at, ")#");
-        if (length == 0 || length >= sizeof(place) || strncmp(at, "http", 4) == 0)
+        size_t anchor_length = at[length] == '#' ? strcspn(at + length + 1, ")") : 0;
+        if (length >= sizeof(place) || anchor_length >= sizeof(anchor) ||
+            strncmp(at, "http", 4) == 0)
             continue;
         snprintf(place, sizeof(place), "%.*s", (int)length, at);
-        const char *slash = strrchr(paper, '/');
-        if (!pattern_matches(paper, slash ? (size_t)(slash + 1 - paper) : 0, place)) {
+        snprintf(anchor, sizeof(anchor), "%.*s", (int)anchor_length, at + length + 1);
+        snprintf(target, sizeof(target), "%.*s%s", length > 0 ? (int)folder_bytes : 0, paper,
+                 length > 0 ? place : paper);
+        if (!pattern_matches("", 0, target)) {
             printf("%s: the link %s leads nowhere\n", paper, place);
+            wrong++;
+        } else if (anchor[0] && ends_with(target, ".md") && !anchor_exists(target, anchor)) {
+            printf("%s: %s has no heading for #%s\n", paper, target, anchor);
+            wrong++;
+        }
+    }
+    return wrong;
+}
+
+#define PATH_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./"
+
+/* The programs and files that a command in a paper names: build/bin/shoald, scripts/cluster.sh. */
+static int command_check(const char *paper, const char *command)
+{
+    static const char *const places[] = {"scripts/", "worker/", "config/", "tests/"};
+    static const char binaries[] = "build/bin/", tests[] = "build/tests/";
+    int wrong = 0;
+    for (const char *word = command; *word; word++) {
+        size_t length = strspn(word, PATH_CHARACTERS);
+        if (length == 0 || (word > command && strchr(PATH_CHARACTERS, word[-1])))
+            continue;
+        length -= word[length - 1] == '.';
+        char path[1024] = "";
+        if (strncmp(word, binaries, strlen(binaries)) == 0)
+            snprintf(path, sizeof(path), TEST_BUILD_DIR "/bin/%.*s",
+                     (int)(length - strlen(binaries)), word + strlen(binaries));
+        else if (strncmp(word, tests, strlen(tests)) == 0)
+            snprintf(path, sizeof(path), TEST_SOURCE_DIR "/tests/%.*s.c",
+                     (int)(length - strlen(tests)), word + strlen(tests));
+        for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+            if (strncmp(word, places[i], strlen(places[i])) == 0)
+                snprintf(path, sizeof(path), TEST_SOURCE_DIR "/%.*s", (int)length, word);
+        }
+        if (path[0] && access(path, F_OK) != 0) {
+            printf("%s: %.*s does not exist\n", paper, (int)length, word);
             wrong++;
         }
     }
@@ -224,9 +297,10 @@ static int line_check(const char *paper, const char *makefile, const char *schem
 {
     int wrong = links_check(paper, line);
     bool code = strncmp(line, "    ", 4) == 0;
+    if (code && strncmp(line + 4, "make ", 5) == 0)
+        wrong += targets_check(paper, makefile, line + 4, 1);
     if (code)
-        return strncmp(line + 4, "make ", 5) == 0 ? targets_check(paper, makefile, line + 4, 1)
-                                                  : wrong;
+        return wrong + command_check(paper, line);
     for (char *at = line; (at = strchr(at, '`')) != NULL;) {
         char *end = strchr(++at, '`');
         if (!end)
@@ -269,6 +343,44 @@ START_TEST(test_what_is_named_exists)
     papers_clear(&papers);
     fflush(stdout); /* a failing test does not */
     ck_assert_msg(wrong == 0, "%d names of things that do not exist (above)", wrong);
+}
+END_TEST
+
+/* How long a paper may be, in lines or in words: 1 when it is longer. */
+static int length_check(const char *paper, const char *text)
+{
+    int lines = 0, words = 0;
+    bool in_word = false;
+    for (const char *at = text; *at; at++) {
+        lines += *at == '\n';
+        words += !isspace((unsigned char)*at) && !in_word;
+        in_word = !isspace((unsigned char)*at);
+    }
+    bool too_long = false;
+    if (strcmp(paper, "README.md") == 0)
+        too_long = words > README_WORDS_MAX;
+    else if (strcmp(paper, "CHANGELOG.md") == 0)
+        too_long = lines > CHANGELOG_LINES_MAX;
+    else if (ends_with(paper, "/README.md") && strcmp(paper, "worker/README.md") != 0)
+        too_long = lines > FOLDER_README_LINES_MAX;
+    if (too_long)
+        printf("%s is too long: %d lines, %d words\n", paper, lines, words);
+    return too_long;
+}
+
+START_TEST(test_papers_are_short)
+{
+    struct papers papers;
+    papers_find(&papers);
+    int wrong = 0;
+    for (int i = 0; i < papers.count; i++) {
+        char *text = file_read(papers.paths[i]);
+        wrong += length_check(papers.paths[i], text);
+        free(text);
+    }
+    papers_clear(&papers);
+    fflush(stdout);
+    ck_assert_msg(wrong == 0, "%d papers are too long (above)", wrong);
 }
 END_TEST
 
@@ -360,13 +472,19 @@ START_TEST(test_the_checks_find_what_is_wrong)
         {"`make chick`, `make all chuck`", 2},
         {"    make check      runs every test", 0},
         {"    make chick      runs every test", 1},
-        {"`README.md`, `worker/shoal.h`, `common/format/wire.[ch]`, `/etc/none`, `build/bin/none`", 0},
+        {"`README.md`, `worker/shoal.h`, `common/format/wire.[ch]`, `/etc/none`, `build/bin/none`",
+         0},
         {"`worker/none.h`", 1},
         {"`none.c` and `none.[ch]`", 2},
         {"`timeouts.peer_ms`, `timeouts.*`", 0},
         {"`timeouts.pear_ms`", 1},
-        {"[a](README.md), [b](config/README.md#there), [c](#here), [d](https://example.org/)", 0},
+        {"[a](README.md), [b](config/README.md), [d](https://example.org/#there)", 0},
         {"[a](NOTHING.md), [b](config/NOTHING.md)", 2},
+        {"[a](SECURITY.md#the-secret), [b](#status)", 0},
+        {"[a](SECURITY.md#the-sacred), [b](#no-such-heading)", 2},
+        {"    build/bin/shoalrun -n 2 -- python3 worker/examples/first.c", 0},
+        {"    build/bin/shoalran -n 2 -- python3 worker/examples/fist.c", 2},
+        {"    make build/tests/common/format/test_wire && build/tests/common/test_wire", 1},
     };
     printf("what is reported from here on is wrong on purpose\n");
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -376,6 +494,29 @@ START_TEST(test_the_checks_find_what_is_wrong)
                       cases[i].wrong);
         free(line);
     }
+    static const struct {
+        const char *paper, *unit;
+        int units, wrong;
+    } lengths[] = {
+        {"README.md", "word ", README_WORDS_MAX, 0},
+        {"README.md", "word ", README_WORDS_MAX + 1, 1},
+        {"README.md", "\n", README_WORDS_MAX + 1, 0},
+        {"common/README.md", "line\n", FOLDER_README_LINES_MAX, 0},
+        {"common/README.md", "line\n", FOLDER_README_LINES_MAX + 1, 1},
+        {"CHANGELOG.md", "line\n", CHANGELOG_LINES_MAX, 0},
+        {"CHANGELOG.md", "line\n", CHANGELOG_LINES_MAX + 1, 1},
+        {"doc/tour.md", "line\n", 10000, 0},
+    };
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        size_t bytes = strlen(lengths[i].unit);
+        char *text = calloc((size_t)lengths[i].units + 1, bytes);
+        for (int j = 0; j < lengths[i].units; j++)
+            memcpy(text + (size_t)j * bytes, lengths[i].unit, bytes);
+        ck_assert_msg(length_check(lengths[i].paper, text) == lengths[i].wrong,
+                      "%s with %d units is not judged as it should be", lengths[i].paper,
+                      lengths[i].units);
+        free(text);
+    }
     printf("up to here\n");
 }
 END_TEST
@@ -383,33 +524,33 @@ END_TEST
 /* --- the example ------------------------------------------------------------------------------ */
 
 /* The first fenced block of this language; the caller frees it. */
-static char *block_of(const char *text, const char *language)
+static char *block_of(const char *paper, const char *text, const char *language)
 {
     char fence[32];
     snprintf(fence, sizeof(fence), "\n```%s\n", language);
     const char *begin = strstr(text, fence);
-    ck_assert_msg(begin != NULL, "README.md has no block ```%s", language);
+    ck_assert_msg(begin != NULL, "%s has no block ```%s", paper, language);
     begin += strlen(fence);
     const char *end = strstr(begin, "\n```\n");
     ck_assert_ptr_nonnull(end);
     return strndup(begin, (size_t)(end + 1 - begin));
 }
 
-static void assert_block_is(const char *language, const char *name)
+static void assert_block_is(const char *paper, const char *language, const char *name)
 {
-    char *readme = file_read("README.md");
-    char *block = block_of(readme, language), *file = file_read(name);
-    ck_assert_msg(strcmp(block, file) == 0, "README.md shows another %s than the file:\n%s", name,
+    char *text = file_read(paper);
+    char *block = block_of(paper, text, language), *file = file_read(name);
+    ck_assert_msg(strcmp(block, file) == 0, "%s shows another %s than the file:\n%s", paper, name,
                   block);
     free(block);
     free(file);
-    free(readme);
+    free(text);
 }
 
 START_TEST(test_the_blocks_are_the_files)
 {
-    assert_block_is("c", "worker/examples/first.c");
-    assert_block_is("json", "config/minimal.json");
+    assert_block_is("README.md", "c", "worker/examples/first.c");
+    assert_block_is("doc/operations.md", "json", "config/minimal.json");
 }
 END_TEST
 
@@ -446,6 +587,7 @@ int main(void)
     TCase *names = tcase_create("names");
     tcase_add_test(names, test_the_checks_find_what_is_wrong);
     tcase_add_test(names, test_what_is_named_exists);
+    tcase_add_test(names, test_papers_are_short);
     tcase_add_test(names, test_every_folder_has_a_readme);
     tcase_add_test(names, test_every_source_is_in_its_folders_readme);
     suite_add_tcase(suite, names);
