@@ -1,3 +1,4 @@
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,37 +8,64 @@
 static const char introduction[] =
     "# Keys of shoald's configuration\n"
     "\n"
-    "Made from the table in common/config/config_table.c; `schema.json` is the same for programs. "
-    "The "
-    "file "
-    "is one JSON\n"
-    "object; every key but the ones marked as required may be left out. A key that is not "
-    "here, or stands twice,\n"
-    "is an error. `shoald --check-config FILE` names everything that is wrong with a file, "
-    "`shoald --print-config`\n"
-    "prints the configuration in effect with all keys.\n";
+    "Made from the table in common/config/config_table.c; `schema.json` is the same for programs.\n"
+    "\n"
+    "The file is one JSON object. Every key may be left out but those that are marked as required. "
+    "A key that is not here, or\n"
+    "stands twice, is an error. `shoald --check-config FILE` names everything that is wrong with a "
+    "file.\n"
+    "`shoald --print-config` prints the configuration in effect with all keys.\n";
 
-/* A table cell must not contain a bare '|'. */
-static void print_cell(FILE *out, const char *text)
+#define LINE_MAX_BYTES 120u
+
+/* Bytes of the first word: up to a space that is in no `code`. */
+static size_t word_bytes(const char *text)
 {
-    for (; *text; text++) {
-        if (*text == '|')
-            fputc('\\', out);
-        fputc(*text, out);
+    bool code = false;
+    size_t bytes = 0;
+    for (; text[bytes] && (text[bytes] != ' ' || code); bytes++)
+        code ^= text[bytes] == '`';
+    return bytes;
+}
+
+/* The text in lines that are not too long, behind `lead`, an item of a list, or "". */
+static void print_lines(FILE *out, const char *lead, const char *text)
+{
+    const char *indent = *lead ? "  " : "";
+    size_t used = strlen(lead);
+    fputs(lead, out);
+    for (bool first = true; *text; first = false) {
+        size_t bytes = word_bytes(text);
+        if (!first && used + 1 + bytes > LINE_MAX_BYTES) {
+            fprintf(out, "\n%s", indent);
+            used = strlen(indent);
+        } else if (!first) {
+            fputc(' ', out);
+            used++;
+        }
+        fwrite(text, 1, bytes, out);
+        used += bytes;
+        text += bytes + (text[bytes] == ' ');
     }
+    fputc('\n', out);
 }
 
 /* 0 or ERR_MEMORY. */
 static int print_default(FILE *out, const struct config_key *key)
 {
-    if (key->required || key->default_note) {
-        print_cell(out, key->required ? "required" : key->default_note);
+    if (key->required) {
+        print_lines(out, "* ", "Required.");
+        return 0;
+    }
+    if (key->default_note) {
+        print_lines(out, "* Default: ", key->default_note);
         return 0;
     }
     json_t *value = config_key_default(key);
     char *text = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
     if (text)
-        fprintf(out, "`%s`", text);
+        fprintf(out, "* Default: `%s`%s%s\n", text, key->unit ? " " : "",
+                key->unit ? key->unit : "");
     json_decref(value);
     if (!text)
         return ERR_MEMORY;
@@ -49,18 +77,16 @@ static int print_section(FILE *out, const struct config_section *section, const 
 {
     char allowed[CONFIG_ALLOWED_BYTES];
     int failure = 0;
-    fprintf(out, "\n## %s\n\n%s\n\n", title, section->text);
-    fputs("| key | unit | default | allowed | what it is |\n|---|---|---|---|---|\n", out);
+    fprintf(out, "\n## %s\n\n", title);
+    print_lines(out, "", section->text);
     for (size_t i = 0; i < section->key_count; i++) {
         const struct config_key *key = &section->keys[i];
-        fprintf(out, "| `%s` | %s | ", key->name, key->unit ? key->unit : "");
-        failure |= print_default(out, key);
+        fprintf(out, "\n### `%s`\n\n", key->name);
+        print_lines(out, "", key->text);
+        fputc('\n', out);
         config_key_allowed(key, allowed);
-        fputs(" | ", out);
-        print_cell(out, allowed);
-        fputs(" | ", out);
-        print_cell(out, key->text);
-        fputs(" |\n", out);
+        print_lines(out, "* Value: ", allowed);
+        failure |= print_default(out, key);
     }
     return failure;
 }

@@ -192,10 +192,10 @@ static const struct config_key data_keys[] = {
      .default_number = 512 * KIB,
      .unit = "bytes",
      .text = "Bytes of a collective in flight for each server, where the ranks are on several "
-             "nodes. What is in flight lies in the buffers of the network: more gains nothing when "
-             "it is above the network's bandwidth times its delay, and makes switches drop. "
-             "For a reduce_scatter twice that. In any case at least 4 chunks, at most a quarter of "
-             "the server's shard. May differ between nodes."},
+             "nodes; twice as many for a reduce_scatter. 4 chunks are in flight in any case, and a "
+             "quarter of the server's shard at most. What is in flight lies in the buffers of the "
+             "network: more than its bandwidth times its delay gains nothing, and makes switches "
+             "drop packets. Nodes may differ."},
     {.name = "instruction_set",
      .type = CONFIG_CHOICE,
      FIELD(isa),
@@ -229,10 +229,10 @@ static const struct config_key limit_keys[] = {
      .default_number = 4 * GIB,
      .unit = "bytes",
      .text =
-         "Chunk buffers that the groups of all jobs are promised, and memory that ranks share for "
-         "results, together. At least enough for one group, whichever nodes it is on. Receives "
-         "that closed groups have left posted come on top: 4 times data.window_chunks buffers "
-         "for each peer at most."},
+         "Chunk buffers that the groups of all jobs are promised and memory that ranks share for "
+         "results, together. It must be enough for any one group of the roster. Receives that "
+         "closed groups have left posted come on top: at most 4 times `data.window_chunks` buffers "
+         "for each peer."},
     {.name = "arena_bytes",
      .type = CONFIG_INTEGER,
      FIELD(arena_bytes),
