@@ -73,7 +73,7 @@ typedef struct shoal_group shoal_group;
 typedef struct shoal_request shoal_request;
 typedef struct shoal_fusion shoal_fusion;
 
-/* How to open a job. Zero the structure, set what is known; what is left is read from the
+/* How to open a job. Zero the structure, set what is known; what is not set is read from the
  * environment variable named, then takes the default. */
 struct shoal_options {
     size_t struct_size;      /* sizeof(struct shoal_options), for later versions */
@@ -98,7 +98,7 @@ SHOAL_API int shoal_close(shoal_job *job);
 
 SHOAL_API int shoal_rank(const shoal_job *job);
 SHOAL_API int shoal_world_size(const shoal_job *job);
-SHOAL_API int shoal_local_rank(const shoal_job *job); /* place among the ranks of this node */
+SHOAL_API int shoal_local_rank(const shoal_job *job); /* position among the ranks of this node */
 SHOAL_API int shoal_local_size(const shoal_job *job); /* ranks of this job on this node */
 SHOAL_API int shoal_node_count(const shoal_job *job); /* nodes with ranks of this job */
 
@@ -112,7 +112,7 @@ SHOAL_API int shoal_group_open(shoal_job *job, const int *ranks, int count, int 
 /* SHOAL_ESTATE while collectives of it are under way, and while it has fusion buffers;
  * SHOAL_EINVALID for the group of all ranks. */
 SHOAL_API int shoal_group_close(shoal_group *group);
-SHOAL_API int shoal_group_rank(const shoal_group *group); /* this process's place in the list */
+SHOAL_API int shoal_group_rank(const shoal_group *group); /* this process's position in the list */
 SHOAL_API int shoal_group_size(const shoal_group *group);
 
 /* Memory in the arena, aligned to 64 bytes: collectives on it need no copy. NULL when the arena is
@@ -128,10 +128,10 @@ SHOAL_API void shoal_free(shoal_job *job, void *memory);
  * belongs to the daemon, within its limits.memory_bytes, until it has heard from all ranks of the
  * node that they have freed it, or left.
  *
- * The ranks of a node give the same place of it as recv (aligned to 64 bytes; ranks of another node
- * may give another, or memory of their own), else the group fails with SHOAL_EMISMATCH. send may
- * lie anywhere, also in the same place; what does not lie in the arena is copied. What is in it
- * stays until the next collective into it begins, which is not before every rank of the node has
+ * The ranks of a node give the same offset of it as recv (aligned to 64 bytes; ranks of another
+ * node may give another, or memory of their own), else the group fails with SHOAL_EMISMATCH. send
+ * may lie anywhere, also at the same address; what does not lie in the arena is copied. What is in
+ * it stays until the next collective into it begins, which is not before every rank of the node has
  * started that one: a rank that still reads must not start it. After a failure it stays readable,
  * and holds any mixture of what was in it and results.
  *

@@ -1,4 +1,4 @@
-/* The one place that reads and sets variables of the environment. */
+/* The one file that reads and sets variables of the environment. */
 #ifndef COMMON_BASE_ENV_H
 #define COMMON_BASE_ENV_H
 

@@ -27,7 +27,7 @@ struct log {
     int fd;               /* where lines go; -1: nowhere */
     enum log_sink sink;
     bool fd_owned;            /* closed by log_close */
-    bool journal;             /* write "<N>" priorities in place of time and name */
+    bool journal;             /* write "<N>" priorities instead of time and name */
     char program[32];         /* "shoald", or "shoald[a]" once the node's name is known */
     _Atomic uint64_t dropped; /* lines since the last that was written */
 };

@@ -17,7 +17,7 @@ static void section_defaults(const struct config_section *section, void *base)
         config_key_store_default(&section->keys[i], base);
 }
 
-/* What depends on other keys is left empty for config_resolve. */
+/* What depends on other keys stays empty for config_resolve. */
 static void raw_defaults(struct config *config)
 {
     memset(config, 0, sizeof(*config));

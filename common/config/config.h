@@ -16,7 +16,7 @@
 #define CONFIG_SERVERS_MAX LAYOUT_MAX_SERVERS
 #define CONFIG_LEAST_PINNED_BYTES (1u << 20)
 
-/* One daemon of the roster. Its number (node number) is its place in the list. */
+/* One daemon of the roster. Its number (node number) is its position in the list. */
 struct config_server {
     char name[CONFIG_NAME_BYTES];    /* letters, digits, '-', '_', '.'; unique */
     char address[CONFIG_NAME_BYTES]; /* numeric IPv4/IPv6 or host name of the control port */

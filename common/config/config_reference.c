@@ -73,7 +73,8 @@ static int print_default(FILE *out, const struct config_key *key)
     return 0;
 }
 
-static int print_section(FILE *out, const struct config_section *section, const char *title)
+static int reference_print_section(FILE *out, const struct config_section *section,
+                                   const char *title)
 {
     char allowed[CONFIG_ALLOWED_BYTES];
     int failure = 0;
@@ -100,12 +101,12 @@ char *config_reference(void)
     if (!out)
         return NULL;
     fputs(introduction, out);
-    int failure = print_section(out, &config_sections[0], "Top level");
+    int failure = reference_print_section(out, &config_sections[0], "Top level");
     snprintf(title, sizeof(title), "`%s` (array of objects)", config_server_section.name);
-    failure |= print_section(out, &config_server_section, title);
+    failure |= reference_print_section(out, &config_server_section, title);
     for (size_t i = 1; i < config_section_count; i++) {
         snprintf(title, sizeof(title), "`%s`", config_sections[i].name);
-        failure |= print_section(out, &config_sections[i], title);
+        failure |= reference_print_section(out, &config_sections[i], title);
     }
     failure |= ferror(out);
     if (fclose(out) || failure) {

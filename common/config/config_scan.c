@@ -2,7 +2,7 @@
 
 #include "common/config/config_report.h"
 
-/* jansson can refuse a doubled key, but stops there, without the key's place in the tree. Text
+/* jansson can refuse a doubled key, but stops there, without the key's pointer in the tree. Text
  * that it has accepted is easy to walk again: nothing here checks the grammar. */
 struct scan {
     struct config_report *report;

@@ -7,50 +7,50 @@
 /* Every json_*_set_new and append fails on a NULL value, so running out of memory anywhere below
  * comes up as a non-zero sum of results. */
 
-static int put(json_t *object, const char *name, json_t *value)
+static int schema_put(json_t *object, const char *name, json_t *value)
 {
     return json_object_set_new(object, name, value);
 }
 
 static int schema_number(json_t *schema, const struct config_key *key)
 {
-    int failure = put(schema, "type", json_string("integer")) |
-                  put(schema, "minimum", json_integer((json_int_t)key->least)) |
-                  put(schema, "maximum", json_integer((json_int_t)key->most));
+    int failure = schema_put(schema, "type", json_string("integer")) |
+                  schema_put(schema, "minimum", json_integer((json_int_t)key->least)) |
+                  schema_put(schema, "maximum", json_integer((json_int_t)key->most));
     if (key->multiple)
-        failure |= put(schema, "multipleOf", json_integer((json_int_t)key->multiple));
+        failure |= schema_put(schema, "multipleOf", json_integer((json_int_t)key->multiple));
     return failure;
 }
 
 static int schema_text(json_t *schema, const struct config_key *key)
 {
-    int failure = put(schema, "type", json_string("string"));
+    int failure = schema_put(schema, "type", json_string("string"));
     if (key->choices) {
         json_t *choices = json_array();
-        failure |= put(schema, "enum", choices);
+        failure |= schema_put(schema, "enum", choices);
         for (int i = 0; !failure && key->choices[i]; i++)
             failure |= json_array_append_new(choices, json_string(key->choices[i]));
         return failure;
     }
-    return failure | put(schema, "minLength", json_integer((json_int_t)key->least)) |
-           put(schema, "maxLength", json_integer((json_int_t)key->most)) |
-           put(schema, "pattern", json_string(key->pattern));
+    return failure | schema_put(schema, "minLength", json_integer((json_int_t)key->least)) |
+           schema_put(schema, "maxLength", json_integer((json_int_t)key->most)) |
+           schema_put(schema, "pattern", json_string(key->pattern));
 }
 
 static json_t *schema_key(const struct config_key *key)
 {
     json_t *schema = json_object();
-    int failure = put(schema, "description",
-                      key->unit ? json_sprintf("%s Unit: %s.", key->text, key->unit)
-                                : json_string(key->text));
+    int failure = schema_put(schema, "description",
+                             key->unit ? json_sprintf("%s Unit: %s.", key->text, key->unit)
+                                       : json_string(key->text));
     if (key->type == CONFIG_INTEGER)
         failure |= schema_number(schema, key);
     else if (key->type == CONFIG_BOOLEAN)
-        failure |= put(schema, "type", json_string("boolean"));
+        failure |= schema_put(schema, "type", json_string("boolean"));
     else
         failure |= schema_text(schema, key);
     if (!key->required && !key->default_note)
-        failure |= put(schema, "default", config_key_default(key));
+        failure |= schema_put(schema, "default", config_key_default(key));
     if (!failure)
         return schema;
     json_decref(schema);
@@ -63,13 +63,13 @@ static json_t *schema_section(const struct config_section *section)
     json_t *schema = json_object();
     json_t *properties = json_object();
     json_t *required = json_array();
-    int failure = put(schema, "description", json_string(section->text)) |
-                  put(schema, "type", json_string("object")) |
-                  put(schema, "additionalProperties", json_false()) |
-                  put(schema, "properties", properties);
+    int failure = schema_put(schema, "description", json_string(section->text)) |
+                  schema_put(schema, "type", json_string("object")) |
+                  schema_put(schema, "additionalProperties", json_false()) |
+                  schema_put(schema, "properties", properties);
     for (size_t i = 0; !failure && i < section->key_count; i++) {
         const struct config_key *key = &section->keys[i];
-        failure |= put(properties, key->name, schema_key(key));
+        failure |= schema_put(properties, key->name, schema_key(key));
         if (key->required)
             failure |= json_array_append_new(required, json_string(key->name));
     }
@@ -116,8 +116,8 @@ char *config_schema(void)
     json_t *schema = json_object();
     json_t *rest = schema_section(&config_sections[0]);
     int failure =
-        put(schema, "$schema", json_string("https://json-schema.org/draft/2020-12/schema")) |
-        put(schema, "title", json_string("Configuration of shoald"));
+        schema_put(schema, "$schema", json_string("https://json-schema.org/draft/2020-12/schema")) |
+        schema_put(schema, "title", json_string("Configuration of shoald"));
     if (!rest || failure || json_object_update(schema, rest)) {
         json_decref(rest);
         json_decref(schema);
@@ -125,10 +125,11 @@ char *config_schema(void)
     }
     json_decref(rest);
     json_t *properties = json_object_get(schema, "properties");
-    failure = put(properties, config_server_section.name, schema_servers());
+    failure = schema_put(properties, config_server_section.name, schema_servers());
     for (size_t i = 1; i < config_section_count; i++)
-        failure |= put(properties, config_sections[i].name, schema_section(&config_sections[i]));
-    failure |= put(schema, "allOf", json_loads(rules, 0, NULL));
+        failure |=
+            schema_put(properties, config_sections[i].name, schema_section(&config_sections[i]));
+    failure |= schema_put(schema, "allOf", json_loads(rules, 0, NULL));
     char *text = failure ? NULL : config_json_text(schema);
     json_decref(schema);
     return text;

@@ -1,4 +1,5 @@
-/* The table of all keys of the configuration, and what one key allows. For the files of common/config only.
+/* The table of all keys of the configuration, and what one key allows. For the files of
+ * common/config only.
  *
  * Parsing, defaults, limits, printing, the JSON Schema and the reference are all made from it:
  * a new option is a field in struct config and a line in common/config/config_table.c. */

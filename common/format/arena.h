@@ -9,8 +9,8 @@
  * and clears the word, so that a busy side costs no system call.
  *
  * A *staged* request hands its chunks over one by one, in chunk order, with ARENA_CHUNK entries
- * that name where in the arena each lies; the result chunk is written to the same place and
- * reported with ARENA_CHUNK_DONE. When the group has failed that gives the place back and no
+ * that name where in the arena each lies; the result chunk is written to the same memory and
+ * reported with ARENA_CHUNK_DONE. When the group has failed that gives the memory back and no
  * result; the request then never reports its end. A request that is not staged has all its data at
  * in_offset and its result at out_offset (which may be equal) from the start, and reports only
  * ARENA_REQUEST_DONE. A staged request reports ARENA_REQUEST_DONE too, after its last chunk. Errors
@@ -46,7 +46,7 @@ enum arena_submission_type {
  * rank, or UINT32_MAX: all others have left. */
 #define ARENA_FLAG_ANY 2u
 /* Of an all_reduce: the result goes to out_offset of shared memory number `segment` of the group,
- * in place of this arena; with ARENA_FLAG_STAGED the chunks come back without a result. */
+ * instead of to this arena; with ARENA_FLAG_STAGED the chunks come back without a result. */
 #define ARENA_FLAG_SHARED 4u
 
 struct arena_submission {

@@ -7,7 +7,7 @@
  * of them, where 64 * servers counts as 128 at the least and as 256 at the most. Where that makes 8
  * or more, it has ceil(S / (k * 62144)) instead, k * 62144 being the multiple nearest to their
  * size, which fills what TCP hands to the network at once; but not where k is 0 or the multiple
- * above chunk_bytes. A part that goes to one place beside others that go elsewhere is cut as with
+ * above chunk_bytes. A part that goes to one server beside others that go elsewhere is cut as with
  * two servers.
  *
  * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
@@ -60,7 +60,7 @@ struct layout_chunk {
     uint64_t count;  /* elements; may be 0 */
 };
 
-/* The rule for a buffer that goes to one place: one shard. beside_others: other such buffers go to
+/* The rule for a buffer that goes to one server: one shard. beside_others: other such buffers go to
  * other servers meanwhile, if there are several. Refers to constant memory only. */
 struct layout_rule layout_rule_single(const struct layout_rule *rule, bool beside_others);
 

@@ -189,22 +189,21 @@ int message_field_get(struct message *message, const struct message_field *field
                       const struct message_object *object, struct error *error)
 {
     const json_t *value = json_object_get((const json_t *)object, field->key);
-    char *place = (char *)message + field->offset;
+    char *at = (char *)message + field->offset;
     int64_t number = 0;
     int result;
     switch (field->kind) {
     case MESSAGE_FIELD_TEXT:
-        return get_text(place, field->bytes, field->key, value, error);
+        return get_text(at, field->bytes, field->key, value, error);
     case MESSAGE_FIELD_HEX:
-        return get_hex((uint64_t *)(void *)place, field->key, value, error);
+        return get_hex((uint64_t *)(void *)at, field->key, value, error);
     case MESSAGE_FIELD_BYTES: {
         char *length = (char *)message + field->length_offset;
-        return get_bytes((uint8_t *)place, field->length_offset ? (uint32_t *)(void *)length : NULL,
+        return get_bytes((uint8_t *)at, field->length_offset ? (uint32_t *)(void *)length : NULL,
                          field->bytes, field->key, value, error);
     }
     case MESSAGE_FIELD_LIST:
-        return get_list((struct message_list *)(void *)place, field->key, value, field->most,
-                        error);
+        return get_list((struct message_list *)(void *)at, field->key, value, field->most, error);
     case MESSAGE_FIELD_POSITIONS:
         return get_positions(message, field->key, value, error);
     default:
@@ -214,38 +213,38 @@ int message_field_get(struct message *message, const struct message_field *field
     if (result < 0)
         return result;
     if (field->kind == MESSAGE_FIELD_U64)
-        *(uint64_t *)(void *)place = (uint64_t)number;
+        *(uint64_t *)(void *)at = (uint64_t)number;
     else if (field->kind == MESSAGE_FIELD_U32)
-        *(uint32_t *)(void *)place = (uint32_t)number;
+        *(uint32_t *)(void *)at = (uint32_t)number;
     else
-        *(int32_t *)(void *)place = (int32_t)number;
+        *(int32_t *)(void *)at = (int32_t)number;
     return 0;
 }
 
 void message_field_put(const struct message *message, const struct message_field *field,
                        struct json_text *text)
 {
-    const char *place = (const char *)message + field->offset;
-    const struct message_list *list = (const void *)place;
+    const char *at = (const char *)message + field->offset;
+    const struct message_list *list = (const void *)at;
     switch (field->kind) {
     case MESSAGE_FIELD_TEXT:
-        json_text_string(text, field->key, place);
+        json_text_string(text, field->key, at);
         break;
     case MESSAGE_FIELD_U32:
-        json_text_uint(text, field->key, *(const uint32_t *)(const void *)place);
+        json_text_uint(text, field->key, *(const uint32_t *)(const void *)at);
         break;
     case MESSAGE_FIELD_I32:
-        json_text_int(text, field->key, *(const int32_t *)(const void *)place);
+        json_text_int(text, field->key, *(const int32_t *)(const void *)at);
         break;
     case MESSAGE_FIELD_U64:
-        json_text_uint(text, field->key, *(const uint64_t *)(const void *)place);
+        json_text_uint(text, field->key, *(const uint64_t *)(const void *)at);
         break;
     case MESSAGE_FIELD_HEX:
-        json_text_hex(text, field->key, *(const uint64_t *)(const void *)place);
+        json_text_hex(text, field->key, *(const uint64_t *)(const void *)at);
         break;
     case MESSAGE_FIELD_BYTES: {
         const char *length = (const char *)message + field->length_offset;
-        json_text_hex_bytes(text, field->key, (const uint8_t *)place,
+        json_text_hex_bytes(text, field->key, (const uint8_t *)at,
                             field->length_offset ? *(const uint32_t *)(const void *)length
                                                  : field->bytes);
         break;

@@ -11,7 +11,7 @@
 
 /* The low bytes of a number, as many as it has. Every size is constant: one move each, where a loop
  * over the bytes was a sixth of a daemon's instructions for a message. */
-static inline void put(uint8_t *bytes, uint64_t value, size_t size)
+static inline void wire_put(uint8_t *bytes, uint64_t value, size_t size)
 {
     uint64_t little = htole64(value);
     memcpy(bytes, &little, size);
@@ -33,9 +33,9 @@ static void put_ask(uint8_t *bytes, const struct wire_ask *ask)
     bytes[1] = ask->dtype;
     bytes[2] = ask->op;
     bytes[3] = 0;
-    put(bytes + 4, ask->root, 4);
-    put(bytes + 8, ask->block, 4);
-    put(bytes + 12, ask->count, 8);
+    wire_put(bytes + 4, ask->root, 4);
+    wire_put(bytes + 8, ask->block, 4);
+    wire_put(bytes + 12, ask->count, 8);
 }
 
 /* Returns whether the reserved byte is zero. */
@@ -52,16 +52,16 @@ static bool get_ask(const uint8_t *bytes, struct wire_ask *ask)
 
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header)
 {
-    put(bytes, WIRE_MAGIC, 4);
+    wire_put(bytes, WIRE_MAGIC, 4);
     bytes[4] = WIRE_VERSION;
     bytes[5] = header->type;
-    put(bytes + 6, (uint16_t)header->status, 2);
-    put(bytes + 8, header->token, 8);
-    put(bytes + 16, header->job, 8);
-    put(bytes + 24, header->sequence, 8);
-    put(bytes + 32, header->group, 4);
-    put(bytes + 36, header->chunk, 4);
-    put(bytes + 40, header->payload_bytes, 4);
+    wire_put(bytes + 6, (uint16_t)header->status, 2);
+    wire_put(bytes + 8, header->token, 8);
+    wire_put(bytes + 16, header->job, 8);
+    wire_put(bytes + 24, header->sequence, 8);
+    wire_put(bytes + 32, header->group, 4);
+    wire_put(bytes + 36, header->chunk, 4);
+    wire_put(bytes + 40, header->payload_bytes, 4);
     put_ask(bytes + 44, &header->ask);
 }
 
@@ -117,7 +117,7 @@ _Static_assert(4 + ASK_BYTES == WIRE_RANK_ASK_BYTES, "a rank and its ask");
 
 void wire_encode_rank_ask(uint8_t *bytes, uint32_t rank, const struct wire_ask *ask)
 {
-    put(bytes, rank, 4);
+    wire_put(bytes, rank, 4);
     put_ask(bytes + 4, ask);
 }
 

@@ -22,9 +22,9 @@ struct topology {
     bool bindable;
 };
 
-static int core_compare(const void *left, const void *right)
+static int core_compare(const void *one, const void *other)
 {
-    const struct core *a = left, *b = right;
+    const struct core *a = one, *b = other;
     if (a->turn != b->turn)
         return a->turn < b->turn ? -1 : 1;
     return a->numa < b->numa ? -1 : a->numa > b->numa;

@@ -12,8 +12,8 @@ void text_add(struct text *text, const char *format, ...)
     va_end(arguments);
     if (wanted < 0)
         return;
-    size_t left = text->room - text->length - 1;
-    text->length += (size_t)wanted < left ? (size_t)wanted : left;
+    size_t room = text->room - text->length - 1;
+    text->length += (size_t)wanted < room ? (size_t)wanted : room;
 }
 
 void text_add_ranks(struct text *text, const uint32_t *ranks, uint32_t count, uint32_t named)

@@ -1,4 +1,4 @@
-/* Text put together piece by piece: what has no room is left out. Pure. */
+/* Text put together piece by piece: what has no room is omitted. Pure. */
 #ifndef COMMON_TEXT_TEXT_H
 #define COMMON_TEXT_TEXT_H
 

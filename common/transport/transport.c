@@ -16,11 +16,11 @@ static bool handler_is_foreign(const struct sigaction *action)
         return false;
     void *address = NULL;
     memcpy(&address, &action->sa_handler, sizeof(address));
-    Dl_info place;
-    if (!dladdr(address, &place) || !place.dli_fname)
+    Dl_info origin;
+    if (!dladdr(address, &origin) || !origin.dli_fname)
         return false;
-    return strstr(place.dli_fname, "infinipath") || strstr(place.dli_fname, "psm") ||
-           strstr(place.dli_fname, "libfabric");
+    return strstr(origin.dli_fname, "infinipath") || strstr(origin.dli_fname, "psm") ||
+           strstr(origin.dli_fname, "libfabric");
 }
 
 void transport_prepare_environment(void)

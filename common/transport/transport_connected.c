@@ -96,8 +96,8 @@ static void peer_up(struct connected *c, struct peer *peer)
     fabric_event_push(&c->fabric, &peer->up, 0);
 }
 
-static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, uint32_t bytes,
-                     fi_addr_t source)
+static void connected_complete(struct fabric *fabric, struct fabric_op *op, int fi_error,
+                               uint32_t bytes, fi_addr_t source)
 {
     (void)source;
     struct connected *c = (struct connected *)fabric;
@@ -117,7 +117,7 @@ static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, 
 }
 
 /* Hand a waiting list to libfabric, in order, until it is full. */
-static void waiting_post(struct connected *c, struct peer *peer, struct fabric_list *list)
+static void connected_waiting_post(struct connected *c, struct peer *peer, struct fabric_list *list)
 {
     while (list->first && !peer->failed) {
         struct fabric_op *op = list->first;
@@ -148,7 +148,7 @@ static int op_submit(struct connected *c, struct peer *peer, struct fabric_list 
     c->fabric.waiting += op->kind == FABRIC_SEND;
     fabric_list_append(list, op);
     if (list->first == op && peer->endpoint)
-        waiting_post(c, peer, list);
+        connected_waiting_post(c, peer, list);
     return 0;
 }
 
@@ -212,7 +212,7 @@ static void operations_return(struct connected *c, struct peer *peer)
     }
 }
 
-static void peer_end(struct connected *c, struct peer *peer)
+static void connected_peer_end(struct connected *c, struct peer *peer)
 {
     endpoint_close(c, peer);
     operations_return(c, peer);
@@ -230,7 +230,7 @@ static void failed_take_down(struct connected *c)
             struct peer *peer = &c->peers[i];
             if (!peer->failed)
                 continue;
-            peer_end(c, peer);
+            connected_peer_end(c, peer);
             fabric_event_push(&c->fabric, &peer->down, ERR_LOST);
         }
     }
@@ -241,7 +241,7 @@ static void connected_disconnect(struct transport *transport, uint32_t number)
     struct connected *c = (struct connected *)transport;
     if (number >= c->fabric.peers)
         return;
-    peer_end(c, &c->peers[number]);
+    connected_peer_end(c, &c->peers[number]);
     fabric_event_withdraw(&c->fabric, &c->peers[number].up);
     fabric_event_withdraw(&c->fabric, &c->peers[number].down);
 }
@@ -250,8 +250,8 @@ static void connected_disconnect(struct transport *transport, uint32_t number)
 
 /* An endpoint for the peer, enabled, with the receives that wait already posted: a message may
  * follow the connection at once. */
-static int endpoint_open(struct connected *c, struct peer *peer, struct fi_info *info,
-                         struct error *error)
+static int connected_endpoint_open(struct connected *c, struct peer *peer, struct fi_info *info,
+                                   struct error *error)
 {
     int code = fi_endpoint(c->fabric.domain, info, &peer->endpoint, NULL);
     if (code) {
@@ -265,7 +265,7 @@ static int endpoint_open(struct connected *c, struct peer *peer, struct fi_info 
         code = fi_enable(peer->endpoint);
     if (code)
         return fabric_error(error, code, "setting up an endpoint");
-    waiting_post(c, peer, &peer->receives_waiting);
+    connected_waiting_post(c, peer, &peer->receives_waiting);
     return 0;
 }
 
@@ -321,8 +321,8 @@ static int connected_connect(struct transport *transport, uint32_t number, const
         return code;
     struct peer *peer = &c->peers[number];
     struct fi_info *info = info_towards(c, address, address_bytes);
-    code =
-        info ? endpoint_open(c, peer, info, error) : error_set(error, ERR_MEMORY, "out of memory");
+    code = info ? connected_endpoint_open(c, peer, info, error)
+                : error_set(error, ERR_MEMORY, "out of memory");
     if (info)
         fi_freeinfo(info);
     if (code == 0) {
@@ -333,7 +333,7 @@ static int connected_connect(struct transport *transport, uint32_t number, const
             peer_fail(c, peer, "no connection (%s)", fi_strerror(-code));
         return 0;
     }
-    peer_end(c, peer);
+    connected_peer_end(c, peer);
     return code;
 }
 
@@ -383,7 +383,7 @@ static void request_answer(struct connected *c, const struct request *request)
     memset(peer->token, 0, sizeof(peer->token)); /* good once */
     peer->state = PEER_ACCEPTING;
     struct error error = {0};
-    int code = endpoint_open(c, peer, info, &error);
+    int code = connected_endpoint_open(c, peer, info, &error);
     if (code) {
         request_reject(c, info);
         peer_fail(c, peer, "%.100s", error.text);
@@ -492,7 +492,7 @@ static bool connection_progress(struct connected *c)
 }
 
 /* Batches until one is not full, with no further look at the network to see that there is no more:
- * the caller polls again after events, and what is left keeps it from sleeping. */
+ * the caller polls again after events, and what remains keeps it from sleeping. */
 static void completions_take(struct connected *c, uint32_t room)
 {
     int count = FABRIC_BATCH;
@@ -516,9 +516,9 @@ static void waiting_retry(struct connected *c)
         struct peer *peer = &c->peers[i];
         if (!peer->endpoint)
             continue;
-        waiting_post(c, peer, &peer->receives_waiting);
+        connected_waiting_post(c, peer, &peer->receives_waiting);
         if (peer->state == PEER_UP)
-            waiting_post(c, peer, &peer->sends_waiting);
+            connected_waiting_post(c, peer, &peer->sends_waiting);
     }
 }
 
@@ -616,7 +616,7 @@ int transport_connected_open(struct transport **transport, const struct transpor
         return code;
     }
     c->fabric.transport.ops = &connected_ops;
-    c->fabric.complete = complete;
+    c->fabric.complete = connected_complete;
     for (uint32_t i = 0; i < options->peers; i++) {
         c->peers[i].up = (struct fabric_op){.kind = FABRIC_UP, .peer = i};
         c->peers[i].down =

@@ -68,8 +68,8 @@ static int status_of(int fi_error)
     return fi_error == FI_ETRUNC ? ERR_PROTOCOL : ERR_LOST;
 }
 
-static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, uint32_t bytes,
-                     fi_addr_t source)
+static void datagram_complete(struct fabric *fabric, struct fabric_op *op, int fi_error,
+                              uint32_t bytes, fi_addr_t source)
 {
     struct datagram *d = (struct datagram *)fabric;
     if (op->state == FABRIC_ORPHAN) {
@@ -96,8 +96,8 @@ static void complete(struct fabric *fabric, struct fabric_op *op, int fi_error, 
 }
 
 /* Hand a waiting list to libfabric, in order, until it is full. */
-static void waiting_post(struct datagram *d, struct fabric_list *waiting,
-                         struct fabric_list *posted, fi_addr_t address)
+static void datagram_waiting_post(struct datagram *d, struct fabric_list *waiting,
+                                  struct fabric_list *posted, fi_addr_t address)
 {
     while (waiting->first) {
         struct fabric_op *op = waiting->first;
@@ -109,7 +109,7 @@ static void waiting_post(struct datagram *d, struct fabric_list *waiting,
         op->state = FABRIC_POSTED;
         fabric_list_append(posted, op);
         if (code)
-            complete(&d->fabric, op, (int)-code, 0, FI_ADDR_NOTAVAIL);
+            datagram_complete(&d->fabric, op, (int)-code, 0, FI_ADDR_NOTAVAIL);
     }
 }
 
@@ -133,7 +133,7 @@ static int datagram_send(struct transport *transport, uint32_t number, const str
     d->fabric.waiting++;
     fabric_list_append(&peer->waiting, op);
     if (peer->waiting.first == op)
-        waiting_post(d, &peer->waiting, &peer->posted, peer->address);
+        datagram_waiting_post(d, &peer->waiting, &peer->posted, peer->address);
     return 0;
 }
 
@@ -153,7 +153,7 @@ static int datagram_post_receive(struct transport *transport, uint32_t number, v
     d->receives++;
     fabric_list_append(&d->receives_waiting, op);
     if (d->receives_waiting.first == op)
-        waiting_post(d, &d->receives_waiting, &d->receives_posted, FI_ADDR_UNSPEC);
+        datagram_waiting_post(d, &d->receives_waiting, &d->receives_posted, FI_ADDR_UNSPEC);
     return 0;
 }
 
@@ -241,10 +241,10 @@ static int datagram_poll(struct transport *transport, struct transport_event *ev
     struct datagram *d = (struct datagram *)transport;
     while (d->fabric.event_count < (uint32_t)room && fabric_progress(&d->fabric) > 0)
         continue;
-    waiting_post(d, &d->receives_waiting, &d->receives_posted, FI_ADDR_UNSPEC);
+    datagram_waiting_post(d, &d->receives_waiting, &d->receives_posted, FI_ADDR_UNSPEC);
     for (uint32_t i = 0; i < d->fabric.peers && d->fabric.waiting > 0; i++) {
         struct peer *peer = &d->peers[i];
-        waiting_post(d, &peer->waiting, &peer->posted, peer->address);
+        datagram_waiting_post(d, &peer->waiting, &peer->posted, peer->address);
     }
     return fabric_event_take(&d->fabric, events, room);
 }
@@ -296,7 +296,7 @@ static const struct transport_ops datagram_ops = {
     .can_sleep = fabric_can_sleep,
 };
 
-static int endpoint_open(struct datagram *d, struct error *error)
+static int datagram_endpoint_open(struct datagram *d, struct error *error)
 {
     struct fi_av_attr attributes = {.type = FI_AV_TABLE, .count = d->fabric.peers};
     int code = fi_av_open(d->fabric.domain, &attributes, &d->vector, NULL);
@@ -328,12 +328,12 @@ int transport_datagram_open(struct transport **transport, const struct transport
         return code;
     }
     d->fabric.transport.ops = &datagram_ops;
-    d->fabric.complete = complete;
+    d->fabric.complete = datagram_complete;
     for (uint32_t i = 0; i < options->peers; i++)
         d->peers[i].up_event = (struct fabric_op){.kind = FABRIC_UP, .peer = i};
     struct fabric_signals signals;
     fabric_signals_save(&signals);
-    code = endpoint_open(d, error);
+    code = datagram_endpoint_open(d, error);
     fabric_signals_restore(&signals);
     if (code) {
         datagram_close(&d->fabric.transport);

@@ -83,7 +83,7 @@ struct fabric {
                      fi_addr_t source);
 };
 
-/* Fill *fabric up to the completion queue (and event queue). On an error nothing is left over. */
+/* Fill *fabric up to the completion queue (and event queue). On an error nothing is kept. */
 int fabric_open(struct fabric *fabric, const struct transport_options *options, bool connected,
                 struct error *error);
 /* After the endpoints were closed. Frees all but *fabric itself; safe on a part-opened one. */

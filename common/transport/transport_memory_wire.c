@@ -28,7 +28,7 @@ void *memory_allocate(size_t bytes)
 }
 
 /* splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014) */
-static uint64_t random_next(struct memory_fabric *fabric)
+static uint64_t memory_random_next(struct memory_fabric *fabric)
 {
     uint64_t z = fabric->random += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -38,7 +38,7 @@ static uint64_t random_next(struct memory_fabric *fabric)
 
 uint64_t memory_random(struct memory_fabric *fabric, uint64_t least, uint64_t most)
 {
-    return most > least ? least + random_next(fabric) % (most - least + 1) : least;
+    return most > least ? least + memory_random_next(fabric) % (most - least + 1) : least;
 }
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -76,19 +76,19 @@ struct memory_queued_event *memory_event_pop(struct memory_node *node)
 
 void memory_events_withdraw(struct memory_node *node, uint32_t peer)
 {
-    struct memory_queued_event **place = &node->events;
-    while (*place) {
-        struct memory_queued_event *queued = *place;
+    struct memory_queued_event **link = &node->events;
+    while (*link) {
+        struct memory_queued_event *queued = *link;
         enum transport_event_type type = queued->event.type;
         if (queued->event.peer == peer &&
             (type == TRANSPORT_PEER_UP || type == TRANSPORT_PEER_DOWN)) {
-            *place = queued->next;
+            *link = queued->next;
             free(queued);
         } else {
-            place = &queued->next;
+            link = &queued->next;
         }
     }
-    node->events_last = place;
+    node->events_last = link;
     node->sides[peer].down_queued = false;
 }
 

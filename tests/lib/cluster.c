@@ -14,43 +14,43 @@
 #include "tests/lib/suite.h"
 #include "worker/programs/shoalrun/launcher.h"
 
-static void die(const char *what)
+static void cluster_die(const char *what)
 {
     perror(what);
     abort();
 }
 
-static int tcp_listen(uint16_t *port)
+static int cluster_tcp_listen(uint16_t *port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof(address);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64) ||
         getsockname(fd, (struct sockaddr *)&address, &bytes))
-        die("tcp socket");
+        cluster_die("tcp socket");
     *port = ntohs(address.sin_port);
     return fd;
 }
 
-static int unix_listen(const char *path)
+static int cluster_unix_listen(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64))
-        die(path);
+        cluster_die(path);
     return fd;
 }
 
-static void file_write(const char *path, const char *text)
+static void cluster_file_write(const char *path, const char *text)
 {
     FILE *file = fopen(path, "we");
     if (!file || fputs(text, file) < 0 || fclose(file))
-        die(path);
+        cluster_die(path);
 }
 
-static void daemon_start(struct cluster *cluster, uint32_t node, const struct launch_config *config,
-                         int tcp, int local)
+static void cluster_daemon_start(struct cluster *cluster, uint32_t node,
+                                 const struct launch_config *config, int tcp, int local)
 {
     struct cluster_node *self = &cluster->nodes[node];
     char path[256], log_path[256], tcp_text[16], local_text[16], *text;
@@ -60,7 +60,7 @@ static void daemon_start(struct cluster *cluster, uint32_t node, const struct la
         abort();
     }
     snprintf(path, sizeof(path), "%s/%s.json", cluster->directory, self->name);
-    file_write(path, text);
+    cluster_file_write(path, text);
     free(text);
     snprintf(tcp_text, sizeof(tcp_text), "%d", tcp);
     snprintf(local_text, sizeof(local_text), "%d", local);
@@ -84,7 +84,7 @@ static char *extra_of_tests(const char *extra)
     json_t *all = json_pack("{s:{s:i}}", "timeouts", "peer_ms", CLUSTER_PEER_MS);
     json_t *given = extra ? json_loads(extra, 0, NULL) : json_object();
     if (!all || !given || json_object_update_recursive(all, given) != 0)
-        die("configuration");
+        cluster_die("configuration");
     char *text = json_dumps(all, 0);
     json_decref(given);
     json_decref(all);
@@ -96,7 +96,7 @@ struct cluster *cluster_start(uint32_t nodes, const char *extra)
     struct cluster *cluster = calloc(1, sizeof(*cluster));
     char *text = extra_of_tests(extra);
     if (!cluster || !text || nodes > CLUSTER_NODES_MAX)
-        die("cluster");
+        cluster_die("cluster");
     cluster->directory = suite_make_directory();
     cluster->count = nodes;
     int tcp[CLUSTER_NODES_MAX], local[CLUSTER_NODES_MAX];
@@ -106,14 +106,14 @@ struct cluster *cluster_start(uint32_t nodes, const char *extra)
         launch_node_name(node->name, nodes, i);
         snprintf(node->socket_path, sizeof(node->socket_path), "%.80s/%.20s.sock",
                  cluster->directory, node->name);
-        tcp[i] = tcp_listen(&ports[i]);
+        tcp[i] = cluster_tcp_listen(&ports[i]);
         node->port = ports[i];
-        local[i] = unix_listen(node->socket_path);
+        local[i] = cluster_unix_listen(node->socket_path);
     }
     struct launch_config config = {
         .worker_nodes = nodes, .ports = ports, .extra = text, .extra_name = "extra"};
     for (uint32_t i = 0; i < nodes; i++)
-        daemon_start(cluster, i, &config, tcp[i], local[i]);
+        cluster_daemon_start(cluster, i, &config, tcp[i], local[i]);
     for (uint32_t i = 0; i < nodes; i++) {
         close(tcp[i]);
         close(local[i]);

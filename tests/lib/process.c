@@ -18,7 +18,7 @@
 
 #define STEP_MS 20
 
-static void die(const char *what)
+static void process_die(const char *what)
 {
     fprintf(stderr, "test process: %s: %s\n", what, strerror(errno));
     abort();
@@ -65,7 +65,7 @@ struct process *process_start(const struct process_start *start)
 {
     struct process *process = calloc(1, sizeof(*process));
     if (!process)
-        die("calloc");
+        process_die("calloc");
     /* Files, not pipes: nobody has to read for the process to go on. */
     process->output_fd = memfd_create("output", MFD_CLOEXEC);
     process->errors_fd =
@@ -73,19 +73,19 @@ struct process *process_start(const struct process_start *start)
             ? open(start->errors_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR)
             : memfd_create("errors", MFD_CLOEXEC);
     if (process->output_fd < 0 || process->errors_fd < 0)
-        die("a file for output");
+        process_die("a file for output");
     fcntl(process->output_fd, F_SETFL, O_APPEND);
     fcntl(process->errors_fd, F_SETFL, O_APPEND);
     fflush(NULL);
     pid_t parent = getpid();
     process->pid = fork();
     if (process->pid < 0)
-        die("fork");
+        process_die("fork");
     if (process->pid == 0)
         child_execute(start, process->output_fd, process->errors_fd, parent);
     process->pidfd = pidfd_open(process->pid, 0);
     if (process->pidfd < 0)
-        die("pidfd_open");
+        process_die("pidfd_open");
     return process;
 }
 
@@ -111,7 +111,7 @@ int process_wait(struct process *process, int timeout_ms)
     }
     int status;
     if (waitpid(process->pid, &status, 0) != process->pid)
-        die("waitpid");
+        process_die("waitpid");
     process->ended = true;
     process->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     return process->code;
@@ -143,13 +143,13 @@ static const char *stream_read(int fd, char **text)
 {
     struct stat status;
     if (fstat(fd, &status))
-        die("fstat");
+        process_die("fstat");
     free(*text);
     *text = calloc(1, (size_t)status.st_size + 1);
     if (!*text)
-        die("calloc");
+        process_die("calloc");
     if (pread(fd, *text, (size_t)status.st_size, 0) < 0)
-        die("pread");
+        process_die("pread");
     return *text;
 }
 

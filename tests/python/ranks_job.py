@@ -37,7 +37,7 @@ def join():
     for number in range(3):
         start(number)
         session = dist.GroupMember.WORLD.session
-        say("SOCKET", session.place.socket_path)
+        say("SOCKET", session.meeting.socket_path)
         say("NODES", session.job.node_count, session.job.local_rank, session.job.local_size)
         del session
         check_sum()
@@ -127,7 +127,7 @@ def fail_to_open():
 def stay():
     """The first rank ends, the others do not."""
     start()
-    say("SOCKET", dist.GroupMember.WORLD.session.place.socket_path)
+    say("SOCKET", dist.GroupMember.WORLD.session.meeting.socket_path)
     if RANK > 0:
         signal.pause()
 
@@ -216,7 +216,7 @@ def many_steps():
         step, first = train_step(torch.nn.parallel.DistributedDataParallel), 4400
     else:
         step, first = train_step(shoal.torch.DistributedDataParallel), 4400
-    daemon = daemon_pid(dist.GroupMember.WORLD.session.place.socket_path)
+    daemon = daemon_pid(dist.GroupMember.WORLD.session.meeting.socket_path)
     for number in range(first + 1000):
         if number == first:
             say("MEMORY", first, resident_bytes(os.getpid()), resident_bytes(daemon))

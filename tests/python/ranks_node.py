@@ -37,7 +37,7 @@ def main():
         "local_rank": int(os.environ["LOCAL_RANK"]),
         "nodes": session.job.node_count,
         "in_node": [session.job.local_rank, session.job.local_size],
-        "socket": session.place.socket_path,
+        "socket": session.meeting.socket_path,
         "daemons": daemons_here(),
     }
     configuration = pathlib.Path(place["socket"]).parent / "shoald.json"

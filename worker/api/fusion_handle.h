@@ -54,7 +54,7 @@ void fusion_free_all(struct shoal_job *job);
 
 /* Begin a call, which ends with job_leave: ERR_INVALID for NULL, or what job_enter says. */
 int fusion_enter(const struct shoal_fusion *fusion, struct error *error);
-/* Of shoal_fusion_wait, lock held: nothing more comes into this step; send what is left. ERR_STATE
+/* Of shoal_fusion_wait, lock held: nothing more comes into this step; send what remains. ERR_STATE
  * while another thread waits, or the fusion's failure. */
 int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error);
 /* shoal_fusion_wait within its call. */

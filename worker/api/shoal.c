@@ -52,8 +52,8 @@ static int read_integer(long long given, const char *what, const char *variable,
     return 0;
 }
 
-static int read_rank(int plus_1, const char *what, const char *variable, int world_size, int *rank,
-                     struct error *error)
+static int shoal_read_rank(int plus_1, const char *what, const char *variable, int world_size,
+                           int *rank, struct error *error)
 {
     long long value = -1;
     if (plus_1 < 0 || plus_1 > world_size)
@@ -105,11 +105,11 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
                             ARENA_LEAST_BYTES, LARGEST_ARENA_BYTES, DEFAULT_ARENA_BYTES,
                             &arena_bytes, error);
     if (code == 0)
-        code = read_rank(options.rank_plus_1, "rank_plus_1", "RANK", (int)world_size,
-                         &settings->rank, error);
+        code = shoal_read_rank(options.rank_plus_1, "rank_plus_1", "RANK", (int)world_size,
+                               &settings->rank, error);
     if (code == 0)
-        code = read_rank(options.local_rank_plus_1, "local_rank_plus_1", "LOCAL_RANK",
-                         (int)world_size, &settings->local_rank, error);
+        code = shoal_read_rank(options.local_rank_plus_1, "local_rank_plus_1", "LOCAL_RANK",
+                               (int)world_size, &settings->local_rank, error);
     settings->world_size = (int)world_size;
     settings->timeout_ms = (int)timeout_ms;
     settings->arena_bytes = (uint64_t)arena_bytes;
@@ -142,7 +142,7 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
 }
 
 /* Say goodbye and wait for the answer, for a bounded time. */
-static void leave(struct shoal_job *job)
+static void shoal_leave(struct shoal_job *job)
 {
     if (job->daemon_gone)
         return;
@@ -171,12 +171,12 @@ int shoal_close(shoal_job *job)
     drive_device_stop(job);
     pthread_mutex_unlock(&job->lock);
     fusion_free_all(job);
-    leave(job);
+    shoal_leave(job);
     job_destroy(job);
     return SHOAL_OK;
 }
 
-static int check_given(const struct shoal_job *job)
+static int shoal_check_given(const struct shoal_job *job)
 {
     struct error error;
     if (job)
@@ -187,31 +187,31 @@ static int check_given(const struct shoal_job *job)
 
 int shoal_rank(const shoal_job *job)
 {
-    int code = check_given(job);
+    int code = shoal_check_given(job);
     return code < 0 ? code : job->rank;
 }
 
 int shoal_world_size(const shoal_job *job)
 {
-    int code = check_given(job);
+    int code = shoal_check_given(job);
     return code < 0 ? code : job->world_size;
 }
 
 int shoal_local_rank(const shoal_job *job)
 {
-    int code = check_given(job);
+    int code = shoal_check_given(job);
     return code < 0 ? code : job->local_rank;
 }
 
 int shoal_local_size(const shoal_job *job)
 {
-    int code = check_given(job);
+    int code = shoal_check_given(job);
     return code < 0 ? code : job->local_size;
 }
 
 int shoal_node_count(const shoal_job *job)
 {
-    int code = check_given(job);
+    int code = shoal_check_given(job);
     return code < 0 ? code : job->node_count;
 }
 

@@ -16,7 +16,7 @@
 #include "worker/job/shared.h"
 #include "worker/shoal.h"
 
-/* Whether nobody's waiting moves the request on: it has chunks left to hand over or to copy out. */
+/* Whether nobody's waiting moves the request on: it has chunks to hand over or to copy out. */
 static bool needs_background(const struct shoal_job *job, const struct shoal_request *request,
                              enum start_mode mode)
 {

@@ -20,8 +20,8 @@ struct device_settings {
     const char *pinned_by;
 };
 
-static int read_options(const struct shoal_device_options *given, struct device_settings *settings,
-                        struct error *error)
+static int device_read_options(const struct shoal_device_options *given,
+                               struct device_settings *settings, struct error *error)
 {
     struct shoal_device_options *options = &settings->options;
     *settings = (struct device_settings){.pinned_by = "options.pinned_bytes"};
@@ -158,7 +158,7 @@ int shoal_device_open(shoal_job *job, const struct shoal_device_options *options
     struct device_settings settings;
     if (job_enter(job, &error) < 0)
         return error_text_keep(&error);
-    int code = read_options(options, &settings, &error);
+    int code = device_read_options(options, &settings, &error);
     if (code == 0)
         code = begin_opening(job, &settings, &error);
     if (code == 0) {
@@ -295,15 +295,15 @@ int shoal_device_copy(shoal_job *job, void *to, const void *from, size_t bytes)
         return error_text_keep(&error);
     uint8_t *target = to;
     const uint8_t *source = from;
-    uint64_t left = bytes;
+    uint64_t remaining = bytes;
     int code;
     do {
-        uint64_t piece = pinned_alike(job, target, pinned_alike(job, source, left));
+        uint64_t piece = pinned_alike(job, target, pinned_alike(job, source, remaining));
         code = device_transfer(device, target, source, piece, &error);
         target += piece;
         source += piece;
-        left -= piece;
-    } while (code == 0 && left > 0);
+        remaining -= piece;
+    } while (code == 0 && remaining > 0);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }

@@ -117,8 +117,8 @@ static int set_up_device(struct shoal_fusion *fusion, void *memory, struct error
     return code;
 }
 
-static int set_up(struct shoal_fusion *fusion, const struct shoal_parameter *parameters,
-                  void *device_memory, struct error *error)
+static int fusion_set_up(struct shoal_fusion *fusion, const struct shoal_parameter *parameters,
+                         void *device_memory, struct error *error)
 {
     size_t room = (size_t)fusion->parameter_count + 1;
     fusion->parameters = calloc(room, sizeof(*fusion->parameters));
@@ -144,8 +144,9 @@ static int set_up(struct shoal_fusion *fusion, const struct shoal_parameter *par
     return 0;
 }
 
-static int read_options(const struct shoal_fusion_options *given, struct shoal_fusion *fusion,
-                        void **device_memory, struct error *error)
+static int fusion_read_options(const struct shoal_fusion_options *given,
+                               struct shoal_fusion *fusion, void **device_memory,
+                               struct error *error)
 {
     struct shoal_fusion_options options = {.op = SHOAL_SUM};
     int code = options_read(&options, sizeof(options), given, sizeof(given->struct_size),
@@ -179,9 +180,9 @@ static int create(struct shoal_group *group, const struct shoal_parameter *param
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->gathered, NULL);
     void *device_memory = NULL;
-    int code = read_options(options, made, &device_memory, error);
+    int code = fusion_read_options(options, made, &device_memory, error);
     if (code == 0)
-        code = set_up(made, parameters, device_memory, error);
+        code = fusion_set_up(made, parameters, device_memory, error);
     if (code < 0) {
         free_fusion(made);
         return code;
@@ -220,7 +221,7 @@ static uint64_t gradient_bytes(const struct shoal_fusion *fusion, uint32_t index
     return plan_gradient_bytes(&fusion->parameters[index]);
 }
 
-static uint8_t *gradient_place(const struct shoal_fusion *fusion, uint32_t index)
+static uint8_t *gradient_memory(const struct shoal_fusion *fusion, uint32_t index)
 {
     return fusion->memory + fusion->plan.offset_of[index];
 }
@@ -246,18 +247,18 @@ void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index)
         return NULL;
     }
     struct shoal_job *job = fusion->group->job;
-    void *place = NULL;
+    void *memory = NULL;
     if (index < fusion->parameter_count) {
         pthread_mutex_lock(&fusion->lock);
-        place = fusion->gradients[index] ? fusion->gradients[index]
-                                         : gradient_place(fusion, (uint32_t)index);
+        memory = fusion->gradients[index] ? fusion->gradients[index]
+                                          : gradient_memory(fusion, (uint32_t)index);
         pthread_mutex_unlock(&fusion->lock);
     } else {
         parameter_unknown(fusion, index, &error);
         error_text_keep(&error);
     }
     job_leave(job);
-    return place;
+    return memory;
 }
 
 /* A buffer whose stream has waited for it is sent again. */
@@ -334,10 +335,10 @@ int shoal_fusion_ready(shoal_fusion *fusion, size_t index)
     if (code == 0) {
         uint32_t number = (uint32_t)index;
         if (fusion->gradients[number] && !fusion->on_device) {
-            uint8_t *place = gradient_place(fusion, number);
+            uint8_t *memory = gradient_memory(fusion, number);
             fusion->gathering++;
             pthread_mutex_unlock(&fusion->lock);
-            memcpy(place, fusion->gradients[number], gradient_bytes(fusion, number));
+            memcpy(memory, fusion->gradients[number], gradient_bytes(fusion, number));
             pthread_mutex_lock(&fusion->lock);
             if (--fusion->gathering == 0)
                 pthread_cond_broadcast(&fusion->gathered);
@@ -363,18 +364,18 @@ static int send_rest(struct shoal_fusion *fusion, struct error *error)
         if (fusion->on_device)
             fusion->device.absent[i] = true;
         else
-            memset(gradient_place(fusion, i), 0, gradient_bytes(fusion, i));
+            memset(gradient_memory(fusion, i), 0, gradient_bytes(fusion, i));
         fusion_step_fill(&fusion->step, i);
     }
     return send_ready(fusion, error);
 }
 
 /* Wait for a request of ours; release and forget it when it is complete, well or not. */
-static int finish_request(struct shoal_fusion *fusion, struct shoal_request **place,
+static int finish_request(struct shoal_fusion *fusion, struct shoal_request **slot,
                           uint64_t deadline_ns, uint64_t *completed_ns, struct error *error)
 {
     struct shoal_job *job = fusion->group->job;
-    struct shoal_request *request = *place;
+    struct shoal_request *request = *slot;
     pthread_mutex_lock(&job->lock);
     int code;
     enum drive_end end = drive_wait(job, job_request_complete, request, deadline_ns);
@@ -389,7 +390,7 @@ static int finish_request(struct shoal_fusion *fusion, struct shoal_request **pl
         code = job_request_result(request, error);
         *completed_ns = request->core.completed_ns;
         job_release_request(job, request);
-        *place = NULL;
+        *slot = NULL;
     }
     pthread_mutex_unlock(&job->lock);
     return code;
@@ -404,7 +405,7 @@ static int scatter(struct shoal_fusion *fusion, const struct plan_buffer *buffer
     for (uint32_t i = 0; i < buffer->member_count; i++) {
         uint32_t index = fusion->plan.members[buffer->first_member + i];
         if (fusion->gradients[index])
-            memcpy(fusion->gradients[index], gradient_place(fusion, index),
+            memcpy(fusion->gradients[index], gradient_memory(fusion, index),
                    gradient_bytes(fusion, index));
     }
     return 0;
@@ -612,7 +613,7 @@ int shoal_fusion_statistics(const shoal_fusion *fusion, struct shoal_fusion_stat
     return SHOAL_OK;
 }
 
-/* Wait for these requests. False: one has failed, or is still under way and in its place. */
+/* Wait for these requests. False: one has failed, or is still under way and where it was. */
 static bool finish_requests(struct shoal_fusion *fusion, struct shoal_request **requests,
                             uint32_t count, uint64_t deadline_ns)
 {

@@ -18,7 +18,7 @@ struct fusion_times {
 };
 
 /* Both locks held. */
-static void drop(struct shoal_fusion *fusion, struct fusion_times *times)
+static void times_drop(struct shoal_fusion *fusion, struct fusion_times *times)
 {
     struct shoal_job *job = fusion->group->job;
     for (uint32_t i = 0; i < times->count; i++)
@@ -30,8 +30,8 @@ static void drop(struct shoal_fusion *fusion, struct fusion_times *times)
 
 static int compare_starts(const void *a, const void *b)
 {
-    const struct fusion_interval *left = a, *right = b;
-    return left->start_ns < right->start_ns ? -1 : left->start_ns > right->start_ns;
+    const struct fusion_interval *one = a, *other = b;
+    return one->start_ns < other->start_ns ? -1 : one->start_ns > other->start_ns;
 }
 
 /* Of a step whose results are all there; nothing of one that has failed. */
@@ -61,7 +61,7 @@ static void measure(struct shoal_fusion *fusion, const struct fusion_times *time
     free(intervals);
 }
 
-static bool complete(const struct fusion_times *times)
+static bool times_complete(const struct fusion_times *times)
 {
     for (uint32_t i = 0; i < times->count; i++)
         if (times->requests[i]->core.state != REQUEST_COMPLETE)
@@ -73,9 +73,9 @@ void fusion_times_collect(struct shoal_fusion *fusion)
 {
     struct shoal_job *job = fusion->group->job;
     pthread_mutex_lock(&job->lock);
-    while (fusion->times && complete(fusion->times)) {
+    while (fusion->times && times_complete(fusion->times)) {
         measure(fusion, fusion->times);
-        drop(fusion, fusion->times);
+        times_drop(fusion, fusion->times);
     }
     pthread_mutex_unlock(&job->lock);
 }
@@ -85,7 +85,7 @@ void fusion_times_drop(struct shoal_fusion *fusion)
     struct shoal_job *job = fusion->group->job;
     pthread_mutex_lock(&job->lock);
     while (fusion->times)
-        drop(fusion, fusion->times);
+        times_drop(fusion, fusion->times);
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -112,7 +112,7 @@ int fusion_times_begin(struct shoal_fusion *fusion, void *stream, struct error *
     pthread_mutex_lock(&job->lock);
     DL_COUNT(fusion->times, times, kept);
     if (kept == TIMES_MAX)
-        drop(fusion, fusion->times);
+        times_drop(fusion, fusion->times);
     for (uint32_t i = 0; i < count; i++) {
         made->requests[i] = fusion->requests[i];
         fusion->requests[i]->references++;
@@ -120,7 +120,7 @@ int fusion_times_begin(struct shoal_fusion *fusion, void *stream, struct error *
     DL_APPEND(fusion->times, made);
     int code = drive_device_note(job, stream, &made->waited, error);
     if (code < 0)
-        drop(fusion, made);
+        times_drop(fusion, made);
     pthread_mutex_unlock(&job->lock);
     return code;
 }

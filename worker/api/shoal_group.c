@@ -18,7 +18,7 @@ shoal_group *shoal_world(shoal_job *job)
     return job ? job->groups : NULL;
 }
 
-static int check_given(const struct shoal_group *group)
+static int group_check_given(const struct shoal_group *group)
 {
     struct error error;
     return group_check(group, &error) < 0 ? error_text_keep(&error) : SHOAL_OK;
@@ -26,42 +26,42 @@ static int check_given(const struct shoal_group *group)
 
 int shoal_group_rank(const shoal_group *group)
 {
-    int code = check_given(group);
+    int code = group_check_given(group);
     return code < 0 ? code : (int)group->rank;
 }
 
 int shoal_group_size(const shoal_group *group)
 {
-    int code = check_given(group);
+    int code = group_check_given(group);
     return code < 0 ? code : (int)group->size;
 }
 
-/* *place: this process's place in the list. */
-static int check_ranks(const struct shoal_job *job, const int *ranks, int count, uint32_t *place,
+/* *index: this process's position in the list. */
+static int check_ranks(const struct shoal_job *job, const int *ranks, int count, uint32_t *index,
                        struct error *error)
 {
     if (!ranks || count < 1 || count > job->world_size)
         return error_set(error, ERR_INVALID, "a group of %d ranks: must be 1 to the world size %d",
                          count, job->world_size);
-    int *places = calloc((size_t)job->world_size, sizeof(*places)); /* + 1; 0: not in the list */
-    if (!places)
+    int *positions = calloc((size_t)job->world_size, sizeof(*positions)); /* from 1; 0: none */
+    if (!positions)
         return error_set(error, ERR_MEMORY, "out of memory for a group");
     int code = 0;
     for (int i = 0; i < count && code == 0; i++) {
         if (ranks[i] < 0 || ranks[i] >= job->world_size)
             code = error_set(error, ERR_INVALID, "rank %d (number %d of the group) is not 0 to %d",
                              ranks[i], i, job->world_size - 1);
-        else if (places[ranks[i]])
+        else if (positions[ranks[i]])
             code = error_set(error, ERR_INVALID, "rank %d is in the group twice, at %d and %d",
-                             ranks[i], places[ranks[i]] - 1, i);
+                             ranks[i], positions[ranks[i]] - 1, i);
         else
-            places[ranks[i]] = i + 1;
+            positions[ranks[i]] = i + 1;
     }
-    if (code == 0 && !places[job->rank])
+    if (code == 0 && !positions[job->rank])
         code = error_set(error, ERR_INVALID, "this rank, %d, is not in the group", job->rank);
     if (code == 0)
-        *place = (uint32_t)places[job->rank] - 1;
-    free(places);
+        *index = (uint32_t)positions[job->rank] - 1;
+    free(positions);
     return code;
 }
 
@@ -157,8 +157,8 @@ static int send_opening(struct shoal_job *job, struct group_opening *opening, co
 }
 
 /* Ask the daemon and wait for its answer. On success *answer is the caller's. */
-static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
-                         struct message *answer, struct error *error)
+static int group_ask(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+                     struct message *answer, struct error *error)
 {
     struct group_opening opening = {.wanted = MESSAGE_WORKER_GROUP_OPENED};
     uint32_t nth = 0;
@@ -184,11 +184,11 @@ static int ask_for_group(struct shoal_job *job, const int *ranks, int count, int
     return code;
 }
 
-static int open_group(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+static int group_open(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
                       struct shoal_group **group, struct error *error)
 {
-    uint32_t place = 0;
-    int code = check_ranks(job, ranks, count, &place, error);
+    uint32_t rank = 0;
+    int code = check_ranks(job, ranks, count, &rank, error);
     if (code < 0)
         return code;
     if (timeout_ms < 0)
@@ -196,11 +196,11 @@ static int open_group(struct shoal_job *job, const int *ranks, int count, int ti
     else if (timeout_ms == 0)
         timeout_ms = 1; /* 0 would be the daemon's own */
     struct message answer;
-    code = ask_for_group(job, ranks, count, timeout_ms, &answer, error);
+    code = group_ask(job, ranks, count, timeout_ms, &answer, error);
     if (code < 0)
         return code;
     pthread_mutex_lock(&job->lock);
-    code = job_add_group(job, &answer, place, (uint32_t)count, group, error);
+    code = job_add_group(job, &answer, rank, (uint32_t)count, group, error);
     pthread_mutex_unlock(&job->lock);
     if (code < 0) {
         struct message unwanted = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = answer.group};
@@ -222,7 +222,7 @@ int shoal_group_open(shoal_job *job, const int *ranks, int count, int timeout_ms
     int code = job_enter(job, &error);
     if (code < 0)
         return error_text_keep(&error);
-    code = open_group(job, ranks, count, timeout_ms, group, &error);
+    code = group_open(job, ranks, count, timeout_ms, group, &error);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
@@ -283,7 +283,7 @@ struct group_settings *group_settings_write(struct shoal_group *group)
     struct group_settings *unset = NULL;
     for (size_t i = 0; i < group->settings_count; i++) {
         if (pthread_equal(group->settings[i].thread, thread)) {
-            /* Another thread that had its name may have left something. */
+            /* Another thread that had its name may have set something. */
             if (group->settings[i].mark != error_text_thread())
                 group->settings[i] =
                     (struct group_settings){.thread = thread, .mark = error_text_thread()};

@@ -53,11 +53,11 @@ static int transfer_check(const struct transfer *transfer, int peer, int tag, st
 
 /* Lock held: what lies in the arena goes from there, the rest through memory of it. A device's
  * goes through memory that is pinned, as long as there is some: first fit sees to that. */
-static int transfer_place(struct transfer *transfer, struct shoal_request *request,
-                          struct error *error)
+static int transfer_address(struct transfer *transfer, struct shoal_request *request,
+                            struct error *error)
 {
     struct shoal_job *job = transfer->group->job;
-    void *place = transfer->data;
+    void *memory = transfer->data;
     bool on_device = transfer->ask.on_device;
     transfer->bounces =
         transfer->bytes > 0 &&
@@ -67,12 +67,12 @@ static int transfer_place(struct transfer *transfer, struct shoal_request *reque
         int code = job_allocate(job, transfer->bytes, &request->bounce_offset, error);
         if (code < 0)
             return code;
-        place = job->arena.base + request->bounce_offset;
+        memory = job->arena.base + request->bounce_offset;
     }
     if (transfer->receive)
-        transfer->ask.recv = place;
+        transfer->ask.recv = memory;
     else
-        transfer->ask.send = place;
+        transfer->ask.send = memory;
     return 0;
 }
 
@@ -149,7 +149,7 @@ static int transfer_start(struct transfer *transfer, struct shoal_request *reque
     if (code == 0 && transfer->receive)
         code = shared_refuse(job, "recv", transfer->data, transfer->bytes, error);
     if (code == 0)
-        code = transfer_place(transfer, request, error);
+        code = transfer_address(transfer, request, error);
     if (code == 0 && transfer->bounces && !transfer->copies) {
         pthread_mutex_unlock(&job->lock);
         memcpy(job->arena.base + request->bounce_offset, transfer->data, transfer->bytes);

@@ -82,12 +82,12 @@ int device_fusion_gather(const struct device_fusion *fusion, const struct plan *
     int code = 0;
     for (uint32_t i = 0; i < buffer->member_count && code == 0; i++) {
         uint32_t index = plan->members[buffer->first_member + i];
-        uint8_t *place = fusion->memory + plan->offset_of[index];
+        uint8_t *memory = fusion->memory + plan->offset_of[index];
         if (fusion->absent[index])
-            code = device_zero_on(fusion->device, fusion->stream, place, bytes_of(fusion, index),
+            code = device_zero_on(fusion->device, fusion->stream, memory, bytes_of(fusion, index),
                                   error);
         else if (fusion->gradients[index])
-            code = add(&batch, place, fusion->gradients[index], bytes_of(fusion, index), error);
+            code = add(&batch, memory, fusion->gradients[index], bytes_of(fusion, index), error);
     }
     return code < 0 ? code : flush(&batch, error);
 }
@@ -140,7 +140,7 @@ static int move_through(const struct device_fusion *fusion, const struct plan *f
     return code < 0 ? code : finished;
 }
 
-/* Where the device has no memory left, which frameworks like to take whole. */
+/* Where the device has no more memory, which frameworks like to take whole. */
 static int move_through_host(const struct device_fusion *fusion, const struct plan *from,
                              const struct plan *to, struct error *error)
 {

@@ -43,8 +43,8 @@ int device_fusion_end(struct device_fusion *fusion, void *stream, struct error *
 /* What comes onto the stream next comes behind the end of the last step. */
 int device_fusion_follow(const struct device_fusion *fusion, void *stream, struct error *error);
 /* The memory is zeroed for another plan of the same parameters; gradients that lie in it (own:
- * there are some) move to their places there, for which the stream is waited for; through as much
- * memory again, of the device's, or the process's where the device has none left. */
+ * there are some) move to their offsets there, for which the stream is waited for; through as much
+ * memory again, of the device's, or the process's where the device has no more. */
 int device_fusion_move(const struct device_fusion *fusion, const struct plan *from,
                        const struct plan *to, bool own, struct error *error);
 

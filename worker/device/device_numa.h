@@ -1,4 +1,4 @@
-/* Where memory for a device should lie: on the memory node that the device is attached to. */
+/* The memory node that a device is attached to, on which memory for it should lie. */
 #ifndef WORKER_DEVICE_DEVICE_NUMA_H
 #define WORKER_DEVICE_DEVICE_NUMA_H
 

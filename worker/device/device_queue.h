@@ -88,9 +88,9 @@ void device_queue_destroy(struct device_queue *queue);
 struct device_arrival *device_queue_take(struct device_queue *queue, struct error *error);
 void device_queue_give_back(struct device_queue *queue, struct device_arrival *arrival);
 
-/* A request that is about to be submitted, its event recorded on its stream: a ticket for it, and a
- * place at a gate. *ready: its stream has come to it already (progress_ready is the caller's then).
- * arrival is taken over. ERR_MEMORY, or what the driver says; nothing is left behind then. */
+/* A request that is about to be submitted, its event recorded on its stream: a ticket for it, and
+ * it waits at a gate. *ready: its stream has come to it already (progress_ready is the caller's
+ * then). arrival is taken over. ERR_MEMORY, or what the driver says; nothing stays behind then. */
 int device_queue_enter(struct device_queue *queue, struct device_arrival *arrival,
                        const struct request_ask *ask, struct request *request,
                        struct device_ticket *ticket, bool *ready, uint64_t now_ns,

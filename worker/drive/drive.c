@@ -23,7 +23,7 @@ static void eventfd_clear(int fd)
     (void)got;
 }
 
-/* A byte each time that it was rung; what is left rings again. */
+/* A byte each time that it was rung; what remains rings again. */
 static void doorbell_clear(int fd)
 {
     char rings[64];
@@ -47,11 +47,11 @@ static int drive_wait_for_news(struct shoal_job *job, struct pollfd *pollers, ui
     pollers[1] = (struct pollfd){.fd = job->wake_fd, .events = POLLIN};
     pollers[2] = (struct pollfd){.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN};
     uint64_t now_ns = clock_now_ns();
-    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-    struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
-                            .tv_nsec = (long)(left_ns % NS_PER_S)};
+    uint64_t remaining_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    struct timespec remaining = {.tv_sec = (time_t)(remaining_ns / NS_PER_S),
+                                 .tv_nsec = (long)(remaining_ns % NS_PER_S)};
     pthread_mutex_unlock(&job->lock);
-    int ready = ppoll(pollers, POLLERS, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
+    int ready = ppoll(pollers, POLLERS, deadline_ns == UINT64_MAX ? NULL : &remaining, NULL);
     pthread_mutex_lock(&job->lock);
     arena_worker_cancel_sleep(&job->arena);
     return ready;

@@ -153,7 +153,7 @@ enum progress_result drive_device_copy(struct shoal_job *job, struct progress_co
     return result == PROGRESS_COPY ? PROGRESS_COPY : PROGRESS_MOVED;
 }
 
-/* Until something has rung, or a part of the time that is left has passed. */
+/* Until something has rung, or a part of the remaining time has passed. */
 static void drive_device_wait_for_ring(struct shoal_job *job)
 {
     struct pollfd poller = {.fd = job->wake_fd, .events = POLLIN};

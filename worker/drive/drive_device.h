@@ -8,7 +8,7 @@
 
 #include "worker/job/job.h"
 
-/* A request that is about to be submitted gets a place at a gate. The lock is released meanwhile.
+/* A request that is about to be submitted waits at a gate. The lock is released meanwhile.
  * *ready: its stream has come to it already, and progress_ready is due when it is submitted. */
 int drive_device_enter(struct shoal_job *job, const struct request_ask *ask,
                        struct shoal_request *request, bool *ready, struct error *error);

@@ -46,13 +46,13 @@ static int check_size(const struct plan_parameter *parameters, uint32_t count)
 struct opened {
     struct plan_buffer buffer;
     uint32_t number;  /* as it was opened */
-    uint32_t closing; /* when it closes: the place of its last gradient in the order */
+    uint32_t closing; /* when it closes: the position of its last gradient in the order */
 };
 
 struct making {
     struct opened *opened;
     uint32_t opened_count;
-    uint32_t *sent_as; /* [number as opened]: place among those sent */
+    uint32_t *sent_as; /* [number as opened]: position among those sent */
 };
 
 /* Put every parameter into a buffer; buffer_of holds the number as opened. */
@@ -83,13 +83,13 @@ static void assign(struct plan *plan, struct making *making,
 
 static int compare_closing(const void *a, const void *b)
 {
-    const struct opened *left = a, *right = b;
-    return left->closing < right->closing ? -1 : left->closing > right->closing;
+    const struct opened *one = a, *other = b;
+    return one->closing < other->closing ? -1 : one->closing > other->closing;
 }
 
-/* Give buffers and gradients their places. */
-static void place(struct plan *plan, struct making *making, const struct plan_parameter *parameters,
-                  const uint32_t *order)
+/* Give buffers and gradients their offsets. */
+static void plan_lay_out(struct plan *plan, struct making *making,
+                         const struct plan_parameter *parameters, const uint32_t *order)
 {
     qsort(making->opened, making->opened_count, sizeof(*making->opened), compare_closing);
     uint64_t offset = 0;
@@ -146,7 +146,7 @@ int plan_make(struct plan *plan, const struct plan_parameter *parameters, uint32
     if (made.buffers && made.members && made.buffer_of && made.offset_of && making.opened &&
         making.sent_as) {
         assign(&made, &making, parameters, order, threshold_bytes, first_buffer_bytes);
-        place(&made, &making, parameters, order);
+        plan_lay_out(&made, &making, parameters, order);
         *plan = made;
     } else {
         plan_clear(&made);

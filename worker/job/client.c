@@ -38,11 +38,11 @@ int client_connect(struct client *client, const char *path, uint64_t deadline_ns
         return error_set_errno(error, errno, "cannot make a socket");
     /* A full backlog makes connect wait; this bounds it. */
     uint64_t now_ns = clock_now_ns();
-    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : NS_PER_MS;
-    struct timeval left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
-                           .tv_usec = (suseconds_t)(left_ns % NS_PER_S / 1000)};
+    uint64_t remaining_ns = deadline_ns > now_ns ? deadline_ns - now_ns : NS_PER_MS;
+    struct timeval remaining = {.tv_sec = (time_t)(remaining_ns / NS_PER_S),
+                                .tv_usec = (suseconds_t)(remaining_ns % NS_PER_S / 1000)};
     int code = 0;
-    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &left, sizeof(left)) < 0)
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &remaining, sizeof(remaining)) < 0)
         code = error_set_errno(error, errno, "cannot set the socket's timeout");
     else if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
         code = errno == EAGAIN
@@ -81,11 +81,11 @@ static int wait_for(const struct client *client, short events, uint64_t deadline
         if (now_ns >= deadline_ns)
             return error_set(error, ERR_TIMEOUT, "the daemon (socket %s) does not answer",
                              client->path);
-        uint64_t left_ns = deadline_ns - now_ns;
-        struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
-                                .tv_nsec = (long)(left_ns % NS_PER_S)};
+        uint64_t remaining_ns = deadline_ns - now_ns;
+        struct timespec remaining = {.tv_sec = (time_t)(remaining_ns / NS_PER_S),
+                                     .tv_nsec = (long)(remaining_ns % NS_PER_S)};
         struct pollfd poller = {.fd = client->fd, .events = events};
-        int ready = ppoll(&poller, 1, &left, NULL);
+        int ready = ppoll(&poller, 1, &remaining, NULL);
         if (ready > 0)
             return 0;
         if (ready < 0 && errno != EINTR)

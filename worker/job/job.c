@@ -178,7 +178,7 @@ static void free_group(struct shoal_group *group)
     free(group);
 }
 
-/* Lock held. Not half in the pinned part, if there is another place: drivers refuse to copy from
+/* Lock held. Not half in the pinned part, if there is other memory: drivers refuse to copy from
  * and to such memory. */
 static int allocate_own_slot(struct shoal_job *job, uint64_t bytes, uint64_t *offset)
 {
@@ -263,8 +263,8 @@ static int say_hello(struct shoal_job *job, uint64_t deadline_ns, struct error *
     return code;
 }
 
-static int check_joined(const struct job_settings *settings, const struct message *joined,
-                        struct error *error)
+static int job_check_joined(const struct job_settings *settings, const struct message *joined,
+                            struct error *error)
 {
     if (joined->type == MESSAGE_ERROR)
         return error_set(error, joined->code < 0 ? joined->code : ERR_PROTOCOL, "%s", joined->text);
@@ -306,7 +306,7 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
         error_prefix(error, "cannot join job %s", settings->name);
         return code;
     }
-    code = check_joined(settings, joined, error);
+    code = job_check_joined(settings, joined, error);
     if (code < 0)
         message_clear(joined);
     return code;

@@ -74,8 +74,8 @@ struct request *progress_next_completed(struct progress *progress)
     return request;
 }
 
-static void enqueue(struct progress *progress, struct progress_group *group,
-                    struct request *request, uint64_t age)
+static void progress_enqueue(struct progress *progress, struct progress_group *group,
+                             struct request *request, uint64_t age)
 {
     request->group = group;
     request->age = age;
@@ -110,10 +110,10 @@ int progress_submit(struct progress *progress, struct progress_group *group,
     group->next_sequence++;
     bool nothing_ahead = !progress->to_stage && !progress->to_submit;
     uint64_t age = progress->next_age++;
-    enqueue(progress, group, request, age);
+    progress_enqueue(progress, group, request, age);
     for (uint32_t i = 0; i < block_count; i++) {
         made[i].whole = request;
-        enqueue(progress, group, &made[i], age);
+        progress_enqueue(progress, group, &made[i], age);
     }
     progress_submit_waiting(progress);
     if (nothing_ahead && !ask->on_device)
@@ -179,7 +179,7 @@ static bool receive_chunk(struct progress *progress, const struct arena_completi
     return true;
 }
 
-/* A receive from any rank has found one, or nobody is left. */
+/* A receive from any rank has found one, or nobody is there who could send. */
 static void receive_match(struct progress *progress, struct request *request, uint32_t source,
                           uint64_t now_ns)
 {
@@ -243,10 +243,10 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
 {
     if (progress->failed) {
         /* progress_push() may have found out, where nothing could be failed. */
-        bool left = has_submitted(progress) || progress->to_submit || progress->to_transfer[0] ||
+        bool more = has_submitted(progress) || progress->to_submit || progress->to_transfer[0] ||
                     progress->to_transfer[1] || progress->to_any || progress->matched;
         progress_fail(progress, &progress->failure, now_ns);
-        return left ? PROGRESS_MOVED : PROGRESS_IDLE;
+        return more ? PROGRESS_MOVED : PROGRESS_IDLE;
     }
     bool moved = receive(progress, now_ns);
     moved |= progress_submit_waiting(progress);

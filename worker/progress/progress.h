@@ -39,7 +39,7 @@
 #define PROGRESS_ANY_MAX 64u /* receives from any rank that look for one; further ones wait */
 #define PROGRESS_SHARED_SLOTS_MAX 64u
 #define PROGRESS_GROUPS_MAX 200u
-/* The most that can be out. The rest of the ring is for what a trace wants, which is left out when
+/* The most that can be out. The rest of the ring is for what a trace wants, which is omitted when
  * that is full. */
 #define PROGRESS_OUT_MAX                                                                           \
     (PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +                      \
@@ -82,12 +82,12 @@ struct progress {
     struct progress_group *groups;
     struct request *table[PROGRESS_RING_ENTRIES]; /* submitted, by number % entries */
     uint64_t next_number, next_age;
-    uint64_t chunks_max;             /* of a group's submitted requests; all, for one alone */
-    uint64_t staged_max_bytes;       /* in shared slots, of requests on the host */
-    uint32_t submitted;              /* collectives and blocks in the table */
-    uint32_t place;                  /* where the search for a free place in the table begins */
-    struct request *to_submit;       /* in the order of the calls */
-    struct request *to_stage;        /* submitted, with chunks to hand over: priority, then age */
+    uint64_t chunks_max;       /* of a group's submitted requests; all, for one alone */
+    uint64_t staged_max_bytes; /* in shared slots, of requests on the host */
+    uint32_t submitted;        /* collectives and blocks in the table */
+    uint32_t table_next;       /* index at which the search for a free entry of `table` begins */
+    struct request *to_submit; /* in the order of the calls */
+    struct request *to_stage;  /* submitted, with chunks to hand over: priority, then age */
     struct staging_slot *to_deliver; /* results to be copied out */
     /* Sends, and receives: to be submitted, in the order of the calls; submitted. */
     struct request *to_transfer[2];

@@ -82,12 +82,12 @@ void progress_queue_for_staging(struct progress *progress, struct request *reque
 static void submit_request(struct progress *progress, struct request *request)
 {
     const struct request_ask *ask = &request->ask;
-    /* The table has more places than can be taken, so that the search ends. */
-    while (progress->table[progress->place])
-        progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
-    request->number = progress->next_number++ * PROGRESS_RING_ENTRIES + progress->place;
-    progress->table[progress->place] = request;
-    progress->place = (progress->place + 1) % PROGRESS_RING_ENTRIES;
+    /* The table has more entries than can be taken, so that the search ends. */
+    while (progress->table[progress->table_next])
+        progress->table_next = (progress->table_next + 1) % PROGRESS_RING_ENTRIES;
+    request->number = progress->next_number++ * PROGRESS_RING_ENTRIES + progress->table_next;
+    progress->table[progress->table_next] = request;
+    progress->table_next = (progress->table_next + 1) % PROGRESS_RING_ENTRIES;
     ++*submit_count(progress, request);
     if (!progress_is_transfer(request))
         request->group->chunks += request->layout.chunks;
@@ -157,7 +157,7 @@ bool progress_submit_waiting(struct progress *progress)
     }
     if (!progress->to_submit)
         return moved;
-    /* No credit left; a group's oldest goes all the same, or groups could block each other. */
+    /* No more credit; a group's oldest goes all the same, or groups could block each other. */
     struct progress_group *group;
     DL_FOREACH(progress->groups, group)
     {

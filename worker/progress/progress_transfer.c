@@ -96,7 +96,7 @@ struct request *progress_next_matched(struct progress *progress)
     }
     if (oldest == found)
         return found;
-    /* It takes what this one has found, and this one looks on in its place. */
+    /* It takes what this one has found, and this one looks on instead of it. */
     uint32_t source = found->any_source;
     uint64_t numbers_offset = found->numbers_offset;
     found->state = oldest->state;
@@ -119,14 +119,14 @@ struct request *progress_next_matched(struct progress *progress)
 
 bool progress_transfer_copies(struct progress *progress, struct request *request)
 {
-    bool left = request->copied_bytes < request_bytes(request);
+    bool more = request->copied_bytes < request_bytes(request);
     if (!request->copy_to && !request->copy_from)
         return false;
-    if (left && !request->waiting && !request->copying && request->copies < PROGRESS_COPIES_MAX) {
+    if (more && !request->waiting && !request->copying && request->copies < PROGRESS_COPIES_MAX) {
         request->copying = true;
         DL_APPEND2(progress->to_copy, request, queue_prev, queue_next);
     }
-    return left || request->copies > 0;
+    return more || request->copies > 0;
 }
 
 uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset, uint64_t bytes)
@@ -138,10 +138,10 @@ uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset,
 void progress_copy_piece(struct progress *progress, struct progress_copy *copy)
 {
     struct request *request = progress->to_copy;
-    uint64_t done = request->copied_bytes, left = request_bytes(request) - done;
+    uint64_t done = request->copied_bytes, remaining = request_bytes(request) - done;
     uint64_t offset = (request->receives ? request->out_offset : request->in_offset) + done;
-    uint64_t bytes = left < PROGRESS_COPY_BYTES ? left : PROGRESS_COPY_BYTES;
-    uint8_t *place = progress->arena->base + offset;
+    uint64_t bytes = remaining < PROGRESS_COPY_BYTES ? remaining : PROGRESS_COPY_BYTES;
+    uint8_t *memory = progress->arena->base + offset;
     progress_leave_queue(&progress->to_copy, request);
     request->copying = false;
     *copy = (struct progress_copy){.bytes = progress_pinned_alike(progress, offset, bytes),
@@ -149,9 +149,9 @@ void progress_copy_piece(struct progress *progress, struct progress_copy *copy)
                                    .on_device = request->ask.on_device};
     if (request->receives) {
         copy->to = (uint8_t *)request->copy_to + done;
-        copy->from = place;
+        copy->from = memory;
     } else {
-        copy->to = place;
+        copy->to = memory;
         copy->from = (const uint8_t *)request->copy_from + done;
     }
 }

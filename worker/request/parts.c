@@ -29,7 +29,7 @@ static const void *side_buffer(const struct parts_side *side, uint32_t rank, siz
 }
 
 /* What this rank sends to `to`, and receives from `from`. */
-static uint64_t send_count(const struct parts_ask *ask, uint32_t to)
+static uint64_t parts_send_count(const struct parts_ask *ask, uint32_t to)
 {
     return send_is_one(ask->kind) ? ask->send.count : side_count(&ask->send, to);
 }
@@ -40,7 +40,7 @@ static const void *send_buffer(const struct parts_ask *ask, uint32_t to)
                                   : side_buffer(&ask->send, to, dtype_bytes(ask->dtype));
 }
 
-static uint64_t recv_count(const struct parts_ask *ask, uint32_t from)
+static uint64_t parts_recv_count(const struct parts_ask *ask, uint32_t from)
 {
     return recv_is_one(ask->kind) ? ask->recv.count : side_count(&ask->recv, from);
 }
@@ -90,7 +90,7 @@ static int check_part(const struct parts_ask *ask, bool sent, bool one, uint32_t
                       uint64_t *sum, struct error *error)
 {
     const char *name = collective_name(ask->kind);
-    uint64_t count = sent ? send_count(ask, peer) : recv_count(ask, peer);
+    uint64_t count = sent ? parts_send_count(ask, peer) : parts_recv_count(ask, peer);
     if (count > (1ull << 62) / dtype_bytes(ask->dtype) - *sum)
         return error_set(error, ERR_INVALID, "%s: %" PRIu64 " elements are too many", name, count);
     *sum += count;
@@ -126,10 +126,10 @@ static int check_buffers(const struct parts_ask *ask, struct error *error)
 
 static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
 {
-    uintptr_t left = (uintptr_t)a, right = (uintptr_t)b;
+    uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
     if (a_bytes == 0 || b_bytes == 0)
         return false;
-    return left < right ? right - left < a_bytes : left - right < b_bytes;
+    return first < second ? second - first < a_bytes : first - second < b_bytes;
 }
 
 /* With parts on both sides only those that lie side by side are looked at: lists would take a look
@@ -156,8 +156,8 @@ static int check_overlap(const struct parts_ask *ask, struct error *error)
         const void *from = send_buffer(ask, i), *to = recv_buffer(ask, i);
         if (i == ask->rank && from == to)
             continue;
-        if (overlap(from, send_count(ask, i) * element_bytes, to,
-                    recv_count(ask, i) * element_bytes))
+        if (overlap(from, parts_send_count(ask, i) * element_bytes, to,
+                    parts_recv_count(ask, i) * element_bytes))
             return error_set(error, ERR_INVALID,
                              "%s: the buffers overlap, other than as this rank's own part",
                              collective_name(ask->kind));
@@ -170,7 +170,7 @@ static int check_own_part(const struct parts_ask *ask, struct error *error)
 {
     if (!has_send(ask) || !has_recv(ask))
         return 0; /* a side that is not used must not even be looked at */
-    uint64_t sent = send_count(ask, ask->rank), received = recv_count(ask, ask->rank);
+    uint64_t sent = parts_send_count(ask, ask->rank), received = parts_recv_count(ask, ask->rank);
     if (sent == received)
         return 0;
     return error_set(error, ERR_INVALID,
@@ -230,12 +230,12 @@ static struct request_ask block_ask(const struct parts_ask *ask, const struct re
     if (route_sends(&route, ask->rank)) {
         uint32_t to = route.to == ROUTE_ALL ? 0 : route.to;
         made.send = send_buffer(ask, to);
-        made.count = send_count(ask, to);
+        made.count = parts_send_count(ask, to);
     }
     if (route_receives(&route, ask->rank)) {
         uint32_t from = route.from == ROUTE_ALL ? 0 : route.from;
         made.recv = recv_buffer(ask, from);
-        made.count = recv_count(ask, from);
+        made.count = parts_recv_count(ask, from);
     }
     return made;
 }
@@ -256,7 +256,7 @@ struct parts_copy parts_own_copy(const struct parts_ask *ask)
         return (struct parts_copy){0};
     struct parts_copy copy = {.to = recv_buffer(ask, ask->rank),
                               .from = send_buffer(ask, ask->rank),
-                              .bytes = send_count(ask, ask->rank) * dtype_bytes(ask->dtype)};
+                              .bytes = parts_send_count(ask, ask->rank) * dtype_bytes(ask->dtype)};
     if (copy.to == copy.from)
         copy.bytes = 0;
     return copy;

@@ -16,10 +16,10 @@ static struct route ask_route(const struct request_ask *ask)
 
 static bool ranges_overlap_partly(const void *a, const void *b, uint64_t bytes)
 {
-    uintptr_t left = (uintptr_t)a, right = (uintptr_t)b;
-    if (left == right)
+    uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
+    if (first == second)
         return false;
-    return left < right ? right - left < bytes : left - right < bytes;
+    return first < second ? second - first < bytes : first - second < bytes;
 }
 
 int request_check(const struct request_ask *ask, uint32_t rank, uint32_t size, struct error *error)
@@ -62,7 +62,7 @@ int request_check(const struct request_ask *ask, uint32_t rank, uint32_t size, s
     return 0;
 }
 
-/* Whether the caller's buffer can be used where it is; *offset is then its place. */
+/* Whether the caller's buffer can be used where it is; *offset is then where. */
 static bool lies_in_arena(const struct request_memory *memory, const void *buffer, uint64_t bytes,
                           uint64_t *offset)
 {
@@ -109,7 +109,7 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
     if (bytes == 0) {
         made.in_offset = made.out_offset = memory->data_offset;
     } else {
-        /* A rank that does not receive (send) still names a place: its own other buffer. */
+        /* A rank that does not receive (send) still names memory: its own other buffer. */
         const void *in = made.copy_in ? ask->send : ask->recv;
         const void *out = made.copy_out ? ask->recv : ask->send;
         /* Sends and receives are of the arena's memory, wherever the data comes from. */

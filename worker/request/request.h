@@ -122,7 +122,7 @@ void request_clear(struct request *request);
 bool request_has_chunk(const struct request *request);
 /* Whether everything has come back and been copied out. */
 bool request_finished(const struct request *request);
-/* Bytes of the caller's buffer and a chunk's place in it. */
+/* Bytes of the caller's buffer; where a chunk begins in it, and how many bytes it has. */
 uint64_t request_bytes(const struct request *request);
 uint64_t request_chunk_offset(const struct request *request, const struct layout_chunk *chunk);
 uint64_t request_chunk_bytes(const struct request *request, const struct layout_chunk *chunk);

@@ -1,4 +1,4 @@
-/* Staging slots: places in the arena, of a chunk each, through which data travels that does not
+/* Staging slots: pieces of the arena, of a chunk each, through which data travels that does not
  * lie in the arena itself.
  *
  * Every open group owns one slot that only its oldest incomplete request may use; the others are

@@ -363,7 +363,7 @@ struct control_daemon *control_daemon_create(const char *directory, uint32_t nod
     return daemon;
 }
 
-static void *daemon_run(void *argument)
+static void *control_daemon_run(void *argument)
 {
     struct control_daemon *daemon = argument;
     daemon->result = control_run(daemon->control);
@@ -386,7 +386,7 @@ int control_daemon_start(struct control_daemon *daemon, struct error *error)
     daemon->options.signal_fd = -1; /* taken over, in every case */
     if (result < 0)
         return result;
-    ck_assert_int_eq(pthread_create(&daemon->thread, NULL, daemon_run, daemon), 0);
+    ck_assert_int_eq(pthread_create(&daemon->thread, NULL, control_daemon_run, daemon), 0);
     daemon->running = true;
     return 0;
 }

@@ -39,7 +39,7 @@ static void deliver_to_daemon(struct virtual_cluster *cluster, void *what, uint6
 }
 
 /* Takes the lists in the message. */
-static void worker_send(struct virtual_worker *worker, const struct message *message)
+static void virtual_worker_send(struct virtual_worker *worker, const struct message *message)
 {
     struct carried_message *carried = calloc(1, sizeof(*carried));
     carried->worker = worker;
@@ -47,7 +47,7 @@ static void worker_send(struct virtual_worker *worker, const struct message *mes
     virtual_schedule_in(worker->cluster, &worker->to, deliver_to_daemon, carried, 0);
 }
 
-static void worker_join(struct virtual_cluster *cluster, void *what, uint64_t number)
+static void virtual_worker_join(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     (void)cluster, (void)number;
     struct virtual_worker *worker = what;
@@ -57,7 +57,7 @@ static void worker_join(struct virtual_cluster *cluster, void *what, uint64_t nu
                               .local_rank = -1,
                               .timeout_ms = 60000};
     snprintf(message.job, sizeof(message.job), "%s", worker->run->job.name);
-    worker_send(worker, &message);
+    virtual_worker_send(worker, &message);
 }
 
 static void worker_pump_soon(struct virtual_worker *worker, uint64_t most_ns)
@@ -94,7 +94,7 @@ static void worker_open_next(struct virtual_worker *worker)
     EXPECT(message_list_set(&message.ranks, run->group_ranks[worker->opened],
                             run->group_sizes[worker->opened]) == 0);
     worker->state = OPENING;
-    worker_send(worker, &message);
+    virtual_worker_send(worker, &message);
 }
 
 static void worker_add_group(struct virtual_worker *worker, const struct message *message)
@@ -139,12 +139,12 @@ static void worker_failed(struct virtual_worker *worker, int code, const char *t
     }
 }
 
-static void worker_leave(struct virtual_worker *worker)
+static void virtual_worker_leave(struct virtual_worker *worker)
 {
     if (worker->state >= LEAVING)
         return;
     worker->state = LEAVING;
-    worker_send(worker, &(struct message){.type = MESSAGE_LEAVE});
+    virtual_worker_send(worker, &(struct message){.type = MESSAGE_LEAVE});
 }
 
 static void worker_on_failed(struct virtual_worker *worker, const struct message *message)
@@ -166,7 +166,7 @@ static void worker_on_failed(struct virtual_worker *worker, const struct message
     if (message->group < 0)
         worker_end(worker, "ended");
     else
-        worker_leave(worker);
+        virtual_worker_leave(worker);
 }
 
 static void worker_receive(struct virtual_worker *worker, const struct message *message)
@@ -186,7 +186,7 @@ static void worker_receive(struct virtual_worker *worker, const struct message *
     case MESSAGE_ERROR:
         worker_failed(worker, message->code, message->text);
         if (worker->state == OPENING)
-            worker_leave(worker);
+            virtual_worker_leave(worker);
         break;
     case MESSAGE_FAILED:
         worker_on_failed(worker, message);
@@ -320,7 +320,7 @@ void virtual_worker_rung(struct virtual_cluster *cluster, struct exchange_worker
 
 /* --- the work --------------------------------------------------------------------------------- */
 
-static void worker_start(struct virtual_worker *worker, uint32_t index)
+static void virtual_worker_start(struct virtual_worker *worker, uint32_t index)
 {
     struct error error;
     int result = flight_start(worker, index, &error);
@@ -352,7 +352,7 @@ static bool worker_start_some(struct virtual_worker *worker)
             (*next)++;
         if (*next >= job->collectives)
             continue;
-        worker_start(worker, (*next)++);
+        virtual_worker_start(worker, (*next)++);
         return true;
     }
     return false;
@@ -410,7 +410,7 @@ static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t nu
     if (worker->state != RUNNING)
         return;
     if (worker->finished >= worker->mine || worker->finished >= worker->leave_after)
-        worker_leave(worker);
+        virtual_worker_leave(worker);
     else if (more)
         worker_pump_soon(worker, 2 * cluster->options.most_delay_ns);
 }
@@ -452,8 +452,8 @@ uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct vir
         run->workers[i] = worker_create(cluster, run, i);
     cluster->job_count++;
     for (uint32_t i = 0; i < job->ranks; i++)
-        virtual_schedule(cluster, virtual_random(cluster, NS_PER_MS), worker_join, run->workers[i],
-                         0);
+        virtual_schedule(cluster, virtual_random(cluster, NS_PER_MS), virtual_worker_join,
+                         run->workers[i], 0);
     return number;
 }
 

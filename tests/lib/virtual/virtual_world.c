@@ -114,8 +114,8 @@ struct command {
     uint32_t count;
 };
 
-static void command_answer(struct virtual_node *node, enum engine_event_type type,
-                           const struct command *command, int code, const char *text)
+static void world_command_answer(struct virtual_node *node, enum engine_event_type type,
+                                 const struct command *command, int code, const char *text)
 {
     struct engine_event *event = engine_event_create(type);
     event->job = command->job;
@@ -125,7 +125,7 @@ static void command_answer(struct virtual_node *node, enum engine_event_type typ
     virtual_event(node, event);
 }
 
-static void carry_out(struct virtual_cluster *cluster, void *what, uint64_t number)
+static void world_carry_out(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
     (void)cluster, (void)number;
     struct command *command = what;
@@ -134,8 +134,8 @@ static void carry_out(struct virtual_cluster *cluster, void *what, uint64_t numb
     struct error error = {0};
     switch (command->type) {
     case COMMAND_JOB_OPEN:
-        command_answer(node, ENGINE_JOB_OPENED, command,
-                       exchange_job_open(exchange, &command->roster, &error), error.text);
+        world_command_answer(node, ENGINE_JOB_OPENED, command,
+                             exchange_job_open(exchange, &command->roster, &error), error.text);
         break;
     case COMMAND_JOB_CLOSE:
         exchange_job_close(exchange, command->job);
@@ -146,7 +146,7 @@ static void carry_out(struct virtual_cluster *cluster, void *what, uint64_t numb
     case COMMAND_GROUP_OPEN: {
         int code = exchange_group_open(exchange, command->job, command->group, command->numbers,
                                        command->count, &error);
-        command_answer(node, ENGINE_GROUP_OPENED, command, code, error.text);
+        world_command_answer(node, ENGINE_GROUP_OPENED, command, code, error.text);
         break;
     }
     case COMMAND_GROUP_CLOSE:
@@ -191,7 +191,7 @@ static struct command *command_create(struct virtual_node *node, enum command_ty
 static void command_give(struct command *command)
 {
     struct virtual_node *node = command->node;
-    virtual_schedule_in(node->cluster, &node->commands, carry_out, command, 0);
+    virtual_schedule_in(node->cluster, &node->commands, world_carry_out, command, 0);
 }
 
 static void world_job_open(void *context, const struct job *job)

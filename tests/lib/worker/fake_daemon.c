@@ -52,7 +52,7 @@ struct fake_daemon {
     uint64_t groups_closed, workers_left, pings;
 };
 
-static void ring(void *context, uint32_t rank)
+static void fake_ring(void *context, uint32_t rank)
 {
     struct fake_daemon *daemon = context;
     for (uint32_t i = 0; i < daemon->worker_count; i++) {
@@ -95,7 +95,7 @@ static void disagree(void *context, uint32_t group, uint64_t sequence)
     fail_group(context, (int)group, ERR_MISMATCH, "rank 0 asked for this, rank 1 for that");
 }
 
-static void drop(struct fake_daemon *daemon, struct worker *worker)
+static void fake_drop(struct fake_daemon *daemon, struct worker *worker)
 {
     if (worker->rank >= 0) {
         fake_exchange_detach(daemon->exchange, (uint32_t)worker->rank);
@@ -125,8 +125,8 @@ static struct message group_message(const struct fake_daemon *daemon, enum messa
     return message;
 }
 
-static void open_group(struct fake_daemon *daemon, uint32_t group, const uint32_t *ranks,
-                       uint32_t count)
+static void fake_open_group(struct fake_daemon *daemon, uint32_t group, const uint32_t *ranks,
+                            uint32_t count)
 {
     struct message message = group_message(daemon, MESSAGE_JOINED, group);
     struct layout_rule rule = {message.weights.count,
@@ -159,7 +159,7 @@ static void join(struct fake_daemon *daemon, struct worker *worker, const struct
     if (++daemon->joined < daemon->options.world_size)
         return;
     const uint32_t all[FAKE_RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
-    open_group(daemon, 0, all, daemon->options.world_size);
+    fake_open_group(daemon, 0, all, daemon->options.world_size);
     for (uint32_t i = 0; i < daemon->worker_count; i++) {
         struct message joined = group_message(daemon, MESSAGE_JOINED, 0);
         joined.timeout_ms = daemon->options.silence_ms;
@@ -174,8 +174,8 @@ static void join(struct fake_daemon *daemon, struct worker *worker, const struct
     }
 }
 
-static void ask_for_group(struct fake_daemon *daemon, struct worker *worker,
-                          const struct message *message)
+static void fake_ask_for_group(struct fake_daemon *daemon, struct worker *worker,
+                               const struct message *message)
 {
     struct opening *opening = NULL;
     for (uint32_t i = 0; i < daemon->opening_count && !opening; i++) {
@@ -195,7 +195,7 @@ static void ask_for_group(struct fake_daemon *daemon, struct worker *worker,
         if (!(opening->asked & 1u << opening->ranks[i]))
             return;
     uint32_t group = ++daemon->next_group;
-    open_group(daemon, group, opening->ranks, opening->count);
+    fake_open_group(daemon, group, opening->ranks, opening->count);
     for (uint32_t i = 0; i < daemon->worker_count; i++) {
         int rank = daemon->workers[i].rank;
         if (rank < 0 || !(opening->asked & 1u << rank))
@@ -207,13 +207,13 @@ static void ask_for_group(struct fake_daemon *daemon, struct worker *worker,
     }
 }
 
-static void leave(struct fake_daemon *daemon, struct worker *worker)
+static void fake_leave(struct fake_daemon *daemon, struct worker *worker)
 {
     struct message left = {.type = MESSAGE_LEFT};
     daemon->workers_left++;
     if (!daemon->options.never_left)
         send_message(worker, &left);
-    drop(daemon, worker);
+    fake_drop(daemon, worker);
 }
 
 static void handle(struct fake_daemon *daemon, struct worker *worker, const char *line,
@@ -235,7 +235,7 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
         join(daemon, worker, &message);
         break;
     case MESSAGE_WORKER_GROUP_OPEN:
-        ask_for_group(daemon, worker, &message);
+        fake_ask_for_group(daemon, worker, &message);
         break;
     case MESSAGE_WORKER_GROUP_CLOSE:
         daemon->groups_closed++;
@@ -246,7 +246,7 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
             send_message(worker, &(struct message){.type = MESSAGE_PONG});
         break;
     case MESSAGE_LEAVE:
-        leave(daemon, worker);
+        fake_leave(daemon, worker);
         break;
     default:
         ck_abort_msg("a worker sent %s", message_type_name(message.type));
@@ -265,7 +265,7 @@ static void read_worker(struct fake_daemon *daemon, struct worker *worker)
                             .msg_controllen = sizeof(control)};
     ssize_t got = recvmsg(worker->fd, &header, MSG_CMSG_CLOEXEC);
     if (got <= 0) {
-        drop(daemon, worker);
+        fake_drop(daemon, worker);
         return;
     }
     struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
@@ -354,7 +354,7 @@ struct fake_daemon *fake_daemon_start(const struct fake_daemon_options *options)
         daemon->options.pinned_bytes = 256 << 20;
     daemon->directory = suite_make_directory();
     snprintf(daemon->path, sizeof(daemon->path), "%s/socket", daemon->directory);
-    struct fake_exchange_io io = {.context = daemon, .ring = ring, .disagree = disagree};
+    struct fake_exchange_io io = {.context = daemon, .ring = fake_ring, .disagree = disagree};
     daemon->exchange = fake_exchange_create(options->seed, &io);
     daemon->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     daemon->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -387,7 +387,7 @@ void fake_daemon_stop(struct fake_daemon *daemon)
     wake(daemon);
     pthread_join(daemon->thread, NULL);
     for (uint32_t i = 0; i < daemon->worker_count; i++)
-        drop(daemon, &daemon->workers[i]);
+        fake_drop(daemon, &daemon->workers[i]);
     close(daemon->listener);
     close(daemon->wake);
     fake_exchange_destroy(daemon->exchange);

@@ -177,8 +177,8 @@ static void check_order(struct group *group, uint32_t place,
 }
 
 /* What the first rank that asks decides. */
-static void set_up(struct collective *collective, const struct group *group,
-                   const struct arena_submission *submission)
+static void fake_set_up(struct collective *collective, const struct group *group,
+                        const struct arena_submission *submission)
 {
     bool blocks = route_in_blocks(submission->kind), whole = submission->block == 0;
     collective->block_rule = layout_rule_single(&group->rule, submission->kind != COLLECTIVE_SEND);
@@ -202,7 +202,7 @@ static void take_submit(struct fake_exchange *exchange, struct group *group, uin
     ck_assert(reduce_op_allows(submission->op, submission->dtype));
     struct collective *collective = find_collective(exchange, submission);
     if (!collective->done)
-        set_up(collective, group, submission);
+        fake_set_up(collective, group, submission);
     if (!(submission->flags & ARENA_FLAG_STAGED)) {
         uint64_t bytes = collective->layout.count * collective->layout.element_bytes;
         ck_assert(arena_range_valid(arena, submission->in_offset, bytes));
@@ -239,7 +239,7 @@ static void take_chunk(struct fake_exchange *exchange, struct group *group, uint
     exchange->staged_chunks++;
 }
 
-static bool read_rank(struct fake_exchange *exchange, uint32_t rank)
+static bool fake_read_rank(struct fake_exchange *exchange, uint32_t rank)
 {
     struct arena_submission submission;
     bool any = false;
@@ -365,7 +365,7 @@ bool fake_exchange_step(struct fake_exchange *exchange)
     bool moved = false;
     for (uint32_t rank = 0; rank < FAKE_RANKS_MAX; rank++)
         if (exchange->attached[rank])
-            moved |= read_rank(exchange, rank);
+            moved |= fake_read_rank(exchange, rank);
     if (exchange->hold)
         return moved;
     struct collective *collective, *next;

@@ -8,7 +8,7 @@
 
 #include "worker/shoal.h"
 
-/* A place in the text, for messages. */
+/* A position in the text, for messages. */
 struct cursor {
     const char *name;
     const char *at;
@@ -138,7 +138,7 @@ int dataset_parse(const char *text, size_t length, const char *name, struct data
     return 0;
 }
 
-static int file_read(FILE *file, const char *path, char **text, size_t *length, char *error)
+static int dataset_file_read(FILE *file, const char *path, char **text, size_t *length, char *error)
 {
     size_t used = 0, room = 1 << 20;
     char *memory = NULL;
@@ -180,7 +180,7 @@ int dataset_load(const char *path, struct dataset *dataset, char *error)
     }
     char *text = NULL;
     size_t length = 0;
-    int result = file_read(file, path, &text, &length, error);
+    int result = dataset_file_read(file, path, &text, &length, error);
     fclose(file);
     if (result != 0)
         return result;
@@ -191,13 +191,13 @@ int dataset_load(const char *path, struct dataset *dataset, char *error)
 
 int dataset_find(const char *executable, char *path, size_t path_bytes)
 {
-    static const char *const places[] = {"worker/examples/digits/digits.csv",
-                                         "share/shoal/digits.csv"};
+    static const char *const paths[] = {"worker/examples/digits/digits.csv",
+                                        "share/shoal/digits.csv"};
     const char *slash = strrchr(executable, '/');
     size_t length = slash ? (size_t)(slash - executable) : 0;
     while (length > 0) {
-        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-            int written = snprintf(path, path_bytes, "%.*s/%s", (int)length, executable, places[i]);
+        for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+            int written = snprintf(path, path_bytes, "%.*s/%s", (int)length, executable, paths[i]);
             if (written > 0 && (size_t)written < path_bytes && access(path, R_OK) == 0)
                 return 0;
         }

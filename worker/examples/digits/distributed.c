@@ -41,16 +41,16 @@ double distributed_hidden_percent(uint64_t communication_ns, uint64_t exposed_ns
 
 /* --- the exchange of a step ------------------------------------------------------------------ */
 
-/* A tensor's gradient between the memory where it is computed and its place on the device. */
+/* A tensor's gradient between the memory where it is computed and its memory on the device. */
 static int gradient_copy(const struct session *session, size_t tensor, bool to_device)
 {
     const struct distributed *distributed = session->distributed;
     void *host = session->gradients[tensor];
-    void *place = shoal_fusion_gradient(session->fusion, tensor);
+    void *memory = shoal_fusion_gradient(session->fusion, tensor);
     size_t bytes = network_tensor_size(distributed->training->network, tensor) * sizeof(float);
     return tell(distributed, "shoal_device_copy",
-                shoal_device_copy(distributed->job, to_device ? place : host,
-                                  to_device ? host : place, bytes));
+                shoal_device_copy(distributed->job, to_device ? memory : host,
+                                  to_device ? host : memory, bytes));
 }
 
 /* The gradients lie in the fusion buffers; they move once, after the first step. */

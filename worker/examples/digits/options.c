@@ -28,7 +28,7 @@ enum option_key {
 
 enum { HIDDEN_WIDTH_MAX = 8192, EPOCHS_MAX = 100000, BATCH_ROWS_MAX = 1000000 };
 
-static const struct option long_options[] = {
+static const struct option options_long[] = {
     {"data", required_argument, NULL, OPTION_DATA},
     {"epochs", required_argument, NULL, OPTION_EPOCHS},
     {"batch", required_argument, NULL, OPTION_BATCH},
@@ -96,8 +96,8 @@ static int parse_whole(const char *name, const char *text, unsigned long long le
     return 0;
 }
 
-static int parse_size(const char *name, const char *text, size_t greatest, size_t *value,
-                      char *error)
+static int options_parse_size(const char *name, const char *text, size_t greatest, size_t *value,
+                              char *error)
 {
     unsigned long long number = 0;
     int result = parse_whole(name, text, 1, greatest, &number, error);
@@ -153,7 +153,7 @@ static int parse_hidden(const char *text, struct network *network, char *error)
     return 0;
 }
 
-static int parse_device(const char *text, struct options *options, char *error)
+static int options_parse_device(const char *text, struct options *options, char *error)
 {
     options->on_device = strcmp(text, "cuda") == 0;
     if (options->on_device || strcmp(text, "cpu") == 0)
@@ -175,9 +175,9 @@ static int option_set(int key, const char *name, const char *text, struct option
         options->save_path = text;
         return 0;
     case OPTION_EPOCHS:
-        return parse_size(name, text, EPOCHS_MAX, &options->plan.epochs, error);
+        return options_parse_size(name, text, EPOCHS_MAX, &options->plan.epochs, error);
     case OPTION_BATCH:
-        return parse_size(name, text, BATCH_ROWS_MAX, &options->plan.batch_rows, error);
+        return options_parse_size(name, text, BATCH_ROWS_MAX, &options->plan.batch_rows, error);
     case OPTION_SEED:
         result = parse_whole(name, text, 0, UINT64_MAX, &seed, error);
         options->plan.seed = result == 0 ? seed : options->plan.seed;
@@ -189,13 +189,13 @@ static int option_set(int key, const char *name, const char *text, struct option
     case OPTION_MOMENTUM:
         return parse_float(name, text, &options->plan.momentum, error);
     case OPTION_THRESHOLD_BYTES:
-        return parse_size(name, text, SIZE_MAX / 2, &options->threshold_bytes, error);
+        return options_parse_size(name, text, SIZE_MAX / 2, &options->threshold_bytes, error);
     case OPTION_FIRST_BUFFER_BYTES:
-        return parse_size(name, text, SIZE_MAX / 2, &options->first_buffer_bytes, error);
+        return options_parse_size(name, text, SIZE_MAX / 2, &options->first_buffer_bytes, error);
     case OPTION_ACCURACY_MIN:
         return parse_real(name, text, 1.0, &options->accuracy_min, error);
     case OPTION_DEVICE:
-        return parse_device(text, options, error);
+        return options_parse_device(text, options, error);
     case OPTION_NO_VERIFY:
         options->verify = false;
         return 0;
@@ -222,7 +222,7 @@ int options_parse(int argc, char **argv, struct options *options, char *error)
     optind = 0; /* begin anew, also for a second command line */
     opterr = 0;
     for (;;) {
-        int index = 0, key = getopt_long(argc, argv, ":", long_options, &index);
+        int index = 0, key = getopt_long(argc, argv, ":", options_long, &index);
         if (key == -1)
             break;
         if (key == '?' || key == ':') {
@@ -233,7 +233,7 @@ int options_parse(int argc, char **argv, struct options *options, char *error)
                                              : "no such option");
             return SHOAL_EINVALID;
         }
-        int result = option_set(key, long_options[index].name, optarg, &parsed, error);
+        int result = option_set(key, options_long[index].name, optarg, &parsed, error);
         if (result != 0)
             return result;
     }

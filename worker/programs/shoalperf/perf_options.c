@@ -68,8 +68,8 @@ static int parse_number(const char *option, const char *text, uint64_t least, ui
     return result;
 }
 
-static int parse_size(const char *option, const char *text, uint64_t least, uint64_t *value,
-                      struct error *error)
+static int perf_parse_size(const char *option, const char *text, uint64_t least, uint64_t *value,
+                           struct error *error)
 {
     uint64_t bytes;
     int result = size_text_parse(text, &bytes, error);
@@ -121,7 +121,7 @@ static int parse_op(const char *text, struct perf_options *options, struct error
     return 0;
 }
 
-static int parse_device(const char *text, struct perf_options *options, struct error *error)
+static int perf_parse_device(const char *text, struct perf_options *options, struct error *error)
 {
     options->device = strcmp(text, "cuda") == 0;
     if (!options->device && strcmp(text, "cpu") != 0)
@@ -142,7 +142,7 @@ enum {
     OPTION_VERSION,
 };
 
-static const struct option long_options[] = {
+static const struct option perf_long_options[] = {
     {"minbytes", required_argument, NULL, 'b'},
     {"maxbytes", required_argument, NULL, 'e'},
     {"stepfactor", required_argument, NULL, 'f'},
@@ -176,7 +176,7 @@ static int take_number(struct perf_options *options, int option, struct error *e
         options->step_bytes = 0;
         return result;
     case 'i':
-        result = parse_size("-i", optarg, 1, &options->step_bytes, error);
+        result = perf_parse_size("-i", optarg, 1, &options->step_bytes, error);
         options->factor = 0;
         return result;
     case 'r':
@@ -198,14 +198,14 @@ static int take_number(struct perf_options *options, int option, struct error *e
     }
 }
 
-static int take_option(struct perf_options *options, int option, char *const *argv,
-                       struct error *error)
+static int perf_take_option(struct perf_options *options, int option, char *const *argv,
+                            struct error *error)
 {
     switch (option) {
     case 'b':
-        return parse_size("-b", optarg, 0, &options->least_bytes, error);
+        return perf_parse_size("-b", optarg, 0, &options->least_bytes, error);
     case 'e':
-        return parse_size("-e", optarg, 0, &options->most_bytes, error);
+        return perf_parse_size("-e", optarg, 0, &options->most_bytes, error);
     case 'd':
         return parse_dtype(optarg, options, error);
     case 'o':
@@ -216,7 +216,7 @@ static int take_option(struct perf_options *options, int option, char *const *ar
         options->arena = true;
         return 0;
     case OPTION_DEVICE:
-        return parse_device(optarg, options, error);
+        return perf_parse_device(optarg, options, error);
     case OPTION_SHARED:
         options->shared = true;
         return 0;
@@ -268,8 +268,8 @@ uint32_t perf_size_parts(enum collective_kind kind, uint32_t ranks)
     return route_in_blocks(kind) && kind != COLLECTIVE_SEND ? ranks : 1;
 }
 
-static int options_check(struct perf_options *options, int argc, char *const *argv,
-                         struct error *error)
+static int perf_options_check(struct perf_options *options, int argc, char *const *argv,
+                              struct error *error)
 {
     if (optind == argc)
         return error_set(error, ERR_INVALID, "which collective?");
@@ -320,13 +320,14 @@ int perf_options_parse(int argc, char **argv, struct perf_options *options, stru
     optind = 0; /* glibc: start over */
     opterr = 0;
     int option;
-    while ((option = getopt_long(argc, argv, ":hb:e:f:i:d:o:r:w:n:", long_options, NULL)) != -1) {
-        int result = take_option(&parsed, option, argv, error);
+    while ((option = getopt_long(argc, argv, ":hb:e:f:i:d:o:r:w:n:", perf_long_options, NULL)) !=
+           -1) {
+        int result = perf_take_option(&parsed, option, argv, error);
         if (result)
             return result;
     }
     if (!parsed.help && !parsed.version) {
-        int result = options_check(&parsed, argc, argv, error);
+        int result = perf_options_check(&parsed, argc, argv, error);
         if (result)
             return result;
     }
@@ -370,14 +371,14 @@ int perf_counts(const struct perf_options *options, enum dtype dtype, uint32_t r
     return 0;
 }
 
-bool perf_next_pair(const struct perf_options *options, uint32_t *place, enum dtype *dtype,
+bool perf_next_pair(const struct perf_options *options, uint32_t *position, enum dtype *dtype,
                     enum reduce_op *op)
 {
     bool has_op = collective_has_op(options->collective);
     bool all_ops = options->all_ops && has_op;
     bool all_dtypes = options->all_dtypes && options->collective != COLLECTIVE_BARRIER;
-    for (; *place < DTYPE_COUNT * REDUCE_OP_COUNT; (*place)++) {
-        unsigned this_dtype = *place / REDUCE_OP_COUNT, this_op = *place % REDUCE_OP_COUNT;
+    for (; *position < DTYPE_COUNT * REDUCE_OP_COUNT; (*position)++) {
+        unsigned this_dtype = *position / REDUCE_OP_COUNT, this_op = *position % REDUCE_OP_COUNT;
         unsigned wanted_op = has_op ? options->op : REDUCE_SUM;
         if ((!all_dtypes && this_dtype != options->dtype) || (!all_ops && this_op != wanted_op))
             continue;
@@ -385,7 +386,7 @@ bool perf_next_pair(const struct perf_options *options, uint32_t *place, enum dt
             continue;
         *dtype = (enum dtype)this_dtype;
         *op = (enum reduce_op)this_op;
-        (*place)++;
+        (*position)++;
         return true;
     }
     return false;

@@ -44,9 +44,9 @@ uint32_t perf_size_parts(enum collective_kind kind, uint32_t ranks);
 int perf_counts(const struct perf_options *options, enum dtype dtype, uint32_t ranks,
                 uint64_t **counts, size_t *count, struct error *error);
 
-/* The types and operations to measure, in order; false at the end. Start with *place 0. Only pairs
- * that are defined; one pair for collectives without an operation or type. */
-bool perf_next_pair(const struct perf_options *options, uint32_t *place, enum dtype *dtype,
+/* The types and operations to measure, in order; false at the end. Start with *position 0. Only
+ * pairs that are defined; one pair for collectives without an operation or type. */
+bool perf_next_pair(const struct perf_options *options, uint32_t *position, enum dtype *dtype,
                     enum reduce_op *op);
 
 #endif

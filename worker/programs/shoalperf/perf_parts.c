@@ -16,14 +16,14 @@ static bool receives_one(enum collective_kind kind)
            kind == COLLECTIVE_SEND;
 }
 
-static uint32_t send_parts(const struct perf_case *what)
+static uint32_t perf_send_parts(const struct perf_case *what)
 {
     if (what->collective == COLLECTIVE_SCATTER && what->rank != what->root)
         return 0;
     return sends_one(what->collective) ? 1 : what->ranks;
 }
 
-static uint32_t recv_parts(const struct perf_case *what)
+static uint32_t perf_recv_parts(const struct perf_case *what)
 {
     if (what->collective == COLLECTIVE_GATHER && what->rank != what->root)
         return 0;
@@ -38,12 +38,12 @@ uint64_t perf_parts_bytes(uint64_t bytes, uint32_t ranks)
 }
 
 /* Two parts side by side give and take; the last of an odd number is as it is. */
-static uint64_t uneven_count(uint64_t count, uint32_t place, uint32_t ranks)
+static uint64_t uneven_count(uint64_t count, uint32_t index, uint32_t ranks)
 {
     uint64_t moved = (count + 1) / 2;
-    if (place == ranks - 1 && ranks % 2 == 1)
+    if (index == ranks - 1 && ranks % 2 == 1)
         return count;
-    return place % 2 ? count + moved : count - moved;
+    return index % 2 ? count + moved : count - moved;
 }
 
 uint64_t perf_parts_count(const struct perf_parts_case *is, uint32_t from, uint32_t to)
@@ -75,7 +75,7 @@ static int values_make(const struct perf_parts *parts, uint32_t from, uint32_t t
 }
 
 /* Side by side; uneven ones in falling order, aligned, with gaps before them. */
-static void side_lay_out(struct perf_side *side, bool uneven, uint32_t element_bytes)
+static void perf_side_lay_out(struct perf_side *side, bool uneven, uint32_t element_bytes)
 {
     uint64_t at = 0;
     for (uint32_t i = 0; i < side->parts; i++) {
@@ -117,7 +117,7 @@ static int side_make(struct perf_parts *parts, struct perf_side *side, bool rece
         if (code < 0)
             return code;
     }
-    side_lay_out(side, parts->is.uneven, (uint32_t)dtype_bytes(what->dtype));
+    perf_side_lay_out(side, parts->is.uneven, (uint32_t)dtype_bytes(what->dtype));
     return 0;
 }
 
@@ -127,8 +127,8 @@ int perf_parts_make(struct perf_parts *parts, const struct perf_parts_case *is, 
     uint32_t rank = is->what.rank;
     *parts = (struct perf_parts){
         .is = *is,
-        .send = {.memory = send, .parts = send_parts(&is->what)},
-        .recv = {.memory = recv, .parts = recv_parts(&is->what)},
+        .send = {.memory = send, .parts = perf_send_parts(&is->what)},
+        .recv = {.memory = recv, .parts = perf_recv_parts(&is->what)},
     };
     int code = side_make(parts, &parts->send, false, error);
     if (code == 0)
@@ -246,7 +246,7 @@ static int start_uneven(const struct perf_parts *parts, shoal_group *group, shoa
     }
 }
 
-/* The same places in other memory: a list for the caller to free, or NULL. What is in place lies in
+/* The same places in other memory: a list for the caller to free, or NULL. What is in index lies in
  * the other side's. */
 static void **move_buffers(const struct perf_parts *parts, const struct perf_side *side,
                            uint8_t *send, uint8_t *recv)

@@ -3,7 +3,7 @@
  *
  * A case has `count` elements for each rank on average, so ranks * count in the large buffer, which
  * is what nccl-tests calls the size. Every part has data of its own, made from its sender and its
- * receiver, so that one that goes to the wrong place shows. Between and behind uneven parts are
+ * receiver, so that one that goes to the wrong part shows. Between and behind uneven parts are
  * gaps, and nothing may be written there.
  */
 #ifndef WORKER_PROGRAMS_SHOALPERF_PERF_PARTS_H

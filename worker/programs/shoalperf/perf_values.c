@@ -8,9 +8,9 @@
 #define POISON 0xA5
 
 /* splitmix64's mixing of the four numbers. */
-static uint64_t hash(uint32_t rank, uint32_t place, uint32_t round)
+static uint64_t hash(uint32_t rank, uint32_t index, uint32_t round)
 {
-    uint64_t x = ((uint64_t)rank << 40) ^ ((uint64_t)round << 20) ^ place;
+    uint64_t x = ((uint64_t)rank << 40) ^ ((uint64_t)round << 20) ^ index;
     x += 0x9e3779b97f4a7c15ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -32,9 +32,9 @@ static int64_t exact_limit(enum dtype dtype)
     }
 }
 
-static int64_t float_value(const struct perf_case *what, uint32_t rank, uint32_t place)
+static int64_t float_value(const struct perf_case *what, uint32_t rank, uint32_t index)
 {
-    uint64_t random = hash(rank, place, what->round);
+    uint64_t random = hash(rank, index, what->round);
     if (what->op == REDUCE_PROD) /* an exponent; few ranks, so that products stay in range */
         return rank < 8 ? (int64_t)(random % 3) - 1 : 0;
     bool adds = what->op == REDUCE_SUM || what->op == REDUCE_AVG;
@@ -46,23 +46,23 @@ static int64_t float_value(const struct perf_case *what, uint32_t rank, uint32_t
 }
 
 /* What rank 0 gives more, so that the sum of all is a multiple of the number of ranks. */
-static int64_t divisible_extra(const struct perf_case *what, uint32_t place)
+static int64_t divisible_extra(const struct perf_case *what, uint32_t index)
 {
     int64_t sum = 0, ranks = what->ranks;
     assert(ranks > 0);
     for (uint32_t rank = 0; rank < what->ranks; rank++)
-        sum += float_value(what, rank, place);
+        sum += float_value(what, rank, index);
     return -(sum % ranks);
 }
 
-int64_t perf_value(const struct perf_case *what, uint32_t rank, uint32_t place)
+int64_t perf_value(const struct perf_case *what, uint32_t rank, uint32_t index)
 {
     if (dtype_is_integer(what->dtype))
-        return (int64_t)hash(rank, place, what->round);
-    int64_t value = float_value(what, rank, place);
+        return (int64_t)hash(rank, index, what->round);
+    int64_t value = float_value(what, rank, index);
     bool divides = what->op == REDUCE_AVG && what->collective != COLLECTIVE_BROADCAST;
     if (divides && rank == 0)
-        value += divisible_extra(what, place);
+        value += divisible_extra(what, index);
     return value;
 }
 
@@ -101,20 +101,20 @@ static int64_t integer_combine(enum dtype dtype, enum reduce_op op, int64_t a, i
     }
 }
 
-static int64_t expected_integer(const struct perf_case *what, uint32_t place)
+static int64_t expected_integer(const struct perf_case *what, uint32_t index)
 {
-    int64_t result = wrap(what->dtype, perf_value(what, 0, place));
+    int64_t result = wrap(what->dtype, perf_value(what, 0, index));
     for (uint32_t rank = 1; rank < what->ranks; rank++)
         result = integer_combine(what->dtype, what->op, result,
-                                 wrap(what->dtype, perf_value(what, rank, place)));
+                                 wrap(what->dtype, perf_value(what, rank, index)));
     return what->op == REDUCE_AVG ? result / (int64_t)what->ranks : result;
 }
 
-static double expected_float(const struct perf_case *what, uint32_t place)
+static double expected_float(const struct perf_case *what, uint32_t index)
 {
-    int64_t result = perf_value(what, 0, place);
+    int64_t result = perf_value(what, 0, index);
     for (uint32_t rank = 1; rank < what->ranks; rank++) {
-        int64_t value = perf_value(what, rank, place);
+        int64_t value = perf_value(what, rank, index);
         if (what->op == REDUCE_MIN)
             result = value < result ? value : result;
         else if (what->op == REDUCE_MAX)
@@ -173,22 +173,22 @@ void perf_element_write(enum dtype dtype, double value, int64_t integer, void *e
     }
 }
 
-static void input_write(const struct perf_case *what, uint32_t rank, uint32_t place, void *element)
+static void input_write(const struct perf_case *what, uint32_t rank, uint32_t index, void *element)
 {
-    int64_t value = perf_value(what, rank, place);
+    int64_t value = perf_value(what, rank, index);
     bool power = what->op == REDUCE_PROD && what->collective != COLLECTIVE_BROADCAST;
     double real = power ? ldexp(1.0, (int)value) : (double)value;
     perf_element_write(what->dtype, real, value, element);
 }
 
-static void expected_write(const struct perf_case *what, uint32_t place, void *element)
+static void expected_write(const struct perf_case *what, uint32_t index, void *element)
 {
     if (what->collective == COLLECTIVE_BROADCAST)
-        input_write(what, what->root, place, element);
+        input_write(what, what->root, index, element);
     else if (dtype_is_integer(what->dtype))
-        perf_element_write(what->dtype, 0, expected_integer(what, place), element);
+        perf_element_write(what->dtype, 0, expected_integer(what, index), element);
     else
-        perf_element_write(what->dtype, expected_float(what, place), 0, element);
+        perf_element_write(what->dtype, expected_float(what, index), 0, element);
 }
 
 int perf_values_make(struct perf_values *values, const struct perf_case *what, struct error *error)
@@ -201,10 +201,10 @@ int perf_values_make(struct perf_values *values, const struct perf_case *what, s
         free(expected);
         return error_set(error, ERR_MEMORY, "out of memory");
     }
-    for (uint32_t place = 0; place < PERF_PERIOD; place++) {
-        input_write(what, what->rank, place, input + (size_t)place * bytes);
+    for (uint32_t index = 0; index < PERF_PERIOD; index++) {
+        input_write(what, what->rank, index, input + (size_t)index * bytes);
         if (expected)
-            expected_write(what, place, expected + (size_t)place * bytes);
+            expected_write(what, index, expected + (size_t)index * bytes);
     }
     *values = (struct perf_values){what->dtype, bytes, input, expected};
     return 0;

@@ -1,6 +1,6 @@
 /* The data that shoalperf reduces, and what must come out.
  *
- * Values are made up from rank, place and round by a hash, so that every rank can work out every
+ * Values are made up from rank, index and round by a hash, so that every rank can work out every
  * other's, and chosen so that the result is exact in the type whatever is rounded on the way:
  * floating point sums stay among the integers that the type holds, averages divide without a rest,
  * products are of powers of two. Integers use their whole range and wrap. Expected results are
@@ -42,7 +42,7 @@ void perf_values_clear(struct perf_values *values);
 void perf_values_fill(const struct perf_values *values, void *data, uint64_t count);
 /* Fill with what is no result. */
 void perf_values_poison(const struct perf_values *values, void *data, uint64_t count);
-/* Elements that are not what is expected, bit by bit; *first is the first one's place. */
+/* Elements that are not what is expected, bit by bit; *first is the first one's index. */
 uint64_t perf_values_check(const struct perf_values *values, const void *data, uint64_t count,
                            uint64_t *first);
 /* Elements that are not as perf_values_poison or perf_values_fill left them. */
@@ -53,7 +53,7 @@ uint64_t perf_values_check_input(const struct perf_values *values, const void *d
 
 /* One element, for tests: the value that a rank gives, and its bytes. Integers are taken modulo
  * the type's range. */
-int64_t perf_value(const struct perf_case *what, uint32_t rank, uint32_t place);
+int64_t perf_value(const struct perf_case *what, uint32_t rank, uint32_t index);
 void perf_element_write(enum dtype dtype, double value, int64_t integer, void *element);
 
 #endif

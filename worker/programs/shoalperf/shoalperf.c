@@ -171,13 +171,13 @@ static int data_check(const struct perf *perf, enum dtype dtype, uint64_t count,
         return result;
     uint64_t wrong =
         perf->in_blocks ? perf_parts_check(&perf->parts) : buffers_check(perf, count, &first);
-    char place[48] = ", parts and what lies between them"; /* which have no one order */
+    char where[48] = ", parts and what lies between them"; /* which have no one order */
     if (!perf->in_blocks)
-        snprintf(place, sizeof(place), ", the first at %llu", (unsigned long long)first);
+        snprintf(where, sizeof(where), ", the first at %llu", (unsigned long long)first);
     if (wrong)
         fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong%s\n", perf->rank,
                 perf_collective_name(perf->options.collective), dtype_name(dtype),
-                (unsigned long long)count, (unsigned long long)wrong, place);
+                (unsigned long long)count, (unsigned long long)wrong, where);
     *sum += wrong;
     return SHOAL_OK;
 }
@@ -295,12 +295,12 @@ static int barrier_check(struct perf *perf, uint64_t *wrong)
         int64_t *entered = &perf->integers[0];
         *entered = (int64_t)clock_now_ns();
         int result = failed(perf, "barrier", shoal_barrier(perf->group, NULL));
-        int64_t left = (int64_t)clock_now_ns();
+        int64_t exited = (int64_t)clock_now_ns();
         if (result == SHOAL_OK)
             result = shoal_all_reduce(perf->group, entered, entered, 1, SHOAL_I64, SHOAL_MAX, NULL);
         if (result)
             return failed(perf, "checking the barrier", result);
-        *wrong += left < *entered;
+        *wrong += exited < *entered;
     }
     return SHOAL_OK;
 }
@@ -328,11 +328,11 @@ static int all_measure(struct perf *perf)
 {
     if (perf->options.collective == COLLECTIVE_BARRIER)
         return barrier_measure(perf);
-    uint32_t place = 0;
+    uint32_t position = 0;
     enum dtype dtype;
     enum reduce_op op;
     int result = SHOAL_OK;
-    while (result == SHOAL_OK && perf_next_pair(&perf->options, &place, &dtype, &op)) {
+    while (result == SHOAL_OK && perf_next_pair(&perf->options, &position, &dtype, &op)) {
         uint64_t *counts;
         size_t used;
         struct error error;

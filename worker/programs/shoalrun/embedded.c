@@ -24,7 +24,7 @@
 #define FOLDER_NAME "shoalrun-XXXXXX"
 #define LOCK_BYTES 80
 
-static int tcp_listen(struct embedded_daemon *daemon, struct error *error)
+static int embedded_tcp_listen(struct embedded_daemon *daemon, struct error *error)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof(address);
@@ -38,7 +38,7 @@ static int tcp_listen(struct embedded_daemon *daemon, struct error *error)
     return 0;
 }
 
-static int unix_listen(struct embedded_daemon *daemon, struct error *error)
+static int embedded_unix_listen(struct embedded_daemon *daemon, struct error *error)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, daemon->socket_path, sizeof(address.sun_path));
@@ -50,7 +50,7 @@ static int unix_listen(struct embedded_daemon *daemon, struct error *error)
     return 0;
 }
 
-static int file_write(const char *path, const char *text, struct error *error)
+static int embedded_file_write(const char *path, const char *text, struct error *error)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -66,7 +66,7 @@ static int file_write(const char *path, const char *text, struct error *error)
     return 0;
 }
 
-static int file_read(const char *path, char **text, struct error *error)
+static int embedded_file_read(const char *path, char **text, struct error *error)
 {
     FILE *file = fopen(path, "re");
     if (!file)
@@ -115,7 +115,7 @@ static int lock_make(const char *directory)
 
 /* Remove the files in a folder of this user's that nobody holds the lock of any more, and then the
  * folder. Of several who do so at once, the one that has removed the lock's file removes it. */
-static void folder_remove_left(int parent, const char *name, const char *lock)
+static void folder_remove_stale(int parent, const char *name, const char *lock)
 {
     struct stat status;
     int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -138,7 +138,7 @@ static void folder_remove_left(int parent, const char *name, const char *lock)
 }
 
 /* What runs that were killed have left. */
-static void folders_remove_left(const char *parent)
+static void folders_remove_stale(const char *parent)
 {
     char lock[LOCK_BYTES];
     lock_name(lock);
@@ -146,7 +146,7 @@ static void folders_remove_left(const char *parent)
     for (struct dirent *entry; entries && (entry = readdir(entries));)
         if (strlen(entry->d_name) == strlen(FOLDER_NAME) &&
             strncmp(entry->d_name, FOLDER_NAME, strcspn(FOLDER_NAME, "X")) == 0)
-            folder_remove_left(dirfd(entries), entry->d_name, lock);
+            folder_remove_stale(dirfd(entries), entry->d_name, lock);
     if (entries)
         closedir(entries);
 }
@@ -176,9 +176,9 @@ static int daemons_listen(struct embedded *embedded, uint32_t worker_nodes, stru
                  embedded->directory, daemon->name);
         snprintf(daemon->log_path, sizeof(daemon->log_path), "%s/%.8s.log", embedded->directory,
                  daemon->name);
-        int result = tcp_listen(daemon, error);
+        int result = embedded_tcp_listen(daemon, error);
         if (result == 0)
-            result = unix_listen(daemon, error);
+            result = embedded_unix_listen(daemon, error);
         if (result)
             return result;
     }
@@ -213,7 +213,7 @@ static int configs_write(struct embedded *embedded, const struct launch_options 
         int result = launch_config_text(&config, i, embedded->daemons[i].socket_path, &text, error);
         if (result)
             return result;
-        result = file_write(embedded->daemons[i].config_path, text, error);
+        result = embedded_file_write(embedded->daemons[i].config_path, text, error);
         free(text);
         if (result)
             return result;
@@ -234,8 +234,8 @@ int embedded_prepare(struct embedded *embedded, const struct launch_options *opt
     for (uint32_t i = 0; i < count; i++)
         embedded->daemons[i].unix_socket = embedded->daemons[i].tcp_socket = -1;
     char *extra = NULL;
-    int result = options->config_path ? file_read(options->config_path, &extra, error) : 0;
-    folders_remove_left(parent);
+    int result = options->config_path ? embedded_file_read(options->config_path, &extra, error) : 0;
+    folders_remove_stale(parent);
     if (result == 0)
         result = directory_make(embedded, parent, error);
     if (result == 0)
@@ -269,9 +269,9 @@ static void daemon_program(char path[PATH_MAX])
     memcpy(path, "shoald", sizeof("shoald"));
 }
 
-static int daemon_start(struct embedded *embedded, struct embedded_daemon *daemon,
-                        struct supervisor *supervisor, struct child *child, bool verbose,
-                        char *const *environment, struct error *error)
+static int embedded_daemon_start(struct embedded *embedded, struct embedded_daemon *daemon,
+                                 struct supervisor *supervisor, struct child *child, bool verbose,
+                                 char *const *environment, struct error *error)
 {
     char program[PATH_MAX], listen_text[16], socket_text[16], alive_text[16];
     daemon_program(program);
@@ -324,8 +324,8 @@ int embedded_start(struct embedded *embedded, struct supervisor *supervisor, boo
         struct child *child = &supervisor->children[i];
         child->kind = CHILD_DAEMON;
         child->name = embedded->daemons[i].name;
-        int result = daemon_start(embedded, &embedded->daemons[i], supervisor, child, verbose,
-                                  environment, error);
+        int result = embedded_daemon_start(embedded, &embedded->daemons[i], supervisor, child,
+                                           verbose, environment, error);
         /* The daemon alone may hold them: once it is gone, connecting must fail. */
         sockets_close(&embedded->daemons[i]);
         if (result)
@@ -358,9 +358,9 @@ void embedded_print_logs(const struct embedded *embedded)
     }
 }
 
-static int entry_remove(const char *path, const struct stat *status, int type, struct FTW *place)
+static int entry_remove(const char *path, const struct stat *status, int type, struct FTW *level)
 {
-    (void)status, (void)type, (void)place;
+    (void)status, (void)type, (void)level;
     return remove(path);
 }
 

@@ -72,7 +72,7 @@ enum {
     OPTION_VERSION,
 };
 
-static const struct option long_options[] = {
+static const struct option launcher_long_options[] = {
     {"nodes", required_argument, NULL, OPTION_NODES},
     {"cpu-nodes", required_argument, NULL, OPTION_CPU_NODES},
     {"job", required_argument, NULL, OPTION_JOB},
@@ -88,8 +88,8 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-static int take_option(struct launch_options *options, int option, char *const *argv,
-                       struct error *error)
+static int launcher_take_option(struct launch_options *options, int option, char *const *argv,
+                                struct error *error)
 {
     switch (option) {
     case 'n':
@@ -136,7 +136,7 @@ static int take_option(struct launch_options *options, int option, char *const *
     }
 }
 
-static int options_check(const struct launch_options *options, struct error *error)
+static int launcher_options_check(const struct launch_options *options, struct error *error)
 {
     if (options->ranks_per_node == 0)
         return error_set(error, ERR_INVALID, "-n RANKS_PER_NODE is missing");
@@ -163,14 +163,14 @@ int launch_options_parse(int argc, char **argv, struct launch_options *options, 
     optind = 0; /* glibc: start over */
     opterr = 0;
     int option;
-    while ((option = getopt_long(argc, argv, "+:hn:", long_options, NULL)) != -1) {
-        int result = take_option(&parsed, option, argv, error);
+    while ((option = getopt_long(argc, argv, "+:hn:", launcher_long_options, NULL)) != -1) {
+        int result = launcher_take_option(&parsed, option, argv, error);
         if (result)
             return result;
     }
     parsed.command = argv + optind;
     if (!parsed.help && !parsed.version) {
-        int result = options_check(&parsed, error);
+        int result = launcher_options_check(&parsed, error);
         if (result)
             return result;
     }

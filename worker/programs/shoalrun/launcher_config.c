@@ -54,11 +54,11 @@ static int extra_merge(json_t *root, const struct launch_config *config, struct 
 {
     if (!config->extra)
         return 0;
-    json_error_t place;
-    json_t *extra = json_loads(config->extra, JSON_REJECT_DUPLICATES, &place);
+    json_error_t position;
+    json_t *extra = json_loads(config->extra, JSON_REJECT_DUPLICATES, &position);
     if (!extra)
-        return error_set(error, ERR_CONFIG, "%s:%d:%d: %s", config->extra_name, place.line,
-                         place.column, place.text);
+        return error_set(error, ERR_CONFIG, "%s:%d:%d: %s", config->extra_name, position.line,
+                         position.column, position.text);
     int result = 0;
     if (!json_is_object(extra))
         result = error_set(error, ERR_CONFIG, "%s: must be a JSON object", config->extra_name);

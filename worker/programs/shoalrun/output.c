@@ -62,15 +62,16 @@ void output_read(struct child *child)
 
 void output_finish(struct child *child)
 {
-    /* What is in the pipe now; a process that the worker has left may go on writing for ever. */
-    int left = 0;
-    if (child->output >= 0 && ioctl(child->output, FIONREAD, &left) < 0)
-        left = 0;
-    while (child->output >= 0 && left > 0) {
+    /* What is in the pipe now; a process that the worker has left behind may go on writing for
+     * ever. */
+    int remaining = 0;
+    if (child->output >= 0 && ioctl(child->output, FIONREAD, &remaining) < 0)
+        remaining = 0;
+    while (child->output >= 0 && remaining > 0) {
         ssize_t got = output_take(child);
         if (got <= 0)
             break;
-        left -= (int)got;
+        remaining -= (int)got;
     }
     if (child->line_bytes) {
         line_write(child, child->line_bytes);

@@ -76,8 +76,8 @@ static int output_open(struct child *child, int *writer, struct error *error)
     return 0;
 }
 
-static int worker_start(struct run *run, uint32_t rank, char *const *environment, int null_input,
-                        struct error *error)
+static int shoalrun_worker_start(struct run *run, uint32_t rank, char *const *environment,
+                                 int null_input, struct error *error)
 {
     struct launch_worker worker = launch_worker(&run->options, rank);
     struct child *child = &run->children[run->daemon_count + rank];
@@ -119,7 +119,7 @@ static int workers_start(struct run *run, char *const *environment, struct error
         return error_set_errno(error, errno, "cannot open /dev/null");
     int result = 0;
     for (uint32_t rank = 0; result == 0 && rank < launch_world_size(&run->options); rank++)
-        result = worker_start(run, rank, environment, null_input, error);
+        result = shoalrun_worker_start(run, rank, environment, null_input, error);
     close(null_input);
     return result;
 }

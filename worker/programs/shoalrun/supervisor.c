@@ -118,7 +118,7 @@ static bool kind_runs(const struct supervisor *supervisor, enum child_kind kind)
 
 /* Whether the child is gone and processes of its group are not. Only those that are our children by
  * now are seen; they also keep the group's number from being used again. */
-static bool group_left(const struct child *child)
+static bool group_remains(const struct child *child)
 {
     siginfo_t info;
     return child->own_group && !child->running &&
@@ -127,7 +127,8 @@ static bool group_left(const struct child *child)
 
 static void child_signal(const struct child *child, int number)
 {
-    if (child->own_group && (child->running || group_left(child)) && kill(-child->pid, number) == 0)
+    if (child->own_group && (child->running || group_remains(child)) &&
+        kill(-child->pid, number) == 0)
         return;
     if (child->running) /* also when it has left its group */
         kill(child->pid, number);
@@ -317,7 +318,7 @@ static bool leftovers_wait(struct supervisor *supervisor)
         return false;
     for (uint32_t i = 0; i < supervisor->count; i++) {
         const struct child *child = &supervisor->children[i];
-        if (child->kind != CHILD_WORKER || !group_left(child))
+        if (child->kind != CHILD_WORKER || !group_remains(child))
             continue;
         if (!supervisor->terminated) /* they need no time to hear of the failure */
             supervisor->step_ns = clock_now_ns();

@@ -49,7 +49,7 @@ struct supervisor {
 /* Blocks the signals, but SIGPIPE, which is ignored. children stay the caller's. */
 int supervisor_init(struct supervisor *supervisor, struct child *children, uint32_t count,
                     uint32_t timeout_s, uint32_t grace_s, struct error *error);
-/* Kills what is left and waits for it. */
+/* Kills what remains and waits for it. */
 void supervisor_clear(struct supervisor *supervisor);
 
 /* What a child is started with. */

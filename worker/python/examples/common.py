@@ -15,9 +15,9 @@ import torch.distributed as dist
 def find(path):
     """A file of shoal's tree, named from its top; a bundle has it in share/shoal."""
     for folder in pathlib.Path(__file__).resolve().parents:
-        for place in (folder / path, folder / "share" / "shoal" / pathlib.Path(path).name):
-            if place.exists():
-                return place
+        for candidate in (folder / path, folder / "share" / "shoal" / pathlib.Path(path).name):
+            if candidate.exists():
+                return candidate
     raise FileNotFoundError(f"{path}: in no folder above {__file__}, nor is its share/shoal")
 
 

@@ -83,8 +83,8 @@ def all_gather(group, operation, outputs, tensor):
             f" {outputs[group.rank].numel()}"
         )
     data = _tensors.flat(tensor)
-    places = _receive(operation, outputs)
-    operation.add(group.all_gather(data.data_ptr(), _parts(places), dtype), data, tensor)
+    results = _receive(operation, outputs)
+    operation.add(group.all_gather(data.data_ptr(), _parts(results), dtype), data, tensor)
 
 
 def reduce_scatter(group, operation, output, inputs, op):
@@ -96,8 +96,8 @@ def reduce_scatter(group, operation, output, inputs, op):
             f"reduce_scatter: {output.numel()} elements out, {inputs[group.rank].numel()} in"
         )
     parts = [_tensors.flat(tensor) for tensor in inputs]
-    (place,) = _receive(operation, [output])
-    request = group.reduce_scatter(_parts(parts), place.data_ptr(), dtype, code)
+    (result,) = _receive(operation, [output])
+    request = group.reduce_scatter(_parts(parts), result.data_ptr(), dtype, code)
     operation.add(request, parts, list(inputs))
 
 
@@ -106,8 +106,8 @@ def gather(group, operation, outputs, tensor, root):
     outputs = outputs if group.rank == root else None
     dtype, count = _check_all("gather", group, operation, [tensor], outputs)
     data = _tensors.flat(tensor)
-    places = None if outputs is None else _parts(_receive(operation, outputs))
-    operation.add(group.gather(data.data_ptr(), count, places, dtype, root), data, tensor)
+    results = None if outputs is None else _parts(_receive(operation, outputs))
+    operation.add(group.gather(data.data_ptr(), count, results, dtype, root), data, tensor)
 
 
 def scatter(group, operation, output, inputs, root):
@@ -115,9 +115,9 @@ def scatter(group, operation, output, inputs, root):
     inputs = inputs if group.rank == root else None
     dtype, count = _check_all("scatter", group, operation, [output], inputs)
     parts = None if inputs is None else [_tensors.flat(tensor) for tensor in inputs]
-    (place,) = _receive(operation, [output])
+    (result,) = _receive(operation, [output])
     given = None if parts is None else _parts(parts)
-    operation.add(group.scatter(given, place.data_ptr(), count, dtype, root), parts, inputs)
+    operation.add(group.scatter(given, result.data_ptr(), count, dtype, root), parts, inputs)
 
 
 def all_to_all(group, operation, outputs, inputs):
@@ -125,8 +125,8 @@ def all_to_all(group, operation, outputs, inputs):
     dtype, _ = _check_all("all_to_all", group, operation, [], outputs)
     _check_all("all_to_all", group, operation, outputs[:1], inputs)
     parts = [_tensors.flat(tensor) for tensor in inputs]
-    places = _receive(operation, outputs)
-    operation.add(group.all_to_all(_parts(parts), _parts(places), dtype), parts, list(inputs))
+    results = _receive(operation, outputs)
+    operation.add(group.all_to_all(_parts(parts), _parts(results), dtype), parts, list(inputs))
 
 
 def barrier(group, operation):
@@ -143,16 +143,16 @@ def send(group, operation, tensor, peer, tag):
 def recv(group, operation, tensor, peer, tag):
     _check(group, operation, tensor, "recv")
     dtype, count = _tensors.movement(tensor)
-    (place,) = _receive(operation, [tensor])
-    operation.add(group.recv(place.data_ptr(), count, dtype, peer, tag))
+    (result,) = _receive(operation, [tensor])
+    operation.add(group.recv(result.data_ptr(), count, dtype, peer, tag))
 
 
 def recv_any(group, operation, tensor, tag, source):
     """From whoever sends first; `source`, a ctypes.c_int, becomes the rank of the group."""
     _check(group, operation, tensor, "recv")
     dtype, count = _tensors.movement(tensor)
-    (place,) = _receive(operation, [tensor])
-    operation.add(group.recv_any(place.data_ptr(), count, dtype, tag, source), source)
+    (result,) = _receive(operation, [tensor])
+    operation.add(group.recv_any(result.data_ptr(), count, dtype, tag, source), source)
 
 
 def whole(operation, tensor, what, written=False):
@@ -177,7 +177,7 @@ def _finish_with(operation, finisher):
 
 def _check_all(name, group, operation, tensors, listed):
     """(element type, count) of the first tensor. listed: one tensor for each rank, or None. All must
-    be dense, in one place and of one type."""
+    be dense, on one device and of one type."""
     if listed is not None and len(listed) != group.size:
         raise errors.InvalidError(f"{name}: {len(listed)} tensors for a group of {group.size}")
     every = [*tensors, *(listed or [])]
@@ -190,11 +190,11 @@ def _check_all(name, group, operation, tensors, listed):
 
 def _receive(operation, tensors):
     """Where the library may write for each of these tensors, which then get it."""
-    places = [_tensors.flat(tensor) for tensor in tensors]
-    for tensor, place in zip(tensors, places):
-        _finish_with(operation, _tensors.copy_back(tensor, place))
-    operation.kept.extend((places, list(tensors)))
-    return places
+    results = [_tensors.flat(tensor) for tensor in tensors]
+    for tensor, result in zip(tensors, results):
+        _finish_with(operation, _tensors.copy_back(tensor, result))
+    operation.kept.extend((results, list(tensors)))
+    return results
 
 
 def _parts(tensors):

@@ -1,7 +1,7 @@
 """Data-parallel training without copies: gradients that live in fusion buffers.
 
-A parameter's .grad is a view of its place in a fusion buffer, so that the backward pass writes the
-gradient where the daemon reads it, in the arena, and the average comes back to the same place. A
+A parameter's .grad is a view of its part of a fusion buffer, so that the backward pass writes the
+gradient where the daemon reads it, in the arena, and the average comes back to the same memory. A
 buffer is sent as soon as its gradients are there, while the backward pass goes on. On a GPU the
 buffers are in its memory, and a full one is copied as a whole; the host waits in the first step, and,
 with find_unused_parameters, in each one.
@@ -46,7 +46,7 @@ def allreduce_hook(
 
 
 class _Gradients:
-    """The fusion buffers, and each parameter's view of its place in them."""
+    """The fusion buffers, and each parameter's view of its part of them."""
 
     def __init__(self, group, parameters, bucket_bytes):
         self.group = group
@@ -81,8 +81,8 @@ class _Gradients:
         size = parameter.numel() * parameter.element_size()
         if self.memory is not None:
             start = self.fusion.gradient(index) - self.memory.data_ptr()
-            place = self.memory[start : start + size]
-            return place.view(parameter.dtype).view(parameter.shape)
+            part = self.memory[start : start + size]
+            return part.view(parameter.dtype).view(parameter.shape)
         memory = (ctypes.c_char * size).from_address(self.fusion.gradient(index))
         return torch.frombuffer(memory, dtype=parameter.dtype).view(parameter.shape)
 
@@ -91,7 +91,7 @@ class _Gradients:
         return gradient is not None and gradient.data_ptr() == self.views[index].data_ptr()
 
     def attach(self, index):
-        """The parameter's gradient, whatever it is now, comes into its place."""
+        """The parameter's gradient, whatever it is now, comes into its part of a buffer."""
         gradient, view = self.parameters[index].grad, self.views[index]
         if gradient is None:
             view.zero_()
@@ -121,7 +121,7 @@ class _Gradients:
         return self.fusion.wait_stream(_streams.runtime.handle(current), _SLICE_MS)
 
     def wait(self):
-        """Until all averages are there; the first time, they are in other places than before."""
+        """Until all averages are there; the first time, they are in other buffers than before."""
         end = time.monotonic() + self.group._timeout.total_seconds()
         while not self._wait():
             if time.monotonic() >= end:
@@ -167,7 +167,7 @@ def _element_type(parameter):
 
 
 class DistributedDataParallel(torch.nn.Module):
-    """Takes the place of torch.nn.parallel.DistributedDataParallel, for a module on the CPU or on one
+    """Used instead of torch.nn.parallel.DistributedDataParallel, for a module on the CPU or on one
     CUDA device.
 
     After backward() each parameter's .grad holds the average over the ranks. Gradients accumulate

@@ -1,6 +1,6 @@
 """What a launcher leaves out of the environment that torch's "env://" wants, filled in when
 init_process_group asks: by shoalrun (no store), by srun (nothing of torch's) and on SageMaker (no
-master). What is set already is left alone."""
+master). What is set already stays."""
 
 import contextlib
 import importlib

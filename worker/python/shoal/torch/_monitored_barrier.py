@@ -33,13 +33,13 @@ def _watch(store, name, size, timeout, wait_all_ranks):
     missing = []
     for other in range(1, size):
         key = f"{name}/{other}"
-        left_s = end - time.monotonic()
-        if left_s <= 0 and not missing:
+        remaining_s = end - time.monotonic()
+        if remaining_s <= 0 and not missing:
             raise errors.TimeoutError(
                 f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms, before rank {other}"
             )
         try:
-            store.wait([key], type(timeout)(seconds=max(0.001, left_s)))
+            store.wait([key], type(timeout)(seconds=max(0.001, remaining_s)))
         except RuntimeError:
             missing.append(other)
             if not wait_all_ranks:

@@ -176,14 +176,14 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         outputs, inputs = _as_lists(outputs), _as_list(inputs)
 
         def start(group, operation):
-            for places, tensor in zip(outputs, inputs):
-                _collectives.all_gather(group, operation, places, tensor)
+            for results, tensor in zip(outputs, inputs):
+                _collectives.all_gather(group, operation, results, tensor)
 
         return self._start("all_gather", options, start, outputs)
 
     def allgather_coalesced(self, outputs, inputs, options=None):
         # outputs[r][i] is rank r's inputs[i].
-        return self.allgather([list(places) for places in zip(*outputs)], inputs, options)
+        return self.allgather([list(results) for results in zip(*outputs)], inputs, options)
 
     def _allgather_base(self, output, tensor, options=None):
         return self.allgather_into_tensor_coalesced([output], [tensor], options)
@@ -192,8 +192,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         def start(group, operation):
             for output, tensor in zip(outputs, inputs):
                 name = "all_gather_into_tensor"
-                places = _parts(operation, output, group.size, tensor, name, written=True)
-                _collectives.all_gather(group, operation, places, tensor)
+                results = _parts(operation, output, group.size, tensor, name, written=True)
+                _collectives.all_gather(group, operation, results, tensor)
 
         return self._start("all_gather_into_tensor", options, start, list(outputs))
 
@@ -203,8 +203,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
 
         def start(group, operation):
             for number, tensor in enumerate(inputs):
-                places = outputs[number] if group.rank == root else None
-                _collectives.gather(group, operation, places, tensor, root)
+                results = outputs[number] if group.rank == root else None
+                _collectives.gather(group, operation, results, tensor, root)
 
         return self._start("gather", options, start, outputs)
 
@@ -230,12 +230,12 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
     def alltoall_base(self, output, tensor, output_sizes, input_sizes, options=None):
         def start(group, operation):
             name = "all_to_all_single"
-            places = _collectives.whole(operation, output, name, written=True)
+            results = _collectives.whole(operation, output, name, written=True)
             given = _collectives.whole(operation, tensor, name)
             _collectives.all_to_all(
                 group,
                 operation,
-                _rows(places, output_sizes, group.size, "the output"),
+                _rows(results, output_sizes, group.size, "the output"),
                 _rows(given, input_sizes, group.size, "the input"),
             )
 

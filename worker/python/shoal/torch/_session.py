@@ -22,25 +22,25 @@ class Session:
         self.device = None  # its number
         self.streams = {}  # onto which operations on it end: (group, what waits in one order)
         self.arena_users = weakref.WeakSet()  # detach() is called before the arena goes
-        self.place = _rendezvous.meet(store, rank, size, timeout)
+        self.meeting = _rendezvous.meet(store, rank, size, timeout)
         try:
             self.job = library.Job(
-                self.place.job,
-                self.place.socket_path,
+                self.meeting.job,
+                self.meeting.socket_path,
                 rank,
                 size,
-                local_rank=self.place.local_rank,
+                local_rank=self.meeting.local_rank,
                 timeout_ms=milliseconds(timeout),
-                arena_bytes=_arena_bytes(self.place.local_size),
+                arena_bytes=_arena_bytes(self.meeting.local_size),
             )
         except BaseException as error:
-            log = self.place.daemon_log()
-            self.place.leave()
+            log = self.meeting.daemon_log()
+            self.meeting.leave()
             if isinstance(error, errors.ShoalError):
                 raise type(error)(f"{error}{log}") from None
             raise
         finally:
-            self.place.settled()
+            self.meeting.settled()
         self.completions = _work.Completions(self.job)
         self.completions.start()
         _sessions.add(self)
@@ -101,7 +101,7 @@ class Session:
         job.close()
         kept.clear()
         self.completions.close()
-        self.place.leave()
+        self.meeting.leave()
 
 
 def milliseconds(timeout):

@@ -1,5 +1,5 @@
-"""torch.cuda, as far as the backend needs it: one small class, so that tests can put another in its
-place where there is no GPU.
+"""torch.cuda, as far as the backend needs it: one small class, so that tests can put another in
+for it where there is no GPU.
 
 The order of things is nccl's. A collective is in the order of the stream that is current when it is
 called. Its end comes onto a stream of its group's, or of the sends to a rank or the receives from

@@ -77,8 +77,8 @@ def timeout_of(options):
 def move_inputs(device, inputs, named_inputs):
     """(inputs, named inputs) of a forward pass with all tensors in their lists, tuples and dicts on the
     device, as torch's DistributedDataParallel moves them; on the current stream, as it does after 1.13."""
-    place = device.index if _GPU_BY_NUMBER else device
-    return utils._recursive_to((inputs, named_inputs), place, False)[0]
+    target = device.index if _GPU_BY_NUMBER else device
+    return utils._recursive_to((inputs, named_inputs), target, False)[0]
 
 
 def patch_barriers(is_ours):

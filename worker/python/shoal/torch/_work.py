@@ -256,10 +256,10 @@ class Operation:
             return self._join()
         end = self.deadline if timeout_s is None else time.monotonic() + timeout_s
         while not self.published.is_set():
-            left_s = end - time.monotonic()
-            if left_s > 0:
-                if self.advance(min(left_s, SLICE_S)):
-                    self.published.wait(min(left_s, SLICE_S))  # another thread is at it
+            remaining_s = end - time.monotonic()
+            if remaining_s > 0:
+                if self.advance(min(remaining_s, SLICE_S)):
+                    self.published.wait(min(remaining_s, SLICE_S))  # another thread is at it
             elif timeout_s is None:
                 self.expire()
             else:
