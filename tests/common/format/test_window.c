@@ -76,6 +76,22 @@ START_TEST(the_most_of_any_group)
 }
 END_TEST
 
+/* doc/design/memory.md: groups over all nodes, all of them servers, with several ranks each. */
+START_TEST(the_table_of_the_paper)
+{
+    static const struct {
+        uint32_t nodes;
+        uint64_t buffers;
+    } rows[] = {{2, 66}, {4, 166}, {16, 766}, {32, 814}, {100, 794}, {1024, 8186}};
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        uint32_t window = window_chunks(16, rows[i].nodes);
+        uint64_t receives = (rows[i].nodes - 1) * (uint64_t)window_receives(window, true, true);
+        ck_assert_uint_eq(receives + window_sums(window, rows[i].nodes), rows[i].buffers);
+    }
+    ck_assert_uint_eq(window_buffers_most(16, 1000, 1000, true), 33238);
+}
+END_TEST
+
 /* More nodes, servers or window never need less. */
 START_TEST(more_never_needs_less)
 {
@@ -99,6 +115,7 @@ int main(void)
     tcase_add_test(tests, below_it_a_pipeline_is_kept_full);
     tcase_add_test(tests, what_a_peer_may_send_has_receives);
     tcase_add_test(tests, the_most_of_any_group);
+    tcase_add_test(tests, the_table_of_the_paper);
     tcase_add_test(tests, more_never_needs_less);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
