@@ -274,7 +274,7 @@ def counted(arrows, name):
 
 
 def dot_text(house, graph, folder):
-    return picture.room_dot(house, graph, folder) if folder else picture.house_dot(house, graph, room)
+    return picture.room_dot(house, graph, folder) if folder else picture.house_dot(house, graph)
 
 
 def draw(house, graph):

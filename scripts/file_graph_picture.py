@@ -16,6 +16,7 @@ import subprocess
 
 # Dark words on light boxes, and grey between them: on a white and on a black page.
 FILLS = {"server": "#cfe3f7", "worker": "#d5efd6", "common": "#f6e5c3"}
+OTHER_FILLS = ("#cfe3f7", "#d5efd6", "#f6e5c3", "#e7daf2", "#f7d6d3", "#d3eeee")
 GREY = "#808890"
 
 Box = collections.namedtuple("Box", "name label group row")
@@ -72,11 +73,12 @@ def dot(boxes, arrows, row_labels):
         f' color="{GREY}" fontcolor="#202428"];',
         f'    edge [color="{GREY}" arrowsize=0.6];',
     ]
-    for group in sorted({box.group for box in boxes}):
-        inside = [f'"{box.name}" [label="{box.label}" fillcolor="{FILLS[group]}"];'
-                  for box in boxes if box.group == group]
-        frame = [f'label="{group}/"; style="rounded,dashed"; labeljust=l;'] if row_labels else ["peripheries=0;"]
-        lines += [f"    subgraph cluster_{group} {{", *("        " + line for line in frame + inside), "    }"]
+    groups = sorted({box.group for box in boxes})
+    for number, group in enumerate(groups):
+        fill = FILLS.get(group) or OTHER_FILLS[number % len(OTHER_FILLS)]
+        inside = [f'"{box.name}" [label="{box.label}" fillcolor="{fill}"];' for box in boxes if box.group == group]
+        frame = [f'label="{group}/"; style="rounded,dashed"; labeljust=l;'] if group else ["peripheries=0;"]
+        lines += [f"    subgraph cluster_{number} {{", *("        " + line for line in frame + inside), "    }"]
     rows = sorted({box.row for box in boxes})
     for row in rows:
         lines.append(f'    row{row} [shape=plaintext style="" label="{row_labels.get(row, "")}" fontcolor="{GREY}"];')
@@ -87,36 +89,48 @@ def dot(boxes, arrows, row_labels):
     return "\n".join(lines + ["}", ""])
 
 
-def house_dot(house, graph, room):
+def outer_room(sources):
+    """From a file to its room in the picture of the house: a room within a room is part of it."""
+    rooms = {os.path.dirname(source) for source in sources if source.endswith(".c")}
+
+    def found(source):
+        words = os.path.dirname(source).split("/")
+        outer = ("/".join(words[:count]) for count in range(2, len(words)))
+        return next((name for name in outer if name in rooms), "/".join(words))
+    return found
+
+
+def house_dot(house, graph):
     """Rooms by floor."""
+    room = outer_room(graph.sources)
     arrows = {(room(arrow.caller), room(arrow.callee)) for arrow in graph.arrows}
     arrows = {(start, end) for start, end in arrows if start != end}
     names = {room(source) for source in graph.sources if source.endswith(".c")}
     floors = {name: max(house.floor(source) or 0 for source in graph.sources if room(source) == name) for name in names}
     rows = rows_by_depth(names, arrows, floors.get)
     labels = {}
-    for name in sorted(names):
-        labels.setdefault(rows[name], f"floor {floors[name]}")
-    first = {}
-    for row in sorted(labels):
-        first.setdefault(labels[row], row)
-    row_labels = {row: text for text, row in first.items()}
+    for name in sorted(names, key=rows.get):
+        if f"floor {floors[name]}" not in labels.values():
+            labels[rows[name]] = f"floor {floors[name]}"
     # Files at the top of a side are its program's.
-    boxes = [Box(name, os.path.basename(name) if "/" in name else "shoald", name.split("/")[0], rows[name]) for name in sorted(names)]
-    return dot(boxes, reduced(arrows), row_labels)
+    boxes = [Box(name, os.path.basename(name) if "/" in name else "shoald", name.split("/")[0], rows[name])
+             for name in sorted(names)]
+    return dot(boxes, reduced(arrows), labels)
 
 
 def room_dot(house, graph, folder):
-    """The files of a room by layer."""
-    noun = lambda source: os.path.basename(source).split(".")[0]
-    inside = [arrow for arrow in graph.arrows
-              if os.path.dirname(arrow.caller) == folder == os.path.dirname(arrow.callee)]
-    arrows = {(noun(arrow.caller), noun(arrow.callee)) for arrow in inside if arrow.caller != arrow.callee}
-    sources = {noun(source): source for source in graph.sources if os.path.dirname(source) == folder}
-    layers = {name: (house.layer(folder, source) or (0,))[0] for name, source in sources.items()}
-    rows = rows_by_depth(sources, arrows, layers.get)
-    group = folder.split("/")[0]
-    boxes = [Box(name, name, group, rows[name]) for name in sorted(sources)]
+    """The files of a room by layer, those of a room within it in a frame."""
+    def name(source):
+        return source[len(folder) + 1:].split(".")[0]
+
+    sources = {name(source): source for source in graph.sources if source.startswith(folder + "/")}
+    arrows = {(name(arrow.caller), name(arrow.callee)) for arrow in graph.arrows
+              if arrow.caller.startswith(folder + "/") and arrow.callee.startswith(folder + "/")}
+    layers = {noun: [-1 if layer is None else layer for layer in house.layers_of(source)]
+              for noun, source in sources.items()}
+    heights = sorted(layers.values())
+    rows = rows_by_depth(sources, arrows, lambda noun: heights.index(layers[noun]))
+    boxes = [Box(noun, os.path.basename(noun), os.path.dirname(noun), rows[noun]) for noun in sorted(sources)]
     return dot(boxes, reduced(arrows), {})
 
 
