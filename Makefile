@@ -70,7 +70,7 @@ STAND_IN_SRC := tests/lib/cuda/cuda_stand_in.c tests/lib/cuda/cuda_stand_in_stre
 TEST_LIB_SRC := $(filter-out $(STAND_IN_SRC),$(wildcard tests/lib/*.c tests/lib/*/*.c))
 TEST_SRC := $(wildcard tests/common/*/test_*.c tests/server/*/test_*.c tests/worker/*/test_*.c \
               tests/worker/programs/*/test_*.c tests/config/test_*.c tests/cluster/test_*.c \
-              tests/e2e/*/test_*.c)
+              tests/doc/test_*.c tests/e2e/*/test_*.c)
 
 object = $(1:%.c=$(BUILD)/obj/%.o)
 COMMON_OBJ := $(call object,$(COMMON_SRC))
@@ -111,13 +111,18 @@ PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
     2>/dev/null || echo python3/site-packages)
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
 DEBIAN13_CHECKS ?= check-built check-torch
+# Manual pages; every function of shoal(3) is a name for that page.
+MAN_PAGES := $(wildcard doc/man/*.[1-8])
+MAN_DIR = $(DESTDIR)$(PREFIX)/share/man
+MAN_FUNCTIONS = $(shell sed -n 's/^\.F[no] \(shoal_[a-z_]*\).*/\1/p' doc/man/shoal.3 | sort -u)
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
 TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian13 check-asan check-tsan \
-        bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install uninstall clean
+        bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install install-man uninstall \
+        clean
 
 all: $(PROGRAMS) $(LIBSHOAL)
 
@@ -315,7 +320,12 @@ picture: all
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h')
 
-install: all
+install-man:
+	@for page in $(MAN_PAGES); do \
+	    install -D -m 644 "$$page" "$(MAN_DIR)/man$${page##*.}/$${page##*/}" || exit 1; done
+	@for function in $(MAN_FUNCTIONS); do ln -sf shoal.3 "$(MAN_DIR)/man3/$$function.3" || exit 1; done
+
+install: all install-man
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
 	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/shoal \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system
@@ -340,6 +350,8 @@ uninstall:
 	    $(DESTDIR)$(PREFIX)/lib/libshoal.so* $(DESTDIR)$(PREFIX)/include/shoal.h \
 	    $(DESTDIR)$(PREFIX)/lib/pkgconfig/shoal.pc \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
+	rm -f $(foreach page,$(notdir $(MAN_PAGES)),$(MAN_DIR)/man$(patsubst .%,%,$(suffix $(page)))/$(page)) \
+	    $(MAN_FUNCTIONS:%=$(MAN_DIR)/man3/%.3)
 	rm -rf $(DESTDIR)$(PREFIX)/share/shoal $(DESTDIR)$(PYTHON_DIR)/shoal
 
 clean:

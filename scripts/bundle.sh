@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make a folder that runs on a machine with nothing installed: programs, libshoal, the Python package,
-# and the shared libraries that they need but libc's and the GPU driver's, all found through $ORIGIN.
+# Make a folder that runs on a machine with nothing installed: programs with their manual pages,
+# libshoal, the Python package, and the shared libraries that they need but libc's and the GPU driver's, all found through $ORIGIN.
 #
 #   scripts/bundle.sh BUILD FOLDER    BUILD: a tree that `make` has built; FOLDER is replaced if it is
 #                                     empty or a bundle (.shoal-bundle is in it)
@@ -31,6 +31,7 @@ make -s -C "$root" BUILD="$tree" LDFLAGS='-Wl,--disable-new-dtags -Wl,-rpath,'\'
 cp "$tree"/bin/* "$folder/bin"
 cp -P "$tree"/lib/libshoal.so* "$folder/lib"
 cp -r "$root/worker/python/shoal" "$root/worker/python/examples" "$folder/python"
+make -s -C "$root" DESTDIR= PREFIX="$folder" install-man
 find "$folder" -name __pycache__ -type d -prune -exec rm -rf {} +
 mkdir -p "$folder/share/shoal"
 cp "$root"/config/*.json "$root/LICENSE" "$root/worker/examples/digits/digits.csv" "$folder/share/shoal"

@@ -13,7 +13,7 @@ set -euo pipefail
 
 packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
     uthash-dev check iproute2 python3-jsonschema)
-lint_packages=(clang-format clang-tidy cppcheck shellcheck)
+lint_packages=(clang-format clang-tidy cppcheck mandoc shellcheck)
 bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev)
 options=("$@")
 
@@ -93,6 +93,7 @@ list_other() {
             command -v "$command" >/dev/null || needed+=("the command $command")
         done
         command -v shellcheck >/dev/null || useful+=("shellcheck (lint of the scripts)")
+        command -v mandoc >/dev/null || useful+=("mandoc (lint of the manual pages)")
     fi
     if asked_for --bench; then
         command -v python3 >/dev/null || needed+=("Python 3 (the benchmark)")

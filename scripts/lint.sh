@@ -112,6 +112,15 @@ shellcheck_run() {
     shellcheck "${files[@]}"
 }
 
+# Pages of other packages need not be here: tests/doc/ knows which ones ours may point to.
+manual() {
+    local found
+    found=$(cd doc/man && { mandoc -Tlint ./*.[1-8] 2>&1 || true; } |
+        grep -vE 'referenced manual not found|outdated mandoc\.db') || return 0
+    printf '%s\n' "$found"
+    return 1
+}
+
 step "include floors" scripts/check-floors.sh
 step format format
 step cppcheck cppcheck_run
@@ -120,6 +129,11 @@ if command -v shellcheck >/dev/null; then
     step shellcheck shellcheck_run
 else
     printf 'lint: shellcheck is not here, scripts not checked\n'
+fi
+if command -v mandoc >/dev/null; then
+    step "manual pages" manual
+else
+    printf 'lint: mandoc is not here, manual pages not checked\n'
 fi
 
 if ((${#failed[@]} > 0)); then

@@ -95,9 +95,11 @@ void config_problems_clear(struct config_problems *problems);
 /* The effective configuration as JSON, all keys present; the caller frees it. NULL: out of memory.
  */
 char *config_print(const struct config *config);
-/* The JSON Schema (draft 2020-12) of the file and the Markdown reference of its keys, both made
- * from the table; the caller frees them. */
+/* The JSON Schema (draft 2020-12) of the file, the Markdown reference of its keys, and the part of
+ * doc/man/shoald.json.5 that describes them, all made from the table; the caller frees them. NULL:
+ * out of memory. */
 char *config_schema(void);
 char *config_reference(void);
+char *config_manual(void);
 
 #endif

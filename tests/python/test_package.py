@@ -64,6 +64,7 @@ class Installation(unittest.TestCase):
             modules(),
         )
         self.check_library(folder)
+        self.check_pages(folder / "opt/shoal/share/man")
         # From there it finds the library beside it, without a variable.
         program = "from shoal import library; print(library.load().path)"
         finished = self.python(program, PYTHONPATH=str(package), SHOAL_LIBRARY="")
@@ -72,6 +73,20 @@ class Installation(unittest.TestCase):
         finished = suite.run([*command, "PREFIX=/opt/shoal", "uninstall"])
         self.assertEqual(finished.returncode, 0, finished.stdout)
         self.assertEqual(list(folder.glob("**/*.py")), [])
+        self.assertEqual([path for path in folder.glob("**/man[1-8]/*")], [])
+
+    def check_pages(self, folder):
+        """Each in its section, and every function a name for the library's page."""
+        pages = {path.relative_to(folder).as_posix() for path in folder.glob("man*/*")}
+        here = {path.name for path in (suite.TREE / "doc/man").glob("*.[1-8]")}
+        self.assertGreaterEqual(len(here), 6)
+        functions = {page for page in pages if page.startswith("man3/shoal_")}
+        self.assertEqual(pages - functions, {f"man{name[-1]}/{name}" for name in here})
+        header = (suite.TREE / "worker/shoal.h").read_text()
+        declared = re.findall(r"^SHOAL_API[^(]*?(shoal_\w+)\(", header, re.M)
+        self.assertEqual(functions, {f"man3/{name}.3" for name in declared})
+        page = (folder / "man3/shoal_open.3").read_text()
+        self.assertIn("\n.Nm shoal\n", page)
 
     def check_library(self, folder):
         """What a program that is built and started outside this tree meets."""

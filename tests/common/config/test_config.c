@@ -254,8 +254,8 @@ START_TEST(test_no_memory_to_print)
     struct config config;
     config_defaults(&config);
     json_set_alloc_funcs(failing_malloc, free);
-    static char *(*const makers[])(void) = {config_schema, config_reference};
-    for (int maker = -1; maker < 2; maker++) {
+    static char *(*const makers[])(void) = {config_schema, config_reference, config_manual};
+    for (int maker = -1; maker < 3; maker++) {
         char *text = NULL;
         int failures = 0;
         for (int i = 0; !text; i++) {

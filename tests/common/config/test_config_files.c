@@ -4,8 +4,8 @@
  * one, all of its problems. Where the schema accepts a bad file it cannot express what is wrong
  * there.
  *
- * `test_config_files --update` rewrites the golden files' second part and what config/ has been
- * made of the table; look at the difference before committing it. */
+ * `test_config_files --update` rewrites the golden files' second part and what config/ and doc/man
+ * have been made of the table; look at the difference before committing it. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -143,18 +143,42 @@ START_TEST(test_update_golden)
 }
 END_TEST
 
-/* The files of config/ that are made from the table. */
+/* What is made from the table: files, and the part of a file between two lines of its own. */
 static const struct {
     const char *path;
     char *(*make)(void);
+    const char *begin, *end; /* the lines; NULL: the whole file is made */
 } generated[] = {
-    {CONFIG_FOLDER "/schema.json", config_schema},
-    {CONFIG_FOLDER "/reference.md", config_reference},
+    {CONFIG_FOLDER "/schema.json", config_schema, NULL, NULL},
+    {CONFIG_FOLDER "/reference.md", config_reference, NULL, NULL},
+    {TEST_SOURCE_DIR "/doc/man/shoald.json.5", config_manual,
+     ".\\\" Made from the table of the keys: common/config/config_table.c.\n",
+     ".\\\" End of what is made.\n"},
 };
+#define GENERATED_COUNT ((int)(sizeof(generated) / sizeof(generated[0])))
+
+/* The file as the table wants it; the caller frees it. */
+static char *generated_text(int place)
+{
+    char *made = generated[place].make();
+    ck_assert_ptr_nonnull(made);
+    if (!generated[place].begin)
+        return made;
+    char *there = config_file_read(generated[place].path);
+    ck_assert_msg(there != NULL, "%s is missing", generated[place].path);
+    char *begin = strstr(there, generated[place].begin), *end = strstr(there, generated[place].end);
+    ck_assert_msg(begin && end && begin < end, "%s has not both lines", generated[place].path);
+    begin += strlen(generated[place].begin);
+    char *text = NULL;
+    ck_assert_int_gt(asprintf(&text, "%.*s%s%s", (int)(begin - there), there, made, end), 0);
+    free(made);
+    free(there);
+    return text;
+}
 
 START_TEST(test_generated_files)
 {
-    char *made = generated[_i].make();
+    char *made = generated_text(_i);
     char *there = config_file_read(generated[_i].path);
     ck_assert_ptr_nonnull(made);
     ck_assert_msg(
@@ -168,8 +192,8 @@ END_TEST
 
 START_TEST(test_update_generated)
 {
-    for (size_t i = 0; i < sizeof(generated) / sizeof(generated[0]); i++) {
-        char *made = generated[i].make();
+    for (int i = 0; i < GENERATED_COUNT; i++) {
+        char *made = generated_text(i);
         config_file_write(generated[i].path, made);
         free(made);
     }
@@ -339,7 +363,7 @@ int main(int argc, char **argv)
     TCase *files = tcase_create("files");
     tcase_set_timeout(files, 60);
     tcase_add_test(files, test_golden);
-    tcase_add_loop_test(files, test_generated_files, 0, 2);
+    tcase_add_loop_test(files, test_generated_files, 0, GENERATED_COUNT);
     tcase_add_test(files, test_print_loads_back);
     tcase_add_loop_test(files, test_examples_load, 0, 2);
     tcase_add_test(files, test_full_example_is_full);

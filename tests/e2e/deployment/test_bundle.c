@@ -142,6 +142,9 @@ START_TEST(test_programs)
     check_libraries(folder, "bin/shoald");
     check_libraries(folder, "bin/shoalperf");
     check_libraries(folder, "lib/libshoal.so");
+    char *page = in(folder, "share/man/man3/shoal_open.3");
+    ck_assert_int_eq(access(page, R_OK), 0);
+    free(page);
     char *run = in(folder, "bin/shoalrun"), *perf = in(folder, "bin/shoalperf");
     char *digits = in(folder, "bin/shoal-digits");
     const char *reduce[] = {run,  "--timeout",  "100", "--nodes", "2",  "-n", "2", "--",
