@@ -361,7 +361,7 @@ static int length_check(const char *paper, const char *text)
         too_long = words > README_WORDS_MAX;
     else if (strcmp(paper, "CHANGELOG.md") == 0)
         too_long = lines > CHANGELOG_LINES_MAX;
-    else if (ends_with(paper, "/README.md") && strcmp(paper, "worker/README.md") != 0)
+    else if (ends_with(paper, "/README.md"))
         too_long = lines > FOLDER_README_LINES_MAX;
     if (too_long)
         printf("%s is too long: %d lines, %d words\n", paper, lines, words);
