@@ -57,12 +57,14 @@ MAIN_SRC := server/shoald.c server/shoalctl/shoalctl.c \
 
 COMMON_SRC := $(wildcard common/*/*.c)
 SERVER_SRC := $(filter-out $(MAIN_SRC),$(wildcard server/*/*.c))
-# The CUDA path needs CUDA's headers, 12.0 or later, and nothing else of it: CUDA_HOME= leaves it out.
+# The CUDA path is built everywhere: by the toolkit's cuda.h where CUDA_HOME has one of 12.8 or later,
+# else by worker/device/cuda_driver.h alone (CUDA_HOME= asks for that).
 CUDA_HOME ?= /usr/local/cuda
-CUDA_HEADER := $(wildcard $(CUDA_HOME)/include/cuda.h)
+CUDA_HEADER := $(if $(wildcard $(CUDA_HOME)/include/cuda.h),$(shell awk \
+    '$$2 == "CUDA_VERSION" && $$3 + 0 >= 12080 { print FILENAME }' $(CUDA_HOME)/include/cuda.h))
+CUDA_CFLAGS := $(if $(CUDA_HEADER),-DSHOAL_CUDA_TOOLKIT -isystem $(CUDA_HOME)/include)
 WORKER_ROOMS := api drive job progress request device fusion
-WORKER_SRC := $(filter-out worker/device/device_$(if $(CUDA_HEADER),none,cuda).c,\
-                $(wildcard $(WORKER_ROOMS:%=worker/%/*.c)))
+WORKER_SRC := $(wildcard $(WORKER_ROOMS:%=worker/%/*.c))
 PROGRAM_SRC := $(filter-out $(MAIN_SRC),$(wildcard worker/programs/*/*.c))
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)
 # A shared object of its own, loaded in place of CUDA's driver library.
@@ -80,7 +82,7 @@ PROGRAM_OBJ := $(call object,$(PROGRAM_SRC))
 DIGITS_OBJ := $(call object,$(DIGITS_SRC))
 TEST_LIB_OBJ := $(call object,$(TEST_LIB_SRC))
 STAND_IN_OBJ := $(call object,$(STAND_IN_SRC))
-STAND_IN := $(if $(CUDA_HEADER),$(BUILD)/tests/lib/libcuda.so.1)
+STAND_IN := $(BUILD)/tests/lib/libcuda.so.1
 
 # The example without its main and its calls of the library: what its tests link.
 DIGITS_PURE_OBJ := $(filter-out %/shoal_digits.o %/distributed.o,$(DIGITS_OBJ))
@@ -101,7 +103,7 @@ BENCH_FLOORS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/b
 BENCH_OVERLAP := $(BUILD)/bench/bench_overlap
 BENCH_SCALE := $(BUILD)/bench/bench_scale
 BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE)
-GPU_BENCH := $(if $(CUDA_HEADER),$(BUILD)/bench/bench_gpu_copy)
+GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
 PYTHON_TESTS := $(wildcard tests/python/test_*.py)
@@ -139,13 +141,8 @@ $(BUILD)/obj/tests/%.o: tests/%.c Makefile
 	    -DTEST_BUILD_DIR='"$(abspath $(BUILD))"' -DTEST_SOURCE_DIR='"$(CURDIR)"' \
 	    -MMD -MP -c $< -o $@
 
-# Without CUDA it is said once, when this is built.
-$(BUILD)/obj/worker/device_none.o: worker/device/device_none.c Makefile
-	@mkdir -p $(@D)
-	@echo 'no cuda.h under CUDA_HOME=$(CUDA_HOME): built without the CUDA path'
-	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
-
-$(BUILD)/obj/worker/device/device_cuda.o $(STAND_IN_OBJ): ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+$(BUILD)/obj/worker/device/device_cuda.o $(BUILD)/obj/tests/lib/cuda/cuda_facts_toolkit.o $(STAND_IN_OBJ) \
+    $(GPU_BENCH:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.o): ALL_CFLAGS += $(CUDA_CFLAGS)
 $(STAND_IN_OBJ): ALL_CFLAGS += -fvisibility=default
 $(STAND_IN): $(STAND_IN_OBJ)
 	@mkdir -p $(@D)
@@ -227,7 +224,6 @@ $(BENCH_FLOORS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lm
 
-$(BUILD)/obj/tests/bench/bench_gpu_copy.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/include
 $(GPU_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^

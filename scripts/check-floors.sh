@@ -54,7 +54,8 @@ jansson.h   common/config/* common/format/message_fields.c server/shoalctl/*
 jansson.h   worker/programs/shoalrun/launcher_config.c
 hwloc*      common/memory/topology.c
 sodium*     common/auth/auth.c
-cuda*.h     worker/device/device_cuda.c tests/lib/cuda/* tests/bench/bench_gpu*.c
+cuda*.h     worker/device/cuda_driver.h
+*/cuda_driver.h  worker/device/device_cuda.c tests/lib/cuda/* tests/bench/bench_gpu*.c
 check.h     tests/*.[ch]
 TABLE
 }
@@ -284,7 +285,11 @@ check_sources() {
     # shellcheck disable=SC2086  # a list of file names without blanks
     while read -r file line kind name; do
         case $kind in
-        quoted) check_quoted "$file" "$line" "$name" ;;
+        quoted)
+            included[$name]=1
+            check_quoted "$file" "$line" "$name"
+            check_home "$file" "$line" "$name"
+            ;;
         include)
             included[$name]=1
             check_home "$file" "$line" "$name"
@@ -349,7 +354,7 @@ file_graph() {
 # --- self-test: a small good tree, and each violation put into a copy of it ---
 
 self_test_tree() {
-    mkdir -p server/{control,engine,exchange,jobs} worker/{job,request,fusion,examples/digits} \
+    mkdir -p server/{control,engine,exchange,jobs} worker/{device,job,request,fusion,examples/digits} \
         common/{base,format,transport} tests/common/base
     printf '#include <stdio.h>\n' >common/base/error.h
     printf '#include "common/base/error.h"\n/* getenv("X"); sleep(1) */\n' >common/base/log.c
@@ -363,6 +368,7 @@ self_test_tree() {
     printf 'int control;\n' >server/control/control.h
     printf '#include "common/transport/transport.h"\n#include <pthread.h>\n' >server/engine/engine.c
     printf 'int open;\n' >worker/shoal.h
+    printf 'int batch;\n' >worker/device/cuda_driver.h
     printf '#include "worker/shoal.h"\n' >worker/examples/digits/main.c
     printf '#include "server/exchange/slot.h"\n#include "worker/shoal.h"\n#include <check.h>\n' >tests/common/base/test_error.c
     self_test_globs
@@ -445,6 +451,7 @@ self_test() {
     self_test_expect "hwloc" "is at home in" server/engine/reducer.c '#include <hwloc.h>'
     self_test_expect "libsodium" "is at home in" server/control/peer.c '#include <sodium.h>'
     self_test_expect "CUDA" "is at home in" worker/request/staging.c '#include <cuda.h>'
+    self_test_expect "CUDA's declarations" "is at home in" worker/job/client.c '#include "worker/device/cuda_driver.h"'
     self_test_expect "Check" "is at home in" worker/request/staging.c '#include <check.h>'
     self_test_expect "thread in pure" "a pure file includes" server/exchange/slot.c '#include <pthread.h>'
     self_test_expect "clock in pure" "a pure file includes" worker/fusion/fusion.c '#include <time.h>'

@@ -47,9 +47,6 @@ server/exchange  port model < roster < ask disagreement < segment trace delivery
 # The SVG, and the room whose files it shows; None: all rooms.
 PICTURES = {"doc/house.svg": None, "doc/exchange.svg": "server/exchange"}
 
-# Files that are built only on some machines.
-OPTIONAL = ("worker/device/device_cuda.c", "worker/device/device_none.c")
-
 TOPS = ("server", "worker", "common")
 SIDES = ("server", "worker")
 
@@ -135,11 +132,9 @@ class Graph:
                 continue
             path = os.path.join(self.root, build, "obj", source[:-2] + ".o")
             if not os.path.exists(path):
-                if source not in OPTIONAL:
-                    self.problems.append(f"{source}: not built: its calls are not known")
+                self.problems.append(f"{source}: not built: its calls are not known")
             elif os.path.getmtime(path) < os.path.getmtime(os.path.join(self.root, source)):
-                if source not in OPTIONAL:
-                    self.problems.append(f"{source}: newer than its object: its calls are not known")
+                self.problems.append(f"{source}: newer than its object: its calls are not known")
             else:
                 objects[path] = source
         return objects

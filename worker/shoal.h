@@ -252,8 +252,8 @@ SHOAL_API int shoal_completions_clear(shoal_job *job);
  * A job can have one device. Collectives, sends and receives on its memory go in the order of the
  * framework's streams: one begins when its stream has come to where it was when the call was made,
  * and a stream can be made to wait for its end. Neither makes the host wait. Data goes through
- * pinned memory of the arena by the copy engines alone: nothing is run on the device. Where shoal
- * has no such device, or was built without CUDA, shoal_device_open says so. */
+ * pinned memory of the arena by the copy engines alone: nothing is run on the device. Where there
+ * is no such device, shoal_device_open says so. */
 
 struct shoal_device_options {
     size_t struct_size;
@@ -268,9 +268,9 @@ struct shoal_device_options {
  * the job; shoal_close waits a few seconds for streams to come past their waits for requests, and
  * not when the device has failed. What the device may use even then, the arena and the context,
  * stays until the process ends.
- * SHOAL_EUNSUPPORTED (a build without CUDA, no driver or too old a one, no device), SHOAL_EINVALID
- * (not one of the devices), SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena could not be
- * pinned: the text says how much was asked for, and what said so), SHOAL_ESYSTEM. */
+ * SHOAL_EUNSUPPORTED (no driver or too old a one, no device), SHOAL_EINVALID (not one of the
+ * devices), SHOAL_ESTATE (the job has one), SHOAL_EMEMORY (the arena could not be pinned: the text
+ * says how much was asked for, and what said so), SHOAL_ESYSTEM. */
 SHOAL_API int shoal_device_open(shoal_job *job, const struct shoal_device_options *options);
 
 enum shoal_memory { SHOAL_MEMORY_HOST = 0, SHOAL_MEMORY_DEVICE = 1 };

@@ -73,7 +73,7 @@ class Host:
             text=True,
             timeout=peers.TIMEOUT_S,
         )
-        reasons = "no CUDA driver|without CUDA|process has 0|ERROR_NO_DEVICE"
+        reasons = "no CUDA driver|process has 0|ERROR_NO_DEVICE"
         known = re.search(rf"GPU \d+.*({reasons}).*", done.stdout) if done.returncode else None
         return known and known.group(0)
 

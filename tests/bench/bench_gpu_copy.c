@@ -3,7 +3,6 @@
  *
  *   bench_gpu_copy BYTES [ITERATIONS]
  */
-#include <cuda.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "worker/device/cuda_driver.h"
 
 #define FUNCTIONS(X)                                                                               \
     X(cuInit)                                                                                      \

@@ -3,8 +3,7 @@
  * it, waits for all of it, or uses its default stream for work of the library's own.
  *
  * worker/device/device_cuda.c is the one implementation: over CUDA's driver library, loaded at run
- * time. A build without cuda.h has worker/device/device_none.c, whose device_open says so. What is
- * under way on a device is kept by worker/device/device_queue.h.
+ * time; every build has it. What is under way on a device is kept by worker/device/device_queue.h.
  *
  * Calls may come from any thread. Those on the lanes, bells and words come one at a time, which the
  * caller sees to; device_close is the last one. Those for the device's own memory, events, and

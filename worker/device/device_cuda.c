@@ -14,7 +14,6 @@
 #include "worker/device/device.h"
 
 #include <assert.h>
-#include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,16 +21,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(CUDA_VERSION) && CUDA_VERSION < 12000
-#error "cuda.h of CUDA 12.0 or later is needed; CUDA_HOME= builds without"
-#endif
+#include "worker/device/cuda_driver.h"
 
 #define DEFAULT_LIBRARY "libcuda.so.1"
 #define LEAST_DRIVER 12000
 #define WORDS_BYTES (DEVICE_WORDS * sizeof(uint32_t))
 
-/* Every function used. cuda.h makes some of the names those of a version (cuMemHostRegister_v2),
- * and they are looked up as such. */
+/* Every function used. The header makes some of the names those of a version
+ * (cuMemHostRegister_v2), and they are looked up as such. */
 #define FUNCTIONS(X)                                                                               \
     X(cuInit)                                                                                      \
     X(cuDriverGetVersion)                                                                          \
@@ -70,14 +67,6 @@
 #define TEXT(name) #name
 #define SYMBOL(name) TEXT(name)
 
-#if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
-/* Batched copies came with 12.8, and lost a parameter with 13.0. */
-typedef CUresult (*batch_12080)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                CUmemcpyAttributes *, size_t *, size_t, size_t *, CUstream);
-typedef CUresult (*batch_13000)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t,
-                                CUmemcpyAttributes *, size_t *, size_t, CUstream);
-#endif
-
 /* What host functions are given. It may outlive the device, and goes with its last reference; a
  * device that has failed does not call its functions any more, and then it stays. */
 struct bells {
@@ -105,10 +94,8 @@ struct device {
     struct bells *bells;
     bool waits_for_words;
     atomic_bool copies_lost, waits_lost;
-#if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
-    batch_12080 copy_batch_12080;
-    batch_13000 copy_batch_13000;
-#endif
+    cuda_batch_12080 copy_batch_12080;
+    cuda_batch_13000 copy_batch_13000;
     void *pinned;
     _Atomic uint32_t *words;
     bool words_pinned;
@@ -210,13 +197,11 @@ static int find_device(struct device *device, struct error *error)
         CALL(device, error, cuDeviceGetPCIBusId, device->address, sizeof(device->address),
              device->id) < 0)
         return error->code;
-#if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
     void *found = look_up(device, "cuMemcpyBatchAsync", 13000);
     if (found && version >= 13000)
         memcpy(&device->copy_batch_13000, &found, sizeof(found));
     else if (version >= 12080 && (found = look_up(device, "cuMemcpyBatchAsync", 12080)))
         memcpy(&device->copy_batch_12080, &found, sizeof(found));
-#endif
     /* Those of 32 bits have no attribute of their own; where there are some of 64, there are both.
      */
     int wide_operations = 0;
@@ -487,7 +472,6 @@ int device_event_done(struct device *device, void *event, struct error *error)
     return code < 0 ? code : done;
 }
 
-#if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
 static int copy_batch(const struct device *device, CUstream lane, const struct device_copy *copies,
                       uint32_t count, struct error *error)
 {
@@ -507,16 +491,13 @@ static int copy_batch(const struct device *device, CUstream lane, const struct d
                                        lane);
     return check(device, result, "cuMemcpyBatchAsync", error);
 }
-#endif
 
 static int copy_all(const struct device *device, CUstream lane, const struct device_copy *copies,
                     uint32_t count, struct error *error)
 {
-#if defined(CUDA_VERSION) && CUDA_VERSION >= 12080
     bool default_stream = !lane || lane == CU_STREAM_LEGACY; /* which takes no batch */
     if (count > 1 && !default_stream && (device->copy_batch_13000 || device->copy_batch_12080))
         return copy_batch(device, lane, copies, count, error);
-#endif
     int code = 0;
     for (uint32_t i = 0; i < count && code == 0; i++)
         code = CALL(device, error, cuMemcpyAsync, (CUdeviceptr)copies[i].to,
@@ -601,7 +582,7 @@ int device_clear(struct device *device, void *memory, uint64_t bytes, struct err
     return code < 0 ? code : device_finish_on(device, device->own, error);
 }
 
-static void CUDA_CB ring(void *argument)
+static void ring(void *argument)
 {
     const struct bell *bell = argument;
     struct bells *bells = bell->of;

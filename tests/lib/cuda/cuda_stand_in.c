@@ -215,10 +215,8 @@ CUresult cuGetProcAddress(const char *symbol, void **function, int wanted, cuuin
     *function = NULL;
     *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     if (strcmp(symbol, "cuMemcpyBatchAsync") == 0 && version >= 12080 && wanted <= version) {
-        CUresult (*newer)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
-                          size_t *, size_t, CUstream) = copy_batch;
-        CUresult (*older)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
-                          size_t *, size_t, size_t *, CUstream) = copy_batch_12080;
+        cuda_batch_13000 newer = copy_batch;
+        cuda_batch_12080 older = copy_batch_12080;
         if (wanted >= 13000)
             memcpy(function, &newer, sizeof(newer));
         else

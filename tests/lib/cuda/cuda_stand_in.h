@@ -79,8 +79,6 @@ struct stand_in {
 
 /* Loads it; the same for all calls in a process. Aborts the test where it is not built. */
 const struct stand_in *stand_in_open(void);
-/* Why there is none in this build, or NULL. */
-const char *stand_in_missing(void);
 
 /* The job's device is the stand-in's. */
 void stand_in_open_device(struct shoal_job *job);

@@ -2,17 +2,11 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/lib/cuda/cuda_stand_in.h"
 #include "worker/shoal.h"
 
 #define PATH TEST_BUILD_DIR "/tests/lib/libcuda.so.1"
-
-const char *stand_in_missing(void)
-{
-    return access(PATH, R_OK) == 0 ? NULL : "built without CUDA's headers";
-}
 
 static void find(void *library, const char *name, void *place, size_t bytes)
 {

@@ -4,12 +4,12 @@
 #ifndef TESTS_LIB_CUDA_CUDA_STAND_IN_PRIVATE_H
 #define TESTS_LIB_CUDA_CUDA_STAND_IN_PRIVATE_H
 
-#include <cuda.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "tests/lib/cuda/cuda_stand_in.h"
+#include "worker/device/cuda_driver.h"
 
 struct range {
     uintptr_t start;
