@@ -128,18 +128,17 @@ START_TEST(test_synopsis_has_every_option)
     man_page_items(&page, "OPTIONS", "Fl", &items);
     ck_assert(man_page_section(&page, "SYNOPSIS", &begin, &end));
     for (int i = begin; i < end; i++) {
-        char line[MAN_PLAIN_BYTES] = "", plain[MAN_PLAIN_BYTES];
+        char plain[MAN_PLAIN_BYTES];
         man_line_plain(page.lines[i], plain);
-        for (char *word = strtok(strcpy(line, plain), " []|"); word; word = strtok(NULL, " []|"))
-            if (word[0] == '-' && !man_words_have(&shown, word))
-                man_words_add(&shown, "%s", word);
+        man_words_split(&shown, plain, " []|");
     }
     for (int i = 0; i < items.count; i++) {
-        char names[MAN_PLAIN_BYTES], *word;
+        struct man_words names = {.count = 0};
         bool there = false;
-        snprintf(names, sizeof(names), "%s", items.words[i]);
-        for (word = strtok(names, " ,"); word; word = strtok(NULL, " ,"))
-            there = there || man_words_have(&shown, word);
+        man_words_split(&names, items.words[i], " ,");
+        for (int n = 0; n < names.count; n++)
+            there = there || (names.words[n][0] == '-' && man_words_have(&shown, names.words[n]));
+        man_words_clear(&names);
         ck_assert_msg(there, "%s: SYNOPSIS has no %s", programs[_i].page, items.words[i]);
     }
     man_words_clear(&items);
@@ -204,18 +203,18 @@ static void source_letters(const char *text, struct man_words *letters)
 /* The same of an item of the page: names with "ARG" for whatever the argument is called. */
 static void item_names(const char *item, struct man_words *options, struct man_words *letters)
 {
-    char copy[MAN_PLAIN_BYTES];
+    struct man_words words = {.count = 0};
     const char *argument = "";
     const char *space = strrchr(item, ' ');
     if (space && space[1] != '-')
         argument = space[1] == '[' ? " [ARG]" : " ARG";
-    snprintf(copy, sizeof(copy), "%s", item);
-    for (char *word = strtok(copy, " ,"); word; word = strtok(NULL, " ,")) {
-        if (strncmp(word, "--", 2) == 0)
-            man_words_add(options, "%s%s", word, argument);
-        else if (word[0] == '-')
-            man_words_add(letters, "%s%s", word, argument);
+    man_words_split(&words, item, " ,");
+    for (int i = 0; i < words.count; i++) {
+        const char *word = words.words[i];
+        if (word[0] == '-')
+            man_words_add(word[1] == '-' ? options : letters, "%s%s", word, argument);
     }
+    man_words_clear(&words);
 }
 
 static int word_compare(const void *a, const void *b)
@@ -263,8 +262,7 @@ START_TEST(test_environment)
     man_page_read(&page, programs[_i].page);
     man_page_items(&page, "ENVIRONMENT", "Ev", &items);
     for (int i = 0; i < items.count; i++)
-        for (char *word = strtok(items.words[i], ", "); word; word = strtok(NULL, ", "))
-            man_words_add(&named, "%s", word);
+        man_words_split(&named, items.words[i], ", ");
     for (int i = 0; i < 4 && programs[_i].sources[i]; i++) {
         char *source = man_file_read(programs[_i].sources[i]);
         man_source_variables(source, &used);

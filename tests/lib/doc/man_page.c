@@ -20,6 +20,15 @@ void man_words_add(struct man_words *words, const char *format, ...)
     words->count++;
 }
 
+void man_words_split(struct man_words *words, const char *text, const char *separators)
+{
+    while (*(text += strspn(text, separators))) {
+        size_t length = strcspn(text, separators);
+        man_words_add(words, "%.*s", (int)length, text);
+        text += length;
+    }
+}
+
 bool man_words_have(const struct man_words *words, const char *word)
 {
     for (int i = 0; i < words->count; i++)

@@ -17,6 +17,8 @@ struct man_words {
 
 void man_words_add(struct man_words *words, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* The words of a text between any of the separators. */
+void man_words_split(struct man_words *words, const char *text, const char *separators);
 bool man_words_have(const struct man_words *words, const char *word);
 void man_words_clear(struct man_words *words);
 /* "" when both lists are equal, else what stands in one of them alone, or that the order differs.
