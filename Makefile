@@ -56,7 +56,7 @@ MAIN_SRC := server/shoald.c server/shoalctl/shoalctl.c \
             $(foreach p,$(WORKER_PROGRAMS),worker/programs/$(p)/$(p).c)
 
 COMMON_SRC := $(wildcard common/*/*.c)
-SERVER_SRC := $(filter-out $(MAIN_SRC),$(wildcard server/*/*.c))
+SERVER_SRC := $(filter-out $(MAIN_SRC),$(wildcard server/*/*.c server/*/*/*.c))
 # The CUDA path is built everywhere: by the toolkit's cuda.h where CUDA_HOME has one of 12.8 or later,
 # else by worker/device/cuda_driver.h alone (CUDA_HOME= asks for that).
 CUDA_HOME ?= /usr/local/cuda

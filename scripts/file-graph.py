@@ -40,8 +40,11 @@ LAYERS = """
 common           base text < memory reduce format auth config < transport
 worker           shoal request fusion < progress < device < job < drive < api < programs examples
 worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
-server/exchange  port model < roster < ask disagreement < segment trace delivery < post < slot probe < chunk
-                 < issue < collective < transfer < exchange_job < exchange
+server/exchange         model < ground < owner < node < exchange_group exchange_trace < exchange_job < exchange
+server/exchange/model   port model < roster < ask disagreement < order
+server/exchange/ground  segments trace < recorder delivery < post submission
+server/exchange/owner   slots < slot
+server/exchange/node    probe agreement chunk < issue < collective < transfer
 """
 
 # The SVG, and the room whose files it shows; None: all rooms.

@@ -7,7 +7,7 @@
 
 #include "common/base/error.h"
 #include "common/config/config.h"
-#include "server/exchange/trace.h"
+#include "server/exchange/ground/trace.h"
 
 enum engine_event_type {
     ENGINE_PEER_UP = 1,   /* node: the fabric reaches it */

@@ -1,12 +1,28 @@
-/* Peers, messages and receives. The rest of the exchange: see server/exchange/exchange_private.h.
- */
+/* Where calls from outside enter: each is passed to the layer below that it concerns. */
+#include "server/exchange/exchange.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base/memory.h"
 #include "common/transport/transport.h"
-#include "server/exchange/exchange_private.h"
+#include "server/exchange/ground/delivery.h"
+#include "server/exchange/ground/post.h"
+#include "server/exchange/ground/recorder.h"
+#include "server/exchange/ground/segments.h"
+#include "server/exchange/model/ask.h"
+#include "server/exchange/model/order.h"
+#include "server/exchange/model/roster.h"
+#include "server/exchange/node/agreement.h"
+#include "server/exchange/node/chunk.h"
+#include "server/exchange/node/collective.h"
+#include "server/exchange/node/issue.h"
+#include "server/exchange/node/probe.h"
+#include "server/exchange/node/transfer.h"
+#include "server/exchange/owner/slot.h"
+#include "server/exchange/owner/slots.h"
 
 int exchange_create(struct exchange **exchange, const struct exchange_options *options,
                     struct error *error)
@@ -41,140 +57,78 @@ void exchange_destroy(struct exchange *exchange)
     free(exchange);
 }
 
-/* --- what an ask means for a node ------------------------------------------------------------ */
-
-struct route ask_route(const struct exchange_group *group, const struct wire_ask *ask)
+void exchange_totals(const struct exchange *exchange, struct exchange_totals *totals)
 {
-    return route_find((enum collective_kind)ask->kind, ask->root, ask->block, group->size);
+    *totals = (struct exchange_totals){
+        .bytes_reduced = exchange->bytes_reduced,
+        .collectives = exchange->collectives,
+        .dropped_messages = exchange->dropped_messages,
+        .slots = exchange->slots,
+        .workers = exchange->workers,
+    };
+    for (const struct exchange_job *job = exchange->jobs; job; job = job->next)
+        totals->jobs++;
 }
 
-static bool rank_is_on(const struct exchange_group *group, uint32_t rank, uint32_t node_index)
+static struct exchange_group *exchange_find(const struct exchange *exchange, uint64_t job_id,
+                                            uint32_t id)
 {
-    return rank < group->size && group_rank_node(group, rank) == group->nodes[node_index];
+    const struct exchange_job *job = exchange_job_find(exchange, job_id);
+    return job ? exchange_group_find(job, id) : NULL;
 }
 
-bool ask_takes_part(const struct exchange_group *group, const struct wire_ask *ask,
-                    uint32_t node_index)
+int exchange_segment_open(struct exchange *exchange, uint64_t job, uint32_t id,
+                          struct exchange_segment *segment, struct error *error)
 {
-    struct route route = ask_route(group, ask);
-    if (route.from < group->size && route.to < group->size)
-        return rank_is_on(group, route.from, node_index) || rank_is_on(group, route.to, node_index);
-    return true;
+    struct exchange_group *group = exchange_find(exchange, job, id);
+    if (!group || group->failed)
+        return error_set(error, ERR_STATE, "group %" PRIu32 " is not open, or has failed", id);
+    return segments_open(group, segment, error);
 }
 
-bool ask_contributes(const struct exchange_group *group, const struct wire_ask *ask,
-                     uint32_t node_index)
+void exchange_segment_close(struct exchange *exchange, uint64_t job, uint32_t id, uint32_t number)
 {
-    struct route route = ask_route(group, ask);
-    return route.from == ROUTE_ALL || rank_is_on(group, route.from, node_index);
+    struct exchange_group *group = exchange_find(exchange, job, id);
+    if (group)
+        segments_close(group, number);
 }
 
-bool ask_returns(const struct exchange_group *group, const struct wire_ask *ask,
-                 uint32_t node_index)
-{
-    struct route route = ask_route(group, ask);
-    return (route.to == ROUTE_ALL || rank_is_on(group, route.to, node_index)) &&
-           !rank_is_on(group, route.from, node_index);
-}
+/* --- what workers submit ---------------------------------------------------------------------- */
 
-int ask_layout(const struct exchange_group *group, const struct wire_ask *ask, uint64_t sequence,
-               struct layout *layout)
+int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
+                    const struct arena_submission *submission, uint64_t now_ns, struct error *error)
 {
-    const struct layout_rule *rule = ask->block ? &group->block_rule : &group->rule;
-    return layout_init(layout, is_transfer(ask) ? &group->send_rule : rule, sequence,
-                       wire_ask_elements(ask), ask_element_bytes(ask));
-}
-
-uint32_t ask_block_owner(const struct exchange_group *group, const struct wire_ask *ask)
-{
-    return group_owner_index(group, group_rank_node(group, ask_route(group, ask).owner));
-}
-
-uint32_t ask_element_bytes(const struct wire_ask *ask)
-{
-    return ask->kind == COLLECTIVE_BARRIER ? 1 : (uint32_t)dtype_bytes(ask->dtype);
-}
-
-/* --- receives --------------------------------------------------------------------------------- */
-
-struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node)
-{
-    return &exchange->peers[exchange->options.shared_receives ? 0 : node];
-}
-
-/* Datagram endpoints share receives, so they are posted as soon as anybody may send. */
-static bool receive_possible(const struct exchange *exchange, uint32_t node)
-{
-    if (!exchange->options.shared_receives)
-        return exchange->peers[node].up;
-    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
-        if (exchange->peers[i].up)
-            return true;
+    struct exchange_job *job = worker->job;
+    exchange->now_ns = now_ns;
+    if (worker->detached || job->failed)
+        return 0;
+    if (submission->type == ARENA_COPIED) /* its group may be closed by now */
+        return recorder_copied(worker, submission, error);
+    struct exchange_group *group = exchange_group_find(job, submission->group);
+    uint32_t local = group ? group_local_index(group, worker->rank) : NO_INDEX;
+    if (local == NO_INDEX)
+        return error_set(error, ERR_PROTOCOL, "group %" PRIu32 " is not one of rank %" PRIu32,
+                         submission->group, worker->rank);
+    if (group->failed) {
+        /* What was on its way while the group failed: the rank waits for its memory. */
+        if (submission->type == ARENA_CHUNK)
+            worker_give_back(worker, submission->request, submission->chunk, submission->in_offset);
+        return 0;
     }
-    return false;
-}
-
-static bool receive_post(struct exchange *exchange, uint32_t node, struct buffer *buffer)
-{
-    struct exchange_peer *account = receive_account(exchange, node);
-    buffer->peer = node;
-    if (exchange->options.io.post_receive(exchange->options.io.context, node, buffer) != 0)
-        return false;
-    account->posted++;
-    return true;
-}
-
-void receive_replenish(struct exchange *exchange, uint32_t node)
-{
-    struct exchange_peer *account = receive_account(exchange, node);
-    if (account->posted + account->held >= account->allowed || !receive_possible(exchange, node))
-        return;
-    while (account->posted + account->held < account->allowed) {
-        struct buffer *buffer = buffer_get(exchange->options.pool);
-        if (!buffer)
-            return; /* tried again when the next message is released */
-        if (!receive_post(exchange, node, buffer)) {
-            buffer_release(buffer);
-            return;
-        }
+    switch (submission->type) {
+    case ARENA_SUBMIT:
+        return submission->kind == COLLECTIVE_SEND
+                   ? transfer_submit(group, local, worker, submission, error)
+                   : collective_submit(group, local, worker, submission, error);
+    case ARENA_CHUNK:
+        return collective_hand_over(group, local, worker, submission, error);
+    default:
+        return error_set(error, ERR_PROTOCOL, "submission type %u does not exist",
+                         submission->type);
     }
 }
 
-void receive_release(struct exchange *exchange, struct buffer *buffer)
-{
-    if (!buffer)
-        return;
-    if (buffer->references > 1 || buffer->peer == NO_INDEX) {
-        buffer_release(buffer);
-        return;
-    }
-    uint32_t node = buffer->peer;
-    struct exchange_peer *account = receive_account(exchange, node);
-    assert(account->held > 0);
-    account->held--;
-    bool wanted = account->posted + account->held < account->allowed;
-    if (!wanted || !receive_possible(exchange, node) || !receive_post(exchange, node, buffer))
-        buffer_release(buffer);
-    if (account->posted + account->held < account->allowed)
-        receive_replenish(exchange, node); /* those for which there was no memory */
-}
-
-void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct buffer *buffer)
-{
-    struct exchange_peer *account = receive_account(exchange, node);
-    assert(account->posted > 0);
-    account->posted--;
-    buffer_release(buffer);
-    receive_replenish(exchange, node); /* one that was spoilt, or of a connection before this one */
-}
-
-void exchange_abandon_receives(struct exchange *exchange)
-{
-    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
-        buffer_pool_forget(exchange->options.pool, exchange->peers[i].posted);
-        exchange->peers[i].posted = 0;
-    }
-}
+/* --- what peers send -------------------------------------------------------------------------- */
 
 void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive_token,
                       uint64_t send_token)
@@ -191,114 +145,7 @@ void exchange_peer_down(struct exchange *exchange, uint32_t node)
     exchange->peers[node].up = false;
 }
 
-/* --- sends and tasks -------------------------------------------------------------------------- */
-
-struct exchange_send *send_create(struct exchange_group *group, uint32_t node, uint8_t type,
-                                  uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
-                                  const void *payload, uint32_t payload_bytes)
-{
-    struct exchange *exchange = group->job->exchange;
-    struct exchange_send *send = slab_get(&exchange->sends);
-    if (!send) {
-        exchange_group_fail(group, ERR_MEMORY, "no memory for a message to another node");
-        exchange->unsent = (struct exchange_send){0};
-        send = &exchange->unsent;
-    }
-    struct wire_header header = {
-        .type = type,
-        .status = type == WIRE_ERROR ? ERR_MISMATCH : 0,
-        .token = exchange->peers[node].send_token,
-        .job = group->job->id,
-        .sequence = sequence,
-        .group = group->id,
-        .chunk = chunk,
-        .payload_bytes = payload_bytes,
-        .ask = *ask,
-    };
-    send->node = node;
-    send->payload = payload;
-    send->payload_bytes = payload_bytes;
-    send->group = group;
-    wire_encode_header(send->header, &header);
-    return send;
-}
-
-void send_submit(struct exchange *exchange, struct exchange_send *send)
-{
-    if (send == &exchange->unsent) { /* its group has failed */
-        struct exchange_send *then = send->then;
-        receive_release(exchange, send->buffer);
-        if (then)
-            slot_last_result(then);
-        return;
-    }
-    send->group->pending++;
-    if (send->group->job->trace)
-        send_trace_posted(send);
-    exchange->options.io.send(exchange->options.io.context, send);
-}
-
-void send_free(struct exchange *exchange, struct exchange_send *send)
-{
-    receive_release(exchange, send->buffer);
-    slab_put(&exchange->sends, send);
-}
-
-void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code)
-{
-    char text[ERROR_TEXT_BYTES];
-    snprintf(text, sizeof(text), "a message to node %s could not be sent: %s",
-             exchange->options.node_names[send->node], error_name(code));
-    exchange_group_fail(send->group, code, text);
-}
-
-void exchange_sent(struct exchange *exchange, struct exchange_send *send)
-{
-    struct exchange_group *group = send->group;
-    struct chunk *chunk = send->chunk;
-    struct exchange_send *then = send->then;
-    if (group->job->trace)
-        send_trace_sent(send);
-    send_free(exchange, send);
-    if (then)
-        slot_last_result(then);
-    assert(group->pending > 0);
-    group->pending--;
-    if (group->failed) {
-        if (group->pending == 0)
-            exchange_job_settle(group->job);
-    } else if (chunk) {
-        chunk_sent(chunk);
-    }
-}
-
-void task_submit(struct exchange_group *group, struct reduce_task *task)
-{
-    struct exchange *exchange = group->job->exchange;
-    task->group = group;
-    task->timed = group->job->trace != NULL;
-    task->begin_ns = 0;
-    group->pending++;
-    const struct reduction *reduction = &task->reduction;
-    exchange->bytes_reduced += reduction->count * dtype_bytes(reduction->dtype) * reduction->inputs;
-    exchange->options.io.reduce(exchange->options.io.context, task);
-}
-
-void exchange_reduced(struct exchange *exchange, struct reduce_task *task)
-{
-    (void)exchange;
-    struct exchange_group *group = task->group;
-    assert(group->pending > 0);
-    group->pending--;
-    if (!group->failed)
-        task->finish(task);
-    else if (group->pending == 0)
-        exchange_job_settle(group->job);
-}
-
-/* --- messages --------------------------------------------------------------------------------- */
-
-static bool peer_knows(const struct exchange_peer *peer, uint64_t token)
+static bool message_token_is_of(const struct exchange_peer *peer, uint64_t token)
 {
     return peer->up && peer->receive_token == token;
 }
@@ -307,9 +154,9 @@ static int message_sender(const struct exchange *exchange, uint32_t node, uint64
                           uint32_t *from)
 {
     if (node != TRANSPORT_NO_PEER)
-        return peer_knows(&exchange->peers[node], token) ? 0 : ERR_PROTOCOL;
+        return message_token_is_of(&exchange->peers[node], token) ? 0 : ERR_PROTOCOL;
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
-        if (peer_knows(&exchange->peers[i], token)) {
+        if (message_token_is_of(&exchange->peers[i], token)) {
             *from = i;
             return 0;
         }
@@ -322,12 +169,17 @@ static int message_contribution(struct exchange_group *group, uint32_t from,
                                 struct error *error)
 {
     uint32_t node_index = group_node_index(group, from);
-    if (node_index == NO_INDEX || group->self_owner == NO_INDEX || group->single)
+    if (node_index == NO_INDEX || group->owners.self == NO_INDEX || group->members.single)
         return error_set(error, ERR_PROTOCOL,
                          "a contribution to group %" PRIu32
                          ", in which it has no part or this node no shard",
                          group->id);
-    return slot_contribute_remote(group, node_index, header, buffer, error);
+    int result = slot_check(group, node_index, header, error);
+    if (result != 0)
+        return result;
+    if (ask_is_transfer(&header->ask))
+        transfer_check_source(group, header->sequence, &header->ask);
+    return group->failed ? 0 : slot_contribute_remote(group, node_index, header, buffer, error);
 }
 
 static int message_error(struct exchange_group *group, uint32_t from,
@@ -403,7 +255,75 @@ int exchange_receive(struct exchange *exchange, uint32_t node, struct buffer *bu
     return result;
 }
 
+void exchange_receive_returned(struct exchange *exchange, uint32_t node, struct buffer *buffer)
+{
+    struct exchange_peer *account = receive_account(exchange, node);
+    assert(account->posted > 0);
+    account->posted--;
+    buffer_release(buffer);
+    receive_replenish(exchange, node); /* one that was spoilt, or of a connection before this one */
+}
+
+void exchange_abandon_receives(struct exchange *exchange)
+{
+    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
+        buffer_pool_forget(exchange->options.pool, exchange->peers[i].posted);
+        exchange->peers[i].posted = 0;
+    }
+}
+
+/* --- what comes back -------------------------------------------------------------------------- */
+
+/* A send or task of a group that had failed before is no longer pending. One that fails of what
+ * comes back is freed by exchange_run. */
+static void exchange_settle(struct exchange_group *group)
+{
+    if (group->pending == 0)
+        exchange_job_settle(group->job);
+}
+
+void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code)
+{
+    char text[ERROR_TEXT_BYTES];
+    snprintf(text, sizeof(text), "a message to node %s could not be sent: %s",
+             exchange->options.node_names[send->node], error_name(code));
+    exchange_group_fail(send->group, code, text);
+}
+
+void exchange_sent(struct exchange *exchange, struct exchange_send *send)
+{
+    struct exchange_group *group = send->group;
+    bool had_failed = group->failed;
+    send_over(exchange, send);
+    if (had_failed)
+        exchange_settle(group);
+}
+
+void exchange_reduced(struct exchange *exchange, struct reduce_task *task)
+{
+    (void)exchange;
+    struct exchange_group *group = task->group;
+    bool had_failed = group->failed;
+    task_over(task);
+    if (had_failed)
+        exchange_settle(group);
+}
+
 /* --- running ---------------------------------------------------------------------------------- */
+
+static void exchange_pump(struct exchange_group *group)
+{
+    if (!group->failed)
+        collectives_check_departed(group);
+    if (!group->failed)
+        agreement_report(group);
+    if (!group->failed)
+        group_issue(group);
+    if (!group->failed)
+        transfers_issue(group);
+    if (group->failed)
+        exchange_job_settle(group->job);
+}
 
 void exchange_run(struct exchange *exchange)
 {
@@ -411,44 +331,52 @@ void exchange_run(struct exchange *exchange)
         struct exchange_group *group = exchange->dirty;
         exchange->dirty = group->next_dirty;
         group->is_dirty = false;
-        group_pump(group);
+        exchange_pump(group);
     }
 }
 
-void exchange_totals(const struct exchange *exchange, struct exchange_totals *totals)
+bool exchange_idle(const struct exchange *exchange)
 {
-    *totals = (struct exchange_totals){
-        .bytes_reduced = exchange->bytes_reduced,
-        .collectives = exchange->collectives,
-        .dropped_messages = exchange->dropped_messages,
-        .slots = exchange->slots,
-        .workers = exchange->workers,
-    };
-    for (const struct exchange_job *job = exchange->jobs; job; job = job->next)
-        totals->jobs++;
+    for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
+        for (const struct exchange_group *group = job->groups; group; group = group->next) {
+            uint64_t sequence, first_ns;
+            if (!group->failed &&
+                (group->order->oldest || group->order->transfers || group->pending > 0 ||
+                 slots_oldest_waiting(group, &sequence, &first_ns)))
+                return false;
+        }
+    }
+    return true;
 }
 
 /* --- late ranks ------------------------------------------------------------------------------- */
 
-static void group_report_late(struct exchange_group *group, uint64_t sequence)
+/* with_nodes: also the nodes that this one waits for as an owner. */
+static void exchange_report_late(const struct exchange_group *group, uint64_t sequence,
+                                 bool with_nodes)
 {
-    struct exchange *exchange = group->job->exchange;
+    const struct exchange_io *io = &group->job->exchange->options.io;
+    const struct members *members = &group->members;
     struct engine_event *event = engine_event_create(ENGINE_LATE);
     event->job = group->job->id;
     event->group = group->id;
     event->sequence = sequence;
-    collective_missing_ranks(group, sequence, event);
-    slot_missing_nodes(group, sequence, event);
-    exchange->options.io.event(exchange->options.io.context, event);
+    event->ranks = memory_require(members->local_count, sizeof(*event->ranks), "the late ranks");
+    event->rank_count = collectives_missing_ranks(group, sequence, event->ranks);
+    if (with_nodes) {
+        event->nodes = memory_require(members->node_count, sizeof(*event->nodes), "the late nodes");
+        event->node_count = slots_missing_nodes(group, sequence, event->nodes);
+    }
+    io->event(io->context, event);
 }
 
-static void group_tick(struct exchange_group *group, uint64_t now_ns)
+static void exchange_tick_group(struct exchange_group *group, uint64_t now_ns)
 {
     uint64_t late_ns = group->job->exchange->options.late_ns;
     uint64_t sequence = 0;
     uint64_t first_ns = 0;
-    bool waits = slot_oldest_waiting(group, &sequence, &first_ns);
-    const struct collective *oldest = group->oldest;
+    bool waits = slots_oldest_waiting(group, &sequence, &first_ns);
+    const struct collective *oldest = group->order->oldest;
     if (oldest && oldest->submitted < oldest->needed && (!waits || oldest->sequence <= sequence)) {
         waits = true;
         sequence = oldest->sequence;
@@ -457,7 +385,7 @@ static void group_tick(struct exchange_group *group, uint64_t now_ns)
     if (!waits || now_ns < first_ns + late_ns || group->late_reported == sequence + 1)
         return;
     group->late_reported = sequence + 1;
-    group_report_late(group, sequence);
+    exchange_report_late(group, sequence, true);
 }
 
 void exchange_tick(struct exchange *exchange, uint64_t now_ns)
@@ -469,7 +397,7 @@ void exchange_tick(struct exchange *exchange, uint64_t now_ns)
         for (struct exchange_group *group = job->groups; group; group = group->next) {
             if (group->failed)
                 continue;
-            group_tick(group, now_ns);
+            exchange_tick_group(group, now_ns);
             /* Where memory was lacking nothing may be in flight whose end would try again. */
             if (group->starved)
                 group_mark_dirty(group);
@@ -478,34 +406,14 @@ void exchange_tick(struct exchange *exchange, uint64_t now_ns)
     }
 }
 
-void exchange_late_query(struct exchange *exchange, uint64_t job_id, uint32_t id, uint64_t sequence)
+void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t id, uint64_t sequence)
 {
-    struct exchange_job *job = exchange_job_find(exchange, job_id);
-    struct exchange_group *group = job ? exchange_group_find(job, id) : NULL;
-    if (!group)
-        return;
-    struct engine_event *event = engine_event_create(ENGINE_LATE);
-    event->job = job_id;
-    event->group = id;
-    event->sequence = sequence;
-    collective_missing_ranks(group, sequence, event);
-    exchange->options.io.event(exchange->options.io.context, event);
+    const struct exchange_group *group = exchange_find(exchange, job, id);
+    if (group)
+        exchange_report_late(group, sequence, false);
 }
 
-bool exchange_idle(const struct exchange *exchange)
-{
-    for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
-        for (const struct exchange_group *group = job->groups; group; group = group->next) {
-            if (group->failed)
-                continue;
-            uint64_t sequence, first_ns;
-            if (group->oldest || group->transfers || group->pending ||
-                slot_oldest_waiting(group, &sequence, &first_ns))
-                return false;
-        }
-    }
-    return true;
-}
+/* --- for tests -------------------------------------------------------------------------------- */
 
 void exchange_check(const struct exchange *exchange)
 {
@@ -515,24 +423,10 @@ void exchange_check(const struct exchange *exchange)
             assert(account->posted + account->held >= account->allowed);
     }
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
-        for (struct exchange_group *group = job->groups; group; group = group->next) {
-            for (uint32_t i = 0; i < group->owner_count; i++)
-                assert(group->in_flight[i] <= group->window);
-            for (uint32_t i = 0; i < group->node_count; i++)
-                assert(group->slots_of[i] <= group->window);
-            group_check_queues(group);
-            for (const struct collective *it = group->transfers; it; it = it->next) {
-                assert(it->outlets[0].in_flight <= group->window); /* it has one shard */
-                assert(it->issued <= it->ready &&
-                       it->outlets[0].in_flight == it->issued - it->delivered);
-                assert(collective_find(group, it->sequence, it->ask.block) == it);
-            }
-            for (const struct collective *it = group->oldest; it; it = it->next) {
-                assert(it->issued <= it->ready && it->delivered <= it->issued);
-                assert(collective_find(group, it->sequence, it->ask.block) == it);
-                assert(!it->next || it->sequence < it->next->sequence ||
-                       (it->sequence == it->next->sequence && it->ask.block < it->next->ask.block));
-            }
+        for (const struct exchange_group *group = job->groups; group; group = group->next) {
+            slots_check_invariants(group);
+            issue_check_invariants(group);
+            collectives_check_invariants(group);
         }
     }
 }

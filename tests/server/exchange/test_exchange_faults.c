@@ -1,5 +1,5 @@
 /* Failing, closing and leaving with things under way; late ranks. */
-#include "server/exchange/exchange_private.h"
+#include "server/exchange/model/model.h"
 #include "tests/lib/server/exchange_fixture.h"
 #include "tests/lib/suite.h"
 

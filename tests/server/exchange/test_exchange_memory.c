@@ -1,7 +1,7 @@
 /* Chunk buffers: what groups are promised, receives that stay and return, memory that is lacking.
  */
 #include "common/format/window.h"
-#include "server/exchange/exchange_private.h"
+#include "server/exchange/owner/slots.h"
 #include "tests/lib/server/exchange_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -296,7 +296,7 @@ START_TEST(a_message_that_there_is_no_memory_for_fails_its_group)
     return;
 #endif
     struct fixture *fixture = two_and_one(0);
-    struct slab *slots = &fixture->exchange->jobs->groups->slot_slab;
+    struct slab *slots = &fixture->exchange->jobs->groups->slots->slab;
     struct slab kept = *slots;
     *slots = (struct slab){.object_bytes = SIZE_MAX / 64}; /* more than malloc gives */
     ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);

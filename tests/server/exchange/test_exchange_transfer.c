@@ -1,6 +1,7 @@
 /* Sends from rank to rank: what a node sends, gets and gives its ranks, in which order, how much at
  * once, and what is refused. */
-#include "server/exchange/exchange_private.h"
+#include "server/exchange/model/order.h"
+#include "server/exchange/owner/slots.h"
 #include "tests/lib/server/exchange_fixture_blocks.h"
 #include "tests/lib/suite.h"
 

@@ -1,4 +1,4 @@
-#include "server/exchange/trace.h"
+#include "server/exchange/ground/trace.h"
 
 #include <stdlib.h>
 #include <string.h>

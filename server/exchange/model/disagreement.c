@@ -1,4 +1,4 @@
-#include "server/exchange/disagreement.h"
+#include "server/exchange/model/disagreement.h"
 
 #include <inttypes.h>
 

@@ -4,8 +4,8 @@
  * (server/control/admin_trace.c), shoalctl makes a timeline of them
  * (server/shoalctl/trace_timeline.h).
  */
-#ifndef SERVER_EXCHANGE_TRACE_H
-#define SERVER_EXCHANGE_TRACE_H
+#ifndef SERVER_EXCHANGE_GROUND_TRACE_H
+#define SERVER_EXCHANGE_GROUND_TRACE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* Who asked for what: the words for ranks that disagree on a collective. Pure. */
-#ifndef SERVER_EXCHANGE_DISAGREEMENT_H
-#define SERVER_EXCHANGE_DISAGREEMENT_H
+#ifndef SERVER_EXCHANGE_MODEL_DISAGREEMENT_H
+#define SERVER_EXCHANGE_MODEL_DISAGREEMENT_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,14 +1,34 @@
-/* Which chunk of which collective a node gives to each owner next.
- *
- * For every owner a group keeps a queue of the collectives that have a chunk for it now, in the
- * order in which they go: what is issued costs the same however many blocks there are for others.
- */
+#include "server/exchange/node/issue.h"
+
 #include <assert.h>
-#include <inttypes.h>
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
-#include "server/exchange/exchange_private.h"
+#include "common/format/window.h"
+#include "server/exchange/model/ask.h"
+#include "server/exchange/model/order.h"
+#include "server/exchange/model/roster.h"
+#include "server/exchange/node/chunk.h"
+
+bool issuing_open(struct exchange_group *group)
+{
+    struct issuing *issuing = group->issuing;
+    issuing->in_flight = calloc(group->owners.count, sizeof(*issuing->in_flight));
+    issuing->queues = calloc(group->owners.count, sizeof(*issuing->queues));
+    return issuing->in_flight && issuing->queues;
+}
+
+void issuing_close(struct exchange_group *group)
+{
+    free(group->issuing->in_flight);
+    free(group->issuing->queues);
+}
+
+void issuing_drop(struct exchange_group *group)
+{
+    memset(group->issuing->in_flight, 0, group->owners.count * sizeof(*group->issuing->in_flight));
+}
 
 /* --- queues ----------------------------------------------------------------------------------- */
 
@@ -51,20 +71,20 @@ static uint32_t outlet_next_chunk(const struct outlet *outlet)
 }
 
 /* Smaller priority first, then older. */
-static bool outlet_goes_before(const struct outlet *a, const struct outlet *b)
+static bool outlet_goes_before(const struct outlet *outlet, const struct outlet *other)
 {
-    const struct collective *left = a->collective, *right = b->collective;
-    if (left->priority != right->priority)
-        return left->priority < right->priority;
-    return collective_comes_before(left, right->sequence, right->ask.block);
+    const struct collective *first = outlet->collective, *second = other->collective;
+    if (first->priority != second->priority)
+        return first->priority < second->priority;
+    return collective_comes_before(first, second->sequence, second->ask.block);
 }
 
 static struct outlet **outlet_queue(const struct outlet *outlet)
 {
     struct exchange_group *group = outlet->collective->group;
-    if (is_transfer(&outlet->collective->ask))
-        return &group->transfer_queue;
-    return &group->queues[outlet_owner(outlet)];
+    if (ask_is_transfer(&outlet->collective->ask))
+        return &group->issuing->transfers;
+    return &group->issuing->queues[outlet_owner(outlet)];
 }
 
 /* Most come in the order in which they go. */
@@ -79,7 +99,7 @@ static void outlet_enqueue(struct outlet *outlet)
     else
         DL_PREPEND(*queue, outlet);
     outlet->queued = true;
-    outlet->collective->group->queued++;
+    outlet->collective->group->issuing->queued++;
 }
 
 /* After what may have been all that kept its next chunk back. */
@@ -89,14 +109,45 @@ static void outlet_enqueue_ready(struct outlet *outlet)
         outlet_enqueue(outlet);
 }
 
-void outlet_leave(struct outlet *outlet)
+static void outlet_leave(struct outlet *outlet)
 {
     if (!outlet->queued)
         return;
     struct outlet **queue = outlet_queue(outlet);
     DL_DELETE(*queue, outlet);
     outlet->queued = false;
-    outlet->collective->group->queued--;
+    outlet->collective->group->issuing->queued--;
+}
+
+/* A block between two ranks waits for one of them, and must not keep back those of others. */
+static void outlets_set_windows(struct collective *made)
+{
+    uint32_t window_bytes = made->group->job->exchange->options.window_bytes;
+    made->shard_window = made->network_window = made->lead_window = UINT32_MAX;
+    if (made->single || (made->route.from != ROUTE_ALL && made->route.to != ROUTE_ALL))
+        return;
+    /* Parts to be summed lie at their owner until the other nodes' are there, and no results
+     * follow. */
+    if (made->ask.block > 0 && made->route.from == ROUTE_ALL)
+        window_bytes *= 2;
+    made->shard_window = window_of_shard(made->layout.pieces);
+    made->network_window = window_of_network(window_bytes, made->layout.largest_bytes);
+    if (made->layout.shards > 1)
+        made->lead_window = window_of_lead(made->shard_window, made->network_window);
+}
+
+void outlets_begin(struct collective *collective)
+{
+    for (uint32_t i = 0; i < collective->layout.shards; i++)
+        collective->outlets[i].collective = collective;
+    collective->slowest_shards = collective->layout.shards;
+    outlets_set_windows(collective);
+}
+
+void outlets_end(struct collective *collective)
+{
+    for (uint32_t i = 0; i < collective->layout.shards; i++)
+        outlet_leave(&collective->outlets[i]);
 }
 
 void collective_advance_ready(struct collective *collective, uint32_t ready)
@@ -114,11 +165,13 @@ void collective_advance_ready(struct collective *collective, uint32_t ready)
 
 /* Whether a local rank may yet submit something older: with blocks, ranks take part in different
  * ones. */
-static bool group_may_get_older(const struct exchange_group *group,
+/* Whether a local rank may yet submit something older: with blocks, ranks take part in different
+ * ones. */
+static bool issue_may_get_older(const struct exchange_group *group,
                                 const struct collective *collective)
 {
-    for (uint32_t i = 0; i < group->local_count; i++) {
-        const struct local_rank *rank = &group->locals[i];
+    for (uint32_t i = 0; i < group->members.local_count; i++) {
+        const struct local_rank *rank = &group->members.locals[i];
         uint64_t sequence = rank->next_sequence - (rank->next_block > 0);
         if (sequence < collective->sequence ||
             (sequence == collective->sequence && rank->next_block < collective->ask.block))
@@ -128,9 +181,9 @@ static bool group_may_get_older(const struct exchange_group *group,
 }
 
 /* The outlet of the oldest collective for the owner, when it has a chunk for it. */
-static struct outlet *group_oldest_outlet(const struct exchange_group *group, uint32_t owner)
+static struct outlet *issue_oldest_outlet(const struct exchange_group *group, uint32_t owner)
 {
-    const struct collective *oldest = group->oldest;
+    const struct collective *oldest = group->order->oldest;
     const struct layout *layout = &oldest->layout;
     uint32_t servers = layout->rule->servers;
     uint32_t shard = layout->shards;
@@ -148,30 +201,32 @@ static bool outlet_has_room(const struct outlet *outlet, uint32_t in_flight)
            in_flight < outlet->collective->network_window;
 }
 
-/* The window's last place is for the oldest alone, and only when no older one can come. What others
- * have in flight keeps no oldest back that has nothing there: they may be waiting for it. */
-static struct outlet *group_next_outlet(const struct exchange_group *group, uint32_t owner)
+/* The last chunk of the window is for the oldest collective alone, and only when no older one can
+ * come. What others have in flight keeps no oldest back that has nothing there: they may be waiting
+ * for it. */
+static struct outlet *issue_next_outlet(const struct exchange_group *group, uint32_t owner)
 {
-    uint32_t in_flight = group->in_flight[owner];
-    bool is_last_place = in_flight + 1 >= group->window;
-    struct outlet *first = group->queues[owner];
-    if (!is_last_place && outlet_has_room(first, in_flight))
+    uint32_t in_flight = group->issuing->in_flight[owner];
+    bool is_last = in_flight + 1 >= group->owners.window;
+    struct outlet *first = group->issuing->queues[owner];
+    if (!is_last && outlet_has_room(first, in_flight))
         return first;
-    struct outlet *oldest = group_oldest_outlet(group, owner);
+    struct outlet *oldest = issue_oldest_outlet(group, owner);
     if (!oldest || (oldest->in_flight > 0 && !outlet_has_room(oldest, in_flight)))
         return NULL;
-    return is_last_place && group_may_get_older(group, group->oldest) ? NULL : oldest;
+    return is_last && issue_may_get_older(group, group->order->oldest) ? NULL : oldest;
 }
 
-void outlet_count(struct outlet *outlet, int by)
+/* So many of its chunks more, or fewer, are in flight. */
+static void outlet_count(struct outlet *outlet, int by)
 {
     const struct collective *collective = outlet->collective;
     outlet->in_flight += (uint32_t)by;
-    if (!is_transfer(&collective->ask))
-        collective->group->in_flight[outlet_owner(outlet)] += (uint32_t)by;
+    if (!ask_is_transfer(&collective->ask))
+        collective->group->issuing->in_flight[outlet_owner(outlet)] += (uint32_t)by;
 }
 
-static uint32_t collective_shards_at(const struct collective *collective, uint32_t pieces)
+static uint32_t issue_shards_at(const struct collective *collective, uint32_t pieces)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < collective->layout.shards; i++)
@@ -180,21 +235,22 @@ static uint32_t collective_shards_at(const struct collective *collective, uint32
 }
 
 /* All shards have got one piece further: those that waited for it go on. */
-static void collective_advance_slowest(struct collective *collective)
+static void issue_advance_slowest(struct collective *collective)
 {
-    collective->slowest_shards = collective_shards_at(collective, ++collective->slowest_pieces);
+    collective->slowest_shards = issue_shards_at(collective, ++collective->slowest_pieces);
     for (uint32_t i = 0; i < collective->layout.shards; i++)
         outlet_enqueue_ready(&collective->outlets[i]);
 }
 
-void outlet_delivered(struct outlet *outlet)
+void issue_delivered(struct collective *collective, uint32_t chunk)
 {
+    struct outlet *outlet = &collective->outlets[chunk % collective->layout.shards];
     assert(outlet->in_flight > 0);
-    struct collective *collective = outlet->collective;
     bool was_slowest = outlet_pieces_delivered(outlet) == collective->slowest_pieces;
     outlet_count(outlet, -1);
     if (was_slowest && --collective->slowest_shards == 0)
-        collective_advance_slowest(collective);
+        issue_advance_slowest(collective);
+    group_mark_dirty(collective->group);
 }
 
 bool outlet_issue(struct outlet *outlet)
@@ -209,14 +265,9 @@ bool outlet_issue(struct outlet *outlet)
     outlet_count(outlet, 1);
     outlet->next_piece++;
     collective->issued++;
-    chunk_trace(chunk, TRACE_WAIT);
     if (outlet_next_chunk(outlet) == NO_INDEX)
         outlet_leave(outlet); /* now: the collective may be gone when the chunk is issued */
-    if (collective->single) {
-        chunk_issue_single(chunk);
-        return true;
-    }
-    if (chunk_issue_shared(chunk))
+    if (chunk_issue(chunk))
         return true;
     group->starved = true;
     outlet_count(outlet, -1);
@@ -227,21 +278,21 @@ bool outlet_issue(struct outlet *outlet)
     return false;
 }
 
-static bool group_issue_one(struct exchange_group *group, uint32_t owner)
+static bool issue_one(struct exchange_group *group, uint32_t owner)
 {
-    if (!group->queues[owner] || group->in_flight[owner] >= group->window)
+    if (!group->issuing->queues[owner] || group->issuing->in_flight[owner] >= group->owners.window)
         return false;
-    struct outlet *outlet = group_next_outlet(group, owner);
+    struct outlet *outlet = issue_next_outlet(group, owner);
     return outlet && outlet_issue(outlet);
 }
 
 /* One chunk of a shard: a sum waits for its slowest part, so all servers get some soon. Of blocks
  * all that have room, which costs less. Whether there may be more in another turn. */
-static bool group_issue_turn(struct exchange_group *group, uint32_t owner)
+static bool issue_turn(struct exchange_group *group, uint32_t owner)
 {
-    while (!group->failed && group->queues[owner]) {
-        bool is_block = group->queues[owner]->collective->ask.block > 0;
-        if (!group_issue_one(group, owner))
+    while (!group->failed && group->issuing->queues[owner]) {
+        bool is_block = group->issuing->queues[owner]->collective->ask.block > 0;
+        if (!issue_one(group, owner))
             return false;
         if (!is_block)
             return true;
@@ -251,93 +302,36 @@ static bool group_issue_turn(struct exchange_group *group, uint32_t owner)
 
 /* A turn for each of some owners. Nodes begin at different ones, as far as there are enough: if all
  * began with the same, their chunks would queue at its link. */
-static bool group_issue_round(struct exchange_group *group, uint32_t first, uint32_t count)
+static bool issue_round(struct exchange_group *group, uint32_t first, uint32_t count)
 {
-    assert(group->self_node != NO_INDEX); /* others have nothing queued */
-    uint32_t begin = (uint32_t)((uint64_t)group->self_node * count / group->node_count);
+    assert(group->members.self_node != NO_INDEX); /* others have nothing queued */
+    uint32_t begin =
+        (uint32_t)((uint64_t)group->members.self_node * count / group->members.node_count);
     bool more = false;
-    for (uint32_t turn = 0; turn < count && group->queued > 0; turn++) {
-        uint32_t place = begin + turn;
-        more |= group_issue_turn(group, first + (place < count ? place : place - count));
+    for (uint32_t turn = 0; turn < count && group->issuing->queued > 0; turn++) {
+        uint32_t position = begin + turn;
+        more |= issue_turn(group, first + (position < count ? position : position - count));
     }
     return more;
 }
 
-static void group_issue(struct exchange_group *group)
+void group_issue(struct exchange_group *group)
 {
-    uint32_t servers = group->rule.servers;
-    bool more = group->queued > 0; /* most often nothing is: this comes after every message */
+    uint32_t servers = group->owners.rule.servers;
+    bool more =
+        group->issuing->queued > 0; /* most often nothing is: this comes after every message */
     while (more) {
-        more = group_issue_round(group, 0, servers);
-        more |= group_issue_round(group, servers, group->owner_count - servers);
+        more = issue_round(group, 0, servers);
+        more |= issue_round(group, servers, group->owners.count - servers);
     }
 }
 
-/* The owner of chunk 0 hears of the oldest disagreement: there is no receive for more. */
-static void group_report_disagreements(struct exchange_group *group)
-{
-    if (!group->disagrees)
-        return;
-    for (struct collective *it = group->oldest; it; it = it->next) {
-        if (!it->disagree || it->submitted < it->needed)
-            continue;
-        if (it->told)
-            return;
-        it->told = true;
-        uint32_t server = it->layout.first_server;
-        uint32_t node = group->owner_nodes[server];
-        if (it->single || it->ask.block > 0 || server == group->self_owner) {
-            slot_disagree_local(it);
-            return;
-        }
-        struct buffer *buffer = buffer_get(group->job->exchange->options.pool);
-        if (!buffer) {
-            it->told = false;
-            group->starved = true;
-            return;
-        }
-        buffer->peer = NO_INDEX;
-        uint8_t *payload = buffer->data + WIRE_HEADER_BYTES;
-        uint32_t bytes = collective_encode_asks(it, payload, buffer->capacity - WIRE_HEADER_BYTES);
-        struct exchange_send *send =
-            send_create(group, node, WIRE_DISAGREE, it->sequence, 0, &it->ask, payload, bytes);
-        send->buffer = buffer;
-        send_submit(group->job->exchange, send);
-        return;
-    }
-}
-
-static void group_check_left(struct exchange_group *group)
-{
-    if (!group->newest || group->newest->sequence < group->least_left)
-        return;
-    char text[ERROR_TEXT_BYTES];
-    snprintf(text, sizeof(text),
-             "rank %" PRIu32 " has left job '%s' after %" PRIu64 " collectives of group %" PRIu32,
-             group->left_rank, group->job->name, group->least_left, group->id);
-    exchange_group_fail(group, ERR_LOST, text);
-}
-
-void group_pump(struct exchange_group *group)
-{
-    if (!group->failed)
-        group_check_left(group);
-    if (!group->failed)
-        group_report_disagreements(group);
-    if (!group->failed)
-        group_issue(group);
-    if (!group->failed)
-        transfers_issue(group);
-    if (group->failed)
-        exchange_job_settle(group->job);
-}
-
-void group_check_queues(const struct exchange_group *group)
+void issue_check_invariants(const struct exchange_group *group)
 {
     uint32_t queued = 0;
-    for (const struct collective *it = group->oldest; it; it = it->next) {
+    for (const struct collective *it = group->order->oldest; it; it = it->next) {
         assert(it->slowest_shards > 0 &&
-               it->slowest_shards == collective_shards_at(it, it->slowest_pieces));
+               it->slowest_shards == issue_shards_at(it, it->slowest_pieces));
         for (uint32_t i = 0; i < it->layout.shards; i++) {
             assert(outlet_pieces_delivered(&it->outlets[i]) >= it->slowest_pieces);
             assert(it->outlets[i].next_piece - it->slowest_pieces <= it->lead_window);
@@ -346,15 +340,16 @@ void group_check_queues(const struct exchange_group *group)
         }
     }
     uint32_t all = queued;
-    for (uint32_t owner = 0; owner < group->owner_count; owner++) {
-        for (const struct outlet *it = group->queues[owner]; it; it = it->next) {
+    for (uint32_t owner = 0; owner < group->owners.count; owner++) {
+        assert(group->issuing->in_flight[owner] <= group->owners.window);
+        for (const struct outlet *it = group->issuing->queues[owner]; it; it = it->next) {
             assert(outlet_owner(it) == owner);
             assert(!it->next || outlet_goes_before(it, it->next));
             queued--;
         }
     }
     assert(queued == 0);
-    for (const struct collective *it = group->transfers; it; it = it->next)
+    for (const struct collective *it = group->order->transfers; it; it = it->next)
         all += it->outlets[0].queued;
-    assert(all == group->queued);
+    assert(all == group->issuing->queued);
 }

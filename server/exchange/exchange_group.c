@@ -1,0 +1,276 @@
+#include "server/exchange/exchange_group.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/format/window.h"
+#include "common/reduce/reduce.h"
+#include "server/exchange/ground/post.h"
+#include "server/exchange/ground/segments.h"
+#include "server/exchange/model/order.h"
+#include "server/exchange/model/roster.h"
+#include "server/exchange/node/agreement.h"
+#include "server/exchange/node/chunk.h"
+#include "server/exchange/node/collective.h"
+#include "server/exchange/node/issue.h"
+#include "server/exchange/node/probe.h"
+#include "server/exchange/owner/slots.h"
+#include "server/jobs/group.h"
+
+/* A group and what each layer keeps for it, in one piece of memory. */
+struct group_memory {
+    struct exchange_group group; /* first: either is known by the other */
+    struct order order;
+    struct slots slots;
+    struct probes probes;
+    struct issuing issuing;
+    struct agreement agreement;
+};
+
+/* --- who takes part, and who owns ------------------------------------------------------------- */
+
+/* All are ranks of the job, and each is there once. */
+static int group_check_ranks(const struct exchange_job *job, const uint32_t *ranks,
+                             uint32_t rank_count, struct error *error)
+{
+    uint32_t wrong;
+    if (group_find_wrong_rank(ranks, rank_count, job->world_size, &wrong) != 0)
+        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, rank_count);
+    return wrong == rank_count
+               ? 0
+               : error_set(error, ERR_INVALID, "rank %" PRIu32 " is not of the job, or twice",
+                           ranks[wrong]);
+}
+
+static int group_fill_nodes(struct exchange_group *group, const uint32_t *ranks,
+                            struct error *error)
+{
+    struct exchange_job *job = group->job;
+    struct exchange *exchange = job->exchange;
+    memcpy(group->members.ranks, ranks, group->members.size * sizeof(*ranks));
+    bool *has_rank = calloc(exchange->options.node_count, sizeof(*has_rank));
+    if (!has_rank)
+        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32,
+                         group->members.size);
+    for (uint32_t i = 0; i < group->members.size; i++)
+        has_rank[job->rank_nodes[ranks[i]]] = true;
+    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
+        if (has_rank[node])
+            group->members.nodes[group->members.node_count++] = node;
+    }
+    free(has_rank);
+    for (uint32_t i = 0; i < group->members.size; i++) {
+        if (job->rank_nodes[ranks[i]] == exchange->options.self)
+            group->members.locals[group->members.local_count++] =
+                (struct local_rank){.group_rank = i, .job_rank = ranks[i]};
+    }
+    if (group->members.local_count > REDUCE_MAX_INPUTS ||
+        group->members.node_count > REDUCE_MAX_INPUTS)
+        return error_set(error, ERR_MEMORY, "more than %d ranks on a node or nodes in a group",
+                         REDUCE_MAX_INPUTS);
+    group->members.self_node = group_node_index(group, exchange->options.self);
+    group->members.single = group->members.node_count == 1;
+    return 0;
+}
+
+static void group_fill_owners(struct exchange_group *group)
+{
+    struct exchange_job *job = group->job;
+    const struct exchange_options *options = &job->exchange->options;
+    uint32_t count = group->members.single ? 1 : job->server_count;
+    for (uint32_t i = 0; i < count; i++) {
+        group->owners.nodes[i] =
+            group->members.single ? group->members.nodes[0] : job->server_nodes[i];
+        group->owners.weights[i] = group->members.single ? 1 : job->server_weights[i];
+    }
+    group->owners.rule =
+        (struct layout_rule){.servers = count,
+                             .weights = group->owners.weights,
+                             .chunk_bytes = options->chunk_bytes,
+                             .least_shard_bytes = options->least_shard_bytes,
+                             .equal_weights = layout_weights_equal(group->owners.weights, count)};
+    group->owners.block_rule = layout_rule_single(&group->owners.rule, true);
+    group->owners.send_rule = layout_rule_single(&group->owners.rule, false);
+    group->owners.count = count;
+    for (uint32_t i = 0; i < group->members.node_count; i++) {
+        if (group_owner_index(group, group->members.nodes[i]) == NO_INDEX)
+            group->owners.nodes[group->owners.count++] = group->members.nodes[i];
+    }
+    group->owners.self = group_owner_index(group, options->self);
+    group->owners.window = window_chunks(options->window_chunks, group->members.node_count);
+}
+
+/* --- the memory of its windows ---------------------------------------------------------------- */
+
+/* How many messages of this group the node may have under way to this one. */
+static uint32_t group_receives_from(const struct exchange_group *group, uint32_t node)
+{
+    if (group->members.single || node == group->job->exchange->options.self)
+        return 0;
+    return window_receives(
+        group->owners.window,
+        group->owners.self != NO_INDEX && group_node_index(group, node) != NO_INDEX,
+        group->members.self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX);
+}
+
+/* Promise all the buffers that the group's windows need, or none, and post the receives. */
+static int group_reserve(struct exchange_group *group, struct error *error)
+{
+    struct exchange *exchange = group->job->exchange;
+    uint32_t nodes = exchange->options.node_count;
+    uint64_t wanted = 0;
+    if (!group->members.single && group->members.local_count > 1)
+        wanted += window_sums(group->owners.window, group->owners.count);
+    for (uint32_t node = 0; node < nodes; node++)
+        wanted += group_receives_from(group, node);
+    int result = buffer_pool_reserve(exchange->options.pool, wanted, error);
+    if (result != 0)
+        return result;
+    group->reserved = wanted;
+    group->promised = true;
+    for (uint32_t node = 0; node < nodes; node++)
+        receive_account(exchange, node)->allowed += group_receives_from(group, node);
+    for (uint32_t node = 0; node < nodes; node++)
+        receive_replenish(exchange, node);
+    return 0;
+}
+
+/* Late messages find the receives that they were promised: those stay posted. */
+static void group_unreserve(struct exchange_group *group)
+{
+    struct exchange *exchange = group->job->exchange;
+    if (!group->promised)
+        return;
+    group->promised = false;
+    for (uint32_t node = 0; node < exchange->options.node_count; node++)
+        receive_account(exchange, node)->allowed -= group_receives_from(group, node);
+    buffer_pool_unreserve(exchange->options.pool, group->reserved);
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static void group_free_memory(struct exchange_group *group)
+{
+    chunks_close(group);
+    slots_close(group);
+    probes_close(group);
+    issuing_close(group);
+    free(group->members.ranks);
+    free(group->members.nodes);
+    free(group->members.locals);
+    free(group->members.departed);
+    free(group->owners.nodes);
+    free(group->owners.weights);
+    free(group); /* first in its struct group_memory */
+}
+
+static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t id, uint32_t size)
+{
+    struct group_memory *memory = calloc(1, sizeof(*memory));
+    if (!memory)
+        return NULL;
+    uint32_t nodes = job->exchange->options.node_count;
+    uint32_t servers = job->server_count > 0 ? job->server_count : 1;
+    memory->agreement.least_disagreed = UINT64_MAX;
+    memory->group = (struct exchange_group){
+        .job = job,
+        .id = id,
+        .members = {.size = size,
+                    .ranks = calloc(size, sizeof(uint32_t)),
+                    .nodes = calloc(nodes, sizeof(uint32_t)),
+                    .locals = calloc(size, sizeof(struct local_rank)),
+                    .departed = calloc(size, sizeof(bool)),
+                    .least_departed = UINT64_MAX},
+        .owners = {.nodes = calloc((size_t)servers + nodes, sizeof(uint32_t)),
+                   .weights = calloc(servers, sizeof(uint32_t))},
+        .order = &memory->order,
+        .slots = &memory->slots,
+        .probes = &memory->probes,
+        .issuing = &memory->issuing,
+        .agreement = &memory->agreement,
+    };
+    const struct members *members = &memory->group.members;
+    const struct owners *owners = &memory->group.owners;
+    if (!members->ranks || !members->nodes || !members->locals || !members->departed ||
+        !owners->nodes || !owners->weights) {
+        group_free_memory(&memory->group);
+        return NULL;
+    }
+    return &memory->group;
+}
+
+static int group_open_layers(struct exchange_group *group, struct error *error)
+{
+    chunks_open(group);
+    if (!slots_open(group) || !probes_open(group) || !issuing_open(group))
+        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32,
+                         group->members.size);
+    return 0;
+}
+
+int exchange_group_create(struct exchange_group **opened, struct exchange_job *job, uint32_t id,
+                          const uint32_t *ranks, uint32_t rank_count, struct error *error)
+{
+    int result = group_check_ranks(job, ranks, rank_count, error);
+    if (result != 0)
+        return result;
+    struct exchange_group *group = group_allocate(job, id, rank_count);
+    if (!group)
+        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, rank_count);
+    result = group_fill_nodes(group, ranks, error);
+    if (result == 0) {
+        group_fill_owners(group);
+        result = group_open_layers(group, error);
+    }
+    if (result == 0)
+        result = group_reserve(group, error);
+    if (result != 0) {
+        group_free_memory(group);
+        return result;
+    }
+    *opened = group;
+    return 0;
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
+/* Free what is in progress; nothing of it is pending. */
+static void group_drop(struct exchange_group *group)
+{
+    assert(group->pending == 0);
+    collectives_drop(group);
+    slots_drop(group);
+    probes_drop(group);
+    issuing_drop(group);
+}
+
+/* The rest waits for its tasks and sends: but memory that nothing touches is given back now,
+ * buffers as well as the ranks' places in their arenas, for a send may take until its peer is given
+ * up. */
+static void group_drop_idle(struct exchange_group *group)
+{
+    group->dropped = true;
+    slots_drop_idle(group);
+    collectives_drop_idle(group);
+}
+
+void exchange_group_settle(struct exchange_group *group)
+{
+    if (group->pending == 0) {
+        group_drop(group);
+        group_unreserve(group);
+    } else if (!group->dropped) {
+        group_drop_idle(group);
+    }
+}
+
+void exchange_group_free(struct exchange_group *group)
+{
+    group_unmark_dirty(group);
+    group_drop(group);
+    segments_release(group);
+    group_unreserve(group);
+    group_free_memory(group);
+}

@@ -1,0 +1,21 @@
+/* A group from its opening to its end: its members and owners, the memory that its windows are
+ * promised, and what each layer keeps for it.
+ *
+ * Layer: may call all of server/exchange/node/, server/exchange/ground/, server/exchange/model/.
+ */
+#ifndef SERVER_EXCHANGE_EXCHANGE_GROUP_H
+#define SERVER_EXCHANGE_EXCHANGE_GROUP_H
+
+#include "server/exchange/model/model.h"
+
+/* A group of these ranks of the job, not in its list yet. Its buffers are promised by the pool and
+ * its receives are posted. ERR_INVALID: ranks[] makes no sense. ERR_MEMORY. */
+int exchange_group_create(struct exchange_group **opened, struct exchange_job *job, uint32_t id,
+                          const uint32_t *ranks, uint32_t rank_count, struct error *error);
+
+/* Of a group that has failed: free what is in progress, as far as no task or send touches it. */
+void exchange_group_settle(struct exchange_group *group);
+/* Free the group, which is closing, and of which nothing is pending. */
+void exchange_group_free(struct exchange_group *group);
+
+#endif

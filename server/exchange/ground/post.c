@@ -1,0 +1,158 @@
+#include "server/exchange/ground/post.h"
+
+#include <assert.h>
+
+#include "server/exchange/ground/recorder.h"
+#include "server/exchange/model/roster.h"
+
+/* --- receives --------------------------------------------------------------------------------- */
+
+struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node)
+{
+    return &exchange->peers[exchange->options.shared_receives ? 0 : node];
+}
+
+/* Datagram endpoints share receives, so they are posted as soon as anybody may send. */
+static bool receive_possible(const struct exchange *exchange, uint32_t node)
+{
+    if (!exchange->options.shared_receives)
+        return exchange->peers[node].up;
+    for (uint32_t i = 0; i < exchange->options.node_count; i++) {
+        if (exchange->peers[i].up)
+            return true;
+    }
+    return false;
+}
+
+static bool receive_post(struct exchange *exchange, uint32_t node, struct buffer *buffer)
+{
+    struct exchange_peer *account = receive_account(exchange, node);
+    buffer->peer = node;
+    if (exchange->options.io.post_receive(exchange->options.io.context, node, buffer) != 0)
+        return false;
+    account->posted++;
+    return true;
+}
+
+void receive_replenish(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_peer *account = receive_account(exchange, node);
+    if (account->posted + account->held >= account->allowed || !receive_possible(exchange, node))
+        return;
+    while (account->posted + account->held < account->allowed) {
+        struct buffer *buffer = buffer_get(exchange->options.pool);
+        if (!buffer)
+            return; /* tried again when the next message is released */
+        if (!receive_post(exchange, node, buffer)) {
+            buffer_release(buffer);
+            return;
+        }
+    }
+}
+
+void receive_release(struct exchange *exchange, struct buffer *buffer)
+{
+    if (!buffer)
+        return;
+    if (buffer->references > 1 || buffer->peer == NO_INDEX) {
+        buffer_release(buffer);
+        return;
+    }
+    uint32_t node = buffer->peer;
+    struct exchange_peer *account = receive_account(exchange, node);
+    assert(account->held > 0);
+    account->held--;
+    bool wanted = account->posted + account->held < account->allowed;
+    if (!wanted || !receive_possible(exchange, node) || !receive_post(exchange, node, buffer))
+        buffer_release(buffer);
+    if (account->posted + account->held < account->allowed)
+        receive_replenish(exchange, node); /* those for which there was no memory */
+}
+
+/* --- sends ------------------------------------------------------------------------------------ */
+
+struct exchange_send *send_create(struct exchange_group *group, uint32_t node, uint8_t type,
+                                  uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
+                                  const void *payload, uint32_t payload_bytes)
+{
+    struct exchange *exchange = group->job->exchange;
+    struct exchange_send *send = slab_get(&exchange->sends);
+    if (!send) {
+        exchange_group_fail(group, ERR_MEMORY, "no memory for a message to another node");
+        exchange->unsent = (struct exchange_send){0};
+        send = &exchange->unsent;
+    }
+    struct wire_header header = {
+        .type = type,
+        .status = type == WIRE_ERROR ? ERR_MISMATCH : 0,
+        .token = exchange->peers[node].send_token,
+        .job = group->job->id,
+        .sequence = sequence,
+        .group = group->id,
+        .chunk = chunk,
+        .payload_bytes = payload_bytes,
+        .ask = *ask,
+    };
+    send->node = node;
+    send->payload = payload;
+    send->payload_bytes = payload_bytes;
+    send->group = group;
+    wire_encode_header(send->header, &header);
+    return send;
+}
+
+void send_submit(struct exchange *exchange, struct exchange_send *send)
+{
+    if (send == &exchange->unsent) { /* its group has failed */
+        receive_release(exchange, send->buffer);
+        if (send->done)
+            send->done(send);
+        return;
+    }
+    send->group->pending++;
+    if (send->group->job->trace)
+        recorder_send_posted(send);
+    exchange->options.io.send(exchange->options.io.context, send);
+}
+
+void send_free(struct exchange *exchange, struct exchange_send *send)
+{
+    receive_release(exchange, send->buffer);
+    slab_put(&exchange->sends, send);
+}
+
+void send_over(struct exchange *exchange, struct exchange_send *send)
+{
+    struct exchange_group *group = send->group;
+    if (group->job->trace)
+        recorder_send_over(send);
+    receive_release(exchange, send->buffer);
+    assert(group->pending > 0);
+    group->pending--;
+    if (send->done)
+        send->done(send);
+    slab_put(&exchange->sends, send);
+}
+
+/* --- tasks ------------------------------------------------------------------------------------ */
+
+void task_submit(struct exchange_group *group, struct reduce_task *task)
+{
+    struct exchange *exchange = group->job->exchange;
+    task->group = group;
+    task->timed = group->job->trace != NULL;
+    task->begin_ns = 0;
+    group->pending++;
+    const struct reduction *reduction = &task->reduction;
+    exchange->bytes_reduced += reduction->count * dtype_bytes(reduction->dtype) * reduction->inputs;
+    exchange->options.io.reduce(exchange->options.io.context, task);
+}
+
+void task_over(struct reduce_task *task)
+{
+    struct exchange_group *group = task->group;
+    assert(group->pending > 0);
+    group->pending--;
+    if (!group->failed)
+        task->finish(task);
+}

@@ -1,0 +1,36 @@
+/* What goes out of this node and what is awaited: messages, receives of the other nodes' messages,
+ * and tasks of the reduce threads.
+ *
+ * Layer: may call server/exchange/ground/recorder.h and server/exchange/model/roster.h.
+ */
+#ifndef SERVER_EXCHANGE_GROUND_POST_H
+#define SERVER_EXCHANGE_GROUND_POST_H
+
+#include "server/exchange/model/model.h"
+
+/* A message about a chunk of a collective. The caller may set buffer, worker, done and owner, and
+ * has to submit it. Without memory for it the group fails; what is returned then has to be
+ * submitted all the same: it gives its buffer back and goes nowhere. */
+struct exchange_send *send_create(struct exchange_group *group, uint32_t node, uint8_t type,
+                                  uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
+                                  const void *payload, uint32_t payload_bytes);
+void send_submit(struct exchange *exchange, struct exchange_send *send);
+/* Give back what a send holds that has not been submitted, and the send. */
+void send_free(struct exchange *exchange, struct exchange_send *send);
+/* A send that was submitted has come back: its `done` is called. */
+void send_over(struct exchange *exchange, struct exchange_send *send);
+
+/* The peer whose figures count the receives for the node. */
+struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node);
+/* Post what the node's account allows and lacks, as far as there are buffers. */
+void receive_replenish(struct exchange *exchange, uint32_t node);
+/* Let go of a buffer that may be a receive, or NULL. A receive that nobody else holds is posted
+ * again where that is allowed. */
+void receive_release(struct exchange *exchange, struct buffer *buffer);
+
+/* Give the task, whose reduction, finish and owner are set, to the reduce threads. */
+void task_submit(struct exchange_group *group, struct reduce_task *task);
+/* A task has come back: its `finish` is called unless its group has failed. */
+void task_over(struct reduce_task *task);
+
+#endif

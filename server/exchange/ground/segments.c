@@ -1,0 +1,96 @@
+#include "server/exchange/ground/segments.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+static struct exchange_segment *segment_find(const struct exchange_group *group, uint32_t number)
+{
+    struct exchange_segment *it = group->segments;
+    while (it && (it->number != number || it->closed))
+        it = it->next;
+    return it;
+}
+
+int segments_open(struct exchange_group *group, struct exchange_segment *segment,
+                  struct error *error)
+{
+    if (segment_find(group, segment->number))
+        return error_set(error, ERR_STATE, "shared memory %" PRIu32 " is open already",
+                         segment->number);
+    int result = buffer_pool_charge(group->job->exchange->options.pool, segment->bytes, error);
+    if (result != 0)
+        return result;
+    segment->users = 0;
+    segment->closed = false;
+    segment->next = group->segments;
+    group->segments = segment;
+    return 0;
+}
+
+static void segment_release(struct exchange_group *group, struct exchange_segment *segment)
+{
+    struct exchange *exchange = group->job->exchange;
+    struct exchange_segment **link = &group->segments;
+    assert(segment->users == 0);
+    while (*link != segment)
+        link = &(*link)->next;
+    *link = segment->next;
+    buffer_pool_uncharge(exchange->options.pool, segment->bytes);
+    exchange->options.io.release_segment(exchange->options.io.context, segment);
+}
+
+void segments_close(struct exchange_group *group, uint32_t number)
+{
+    struct exchange_segment *segment = segment_find(group, number);
+    if (!segment)
+        return;
+    segment->closed = true;
+    if (segment->users == 0)
+        segment_release(group, segment);
+}
+
+void segments_release(struct exchange_group *group)
+{
+    while (group->segments)
+        segment_release(group, group->segments);
+}
+
+struct exchange_segment *segment_hold(struct exchange_group *group, uint32_t number)
+{
+    struct exchange_segment *segment = segment_find(group, number);
+    assert(segment);
+    segment->users++;
+    return segment;
+}
+
+void segment_let_go(struct exchange_group *group, struct exchange_segment *segment)
+{
+    if (!segment)
+        return;
+    assert(segment->users > 0);
+    segment->users--;
+    if (segment->users == 0 && segment->closed)
+        segment_release(group, segment);
+}
+
+int segments_check(const struct exchange_group *group, const struct arena_submission *submission,
+                   uint64_t bytes, struct error *error)
+{
+    if (submission->kind != COLLECTIVE_ALL_REDUCE)
+        return error_set(error, ERR_PROTOCOL, "%s with a shared result, which it cannot have",
+                         collective_name(submission->kind));
+    const struct exchange_segment *segment = segment_find(group, submission->segment);
+    if (!segment)
+        return error_set(error, ERR_PROTOCOL,
+                         "a result in shared memory %" PRIu32 ", which group %" PRIu32
+                         " does not have",
+                         submission->segment, group->id);
+    uint64_t offset = submission->out_offset;
+    if (offset % ARENA_ALIGNMENT != 0 || offset > segment->bytes || bytes > segment->bytes - offset)
+        return error_set(error, ERR_PROTOCOL,
+                         "a result of %" PRIu64 " bytes at offset %" PRIu64
+                         " of shared memory %" PRIu32 ", which has %" PRIu64
+                         " bytes: not inside, or not aligned to %u",
+                         bytes, offset, submission->segment, segment->bytes, ARENA_ALIGNMENT);
+    return 0;
+}

@@ -1,0 +1,30 @@
+/* Memory for results that all ranks of a group on this node share. Each chunk of a result is
+ * written there once, and every rank reads it there.
+ *
+ * Layer: may call nothing else of the exchange.
+ */
+#ifndef SERVER_EXCHANGE_GROUND_SEGMENTS_H
+#define SERVER_EXCHANGE_GROUND_SEGMENTS_H
+
+#include "server/exchange/model/model.h"
+
+/* Take the segment into the group, and count it towards the pool's limit. ERR_STATE: one with its
+ * number is open; ERR_MEMORY: over the limit; the caller keeps it. */
+int segments_open(struct exchange_group *group, struct exchange_segment *segment,
+                  struct error *error);
+/* No further collective may name it. It goes when nothing writes to it. Unknown ones are ignored.
+ */
+void segments_close(struct exchange_group *group, uint32_t number);
+/* The group is freed: no collective is left. */
+void segments_release(struct exchange_group *group);
+
+/* Whether a submission with ARENA_FLAG_SHARED, whose data is `bytes` long, names a segment that has
+ * room for it: 0, or ERR_PROTOCOL. */
+int segments_check(const struct exchange_group *group, const struct arena_submission *submission,
+                   uint64_t bytes, struct error *error);
+/* The open segment with the number, which is there. It stays until segment_let_go. */
+struct exchange_segment *segment_hold(struct exchange_group *group, uint32_t number);
+/* NULL is ignored. */
+void segment_let_go(struct exchange_group *group, struct exchange_segment *segment);
+
+#endif

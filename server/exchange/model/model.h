@@ -1,0 +1,212 @@
+/* The structures that several layers of the exchange work on: the exchange and its peers, jobs,
+ * groups, and collectives. What one layer alone keeps for a group is a structure in that layer's
+ * header, which the group points to.
+ *
+ * "Index" is a number that counts within one group: of a node among the group's nodes, of an owner
+ * among its owners, of a local rank among its ranks on this node. "Rank" and "node" without more
+ * are numbers of the job and of the roster; "group rank" counts within the group.
+ *
+ * Layer: the lowest, beside server/exchange/model/port.h. There is nothing to call.
+ */
+#ifndef SERVER_EXCHANGE_MODEL_MODEL_H
+#define SERVER_EXCHANGE_MODEL_MODEL_H
+
+#include "common/config/config.h"
+#include "common/format/layout.h"
+#include "common/format/route.h"
+#include "common/memory/slab.h"
+#include "server/exchange/model/port.h"
+
+/* No index, or a buffer that is no peer's receive. */
+#define NO_INDEX UINT32_MAX
+
+struct agreement;
+struct chunk;
+struct collective;
+struct issuing;
+struct order;
+struct outlet;
+struct probes;
+struct slots;
+
+/* --- the exchange ----------------------------------------------------------------------------- */
+
+struct exchange_peer {
+    bool up;
+    uint64_t receive_token;
+    uint64_t send_token;
+    /* Messages that the open groups let the peer have under way to this node; the pool has promised
+     * as many buffers. A group that closes takes its part back, but a receive that is posted at the
+     * transport cannot be recalled. It stays there, beyond what is allowed, until a message uses it
+     * up or a new group with this peer takes it over and so needs less memory. These idle receives
+     * are not counted as promised: peers of jobs long gone would use up the limit for jobs with
+     * others. They are at most as many as the transport takes for a peer, and they go with the
+     * connection. */
+    uint32_t allowed;
+    uint32_t posted; /* receives at the transport */
+    uint32_t held;   /* received buffers still in use */
+};
+
+struct exchange {
+    struct exchange_options options;
+    struct exchange_peer *peers; /* [node_count] */
+    struct exchange_job *jobs;
+    struct exchange_job *traced;  /* the job that has a trace, or NULL */
+    struct exchange_group *dirty; /* groups that exchange_run has to pump */
+    struct slab sends;
+    struct exchange_send unsent; /* handed out when there is no memory for a send; goes nowhere */
+    uint64_t now_ns;             /* of the latest call that told it */
+    uint64_t bytes_reduced;      /* from here on: figures for the status */
+    uint64_t collectives;
+    uint64_t dropped_messages;
+    uint64_t slots;
+    uint32_t workers;
+};
+
+struct exchange_job {
+    struct exchange_job *next;
+    struct exchange *exchange;
+    uint64_t id;
+    char name[CONFIG_NAME_BYTES];
+    uint32_t world_size;
+    uint32_t *rank_nodes; /* [world_size] */
+    uint32_t server_count;
+    uint32_t *server_nodes;
+    uint32_t *server_weights;
+    struct exchange_worker *workers;
+    struct exchange_worker **by_rank; /* [world_size]; NULL: not here */
+    struct exchange_group *groups;
+    uint64_t *last_to_arrive; /* [world_size]: how often a local rank was the last one */
+    uint64_t bytes_submitted;
+    uint64_t collectives;
+    uint64_t slots;
+    bool failed;         /* nothing moves any more */
+    bool closing;        /* free it when nothing is pending */
+    struct trace *trace; /* being taken, or NULL */
+};
+
+/* --- a group ---------------------------------------------------------------------------------- */
+
+/* One rank of a group on this node, and how far it has submitted. */
+struct local_rank {
+    uint32_t group_rank;
+    uint32_t job_rank;
+    uint64_t next_sequence; /* of the next collective that the rank begins */
+    /* The block that the rank has to submit before that, of the collective in `last`. 0: none. */
+    uint32_t next_block;
+    struct wire_ask last; /* block 0 of the collective that the rank has begun last */
+    /* The newest collective, or block, that the rank has submitted. When that is gone, the one
+     * before it in the group's order. */
+    struct collective *submitted;
+};
+
+/* Who takes part in a group, and where. */
+struct members {
+    uint32_t size;
+    uint32_t *ranks; /* [size]: job ranks in group order */
+    uint32_t node_count;
+    uint32_t *nodes;    /* [node_count]: those with ranks of the group, ascending */
+    uint32_t self_node; /* this node's index, or NO_INDEX */
+    uint32_t local_count;
+    struct local_rank *locals; /* [local_count], in group order */
+    bool single;               /* all ranks are on this node: one hop, no owner */
+    bool *departed;            /* [size]: ranks of the group that have left the job */
+    uint64_t least_departed;   /* the first sequence in which a departed rank takes no part */
+    uint32_t departed_rank;    /* that rank, of the job */
+};
+
+/* Who owns chunks of a group, and how its data is cut for them. */
+struct owners {
+    uint32_t *nodes; /* [count]: the job's servers, then the other nodes of the group */
+    uint32_t count;
+    uint32_t self;                 /* this node's index among the owners, or NO_INDEX */
+    uint32_t *weights;             /* [rule.servers] */
+    struct layout_rule rule;       /* of what is cut over the servers */
+    struct layout_rule block_rule; /* of blocks, which go to one owner each */
+    struct layout_rule send_rule;  /* of sends, which are a block alone */
+    uint32_t window; /* the most chunks that a node may have on their way to one owner */
+};
+
+struct exchange_group {
+    struct exchange_group *next;       /* in its job */
+    struct exchange_group *next_dirty; /* in the exchange's list of groups to pump */
+    struct exchange_job *job;
+    uint32_t id;
+    struct members members;
+    struct owners owners;
+    struct exchange_segment *segments;
+
+    /* Each of these belongs to one layer, whose header says what it is. They are there as long as
+     * the group is. */
+    struct order *order;         /* server/exchange/model/order.h */
+    struct slots *slots;         /* server/exchange/owner/slots.h */
+    struct probes *probes;       /* server/exchange/node/probe.h */
+    struct issuing *issuing;     /* server/exchange/node/issue.h */
+    struct agreement *agreement; /* server/exchange/node/agreement.h */
+    struct slab chunk_slab;      /* server/exchange/node/chunk.h */
+
+    uint64_t pending;       /* tasks and sends under way that touch its memory */
+    uint64_t reserved;      /* buffers promised for sums on this node and for receives */
+    uint64_t late_reported; /* sequence + 1 of the last report */
+    bool promised;          /* the pool's promise stands: not closing or failed, or still pending */
+    bool is_dirty;          /* in the exchange's list */
+    bool starved;           /* memory was lacking: it is pumped again at the next tick */
+    bool failed;            /* takes nothing any more, and drops what comes */
+    bool dropped;           /* has failed, and what nothing touches has been freed */
+    bool closing;           /* freed when nothing is pending */
+};
+
+/* --- a collective ----------------------------------------------------------------------------- */
+
+/* What one local rank gave to a collective, and where it wants the result. */
+struct part {
+    struct wire_ask ask;
+    uint64_t request;
+    uint64_t in_offset;
+    uint64_t out_offset;
+    struct exchange_segment *segment; /* that out_offset is in; NULL: in its arena */
+    uint32_t handed;                  /* chunks handed over so far; all, when not staged */
+    bool submitted;
+    bool staged;
+};
+
+/* A collective on a node with ranks of its group; a block of one, or a send, is one of its own. */
+struct collective {
+    struct collective *next; /* in the group's order, or among its transfers */
+    struct collective *previous;
+    struct collective *next_in_bucket;
+    struct exchange_group *group;
+    uint64_t sequence;
+    uint64_t first_ns; /* when the first local rank submitted it */
+    struct wire_ask ask;
+    uint32_t priority;
+
+    struct route route;
+    uint32_t owner;  /* of a block: index among the owners */
+    uint32_t needed; /* local ranks that take part */
+    bool single;     /* all that take part are on this node: one hop, no owner */
+    uint32_t element_bytes;
+    struct layout layout;
+
+    /* How many of its chunks are issued at once; kept by server/exchange/node/issue.h. */
+    uint32_t shard_window;   /* the most chunks of it that are in flight to one owner */
+    uint32_t network_window; /* none is issued while so many of any collective are */
+    uint32_t lead_window;    /* the most pieces of a shard beyond slowest_pieces */
+    uint32_t slowest_pieces; /* delivered of every shard at least */
+    uint32_t slowest_shards; /* shards of which no more than slowest_pieces are delivered */
+    struct outlet *outlets;  /* [layout.shards] */
+
+    uint32_t submitted;    /* local ranks */
+    uint32_t ready;        /* chunks [0, ready) have been handed over by all local ranks */
+    uint32_t issued;       /* chunks */
+    uint32_t delivered;    /* chunks */
+    struct chunk **chunks; /* [layout.chunks]: made when first handed over or issued */
+    /* Takes a chunk whose result is with its ranks, and whose memory nothing reads any more. */
+    void (*chunk_delivered)(struct chunk *chunk);
+    uint8_t *shared;     /* where its result goes for all ranks here; NULL: to each rank's own */
+    bool disagree;       /* the local ranks do not agree */
+    bool told;           /* this node has reported that */
+    struct part parts[]; /* [members.local_count] */
+};
+
+#endif

@@ -1,0 +1,38 @@
+/* Whether the ranks of this node agree on a collective: on what they asked for, and on where its
+ * result goes. When they do not, the group fails with a text that names the ranks.
+ *
+ * What ranks of other nodes asked for is compared where chunk 0 is owned, since all nodes meet
+ * there: server/exchange/owner/slot.h.
+ *
+ * Layer: may call server/exchange/owner/slot.h, server/exchange/ground/, server/exchange/model/.
+ */
+#ifndef SERVER_EXCHANGE_FLOW_AGREEMENT_H
+#define SERVER_EXCHANGE_FLOW_AGREEMENT_H
+
+#include "server/exchange/model/model.h"
+
+/* Of a group. */
+struct agreement {
+    bool disagrees; /* the local ranks do, on a collective that all of them have submitted */
+    uint64_t least_disagreed; /* the first sequence on which any of them do, block 0 */
+};
+
+/* A local rank has asked for something else than others. */
+void agreement_lost(struct collective *collective);
+/* Whether the submission is a block of a collective on which the local ranks disagree: others have
+ * other blocks of the same number. The group is about to fail of it. */
+bool agreement_is_beyond(const struct exchange_group *group,
+                         const struct arena_submission *submission);
+
+/* All local ranks have submitted, and asked for the same. Finds where the result goes. False: they
+ * do not agree on that, and the group has failed. */
+bool agreement_on_memory(struct collective *collective);
+/* All local ranks have submitted, and disagree: to be reported by agreement_report. */
+void agreement_failed(struct collective *collective);
+/* Fail the group here: all that take part are on this node. */
+void agreement_fail_here(const struct collective *collective);
+/* Report the oldest disagreement to the owner of chunk 0, if there is one: there is no receive for
+ * more. */
+void agreement_report(struct exchange_group *group);
+
+#endif

@@ -1,0 +1,54 @@
+/* Which chunk of which collective a node gives to each owner next.
+ *
+ * A group keeps a queue for every owner: the collectives that have a chunk for it now, in the order
+ * in which they go. So issuing a chunk costs the same however many blocks there are for others.
+ * What one collective has for one owner is an outlet.
+ *
+ * Layer: may call server/exchange/node/chunk.h, server/exchange/model/.
+ */
+#ifndef SERVER_EXCHANGE_FLOW_ISSUE_H
+#define SERVER_EXCHANGE_FLOW_ISSUE_H
+
+#include "server/exchange/model/model.h"
+
+/* What a group has issued, and can issue. */
+struct issuing {
+    uint32_t *in_flight;      /* [owners.count]: chunks issued and not delivered */
+    struct outlet **queues;   /* [owners.count]: what can be issued to it, in the order in which it
+                               * goes */
+    struct outlet *transfers; /* sends that have a chunk to issue */
+    uint32_t queued;          /* outlets in all of these queues */
+};
+
+/* What of a collective goes to one owner: one of its shards, or a block. */
+struct outlet {
+    struct outlet *next, *prev; /* in the owner's queue */
+    struct collective *collective;
+    uint32_t next_piece; /* to issue */
+    uint32_t in_flight;  /* pieces issued and not delivered */
+    bool queued;
+};
+
+/* Of the group, whose owners are known. False: no memory. */
+bool issuing_open(struct exchange_group *group);
+void issuing_close(struct exchange_group *group);
+/* The group has failed, and its collectives are freed. */
+void issuing_drop(struct exchange_group *group);
+
+/* The collective, whose outlets are allocated, is there: nothing of it is ready. */
+void outlets_begin(struct collective *collective);
+/* It ends: its outlets are in no queue any more. */
+void outlets_end(struct collective *collective);
+
+/* All local ranks have handed chunks [0, ready) over. */
+void collective_advance_ready(struct collective *collective, uint32_t ready);
+/* Issue the outlet's next chunk. False when memory is lacking: the group is starved. */
+bool outlet_issue(struct outlet *outlet);
+/* Issue what the windows allow to all owners. */
+void group_issue(struct exchange_group *group);
+/* The collective's chunk has been delivered: others may be issued. */
+void issue_delivered(struct collective *collective, uint32_t chunk);
+
+void issue_check_invariants(const struct exchange_group *group);
+
+#endif

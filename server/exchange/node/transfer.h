@@ -1,0 +1,27 @@
+/* What one rank sends to another. Transfers take part in no order, neither with the group's
+ * collectives nor with each other, since a receive may be asked for long before the send or after
+ * it. So each has a window of its own, and none keeps another from going on.
+ *
+ * The receiver's node asks for each chunk with an empty contribution; the sender's node, which owns
+ * the block, answers with the data. So nothing travels that has no place to go to.
+ *
+ * Layer: may call collective.h, probe.h and what these may, in server/exchange/node/;
+ * server/exchange/ground/, server/exchange/model/.
+ */
+#ifndef SERVER_EXCHANGE_FLOW_TRANSFER_H
+#define SERVER_EXCHANGE_FLOW_TRANSFER_H
+
+#include "server/exchange/model/model.h"
+
+/* A rank submits a send or a receive. 0, ERR_PROTOCOL, ERR_INVALID or ERR_MEMORY. */
+int transfer_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
+                    const struct arena_submission *submission, struct error *error);
+/* Issue what the windows allow, of all transfers in turns. */
+void transfers_issue(struct exchange_group *group);
+/* The rank has left the job: fail the group when a transfer waits for it. */
+void transfers_rank_departed(struct exchange_group *group, uint32_t job_rank);
+/* Another node asks for the transfer: fail the group when its sender has left and has not sent. */
+void transfer_check_source(struct exchange_group *group, uint64_t sequence,
+                           const struct wire_ask *ask);
+
+#endif
