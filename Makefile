@@ -7,7 +7,7 @@
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make bundle     a folder that runs where nothing is installed: build/bundle
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
-#   make lint       include floors, format, static analysis
+#   make lint       floors and calls, format, static analysis, papers and pictures
 #   make picture    draw doc/house.svg and doc/exchange.svg, who calls whom, anew from the code
 #   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
@@ -260,7 +260,8 @@ check-built: tests
 	@PYTHON=$(PYTHON) scripts/check-floors.sh --self-test
 	@scripts/run-tests.sh --self-test
 	@$(PYTHON) -B scripts/bench/self_test.py 2>&1
-	@scripts/check-floors.sh
+	@$(PYTHON) -B scripts/check-papers.py --self-test
+	@PYTHON=$(PYTHON) scripts/check-floors.sh $(BUILD)
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(TESTS) $(PYTHON_TESTS)
 
 check-python: all $(STAND_IN)
@@ -307,7 +308,8 @@ deps-lint:
 	@scripts/install-deps.sh --lint
 
 lint: deps-lint
-	@scripts/lint.sh $(PACKAGE_CFLAGS)
+	@$(MAKE) --no-print-directory all
+	@PYTHON=$(PYTHON) scripts/lint.sh $(PACKAGE_CFLAGS)
 
 picture: all
 	@scripts/install-deps.sh --picture

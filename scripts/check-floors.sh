@@ -487,5 +487,10 @@ case ${1:-} in
     self_test
     file_graph --self-test
     ;;
-*) check_tree "$(dirname "$0")/.." ;;
+*)
+    status=0
+    file_graph --build "${1:-build}" || status=$?
+    check_tree "$(dirname "$0")/.."
+    exit "$status"
+    ;;
 esac
