@@ -66,8 +66,8 @@ def reduced(arrows):
 def dot(boxes, arrows, row_labels):
     """Graphviz's text. row_labels: words at the left of a row, by number."""
     lines = [
-        "digraph {",
-        '    graph [bgcolor="transparent" newrank=true ranksep=0.35 nodesep=0.22 fontname="Helvetica"'
+        'digraph "who calls whom" {',
+        '    graph [bgcolor="transparent" newrank=true ranksep=0.28 nodesep=0.22 fontname="Helvetica"'
         f' fontsize=13 fontcolor="{GREY}" color="{GREY}"];',
         '    node [shape=box style="filled,rounded" fontname="Helvetica" fontsize=13 height=0.34 margin="0.12,0.05"'
         f' color="{GREY}" fontcolor="#202428"];',
