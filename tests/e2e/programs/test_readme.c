@@ -368,6 +368,40 @@ static int length_check(const char *paper, const char *text)
     return too_long;
 }
 
+/* A step of the tour, "6. `file.c`, `function`": 1 when that file has no such function. */
+static int step_check(const char *paper, const char *line)
+{
+    char file[TOKEN_BYTES], function[TOKEN_BYTES - 2], call[TOKEN_BYTES];
+    if (sscanf(line, "%*d. `%255[^`]`, `%253[a-z_]`", file, function) != 2)
+        return 0;
+    snprintf(call, sizeof(call), "%s(", function);
+    bool found = false;
+    if (name_exists(paper, file)) {
+        char *text = file_read(file);
+        found = strstr(text, call) != NULL;
+        free(text);
+    }
+    if (!found)
+        printf("%s: %s has no function %s\n", paper, file, function);
+    return !found;
+}
+
+START_TEST(test_the_tour_leads_through_functions)
+{
+    char *text = file_read("doc/tour.md"), *rest = text;
+    int steps = 0, wrong = 0;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        steps += isdigit((unsigned char)line[0]) && strstr(line, ".c`, `");
+        wrong += step_check("doc/tour.md", line);
+    }
+    free(text);
+    fflush(stdout);
+    ck_assert_int_ge(steps, 8);
+    ck_assert_int_le(steps, 12);
+    ck_assert_msg(wrong == 0, "%d steps lead nowhere (above)", wrong);
+}
+END_TEST
+
 START_TEST(test_papers_are_short)
 {
     struct papers papers;
@@ -521,6 +555,10 @@ START_TEST(test_the_checks_find_what_is_wrong)
                       lengths[i].units);
         free(text);
     }
+    const char *tour = "doc/tour.md";
+    ck_assert_int_eq(step_check(tour, "6. `worker/api/shoal.c`, `shoal_open`. It"), 0);
+    ck_assert_int_eq(step_check(tour, "6. `worker/api/shoal.c`, `shoal_opine`. It"), 1);
+    ck_assert_int_eq(step_check(tour, "16. `worker/api/shoel.c`, `shoal_open`. It"), 1);
     printf("up to here\n");
 }
 END_TEST
@@ -592,6 +630,7 @@ int main(void)
     tcase_add_test(names, test_the_checks_find_what_is_wrong);
     tcase_add_test(names, test_what_is_named_exists);
     tcase_add_test(names, test_papers_are_short);
+    tcase_add_test(names, test_the_tour_leads_through_functions);
     tcase_add_test(names, test_every_folder_has_a_readme);
     tcase_add_test(names, test_every_source_is_in_its_folders_readme);
     suite_add_tcase(suite, names);
