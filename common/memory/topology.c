@@ -97,8 +97,11 @@ static int hwloc_open(struct topology *topology, const char *synthetic, struct e
                                             HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING)) {
         return error_set_errno(error, errno, "hwloc refuses its flags");
     }
+    /* One reader of XML sees at once that it is none, the other when the topology is loaded. */
     if (hwloc_topology_load(topology->hwloc))
-        return error_set_errno(error, errno, "hwloc cannot read the machine's topology");
+        return synthetic
+                   ? error_set(error, ERR_INVALID, "hwloc cannot read what was described")
+                   : error_set_errno(error, errno, "hwloc cannot read the machine's topology");
     topology->bindable = !synthetic;
     return 0;
 }
