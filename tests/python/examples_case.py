@@ -35,7 +35,7 @@ class ExamplesCase(unittest.TestCase):
     def setUpClass(cls):
         runs = [[*command, "--backend", "gloo"] for command in cls.commands()]
         runs += [[*command, "--backend", "shoal"] for command in [*cls.commands(), *cls.of_shoal()]]
-        script = suite.HERE / "ranks_examples.py"
+        script = suite.RANKS / "ranks_examples.py"
         finished = suite.shoalrun(4, script, json.dumps(runs), limit_s=280)
         cls.output = finished.stdout
         cls.code = finished.returncode

@@ -1,7 +1,7 @@
 """What the tests of the Python package share: running ranks, counting, skipping.
 
 A test program is test_<noun>.py, run by scripts/run-tests.sh like the C programs and counted in the
-same words. Its cases are unittest's. What runs inside ranks is in ranks_<noun>.py.
+same words. Its cases are unittest's. What runs inside ranks is in ranks/ranks_<noun>.py.
 """
 
 import json
@@ -17,6 +17,8 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
+RANKS = HERE / "ranks"  # what runs inside ranks
+LAUNCH = HERE / "launch"  # ways to start ranks
 BUILD = pathlib.Path(os.environ.get("TEST_BUILD_DIR") or TREE / "build").resolve()
 EXAMPLES = TREE / "worker" / "python" / "examples"
 # The backstop of a command; never reached when all is well.
@@ -116,7 +118,7 @@ class ForkedRanks:
         self.folder = tempfile.TemporaryDirectory(prefix="shoal-ranks-")
         words = [size, self.folder.name, script, *arguments]
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "forked.py"), *map(str, words)],
+            [sys.executable, str(LAUNCH / "forked.py"), *map(str, words)],
             env=environment(TEST_STORE=f"{self.folder.name}/store", **more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -160,7 +162,7 @@ class RanksCase(unittest.TestCase):
     def __init_subclass__(cls, script=None, **how):
         """how: of shoalrun()."""
         if script:
-            cls.script, cls.how = HERE / script, how
+            cls.script, cls.how = RANKS / script, how
             for name in names_of(script):
                 setattr(cls, name, lambda self, name=name: self.check(name))
 
@@ -181,7 +183,7 @@ class RanksCase(unittest.TestCase):
 def names_of(script):
     """The cases that a ranks_<noun>.py runs, without importing it (and torch): its own and those of
     modules that it takes in or runs too, but for what it deletes."""
-    text = (HERE / script).read_text()
+    text = (RANKS / script).read_text()
     names = re.findall(r"^def (test_\w+)", text, re.MULTILINE)
     for module in re.findall(r"^(?:from | *ranks\.run\(\")(ranks_\w+)", text, re.MULTILINE):
         names += names_of(f"{module}.py")

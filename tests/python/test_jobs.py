@@ -12,7 +12,7 @@ import unittest
 
 import suite
 
-SCRIPT = suite.HERE / "ranks_job.py"
+SCRIPT = suite.RANKS / "ranks_job.py"
 
 
 def start(test, size, *arguments, kind=suite.Ranks, **more):

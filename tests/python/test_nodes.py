@@ -13,16 +13,15 @@ import sys
 import tempfile
 import unittest
 
-import namespaces
 import suite
-import with_daemon
 from examples_case import torch_version
+from launch import namespaces, with_daemon
 
-SCRIPT = suite.HERE / "ranks_node.py"
+SCRIPT = suite.RANKS / "ranks_node.py"
 
 
 def torchrun(*options):
-    command = [sys.executable, suite.HERE / "torchrun.py", "--nproc_per_node=2", "--monitor_interval=0.2"]
+    command = [sys.executable, suite.LAUNCH / "torchrun.py", "--nproc_per_node=2", "--monitor_interval=0.2"]
     if torch_version() < (2, 0):
         command += ["-r", "1", "-t", "1"]  # 1.13 cannot do without on Python 3.11
     return [*command, *options]
@@ -69,7 +68,7 @@ class OneNode(Launchers):
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("127.0.0.1", 0))
             port = reserved.getsockname()[1]
-            finished = suite.run([sys.executable, suite.HERE / "ranks_spawned.py", port])
+            finished = suite.run([sys.executable, suite.RANKS / "ranks_spawned.py", port])
         self.assertEqual(finished.returncode, 0, finished.stdout)
         trained = re.findall(r"^PARAMETERS trained (.*)", finished.stdout, re.MULTILINE)
         self.assertEqual((len(trained), len(set(trained))), (4, 1), finished.stdout)
@@ -208,7 +207,7 @@ class TwoNodes(Launchers):
         shoald = suite.BUILD / "bin" / "shoald"
         process = self.nodes.start(
             0,
-            [[sys.executable, suite.HERE / "with_daemon.py", shoald, 2, 1, SCRIPT]],
+            [[sys.executable, suite.LAUNCH / "with_daemon.py", shoald, 2, 1, SCRIPT]],
             before="mount -t tmpfs tmpfs /run; mkdir /run/shoal",
         )
         text = self.nodes.wait([process])

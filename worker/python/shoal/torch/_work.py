@@ -20,6 +20,7 @@ from torch._C import _distributed_c10d as c10d
 
 from shoal import errors
 from shoal.torch import _streams
+from shoal.torch._states import State, States
 
 # So long a wait in C lasts at the most before Python looks for signals such as Ctrl-C.
 SLICE_S = 0.5
@@ -33,7 +34,8 @@ _failed = collections.deque()  # the keys above whose operation has failed
 
 
 class Operation:
-    """One call of torch: the requests of the library that it made, what follows them, its Work."""
+    """One call of torch: the requests of the library that it made, what follows them, its Work. How far
+    it is: _states.py."""
 
     def __init__(self, name, timeout_s, session, way):
         self.name = name
@@ -41,8 +43,8 @@ class Operation:
         self._way = way
         # Where its tensors are, if not in memory; the stream onto which it ends; its end there.
         self.device = self.stream = self.event = None
-        self._early = False  # complete while its requests go on: streams wait for those
-        self.places = set()  # of its tensors
+        self._by_stream = False  # its Work is complete while requests go on: streams wait for those
+        self._devices = set()  # of its tensors; None: memory
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
         self.requests = collections.deque()
@@ -51,17 +53,17 @@ class Operation:
         self.value = []  # of the future
         self.error = None
         self.published = threading.Event()
+        self.states = States()
         self._lock = threading.Lock()  # who holds it uses the requests
-        self._finished = self._look_again = False
-        self._telling = threading.Lock()  # of the next two
-        self._claimed = self._chained = False
+        self._look_again = False  # set by who finds another one at it
+        self._chained = False  # the future is given to Python
 
     def place(self, group, tensor, what):
         """Called for each tensor, before any request: requests are of the device that it is on, in
         the order of the stream that is current."""
         device = _streams.runtime.device_of(tensor)
-        self.places.add(device)
-        if len(self.places) > 1:
+        self._devices.add(device)
+        if len(self._devices) > 1:
             raise errors.InvalidError(f"{what}: tensors in memory and on a device together")
         if device is None or self.device is not None:
             return
@@ -93,16 +95,17 @@ class Operation:
         # torch takes CUDA tensors only as the value of a future for their device.
         on_device = self.device is not None
         self._inner = _streams.runtime.future(self.device) if on_device else torch.futures.Future()
-        self._early = on_device and not self.error and self._wait_by_stream()
-        if self._early:
+        self._by_stream = on_device and not self.error and self._wait_by_stream()
+        if self._by_stream:
             self._follow_on_stream()
+        self.states.move(State.STREAMED if self._by_stream else State.RUNNING)
         # An exception in a callback is the only way to give a future an error that C++ sees.
         self.future = self._inner.then(self._outcome)
         # The first callback: when a waiter goes on, the Work is complete.
         self.future.add_done_callback(lambda _: self.published.set())
         self.work = c10d._create_work_from_future(self.future)
         _operations[id(self.work)] = self
-        if self._early:
+        if self._by_stream:
             # Complete as nccl's works are: whoever waits has its stream wait, in C++ too.
             self._complete()
         completions.add(self)
@@ -122,9 +125,7 @@ class Operation:
         """What follows the requests, and the end, come onto its stream."""
         if self.finishers:
             with _streams.runtime.using(self.stream):
-                for finisher in self.finishers:
-                    finisher()
-            self.finishers.clear()
+                self._call_finishers()
         for tensor in _tensors_in(self.kept):
             _streams.runtime.record(tensor, self.stream)
         self.event = _streams.runtime.event(self.stream)
@@ -138,7 +139,9 @@ class Operation:
 
     def unfinished(self):
         """Its time may still run out."""
-        return not (self._finished or self.error if self._early else self.published.is_set())
+        if self._by_stream:
+            return self.states.now is State.STREAMED and not self.error
+        return not self.published.is_set()
 
     def _outcome(self, _):
         if self.error:
@@ -156,13 +159,18 @@ class Operation:
         self.requests.popleft()
         return True
 
+    def _call_finishers(self):
+        """Once, also when a signal's handler raises meanwhile."""
+        finishers, self.finishers = self.finishers, []
+        for finisher in finishers:
+            finisher()
+
     def _finish(self):
-        self._finished = True
+        """What follows the requests, which are complete."""
         try:
             if not self.error and self.device is None:
-                for finisher in self.finishers:
-                    finisher()
-            elif not self.error and not self._early:
+                self._call_finishers()
+            elif not self.error and not self._by_stream:
                 self._follow_on_stream()
         except Exception as error:  # raised where the operation is waited for
             self.error = error
@@ -170,13 +178,14 @@ class Operation:
         self.finishers.clear()
 
     def _drain(self, wait_s):
-        """Requests, then what follows them; the lock is held. True: all is done."""
+        """Requests, then what follows them; the lock is held. (all is done, and is to be published)"""
         while self.requests:
             if not self._take_request(wait_s):
-                return False
-        if not self._finished:
-            self._finish()
-        return True
+                return False, False
+        if self.states.now is State.OVER:
+            return True, False
+        self._finish()
+        return True, self.states.move(State.OVER)
 
     def advance(self, wait_s=0):
         """Move on, for at most wait_s for each request; True when nothing is under way any more.
@@ -189,11 +198,12 @@ class Operation:
                 return False
             try:
                 self._look_again = False
-                done = self._drain(wait_s)
+                done, publish = self._drain(wait_s)
             finally:
                 self._lock.release()
-            if done:
+            if publish:
                 self._publish()
+            if done:
                 return True
             if not self._look_again:
                 return False
@@ -203,13 +213,15 @@ class Operation:
         """Fail, though requests may go on in their memory; unless all are complete. forget: the
         requests are the job's to free."""
         with self._lock:
-            if self._finished:
+            state = self.states.now
+            if state is State.OVER or (state is State.FAILED and not forget):
                 return
             self.error = self.error or error
             if forget:
                 self.requests.clear()
-                self._finished = True
-        self._publish()
+            publish = self.states.move(State.OVER if forget else State.FAILED)
+        if publish:
+            self._publish()
 
     def expire(self):
         self.fail(self._timed_out())
@@ -220,11 +232,8 @@ class Operation:
         )
 
     def _publish(self):
-        """Tell whoever waits, once. Of a stream's end they know; not of a failure."""
-        with self._telling:
-            first, self._claimed = not self._claimed, True
-        if not first:
-            return
+        """Tell whoever waits: by the thread that has moved it, once. Of a stream's end they know; not of a
+        failure."""
         if self.error:
             self._on_failure(self.error)
             _failed.append(id(self.work))
@@ -236,7 +245,7 @@ class Operation:
             self._tell()
 
     def _tell(self):
-        if not self._early:
+        if not self._by_stream:
             self._complete()
         if not self.error:
             _operations.pop(id(self.work), None)
@@ -244,15 +253,13 @@ class Operation:
     def chain(self):
         """The future is given to Python: what is hung on it may wait for other operations, and must not
         do so in the thread that completes them."""
-        with self._telling:
-            self._chained = True
-            late = self._claimed
-        if late and not self._early:
+        self._chained = True  # before the state is asked for: who publishes moves it, then looks here
+        if self.states.published and not self._by_stream:
             self.published.wait()  # at once; what is hung on it now runs where it is hung on it
 
     def wait(self, timeout_s):
         """Until it is published; raises its error, or TimeoutError after timeout_s (None: never)."""
-        if self._early:
+        if self._by_stream:
             return self._join()
         end = self.deadline if timeout_s is None else time.monotonic() + timeout_s
         while not self.published.is_set():
@@ -270,7 +277,7 @@ class Operation:
 
     def wait_on_host(self):
         """Until its requests are complete, though streams may wait for them too."""
-        while not (self._finished or self.error or self.advance(SLICE_S)):
+        while not (self.states.published or self.error or self.advance(SLICE_S)):
             if time.monotonic() >= self.deadline:
                 self.expire()
         if self.error:

@@ -7,13 +7,16 @@ each prints. An example that fails ends the rank: the others would wait for it.
 import gc
 import json
 import os
+import pathlib
 import runpy
 import sys
 import traceback
 
-import suite
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import suite  # noqa: E402
 
 sys.path.insert(0, str(suite.EXAMPLES))
 _kept = []
