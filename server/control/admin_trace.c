@@ -241,7 +241,7 @@ static void send_traced(struct control *control, struct control_worker *worker)
     json_text_int(&text, "wall_offset_ns", wall_offset_ns());
     json_text_uint(&text, "records", trace->count);
     json_text_uint(&text, "dropped", trace->dropped);
-    json_text_uint(&text, "left_out", trace->left_out);
+    json_text_uint(&text, "left_out", trace->omitted);
     json_text_uint(&text, "refused", trace->refused);
     send_document(worker, &text);
 }

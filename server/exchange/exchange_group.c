@@ -44,62 +44,62 @@ static int group_check_ranks(const struct exchange_job *job, const uint32_t *ran
                            ranks[wrong]);
 }
 
-static int group_fill_nodes(struct exchange_group *group, const uint32_t *ranks,
-                            struct error *error)
+static int group_fill_members(struct exchange_group *group, const uint32_t *ranks,
+                              struct error *error)
 {
-    struct exchange_job *job = group->job;
-    struct exchange *exchange = job->exchange;
-    memcpy(group->members.ranks, ranks, group->members.size * sizeof(*ranks));
-    bool *has_rank = calloc(exchange->options.node_count, sizeof(*has_rank));
+    const struct exchange_job *job = group->job;
+    const struct exchange_options *options = &job->exchange->options;
+    struct members *members = &group->members;
+    memcpy(members->ranks, ranks, members->size * sizeof(*ranks));
+    bool *has_rank = calloc(options->node_count, sizeof(*has_rank));
     if (!has_rank)
-        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32,
-                         group->members.size);
-    for (uint32_t i = 0; i < group->members.size; i++)
+        return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, members->size);
+    for (uint32_t i = 0; i < members->size; i++)
         has_rank[job->rank_nodes[ranks[i]]] = true;
-    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
+    for (uint32_t node = 0; node < options->node_count; node++) {
         if (has_rank[node])
-            group->members.nodes[group->members.node_count++] = node;
+            members->nodes[members->node_count++] = node;
     }
     free(has_rank);
-    for (uint32_t i = 0; i < group->members.size; i++) {
-        if (job->rank_nodes[ranks[i]] == exchange->options.self)
-            group->members.locals[group->members.local_count++] =
+    for (uint32_t i = 0; i < members->size; i++) {
+        if (job->rank_nodes[ranks[i]] == options->self)
+            members->locals[members->local_count++] =
                 (struct local_rank){.group_rank = i, .job_rank = ranks[i]};
     }
-    if (group->members.local_count > REDUCE_MAX_INPUTS ||
-        group->members.node_count > REDUCE_MAX_INPUTS)
+    if (members->local_count > REDUCE_MAX_INPUTS || members->node_count > REDUCE_MAX_INPUTS)
         return error_set(error, ERR_MEMORY, "more than %d ranks on a node or nodes in a group",
                          REDUCE_MAX_INPUTS);
-    group->members.self_node = group_node_index(group, exchange->options.self);
-    group->members.single = group->members.node_count == 1;
+    members->self_node = group_node_index(group, options->self);
+    members->single = members->node_count == 1;
     return 0;
 }
 
 static void group_fill_owners(struct exchange_group *group)
 {
-    struct exchange_job *job = group->job;
+    const struct exchange_job *job = group->job;
     const struct exchange_options *options = &job->exchange->options;
-    uint32_t count = group->members.single ? 1 : job->server_count;
-    for (uint32_t i = 0; i < count; i++) {
-        group->owners.nodes[i] =
-            group->members.single ? group->members.nodes[0] : job->server_nodes[i];
-        group->owners.weights[i] = group->members.single ? 1 : job->server_weights[i];
+    const struct members *members = &group->members;
+    struct owners *owners = &group->owners;
+    uint32_t servers = members->single ? 1 : job->server_count;
+    for (uint32_t i = 0; i < servers; i++) {
+        owners->nodes[i] = members->single ? members->nodes[0] : job->server_nodes[i];
+        owners->weights[i] = members->single ? 1 : job->server_weights[i];
     }
-    group->owners.rule =
-        (struct layout_rule){.servers = count,
-                             .weights = group->owners.weights,
+    owners->rule =
+        (struct layout_rule){.servers = servers,
+                             .weights = owners->weights,
                              .chunk_bytes = options->chunk_bytes,
                              .least_shard_bytes = options->least_shard_bytes,
-                             .equal_weights = layout_weights_equal(group->owners.weights, count)};
-    group->owners.block_rule = layout_rule_single(&group->owners.rule, true);
-    group->owners.send_rule = layout_rule_single(&group->owners.rule, false);
-    group->owners.count = count;
-    for (uint32_t i = 0; i < group->members.node_count; i++) {
-        if (group_owner_index(group, group->members.nodes[i]) == NO_INDEX)
-            group->owners.nodes[group->owners.count++] = group->members.nodes[i];
+                             .equal_weights = layout_weights_equal(owners->weights, servers)};
+    owners->block_rule = layout_rule_single(&owners->rule, true);
+    owners->send_rule = layout_rule_single(&owners->rule, false);
+    owners->count = servers;
+    for (uint32_t i = 0; i < members->node_count; i++) {
+        if (group_owner_index(group, members->nodes[i]) == NO_INDEX)
+            owners->nodes[owners->count++] = members->nodes[i];
     }
-    group->owners.self = group_owner_index(group, options->self);
-    group->owners.window = window_chunks(options->window_chunks, group->members.node_count);
+    owners->self = group_owner_index(group, options->self);
+    owners->window = window_chunks(options->window_chunks, members->node_count);
 }
 
 /* --- the memory of its windows ---------------------------------------------------------------- */
@@ -219,7 +219,7 @@ int exchange_group_create(struct exchange_group **opened, struct exchange_job *j
     struct exchange_group *group = group_allocate(job, id, rank_count);
     if (!group)
         return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32, rank_count);
-    result = group_fill_nodes(group, ranks, error);
+    result = group_fill_members(group, ranks, error);
     if (result == 0) {
         group_fill_owners(group);
         result = group_open_layers(group, error);
@@ -246,9 +246,8 @@ static void group_drop(struct exchange_group *group)
     issuing_drop(group);
 }
 
-/* The rest waits for its tasks and sends: but memory that nothing touches is given back now,
- * buffers as well as the ranks' places in their arenas, for a send may take until its peer is given
- * up. */
+/* Free what no task or send touches: buffers, and the ranks' memory in their arenas. The rest
+ * waits, and may wait long: a send takes until its peer is given up. */
 static void group_drop_idle(struct exchange_group *group)
 {
     group->dropped = true;

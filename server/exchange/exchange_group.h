@@ -1,7 +1,7 @@
 /* A group from its opening to its end: its members and owners, the memory that its windows are
  * promised, and what each layer keeps for it.
  *
- * Layer: may call all of server/exchange/node/, server/exchange/ground/, server/exchange/model/.
+ * Layer: may call server/exchange/node/, owner/, ground/ and model/.
  */
 #ifndef SERVER_EXCHANGE_EXCHANGE_GROUP_H
 #define SERVER_EXCHANGE_EXCHANGE_GROUP_H

@@ -1,6 +1,6 @@
 /* Taking a trace of a job: its beginning and its end.
  *
- * Layer: may call server/exchange/node/, server/exchange/ground/, server/exchange/model/.
+ * Layer: may call server/exchange/node/, owner/, ground/ and model/.
  */
 #ifndef SERVER_EXCHANGE_EXCHANGE_TRACE_H
 #define SERVER_EXCHANGE_EXCHANGE_TRACE_H

@@ -95,7 +95,7 @@ int recorder_copied(struct exchange_worker *worker, const struct arena_submissio
         .stage = TRACE_COPY_OUT,
         .kind = COLLECTIVE_KIND_COUNT, /* its chunk is gone */
     };
-    job->trace->left_out += submission->omitted;
+    job->trace->omitted += submission->omitted;
     recorder_end_copy(job, &record, submission, recorder_now_ns(job->exchange));
     return 0;
 }

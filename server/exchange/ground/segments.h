@@ -1,7 +1,7 @@
 /* Memory for results that all ranks of a group on this node share. Each chunk of a result is
  * written there once, and every rank reads it there.
  *
- * Layer: may call nothing else of the exchange.
+ * Layer: calls nothing else of the exchange.
  */
 #ifndef SERVER_EXCHANGE_GROUND_SEGMENTS_H
 #define SERVER_EXCHANGE_GROUND_SEGMENTS_H
@@ -15,7 +15,7 @@ int segments_open(struct exchange_group *group, struct exchange_segment *segment
 /* No further collective may name it. It goes when nothing writes to it. Unknown ones are ignored.
  */
 void segments_close(struct exchange_group *group, uint32_t number);
-/* The group is freed: no collective is left. */
+/* The group is freed, and none of its collectives remains. */
 void segments_release(struct exchange_group *group);
 
 /* Whether a submission with ARENA_FLAG_SHARED, whose data is `bytes` long, names a segment that has

@@ -1,8 +1,10 @@
-/* What a trace of the chunk pipeline is made of: one record a stage that a chunk has gone through,
- * in memory that is there before the first. Pure: the exchange writes records
- * (server/exchange/exchange_trace.c), the control thread hands them out
+/* What a trace of the chunk pipeline is made of: one record for each stage that a chunk has gone
+ * through, in memory that is there before the first. The exchange writes the records
+ * (server/exchange/ground/recorder.h), the control thread hands them out
  * (server/control/admin_trace.c), shoalctl makes a timeline of them
  * (server/shoalctl/trace_timeline.h).
+ *
+ * Layer: calls nothing else of the exchange.
  */
 #ifndef SERVER_EXCHANGE_GROUND_TRACE_H
 #define SERVER_EXCHANGE_GROUND_TRACE_H
@@ -54,9 +56,9 @@ struct trace {
     uint64_t job;
     uint64_t began_ns, ended_ns; /* CLOCK_MONOTONIC */
     enum trace_end end;
-    uint64_t dropped;  /* records for which there was no room */
-    uint64_t left_out; /* copies that workers had no room to tell of */
-    uint64_t refused;  /* a worker's times that made no sense */
+    uint64_t dropped; /* records for which there was no room */
+    uint64_t omitted; /* copies that workers had no room to tell of */
+    uint64_t refused; /* a worker's times that made no sense */
     uint32_t count, capacity;
     struct trace_record *records; /* [capacity] */
 };

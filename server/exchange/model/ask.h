@@ -1,5 +1,5 @@
 /* What ranks ask for, and what that means for the nodes of the group: who takes part, whose
- * contribution carries data, who gets the result, how the data is cut (doc: common/PROTOCOL.md).
+ * contribution carries data, who gets the result, how the data is cut (doc/protocol/data.md).
  *
  * Layer: may call server/exchange/model/roster.h.
  */

@@ -1,4 +1,7 @@
-/* Who asked for what: the words for ranks that disagree on a collective. Pure. */
+/* Who asked for what: the words for ranks that disagree on a collective.
+ *
+ * Layer: calls nothing else of the exchange.
+ */
 #ifndef SERVER_EXCHANGE_MODEL_DISAGREEMENT_H
 #define SERVER_EXCHANGE_MODEL_DISAGREEMENT_H
 

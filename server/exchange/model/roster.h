@@ -1,7 +1,7 @@
 /* Finding jobs, groups, ranks and nodes by their numbers; which groups are to be pumped; failing a
  * group.
  *
- * Layer: may call nothing else of the exchange.
+ * Layer: calls nothing else of the exchange.
  */
 #ifndef SERVER_EXCHANGE_MODEL_ROSTER_H
 #define SERVER_EXCHANGE_MODEL_ROSTER_H

@@ -87,7 +87,7 @@ static struct outlet **outlet_queue(const struct outlet *outlet)
     return &group->issuing->queues[outlet_owner(outlet)];
 }
 
-/* Most come in the order in which they go. */
+/* Most come in the order in which they go, so the search begins at the end. */
 static void outlet_enqueue(struct outlet *outlet)
 {
     struct outlet **queue = outlet_queue(outlet);
@@ -102,7 +102,7 @@ static void outlet_enqueue(struct outlet *outlet)
     outlet->collective->group->issuing->queued++;
 }
 
-/* After what may have been all that kept its next chunk back. */
+/* What kept its next chunk back may be over. */
 static void outlet_enqueue_ready(struct outlet *outlet)
 {
     if (!outlet->queued && outlet_next_chunk(outlet) != NO_INDEX)
@@ -119,7 +119,8 @@ static void outlet_leave(struct outlet *outlet)
     outlet->collective->group->issuing->queued--;
 }
 
-/* A block between two ranks waits for one of them, and must not keep back those of others. */
+/* Beside the group's window. A block between two ranks has that one alone: it waits for one of
+ * them, and must not keep back those of others. */
 static void outlets_set_windows(struct collective *made)
 {
     uint32_t window_bytes = made->group->job->exchange->options.window_bytes;
@@ -163,10 +164,8 @@ void collective_advance_ready(struct collective *collective, uint32_t ready)
 
 /* --- issuing ---------------------------------------------------------------------------------- */
 
-/* Whether a local rank may yet submit something older: with blocks, ranks take part in different
- * ones. */
-/* Whether a local rank may yet submit something older: with blocks, ranks take part in different
- * ones. */
+/* Whether a local rank may yet submit something older. With blocks it may, since ranks take part in
+ * different ones. */
 static bool issue_may_get_older(const struct exchange_group *group,
                                 const struct collective *collective)
 {
@@ -318,8 +317,7 @@ static bool issue_round(struct exchange_group *group, uint32_t first, uint32_t c
 void group_issue(struct exchange_group *group)
 {
     uint32_t servers = group->owners.rule.servers;
-    bool more =
-        group->issuing->queued > 0; /* most often nothing is: this comes after every message */
+    bool more = group->issuing->queued > 0; /* most often nothing is, and this is called often */
     while (more) {
         more = issue_round(group, 0, servers);
         more |= issue_round(group, servers, group->owners.count - servers);

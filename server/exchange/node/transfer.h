@@ -3,7 +3,7 @@
  * it. So each has a window of its own, and none keeps another from going on.
  *
  * The receiver's node asks for each chunk with an empty contribution; the sender's node, which owns
- * the block, answers with the data. So nothing travels that has no place to go to.
+ * the block, answers with the data. So nothing travels before there is memory for it.
  *
  * Layer: may call collective.h, probe.h and what these may, in server/exchange/node/;
  * server/exchange/ground/, server/exchange/model/.

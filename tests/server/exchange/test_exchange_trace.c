@@ -405,7 +405,7 @@ START_TEST(copies_out_are_recorded)
     ck_assert_uint_eq(it->chunk, 4);
     ck_assert_uint_eq(it->block, 5);
     ck_assert_uint_eq(it->kind, COLLECTIVE_KIND_COUNT);
-    ck_assert_uint_eq(trace->left_out, 2);
+    ck_assert_uint_eq(trace->omitted, 2);
     trace_free(trace);
     fixture_destroy(fixture);
 }
