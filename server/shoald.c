@@ -85,7 +85,7 @@ struct daemon {
 
 /* --- options */
 
-static int option_descriptor(const char *name, const char *text, int *fd)
+static int daemon_option_descriptor(const char *name, const char *text, int *fd)
 {
     uint64_t number;
     if (number_text_parse(text, 0, INT_MAX, &number, NULL) < 0 || fcntl((int)number, F_GETFD) < 0) {
@@ -97,7 +97,7 @@ static int option_descriptor(const char *name, const char *text, int *fd)
 }
 
 /* -1 to go on, else the exit code. */
-static int options_parse(struct options *options, int argc, char **argv)
+static int daemon_parse_options(struct options *options, int argc, char **argv)
 {
     static const struct option known[] = {
         {"config", required_argument, NULL, 'c'},
@@ -125,13 +125,13 @@ static int options_parse(struct options *options, int argc, char **argv)
             options->print = true;
             break;
         case 'l':
-            result = option_descriptor("listen-fd", optarg, &options->listen_fd);
+            result = daemon_option_descriptor("listen-fd", optarg, &options->listen_fd);
             break;
         case 's':
-            result = option_descriptor("socket-fd", optarg, &options->socket_fd);
+            result = daemon_option_descriptor("socket-fd", optarg, &options->socket_fd);
             break;
         case 'x':
-            result = option_descriptor("exit-with-parent-fd", optarg, &options->parent_fd);
+            result = daemon_option_descriptor("exit-with-parent-fd", optarg, &options->parent_fd);
             break;
         case 'v':
             printf("shoald %s\n", SHOAL_VERSION);
@@ -181,7 +181,7 @@ static int daemon_load_config(struct daemon *daemon)
 
 /* --- the start, in this order; daemon_stop goes back */
 
-static int start_log(struct daemon *daemon, struct error *error)
+static int daemon_start_log(struct daemon *daemon, struct error *error)
 {
     (void)error;
     bool journal = env_text("JOURNAL_STREAM") != NULL;
@@ -193,7 +193,7 @@ static int start_log(struct daemon *daemon, struct error *error)
 }
 
 /* Signals come as data to the control thread: blocked here, before there are other threads. */
-static int start_signals(struct daemon *daemon, struct error *error)
+static int daemon_start_signals(struct daemon *daemon, struct error *error)
 {
     sigset_t signals;
     sigemptyset(&signals);
@@ -211,7 +211,7 @@ static int start_signals(struct daemon *daemon, struct error *error)
 
 /* What a shell or a service manager gives softly is often less than a node with many ranks needs.
  */
-static int start_descriptors(struct daemon *daemon, struct error *error)
+static int daemon_start_descriptors(struct daemon *daemon, struct error *error)
 {
     const struct config *config = &daemon->config;
     struct rlimit limit;
@@ -233,14 +233,14 @@ static int start_descriptors(struct daemon *daemon, struct error *error)
     return 0;
 }
 
-static int start_manager(struct daemon *daemon, struct error *error)
+static int daemon_start_manager(struct daemon *daemon, struct error *error)
 {
     daemon->notify_socket = env_text("NOTIFY_SOCKET");
     return sd_notify_watchdog_parse(env_text("WATCHDOG_USEC"), env_text("WATCHDOG_PID"), getpid(),
                                     &daemon->watchdog_ms, error);
 }
 
-static int start_secret(struct daemon *daemon, struct error *error)
+static int daemon_start_secret(struct daemon *daemon, struct error *error)
 {
     int result = auth_init(error);
     if (result < 0)
@@ -248,7 +248,7 @@ static int start_secret(struct daemon *daemon, struct error *error)
     return auth_secret_load(&daemon->secret, daemon->config.secret_file, error);
 }
 
-static int start_machine(struct daemon *daemon, struct error *error)
+static int daemon_start_machine(struct daemon *daemon, struct error *error)
 {
     int result = topology_open(&daemon->topology, NULL, error);
     if (result == 0)
@@ -256,7 +256,7 @@ static int start_machine(struct daemon *daemon, struct error *error)
     return result;
 }
 
-static int start_engine(struct daemon *daemon, struct error *error)
+static int daemon_start_engine(struct daemon *daemon, struct error *error)
 {
     return engine_start(&daemon->engine, &daemon->config, daemon->topology, &daemon->log, error);
 }
@@ -276,7 +276,7 @@ static void daemon_notice(void *context, enum control_notice notice)
         log_warning(&daemon->log, "the service manager cannot be told: %s", error.text);
 }
 
-static int start_control(struct daemon *daemon, struct error *error)
+static int daemon_start_control(struct daemon *daemon, struct error *error)
 {
     struct control_options options = {
         .config = &daemon->config,
@@ -298,8 +298,8 @@ static int start_control(struct daemon *daemon, struct error *error)
 }
 
 static int (*const starts[])(struct daemon *daemon, struct error *error) = {
-    start_log,    start_descriptors, start_signals, start_manager,
-    start_secret, start_machine,     start_engine,  start_control,
+    daemon_start_log,    daemon_start_descriptors, daemon_start_signals, daemon_start_manager,
+    daemon_start_secret, daemon_start_machine,     daemon_start_engine,  daemon_start_control,
 };
 
 static void daemon_stop(struct daemon *daemon)
@@ -340,7 +340,7 @@ int main(int argc, char **argv)
 {
     transport_prepare_environment();
     struct daemon daemon = {.signal_fd = -1};
-    int code = options_parse(&daemon.options, argc, argv);
+    int code = daemon_parse_options(&daemon.options, argc, argv);
     if (code < 0)
         code = daemon_load_config(&daemon);
     if (code < 0)

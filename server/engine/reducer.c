@@ -41,7 +41,7 @@ struct reducer {
     struct reduce_task stop;
 };
 
-static void task_run(const struct reducer *reducer, struct reduce_task *task)
+static void reducer_run_task(const struct reducer *reducer, struct reduce_task *task)
 {
     if (task->timed)
         task->begin_ns = clock_now_ns();
@@ -50,7 +50,7 @@ static void task_run(const struct reducer *reducer, struct reduce_task *task)
         task->end_ns = clock_now_ns();
 }
 
-static void *reduce_thread_main(void *argument)
+static void *reducer_thread_main(void *argument)
 {
     struct reduce_thread *self = argument;
     struct reducer *reducer = self->reducer;
@@ -60,7 +60,7 @@ static void *reduce_thread_main(void *argument)
         struct reduce_task *task = ring_pop_wait(&self->todo);
         if (task == &reducer->stop)
             return NULL;
-        task_run(reducer, task);
+        reducer_run_task(reducer, task);
         /* Never full: no more are given than it has room for (reducer_hand_out). */
         if (!ring_push(&self->done, task))
             abort();
@@ -72,7 +72,7 @@ static void *reduce_thread_main(void *argument)
     }
 }
 
-static int reduce_thread_start(struct reducer *reducer, uint32_t index)
+static int reducer_thread_start(struct reducer *reducer, uint32_t index)
 {
     struct reduce_thread *thread = &reducer->threads[index];
     thread->reducer = reducer;
@@ -84,7 +84,7 @@ static int reduce_thread_start(struct reducer *reducer, uint32_t index)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread->thread, NULL, reduce_thread_main, thread);
+    int failed = pthread_create(&thread->thread, NULL, reducer_thread_main, thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
         return ERR_SYSTEM;
@@ -111,7 +111,7 @@ int reducer_start(struct reducer **reducer, const struct reduce_kernels *kernels
     made->backlog_end = &made->backlog;
     for (uint32_t i = 0; i < threads; i++) {
         made->thread_count = i + 1;
-        if (reduce_thread_start(made, i) != 0) {
+        if (reducer_thread_start(made, i) != 0) {
             reducer_stop(made);
             return error_set(error, ERR_SYSTEM, "cannot start reduce thread %u of %u", i, threads);
         }
@@ -122,7 +122,7 @@ int reducer_start(struct reducer **reducer, const struct reduce_kernels *kernels
 
 static void reducer_do_now(struct reducer *reducer, struct reduce_task *task)
 {
-    task_run(reducer, task);
+    reducer_run_task(reducer, task);
     task->next = reducer->finished;
     reducer->finished = task;
 }

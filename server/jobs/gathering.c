@@ -81,7 +81,7 @@ bool gathering_remove(struct gathering *gathering, uint32_t node, uint32_t membe
     return false;
 }
 
-static int member_compare(const void *left, const void *right)
+static int gathering_compare_members(const void *left, const void *right)
 {
     const struct gathering_member *a = left, *b = right;
     if (a->node != b->node)
@@ -95,7 +95,8 @@ static int member_compare(const void *left, const void *right)
 void gathering_assign(const struct gathering *gathering, uint32_t *rank_nodes, uint32_t *members)
 {
     /* The order of arrival is not needed any more once all are here. */
-    qsort(gathering->members, gathering->count, sizeof(gathering->members[0]), member_compare);
+    qsort(gathering->members, gathering->count, sizeof(gathering->members[0]),
+          gathering_compare_members);
     for (uint32_t rank = 0; rank < gathering->world_size; rank++)
         rank_nodes[rank] = UINT32_MAX;
     for (uint32_t i = 0; i < gathering->count; i++) {

@@ -6,7 +6,7 @@
 
 #include "common/base/error.h"
 
-static uint32_t *ranks_copy(const uint32_t *ranks, uint32_t count)
+static uint32_t *group_ranks_copy(const uint32_t *ranks, uint32_t count)
 {
     uint32_t *copy = malloc(count * sizeof(*copy));
     if (copy)
@@ -24,7 +24,7 @@ struct group *group_create(uint32_t id, uint32_t nth, const uint32_t *ranks, uin
     group->nth = nth;
     group->count = count;
     group->deadline_ns = UINT64_MAX;
-    group->ranks = ranks_copy(ranks, count);
+    group->ranks = group_ranks_copy(ranks, count);
     group->closed = calloc(count, sizeof(*group->closed));
     group->opened = calloc(roster, sizeof(*group->opened));
     if (!group->ranks || !group->closed || !group->opened) {
@@ -47,7 +47,7 @@ void group_free(struct group *group)
     free(group);
 }
 
-static int64_t ranks_position(const uint32_t *ranks, uint32_t count, uint32_t rank)
+static int64_t group_ranks_position(const uint32_t *ranks, uint32_t count, uint32_t rank)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (ranks[i] == rank)
@@ -58,7 +58,7 @@ static int64_t ranks_position(const uint32_t *ranks, uint32_t count, uint32_t ra
 
 int64_t group_position(const struct group *group, uint32_t rank)
 {
-    return ranks_position(group->ranks, group->count, rank);
+    return group_ranks_position(group->ranks, group->count, rank);
 }
 
 bool group_close_rank(struct group *group, uint32_t rank)
@@ -104,7 +104,7 @@ struct group_gathering *group_gathering_create(uint32_t nth, const uint32_t *ran
         return NULL;
     gathering->nth = nth;
     gathering->count = count;
-    gathering->ranks = ranks_copy(ranks, count);
+    gathering->ranks = group_ranks_copy(ranks, count);
     gathering->joined = calloc(count, sizeof(*gathering->joined));
     gathering->deadline_ns = calloc(count, sizeof(*gathering->deadline_ns));
     if (!gathering->ranks || !gathering->joined || !gathering->deadline_ns) {
@@ -124,7 +124,7 @@ void group_gathering_free(struct group_gathering *gathering)
 
 int group_gathering_add(struct group_gathering *gathering, uint32_t rank, uint64_t deadline_ns)
 {
-    int64_t position = ranks_position(gathering->ranks, gathering->count, rank);
+    int64_t position = group_ranks_position(gathering->ranks, gathering->count, rank);
     if (position < 0)
         return ERR_INVALID;
     if (gathering->joined[position])

@@ -60,13 +60,13 @@ struct options {
 
 /* --- options -------------------------------------------------------------------------------- */
 
-static int usage_error(const char *reason, const char *what)
+static int shoalctl_usage_error(const char *reason, const char *what)
 {
     fprintf(stderr, "shoalctl: %s%s\nTry 'shoalctl --help'.\n", reason, what);
     return ERR_INVALID;
 }
 
-static bool parse_seconds(const char *text, double *seconds)
+static bool shoalctl_parse_seconds(const char *text, double *seconds)
 {
     char *end;
     double value = strtod(text, &end);
@@ -76,12 +76,12 @@ static bool parse_seconds(const char *text, double *seconds)
     return true;
 }
 
-static bool command_is(const struct options *options, const char *command)
+static bool shoalctl_command_is(const struct options *options, const char *command)
 {
     return options->command && strcmp(options->command, command) == 0;
 }
 
-static int command_take(struct options *options, const char *word)
+static int shoalctl_command_take(struct options *options, const char *word)
 {
     static const char *const commands[] = {"status", "jobs", "drain", "trace"};
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]) && !options->command; i++) {
@@ -90,39 +90,39 @@ static int command_take(struct options *options, const char *word)
             return 0;
         }
     }
-    if (command_is(options, "trace") && !options->trace.job) {
+    if (shoalctl_command_is(options, "trace") && !options->trace.job) {
         options->trace.job = word;
         return 0;
     }
     /* The seconds of --watch may stand apart from it. */
-    if (options->watch && parse_seconds(word, &options->watch_s))
+    if (options->watch && shoalctl_parse_seconds(word, &options->watch_s))
         return 0;
-    return usage_error("unknown command or argument: ", word);
+    return shoalctl_usage_error("unknown command or argument: ", word);
 }
 
-static int options_check(const struct options *options)
+static int shoalctl_options_check(const struct options *options)
 {
     if (options->help || options->version)
         return 0;
     if (!options->command)
-        return usage_error("which command?", "");
-    bool trace = command_is(options, "trace");
-    if (options->wait && !command_is(options, "drain"))
-        return usage_error("--wait is for drain", "");
-    if (options->watch && !command_is(options, "status"))
-        return usage_error("--watch is for status", "");
-    if (options->json && (trace || command_is(options, "drain")))
-        return usage_error("--json is for status and jobs", "");
+        return shoalctl_usage_error("which command?", "");
+    bool trace = shoalctl_command_is(options, "trace");
+    if (options->wait && !shoalctl_command_is(options, "drain"))
+        return shoalctl_usage_error("--wait is for drain", "");
+    if (options->watch && !shoalctl_command_is(options, "status"))
+        return shoalctl_usage_error("--watch is for status", "");
+    if (options->json && (trace || shoalctl_command_is(options, "drain")))
+        return shoalctl_usage_error("--json is for status and jobs", "");
     if ((options->seconds || options->trace.output) && !trace)
-        return usage_error("--seconds and --output are for trace", "");
+        return shoalctl_usage_error("--seconds and --output are for trace", "");
     if (trace && !options->trace.job)
-        return usage_error("which job is to be traced?", "");
+        return shoalctl_usage_error("which job is to be traced?", "");
     if (trace && strlen(options->trace.job) >= MESSAGE_NAME_BYTES)
-        return usage_error("no job has so long a name: ", options->trace.job);
+        return shoalctl_usage_error("no job has so long a name: ", options->trace.job);
     return 0;
 }
 
-static int options_parse(int argc, char **argv, struct options *options)
+static int shoalctl_options_parse(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
         {"socket", required_argument, NULL, 's'},
@@ -142,7 +142,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         switch (option) {
         case 1:
             assert(optarg);
-            if (command_take(options, optarg))
+            if (shoalctl_command_take(options, optarg))
                 return ERR_INVALID;
             break;
         case 's':
@@ -153,8 +153,8 @@ static int options_parse(int argc, char **argv, struct options *options)
             break;
         case 'w':
             options->watch = true;
-            if (optarg && !parse_seconds(optarg, &options->watch_s))
-                return usage_error("--watch: must be 0.1 to 86400 seconds, got ", optarg);
+            if (optarg && !shoalctl_parse_seconds(optarg, &options->watch_s))
+                return shoalctl_usage_error("--watch: must be 0.1 to 86400 seconds, got ", optarg);
             break;
         case 'W':
             options->wait = true;
@@ -162,7 +162,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         case 'S':
             options->seconds = true;
             if (trace_parse_seconds(optarg, &options->trace.duration_ms) != 0)
-                return usage_error("--seconds: must be 0.001 to 60, got ", optarg);
+                return shoalctl_usage_error("--seconds: must be 0.001 to 60, got ", optarg);
             break;
         case 'o':
             options->trace.output = optarg;
@@ -174,28 +174,28 @@ static int options_parse(int argc, char **argv, struct options *options)
             options->version = true;
             break;
         case ':':
-            return usage_error(argv[optind - 1], " needs a value");
+            return shoalctl_usage_error(argv[optind - 1], " needs a value");
         default:
-            return usage_error("unknown option ", argv[optind - 1]);
+            return shoalctl_usage_error("unknown option ", argv[optind - 1]);
         }
     }
     for (; optind < argc; optind++)
-        if (command_take(options, argv[optind]))
+        if (shoalctl_command_take(options, argv[optind]))
             return ERR_INVALID;
-    return options_check(options);
+    return shoalctl_options_check(options);
 }
 
 /* --- commands ------------------------------------------------------------------------------- */
 
 /* What nobody can read is no answer. */
-static int output_check(struct error *error)
+static int shoalctl_output_check(struct error *error)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return 0;
     return error_set_errno(error, errno, "cannot write what the daemon says");
 }
 
-static int status_show(const struct options *options, json_t *status, struct error *error)
+static int shoalctl_status_show(const struct options *options, json_t *status, struct error *error)
 {
     bool jobs = strcmp(options->command, "jobs") == 0;
     if (options->json) {
@@ -212,11 +212,11 @@ static int status_show(const struct options *options, json_t *status, struct err
         if (options->watch && !isatty(STDOUT_FILENO))
             fputc('\n', stdout);
     }
-    return output_check(error);
+    return shoalctl_output_check(error);
 }
 
 /* Until the time has passed; at once when the daemon goes. */
-static int watch_pause(struct conversation *talk, double seconds, struct error *error)
+static int shoalctl_watch_pause(struct conversation *talk, double seconds, struct error *error)
 {
     uint64_t until = clock_now_ns() + (uint64_t)(seconds * 1e9);
     while (clock_now_ns() < until) {
@@ -229,8 +229,8 @@ static int watch_pause(struct conversation *talk, double seconds, struct error *
     return 0;
 }
 
-static int status_command(struct conversation *talk, const struct options *options,
-                          struct error *error)
+static int shoalctl_status_command(struct conversation *talk, const struct options *options,
+                                   struct error *error)
 {
     for (;;) {
         json_t *status;
@@ -239,18 +239,18 @@ static int status_command(struct conversation *talk, const struct options *optio
             result = object_receive(talk, "status", TALK_ANSWER_MS, &status, error);
         if (result)
             return result;
-        result = status_show(options, status, error);
+        result = shoalctl_status_show(options, status, error);
         json_decref(status);
         if (result || !options->watch)
             return result;
-        result = watch_pause(talk, options->watch_s, error);
+        result = shoalctl_watch_pause(talk, options->watch_s, error);
         if (result)
             return result;
     }
 }
 
-static int drain_command(struct conversation *talk, const struct options *options,
-                         struct error *error)
+static int shoalctl_drain_command(struct conversation *talk, const struct options *options,
+                                  struct error *error)
 {
     json_t *answer;
     int result = line_send(talk, "{\"type\":\"drain\"}\n", error);
@@ -270,20 +270,20 @@ static int drain_command(struct conversation *talk, const struct options *option
     return 0;
 }
 
-static int command_run(struct conversation *talk, const struct options *options,
-                       struct error *error)
+static int shoalctl_command_run(struct conversation *talk, const struct options *options,
+                                struct error *error)
 {
-    if (command_is(options, "drain"))
-        return drain_command(talk, options, error);
-    if (command_is(options, "trace"))
+    if (shoalctl_command_is(options, "drain"))
+        return shoalctl_drain_command(talk, options, error);
+    if (shoalctl_command_is(options, "trace"))
         return shoalctl_trace(talk, &options->trace, error);
-    return status_command(talk, options, error);
+    return shoalctl_status_command(talk, options, error);
 }
 
 int main(int argc, char **argv)
 {
     struct options options = {.watch_s = 2, .trace.duration_ms = TRACE_DEFAULT_MS};
-    if (options_parse(argc, argv, &options))
+    if (shoalctl_options_parse(argc, argv, &options))
         return EXIT_USAGE;
     if (options.help || options.version) {
         fputs(options.help ? usage_text : "shoalctl " SHOAL_VERSION "\n", stdout);
@@ -299,7 +299,7 @@ int main(int argc, char **argv)
     if (result == 0)
         result = hello_exchange(&talk, &error);
     if (result == 0)
-        result = command_run(&talk, &options, &error);
+        result = shoalctl_command_run(&talk, &options, &error);
     conversation_close(&talk);
     if (result) {
         fprintf(stderr, "shoalctl: %s\n", error.text);

@@ -58,7 +58,7 @@ void shoalctl_format_ranks(const json_t *ranks, char *text, size_t room)
         memcpy(text + room - 4, "...", 4);
 }
 
-static void cell_text(const json_t *object, const char *key, char cell[CELL_BYTES])
+static void print_cell_text(const json_t *object, const char *key, char cell[CELL_BYTES])
 {
     const json_t *value = json_object_get(object, key);
     if (json_is_string(value) && json_string_length(value))
@@ -73,7 +73,7 @@ static void cell_text(const json_t *object, const char *key, char cell[CELL_BYTE
         snprintf(cell, CELL_BYTES, "-");
 }
 
-static void cell_bytes(const json_t *object, const char *key, char cell[CELL_BYTES])
+static void print_cell_bytes(const json_t *object, const char *key, char cell[CELL_BYTES])
 {
     const json_t *value = json_object_get(object, key);
     if (json_is_integer(value) && json_integer_value(value) >= 0)
@@ -82,13 +82,13 @@ static void cell_bytes(const json_t *object, const char *key, char cell[CELL_BYT
         snprintf(cell, CELL_BYTES, "-");
 }
 
-static void cell_ranks(const json_t *object, const char *key, char cell[CELL_BYTES])
+static void print_cell_ranks(const json_t *object, const char *key, char cell[CELL_BYTES])
 {
     shoalctl_format_ranks(json_object_get(object, key), cell, 64);
 }
 
 /* "4711 (rank 0)" for each, as in "0:4711 1:4712". */
-static void cell_local_ranks(const json_t *job, char cell[CELL_BYTES])
+static void print_cell_local_ranks(const json_t *job, char cell[CELL_BYTES])
 {
     const json_t *list = json_object_get(job, "local_ranks"), *entry;
     size_t i, used = 0;
@@ -115,8 +115,8 @@ struct column {
     bool right; /* aligned */
 };
 
-static void row_format(const json_t *object, const struct column *columns, size_t count,
-                       char cells[COLUMNS_MAX][CELL_BYTES])
+static void print_row_format(const json_t *object, const struct column *columns, size_t count,
+                             char cells[COLUMNS_MAX][CELL_BYTES])
 {
     for (size_t i = 0; i < count; i++)
         if (object)
@@ -125,7 +125,7 @@ static void row_format(const json_t *object, const struct column *columns, size_
             snprintf(cells[i], CELL_BYTES, "%s", columns[i].title);
 }
 
-static void table_print(FILE *out, const json_t *list, const struct column *columns, size_t count)
+static void print_table(FILE *out, const json_t *list, const struct column *columns, size_t count)
 {
     char cells[COLUMNS_MAX][CELL_BYTES];
     int widths[COLUMNS_MAX] = {0};
@@ -133,7 +133,7 @@ static void table_print(FILE *out, const json_t *list, const struct column *colu
     /* Row 0 is the titles; the first pass measures, the second prints. */
     for (int pass = 0; pass < 2; pass++)
         for (size_t row = 0; row <= rows; row++) {
-            row_format(row ? json_array_get(list, row - 1) : NULL, columns, count, cells);
+            print_row_format(row ? json_array_get(list, row - 1) : NULL, columns, count, cells);
             for (size_t i = 0; i < count; i++) {
                 int width = (int)strlen(cells[i]);
                 bool last = i + 1 == count;
@@ -148,7 +148,7 @@ static void table_print(FILE *out, const json_t *list, const struct column *colu
         }
 }
 
-static void late_print(FILE *out, const json_t *jobs)
+static void print_late(FILE *out, const json_t *jobs)
 {
     size_t i, k;
     const json_t *job, *late;
@@ -157,10 +157,10 @@ static void late_print(FILE *out, const json_t *jobs)
         json_array_foreach(json_object_get(job, "late"), k, late)
         {
             char name[CELL_BYTES], group[CELL_BYTES], sequence[CELL_BYTES], ranks[CELL_BYTES];
-            cell_text(job, "name", name);
-            cell_text(late, "group", group);
-            cell_text(late, "sequence", sequence);
-            cell_ranks(late, "ranks", ranks);
+            print_cell_text(job, "name", name);
+            print_cell_text(late, "group", group);
+            print_cell_text(late, "sequence", sequence);
+            print_cell_ranks(late, "ranks", ranks);
             double since_ms = json_number_value(json_object_get(late, "since_ms"));
             fprintf(out, "job %s waits for rank %s since %.1f s (group %s, collective %s)\n", name,
                     ranks, since_ms / 1000, group, sequence);
@@ -171,115 +171,115 @@ static void late_print(FILE *out, const json_t *jobs)
 void shoalctl_print_jobs(FILE *out, const json_t *status)
 {
     static const struct column columns[] = {
-        {"JOB", "name", cell_text, false},
-        {"STATE", "state", cell_text, false},
-        {"WORLD", "world_size", cell_text, true},
-        {"PRESENT", "ranks_present", cell_ranks, false},
-        {"MISSING", "ranks_missing", cell_ranks, false},
-        {"GROUPS", "groups", cell_text, true},
-        {"COLLECTIVES", "collectives", cell_text, true},
-        {"BYTES", "bytes", cell_bytes, true},
-        {"SLOTS", "slots", cell_text, true},
-        {"SLOWEST", "slowest_rank", cell_text, true},
-        {"UID", "uid", cell_text, true},
+        {"JOB", "name", print_cell_text, false},
+        {"STATE", "state", print_cell_text, false},
+        {"WORLD", "world_size", print_cell_text, true},
+        {"PRESENT", "ranks_present", print_cell_ranks, false},
+        {"MISSING", "ranks_missing", print_cell_ranks, false},
+        {"GROUPS", "groups", print_cell_text, true},
+        {"COLLECTIVES", "collectives", print_cell_text, true},
+        {"BYTES", "bytes", print_cell_bytes, true},
+        {"SLOTS", "slots", print_cell_text, true},
+        {"SLOWEST", "slowest_rank", print_cell_text, true},
+        {"UID", "uid", print_cell_text, true},
     };
     const json_t *jobs = json_object_get(status, "jobs"), *job;
     if (json_array_size(jobs) == 0) {
         fprintf(out, "no jobs\n");
         return;
     }
-    table_print(out, jobs, columns, sizeof(columns) / sizeof(columns[0]));
+    print_table(out, jobs, columns, sizeof(columns) / sizeof(columns[0]));
     size_t i;
     json_array_foreach((json_t *)jobs, i, job)
     {
         char name[CELL_BYTES], local[CELL_BYTES];
         if (json_array_size(json_object_get(job, "local_ranks")) == 0)
             continue;
-        cell_text(job, "name", name);
-        cell_local_ranks(job, local);
+        print_cell_text(job, "name", name);
+        print_cell_local_ranks(job, local);
         fprintf(out, "job %s has here, rank:pid: %s\n", name, local);
     }
-    late_print(out, jobs);
+    print_late(out, jobs);
 }
 
 /* --- the whole ------------------------------------------------------------------------------ */
 
-static void head_print(FILE *out, const json_t *status)
+static void print_head(FILE *out, const json_t *status)
 {
     char software[CELL_BYTES], node[CELL_BYTES], pid[CELL_BYTES], state[CELL_BYTES], up[64] = "-";
-    cell_text(status, "software", software);
-    cell_text(status, "node", node);
-    cell_text(status, "pid", pid);
-    cell_text(status, "state", state);
+    print_cell_text(status, "software", software);
+    print_cell_text(status, "node", node);
+    print_cell_text(status, "pid", pid);
+    print_cell_text(status, "state", state);
     const json_t *uptime = json_object_get(status, "uptime_s");
     if (json_is_number(uptime) && json_number_value(uptime) >= 0)
         shoalctl_format_duration((uint64_t)json_number_value(uptime), up, sizeof(up));
     fprintf(out, "%s, node %s, pid %s, up %s, %s\n", software, node, pid, up, state);
     const json_t *provider = json_object_get(status, "provider");
     char name[CELL_BYTES], endpoint[CELL_BYTES], version[CELL_BYTES], address[CELL_BYTES];
-    cell_text(provider, "name", name);
-    cell_text(provider, "endpoint", endpoint);
-    cell_text(provider, "version", version);
-    cell_text(provider, "address", address);
+    print_cell_text(provider, "name", name);
+    print_cell_text(provider, "endpoint", endpoint);
+    print_cell_text(provider, "version", version);
+    print_cell_text(provider, "address", address);
     fprintf(out, "provider     %s, %s, %s, address %s\n", name, endpoint, version, address);
     char set[CELL_BYTES];
-    cell_text(status, "instruction_set", set);
+    print_cell_text(status, "instruction_set", set);
     const char *topology = json_string_value(json_object_get(status, "topology"));
     char machine[TOPOLOGY_BYTES]; /* with GPUs it is longer than others */
     shoalctl_format_text(topology ? topology : "-", machine, sizeof(machine));
     fprintf(out, "reduction    %s, %s\n", set, machine);
 }
 
-static void figures_print(FILE *out, const json_t *status)
+static void print_figures(FILE *out, const json_t *status)
 {
     const json_t *traffic = json_object_get(status, "traffic");
     char in[CELL_BYTES], out_bytes[CELL_BYTES], reduced[CELL_BYTES], collectives[CELL_BYTES],
         dropped[CELL_BYTES], in_rate[CELL_BYTES], out_rate[CELL_BYTES];
-    cell_bytes(traffic, "bytes_in", in);
-    cell_bytes(traffic, "bytes_out", out_bytes);
-    cell_bytes(traffic, "bytes_reduced", reduced);
-    cell_text(traffic, "in_GBps", in_rate);
-    cell_text(traffic, "out_GBps", out_rate);
-    cell_text(traffic, "collectives", collectives);
-    cell_text(traffic, "dropped_messages", dropped);
+    print_cell_bytes(traffic, "bytes_in", in);
+    print_cell_bytes(traffic, "bytes_out", out_bytes);
+    print_cell_bytes(traffic, "bytes_reduced", reduced);
+    print_cell_text(traffic, "in_GBps", in_rate);
+    print_cell_text(traffic, "out_GBps", out_rate);
+    print_cell_text(traffic, "collectives", collectives);
+    print_cell_text(traffic, "dropped_messages", dropped);
     fprintf(out, "traffic      in %s (%s GB/s), out %s (%s GB/s), %s messages dropped\n", in,
             in_rate, out_bytes, out_rate, dropped);
     fprintf(out, "work         %s collectives, %s reduced\n", collectives, reduced);
     const json_t *memory = json_object_get(status, "memory");
     char used[CELL_BYTES], allocated[CELL_BYTES], reserved[CELL_BYTES], limit[CELL_BYTES];
-    cell_bytes(memory, "used_bytes", used);
-    cell_bytes(memory, "allocated_bytes", allocated);
-    cell_bytes(memory, "reserved_bytes", reserved);
-    cell_bytes(memory, "limit_bytes", limit);
+    print_cell_bytes(memory, "used_bytes", used);
+    print_cell_bytes(memory, "allocated_bytes", allocated);
+    print_cell_bytes(memory, "reserved_bytes", reserved);
+    print_cell_bytes(memory, "limit_bytes", limit);
     fprintf(out, "memory       %s used, %s allocated, %s reserved, limit %s\n", used, allocated,
             reserved, limit);
     const json_t *workers = json_object_get(status, "workers");
     char slots[CELL_BYTES], count[CELL_BYTES], most[CELL_BYTES];
-    cell_text(status, "slots", slots);
-    cell_text(workers, "count", count);
-    cell_text(workers, "limit", most);
+    print_cell_text(status, "slots", slots);
+    print_cell_text(workers, "count", count);
+    print_cell_text(workers, "limit", most);
     fprintf(out, "slots        %s in progress\nworkers      %s, limit %s\n", slots, count, most);
 }
 
 void shoalctl_print_status(FILE *out, const json_t *status)
 {
     static const struct column columns[] = {
-        {"PEER", "name", cell_text, false},
-        {"ADDRESS", "address", cell_text, false},
-        {"WEIGHT", "weight", cell_text, true},
-        {"STATE", "state", cell_text, false},
-        {"FABRIC", "fabric", cell_text, false},
-        {"IN", "bytes_in", cell_bytes, true},
-        {"OUT", "bytes_out", cell_bytes, true},
-        {"SILENT ms", "silent_ms", cell_text, true},
-        {"LAST ERROR", "last_error", cell_text, false},
+        {"PEER", "name", print_cell_text, false},
+        {"ADDRESS", "address", print_cell_text, false},
+        {"WEIGHT", "weight", print_cell_text, true},
+        {"STATE", "state", print_cell_text, false},
+        {"FABRIC", "fabric", print_cell_text, false},
+        {"IN", "bytes_in", print_cell_bytes, true},
+        {"OUT", "bytes_out", print_cell_bytes, true},
+        {"SILENT ms", "silent_ms", print_cell_text, true},
+        {"LAST ERROR", "last_error", print_cell_text, false},
     };
-    head_print(out, status);
-    figures_print(out, status);
+    print_head(out, status);
+    print_figures(out, status);
     const json_t *peers = json_object_get(status, "peers");
     fputc('\n', out);
     if (json_array_size(peers))
-        table_print(out, peers, columns, sizeof(columns) / sizeof(columns[0]));
+        print_table(out, peers, columns, sizeof(columns) / sizeof(columns[0]));
     else
         fprintf(out, "no peers\n");
     fputc('\n', out);

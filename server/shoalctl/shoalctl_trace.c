@@ -56,7 +56,7 @@ int trace_record_read(const json_t *array, struct trace_record *record)
 }
 
 /* Up to `room` of the object's records; how many, or ERR_PROTOCOL. */
-static int64_t records_take(const json_t *object, struct trace_record *records, uint32_t room)
+static int64_t trace_records_take(const json_t *object, struct trace_record *records, uint32_t room)
 {
     const json_t *list = json_object_get(object, "records");
     size_t count = json_array_size(list);
@@ -69,8 +69,8 @@ static int64_t records_take(const json_t *object, struct trace_record *records, 
     return (int64_t)count;
 }
 
-static int records_receive(struct conversation *talk, struct trace_record *records, uint32_t count,
-                           struct error *error)
+static int trace_records_receive(struct conversation *talk, struct trace_record *records,
+                                 uint32_t count, struct error *error)
 {
     uint32_t have = 0;
     while (have < count) {
@@ -80,7 +80,7 @@ static int records_receive(struct conversation *talk, struct trace_record *recor
             result = object_receive(talk, "trace_records", TALK_ANSWER_MS, &object, error);
         if (result != 0)
             return result;
-        int64_t taken = records_take(object, &records[have], count - have);
+        int64_t taken = trace_records_take(object, &records[have], count - have);
         json_decref(object);
         if (taken < 0)
             return error_set(error, ERR_PROTOCOL,
@@ -141,7 +141,7 @@ int trace_print_summary(FILE *out, const struct trace_record *records, uint32_t 
     return 0;
 }
 
-static json_int_t number(const json_t *traced, const char *key)
+static json_int_t trace_number(const json_t *traced, const char *key)
 {
     return json_integer_value(json_object_get(traced, key));
 }
@@ -152,7 +152,8 @@ static void trace_report(const struct trace_options *options, const json_t *trac
 {
     const char *path = options->output ? options->output : TRACE_DEFAULT_OUTPUT;
     FILE *out = strcmp(path, "-") == 0 ? stderr : stdout;
-    double seconds = (double)(number(traced, "ended_ns") - number(traced, "began_ns")) / 1e9;
+    double seconds =
+        (double)(trace_number(traced, "ended_ns") - trace_number(traced, "began_ns")) / 1e9;
     char job[256], node[256], end[64];
     shoalctl_format_text(options->job, job, sizeof(job));
     const char *name = json_string_value(json_object_get(traced, "node"));
@@ -163,19 +164,19 @@ static void trace_report(const struct trace_options *options, const json_t *trac
             node, count);
     if (strcmp(end, "time") != 0)
         fprintf(out, "it ends before its time: %s\n", end);
-    if (number(traced, "dropped") > 0)
+    if (trace_number(traced, "dropped") > 0)
         fprintf(out,
                 "%" JSON_INTEGER_FORMAT " later records were dropped: there is room for %" PRIu32
                 "; take fewer seconds\n",
-                number(traced, "dropped"), count);
-    if (number(traced, "left_out") > 0)
+                trace_number(traced, "dropped"), count);
+    if (trace_number(traced, "left_out") > 0)
         fprintf(out, "%" JSON_INTEGER_FORMAT " copies out are missing: the daemon was behind\n",
-                number(traced, "left_out"));
-    if (number(traced, "refused") > 0)
+                trace_number(traced, "left_out"));
+    if (trace_number(traced, "refused") > 0)
         fprintf(out, "%" JSON_INTEGER_FORMAT " copies are missing: their times make no sense\n",
-                number(traced, "refused"));
+                trace_number(traced, "refused"));
     /* Of chunks that were over before the trace began there always are some. */
-    if (unmatched > 0 && number(traced, "dropped") > 0)
+    if (unmatched > 0 && trace_number(traced, "dropped") > 0)
         fprintf(out, "%" PRIu32 " copies out are not shown: their chunks are not in the trace\n",
                 unmatched);
     trace_print_summary(out, records, count);
@@ -184,7 +185,7 @@ static void trace_report(const struct trace_options *options, const json_t *trac
 static int trace_take(struct conversation *talk, const struct trace_options *options,
                       const json_t *traced, struct error *error)
 {
-    json_int_t count = number(traced, "records");
+    json_int_t count = trace_number(traced, "records");
     if (count < 0 || count > UINT32_MAX / 4)
         return error_set(error, ERR_PROTOCOL, "the daemon at %s sent no count of records",
                          talk->path);
@@ -192,7 +193,7 @@ static int trace_take(struct conversation *talk, const struct trace_options *opt
     if (!records)
         return error_set(error, ERR_MEMORY, "no memory for the trace");
     struct trace_timeline timeline = {0};
-    int result = records_receive(talk, records, (uint32_t)count, error);
+    int result = trace_records_receive(talk, records, (uint32_t)count, error);
     if (result == 0 && trace_timeline_create(&timeline, records, (uint32_t)count) != 0)
         result = error_set(error, ERR_MEMORY, "no memory for the trace");
     if (result == 0)

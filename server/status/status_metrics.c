@@ -7,10 +7,10 @@
 #include "common/text/json_text.h" /* for its growing buffer */
 #include "server/status/status.h"
 
-static void put_line(struct json_text *text, const char *format, ...)
+static void metrics_put_line(struct json_text *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-static void put_line(struct json_text *text, const char *format, ...)
+static void metrics_put_line(struct json_text *text, const char *format, ...)
 {
     char line[1024];
     va_list arguments;
@@ -23,26 +23,29 @@ static void put_line(struct json_text *text, const char *format, ...)
     json_text_raw(text, line, used);
 }
 
-static void put_family(struct json_text *text, const char *name, const char *type, const char *help)
+static void metrics_put_family(struct json_text *text, const char *name, const char *type,
+                               const char *help)
 {
-    put_line(text, "# TYPE %s %s", name, type);
-    put_line(text, "# HELP %s %s", name, help);
+    metrics_put_line(text, "# TYPE %s %s", name, type);
+    metrics_put_line(text, "# HELP %s %s", name, help);
 }
 
-static void put_counter(struct json_text *text, const char *name, const char *help, uint64_t value)
+static void metrics_put_counter(struct json_text *text, const char *name, const char *help,
+                                uint64_t value)
 {
-    put_family(text, name, "counter", help);
-    put_line(text, "%s_total %" PRIu64, name, value);
+    metrics_put_family(text, name, "counter", help);
+    metrics_put_line(text, "%s_total %" PRIu64, name, value);
 }
 
-static void put_gauge(struct json_text *text, const char *name, const char *help, uint64_t value)
+static void metrics_put_gauge(struct json_text *text, const char *name, const char *help,
+                              uint64_t value)
 {
-    put_family(text, name, "gauge", help);
-    put_line(text, "%s %" PRIu64, name, value);
+    metrics_put_family(text, name, "gauge", help);
+    metrics_put_line(text, "%s %" PRIu64, name, value);
 }
 
 /* A label's value: quotes, backslashes and newlines escaped. */
-static const char *label(const char *value, char escaped[2 * CONFIG_NAME_BYTES + 1])
+static const char *metrics_label(const char *value, char escaped[2 * CONFIG_NAME_BYTES + 1])
 {
     size_t used = 0;
     for (; *value && used < 2 * CONFIG_NAME_BYTES - 1; value++) {
@@ -54,7 +57,7 @@ static const char *label(const char *value, char escaped[2 * CONFIG_NAME_BYTES +
     return escaped;
 }
 
-static void put_peers(struct json_text *text, const struct status_source *source)
+static void metrics_put_peers(struct json_text *text, const struct status_source *source)
 {
     static const struct {
         const char *name, *type, *help, *suffix;
@@ -64,7 +67,7 @@ static void put_peers(struct json_text *text, const struct status_source *source
         {"shoal_peer_out_bytes", "counter", "Bytes sent to the peer.", "_total"},
     };
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-        put_family(text, families[i].name, families[i].type, families[i].help);
+        metrics_put_family(text, families[i].name, families[i].type, families[i].help);
         for (uint32_t node = 0; node < source->config->server_count; node++) {
             char name[2 * CONFIG_NAME_BYTES + 1];
             if (node == source->config->self || node >= source->engine->peer_count)
@@ -72,13 +75,14 @@ static void put_peers(struct json_text *text, const struct status_source *source
             uint64_t values[] = {source->membership->peers[node].state == MEMBERSHIP_UP,
                                  source->engine->peers[node].bytes_in,
                                  source->engine->peers[node].bytes_out};
-            put_line(text, "%s%s{peer=\"%s\"} %" PRIu64, families[i].name, families[i].suffix,
-                     label(source->config->servers[node].name, name), values[i]);
+            metrics_put_line(text, "%s%s{peer=\"%s\"} %" PRIu64, families[i].name,
+                             families[i].suffix,
+                             metrics_label(source->config->servers[node].name, name), values[i]);
         }
     }
 }
 
-static void put_jobs(struct json_text *text, const struct status_source *source)
+static void metrics_put_jobs(struct json_text *text, const struct status_source *source)
 {
     uint64_t count[3] = {0}, late = 0;
     for (const struct job *job = coordinator_jobs(source->coordinator); job; job = job->hh.next) {
@@ -86,15 +90,15 @@ static void put_jobs(struct json_text *text, const struct status_source *source)
         for (const struct job_late *entry = job->lates; entry; entry = entry->next)
             late += entry->rank_count;
     }
-    put_family(text, "shoal_jobs", "gauge", "Jobs that are open on this node.");
-    put_line(text, "shoal_jobs{state=\"opening\"} %" PRIu64, count[JOB_OPENING]);
-    put_line(text, "shoal_jobs{state=\"running\"} %" PRIu64, count[JOB_READY]);
-    put_line(text, "shoal_jobs{state=\"failed\"} %" PRIu64, count[JOB_FAILED]);
-    put_gauge(text, "shoal_gathering_jobs", "Jobs that gather at this node.",
-              HASH_COUNT(coordinator_gatherings(source->coordinator)));
-    put_gauge(text, "shoal_late_ranks", "Ranks that others wait for.", late);
-    put_gauge(text, "shoal_workers", "Workers of this node.",
-              coordinator_worker_count(source->coordinator));
+    metrics_put_family(text, "shoal_jobs", "gauge", "Jobs that are open on this node.");
+    metrics_put_line(text, "shoal_jobs{state=\"opening\"} %" PRIu64, count[JOB_OPENING]);
+    metrics_put_line(text, "shoal_jobs{state=\"running\"} %" PRIu64, count[JOB_READY]);
+    metrics_put_line(text, "shoal_jobs{state=\"failed\"} %" PRIu64, count[JOB_FAILED]);
+    metrics_put_gauge(text, "shoal_gathering_jobs", "Jobs that gather at this node.",
+                      HASH_COUNT(coordinator_gatherings(source->coordinator)));
+    metrics_put_gauge(text, "shoal_late_ranks", "Ranks that others wait for.", late);
+    metrics_put_gauge(text, "shoal_workers", "Workers of this node.",
+                      coordinator_worker_count(source->coordinator));
 }
 
 char *status_metrics(const struct status_source *source, size_t *length)
@@ -103,29 +107,33 @@ char *status_metrics(const struct status_source *source, size_t *length)
     struct json_text text;
     json_text_init(&text);
     char node[2 * CONFIG_NAME_BYTES + 1], provider[2 * CONFIG_NAME_BYTES + 1];
-    put_family(&text, "shoal_daemon", "info", "This daemon.");
-    put_line(&text, "shoal_daemon_info{software=\"%s\",node=\"%s\",provider=\"%s\"} 1",
-             source->software, label(source->config->node, node),
-             label(source->transport->provider, provider));
-    put_gauge(&text, "shoal_draining", "Whether the daemon is shutting down.",
-              coordinator_draining(source->coordinator));
-    put_counter(&text, "shoal_in_bytes", "Bytes received over the fabric.", engine->bytes_in);
-    put_counter(&text, "shoal_out_bytes", "Bytes sent over the fabric.", engine->bytes_out);
-    put_counter(&text, "shoal_reduced_bytes", "Input bytes of reductions.", engine->bytes_reduced);
-    put_counter(&text, "shoal_collectives", "Collectives completed.", engine->collectives);
-    put_counter(&text, "shoal_dropped_messages", "Messages of unknown jobs or groups.",
-                engine->dropped_messages + coordinator_dropped_messages(source->coordinator));
-    put_gauge(&text, "shoal_slots", "Chunks in progress.", engine->slots);
-    put_gauge(&text, "shoal_buffer_used_bytes", "Chunk buffers in use.", engine->buffer_bytes_used);
-    put_gauge(&text, "shoal_buffer_allocated_bytes", "Chunk buffers allocated.",
-              engine->buffer_bytes_allocated);
-    put_gauge(&text, "shoal_buffer_reserved_bytes",
-              "Chunk buffers and shared memory that groups are promised.",
-              engine->buffer_bytes_reserved);
-    put_gauge(&text, "shoal_buffer_limit_bytes", "Limit of what groups are promised.",
-              engine->buffer_bytes_limit);
-    put_jobs(&text, source);
-    put_peers(&text, source);
+    metrics_put_family(&text, "shoal_daemon", "info", "This daemon.");
+    metrics_put_line(&text, "shoal_daemon_info{software=\"%s\",node=\"%s\",provider=\"%s\"} 1",
+                     source->software, metrics_label(source->config->node, node),
+                     metrics_label(source->transport->provider, provider));
+    metrics_put_gauge(&text, "shoal_draining", "Whether the daemon is shutting down.",
+                      coordinator_draining(source->coordinator));
+    metrics_put_counter(&text, "shoal_in_bytes", "Bytes received over the fabric.",
+                        engine->bytes_in);
+    metrics_put_counter(&text, "shoal_out_bytes", "Bytes sent over the fabric.", engine->bytes_out);
+    metrics_put_counter(&text, "shoal_reduced_bytes", "Input bytes of reductions.",
+                        engine->bytes_reduced);
+    metrics_put_counter(&text, "shoal_collectives", "Collectives completed.", engine->collectives);
+    metrics_put_counter(&text, "shoal_dropped_messages", "Messages of unknown jobs or groups.",
+                        engine->dropped_messages +
+                            coordinator_dropped_messages(source->coordinator));
+    metrics_put_gauge(&text, "shoal_slots", "Chunks in progress.", engine->slots);
+    metrics_put_gauge(&text, "shoal_buffer_used_bytes", "Chunk buffers in use.",
+                      engine->buffer_bytes_used);
+    metrics_put_gauge(&text, "shoal_buffer_allocated_bytes", "Chunk buffers allocated.",
+                      engine->buffer_bytes_allocated);
+    metrics_put_gauge(&text, "shoal_buffer_reserved_bytes",
+                      "Chunk buffers and shared memory that groups are promised.",
+                      engine->buffer_bytes_reserved);
+    metrics_put_gauge(&text, "shoal_buffer_limit_bytes", "Limit of what groups are promised.",
+                      engine->buffer_bytes_limit);
+    metrics_put_jobs(&text, source);
+    metrics_put_peers(&text, source);
     json_text_raw(&text, "# EOF\n", 6);
     return json_text_take(&text, length);
 }
