@@ -95,7 +95,7 @@ static void admin_on_status(evutil_socket_t fd, short what, void *argument)
     }
     free(answer);
     admin_arm_status(control);
-    control_update(control);
+    control_update_later(control);
 }
 
 void admin_want_status(struct control_worker *worker)

@@ -35,8 +35,8 @@ static void tracing_release(struct control *control)
 
 static void tracing_stop(struct control *control)
 {
-    const struct control_engine *engine = &control->options.engine;
-    engine->trace_stop(engine->engine, control->tracing.number);
+    control_command(control, &(struct engine_command){.kind = COMMAND_TRACE_STOP,
+                                                      .trace_number = control->tracing.number});
 }
 
 static void tracing_on_timer(evutil_socket_t fd, short what, void *argument)
@@ -51,17 +51,17 @@ static void tracing_on_timer(evutil_socket_t fd, short what, void *argument)
     } else {
         tracing_stop(control);
     }
-    control_update(control);
+    control_update_later(control);
 }
 
-static void send_error(struct control_worker *worker, int code, const char *text)
+static void tracing_send_error(struct control_worker *worker, int code, const char *text)
 {
     struct message answer = {.type = MESSAGE_ERROR, .code = code};
     snprintf(answer.text, sizeof(answer.text), "%s", text);
     control_stream_send_message(worker->stream, &answer);
 }
 
-static void send_document(struct control_worker *worker, struct json_text *text)
+static void tracing_send_document(struct control_worker *worker, struct json_text *text)
 {
     size_t length;
     json_text_close_object(text);
@@ -74,7 +74,7 @@ static void send_document(struct control_worker *worker, struct json_text *text)
     free(document);
 }
 
-static void document_begin(struct json_text *text, const char *type)
+static void tracing_document_begin(struct json_text *text, const char *type)
 {
     json_text_init(text);
     json_text_open_object(text, NULL);
@@ -84,7 +84,7 @@ static void document_begin(struct json_text *text, const char *type)
 /* --- which job -------------------------------------------------------------------------------- */
 
 /* Names of the jobs that could be traced here, for whoever asked for another. */
-static void jobs_text(const struct control *control, char *text, size_t bytes)
+static void tracing_jobs_text(const struct control *control, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
@@ -98,8 +98,8 @@ static void jobs_text(const struct control *control, char *text, size_t bytes)
         snprintf(text, bytes, "none");
 }
 
-static const struct job *find_job(const struct control *control, const char *name,
-                                  struct error *error)
+static const struct job *tracing_find_job(const struct control *control, const char *name,
+                                          struct error *error)
 {
     const char *node = control->config->node;
     if (control->draining) {
@@ -117,7 +117,7 @@ static const struct job *find_job(const struct control *control, const char *nam
     while (gathering && strcmp(gathering->name, name) != 0)
         gathering = gathering->hh.next;
     char jobs[300];
-    jobs_text(control, jobs, sizeof(jobs));
+    tracing_jobs_text(control, jobs, sizeof(jobs));
     if (gathering || (other && other->state == JOB_OPENING))
         error_set(error, ERR_STATE, "job '%s' does not run yet: its ranks are still coming", name);
     else if (other && other->state == JOB_FAILED)
@@ -131,8 +131,8 @@ static const struct job *find_job(const struct control *control, const char *nam
 
 /* --- beginning -------------------------------------------------------------------------------- */
 
-static int trace_check(const struct control *control, const struct control_worker *worker,
-                       const struct job *job, struct error *error)
+static int tracing_check(const struct control *control, const struct control_worker *worker,
+                         const struct job *job, struct error *error)
 {
     const struct admin_trace *tracing = &control->tracing;
     uint32_t uid = worker->credentials.uid;
@@ -148,11 +148,21 @@ static int trace_check(const struct control *control, const struct control_worke
     return 0;
 }
 
-static int trace_begin(struct control *control, const struct control_worker *worker,
-                       const struct job *job, uint32_t duration_ms, struct error *error)
+/* The connection that has the trace, or had one, is over. */
+static void tracing_on_gone(struct control *control, uint32_t worker)
 {
     struct admin_trace *tracing = &control->tracing;
-    const struct control_engine *engine = &control->options.engine;
+    if (tracing->worker == 0 || tracing->worker != worker)
+        return;
+    if (!tracing->trace)
+        tracing_stop(control);
+    tracing_release(control);
+}
+
+static int tracing_begin(struct control *control, struct control_worker *worker,
+                         const struct job *job, uint32_t duration_ms, struct error *error)
+{
+    struct admin_trace *tracing = &control->tracing;
     if (!tracing->timer)
         tracing->timer = evtimer_new(control->base, tracing_on_timer, control);
     struct trace *trace = trace_create(tracing->number + 1, job->id, TRACE_RECORDS);
@@ -166,7 +176,8 @@ static int trace_begin(struct control *control, const struct control_worker *wor
     tracing->next = 0;
     tracing->world_size = job->world_size;
     snprintf(tracing->job, sizeof(tracing->job), "%s", job->name);
-    engine->trace_start(engine->engine, trace);
+    control_command(control, &(struct engine_command){.kind = COMMAND_TRACE_START, .trace = trace});
+    worker->gone = tracing_on_gone;
     tracing_timer(control, duration_ms);
     log_info(control->log, "process %u of user %u takes a trace of job '%s' for %u ms",
              worker->credentials.pid, worker->credentials.uid, job->name, duration_ms);
@@ -177,29 +188,29 @@ void admin_trace_start(struct control_worker *worker, const struct message *mess
 {
     struct control *control = worker->control;
     struct error error = {0};
-    const struct job *job = find_job(control, message->job, &error);
+    const struct job *job = tracing_find_job(control, message->job, &error);
     if (!job) {
-        send_error(worker, error.code, error.text);
+        tracing_send_error(worker, error.code, error.text);
         return;
     }
-    int result = trace_check(control, worker, job, &error);
+    int result = tracing_check(control, worker, job, &error);
     if (result == 0)
-        result = trace_begin(control, worker, job, message->duration_ms, &error);
+        result = tracing_begin(control, worker, job, message->duration_ms, &error);
     if (result != 0) {
-        send_error(worker, result, error.text);
+        tracing_send_error(worker, result, error.text);
         return;
     }
     struct json_text text;
-    document_begin(&text, "tracing");
+    tracing_document_begin(&text, "tracing");
     json_text_string(&text, "job", job->name);
-    send_document(worker, &text);
+    tracing_send_document(worker, &text);
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
 /* What to add to CLOCK_MONOTONIC to get the time of day. Of several pairs of readings the one that
  * took the shortest: the thread may lose its core between the two. */
-static int64_t wall_offset_ns(void)
+static int64_t tracing_wall_offset_ns(void)
 {
     uint64_t least_ns = UINT64_MAX;
     int64_t offset_ns = 0;
@@ -217,13 +228,13 @@ static int64_t wall_offset_ns(void)
     return offset_ns;
 }
 
-static void send_traced(struct control *control, struct control_worker *worker)
+static void tracing_send_summary(struct control *control, struct control_worker *worker)
 {
     const struct admin_trace *tracing = &control->tracing;
     const struct trace *trace = tracing->trace;
     const struct config *config = control->config;
     struct json_text text;
-    document_begin(&text, "traced");
+    tracing_document_begin(&text, "traced");
     json_text_string(&text, "job", tracing->job);
     json_text_hex(&text, "job_id", trace->job);
     json_text_uint(&text, "world_size", tracing->world_size);
@@ -238,12 +249,12 @@ static void send_traced(struct control *control, struct control_worker *worker)
     json_text_string(&text, "end", drained ? "draining" : trace_end_name(trace->end));
     json_text_uint(&text, "began_ns", trace->began_ns);
     json_text_uint(&text, "ended_ns", trace->ended_ns);
-    json_text_int(&text, "wall_offset_ns", wall_offset_ns());
+    json_text_int(&text, "wall_offset_ns", tracing_wall_offset_ns());
     json_text_uint(&text, "records", trace->count);
     json_text_uint(&text, "dropped", trace->dropped);
     json_text_uint(&text, "left_out", trace->omitted);
     json_text_uint(&text, "refused", trace->refused);
-    send_document(worker, &text);
+    tracing_send_document(worker, &text);
 }
 
 void admin_trace_over(struct control *control, struct engine_event *event)
@@ -254,17 +265,17 @@ void admin_trace_over(struct control *control, struct engine_event *event)
         return; /* nobody's any more: it goes with the event */
     if (event->code != 0) {
         tracing_release(control);
-        send_error(worker, event->code, event->text);
+        tracing_send_error(worker, event->code, event->text);
         return;
     }
     tracing->trace = event->trace;
     event->trace = NULL;
     if (!control->draining)
         tracing_timer(control, READ_S * 1000);
-    send_traced(control, worker);
+    tracing_send_summary(control, worker);
 }
 
-static void put_record(struct json_text *text, const struct trace_record *record)
+static void tracing_put_record(struct json_text *text, const struct trace_record *record)
 {
     json_text_open_array(text, NULL);
     json_text_uint(text, NULL, record->stage);
@@ -286,31 +297,21 @@ void admin_trace_read(struct control_worker *worker)
     struct control *control = worker->control;
     struct admin_trace *tracing = &control->tracing;
     if (tracing->worker != worker->id || !tracing->trace) {
-        send_error(worker, ERR_STATE, "there is no trace to be read");
+        tracing_send_error(worker, ERR_STATE, "there is no trace to be read");
         return;
     }
     const struct trace *trace = tracing->trace;
     struct json_text text;
-    document_begin(&text, "trace_records");
+    tracing_document_begin(&text, "trace_records");
     json_text_open_array(&text, "records");
     for (uint32_t i = 0; i < RECORDS_AT_ONCE && tracing->next < trace->count; i++)
-        put_record(&text, &trace->records[tracing->next++]);
+        tracing_put_record(&text, &trace->records[tracing->next++]);
     json_text_close_array(&text);
-    send_document(worker, &text);
+    tracing_send_document(worker, &text);
     if (tracing->next == trace->count)
         tracing_release(control);
     else if (!control->draining)
         tracing_timer(control, READ_S * 1000);
-}
-
-void admin_trace_gone(struct control *control, uint32_t worker)
-{
-    struct admin_trace *tracing = &control->tracing;
-    if (tracing->worker == 0 || tracing->worker != worker)
-        return;
-    if (!tracing->trace)
-        tracing_stop(control);
-    tracing_release(control);
 }
 
 void admin_trace_drain(struct control *control)

@@ -12,25 +12,6 @@
 
 #include "server/control/control_internal.h"
 
-static void control_notice(struct control *control, enum control_notice notice)
-{
-    if (control->options.notice)
-        control->options.notice(control->options.notice_context, notice);
-}
-
-void control_drain(struct control *control, uint32_t limit_ms)
-{
-    if (!control->draining) {
-        log_info(control->log, "shutting down: running collectives may finish for %u ms", limit_ms);
-        control_notice(control, CONTROL_DRAINING);
-    }
-    bool first = !control->draining;
-    control->draining = true;
-    if (first)
-        admin_trace_drain(control);
-    coordinator_drain(control->coordinator, clock_now_ns(), limit_ms);
-}
-
 static void control_on_stop(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
@@ -84,27 +65,20 @@ static void control_do_due(struct control *control, uint64_t now_ns)
     }
 }
 
-void control_update(struct control *control)
+static bool control_is_flushed(const struct control *control)
 {
-    if (control->stopping) {
-        bool flushed = true;
-        const struct control_stream *stream;
-        DL_FOREACH(control->streams, stream)
-        {
-            flushed = flushed && !stream->finishing;
-        }
-        if (flushed)
-            event_base_loopbreak(control->base);
-        return;
+    const struct control_stream *stream;
+    DL_FOREACH(control->streams, stream)
+    {
+        if (stream->finishing)
+            return false;
     }
-    uint64_t now_ns = clock_now_ns();
-    control_do_due(control, now_ns);
-    uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
-    if (coordinator_stopped(control->coordinator) && !admin_trace_waits(control)) {
-        control_begin_stop(control);
-        control_update(control);
-        return;
-    }
+    return true;
+}
+
+/* When there is something to do again: of the coordinator, or of the membership. */
+static void control_set_timer(struct control *control, uint64_t now_ns, uint64_t due_ns)
+{
     uint64_t member_ns = membership_deadline(&control->membership);
     due_ns = member_ns < due_ns ? member_ns : due_ns;
     if (due_ns == UINT64_MAX) {
@@ -117,10 +91,31 @@ void control_update(struct control *control)
     evtimer_add(control->tick_event, &wait);
 }
 
+/* The one update of a turn: whatever its callbacks have changed, what is due now is done, the timer
+ * is set, and the end is seen. */
+static void control_on_update(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    control->updates++;
+    if (!control->stopping) {
+        uint64_t now_ns = clock_now_ns();
+        control_do_due(control, now_ns);
+        uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
+        if (!coordinator_stopped(control->coordinator) || admin_trace_waits(control)) {
+            control_set_timer(control, now_ns, due_ns);
+            return;
+        }
+        control_begin_stop(control);
+    }
+    if (control_is_flushed(control))
+        event_base_loopbreak(control->base);
+}
+
 static void control_on_tick(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
-    control_update(argument);
+    control_update_later(argument);
 }
 
 /* The watchdog is for both threads: that of the engine, which does the work, has no other. */
@@ -147,14 +142,14 @@ static void control_on_alive(evutil_socket_t fd, short what, void *argument)
     control_closer_sweep(control);
     if (control_engine_turns(control))
         control_notice(control, CONTROL_ALIVE);
-    control_update(control);
+    control_update_later(control);
 }
 
 static void control_on_engine(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
     control_engine_events(argument);
-    control_update(argument);
+    control_update_later(argument);
 }
 
 static void control_on_signal(evutil_socket_t fd, short what, void *argument)
@@ -176,7 +171,7 @@ static void control_on_signal(evutil_socket_t fd, short what, void *argument)
         log_info(control->log, "%s", strsignal(number));
         control_drain(control, control->config->drain_ms);
     }
-    control_update(control);
+    control_update_later(control);
 }
 
 /* The launcher holds the other end: its end is ours. */
@@ -192,7 +187,7 @@ static void control_on_parent(evutil_socket_t fd, short what, void *argument)
     event_del(control->parent_event);
     uint32_t limit_ms = control->config->drain_ms;
     control_drain(control, limit_ms < CONTROL_PARENT_DRAIN_MS ? limit_ms : CONTROL_PARENT_DRAIN_MS);
-    control_update(control);
+    control_update_later(control);
 }
 
 /* A listener stays readable while a connection cannot be taken: it is looked at again later. */
@@ -233,10 +228,10 @@ static void control_on_accept(evutil_socket_t listening, short what, void *argum
         return;
     }
     if (listening == control->unix_fd)
-        control_worker_accept(control, fd);
+        control_dialogue_accept(control, fd);
     else
         control_peer_accept(control, fd, (struct sockaddr *)&address);
-    control_update(control);
+    control_update_later(control);
 }
 
 /* --- the start */
@@ -265,6 +260,7 @@ static int control_make_events(struct control *control, struct error *error)
         control->signal_event = control_reading(control, options->signal_fd, control_on_signal);
     if (options->parent_fd >= 0)
         control->parent_event = control_reading(control, options->parent_fd, control_on_parent);
+    control->update_event = event_new(control->base, -1, 0, control_on_update, control);
     control->tick_event = evtimer_new(control->base, control_on_tick, control);
     control->stop_event = evtimer_new(control->base, control_on_stop, control);
     control->accept_event = evtimer_new(control->base, control_on_accept_again, control);
@@ -272,8 +268,8 @@ static int control_make_events(struct control *control, struct error *error)
     if (!control->unix_event || !control->tcp_event || !control->engine_event ||
         (options->signal_fd >= 0 && !control->signal_event) ||
         (options->parent_fd >= 0 && !control->parent_event) || !control->tick_event ||
-        !control->stop_event || !control->accept_event || !control->alive_event ||
-        event_add(control->alive_event, &period) < 0)
+        !control->update_event || !control->stop_event || !control->accept_event ||
+        !control->alive_event || event_add(control->alive_event, &period) < 0)
         return error_set(error, ERR_MEMORY, "the control thread's events cannot be made");
     return 0;
 }
@@ -388,7 +384,7 @@ int control_create(struct control **created, const struct control_options *optio
 int control_run(struct control *control)
 {
     control_notice(control, CONTROL_READY);
-    control_update(control);
+    control_update_later(control);
     if (event_base_dispatch(control->base) < 0)
         return ERR_SYSTEM;
     return control->result;
@@ -405,10 +401,11 @@ void control_free(struct control *control)
 {
     if (!control)
         return;
-    struct event **events[] = {
-        &control->unix_event,   &control->tcp_event,    &control->engine_event,
-        &control->signal_event, &control->parent_event, &control->tick_event,
-        &control->alive_event,  &control->stop_event,   &control->accept_event};
+    struct event **events[] = {&control->unix_event,   &control->tcp_event,
+                               &control->engine_event, &control->signal_event,
+                               &control->parent_event, &control->tick_event,
+                               &control->alive_event,  &control->stop_event,
+                               &control->accept_event, &control->update_event};
     admin_free(control->admin);
     struct control_worker *worker, *next_worker;
     HASH_ITER(hh, control->workers, worker, next_worker)
@@ -451,6 +448,6 @@ uint16_t control_port(const struct control *control)
     socklen_t length = sizeof(address);
     if (getsockname(control->tcp_fd, &address.any, &length) < 0)
         return 0;
-    /* The port lies at the same place in both families. */
+    /* The port has the same offset in both families. */
     return ntohs(address.v4.sin_port);
 }

@@ -22,31 +22,8 @@ struct control_engine {
     const struct transport_info *(*transport_info)(const struct engine *engine);
     void (*fabric_address)(const struct engine *engine, uint8_t address[TRANSPORT_ADDRESS_BYTES],
                            uint32_t *bytes);
-    void (*peer_connect)(struct engine *engine, uint32_t node, bool active, const uint8_t *address,
-                         uint32_t address_bytes, const uint8_t receive_token[TRANSPORT_TOKEN_BYTES],
-                         const uint8_t send_token[TRANSPORT_TOKEN_BYTES]);
-    void (*peer_disconnect)(struct engine *engine, uint32_t node);
-    void (*job_open)(struct engine *engine, const struct engine_job *job);
-    void (*job_close)(struct engine *engine, uint64_t job);
-    void (*job_fail)(struct engine *engine, uint64_t job);
-    void (*group_open)(struct engine *engine, uint64_t job, uint32_t group, const uint32_t *ranks,
-                       uint32_t rank_count);
-    void (*group_close)(struct engine *engine, uint64_t job, uint32_t group);
-    void (*group_fail)(struct engine *engine, uint64_t job, uint32_t group);
-    void (*rank_left)(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
-                      uint64_t sequences);
-    void (*segment_open)(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
-                         uint8_t *base, uint64_t bytes);
-    void (*segment_close)(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment);
-    void (*worker_attach)(struct engine *engine, uint64_t job, uint32_t rank,
-                          const struct arena *arena, int submission_doorbell,
-                          int completion_doorbell);
-    void (*worker_detach)(struct engine *engine, uint64_t job, uint32_t rank);
-    void (*late_query)(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence);
-    void (*drain)(struct engine *engine);
+    void (*command)(struct engine *engine, const struct engine_command *command);
     uint64_t (*turns)(struct engine *engine);
-    void (*trace_start)(struct engine *engine, struct trace *trace);
-    void (*trace_stop)(struct engine *engine, uint32_t number);
     int (*status)(struct engine *engine, struct engine_status *status);
     void (*status_clear)(struct engine_status *status);
     void (*event_free)(struct engine_event *event);

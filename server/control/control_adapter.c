@@ -5,7 +5,7 @@
 
 #include "server/control/control_internal.h"
 
-static uint64_t io_random(void *context)
+static uint64_t adapter_random(void *context)
 {
     (void)context;
     uint64_t number;
@@ -13,154 +13,84 @@ static uint64_t io_random(void *context)
     return number;
 }
 
-static void io_send_peer(void *context, uint32_t node, const struct message *message)
+static void adapter_send_peer(void *context, uint32_t node, const struct message *message)
 {
     control_peer_send(context, node, message);
 }
 
-static void io_send_worker(void *context, uint32_t id, const struct message *message)
+static void adapter_send_worker(void *context, uint32_t id, const struct message *message)
 {
     struct control_worker *worker = control_worker_find(context, id);
     if (worker)
         control_stream_send_message(worker->stream, message);
 }
 
-static void io_end_worker(void *context, uint32_t id)
+static void adapter_end_worker(void *context, uint32_t id)
 {
     struct control_worker *worker = control_worker_find(context, id);
     if (worker)
         control_worker_finish(worker);
 }
 
-static const struct control_engine *io_engine(void *context)
+/* A worker's arena and doorbells, which the control thread has had until now. */
+static bool adapter_take_arena(struct control *control, struct engine_attach *attach)
 {
-    return &((struct control *)context)->options.engine;
-}
-
-static void io_job_open(void *context, const struct job *job)
-{
-    struct engine_job open = {
-        .job = job->id,
-        .world_size = job->world_size,
-        .rank_nodes = job->rank_nodes,
-        .server_count = job->server_count,
-        .server_nodes = job->servers,
-        .server_weights = job->weights,
-    };
-    snprintf(open.name, sizeof(open.name), "%s", job->name);
-    io_engine(context)->job_open(io_engine(context)->engine, &open);
-}
-
-static void io_job_close(void *context, uint64_t job)
-{
-    io_engine(context)->job_close(io_engine(context)->engine, job);
-}
-
-static void io_job_fail(void *context, uint64_t job)
-{
-    io_engine(context)->job_fail(io_engine(context)->engine, job);
-}
-
-static void io_group_open(void *context, uint64_t job, const struct group *group)
-{
-    io_engine(context)->group_open(io_engine(context)->engine, job, group->id, group->ranks,
-                                   group->count);
-}
-
-static void io_group_fail(void *context, uint64_t job, uint32_t group)
-{
-    io_engine(context)->group_fail(io_engine(context)->engine, job, group);
-}
-
-static void io_group_close(void *context, uint64_t job, uint32_t group)
-{
-    io_engine(context)->group_close(io_engine(context)->engine, job, group);
-}
-
-static void io_rank_left(void *context, uint64_t job, uint32_t group, uint32_t rank,
-                         uint64_t sequences)
-{
-    io_engine(context)->rank_left(io_engine(context)->engine, job, group, rank, sequences);
-}
-
-static void io_worker_attach(void *context, uint64_t job, uint32_t rank, uint32_t id)
-{
-    struct control_worker *worker = control_worker_find(context, id);
+    struct control_worker *worker = control_worker_find(control, attach->worker);
     if (!worker || !worker->has_arena)
-        return;
+        return false;
     worker->has_arena = false;
-    io_engine(context)->worker_attach(io_engine(context)->engine, job, rank, &worker->arena,
-                                      worker->doorbells[0], worker->doorbells[1]);
+    attach->arena = worker->arena;
+    attach->submission_doorbell = worker->doorbells[0];
+    attach->completion_doorbell = worker->doorbells[1];
+    return true;
 }
 
-static void io_worker_detach(void *context, uint64_t job, uint32_t rank)
+static void adapter_command(void *context, const struct engine_command *command)
 {
-    io_engine(context)->worker_detach(io_engine(context)->engine, job, rank);
+    struct control *control = context;
+    struct engine_command attach;
+    if (command->kind == COMMAND_WORKER_ATTACH) {
+        attach = *command;
+        if (!adapter_take_arena(control, &attach.attach))
+            return;
+        command = &attach;
+    }
+    control_command(control, command);
 }
 
-static int io_segment_create(void *context, uint64_t job, uint32_t group, uint32_t segment,
-                             uint64_t bytes, int *descriptor, struct error *error)
+static int adapter_segment_make(void *context, uint64_t bytes, uint8_t **base, int *descriptor,
+                                struct error *error)
 {
-    uint8_t *base;
-    int result = control_segment_make(bytes, &base, descriptor, error);
-    if (result == 0)
-        io_engine(context)->segment_open(io_engine(context)->engine, job, group, segment, base,
-                                         bytes);
-    return result;
+    (void)context;
+    return control_segment_make(bytes, base, descriptor, error);
 }
 
-static void io_segment_send(void *context, uint32_t id, const struct message *message,
-                            int descriptor)
+static void adapter_segment_send(void *context, uint32_t id, const struct message *message,
+                                 int descriptor)
 {
     struct control_worker *worker = control_worker_find(context, id);
     if (worker)
         control_stream_send_descriptor(worker->stream, message, descriptor);
 }
 
-static void io_segment_drop(void *context, int descriptor)
+static void adapter_segment_drop(void *context, int descriptor)
 {
     (void)context;
     close(descriptor);
-}
-
-static void io_segment_close(void *context, uint64_t job, uint32_t group, uint32_t segment)
-{
-    io_engine(context)->segment_close(io_engine(context)->engine, job, group, segment);
-}
-
-static void io_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
-{
-    io_engine(context)->late_query(io_engine(context)->engine, job, group, sequence);
-}
-
-static void io_drain(void *context)
-{
-    io_engine(context)->drain(io_engine(context)->engine);
 }
 
 struct coordinator_io control_coordinator_io(struct control *control)
 {
     return (struct coordinator_io){
         .context = control,
-        .random = io_random,
-        .send_peer = io_send_peer,
-        .send_worker = io_send_worker,
-        .end_worker = io_end_worker,
-        .job_open = io_job_open,
-        .job_close = io_job_close,
-        .job_fail = io_job_fail,
-        .group_open = io_group_open,
-        .group_close = io_group_close,
-        .group_fail = io_group_fail,
-        .rank_left = io_rank_left,
-        .worker_attach = io_worker_attach,
-        .worker_detach = io_worker_detach,
-        .segment_create = io_segment_create,
-        .segment_send = io_segment_send,
-        .segment_drop = io_segment_drop,
-        .segment_close = io_segment_close,
-        .late_query = io_late_query,
-        .drain = io_drain,
+        .random = adapter_random,
+        .send_peer = adapter_send_peer,
+        .send_worker = adapter_send_worker,
+        .end_worker = adapter_end_worker,
+        .command = adapter_command,
+        .segment_make = adapter_segment_make,
+        .segment_send = adapter_segment_send,
+        .segment_drop = adapter_segment_drop,
     };
 }
 

@@ -1,4 +1,8 @@
-/* What the files of server/control share, and nobody else includes. */
+/* What the files of server/control share, and nobody else includes. The files are layers: each may
+ * call those above its heading here, the coordinator, the membership and common/, and none below
+ * it. What a lower one has to say to a higher one goes through a callback that it was given
+ * (control_stream_handlers, control_worker.gone), or waits for the update of the turn.
+ */
 #ifndef SERVER_CONTROL_CONTROL_INTERNAL_H
 #define SERVER_CONTROL_CONTROL_INTERNAL_H
 
@@ -28,7 +32,41 @@
 #define CONTROL_PARENT_DRAIN_MS 1000u
 #define CONTROL_ACCEPT_MS 200 /* until accepting is tried again that cannot be done now */
 
-/* --- control_stream.c: lines over one socket */
+/* --- control_ground.c: may call none of these */
+/* At the end of every callback: something may be due, or over. The update is an event of its own:
+ * it comes once, behind the callbacks of this turn of the loop. */
+void control_update_later(struct control *control);
+void control_notice(struct control *control, enum control_notice notice);
+/* To the engine. */
+void control_command(struct control *control, const struct engine_command *command);
+
+/* --- control_listener.c: may call none of these */
+int control_listen_unix(const struct control *control, int *fd, struct error *error);
+int control_listen_tcp(const struct control *control, int *fd, struct error *error);
+bool control_address_is_loopback(const struct sockaddr *address);
+void control_address_text(const struct sockaddr *address, char *text, size_t bytes);
+
+/* --- control_segment.c: may call none of these */
+/* Memory that is writable at *base and nowhere else, and a descriptor that gives it to read. Both
+ * are the caller's. ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
+int control_segment_make(uint64_t bytes, uint8_t **base, int *descriptor, struct error *error);
+
+/* --- control_closer.c, closing what strangers have sent, which may have to wait: may call none of
+ * these */
+/* In a thread of its own; until that is done it counts as a connection of the user. */
+void control_close_foreign(struct control *control, uint32_t uid, const int *descriptors,
+                           size_t count);
+/* A connection on the Unix socket, in which messages may lie unread. */
+void control_close_connection(struct control *control, uint32_t uid, int fd);
+/* Whether a Unix stream socket holds no messages, and so no descriptors; it gets none from now on.
+ * Then closing it does not wait. */
+bool control_socket_is_empty(int fd);
+/* How many such threads a user has, or all have (CONTROL_ANY_USER). */
+uint32_t control_closing_count(const struct control *control, uint32_t uid);
+void control_closer_sweep(struct control *control); /* now and then */
+void control_closer_clear(struct control *control);
+
+/* --- control_stream.c, lines over one socket: may call the ground and the closer */
 
 struct control_stream_handlers {
     /* The line is valid during the call. The stream may be freed or finished in it. */
@@ -44,7 +82,7 @@ struct control_stream_handlers {
 /* A descriptor that goes out with a byte of the output. */
 struct control_descriptor {
     int fd;
-    uint64_t at; /* the byte's place among all that are ever written */
+    uint64_t at; /* the byte's number among all that are ever written */
     struct control_descriptor *next, *prev;
 };
 
@@ -52,7 +90,7 @@ struct control_stream {
     struct control *control;
     int fd;
     struct event *read_event, *write_event;
-    struct event *turn_event; /* lines are left to be given */
+    struct event *turn_event; /* more lines are to be given */
     struct evbuffer *output;
     uint64_t written;               /* bytes of the output, in all */
     struct control_descriptor *out; /* in the order of their bytes */
@@ -68,7 +106,7 @@ struct control_stream {
     bool dead;      /* freed while its callback runs */
     bool running;
     bool overflow;
-    bool unread; /* lines may be left in the reader: no bytes are received */
+    bool unread; /* lines may be in the reader: no bytes are received */
     bool held;   /* no lines are given until it has its answer */
     bool answered;
     size_t answer_bytes; /* what the output may be longer by */
@@ -93,27 +131,7 @@ void control_stream_send_descriptor(struct control_stream *stream, const struct 
 void control_stream_hold(struct control_stream *stream);
 void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length);
 
-/* --- control_closer.c: closing what strangers have sent, which may have to wait */
-/* In a thread of its own; until that is done it counts as a connection of the user. */
-void control_close_foreign(struct control *control, uint32_t uid, const int *descriptors,
-                           size_t count);
-/* A connection on the Unix socket, in which messages may lie unread. */
-void control_close_connection(struct control *control, uint32_t uid, int fd);
-/* Whether a Unix stream socket holds no messages, and so no descriptors; it gets none from now on.
- * Then closing it does not wait. */
-bool control_socket_is_empty(int fd);
-/* How many such threads a user has, or all have (CONTROL_ANY_USER). */
-uint32_t control_closing_count(const struct control *control, uint32_t uid);
-void control_closer_sweep(struct control *control); /* now and then */
-void control_closer_clear(struct control *control);
-
-/* --- control_listener.c */
-int control_listen_unix(const struct control *control, int *fd, struct error *error);
-int control_listen_tcp(const struct control *control, int *fd, struct error *error);
-bool control_address_is_loopback(const struct sockaddr *address);
-void control_address_text(const struct sockaddr *address, char *text, size_t bytes);
-
-/* --- control_worker.c: connections on the Unix socket */
+/* --- control_worker.c, connections on the Unix socket: may call streams and the closer */
 struct control_worker {
     uint32_t id;
     struct control *control;
@@ -121,6 +139,8 @@ struct control_worker {
     struct coordinator_credentials credentials;
     bool hello;
     bool wants_status; /* is in control->status_waiters */
+    /* Called, when it is not NULL, as the connection ends: whoever serves it lets go. */
+    void (*gone)(struct control *control, uint32_t worker);
     struct control_worker *next, *prev;
     struct event *timer; /* hello must come */
     bool has_arena;      /* not yet handed to the engine */
@@ -131,13 +151,45 @@ struct control_worker {
 /* How many of the connections one user may have: one who is neither root nor the daemon's cannot
  * shut the others out. */
 uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_t own_uid);
-void control_worker_accept(struct control *control, int fd);
+bool control_worker_is_one_too_many(const struct control *control, const struct ucred *credentials);
 void control_worker_free(struct control_worker *worker); /* closes at once */
 struct control_worker *control_worker_find(const struct control *control, uint32_t id);
 /* Close after what was sent. */
 void control_worker_finish(struct control_worker *worker);
 
-/* --- control_peer.c: connections to other daemons */
+/* --- admin.c: may call streams and the ground */
+struct admin;
+int admin_create(struct admin **admin, struct control *control, struct error *error);
+void admin_free(struct admin *admin);
+/* Once a second. */
+void admin_sample(struct control *control);
+void admin_accept_again(struct control *control);
+/* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
+void admin_want_status(struct control_worker *worker);
+
+/* --- admin_trace.c, the trace that a client of the Unix socket takes: may call workers, streams,
+ * the ground */
+struct admin_trace {
+    uint32_t worker; /* the connection that asked for it; 0: there is none */
+    uint32_t pid;
+    uint32_t number;
+    char job[MESSAGE_NAME_BYTES];
+    uint32_t world_size;
+    struct trace *trace; /* to be read; NULL: the engine has it */
+    uint32_t next;       /* record to be read */
+    struct event *timer; /* its end, or that of waiting for the client */
+};
+void admin_trace_start(struct control_worker *worker, const struct message *message);
+void admin_trace_read(struct control_worker *worker);
+/* ENGINE_TRACED; may take the trace out of it. */
+void admin_trace_over(struct control *control, struct engine_event *event);
+/* The daemon drains, for the first time: what is recorded is the client's to read, soon. */
+void admin_trace_drain(struct control *control);
+/* Whether a client has a trace to read, or will have. */
+bool admin_trace_waits(const struct control *control);
+void admin_trace_clear(struct control *control);
+
+/* --- control_peer.c, connections to other daemons: may call streams, the listener, the ground */
 enum control_peer_state {
     PEER_RESOLVING,
     PEER_CONNECTING,
@@ -168,49 +220,17 @@ void control_peer_send(struct control *control, uint32_t node, const struct mess
 void control_peer_end_node(struct control *control, uint32_t node, const char *reason);
 void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
 
-/* --- control_segment.c */
-/* Memory that is writable at *base and nowhere else, and a descriptor that gives it to read. Both
- * are the caller's. ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
-int control_segment_make(uint64_t bytes, uint8_t **base, int *descriptor, struct error *error);
-
-/* --- control_adapter.c */
+/* --- control_adapter.c, between the coordinator and the rest: may call workers, peers, traces */
 void control_engine_events(struct control *control);
 struct coordinator_io control_coordinator_io(struct control *control);
 
-/* --- admin.c */
-struct admin;
-int admin_create(struct admin **admin, struct control *control, struct error *error);
-void admin_free(struct admin *admin);
-/* Once a second. */
-void admin_sample(struct control *control);
-void admin_accept_again(struct control *control);
-/* The worker gets the status, from the loop: a round of it makes one at most, for all who wait. */
-void admin_want_status(struct control_worker *worker);
+/* --- control_drain.c: may call traces and the ground */
+void control_drain(struct control *control, uint32_t limit_ms);
 
-/* --- admin_trace.c: the trace that a client of the Unix socket takes */
-struct admin_trace {
-    uint32_t worker; /* the connection that asked for it; 0: there is none */
-    uint32_t pid;
-    uint32_t number;
-    char job[MESSAGE_NAME_BYTES];
-    uint32_t world_size;
-    struct trace *trace; /* to be read; NULL: the engine has it */
-    uint32_t next;       /* record to be read */
-    struct event *timer; /* its end, or that of waiting for the client */
-};
-void admin_trace_start(struct control_worker *worker, const struct message *message);
-void admin_trace_read(struct control_worker *worker);
-/* ENGINE_TRACED; may take the trace out of it. */
-void admin_trace_over(struct control *control, struct engine_event *event);
-/* The connection is over. */
-void admin_trace_gone(struct control *control, uint32_t worker);
-/* The daemon drains, for the first time: what is recorded is the client's to read, soon. */
-void admin_trace_drain(struct control *control);
-/* Whether a client has a trace to read, or will have. */
-bool admin_trace_waits(const struct control *control);
-void admin_trace_clear(struct control *control);
+/* --- control_dialogue.c, what a connection on the Unix socket says: may call all of the above */
+void control_dialogue_accept(struct control *control, int fd);
 
-/* --- control.c */
+/* --- control.c, the loop: may call all of the above */
 struct control {
     struct control_options options;
     const struct config *config;
@@ -218,7 +238,8 @@ struct control {
     struct event_base *base;
     struct evdns_base *dns; /* made when a name is looked up */
     struct event *unix_event, *tcp_event, *engine_event, *signal_event, *parent_event;
-    struct event *tick_event, *alive_event, *stop_event, *accept_event;
+    struct event *tick_event, *alive_event, *stop_event, *accept_event, *update_event;
+    uint64_t updates;        /* how many there have been; for tests */
     uint64_t accept_told_ns; /* when it was last said that connections cannot be accepted */
     int unix_fd, tcp_fd;
     bool owns_socket_path;
@@ -243,8 +264,5 @@ struct control {
     bool engine_stuck;     /* it had not gone on */
     int result;
 };
-/* At the end of every callback: do what is due, set the timer, see whether to stop. */
-void control_update(struct control *control);
-void control_drain(struct control *control, uint32_t limit_ms);
 
 #endif

@@ -34,7 +34,7 @@ void control_address_text(const struct sockaddr *address, char *text, size_t byt
     snprintf(text, bytes, address->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 
-static int unix_socket(struct error *error)
+static int listener_unix_socket(struct error *error)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -43,14 +43,14 @@ static int unix_socket(struct error *error)
 }
 
 /* A socket file that nobody listens on is removed. */
-static int unix_remove_stale(const struct sockaddr_un *address, struct error *error)
+static int listener_unix_remove_stale(const struct sockaddr_un *address, struct error *error)
 {
     struct stat status;
     if (lstat(address->sun_path, &status) < 0)
         return 0;
     if (!S_ISSOCK(status.st_mode))
         return error_set(error, ERR_REFUSED, "%s is there and is not a socket", address->sun_path);
-    int fd = unix_socket(error);
+    int fd = listener_unix_socket(error);
     if (fd < 0)
         return ERR_SYSTEM;
     int result = connect(fd, (const struct sockaddr *)address, sizeof(*address));
@@ -74,10 +74,10 @@ int control_listen_unix(const struct control *control, int *listening, struct er
                          config->socket_path, strlen(config->socket_path),
                          sizeof(address.sun_path) - 1);
     memcpy(address.sun_path, config->socket_path, strlen(config->socket_path) + 1);
-    int result = unix_remove_stale(&address, error);
+    int result = listener_unix_remove_stale(&address, error);
     if (result < 0)
         return result;
-    int fd = unix_socket(error);
+    int fd = listener_unix_socket(error);
     if (fd < 0)
         return ERR_SYSTEM;
     /* Closed to all until the mode is set; connecting needs write permission. */

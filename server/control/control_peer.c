@@ -38,7 +38,7 @@ void control_peer_free(struct control_peer *peer)
 }
 
 /* The connection is over. What was up goes down; an attempt of ours is made again later. */
-static void peer_end(struct control_peer *peer, const char *reason)
+static void peer_finish(struct control_peer *peer, const char *reason)
 {
     struct control *control = peer->control;
     uint32_t node = peer->node;
@@ -57,14 +57,15 @@ static void peer_end(struct control_peer *peer, const char *reason)
     membership_lost(&control->membership, node, clock_now_ns(), text);
     if (!open)
         return;
-    control->options.engine.peer_disconnect(control->options.engine.engine, node);
+    control_command(control,
+                    &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT, .peer = node});
     coordinator_peer_down(control->coordinator, clock_now_ns(), node, text);
 }
 
 void control_peer_end_node(struct control *control, uint32_t node, const char *reason)
 {
     if (control->peer_of[node])
-        peer_end(control->peer_of[node], reason);
+        peer_finish(control->peer_of[node], reason);
 }
 
 static void peer_on_timeout(evutil_socket_t fd, short what, void *argument)
@@ -81,8 +82,8 @@ static void peer_on_timeout(evutil_socket_t fd, short what, void *argument)
         [PEER_OPEN] = "",
     };
     if (peer->state != PEER_OPEN)
-        peer_end(peer, waits[peer->state]);
-    control_update(control);
+        peer_finish(peer, waits[peer->state]);
+    control_update_later(control);
 }
 
 static struct control_peer *peer_create(struct control *control, uint32_t node, bool connects)
@@ -106,7 +107,7 @@ static struct control_peer *peer_create(struct control *control, uint32_t node, 
     return peer;
 }
 
-static void socket_set(int fd, const struct config *config)
+static void peer_socket_set(int fd, const struct config *config)
 {
     int one = 1, idle_s = 5, interval_s = 2, count = 3;
     unsigned limit_ms = config->peer_ms;
@@ -226,6 +227,21 @@ static int peer_on_auth(struct control_peer *peer, const struct message *message
     return 0;
 }
 
+static void peer_connect_fabric(const struct control_peer *peer, const struct message *message)
+{
+    struct engine_command command = {.kind = COMMAND_PEER_CONNECT};
+    struct engine_peer_connect *connect = &command.peer_connect;
+    connect->node = peer->node;
+    connect->active = peer->connects;
+    connect->address_bytes = message->address_bytes < TRANSPORT_ADDRESS_BYTES
+                                 ? message->address_bytes
+                                 : TRANSPORT_ADDRESS_BYTES;
+    memcpy(connect->address, message->address, connect->address_bytes);
+    memcpy(connect->receive_token, peer->own_token, TRANSPORT_TOKEN_BYTES);
+    memcpy(connect->send_token, message->token, TRANSPORT_TOKEN_BYTES);
+    control_command(peer->control, &command);
+}
+
 static int peer_on_fabric(struct control_peer *peer, const struct message *message,
                           struct error *error)
 {
@@ -246,8 +262,7 @@ static int peer_on_fabric(struct control_peer *peer, const struct message *messa
     event_del(peer->timer);
     log_info(control->log, "node %s (%s) is connected", peer_name(peer), peer->address);
     membership_connected(&control->membership, peer->node, clock_now_ns());
-    engine->peer_connect(engine->engine, peer->node, peer->connects, message->address,
-                         message->address_bytes, peer->own_token, message->token);
+    peer_connect_fabric(peer, message);
     /* Only now may the other side connect to our fabric: it is expected. */
     if (!peer->connects)
         peer_send_fabric(peer);
@@ -298,19 +313,19 @@ static void peer_on_line(void *context, char *line, size_t length)
         peer->stream = NULL;
         control_stream_finish(stream);
     }
-    peer_end(peer, error.text);
+    peer_finish(peer, error.text);
 }
 
 static void peer_on_stream_end(void *context, int code, const char *reason)
 {
     (void)code;
-    peer_end(context, reason);
+    peer_finish(context, reason);
 }
 
 static bool peer_start(struct control_peer *peer, int fd)
 {
     static const struct control_stream_handlers handlers = {peer_on_line, peer_on_stream_end};
-    socket_set(fd, peer->control->config);
+    peer_socket_set(fd, peer->control->config);
     peer->state = PEER_HELLO;
     peer->stream =
         control_stream_create(peer->control, fd, false, CONTROL_ANY_USER, &handlers, peer);
@@ -365,7 +380,7 @@ static void peer_on_connected(evutil_socket_t fd, short what, void *argument)
     socklen_t length = sizeof(cause);
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &length);
     if (cause != 0) {
-        peer_end(peer, strerror(cause));
+        peer_finish(peer, strerror(cause));
     } else {
         event_free(peer->connect_event);
         peer->connect_event = NULL;
@@ -373,9 +388,9 @@ static void peer_on_connected(evutil_socket_t fd, short what, void *argument)
         if (peer_start(peer, fd))
             peer_send_hello(peer);
         else
-            peer_end(peer, "out of memory");
+            peer_finish(peer, "out of memory");
     }
-    control_update(control);
+    control_update_later(control);
 }
 
 static void peer_open_socket(struct control_peer *peer, const struct sockaddr *address,
@@ -384,18 +399,18 @@ static void peer_open_socket(struct control_peer *peer, const struct sockaddr *a
     struct control *control = peer->control;
     control_address_text(address, peer->address, sizeof(peer->address));
     if (!control->options.secret->present && !control_address_is_loopback(address)) {
-        peer_end(peer, "its address is not a loopback address: that needs a secret_file");
+        peer_finish(peer, "its address is not a loopback address: that needs a secret_file");
         return;
     }
     peer->state = PEER_CONNECTING;
     peer->fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (peer->fd < 0 || (connect(peer->fd, address, length) < 0 && errno != EINPROGRESS)) {
-        peer_end(peer, strerror(errno));
+        peer_finish(peer, strerror(errno));
         return;
     }
     peer->connect_event = event_new(control->base, peer->fd, EV_WRITE, peer_on_connected, peer);
     if (!peer->connect_event || event_add(peer->connect_event, NULL) < 0)
-        peer_end(peer, "out of memory");
+        peer_finish(peer, "out of memory");
 }
 
 static void peer_on_resolved(int result, struct evutil_addrinfo *found, void *argument)
@@ -406,12 +421,12 @@ static void peer_on_resolved(int result, struct evutil_addrinfo *found, void *ar
     struct control *control = peer->control;
     peer->resolving = NULL;
     if (result != 0) {
-        peer_end(peer, evutil_gai_strerror(result));
+        peer_finish(peer, evutil_gai_strerror(result));
     } else {
         peer_open_socket(peer, found->ai_addr, (socklen_t)found->ai_addrlen);
         evutil_freeaddrinfo(found);
     }
-    control_update(control);
+    control_update_later(control);
 }
 
 void control_peer_connect(struct control *control, uint32_t node)
@@ -442,7 +457,7 @@ void control_peer_connect(struct control *control, uint32_t node)
         control->dns = evdns_base_new(control->base, EVDNS_BASE_INITIALIZE_NAMESERVERS |
                                                          EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     if (!control->dns) {
-        peer_end(peer, "names cannot be looked up here");
+        peer_finish(peer, "names cannot be looked up here");
         return;
     }
     struct evutil_addrinfo name_hints = {.ai_socktype = SOCK_STREAM,

@@ -162,7 +162,7 @@ static void stream_leave(struct control_stream *stream, struct control *control)
     stream->running = false;
     if (stream->dead)
         stream_destroy(stream);
-    control_update(control);
+    control_update_later(control);
 }
 
 static void stream_on_read(evutil_socket_t fd, short what, void *argument)

@@ -1,7 +1,6 @@
-#include <stdio.h>
+/* The connections on the Unix socket, one by one: how many a user may have, finding and ending
+ * them. What they say is in control_dialogue.c. */
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "server/control/control_internal.h"
@@ -18,7 +17,8 @@ static void worker_destroy(struct control_worker *worker)
     HASH_DEL(worker->control->workers, worker);
     if (worker->wants_status)
         DL_DELETE(worker->control->status_waiters, worker);
-    admin_trace_gone(worker->control, worker->id);
+    if (worker->gone)
+        worker->gone(worker->control, worker->id);
     if (worker->timer)
         event_free(worker->timer);
     if (worker->has_arena) {
@@ -42,209 +42,6 @@ void control_worker_finish(struct control_worker *worker)
     worker_destroy(worker);
 }
 
-static void worker_reject(struct control_worker *worker, const char *reason)
-{
-    struct control *control = worker->control;
-    uint32_t id = worker->id;
-    log_warning(control->log, "connection of process %u of user %u is closed: %s",
-                worker->credentials.pid, worker->credentials.uid, reason);
-    control_worker_free(worker);
-    char how[ERROR_TEXT_BYTES];
-    snprintf(how, sizeof(how), "sent nonsense: %.1000s", reason);
-    coordinator_worker_gone(control->coordinator, clock_now_ns(), id, how);
-}
-
-static void worker_on_timeout(evutil_socket_t fd, short what, void *argument)
-{
-    (void)fd, (void)what;
-    struct control_worker *worker = argument;
-    struct control *control = worker->control;
-    worker_reject(worker, "it has not said hello in time");
-    control_update(control);
-}
-
-static void worker_on_end(void *context, int code, const char *reason)
-{
-    struct control_worker *worker = context;
-    struct control *control = worker->control;
-    uint32_t id = worker->id;
-    log_debug(control->log, "connection of process %u is over: %s", worker->credentials.pid,
-              reason);
-    if (code != ERR_DISCONNECTED) {
-        worker_reject(worker, reason);
-        return;
-    }
-    control_worker_free(worker);
-    coordinator_worker_gone(control->coordinator, clock_now_ns(), id, "ended");
-}
-
-static void worker_hello(struct control_worker *worker, const struct message *message)
-{
-    struct control *control = worker->control;
-    struct message answer = {.type = MESSAGE_DAEMON_HELLO, .protocol = MESSAGE_PROTOCOL};
-    if (message->protocol != MESSAGE_PROTOCOL) {
-        answer.type = MESSAGE_ERROR;
-        answer.code = ERR_PROTOCOL;
-        snprintf(answer.text, sizeof(answer.text), "%s speaks protocol %u, %s speaks %u",
-                 CONTROL_SOFTWARE, MESSAGE_PROTOCOL, message->software, message->protocol);
-        log_warning(control->log, "connection of process %u of user %u is closed: %s",
-                    worker->credentials.pid, worker->credentials.uid, answer.text);
-        control_stream_send_message(worker->stream, &answer);
-        control_worker_finish(worker);
-        return;
-    }
-    snprintf(answer.software, sizeof(answer.software), "%s", CONTROL_SOFTWARE);
-    snprintf(answer.node, sizeof(answer.node), "%s", control->config->node);
-    worker->hello = true;
-    event_del(worker->timer);
-    control_stream_send_message(worker->stream, &answer);
-}
-
-static bool descriptor_is_eventfd(int fd)
-{
-    char path[64], target[64];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(path, target, sizeof(target) - 1);
-    if (length < 0)
-        return false;
-    target[length] = '\0';
-    return strcmp(target, "anon_inode:[eventfd]") == 0;
-}
-
-/* Empty, so that it can be closed anywhere. */
-static bool descriptor_is_socket(int fd)
-{
-    int domain, type;
-    socklen_t length = sizeof(int);
-    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM &&
-           control_socket_is_empty(fd);
-}
-
-/* Take the three descriptors of a join. */
-static int worker_take_arena(struct control_worker *worker, struct error *error)
-{
-    struct control_stream *stream = worker->stream;
-    if (stream->descriptor_count != CONTROL_DESCRIPTORS)
-        return error_set(error, ERR_PROTOCOL, "join came with %d descriptors, must be %d",
-                         stream->descriptor_count, CONTROL_DESCRIPTORS);
-    if (worker->has_arena)
-        return error_set(error, ERR_PROTOCOL, "a second join");
-    if (!descriptor_is_eventfd(stream->descriptors[1]))
-        return error_set(error, ERR_PROTOCOL, "the submission doorbell of join is not an eventfd");
-    if (!descriptor_is_socket(stream->descriptors[2]))
-        return error_set(error, ERR_PROTOCOL,
-                         "the completion doorbell of join is not an empty Unix stream socket");
-    int result = arena_attach(&worker->arena, stream->descriptors[0],
-                              worker->control->config->arena_bytes, error);
-    if (result < 0)
-        return result;
-    close(stream->descriptors[0]); /* mapped, so that this is not the end of it */
-    worker->doorbells[0] = stream->descriptors[1];
-    worker->doorbells[1] = stream->descriptors[2];
-    worker->has_arena = true;
-    stream->descriptor_count = 0;
-    return 0;
-}
-
-static void worker_join(struct control_worker *worker, const struct message *message,
-                        struct error *error)
-{
-    struct control *control = worker->control;
-    int result = worker_take_arena(worker, error);
-    if (result == 0) {
-        uint32_t id = worker->id;
-        struct coordinator_credentials credentials = worker->credentials;
-        coordinator_worker_message(control->coordinator, clock_now_ns(), id, &credentials, message,
-                                   error);
-        return;
-    }
-    if (result == ERR_PROTOCOL)
-        return;
-    struct message refusal = {.type = MESSAGE_ERROR, .code = result};
-    snprintf(refusal.text, sizeof(refusal.text), "%s", error->text);
-    log_warning(control->log, "process %u has not joined job '%s': %s", worker->credentials.pid,
-                message->job, error->text);
-    error->code = 0;
-    control_stream_send_message(worker->stream, &refusal);
-    control_worker_finish(worker);
-}
-
-static void worker_drain(struct control_worker *worker)
-{
-    struct control *control = worker->control;
-    struct message answer = {.type = MESSAGE_DRAINING};
-    uint32_t uid = worker->credentials.uid;
-    if (uid != 0 && uid != geteuid()) {
-        answer.type = MESSAGE_ERROR;
-        answer.code = ERR_REFUSED;
-        snprintf(answer.text, sizeof(answer.text),
-                 "user %u may not drain this daemon, only root and user %u may", uid, geteuid());
-        control_stream_send_message(worker->stream, &answer);
-        return;
-    }
-    log_info(control->log, "process %u of user %u asks for a drain", worker->credentials.pid, uid);
-    control_stream_send_message(worker->stream, &answer);
-    control_drain(control, control->config->drain_ms);
-}
-
-static void worker_dispatch(struct control_worker *worker, const struct message *message,
-                            struct error *error)
-{
-    struct control *control = worker->control;
-    if (!worker->hello && message->type != MESSAGE_WORKER_HELLO) {
-        error_set(error, ERR_PROTOCOL, "%s before hello", message_type_name(message->type));
-        return;
-    }
-    switch (message->type) {
-    case MESSAGE_WORKER_HELLO:
-        if (worker->hello)
-            error_set(error, ERR_PROTOCOL, "a second hello");
-        else
-            worker_hello(worker, message);
-        break;
-    case MESSAGE_JOIN:
-        worker_join(worker, message, error);
-        break;
-    case MESSAGE_STATUS:
-        admin_want_status(worker);
-        break;
-    case MESSAGE_DRAIN:
-        worker_drain(worker);
-        break;
-    case MESSAGE_TRACE:
-        admin_trace_start(worker, message);
-        break;
-    case MESSAGE_TRACE_READ:
-        admin_trace_read(worker);
-        break;
-    case MESSAGE_WORKER_PING:
-        control_stream_send_message(worker->stream, &(struct message){.type = MESSAGE_PONG});
-        break;
-    default:
-        coordinator_worker_message(control->coordinator, clock_now_ns(), worker->id,
-                                   &worker->credentials, message, error);
-        break;
-    }
-}
-
-static void worker_on_line(void *context, char *line, size_t length)
-{
-    struct control_worker *worker = context;
-    struct control *control = worker->control;
-    uint32_t id = worker->id;
-    struct error error = {0};
-    struct message message;
-    if (message_decode(&message, MESSAGE_TO_DAEMON, line, length, &error) == 0) {
-        worker_dispatch(worker, &message, &error);
-        message_clear(&message);
-    }
-    /* It may have been ended by what it said. */
-    worker = control_worker_find(control, id);
-    if (error.code != 0 && worker)
-        worker_reject(worker, error.text);
-}
-
 uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_t own_uid)
 {
     uint32_t half = config->connections / 2;
@@ -253,7 +50,7 @@ uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_
     return half > config->workers ? half : config->workers;
 }
 
-static bool worker_is_one_too_many(const struct control *control, const struct ucred *credentials)
+bool control_worker_is_one_too_many(const struct control *control, const struct ucred *credentials)
 {
     uint32_t share = control_worker_share(control->config, credentials->uid, geteuid());
     uint32_t count =
@@ -269,34 +66,4 @@ static bool worker_is_one_too_many(const struct control *control, const struct u
                 credentials->pid, credentials->uid, count, of_user, share,
                 control->config->connections);
     return true;
-}
-
-void control_worker_accept(struct control *control, int fd)
-{
-    static const struct control_stream_handlers handlers = {worker_on_line, worker_on_end};
-    struct ucred credentials;
-    socklen_t length = sizeof(credentials);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) < 0) {
-        control_close_connection(control, CONTROL_ANY_USER, fd);
-        return;
-    }
-    if (worker_is_one_too_many(control, &credentials)) {
-        control_close_connection(control, credentials.uid, fd);
-        return;
-    }
-    struct control_worker *worker = calloc(1, sizeof(*worker));
-    if (!worker) {
-        control_close_connection(control, credentials.uid, fd);
-        return;
-    }
-    worker->control = control;
-    worker->id = control->next_worker++;
-    worker->credentials =
-        (struct coordinator_credentials){credentials.uid, (uint32_t)credentials.pid};
-    HASH_ADD(hh, control->workers, id, sizeof(worker->id), worker);
-    worker->stream = control_stream_create(control, fd, true, credentials.uid, &handlers, worker);
-    worker->timer = evtimer_new(control->base, worker_on_timeout, worker);
-    struct timeval limit = {CONTROL_HANDSHAKE_S, 0};
-    if (!worker->stream || !worker->timer || evtimer_add(worker->timer, &limit) < 0)
-        control_worker_free(worker);
 }

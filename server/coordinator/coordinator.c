@@ -1,3 +1,5 @@
+/* The coordinator from outside: every entry hands what has happened to the file whose it is, then
+ * settles what this daemon has to say to itself. */
 #include "server/coordinator/coordinator.h"
 
 #include <stdio.h>
@@ -56,105 +58,15 @@ void coordinator_destroy(struct coordinator *c)
     free(c);
 }
 
-const char *coordinator_node_name(const struct coordinator *c, uint32_t node)
-{
-    return c->config->servers[node].name;
-}
-
-void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES])
-{
-    snprintf(text, ERROR_TEXT_BYTES, "node %s is shutting down",
-             coordinator_node_name(c, c->config->self));
-}
-
-bool coordinator_reaches(const struct coordinator *c, uint32_t node)
-{
-    return node == c->config->self || c->membership->peers[node].state != MEMBERSHIP_DOWN;
-}
-
-bool coordinator_is_up(const struct coordinator *c, uint32_t node)
-{
-    return node == c->config->self || c->membership->peers[node].state == MEMBERSHIP_UP;
-}
-
-void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,
-                                  size_t bytes)
-{
-    const struct config_server *server = &c->config->servers[node];
-    const struct membership_peer *peer = &c->membership->peers[node];
-    if (peer->state == MEMBERSHIP_DOWN)
-        snprintf(text, bytes, "server %s (%s:%u) is not connected%s%s", server->name,
-                 server->address, server->port, peer->reason[0] ? ": " : "", peer->reason);
-    else
-        snprintf(text, bytes, "server %s (%s:%u) is connected, but not yet over the fabric%s%s%s",
-                 server->name, server->address, server->port,
-                 peer->reason[0] ? " (last error: " : "", peer->reason, peer->reason[0] ? ")" : "");
-}
-
-void coordinator_send(struct coordinator *c, uint32_t node, const struct message *message)
-{
-    if (node != c->config->self) {
-        if (coordinator_reaches(c, node))
-            c->io.send_peer(c->io.context, node, message);
-        return;
-    }
-    struct queued_message *queued = calloc(1, sizeof(*queued));
-    if (!queued || message_copy(&queued->message, message) < 0) {
-        free(queued);
-        log_error(c->log, "no memory: a message %s is lost", message_type_name(message->type));
-        return;
-    }
-    DL_APPEND(c->queue, queued);
-}
-
-void coordinator_send_job(struct coordinator *c, const struct job *job,
-                          const struct message *message, bool self)
-{
-    for (uint32_t node = 0; node < job->roster; node++) {
-        if (job->roles[node] != 0 && (self || node != job->self))
-            coordinator_send(c, node, message);
-    }
-}
-
-struct job *coordinator_job(const struct coordinator *c, uint64_t id)
-{
-    struct job *job;
-    HASH_FIND(hh, c->jobs, &id, sizeof(id), job);
-    return job;
-}
-
-uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms)
-{
-    return c->now_ns + (asked_ms > 0 && asked_ms < most_ms ? asked_ms : most_ms) * COORDINATOR_MS;
-}
-
-uint32_t coordinator_left_ms(const struct coordinator *c, uint64_t deadline_ns)
-{
-    if (deadline_ns <= c->now_ns + COORDINATOR_MS)
-        return 1;
-    return (uint32_t)((deadline_ns - c->now_ns) / COORDINATOR_MS);
-}
-
-struct message coordinator_job_message(enum message_type type, const struct job *job)
-{
-    return (struct message){.type = type, .job_id = job->id};
-}
-
-void coordinator_message_error(struct message *message, int code, const char *text)
-{
-    message->code = code;
-    snprintf(message->text, sizeof(message->text), "%s", text);
-}
-
 typedef int (*message_handler)(struct coordinator *c, uint32_t node, const struct message *message,
                                struct error *error);
 
-static const message_handler handlers[MESSAGE_TYPES] = {
+static const message_handler coordinator_messages[MESSAGE_TYPES] = {
     [MESSAGE_JOB_JOIN] = home_job_join,         [MESSAGE_JOB_WITHDRAW] = home_job_withdraw,
-    [MESSAGE_JOB_OPENED] = home_job_opened,     [MESSAGE_JOB_REFUSED] = worker_refused,
+    [MESSAGE_JOB_OPENED] = home_job_opened,     [MESSAGE_JOB_REFUSED] = member_on_refused,
     [MESSAGE_JOB_OPEN] = job_on_open,           [MESSAGE_JOB_READY] = job_on_ready,
     [MESSAGE_JOB_FAILED] = job_on_failed,       [MESSAGE_JOB_CLOSE] = job_on_close,
-    [MESSAGE_RANK_LEFT] = job_on_rank_left,     [MESSAGE_GROUP_JOIN] = group_on_join,
+    [MESSAGE_RANK_LEFT] = job_on_rank_departed, [MESSAGE_GROUP_JOIN] = group_on_join,
     [MESSAGE_GROUP_REFUSED] = group_on_refused, [MESSAGE_GROUP_OPEN] = group_on_open,
     [MESSAGE_GROUP_OPENED] = group_on_opened,   [MESSAGE_GROUP_READY] = group_on_ready,
     [MESSAGE_GROUP_LEAVE] = group_on_leave,     [MESSAGE_GROUP_CLOSE] = group_on_close,
@@ -165,14 +77,16 @@ static const message_handler handlers[MESSAGE_TYPES] = {
 static int coordinator_handle(struct coordinator *c, uint32_t node, const struct message *message,
                               struct error *error)
 {
-    message_handler handler = handlers[message->type];
+    message_handler handler = coordinator_messages[message->type];
     if (!handler)
         return error_set(error, ERR_PROTOCOL, "a message %s, which does not belong here",
                          message_type_name(message->type));
     return handler(c, node, message, error);
 }
 
-void coordinator_settle(struct coordinator *c)
+/* After each entry: run the queue of messages to this node itself, see whether the drain is over.
+ */
+static void coordinator_settle(struct coordinator *c)
 {
     while (c->queue) {
         struct queued_message *queued = c->queue;
@@ -204,7 +118,7 @@ void coordinator_peer_connected(struct coordinator *c, uint64_t now_ns, uint32_t
     HASH_ITER(hh, c->workers, worker, next)
     {
         if (worker->state == WORKER_JOINING && worker->home == node && !worker->asked)
-            worker_ask_home(c, worker);
+            member_ask_home(c, worker);
     }
     coordinator_settle(c);
 }
@@ -246,54 +160,72 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
     coordinator_settle(c);
 }
 
-/* --- the drain */
-
-/* All ranks of this node have left it, or are about to: nothing new can begin that all take part
- * in, and the others may still be waiting for what this node has sent. It ends when those have it.
- */
-static bool job_is_ending(const struct job *job)
+int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t id,
+                               const struct coordinator_credentials *credentials,
+                               const struct message *message, struct error *error)
 {
-    if (job->state != JOB_READY || !(job->roles[job->self] & JOB_NODE_RANKS))
+    c->now_ns = now_ns;
+    struct worker *worker = coordinator_worker(c, id);
+    int result;
+    if (message->type == MESSAGE_JOIN)
+        result = member_join(c, id, credentials, message, error);
+    else if (!worker)
+        result = error_set(error, ERR_PROTOCOL, "%s before join", message_type_name(message->type));
+    else if (message->type == MESSAGE_WORKER_GROUP_OPEN)
+        result = group_worker_open(c, worker, message, error);
+    else if (message->type == MESSAGE_WORKER_GROUP_CLOSE)
+        result = group_worker_close(c, worker, message, error);
+    else if (message->type == MESSAGE_SHARED_OPEN)
+        result = segment_worker_open(c, worker, message, error);
+    else if (message->type == MESSAGE_SHARED_CLOSE)
+        result = segment_worker_close(c, worker, message, error);
+    else if (message->type == MESSAGE_LEAVE)
+        result = member_leave(c, worker, error);
+    else
+        result = error_set(error, ERR_PROTOCOL, "a message %s, which does not belong here",
+                           message_type_name(message->type));
+    coordinator_settle(c);
+    return result;
+}
+
+void coordinator_worker_gone(struct coordinator *c, uint64_t now_ns, uint32_t id, const char *how)
+{
+    c->now_ns = now_ns;
+    struct worker *worker = coordinator_worker(c, id);
+    if (!worker || worker->gone)
+        return;
+    member_gone(c, worker, how);
+    coordinator_settle(c);
+}
+
+/* NULL: about a peer, of which membership is told first, or a trace. */
+static void (*const coordinator_events[])(struct coordinator *c,
+                                          const struct engine_event *event) = {
+    [ENGINE_PEER_UP] = NULL,
+    [ENGINE_PEER_DOWN] = NULL,
+    [ENGINE_JOB_OPENED] = job_engine_opened,
+    [ENGINE_GROUP_OPENED] = group_engine_opened,
+    [ENGINE_GROUP_FAILED] = group_engine_failed,
+    [ENGINE_WORKER_FAILED] = member_engine_failed,
+    [ENGINE_WORKER_DETACHED] = member_engine_detached,
+    [ENGINE_LATE] = late_engine_report,
+    [ENGINE_SEGMENT_OPENED] = segment_engine_opened,
+    [ENGINE_IDLE] = drain_engine_idle,
+    [ENGINE_TRACED] = NULL,
+};
+
+bool coordinator_engine_event(struct coordinator *c, uint64_t now_ns,
+                              const struct engine_event *event)
+{
+    if (!coordinator_events[event->type])
         return false;
-    for (uint32_t rank = 0; rank < job->world_size; rank++)
-        if (job->locals[rank] && job->locals[rank]->state != WORKER_LEAVING)
-            return false;
+    c->now_ns = now_ns;
+    coordinator_events[event->type](c, event);
+    coordinator_settle(c);
     return true;
 }
 
-/* Fails what is open; whether jobs are left that end by themselves, if those are spared. */
-static bool jobs_refuse(struct coordinator *c, bool spare_ending)
-{
-    char text[ERROR_TEXT_BYTES];
-    coordinator_drain_text(c, text);
-    bool spared = false;
-    struct job *job, *next_job;
-    HASH_ITER(hh, c->jobs, job, next_job)
-    {
-        if (spare_ending && job_is_ending(job))
-            spared = true;
-        else
-            job_fail(c, job, ERR_REFUSED, "%s", text);
-    }
-    return spared;
-}
-
-static void coordinator_finish(struct coordinator *c)
-{
-    jobs_refuse(c, false);
-    /* Failed jobs wait for their workers to close; now they do not. */
-    struct worker *worker, *next_worker;
-    HASH_ITER(hh, c->workers, worker, next_worker)
-    {
-        worker_end(c, worker);
-    }
-    struct job *job, *next_job;
-    HASH_ITER(hh, c->jobs, job, next_job)
-    {
-        job_worker_removed(c, job);
-    }
-    c->stopped = true;
-}
+/* --- the drain */
 
 void coordinator_drain(struct coordinator *c, uint64_t now_ns, uint32_t limit_ms)
 {
@@ -304,36 +236,13 @@ void coordinator_drain(struct coordinator *c, uint64_t now_ns, uint32_t limit_ms
             c->drain_deadline_ns = deadline_ns;
         return;
     }
-    char text[ERROR_TEXT_BYTES];
-    coordinator_drain_text(c, text);
-    c->draining = true;
     c->drain_deadline_ns = deadline_ns;
-    struct worker *worker, *next_worker;
-    HASH_ITER(hh, c->workers, worker, next_worker)
-    {
-        if (worker->state == WORKER_JOINING)
-            worker_refuse(c, worker, ERR_REFUSED, text);
-    }
-    home_drain(c);
-    struct job *job, *next_job;
-    HASH_ITER(hh, c->jobs, job, next_job)
-    {
-        if (job->state == JOB_OPENING)
-            job_fail(c, job, ERR_REFUSED, "%s", text);
-    }
+    drain_begin(c);
     coordinator_settle(c);
     if (c->jobs)
-        c->io.drain(c->io.context);
+        coordinator_command(c, &(struct engine_command){.kind = COMMAND_DRAIN});
     else
-        coordinator_finish(c);
-}
-
-void coordinator_idle(struct coordinator *c, uint64_t now_ns)
-{
-    c->now_ns = now_ns;
-    if (c->draining && !c->stopped && !jobs_refuse(c, true))
-        coordinator_finish(c);
-    coordinator_settle(c);
+        drain_finish(c);
 }
 
 bool coordinator_draining(const struct coordinator *c)
@@ -348,7 +257,7 @@ bool coordinator_stopped(const struct coordinator *c)
 
 /* --- time */
 
-static uint64_t earlier(uint64_t a, uint64_t b)
+static uint64_t coordinator_earlier(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -359,22 +268,24 @@ static uint64_t coordinator_next_deadline(const struct coordinator *c)
     for (const struct worker *worker = c->workers; worker; worker = worker->hh.next) {
         /* A worker whose home was told waits a little longer: the home's words come first. */
         if (worker->state == WORKER_JOINING)
-            deadline_ns = earlier(deadline_ns,
-                                  worker->deadline_ns + (worker->asked ? COORDINATOR_GRACE_NS : 0));
+            deadline_ns = coordinator_earlier(
+                deadline_ns, worker->deadline_ns + (worker->asked ? COORDINATOR_GRACE_NS : 0));
         const struct worker_group_request *request;
         DL_FOREACH(worker->requests, request)
         {
-            deadline_ns = earlier(deadline_ns, request->deadline_ns + COORDINATOR_GRACE_NS);
+            deadline_ns =
+                coordinator_earlier(deadline_ns, request->deadline_ns + COORDINATOR_GRACE_NS);
         }
     }
     for (const struct job *job = c->jobs; job; job = job->hh.next) {
         if (job->state == JOB_OPENING)
-            deadline_ns = earlier(deadline_ns, job->deadline_ns +
-                                                   (job->acknowledged ? COORDINATOR_GRACE_NS : 0));
+            deadline_ns = coordinator_earlier(
+                deadline_ns, job->deadline_ns + (job->acknowledged ? COORDINATOR_GRACE_NS : 0));
         if (job->state == JOB_READY)
-            deadline_ns = earlier(deadline_ns, earlier(group_deadline(job), late_deadline(job)));
+            deadline_ns = coordinator_earlier(
+                deadline_ns, coordinator_earlier(group_home_deadline(job), late_deadline(job)));
     }
-    return earlier(deadline_ns, home_deadline(c));
+    return coordinator_earlier(deadline_ns, home_deadline(c));
 }
 
 uint64_t coordinator_tick(struct coordinator *c, uint64_t now_ns)
@@ -388,7 +299,7 @@ uint64_t coordinator_tick(struct coordinator *c, uint64_t now_ns)
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)
     {
-        worker_tick(c, worker);
+        member_tick(c, worker);
     }
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
@@ -398,7 +309,7 @@ uint64_t coordinator_tick(struct coordinator *c, uint64_t now_ns)
     coordinator_settle(c);
     if (c->draining && !c->stopped && now_ns >= c->drain_deadline_ns) {
         log_warning(c->log, "jobs are still running at the end of the time to drain");
-        coordinator_finish(c);
+        drain_finish(c);
         coordinator_settle(c);
     }
     return coordinator_next_deadline(c);

@@ -13,14 +13,14 @@
 #include "common/base/log.h"
 #include "common/config/config.h"
 #include "common/format/message.h"
+#include "server/engine/engine_command.h"
 #include "server/engine/engine_event.h"
 #include "server/jobs/gathering.h"
 #include "server/jobs/job.h"
 #include "server/jobs/membership.h"
 
 /* What the coordinator can do to the world. None of it may call the coordinator back: a connection
- * that ends because of it is reported later. Engine commands are those of server/engine/engine.h.
- */
+ * that ends because of it is reported later. */
 struct coordinator_io {
     void *context;
     uint64_t (*random)(void *context);
@@ -29,28 +29,18 @@ struct coordinator_io {
     /* Close after what was sent; the coordinator has forgotten the worker. */
     void (*end_worker)(void *context, uint32_t worker);
 
-    void (*job_open)(void *context, const struct job *job);
-    void (*job_close)(void *context, uint64_t job);
-    void (*job_fail)(void *context, uint64_t job);
-    void (*group_open)(void *context, uint64_t job, const struct group *group);
-    void (*group_close)(void *context, uint64_t job, uint32_t group);
-    void (*group_fail)(void *context, uint64_t job, uint32_t group);
-    void (*rank_left)(void *context, uint64_t job, uint32_t group, uint32_t rank,
-                      uint64_t sequences);
-    void (*worker_attach)(void *context, uint64_t job, uint32_t rank, uint32_t worker);
-    /* Make the memory of a segment, give it to the engine (ENGINE_SEGMENT_OPENED follows), and set
-     * *descriptor, by which it can only be read and which is given back with segment_drop.
-     * ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
-    int (*segment_create)(void *context, uint64_t job, uint32_t group, uint32_t segment,
-                          uint64_t bytes, int *descriptor, struct error *error);
+    /* Give the command to the engine: copy what is lent in it, take what is handed over. Of
+     * COMMAND_WORKER_ATTACH, arena and doorbells are to be put in. */
+    void (*command)(void *context, const struct engine_command *command);
+    /* Make the memory of a segment: *base, to be handed over to the engine, and *descriptor, by
+     * which it can only be read and which is given back with segment_drop. ERR_MEMORY, ERR_SYSTEM,
+     * ERR_UNSUPPORTED. */
+    int (*segment_make)(void *context, uint64_t bytes, uint8_t **base, int *descriptor,
+                        struct error *error);
     /* As send_worker, and the descriptor along with it. */
     void (*segment_send)(void *context, uint32_t worker, const struct message *message,
                          int descriptor);
     void (*segment_drop)(void *context, int descriptor);
-    void (*segment_close)(void *context, uint64_t job, uint32_t group, uint32_t segment);
-    void (*worker_detach)(void *context, uint64_t job, uint32_t rank);
-    void (*late_query)(void *context, uint64_t job, uint32_t group, uint64_t sequence);
-    void (*drain)(void *context);
 };
 
 /* Who is at the other end of a worker's socket. */
@@ -91,24 +81,6 @@ int coordinator_peer_message(struct coordinator *coordinator, uint64_t now_ns, u
  * caller's: about a peer, of which membership is told first, or a trace. */
 bool coordinator_engine_event(struct coordinator *coordinator, uint64_t now_ns,
                               const struct engine_event *event);
-void coordinator_job_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                            int code, const char *text);
-void coordinator_group_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                              uint32_t group, int code, const char *text);
-void coordinator_group_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                              uint32_t group, int code, const char *text);
-void coordinator_segment_opened(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                                uint32_t group, uint32_t segment, int code, const char *text);
-/* code 0, ERR_PROTOCOL or ERR_INVALID: nonsense in the arena; else what the engine lacks. */
-void coordinator_worker_failed(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                               uint32_t rank, int code, const char *text);
-void coordinator_worker_detached(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                                 uint32_t rank, const struct message_position *positions,
-                                 uint32_t position_count);
-void coordinator_late(struct coordinator *coordinator, uint64_t now_ns, uint64_t job,
-                      uint32_t group, uint64_t sequence, const uint32_t *ranks, uint32_t rank_count,
-                      const uint32_t *nodes, uint32_t node_count);
-void coordinator_idle(struct coordinator *coordinator, uint64_t now_ns);
 
 /* Take no new jobs, let running collectives finish for limit_ms, then tell everybody and stop. */
 void coordinator_drain(struct coordinator *coordinator, uint64_t now_ns, uint32_t limit_ms);

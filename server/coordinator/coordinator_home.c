@@ -136,8 +136,8 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
     while (message->job_id == 0 || coordinator_job(c, message->job_id));
     uint32_t least_ms = MESSAGE_TIMEOUT_MAX_MS;
     for (uint32_t i = 0; i < gathering->count; i++) {
-        uint32_t left_ms = coordinator_left_ms(c, gathering->members[i].deadline_ns);
-        least_ms = left_ms < least_ms ? left_ms : least_ms;
+        uint32_t remaining_ms = coordinator_remaining_ms(c, gathering->members[i].deadline_ns);
+        least_ms = remaining_ms < least_ms ? remaining_ms : least_ms;
     }
     message->timeout_ms =
         least_ms > COORDINATOR_OPEN_LEAST_MS ? least_ms : COORDINATOR_OPEN_LEAST_MS;

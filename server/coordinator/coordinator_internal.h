@@ -1,4 +1,5 @@
-/* What the files of server/coordinator share, and nobody else includes. */
+/* What the files of server/coordinator share, and nobody else includes: the structures, and what
+ * each layer offers to those on it. */
 #ifndef SERVER_COORDINATOR_COORDINATOR_INTERNAL_H
 #define SERVER_COORDINATOR_COORDINATOR_INTERNAL_H
 
@@ -84,7 +85,11 @@ struct coordinator {
     uint64_t drain_deadline_ns;
 };
 
-/* --- coordinator.c */
+/* The files below are layers: each may call those above its heading here, server/jobs and common/,
+ * and none below it. What a lower one has to say to a higher one it sends to this daemon itself
+ * (coordinator_send), which coordinator.c hands out after the entry. */
+
+/* --- coordinator_ground.c: may call nothing of these */
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
 /* Why a daemon that drains refuses and ends. */
 void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES]);
@@ -94,46 +99,45 @@ bool coordinator_is_up(const struct coordinator *c, uint32_t node);   /* self, o
  * fabric */
 void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,
                                   size_t bytes);
-/* To a peer that is reached, or to ourselves; otherwise dropped: its loss is known or will be. */
+/* To a peer that is reached, or to this daemon itself; otherwise dropped: the peer's loss is known
+ * or will be. */
 void coordinator_send(struct coordinator *c, uint32_t node, const struct message *message);
-/* To every daemon of the job, ourselves too when `self`. */
+/* To every daemon of the job, this one too when `self`. */
 void coordinator_send_job(struct coordinator *c, const struct job *job,
                           const struct message *message, bool self);
 struct job *coordinator_job(const struct coordinator *c, uint64_t id);
+/* The job of a message, when it is ready here; otherwise NULL, and the message counts as dropped.
+ */
+struct job *coordinator_ready_job(struct coordinator *c, const struct message *message);
 /* After the time asked for (0: none), but not more than the configuration allows. */
 uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms);
-/* Milliseconds that are left, at least 1. */
-uint32_t coordinator_left_ms(const struct coordinator *c, uint64_t deadline_ns);
-/* After each entry: run the queue, see whether the drain is over. */
-void coordinator_settle(struct coordinator *c);
-/* A message of ours to node `node` of a job. */
+/* Until then, at least 1. */
+uint32_t coordinator_remaining_ms(const struct coordinator *c, uint64_t deadline_ns);
+/* A message of this daemon to another of the job. */
 struct message coordinator_job_message(enum message_type type, const struct job *job);
 /* code and text into a message. */
 void coordinator_message_error(struct message *message, int code, const char *text);
-
-/* --- coordinator_worker.c: the workers of this node */
+/* To the engine. */
+void coordinator_command(struct coordinator *c, const struct engine_command *command);
 struct worker *coordinator_worker(const struct coordinator *c, uint32_t id);
-void worker_ask_home(struct coordinator *c, struct worker *worker);
-/* Answer a join with an error, close, forget. */
-void worker_refuse(struct coordinator *c, struct worker *worker, int code, const char *text);
-void worker_end(struct coordinator *c, struct worker *worker); /* close and forget */
-/* The same, told first that it has left. */
-void worker_end_left(struct coordinator *c, struct worker *worker);
-void worker_forget(struct coordinator *c, struct worker *worker); /* free it; leaves its job */
+void worker_send(struct coordinator *c, struct worker *worker, const struct message *message);
 void worker_send_failed(struct coordinator *c, struct worker *worker, int64_t group, int code,
                         const char *text);
 void worker_send_error(struct coordinator *c, struct worker *worker, uint32_t request, int code,
                        const char *text);
-/* Tell the workers here of the ranks of a job that they have joined. */
-void workers_send_joined(struct coordinator *c, const struct job *job);
-void worker_set_rule(struct message *message, const struct coordinator *c, const struct job *job,
-                     const struct group *group);
-void worker_request_free(struct worker *worker, struct worker_group_request *request);
-void worker_tick(struct coordinator *c, struct worker *worker);
-int worker_refused(struct coordinator *c, uint32_t node, const struct message *message,
-                   struct error *error);
 
-/* --- coordinator_home.c: jobs that gather here */
+/* --- coordinator_late.c: may call the ground */
+int late_on_query(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error);
+int late_on_reply(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error);
+void late_engine_report(struct coordinator *c, const struct engine_event *event);
+void late_forget_job(struct coordinator *c, uint64_t job);
+void late_forget_node(struct coordinator *c, uint32_t node);
+void late_tick(struct coordinator *c, struct job *job);
+uint64_t late_deadline(const struct job *job);
+
+/* --- coordinator_home.c, jobs that gather here: may call the ground */
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error);
 int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message *message,
@@ -146,7 +150,66 @@ void home_peer_down(struct coordinator *c, uint32_t node);
 void home_drain(struct coordinator *c);
 uint64_t home_deadline(const struct coordinator *c);
 
-/* --- coordinator_job.c: jobs that are open here. Those marked * may free the job. */
+/* --- coordinator_segment.c, memory that the ranks of a group on this node share: may call the
+ * ground */
+int segment_worker_open(struct coordinator *c, struct worker *worker, const struct message *message,
+                        struct error *error);
+int segment_worker_close(struct coordinator *c, struct worker *worker,
+                         const struct message *message, struct error *error);
+void segment_engine_opened(struct coordinator *c, const struct engine_event *event);
+/* The worker is done with all that it shares, in one group or (NULL) in all. */
+void segments_leave(struct coordinator *c, struct worker *worker, struct group *group);
+/* The group ends, and the engine lets go of them by itself. */
+void segments_forget(struct coordinator *c, struct job *job, struct group *group);
+
+/* --- coordinator_worker.c, a worker's ends: may call segments */
+/* Answer a join with an error, close, forget. */
+void worker_refuse(struct coordinator *c, struct worker *worker, int code, const char *text);
+void worker_end(struct coordinator *c, struct worker *worker); /* close and forget */
+/* The same, told first that it has left the job. */
+void worker_end_departed(struct coordinator *c, struct worker *worker);
+void worker_forget(struct coordinator *c, struct worker *worker); /* free it; out of its job, too */
+void worker_request_free(struct worker *worker, struct worker_group_request *request);
+/* Tell the workers here of the ranks of a job that they have joined. */
+void workers_send_joined(struct coordinator *c, const struct job *job);
+void worker_set_rule(struct message *message, const struct coordinator *c, const struct job *job,
+                     const struct group *group);
+
+/* --- coordinator_group_home.c, groups at the home of their job: may call the ground */
+int group_on_join(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error);
+int group_on_opened(struct coordinator *c, uint32_t node, const struct message *message,
+                    struct error *error);
+int group_on_leave(struct coordinator *c, uint32_t node, const struct message *message,
+                   struct error *error);
+/* A rank has departed from the job, and so from its groups. */
+void group_home_rank_departed(struct coordinator *c, struct job *job, uint32_t rank);
+void group_home_tick(struct coordinator *c, struct job *job);
+uint64_t group_home_deadline(const struct job *job);
+
+/* --- coordinator_group.c, groups on each daemon of their job: may call workers and segments */
+int group_worker_open(struct coordinator *c, struct worker *worker, const struct message *message,
+                      struct error *error);
+int group_worker_close(struct coordinator *c, struct worker *worker, const struct message *message,
+                       struct error *error);
+int group_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
+                     struct error *error);
+int group_on_open(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error);
+int group_on_ready(struct coordinator *c, uint32_t node, const struct message *message,
+                   struct error *error);
+int group_on_close(struct coordinator *c, uint32_t node, const struct message *message,
+                   struct error *error);
+int group_on_failed(struct coordinator *c, uint32_t node, const struct message *message,
+                    struct error *error);
+void group_engine_opened(struct coordinator *c, const struct engine_event *event);
+void group_engine_failed(struct coordinator *c, const struct engine_event *event);
+/* The job is ready here, its workers have joined: tell them when its group of all ranks has failed
+ * meanwhile. */
+void group_job_ready(struct coordinator *c, struct job *job);
+
+/* --- coordinator_job.c, jobs that are open here: may call groups, workers, segments and late
+ * ranks. Those marked * may free the job. */
 int job_on_open(struct coordinator *c, uint32_t node, const struct message *message,
                 struct error *error);
 int job_on_ready(struct coordinator *c, uint32_t node, const struct message *message,
@@ -155,8 +218,9 @@ int job_on_failed(struct coordinator *c, uint32_t node, const struct message *me
                   struct error *error);
 int job_on_close(struct coordinator *c, uint32_t node, const struct message *message,
                  struct error *error);
-int job_on_rank_left(struct coordinator *c, uint32_t node, const struct message *message,
-                     struct error *error);
+int job_on_rank_departed(struct coordinator *c, uint32_t node, const struct message *message,
+                         struct error *error);
+void job_engine_opened(struct coordinator *c, const struct engine_event *event);         /* * */
 void job_fail(struct coordinator *c, struct job *job, int code, const char *format, ...) /* * */
     __attribute__((format(printf, 4, 5)));
 void job_try_acknowledge(struct coordinator *c, struct job *job);
@@ -166,53 +230,28 @@ void job_tick(struct coordinator *c, struct job *job); /* * */
 /* The last worker here may have gone: end a failed job. */
 void job_worker_removed(struct coordinator *c, struct job *job); /* * */
 
-/* --- coordinator_group.c */
-int group_worker_open(struct coordinator *c, struct worker *worker, const struct message *message,
+/* --- coordinator_member.c, the workers of this node as members of jobs: may call jobs. All but
+ * member_ask_home may free the worker. */
+int member_join(struct coordinator *c, uint32_t id,
+                const struct coordinator_credentials *credentials, const struct message *message,
+                struct error *error);
+void member_ask_home(struct coordinator *c, struct worker *worker);
+int member_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
-int group_worker_close(struct coordinator *c, struct worker *worker, const struct message *message,
-                       struct error *error);
-int group_on_join(struct coordinator *c, uint32_t node, const struct message *message,
-                  struct error *error);
-int group_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
-                     struct error *error);
-int group_on_open(struct coordinator *c, uint32_t node, const struct message *message,
-                  struct error *error);
-int group_on_opened(struct coordinator *c, uint32_t node, const struct message *message,
-                    struct error *error);
-int group_on_ready(struct coordinator *c, uint32_t node, const struct message *message,
-                   struct error *error);
-int group_on_leave(struct coordinator *c, uint32_t node, const struct message *message,
-                   struct error *error);
-int group_on_close(struct coordinator *c, uint32_t node, const struct message *message,
-                   struct error *error);
-int group_on_failed(struct coordinator *c, uint32_t node, const struct message *message,
-                    struct error *error);
-/* The job is ready here, its workers have joined: tell them when its group of all ranks has failed
- * meanwhile. */
-void group_job_ready(struct coordinator *c, struct job *job);
-/* Home: a rank has left the job, and so its groups. */
-void group_rank_gone(struct coordinator *c, struct job *job, uint32_t rank);
-void group_tick(struct coordinator *c, struct job *job);
-uint64_t group_deadline(const struct job *job);
+int member_leave(struct coordinator *c, struct worker *worker, struct error *error);
+void member_gone(struct coordinator *c, struct worker *worker, const char *how);
+void member_engine_failed(struct coordinator *c, const struct engine_event *event);
+void member_engine_detached(struct coordinator *c, const struct engine_event *event);
+void member_tick(struct coordinator *c, struct worker *worker);
 
-/* --- coordinator_segment.c: memory that the ranks of a group on this node share */
-int segment_worker_open(struct coordinator *c, struct worker *worker, const struct message *message,
-                        struct error *error);
-int segment_worker_close(struct coordinator *c, struct worker *worker,
-                         const struct message *message, struct error *error);
-/* The worker is done with all that it shares, in one group or (NULL) in all. */
-void segments_leave(struct coordinator *c, struct worker *worker, struct group *group);
-/* The group ends, and the engine lets go of them by itself. */
-void segments_forget(struct coordinator *c, struct job *job, struct group *group);
+/* --- coordinator_drain.c: may call homes, workers and jobs */
+/* No new jobs; those that are not yet ready are refused. */
+void drain_begin(struct coordinator *c);
+/* The engine has nothing in progress. */
+void drain_engine_idle(struct coordinator *c, const struct engine_event *event);
+/* The end of all jobs and workers. */
+void drain_finish(struct coordinator *c);
 
-/* --- coordinator_late.c */
-int late_on_query(struct coordinator *c, uint32_t node, const struct message *message,
-                  struct error *error);
-int late_on_reply(struct coordinator *c, uint32_t node, const struct message *message,
-                  struct error *error);
-void late_forget_job(struct coordinator *c, uint64_t job);
-void late_forget_node(struct coordinator *c, uint32_t node);
-void late_tick(struct coordinator *c, struct job *job);
-uint64_t late_deadline(const struct job *job);
+/* --- coordinator.c, the entries of coordinator.h: may call all of these */
 
 #endif

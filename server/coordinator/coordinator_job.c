@@ -12,7 +12,7 @@ static void job_end(struct coordinator *c, struct job *job)
 {
     log_info(c->log, "job '%s' (%016" PRIx64 ") is closed", job->name, job->id);
     if (job_needs_engine(job))
-        c->io.job_close(c->io.context, job->id);
+        coordinator_command(c, &(struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = job->id});
     late_forget_job(c, job->id);
     for (struct group *group = job->groups; group; group = group->hh.next)
         segments_forget(c, job, group);
@@ -45,7 +45,7 @@ static void job_fail_workers(struct coordinator *c, struct job *job)
             worker_send_failed(c, worker, -1, job->code, job->text);
             break;
         case WORKER_LEAVING: /* it does not care any more */
-            worker_end_left(c, worker);
+            worker_end_departed(c, worker);
             break;
         }
     }
@@ -62,7 +62,7 @@ static void job_fail_text(struct coordinator *c, struct job *job, bool tell, int
     snprintf(job->text, sizeof(job->text), "%s", text);
     log_warning(c->log, "job '%s' (%016" PRIx64 ") has failed: %s", job->name, job->id, job->text);
     if (job_needs_engine(job))
-        c->io.job_fail(c->io.context, job->id);
+        coordinator_command(c, &(struct engine_command){.kind = COMMAND_JOB_FAIL, .job = job->id});
     /* The home repeats it: whoever got the news before job_open gets it again behind it. */
     if (tell || job->home == job->self) {
         struct message message = coordinator_job_message(MESSAGE_JOB_FAILED, job);
@@ -106,6 +106,21 @@ static bool job_bind_workers(struct coordinator *c, struct job *job, uint32_t *m
     return all;
 }
 
+static void job_open_in_engine(struct coordinator *c, const struct job *job)
+{
+    struct engine_job roster = {
+        .job = job->id,
+        .world_size = job->world_size,
+        .rank_nodes = job->rank_nodes,
+        .server_count = job->server_count,
+        .server_nodes = job->servers,
+        .server_weights = job->weights,
+    };
+    snprintf(roster.name, sizeof(roster.name), "%s", job->name);
+    coordinator_command(
+        c, &(struct engine_command){.kind = COMMAND_JOB_OPEN, .job = job->id, .roster = &roster});
+}
+
 int job_on_open(struct coordinator *c, uint32_t node, const struct message *message,
                 struct error *error)
 {
@@ -135,7 +150,7 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
         job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: it went while the job was opened",
                  missing, self);
     } else if (job_needs_engine(job)) {
-        c->io.job_open(c->io.context, job);
+        job_open_in_engine(c, job);
     } else {
         job->engine_opened = true;
         job_try_acknowledge(c, job);
@@ -163,21 +178,18 @@ void job_try_acknowledge(struct coordinator *c, struct job *job)
     coordinator_send(c, job->home, &message);
 }
 
-void coordinator_job_opened(struct coordinator *c, uint64_t now_ns, uint64_t id, int code,
-                            const char *text)
+void job_engine_opened(struct coordinator *c, const struct engine_event *event)
 {
-    c->now_ns = now_ns;
-    struct job *job = coordinator_job(c, id);
-    if (job && job->state == JOB_OPENING && !job->engine_opened) {
-        if (code < 0) {
-            job_fail(c, job, code, "node %s cannot open job '%s': %s",
-                     coordinator_node_name(c, c->config->self), job->name, text);
-        } else {
-            job->engine_opened = true;
-            job_try_acknowledge(c, job);
-        }
+    struct job *job = coordinator_job(c, event->job);
+    if (!job || job->state != JOB_OPENING || job->engine_opened)
+        return;
+    if (event->code < 0) {
+        job_fail(c, job, event->code, "node %s cannot open job '%s': %s",
+                 coordinator_node_name(c, c->config->self), job->name, event->text);
+    } else {
+        job->engine_opened = true;
+        job_try_acknowledge(c, job);
     }
-    coordinator_settle(c);
 }
 
 int job_on_ready(struct coordinator *c, uint32_t node, const struct message *message,
@@ -195,7 +207,13 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
              job->world_size, job->local_count);
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         if (job->locals[rank])
-            c->io.worker_attach(c->io.context, job->id, rank, job->locals[rank]->id);
+            coordinator_command(c,
+                                &(struct engine_command){.kind = COMMAND_WORKER_ATTACH,
+                                                         .job = job->id,
+                                                         .attach = {.rank = rank,
+                                                                    .worker = job->locals[rank]->id,
+                                                                    .submission_doorbell = -1,
+                                                                    .completion_doorbell = -1}});
     }
     workers_send_joined(c, job);
     group_job_ready(c, job);
@@ -231,8 +249,8 @@ int job_on_close(struct coordinator *c, uint32_t node, const struct message *mes
     return 0;
 }
 
-int job_on_rank_left(struct coordinator *c, uint32_t node, const struct message *message,
-                     struct error *error)
+int job_on_rank_departed(struct coordinator *c, uint32_t node, const struct message *message,
+                         struct error *error)
 {
     struct job *job = coordinator_job(c, message->job_id);
     if (!job || job->state == JOB_FAILED) {
@@ -240,66 +258,29 @@ int job_on_rank_left(struct coordinator *c, uint32_t node, const struct message 
         return 0;
     }
     uint32_t rank = (uint32_t)message->rank;
-    if (rank >= job->world_size || job->rank_nodes[rank] != node || job->left[rank])
+    if (rank >= job->world_size || job->rank_nodes[rank] != node || job->departed[rank])
         return error_set(error, ERR_PROTOCOL, "rank_left of rank %u of job '%s' was not to come",
                          rank, job->name);
-    job->left[rank] = true;
-    job->left_count++;
+    job->departed[rank] = true;
+    job->departed_count++;
     if (job_needs_engine(job)) {
         for (uint32_t i = 0; i < message->position_count; i++) {
             if (job_group(job, message->positions[i].group))
-                c->io.rank_left(c->io.context, job->id, message->positions[i].group, rank,
-                                message->positions[i].sequences);
+                coordinator_command(c, &(struct engine_command){
+                                           .kind = COMMAND_RANK_DEPARTED,
+                                           .job = job->id,
+                                           .group = message->positions[i].group,
+                                           .departed = {rank, message->positions[i].sequences}});
         }
     }
     if (job->home != job->self)
         return 0;
-    group_rank_gone(c, job, rank);
-    if (job->left_count == job->world_size) {
+    group_home_rank_departed(c, job, rank);
+    if (job->departed_count == job->world_size) {
         struct message close = coordinator_job_message(MESSAGE_JOB_CLOSE, job);
         coordinator_send_job(c, job, &close, true);
     }
     return 0;
-}
-
-void coordinator_worker_detached(struct coordinator *c, uint64_t now_ns, uint64_t id, uint32_t rank,
-                                 const struct message_position *positions, uint32_t position_count)
-{
-    c->now_ns = now_ns;
-    struct job *job = coordinator_job(c, id);
-    struct worker *worker = job && rank < job->world_size ? job->locals[rank] : NULL;
-    if (!worker || worker->state != WORKER_LEAVING)
-        return;
-    struct message message = coordinator_job_message(MESSAGE_RANK_LEFT, job);
-    message.rank = (int32_t)rank;
-    message.positions = (struct message_position *)(uintptr_t)positions; /* lent, not cleared */
-    message.position_count = position_count;
-    coordinator_send_job(c, job, &message, true);
-    worker_end_left(c, worker);
-    coordinator_settle(c);
-}
-
-void coordinator_worker_failed(struct coordinator *c, uint64_t now_ns, uint64_t id, uint32_t rank,
-                               int code, const char *text)
-{
-    c->now_ns = now_ns;
-    struct job *job = coordinator_job(c, id);
-    struct worker *worker = job && rank < job->world_size ? job->locals[rank] : NULL;
-    if (!worker)
-        return;
-    char reason[ERROR_TEXT_BYTES];
-    bool nonsense = code == 0 || code == ERR_PROTOCOL || code == ERR_INVALID;
-    snprintf(reason, sizeof(reason), "%s process %u%s: %s",
-             nonsense ? "the arena of" : "the daemon cannot serve", worker->pid,
-             nonsense ? " holds nonsense" : "", text);
-    worker_send_failed(c, worker, -1, nonsense ? ERR_PROTOCOL : code, reason);
-    worker_end(c, worker);
-    if (job->state == JOB_FAILED)
-        job_worker_removed(c, job);
-    else
-        job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: %s", rank,
-                 coordinator_node_name(c, c->config->self), reason);
-    coordinator_settle(c);
 }
 
 void job_peer_down(struct coordinator *c, struct job *job, uint32_t node, const char *reason)
@@ -338,7 +319,7 @@ static void job_opening_tick(struct coordinator *c, struct job *job)
 void job_tick(struct coordinator *c, struct job *job)
 {
     if (job->state == JOB_READY) {
-        group_tick(c, job);
+        group_home_tick(c, job);
         late_tick(c, job);
     } else if (job->state == JOB_OPENING) {
         job_opening_tick(c, job);

@@ -96,13 +96,21 @@ static void late_set_node(struct coordinator *c, struct job *job, struct job_lat
     free(fresh);
 }
 
+static void late_query_engine(struct coordinator *c, const struct job *job, uint32_t group,
+                              uint64_t sequence)
+{
+    coordinator_command(
+        c, &(struct engine_command){
+               .kind = COMMAND_LATE_QUERY, .job = job->id, .group = group, .sequence = sequence});
+}
+
 static void late_query_node(struct coordinator *c, struct job *job, struct job_late *late,
                             uint32_t node)
 {
     late->waiting++;
     if (node == job->self) {
         if (job_needs_engine(job))
-            c->io.late_query(c->io.context, job->id, late->group, late->sequence);
+            late_query_engine(c, job, late->group, late->sequence);
         return;
     }
     struct message query = coordinator_job_message(MESSAGE_LATE_QUERY, job);
@@ -143,30 +151,27 @@ static bool late_reply(struct coordinator *c, const struct job *job, uint32_t gr
     return any;
 }
 
-void coordinator_late(struct coordinator *c, uint64_t now_ns, uint64_t id, uint32_t group,
-                      uint64_t sequence, const uint32_t *ranks, uint32_t rank_count,
-                      const uint32_t *nodes, uint32_t node_count)
+void late_engine_report(struct coordinator *c, const struct engine_event *event)
 {
-    c->now_ns = now_ns;
-    struct job *job = coordinator_job(c, id);
-    if (!job || job->state != JOB_READY || !job_group(job, group))
+    struct job *job = coordinator_job(c, event->job);
+    if (!job || job->state != JOB_READY || !job_group(job, event->group))
         return;
-    late_reply(c, job, group, sequence, ranks, rank_count);
-    struct job_late *late = late_find(job, group);
-    bool known = late && late->sequence == sequence;
-    if (known || rank_count > 0 || node_count > 0) {
-        late = late_entry(c, job, group, sequence);
-        if (late) {
-            late_set_node(c, job, late, job->self, ranks, rank_count);
-            for (uint32_t i = 0; i < node_count; i++) {
-                if (nodes[i] < job->roster && nodes[i] != job->self && job->roles[nodes[i]] != 0)
-                    late_query_node(c, job, late, nodes[i]);
-            }
-            if (node_count == 0)
-                late_answered(job, late);
-        }
+    late_reply(c, job, event->group, event->sequence, event->ranks, event->rank_count);
+    struct job_late *late = late_find(job, event->group);
+    bool known = late && late->sequence == event->sequence;
+    if (!known && event->rank_count == 0 && event->node_count == 0)
+        return;
+    late = late_entry(c, job, event->group, event->sequence);
+    if (!late)
+        return;
+    late_set_node(c, job, late, job->self, event->ranks, event->rank_count);
+    for (uint32_t i = 0; i < event->node_count; i++) {
+        uint32_t node = event->nodes[i];
+        if (node < job->roster && node != job->self && job->roles[node] != 0)
+            late_query_node(c, job, late, node);
     }
-    coordinator_settle(c);
+    if (event->node_count == 0)
+        late_answered(job, late);
 }
 
 int late_on_query(struct coordinator *c, uint32_t node, const struct message *message,
@@ -188,7 +193,7 @@ int late_on_query(struct coordinator *c, uint32_t node, const struct message *me
     DL_APPEND(c->late_asks, ask);
     c->late_ask_count++;
     if (job_needs_engine(job) && job_group(job, ask->group))
-        c->io.late_query(c->io.context, job->id, ask->group, ask->sequence);
+        late_query_engine(c, job, ask->group, ask->sequence);
     else
         late_reply(c, job, ask->group, ask->sequence, NULL, 0);
     return 0;

@@ -29,7 +29,10 @@ static void segment_settle(struct coordinator *c, struct job *job, struct group 
         segment_drop_descriptor(c, segment);
     if (!segment_is_done(segment))
         return;
-    c->io.segment_close(c->io.context, job->id, group->id, segment->number);
+    coordinator_command(c, &(struct engine_command){.kind = COMMAND_SEGMENT_CLOSE,
+                                                    .job = job->id,
+                                                    .group = group->id,
+                                                    .segment = {.number = segment->number}});
     segment_remove(c, job, group, segment);
 }
 
@@ -86,11 +89,15 @@ static struct segment *segment_make(struct coordinator *c, const struct worker *
         error_set(error, ERR_MEMORY, "no memory for shared memory");
         return NULL;
     }
-    if (c->io.segment_create(c->io.context, job->id, group->id, made->number, made->bytes,
-                             &made->descriptor, error) != 0) {
+    uint8_t *base;
+    if (c->io.segment_make(c->io.context, made->bytes, &base, &made->descriptor, error) != 0) {
         segment_free(made);
         return NULL;
     }
+    coordinator_command(c, &(struct engine_command){.kind = COMMAND_SEGMENT_OPEN,
+                                                    .job = job->id,
+                                                    .group = group->id,
+                                                    .segment = {made->number, base, made->bytes}});
     made->first_rank = worker->rank;
     for (uint32_t i = 0; i < group->count; i++) {
         if (job->locals[group->ranks[i]])
@@ -138,30 +145,27 @@ int segment_worker_open(struct coordinator *c, struct worker *worker, const stru
     return 0;
 }
 
-void coordinator_segment_opened(struct coordinator *c, uint64_t now_ns, uint64_t id,
-                                uint32_t group_id, uint32_t number, int code, const char *text)
+void segment_engine_opened(struct coordinator *c, const struct engine_event *event)
 {
-    c->now_ns = now_ns;
-    struct job *job = coordinator_job(c, id);
-    struct group *group = job ? job_group(job, group_id) : NULL;
-    struct segment *segment = group ? segment_find_number(group->segments, number) : NULL;
+    struct job *job = coordinator_job(c, event->job);
+    struct group *group = job ? job_group(job, event->group) : NULL;
+    struct segment *segment = group ? segment_find_number(group->segments, event->segment) : NULL;
     for (uint32_t i = 0; segment && i < segment->count; i++) {
         struct segment_member *member = &segment->members[i];
         struct worker *worker = job->locals[group->ranks[i]];
         if (member->state != SEGMENT_WAITING || !worker)
             continue;
-        if (code == 0)
+        if (event->code == 0)
             segment_give(c, worker, group, segment, member);
         else
-            worker_send_error(c, worker, member->request, code, text);
+            worker_send_error(c, worker, member->request, event->code, event->text);
     }
-    if (segment && code != 0) { /* who asks later tries again */
+    if (segment && event->code != 0) { /* who asks later tries again */
         segment_remove(c, job, group, segment);
     } else if (segment) {
         segment->opened = true;
         segment_settle(c, job, group, segment);
     }
-    coordinator_settle(c);
 }
 
 int segment_worker_close(struct coordinator *c, struct worker *worker,

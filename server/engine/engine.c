@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/memory.h"
 #include "server/engine/engine_private.h"
 
 /* How long engine_stop lets operations come back before it closes the fabric under them. */
@@ -243,7 +242,7 @@ void engine_stop(struct engine *engine)
     if (!engine)
         return;
     if (engine->thread_started) {
-        engine_queue_put_command(&engine->commands, engine_command_create(COMMAND_STOP));
+        engine_command(engine, &(struct engine_command){.kind = COMMAND_STOP});
         pthread_join(engine->thread, NULL);
         engine_take_commands(engine);
         exchange_close_jobs(engine->exchange);
@@ -296,210 +295,13 @@ void engine_fabric_address(const struct engine *engine, uint8_t address[TRANSPOR
     *bytes = engine->address_bytes;
 }
 
-void engine_peer_connect(struct engine *engine, uint32_t node, bool active, const uint8_t *address,
-                         uint32_t address_bytes, const uint8_t receive_token[TRANSPORT_TOKEN_BYTES],
-                         const uint8_t send_token[TRANSPORT_TOKEN_BYTES])
+void engine_command(struct engine *engine, const struct engine_command *command)
 {
-    struct engine_command *command = engine_command_create(COMMAND_PEER_CONNECT);
-    command->node = node;
-    command->active = active;
-    command->address_bytes =
-        address_bytes < TRANSPORT_ADDRESS_BYTES ? address_bytes : TRANSPORT_ADDRESS_BYTES;
-    memcpy(command->address, address, command->address_bytes);
-    memcpy(command->receive_token, receive_token, TRANSPORT_TOKEN_BYTES);
-    memcpy(command->send_token, send_token, TRANSPORT_TOKEN_BYTES);
     engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_peer_disconnect(struct engine *engine, uint32_t node)
-{
-    struct engine_command *command = engine_command_create(COMMAND_PEER_DISCONNECT);
-    command->node = node;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-static uint32_t *numbers_allocate(size_t count)
-{
-    return memory_require(count, sizeof(uint32_t), "the numbers of an engine command");
-}
-
-void engine_job_open(struct engine *engine, const struct engine_job *job)
-{
-    struct engine_command *command = engine_command_create(COMMAND_JOB_OPEN);
-    size_t ranks = job->world_size;
-    size_t servers = job->server_count;
-    uint32_t *numbers = numbers_allocate(ranks + 2 * servers);
-    memcpy(numbers, job->rank_nodes, ranks * sizeof(*numbers));
-    memcpy(numbers + ranks, job->server_nodes, servers * sizeof(*numbers));
-    memcpy(numbers + ranks + servers, job->server_weights, servers * sizeof(*numbers));
-    command->roster = *job;
-    command->numbers = numbers;
-    command->roster.rank_nodes = numbers;
-    command->roster.server_nodes = numbers + ranks;
-    command->roster.server_weights = numbers + ranks + servers;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-static struct engine_command *job_command(enum engine_command_type type, uint64_t job)
-{
-    struct engine_command *command = engine_command_create(type);
-    command->job = job;
-    return command;
-}
-
-void engine_job_close(struct engine *engine, uint64_t job)
-{
-    engine_queue_put_command(&engine->commands, job_command(COMMAND_JOB_CLOSE, job));
-}
-
-void engine_job_fail(struct engine *engine, uint64_t job)
-{
-    engine_queue_put_command(&engine->commands, job_command(COMMAND_JOB_FAIL, job));
-}
-
-void engine_group_open(struct engine *engine, uint64_t job, uint32_t group, const uint32_t *ranks,
-                       uint32_t rank_count)
-{
-    struct engine_command *command = job_command(COMMAND_GROUP_OPEN, job);
-    command->group = group;
-    command->numbers = numbers_allocate(rank_count);
-    command->number_count = rank_count;
-    memcpy(command->numbers, ranks, rank_count * sizeof(*ranks));
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_group_close(struct engine *engine, uint64_t job, uint32_t group)
-{
-    struct engine_command *command = job_command(COMMAND_GROUP_CLOSE, job);
-    command->group = group;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_group_fail(struct engine *engine, uint64_t job, uint32_t group)
-{
-    struct engine_command *command = job_command(COMMAND_GROUP_FAIL, job);
-    command->group = group;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_rank_left(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
-                      uint64_t sequences)
-{
-    struct engine_command *command = job_command(COMMAND_RANK_LEFT, job);
-    command->group = group;
-    command->rank = rank;
-    command->sequence = sequences;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_segment_open(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
-                         uint8_t *base, uint64_t bytes)
-{
-    struct engine_command *command = job_command(COMMAND_SEGMENT_OPEN, job);
-    command->group = group;
-    command->segment = segment;
-    command->segment_base = base;
-    command->segment_bytes = bytes;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_segment_close(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment)
-{
-    struct engine_command *command = job_command(COMMAND_SEGMENT_CLOSE, job);
-    command->group = group;
-    command->segment = segment;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_worker_attach(struct engine *engine, uint64_t job, uint32_t rank,
-                          const struct arena *arena, int submission_doorbell,
-                          int completion_doorbell)
-{
-    struct engine_command *command = job_command(COMMAND_WORKER_ATTACH, job);
-    command->rank = rank;
-    command->arena = *arena;
-    command->submission_doorbell = submission_doorbell;
-    command->completion_doorbell = completion_doorbell;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_worker_detach(struct engine *engine, uint64_t job, uint32_t rank)
-{
-    struct engine_command *command = job_command(COMMAND_WORKER_DETACH, job);
-    command->rank = rank;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_late_query(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence)
-{
-    struct engine_command *command = job_command(COMMAND_LATE_QUERY, job);
-    command->group = group;
-    command->sequence = sequence;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_drain(struct engine *engine)
-{
-    engine_queue_put_command(&engine->commands, engine_command_create(COMMAND_DRAIN));
 }
 
 uint64_t engine_turns(struct engine *engine)
 {
     engine_queue_wake(&engine->commands);
     return atomic_load_explicit(&engine->turns, memory_order_relaxed);
-}
-
-void engine_trace_start(struct engine *engine, struct trace *trace)
-{
-    struct engine_command *command = job_command(COMMAND_TRACE_START, trace->job);
-    command->trace = trace;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-void engine_trace_stop(struct engine *engine, uint32_t number)
-{
-    struct engine_command *command = engine_command_create(COMMAND_TRACE_STOP);
-    command->trace_number = number;
-    engine_queue_put_command(&engine->commands, command);
-}
-
-int engine_status(struct engine *engine, struct engine_status *status)
-{
-    struct engine_status copy = {
-        .peers = calloc(engine->node_count, sizeof(*copy.peers)),
-    };
-    uint32_t room = 0;
-    bool fits = false;
-    while (copy.peers && !fits) {
-        struct engine_job_status *jobs = realloc(copy.jobs, (room + 1) * sizeof(*jobs));
-        if (!jobs)
-            break;
-        copy.jobs = jobs;
-        pthread_mutex_lock(&engine->status_lock);
-        const struct engine_status *shown = &engine->status;
-        fits = shown->job_count <= room;
-        room = shown->job_count;
-        if (fits && shown->peers) {
-            memcpy(copy.peers, shown->peers, shown->peer_count * sizeof(*copy.peers));
-            memcpy(jobs, shown->jobs, shown->job_count * sizeof(*jobs));
-        }
-        if (fits)
-            *status = *shown;
-        pthread_mutex_unlock(&engine->status_lock);
-    }
-    if (!fits) {
-        engine_status_clear(&copy);
-        return ERR_MEMORY;
-    }
-    status->peers = copy.peers;
-    status->jobs = copy.jobs;
-    return 0;
-}
-
-void engine_status_clear(struct engine_status *status)
-{
-    free(status->jobs);
-    free(status->peers);
-    status->jobs = NULL;
-    status->peers = NULL;
 }

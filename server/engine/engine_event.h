@@ -1,4 +1,6 @@
-/* What the data path tells the control thread, and a job's roster as the data path needs it. */
+/* What the data path (the exchange and the engine's thread) tells the control thread, a job's
+ * roster as the data path takes it, and a job's figures as the status shows them. These are plain
+ * structs: the exchange and the coordinator, which do no I/O, use them too. */
 #ifndef SERVER_ENGINE_ENGINE_EVENT_H
 #define SERVER_ENGINE_ENGINE_EVENT_H
 
@@ -9,30 +11,43 @@
 #include "common/config/config.h"
 #include "server/exchange/ground/trace.h"
 
+/* After each: the fields that count. Commands are those of server/engine/engine_command.h. */
 enum engine_event_type {
-    ENGINE_PEER_UP = 1,   /* node: the fabric reaches it */
-    ENGINE_PEER_DOWN,     /* node, text: the fabric lost it */
-    ENGINE_JOB_OPENED,    /* job, code, text: answer to engine_job_open */
-    ENGINE_GROUP_OPENED,  /* job, group, code, text: answer to engine_group_open */
-    ENGINE_GROUP_FAILED,  /* job, group, code, text: a collective failed (ranks disagree, a rank had
-                           * left); every worker of the group on this node is to be told; the group
-                           * takes no further collectives */
-    ENGINE_WORKER_FAILED, /* job, rank, code (0: nonsense in its arena), text; disconnect it */
-    ENGINE_WORKER_DETACHED, /* job, rank: its ring has been read to the end. positions: how far it
-                             * got in every group that it is in */
-    ENGINE_LATE,            /* job, group, sequence: ranks[] of this node have not reached it while
-                             * others have; nodes[]: other nodes that have sent nothing yet */
-    ENGINE_SEGMENT_OPENED,  /* job, group, segment, code, text: answer to engine_segment_open */
-    ENGINE_IDLE,            /* answer to engine_drain: no collective is in progress */
-    ENGINE_TRACED, /* job, trace: it is over; or code, text, trace: it could not be taken */
+    /* node. The fabric reaches it. */
+    ENGINE_PEER_UP = 1,
+    /* node, text. The fabric has lost it. */
+    ENGINE_PEER_DOWN,
+    /* job, code, text. The answer to COMMAND_JOB_OPEN. */
+    ENGINE_JOB_OPENED,
+    /* job, group, code, text. The answer to COMMAND_GROUP_OPEN. */
+    ENGINE_GROUP_OPENED,
+    /* job, group, code, text. A collective has failed: ranks disagree, or a rank has departed. The
+     * group takes no further collectives, and every worker of it on this node is to be told. */
+    ENGINE_GROUP_FAILED,
+    /* job, rank, code (0: nonsense in its arena), text. The worker is to be disconnected. */
+    ENGINE_WORKER_FAILED,
+    /* job, rank, positions: how far it has got in every group that it is in. The answer to
+     * COMMAND_WORKER_DETACH: its ring has been read to the end. */
+    ENGINE_WORKER_DETACHED,
+    /* job, group, sequence, ranks: those of this node that have not reached the collective which
+     * others have. nodes: other nodes that have sent nothing of it yet. */
+    ENGINE_LATE,
+    /* job, group, segment, code, text. The answer to COMMAND_SEGMENT_OPEN. */
+    ENGINE_SEGMENT_OPENED,
+    /* No collective is in progress. The answer to COMMAND_DRAIN. */
+    ENGINE_IDLE,
+    /* job, trace. The trace is over; or, with code and text, it could not be taken. */
+    ENGINE_TRACED,
 };
 
 struct engine_position {
     uint32_t group;
-    uint64_t sequences; /* how many collectives of it the rank has submitted and handed over */
+    uint64_t
+        sequences; /* how many collectives of the group the rank has submitted, all handed over */
 };
 
-/* Freed with engine_event_free, arrays and all. */
+/* One event; its type says which fields count, the others are zero. Its arrays are its own, and
+ * engine_event_free frees them with it. */
 struct engine_event {
     void *next; /* first: in a queue */
     enum engine_event_type type;
@@ -50,7 +65,7 @@ struct engine_event {
     uint32_t rank_count;
     uint32_t *nodes;
     uint32_t node_count;
-    struct trace *trace; /* the event's, and whoever's takes it out */
+    struct trace *trace; /* the event's too, unless whoever takes it sets this to NULL */
 };
 
 /* A zeroed event. Aborts the process when there is no memory for it: a daemon that cannot say what
@@ -58,8 +73,8 @@ struct engine_event {
 struct engine_event *engine_event_create(enum engine_event_type type);
 void engine_event_free(struct engine_event *event);
 
-/* A job's roster. Every daemon that has ranks of it or owns shards of it opens it, group 0 (all
- * ranks) with it. */
+/* A job's roster. Every daemon that has ranks of the job or owns shards of it opens the job, and
+ * group 0, which is all ranks, with it. The arrays belong to whoever made the struct. */
 struct engine_job {
     uint64_t job;
     char name[CONFIG_NAME_BYTES];
@@ -73,12 +88,12 @@ struct engine_job {
 /* A job's figures, as the status shows them. */
 struct engine_job_status {
     uint64_t job;
-    uint64_t bytes_submitted; /* by local workers */
+    uint64_t bytes_submitted; /* by workers of this node */
     uint64_t collectives;     /* completed on this node */
     uint64_t slots;           /* chunks in progress */
     uint32_t groups;
-    uint32_t slowest_rank;  /* local rank that was last to arrive most often; UINT32_MAX: none */
-    uint64_t slowest_times; /* how often it was last */
+    uint32_t slowest_rank;  /* the rank of this node that came last most often; UINT32_MAX: none */
+    uint64_t slowest_times; /* how often it came last */
     bool failed;
 };
 

@@ -261,7 +261,7 @@ void engine_drop_peer(struct engine *engine, uint32_t node)
 
 /* Whether it came over a connection that has been dropped since, be it by a message before it or by
  * a command: its token is none that the next connection knows. */
-static bool receive_is_stale(const struct engine *engine, const struct buffer *buffer)
+static bool engine_receive_is_stale(const struct engine *engine, const struct buffer *buffer)
 {
     return transport_info(engine->transport)->per_peer_receives &&
            buffer->connection != engine->peers[buffer->peer].connection;
@@ -273,7 +273,7 @@ static void engine_on_received(struct engine *engine, const struct transport_eve
     struct error error;
     struct buffer *buffer = event->context;
     uint32_t from = event->peer;
-    if (receive_is_stale(engine, buffer)) {
+    if (engine_receive_is_stale(engine, buffer)) {
         engine->receives_posted--;
         exchange_receive_returned(engine->exchange, buffer->peer, buffer);
         return;

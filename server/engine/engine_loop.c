@@ -33,54 +33,6 @@ bool engine_take_reduced(struct engine *engine)
     return any;
 }
 
-static void status_take_peers(const struct engine *engine, struct engine_status *status)
-{
-    for (uint32_t i = 0; i < engine->node_count; i++) {
-        const struct engine_peer *peer = &engine->peers[i];
-        status->peers[i] = (struct engine_peer_status){.node = i,
-                                                       .up = peer->up,
-                                                       .bytes_in = peer->bytes_in,
-                                                       .bytes_out = peer->bytes_out,
-                                                       .messages_in = peer->messages_in,
-                                                       .messages_out = peer->messages_out};
-        status->bytes_in += peer->bytes_in;
-        status->bytes_out += peer->bytes_out;
-    }
-}
-
-/* The picture is made beside the one that is shown; without memory for it that one stays. */
-void engine_update_status(struct engine *engine, uint64_t now_ns)
-{
-    struct exchange_totals totals;
-    exchange_totals(engine->exchange, &totals);
-    struct engine_status made = {
-        .now_ns = now_ns,
-        .bytes_reduced = totals.bytes_reduced,
-        .collectives = totals.collectives,
-        .dropped_messages = totals.dropped_messages,
-        .buffer_bytes_used = buffer_pool_used_bytes(engine->pool),
-        .buffer_bytes_allocated = buffer_pool_allocated_bytes(engine->pool),
-        .buffer_bytes_reserved = buffer_pool_reserved_bytes(engine->pool),
-        .buffer_bytes_limit = buffer_pool_limit_bytes(engine->pool),
-        .slots = totals.slots,
-        .workers = totals.workers,
-        .jobs = calloc(totals.jobs ? totals.jobs : 1, sizeof(*made.jobs)),
-        .job_count = totals.jobs,
-        .peers = calloc(engine->node_count, sizeof(*made.peers)),
-        .peer_count = engine->node_count,
-    };
-    if (made.jobs && made.peers) {
-        exchange_job_totals(engine->exchange, made.jobs, totals.jobs);
-        status_take_peers(engine, &made);
-        pthread_mutex_lock(&engine->status_lock);
-        struct engine_status before = engine->status;
-        engine->status = made;
-        pthread_mutex_unlock(&engine->status_lock);
-        made = before;
-    }
-    engine_status_clear(&made);
-}
-
 static void engine_tick(struct engine *engine, uint64_t now_ns)
 {
     if (now_ns < engine->next_tick_ns)

@@ -1,6 +1,13 @@
-/* What the files of the engine share: engine.c (starting, stopping, what the control thread calls),
- * engine_command.c (carrying that out), engine_loop.c (the thread), engine_io.c (the exchange's
- * table). */
+/* What the files of server/engine share, and nobody else includes. Each layer may call those below
+ * it, the exchange, the transport and common/, and none above. From the top:
+ *
+ * - engine.c: starts and stops; what the control thread calls.
+ * - engine_loop.c: the engine's thread.
+ * - engine_dispatch.c: carries commands out, reads workers' rings.
+ * - engine_io.c: the exchange's table, on the transport and the arenas; what the transport says.
+ * - engine_status.c: the picture that the status shows.
+ * - engine_queue.c: commands and events between the two threads.
+ * - engine_command.c, engine_event.c: what is queued. reducer.c: threads that add. */
 #ifndef SERVER_ENGINE_ENGINE_PRIVATE_H
 #define SERVER_ENGINE_ENGINE_PRIVATE_H
 
@@ -70,7 +77,10 @@ struct engine {
     struct engine_status status; /* the last picture */
 };
 
-/* engine_io.c */
+/* --- engine_status.c: may call the exchange */
+void engine_update_status(struct engine *engine, uint64_t now_ns);
+
+/* --- engine_io.c: may call the queues, the reducer, the exchange */
 struct exchange_io engine_exchange_io(struct engine *engine);
 struct buffer_pool_io engine_pool_io(struct engine *engine);
 bool engine_poll_transport(struct engine *engine, uint64_t now_ns);
@@ -81,15 +91,14 @@ void engine_report_worker(struct engine *engine, struct engine_worker *worker,
                           struct engine_event *event);
 void engine_drop_peer(struct engine *engine, uint32_t node);
 
-/* engine_loop.c */
-void *engine_main(void *argument);
-bool engine_take_reduced(struct engine *engine);
-void engine_update_status(struct engine *engine, uint64_t now_ns);
-
-/* engine_command.c */
+/* --- engine_dispatch.c: may call engine_io.c and what is below it */
 bool engine_take_commands(struct engine *engine);
 /* Up to `most` entries of its ring; whether there was one. */
 bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most,
                         uint64_t now_ns);
+
+/* --- engine_loop.c: may call all of the above */
+void *engine_main(void *argument);
+bool engine_take_reduced(struct engine *engine);
 
 #endif

@@ -6,8 +6,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "common/base/memory.h"
-
 int engine_queue_init(struct engine_queue *queue, struct error *error)
 {
     *queue = (struct engine_queue){.descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -83,15 +81,15 @@ static void *queue_take(struct engine_queue *queue)
     return item;
 }
 
-_Static_assert(offsetof(struct engine_command, next) == 0, "a command is queued by its next");
+_Static_assert(offsetof(struct engine_command_item, next) == 0, "a command is queued by its next");
 _Static_assert(offsetof(struct engine_event, next) == 0, "an event is queued by its next");
 
-void engine_queue_put_command(struct engine_queue *queue, struct engine_command *command)
+void engine_queue_put_command(struct engine_queue *queue, const struct engine_command *command)
 {
-    queue_put(queue, command);
+    queue_put(queue, engine_command_copy(command));
 }
 
-struct engine_command *engine_queue_take_command(struct engine_queue *queue)
+struct engine_command_item *engine_queue_take_command(struct engine_queue *queue)
 {
     return queue_take(queue);
 }
@@ -104,22 +102,4 @@ void engine_queue_put_event(struct engine_queue *queue, struct engine_event *eve
 struct engine_event *engine_queue_take_event(struct engine_queue *queue)
 {
     return queue_take(queue);
-}
-
-struct engine_command *engine_command_create(enum engine_command_type type)
-{
-    struct engine_command *command = memory_require(1, sizeof(*command), "an engine command");
-    command->type = type;
-    command->submission_doorbell = -1;
-    command->completion_doorbell = -1;
-    return command;
-}
-
-void engine_command_free(struct engine_command *command)
-{
-    if (!command)
-        return;
-    free(command->numbers);
-    trace_free(command->trace);
-    free(command);
 }

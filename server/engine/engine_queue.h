@@ -7,57 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/format/arena.h"
-#include "common/transport/transport.h"
+#include "server/engine/engine_command.h"
 #include "server/engine/engine_event.h"
-
-enum engine_command_type {
-    COMMAND_STOP,
-    COMMAND_PEER_CONNECT,
-    COMMAND_PEER_DISCONNECT,
-    COMMAND_JOB_OPEN,
-    COMMAND_JOB_CLOSE,
-    COMMAND_JOB_FAIL,
-    COMMAND_GROUP_OPEN,
-    COMMAND_GROUP_CLOSE,
-    COMMAND_GROUP_FAIL,
-    COMMAND_RANK_LEFT,
-    COMMAND_SEGMENT_OPEN,
-    COMMAND_SEGMENT_CLOSE,
-    COMMAND_WORKER_ATTACH,
-    COMMAND_WORKER_DETACH,
-    COMMAND_LATE_QUERY,
-    COMMAND_DRAIN,
-    COMMAND_TRACE_START,
-    COMMAND_TRACE_STOP,
-};
-
-/* One command; which fields count depends on the type. Freed with engine_command_free. */
-struct engine_command {
-    void *next; /* first: in a queue */
-    enum engine_command_type type;
-    uint64_t job;
-    uint32_t group;
-    uint32_t rank;
-    uint64_t sequence;
-    uint32_t node;
-    bool active;
-    uint8_t address[TRANSPORT_ADDRESS_BYTES];
-    uint32_t address_bytes;
-    uint8_t receive_token[TRANSPORT_TOKEN_BYTES];
-    uint8_t send_token[TRANSPORT_TOKEN_BYTES];
-    struct engine_job roster; /* its arrays are in `numbers` */
-    uint32_t *numbers;        /* GROUP_OPEN: ranks */
-    uint32_t number_count;
-    struct arena arena;
-    int submission_doorbell;
-    int completion_doorbell;
-    uint32_t segment;
-    uint8_t *segment_base; /* mapped; the command's until it is carried out */
-    uint64_t segment_bytes;
-    struct trace *trace; /* the command's until it is carried out */
-    uint32_t trace_number;
-};
 
 struct engine_queue {
     pthread_mutex_t lock;
@@ -72,14 +23,14 @@ void engine_queue_wake(struct engine_queue *queue);
 int engine_queue_init(struct engine_queue *queue, struct error *error);
 void engine_queue_clear(struct engine_queue *queue); /* must be empty */
 
-void engine_queue_put_command(struct engine_queue *queue, struct engine_command *command);
-/* NULL when empty; the descriptor is then clear. */
-struct engine_command *engine_queue_take_command(struct engine_queue *queue);
+/* Copies the command, and takes what is handed over in it. */
+void engine_queue_put_command(struct engine_queue *queue, const struct engine_command *command);
+/* The caller carries it out and frees it with free(). NULL when empty; the descriptor is then
+ * clear. */
+struct engine_command_item *engine_queue_take_command(struct engine_queue *queue);
+/* Takes the event. */
 void engine_queue_put_event(struct engine_queue *queue, struct engine_event *event);
+/* As engine_queue_take_command; the event is freed with engine_event_free. */
 struct engine_event *engine_queue_take_event(struct engine_queue *queue);
-
-/* A zeroed command; aborts when there is no memory for it. */
-struct engine_command *engine_command_create(enum engine_command_type type);
-void engine_command_free(struct engine_command *command);
 
 #endif

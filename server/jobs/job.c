@@ -10,7 +10,7 @@
 
 #define RANKS_NAMED 12u /* JOB_RANKS_TEXT_BYTES are enough for them */
 
-static int job_check(const struct message *message, uint32_t roster, struct error *error)
+static int job_check_message(const struct message *message, uint32_t roster, struct error *error)
 {
     uint32_t world_size = message->ranks.count;
     if (message->job[0] == '\0' || world_size == 0 || world_size > MESSAGE_RANKS_MAX ||
@@ -37,23 +37,23 @@ static int job_check(const struct message *message, uint32_t roster, struct erro
     return 0;
 }
 
-static uint32_t *list_copy(const struct message_list *list)
+static uint32_t *job_list_copy(const struct message_list *list)
 {
     struct message_list copy = {0};
     return message_list_set(&copy, list->values, list->count) == 0 ? copy.values : NULL;
 }
 
-static int job_allocate(struct job *job, const struct message *message)
+static int job_make_lists(struct job *job, const struct message *message)
 {
     uint32_t world_size = message->ranks.count;
-    job->rank_nodes = list_copy(&message->ranks);
-    job->members = list_copy(&message->members);
-    job->servers = list_copy(&message->servers);
-    job->weights = list_copy(&message->weights);
+    job->rank_nodes = job_list_copy(&message->ranks);
+    job->members = job_list_copy(&message->members);
+    job->servers = job_list_copy(&message->servers);
+    job->weights = job_list_copy(&message->weights);
     job->roles = calloc(job->roster, sizeof(*job->roles));
     job->opened = calloc(job->roster, sizeof(*job->opened));
     job->locals = calloc(world_size, sizeof(struct worker *));
-    job->left = calloc(world_size, sizeof(*job->left));
+    job->departed = calloc(world_size, sizeof(*job->departed));
     uint32_t *all = calloc(world_size, sizeof(*all));
     if (all) {
         for (uint32_t rank = 0; rank < world_size; rank++)
@@ -64,7 +64,7 @@ static int job_allocate(struct job *job, const struct message *message)
         free(all);
     }
     if (!job->rank_nodes || !job->members || !job->servers || !job->weights || !job->roles ||
-        !job->opened || !job->locals || !job->left || !job->groups)
+        !job->opened || !job->locals || !job->departed || !job->groups)
         return ERR_MEMORY;
     return 0;
 }
@@ -72,7 +72,7 @@ static int job_allocate(struct job *job, const struct message *message)
 int job_create(struct job **created, const struct message *message, uint32_t home, uint32_t self,
                uint32_t roster, struct error *error)
 {
-    int result = job_check(message, roster, error);
+    int result = job_check_message(message, roster, error);
     if (result < 0)
         return result;
     struct job *job = calloc(1, sizeof(*job));
@@ -88,7 +88,7 @@ int job_create(struct job **created, const struct message *message, uint32_t hom
     job->self = self;
     job->home = home;
     job->next_group = 1;
-    if (job_allocate(job, message) < 0) {
+    if (job_make_lists(job, message) < 0) {
         job_free(job);
         return error_set(error, ERR_MEMORY, "no memory for job '%s'", message->job);
     }
@@ -127,7 +127,7 @@ void job_free(struct job *job)
     free(job->roles);
     free(job->opened);
     free(job->locals);
-    free(job->left);
+    free(job->departed);
     free(job);
 }
 
@@ -163,7 +163,7 @@ uint32_t job_node_index(const struct job *job)
 bool job_node_has_ranks(const struct job *job, uint32_t node)
 {
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
-        if (job->rank_nodes[rank] == node && !job->left[rank])
+        if (job->rank_nodes[rank] == node && !job->departed[rank])
             return true;
     }
     return false;

@@ -60,8 +60,8 @@ struct job {
 
     struct worker **locals; /* [world_size]: workers of this node; NULL: elsewhere or gone */
     uint32_t local_count;
-    bool *left; /* [world_size] */
-    uint32_t left_count;
+    bool *departed; /* [world_size]: has left the job */
+    uint32_t departed_count;
 
     bool *opened; /* [roster], home only: has acknowledged */
     uint32_t next_group;

@@ -22,7 +22,7 @@ void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t b
     rates->bytes_out = bytes_out;
 }
 
-static void put_provider(struct json_text *text, const struct transport_info *info)
+static void status_put_provider(struct json_text *text, const struct transport_info *info)
 {
     json_text_open_object(text, "provider");
     json_text_string(text, "name", info->provider);
@@ -32,7 +32,7 @@ static void put_provider(struct json_text *text, const struct transport_info *in
     json_text_close_object(text);
 }
 
-static void put_peers(struct json_text *text, const struct status_source *source)
+static void status_put_peers(struct json_text *text, const struct status_source *source)
 {
     json_text_open_array(text, "peers");
     for (uint32_t node = 0; node < source->config->server_count; node++) {
@@ -64,8 +64,8 @@ static void put_peers(struct json_text *text, const struct status_source *source
     json_text_close_array(text);
 }
 
-static const struct engine_job_status *engine_job_status(const struct status_source *source,
-                                                         uint64_t job)
+static const struct engine_job_status *status_find_engine_job(const struct status_source *source,
+                                                              uint64_t job)
 {
     static const struct engine_job_status none = {.slowest_rank = UINT32_MAX};
     for (uint32_t i = 0; i < source->engine->job_count; i++) {
@@ -75,8 +75,8 @@ static const struct engine_job_status *engine_job_status(const struct status_sou
     return &none;
 }
 
-static void put_late(struct json_text *text, const struct status_source *source,
-                     const struct job *job)
+static void status_put_late(struct json_text *text, const struct status_source *source,
+                            const struct job *job)
 {
     json_text_open_array(text, "late");
     const struct job_late *late;
@@ -99,19 +99,19 @@ static void put_late(struct json_text *text, const struct status_source *source,
     json_text_close_array(text);
 }
 
-static void put_job_ranks(struct json_text *text, const struct job *job)
+static void status_put_job_ranks(struct json_text *text, const struct job *job)
 {
     json_text_open_array(text, "ranks_present");
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         bool here = job->rank_nodes[rank] == job->self;
-        if (!job->left[rank] && (!here || job->locals[rank]))
+        if (!job->departed[rank] && (!here || job->locals[rank]))
             json_text_uint(text, NULL, rank);
     }
     json_text_close_array(text);
     json_text_open_array(text, "ranks_missing");
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         bool here = job->rank_nodes[rank] == job->self;
-        if (job->left[rank] || (here && !job->locals[rank]))
+        if (job->departed[rank] || (here && !job->locals[rank]))
             json_text_uint(text, NULL, rank);
     }
     json_text_close_array(text);
@@ -128,8 +128,8 @@ static void put_job_ranks(struct json_text *text, const struct job *job)
     json_text_close_array(text);
 }
 
-static void put_job_figures(struct json_text *text, const struct engine_job_status *figures,
-                            uint64_t groups)
+static void status_put_job_figures(struct json_text *text, const struct engine_job_status *figures,
+                                   uint64_t groups)
 {
     json_text_uint(text, "groups", groups);
     json_text_uint(text, "bytes", figures->bytes_submitted);
@@ -142,8 +142,8 @@ static void put_job_figures(struct json_text *text, const struct engine_job_stat
     json_text_uint(text, "slowest_times", figures->slowest_times);
 }
 
-static void put_job_head(struct json_text *text, const char *name, const char *state, uint32_t uid,
-                         uint32_t world_size)
+static void status_put_job_head(struct json_text *text, const char *name, const char *state,
+                                uint32_t uid, uint32_t world_size)
 {
     json_text_open_object(text, NULL);
     json_text_string(text, "name", name);
@@ -152,15 +152,16 @@ static void put_job_head(struct json_text *text, const char *name, const char *s
     json_text_uint(text, "world_size", world_size);
 }
 
-static void put_open_jobs(struct json_text *text, const struct status_source *source)
+static void status_put_open_jobs(struct json_text *text, const struct status_source *source)
 {
     static const char *const states[] = {"opening", "running", "failed"};
     for (const struct job *job = coordinator_jobs(source->coordinator); job; job = job->hh.next) {
-        put_job_head(text, job->name, states[job->state], job->uid, job->world_size);
+        status_put_job_head(text, job->name, states[job->state], job->uid, job->world_size);
         json_text_hex(text, "job_id", job->id);
-        put_job_ranks(text, job);
-        put_job_figures(text, engine_job_status(source, job->id), HASH_COUNT(job->groups));
-        put_late(text, source, job);
+        status_put_job_ranks(text, job);
+        status_put_job_figures(text, status_find_engine_job(source, job->id),
+                               HASH_COUNT(job->groups));
+        status_put_late(text, source, job);
         if (job->state == JOB_FAILED)
             json_text_string(text, "error", job->text);
         json_text_close_object(text);
@@ -173,7 +174,7 @@ struct waiting {
     uint32_t count;
 };
 
-static int waiting_compare(const void *left, const void *right)
+static int status_waiting_compare(const void *left, const void *right)
 {
     const struct coordinator_worker_view *a = left, *b = right;
     int order = strcmp(a->job_name, b->job_name);
@@ -182,7 +183,7 @@ static int waiting_compare(const void *left, const void *right)
     return a->worker < b->worker ? -1 : a->worker > b->worker;
 }
 
-static int waiting_collect(struct waiting *waiting, const struct coordinator *coordinator)
+static int status_waiting_collect(struct waiting *waiting, const struct coordinator *coordinator)
 {
     uint32_t count = coordinator_worker_count(coordinator), kept = 0;
     struct coordinator_worker_view *views = calloc((size_t)count + 1, sizeof(*views));
@@ -193,13 +194,13 @@ static int waiting_collect(struct waiting *waiting, const struct coordinator *co
         if (!views[i].opened)
             views[kept++] = views[i];
     }
-    qsort(views, kept, sizeof(*views), waiting_compare);
+    qsort(views, kept, sizeof(*views), status_waiting_compare);
     *waiting = (struct waiting){views, kept};
     return 0;
 }
 
 /* The first that is not before the name. */
-static uint32_t waiting_find(const struct waiting *waiting, const char *name)
+static uint32_t status_waiting_find(const struct waiting *waiting, const char *name)
 {
     uint32_t low = 0, high = waiting->count;
     while (low < high) {
@@ -212,8 +213,8 @@ static uint32_t waiting_find(const struct waiting *waiting, const char *name)
     return low;
 }
 
-static void put_ranks(struct json_text *text, const char *key, const bool *known,
-                      uint32_t world_size, bool wanted)
+static void status_put_ranks(struct json_text *text, const char *key, const bool *known,
+                             uint32_t world_size, bool wanted)
 {
     json_text_open_array(text, key);
     for (uint32_t rank = 0; rank < world_size; rank++) {
@@ -224,7 +225,7 @@ static void put_ranks(struct json_text *text, const char *key, const bool *known
 }
 
 /* Ranks that a gathering knows of, and those that it lacks when every rank is known. */
-static void put_gathering_ranks(struct json_text *text, const struct gathering *gathering)
+static void status_put_gathering_ranks(struct json_text *text, const struct gathering *gathering)
 {
     bool known[MESSAGE_RANKS_MAX], all_known = true;
     assert(gathering->world_size <= MESSAGE_RANKS_MAX);
@@ -235,14 +236,14 @@ static void put_gathering_ranks(struct json_text *text, const struct gathering *
         if (rank >= 0)
             known[rank] = true;
     }
-    put_ranks(text, "ranks_present", known, gathering->world_size, true);
-    put_ranks(text, "ranks_missing", known, all_known ? gathering->world_size : 0, false);
+    status_put_ranks(text, "ranks_present", known, gathering->world_size, true);
+    status_put_ranks(text, "ranks_missing", known, all_known ? gathering->world_size : 0, false);
 }
 
 /* Of the workers that wait, those from `first` on of the same job; returns the first of the next.
  */
-static uint32_t put_waiting_ranks(struct json_text *text, const struct waiting *waiting,
-                                  uint32_t first, const char *name)
+static uint32_t status_put_waiting_ranks(struct json_text *text, const struct waiting *waiting,
+                                         uint32_t first, const char *name)
 {
     uint32_t i = first;
     json_text_open_array(text, "local_ranks");
@@ -260,32 +261,34 @@ static uint32_t put_waiting_ranks(struct json_text *text, const struct waiting *
     return i;
 }
 
-static void put_no_figures(struct json_text *text)
+static void status_put_no_figures(struct json_text *text)
 {
     static const struct engine_job_status none = {.slowest_rank = UINT32_MAX};
-    put_job_figures(text, &none, 0);
+    status_put_job_figures(text, &none, 0);
     json_text_open_array(text, "late");
     json_text_close_array(text);
     json_text_close_object(text);
 }
 
-static void put_gatherings(struct json_text *text, const struct status_source *source,
-                           const struct waiting *waiting)
+static void status_put_gatherings(struct json_text *text, const struct status_source *source,
+                                  const struct waiting *waiting)
 {
     for (const struct gathering *gathering = coordinator_gatherings(source->coordinator); gathering;
          gathering = gathering->hh.next) {
-        put_job_head(text, gathering->name, "gathering", gathering->uid, gathering->world_size);
+        status_put_job_head(text, gathering->name, "gathering", gathering->uid,
+                            gathering->world_size);
         json_text_null(text, "job_id");
-        put_gathering_ranks(text, gathering);
-        put_waiting_ranks(text, waiting, waiting_find(waiting, gathering->name), gathering->name);
+        status_put_gathering_ranks(text, gathering);
+        status_put_waiting_ranks(text, waiting, status_waiting_find(waiting, gathering->name),
+                                 gathering->name);
         json_text_uint(text, "joined", gathering->count);
-        put_no_figures(text);
+        status_put_no_figures(text);
     }
 }
 
 /* Jobs that gather elsewhere and that workers of this node wait for. */
-static void put_waiting(struct json_text *text, const struct status_source *source,
-                        const struct waiting *waiting)
+static void status_put_waiting(struct json_text *text, const struct status_source *source,
+                               const struct waiting *waiting)
 {
     struct gathering *gatherings =
         (struct gathering *)(uintptr_t)coordinator_gatherings(source->coordinator);
@@ -297,16 +300,16 @@ static void put_waiting(struct json_text *text, const struct status_source *sour
             i++;
             continue;
         }
-        put_job_head(text, view->job_name, "joining", view->uid, view->world_size);
+        status_put_job_head(text, view->job_name, "joining", view->uid, view->world_size);
         json_text_null(text, "job_id");
-        put_ranks(text, "ranks_present", NULL, 0, true);
-        put_ranks(text, "ranks_missing", NULL, 0, false);
-        i = put_waiting_ranks(text, waiting, i, view->job_name);
-        put_no_figures(text);
+        status_put_ranks(text, "ranks_present", NULL, 0, true);
+        status_put_ranks(text, "ranks_missing", NULL, 0, false);
+        i = status_put_waiting_ranks(text, waiting, i, view->job_name);
+        status_put_no_figures(text);
     }
 }
 
-static void put_traffic(struct json_text *text, const struct status_source *source)
+static void status_put_traffic(struct json_text *text, const struct status_source *source)
 {
     const struct engine_status *engine = source->engine;
     json_text_open_object(text, "traffic");
@@ -328,7 +331,7 @@ static void put_traffic(struct json_text *text, const struct status_source *sour
     json_text_uint(text, "slots", engine->slots);
 }
 
-static void put_limits(struct json_text *text, const struct status_source *source)
+static void status_put_limits(struct json_text *text, const struct status_source *source)
 {
     const struct config *config = source->config;
     json_text_open_object(text, "workers");
@@ -354,7 +357,7 @@ char *status_document(const struct status_source *source, size_t *length)
 {
     struct json_text text;
     struct waiting waiting;
-    if (waiting_collect(&waiting, source->coordinator) < 0)
+    if (status_waiting_collect(&waiting, source->coordinator) < 0)
         return NULL;
     json_text_init(&text);
     json_text_open_object(&text, NULL);
@@ -365,17 +368,17 @@ char *status_document(const struct status_source *source, size_t *length)
     json_text_real(&text, "uptime_s", (double)(source->now_ns - source->started_ns) / 1e9);
     json_text_string(&text, "state",
                      coordinator_draining(source->coordinator) ? "draining" : "running");
-    put_provider(&text, source->transport);
+    status_put_provider(&text, source->transport);
     json_text_string(&text, "instruction_set", source->instruction_set);
     json_text_string(&text, "topology", source->topology);
-    put_peers(&text, source);
+    status_put_peers(&text, source);
     json_text_open_array(&text, "jobs");
-    put_open_jobs(&text, source);
-    put_gatherings(&text, source, &waiting);
-    put_waiting(&text, source, &waiting);
+    status_put_open_jobs(&text, source);
+    status_put_gatherings(&text, source, &waiting);
+    status_put_waiting(&text, source, &waiting);
     json_text_close_array(&text);
-    put_traffic(&text, source);
-    put_limits(&text, source);
+    status_put_traffic(&text, source);
+    status_put_limits(&text, source);
     json_text_close_object(&text);
     json_text_raw(&text, "\n", 1);
     free(waiting.views);

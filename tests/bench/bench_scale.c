@@ -252,53 +252,8 @@ static struct engine_event *event_of(enum engine_event_type type, uint64_t job, 
     return event;
 }
 
-static void world_job_open(void *context, const struct job *job)
+static void daemon_attach(struct daemon *daemon, uint64_t job, uint32_t number, uint32_t handle)
 {
-    struct daemon *daemon = context;
-    struct engine_job roster = {.job = job->id,
-                                .world_size = job->world_size,
-                                .rank_nodes = job->rank_nodes,
-                                .server_count = job->server_count,
-                                .server_nodes = job->servers,
-                                .server_weights = job->weights};
-    struct error error;
-    snprintf(roster.name, sizeof(roster.name), "%s", job->name);
-    int code = exchange_job_open(daemon->exchange, &roster, &error);
-    io_event(daemon, event_of(ENGINE_JOB_OPENED, job->id, code, &error));
-}
-
-static void world_job_close(void *context, uint64_t job)
-{
-    struct daemon *daemon = context;
-    exchange_job_close(daemon->exchange, job);
-}
-
-static void world_job_fail(void *context, uint64_t job)
-{
-    (void)context, (void)job;
-    NEED_TEXT(false, "the job failed");
-}
-
-static void world_group_open(void *context, uint64_t job, const struct group *group)
-{
-    (void)context, (void)job, (void)group;
-}
-
-static void world_group_end(void *context, uint64_t job, uint32_t group)
-{
-    (void)context, (void)job, (void)group;
-}
-
-static void world_rank_left(void *context, uint64_t job, uint32_t group, uint32_t rank,
-                            uint64_t sequences)
-{
-    struct daemon *daemon = context;
-    exchange_rank_left(daemon->exchange, job, group, rank, sequences);
-}
-
-static void world_worker_attach(void *context, uint64_t job, uint32_t number, uint32_t handle)
-{
-    struct daemon *daemon = context;
     struct rank *rank = &daemon->scale->rank[handle - 1];
     struct exchange_worker *worker = calloc(1, sizeof(*worker));
     struct error error;
@@ -309,20 +264,36 @@ static void world_worker_attach(void *context, uint64_t job, uint32_t number, ui
     rank->worker = worker;
 }
 
-static void world_worker_detach(void *context, uint64_t job, uint32_t number)
+static void world_command(void *context, const struct engine_command *command)
 {
     struct daemon *daemon = context;
-    exchange_detach(daemon->exchange, exchange_find_worker(daemon->exchange, job, number));
-}
-
-static void world_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
-{
-    (void)context, (void)job, (void)group, (void)sequence;
-}
-
-static void world_drain(void *context)
-{
-    (void)context;
+    struct exchange *exchange = daemon->exchange;
+    struct error error;
+    int code;
+    switch (command->kind) {
+    case COMMAND_JOB_OPEN:
+        code = exchange_job_open(exchange, command->roster, &error);
+        io_event(daemon, event_of(ENGINE_JOB_OPENED, command->job, code, &error));
+        break;
+    case COMMAND_JOB_CLOSE:
+        exchange_job_close(exchange, command->job);
+        break;
+    case COMMAND_JOB_FAIL:
+        NEED_TEXT(false, "the job failed");
+        break;
+    case COMMAND_RANK_DEPARTED:
+        exchange_rank_left(exchange, command->job, command->group, command->departed.rank,
+                           command->departed.sequences);
+        break;
+    case COMMAND_WORKER_ATTACH:
+        daemon_attach(daemon, command->job, command->attach.rank, command->attach.worker);
+        break;
+    case COMMAND_WORKER_DETACH:
+        exchange_detach(exchange, exchange_find_worker(exchange, command->job, command->rank));
+        break;
+    default:
+        break;
+    }
 }
 
 /* --- a daemon --------------------------------------------------------------------------------- */
@@ -365,17 +336,7 @@ static void daemon_create(struct scale *scale, uint32_t place)
         .send_peer = world_send_peer,
         .send_worker = world_send_worker,
         .end_worker = world_end_worker,
-        .job_open = world_job_open,
-        .job_close = world_job_close,
-        .job_fail = world_job_fail,
-        .group_open = world_group_open,
-        .group_close = world_group_end,
-        .group_fail = world_group_end,
-        .rank_left = world_rank_left,
-        .worker_attach = world_worker_attach,
-        .worker_detach = world_worker_detach,
-        .late_query = world_late_query,
-        .drain = world_drain,
+        .command = world_command,
     };
     NEED(coordinator_create(&daemon->coordinator, config, NULL, &daemon->membership, &world) == 0);
     NEED(buffer_pool_create(&daemon->pool, WIRE_HEADER_BYTES + CHUNK_BYTES, config->memory_bytes,

@@ -95,25 +95,11 @@ static void fake_address(const struct engine *engine, uint8_t address[TRANSPORT_
     *bytes = 4;
 }
 
-static void fake_peer_connect(struct engine *engine, uint32_t node, bool active,
-                              const uint8_t *address, uint32_t address_bytes,
-                              const uint8_t receive_token[TRANSPORT_TOKEN_BYTES],
-                              const uint8_t send_token[TRANSPORT_TOKEN_BYTES])
+static void fake_peer_connect(struct engine *engine, const struct engine_peer_connect *peer)
 {
-    (void)active;
-    if (address_bytes == 4 && memcmp(address, "addr", 4) == 0 &&
-        memcmp(receive_token, send_token, TRANSPORT_TOKEN_BYTES) != 0)
-        fake_add(engine, ENGINE_PEER_UP)->node = node;
-}
-
-static void fake_peer_disconnect(struct engine *engine, uint32_t node)
-{
-    (void)engine, (void)node;
-}
-
-static void fake_job_open(struct engine *engine, const struct engine_job *job)
-{
-    fake_add(engine, ENGINE_JOB_OPENED)->job = job->job;
+    if (peer->address_bytes == 4 && memcmp(peer->address, "addr", 4) == 0 &&
+        memcmp(peer->receive_token, peer->send_token, TRANSPORT_TOKEN_BYTES) != 0)
+        fake_add(engine, ENGINE_PEER_UP)->node = peer->node;
 }
 
 static void fake_release(struct fake_engine *self, uint32_t index)
@@ -168,37 +154,14 @@ static void fake_job_close(struct engine *engine, uint64_t job)
     }
 }
 
-static void fake_job_fail(struct engine *engine, uint64_t job)
-{
-    (void)engine, (void)job;
-}
-
-static void fake_group_open(struct engine *engine, uint64_t job, uint32_t group,
-                            const uint32_t *ranks, uint32_t rank_count)
-{
-    (void)ranks, (void)rank_count;
-    struct engine_event *event = fake_add(engine, ENGINE_GROUP_OPENED);
-    event->job = job;
-    event->group = group;
-}
-
-static void fake_group_close(struct engine *engine, uint64_t job, uint32_t group)
-{
-    (void)engine, (void)job, (void)group;
-}
-
-static void fake_rank_left(struct engine *engine, uint64_t job, uint32_t group, uint32_t rank,
-                           uint64_t sequences)
-{
-    (void)engine, (void)job, (void)group, (void)rank, (void)sequences;
-}
-
-static void fake_attach(struct engine *engine, uint64_t job, uint32_t rank,
-                        const struct arena *arena, int submission_doorbell, int completion_doorbell)
+static void fake_attach(struct engine *engine, uint64_t job, const struct engine_attach *attach)
 {
     struct fake_engine *self = fake(engine);
     self->arenas[self->arena_count++] =
-        (struct fake_arena){job, rank, *arena, {submission_doorbell, completion_doorbell}};
+        (struct fake_arena){job,
+                            attach->rank,
+                            attach->arena,
+                            {attach->submission_doorbell, attach->completion_doorbell}};
 }
 
 static void fake_detach(struct engine *engine, uint64_t job, uint32_t rank)
@@ -212,31 +175,61 @@ static void fake_detach(struct engine *engine, uint64_t job, uint32_t rank)
     event->rank = rank;
 }
 
-/* Nobody writes to it. */
-static void fake_segment_open(struct engine *engine, uint64_t job, uint32_t group, uint32_t segment,
-                              uint8_t *base, uint64_t bytes)
+static void fake_answer(struct engine *engine, enum engine_event_type type,
+                        const struct engine_command *command)
 {
-    munmap(base, bytes);
-    struct engine_event *event = fake_add(engine, ENGINE_SEGMENT_OPENED);
-    event->job = job;
-    event->group = group;
-    event->segment = segment;
+    struct engine_event *event = fake_add(engine, type);
+    event->job = command->job;
+    event->group = command->group;
+    if (type == ENGINE_SEGMENT_OPENED)
+        event->segment = command->segment.number;
 }
 
-static void fake_segment_close(struct engine *engine, uint64_t job, uint32_t group,
-                               uint32_t segment)
+static void fake_command(struct engine *engine, const struct engine_command *command)
 {
-    (void)engine, (void)job, (void)group, (void)segment;
-}
-
-static void fake_late_query(struct engine *engine, uint64_t job, uint32_t group, uint64_t sequence)
-{
-    (void)engine, (void)job, (void)group, (void)sequence;
-}
-
-static void fake_drain(struct engine *engine)
-{
-    fake_add(engine, ENGINE_IDLE);
+    switch (command->kind) {
+    case COMMAND_PEER_CONNECT:
+        fake_peer_connect(engine, &command->peer_connect);
+        break;
+    case COMMAND_JOB_OPEN:
+        ck_assert_uint_eq(command->roster->job, command->job);
+        fake_answer(engine, ENGINE_JOB_OPENED, command);
+        break;
+    case COMMAND_JOB_CLOSE:
+        fake_job_close(engine, command->job);
+        break;
+    case COMMAND_GROUP_OPEN:
+        fake_answer(engine, ENGINE_GROUP_OPENED, command);
+        break;
+    case COMMAND_SEGMENT_OPEN:
+        munmap(command->segment.base, command->segment.bytes); /* nobody writes to it */
+        fake_answer(engine, ENGINE_SEGMENT_OPENED, command);
+        break;
+    case COMMAND_WORKER_ATTACH:
+        fake_attach(engine, command->job, &command->attach);
+        break;
+    case COMMAND_WORKER_DETACH:
+        fake_detach(engine, command->job, command->rank);
+        break;
+    case COMMAND_DRAIN:
+        fake_add(engine, ENGINE_IDLE);
+        break;
+    case COMMAND_TRACE_START:
+        fake_trace_start(engine, command->trace);
+        break;
+    case COMMAND_TRACE_STOP:
+        fake_trace_stop(engine, command->trace_number);
+        break;
+    case COMMAND_STOP:
+    case COMMAND_PEER_DISCONNECT:
+    case COMMAND_JOB_FAIL:
+    case COMMAND_GROUP_CLOSE:
+    case COMMAND_GROUP_FAIL:
+    case COMMAND_RANK_DEPARTED:
+    case COMMAND_SEGMENT_CLOSE:
+    case COMMAND_LATE_QUERY:
+        break;
+    }
 }
 
 static uint64_t fake_turns(struct engine *engine)
@@ -271,24 +264,8 @@ static struct control_engine fake_create(struct control_daemon *daemon)
         .event_free = fake_event_free,
         .transport_info = fake_info,
         .fabric_address = fake_address,
-        .peer_connect = fake_peer_connect,
-        .peer_disconnect = fake_peer_disconnect,
-        .job_open = fake_job_open,
-        .job_close = fake_job_close,
-        .job_fail = fake_job_fail,
-        .group_open = fake_group_open,
-        .group_close = fake_group_close,
-        .group_fail = fake_group_close,
-        .rank_left = fake_rank_left,
-        .worker_attach = fake_attach,
-        .worker_detach = fake_detach,
-        .segment_open = fake_segment_open,
-        .segment_close = fake_segment_close,
-        .late_query = fake_late_query,
-        .drain = fake_drain,
+        .command = fake_command,
         .turns = fake_turns,
-        .trace_start = fake_trace_start,
-        .trace_stop = fake_trace_stop,
         .status = fake_status,
         .status_clear = fake_status_clear,
     };

@@ -281,44 +281,53 @@ void network_group_open(struct network *network, struct network_worker *worker,
 
 /* --- time */
 
-static void node_segment_opened(struct node *node, const struct event *event)
+void network_engine_says(struct network *network, uint32_t node, struct engine_event event)
 {
-    for (uint32_t i = 0; i < node->job_count; i++)
-        node->jobs[i].segments += node->jobs[i].id == event->job && node->segment_refusal == 0;
-    coordinator_segment_opened(node->coordinator, node->network->now_ns, event->job, event->group,
-                               event->segment, node->segment_refusal, "the engine says no");
+    ck_assert(coordinator_engine_event(network->nodes[node].coordinator, network->now_ns, &event));
 }
 
 static void node_give_event(struct node *node)
 {
-    struct network *network = node->network;
     struct event event = node->events[node->head];
     node->head = (node->head + 1) % EVENTS_MAX;
     node->count--;
-    struct message_position position = {0, event.rank + 7};
+    struct engine_position position = {0, event.rank + 7};
+    struct engine_event said = {.job = event.job,
+                                .group = event.group,
+                                .rank = event.rank,
+                                .segment = event.segment,
+                                .sequence = event.sequence};
     switch (event.kind) {
     case EVENT_JOB:
-        coordinator_job_opened(node->coordinator, network->now_ns, event.job,
-                               node->refusal[0] ? ERR_MEMORY : 0, node->refusal);
+        said.type = ENGINE_JOB_OPENED;
+        said.code = node->refusal[0] ? ERR_MEMORY : 0;
+        snprintf(said.text, sizeof(said.text), "%s", node->refusal);
         break;
     case EVENT_GROUP:
-        coordinator_group_opened(node->coordinator, network->now_ns, event.job, event.group, 0, "");
+        said.type = ENGINE_GROUP_OPENED;
         break;
     case EVENT_DETACHED:
-        coordinator_worker_detached(node->coordinator, network->now_ns, event.job, event.rank,
-                                    &position, 1);
+        said.type = ENGINE_WORKER_DETACHED;
+        said.positions = &position;
+        said.position_count = 1;
         break;
     case EVENT_LATE:
-        coordinator_late(node->coordinator, network->now_ns, event.job, event.group, event.sequence,
-                         node->late_ranks, node->late_count, NULL, 0);
+        said.type = ENGINE_LATE;
+        said.ranks = node->late_ranks;
+        said.rank_count = node->late_count;
         break;
     case EVENT_SEGMENT:
-        node_segment_opened(node, &event);
+        for (uint32_t i = 0; i < node->job_count; i++)
+            node->jobs[i].segments += node->jobs[i].id == event.job && node->segment_refusal == 0;
+        said.type = ENGINE_SEGMENT_OPENED;
+        said.code = node->segment_refusal;
+        snprintf(said.text, sizeof(said.text), "the engine says no");
         break;
     case EVENT_IDLE:
-        coordinator_idle(node->coordinator, network->now_ns);
+        said.type = ENGINE_IDLE;
         break;
     }
+    network_engine_says(node->network, node->number, said);
 }
 
 static void node_hear(struct network *network, uint32_t from, uint32_t to)

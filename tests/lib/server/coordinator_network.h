@@ -87,6 +87,9 @@ bool network_step(struct network *network);
 void network_run(struct network *network, uint64_t ms);
 void network_settle(struct network *network);
 
+/* An event of the node's engine, besides those with which the stand-in answers. The arrays stay the
+ * caller's. */
+void network_engine_says(struct network *network, uint32_t node, struct engine_event event);
 /* What the stand-in engine of a node says to late queries, or does by itself. */
 void network_set_late(struct network *network, uint32_t node, const uint32_t *ranks,
                       uint32_t count);

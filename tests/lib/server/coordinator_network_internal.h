@@ -6,6 +6,7 @@
 
 #define ITEMS_MAX 4096
 #define EVENTS_MAX 4096
+#define SEGMENTS_MAX 1024 /* of a job on a node, in the order in which they are made */
 
 enum item_kind { ITEM_MESSAGE, ITEM_CONNECTED, ITEM_UP, ITEM_DOWN };
 
@@ -35,6 +36,7 @@ struct engine_job_copy {
     bool failed;
     uint32_t world_size, attached, groups, group_ranks_left, segments;
     uint32_t rank_nodes[64];
+    int descriptors[SEGMENTS_MAX]; /* by number */
 };
 
 struct node {
@@ -53,7 +55,8 @@ struct node {
     bool held; /* the stand-in engine says nothing */
     char refusal[64];
     uint32_t descriptors; /* made and not dropped */
-    int segment_refusal;  /* its answer, or 0 */
+    uint32_t descriptors_made;
+    int segment_refusal; /* its answer, or 0 */
 };
 
 struct network {

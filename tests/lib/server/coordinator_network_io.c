@@ -157,64 +157,52 @@ static void check_roster(struct network *network, const struct engine_job_copy *
         network->rosters[network->roster_count++] = *copy;
 }
 
-static void io_job_open(void *context, const struct job *job)
+static void node_job_open(struct node *node, const struct engine_job *job)
 {
-    struct node *node = context;
-    struct engine_job_copy copy = {.id = job->id, .world_size = job->world_size};
-    ck_assert_ptr_null(engine_job(node, job->id));
+    struct engine_job_copy copy = {.id = job->job, .world_size = job->world_size};
+    ck_assert_ptr_null(engine_job(node, job->job));
     ck_assert_uint_le(job->world_size, 64);
     memcpy(copy.rank_nodes, job->rank_nodes, job->world_size * sizeof(uint32_t));
     check_roster(node->network, &copy);
     ck_assert_uint_lt(node->job_count, NETWORK_JOBS_MAX);
     node->jobs[node->job_count++] = copy;
-    node_event(node, (struct event){.kind = EVENT_JOB, .job = job->id});
+    node_event(node, (struct event){.kind = EVENT_JOB, .job = job->job});
 }
 
-static void io_job_close(void *context, uint64_t id)
+static void node_job_close(struct node *node, uint64_t id)
 {
-    struct node *node = context;
     struct engine_job_copy *job = engine_job(node, id);
     if (job)
         *job = node->jobs[--node->job_count];
 }
 
-static void io_job_fail(void *context, uint64_t id)
+static void node_job_fail(struct node *node, uint64_t id)
 {
-    struct node *node = context;
     struct engine_job_copy *job = engine_job(node, id);
     node->failed++;
     if (job)
         job->failed = true;
 }
 
-static void io_group_open(void *context, uint64_t id, const struct group *group)
+static void node_group_open(struct node *node, uint64_t id, uint32_t group)
 {
-    struct node *node = context;
     ck_assert_ptr_nonnull(engine_job(node, id));
     engine_job(node, id)->groups++;
-    node_event(node, (struct event){.kind = EVENT_GROUP, .job = id, .group = group->id});
+    node_event(node, (struct event){.kind = EVENT_GROUP, .job = id, .group = group});
 }
 
-/* The stand-in has no collectives to stop. */
-static void io_group_fail(void *context, uint64_t id, uint32_t group)
+static void node_group_close(struct node *node, uint64_t id)
 {
-    (void)id, (void)group;
-    ((struct node *)context)->groups_failed++;
-}
-
-static void io_group_close(void *context, uint64_t id, uint32_t group)
-{
-    (void)group;
-    struct engine_job_copy *job = engine_job(context, id);
+    struct engine_job_copy *job = engine_job(node, id);
     ck_assert_ptr_nonnull(job);
     ck_assert_uint_gt(job->groups, 0);
     job->groups--;
 }
 
-static void io_rank_left(void *context, uint64_t id, uint32_t group, uint32_t rank,
-                         uint64_t sequences)
+static void node_rank_departed(struct node *node, uint64_t id, uint32_t group, uint32_t rank,
+                               uint64_t sequences)
 {
-    struct engine_job_copy *job = engine_job(context, id);
+    struct engine_job_copy *job = engine_job(node, id);
     ck_assert_ptr_nonnull(job);
     ck_assert_uint_lt(rank, job->world_size);
     /* The stand-in's ranks get somewhere in the world alone. */
@@ -223,9 +211,8 @@ static void io_rank_left(void *context, uint64_t id, uint32_t group, uint32_t ra
         job->group_ranks_left++;
 }
 
-static void io_worker_attach(void *context, uint64_t id, uint32_t rank, uint32_t worker)
+static void node_worker_attach(struct node *node, uint64_t id, uint32_t rank, uint32_t worker)
 {
-    struct node *node = context;
     struct engine_job_copy *job = engine_job(node, id);
     ck_assert_ptr_nonnull(job);
     ck_assert_uint_eq(job->rank_nodes[rank], node->number);
@@ -234,36 +221,51 @@ static void io_worker_attach(void *context, uint64_t id, uint32_t rank, uint32_t
     job->attached++;
 }
 
-static void io_worker_detach(void *context, uint64_t id, uint32_t rank)
+static void node_worker_detach(struct node *node, uint64_t id, uint32_t rank)
 {
-    struct engine_job_copy *job = engine_job(context, id);
+    struct engine_job_copy *job = engine_job(node, id);
     if (!job)
         return;
     ck_assert_uint_gt(job->attached, 0);
     job->attached--;
-    node_event(context, (struct event){.kind = EVENT_DETACHED, .job = id, .rank = rank});
+    node_event(node, (struct event){.kind = EVENT_DETACHED, .job = id, .rank = rank});
 }
 
-static int io_segment_create(void *context, uint64_t id, uint32_t group, uint32_t segment,
-                             uint64_t bytes, int *descriptor, struct error *error)
+/* A descriptor is a number from 1000 on, and so is the address of the memory that it is of. */
+static int io_segment_make(void *context, uint64_t bytes, uint8_t **base, int *descriptor,
+                           struct error *error)
 {
     struct node *node = context;
-    ck_assert_ptr_nonnull(engine_job(node, id));
     if (bytes == 1)
         return error_set(error, ERR_SYSTEM, "one byte is not made");
-    node_event(
-        node, (struct event){.kind = EVENT_SEGMENT, .job = id, .group = group, .segment = segment});
     node->descriptors++;
-    *descriptor = 1000 + (int)segment;
+    *descriptor = 1000 + (int)node->descriptors_made++;
+    *base = (uint8_t *)(uintptr_t)*descriptor;
     return 0;
 }
 
-static void io_segment_send(void *context, uint32_t worker, const struct message *message,
+static void node_segment_open(struct node *node, const struct engine_command *command)
+{
+    const struct engine_segment *segment = &command->segment;
+    ck_assert_ptr_nonnull(engine_job(node, command->job));
+    ck_assert_uint_lt(segment->number, SEGMENTS_MAX);
+    engine_job(node, command->job)->descriptors[segment->number] = (int)(uintptr_t)segment->base;
+    node_event(node, (struct event){.kind = EVENT_SEGMENT,
+                                    .job = command->job,
+                                    .group = command->group,
+                                    .segment = segment->number});
+}
+
+static void io_segment_send(void *context, uint32_t id, const struct message *message,
                             int descriptor)
 {
+    struct node *node = context;
+    const struct network_worker *worker = find_worker(node->network, id);
     ck_assert_int_eq(message->type, MESSAGE_SHARED_OPENED);
-    ck_assert_int_eq(descriptor, 1000 + (int)message->segment);
-    io_send_worker(context, worker, message);
+    ck_assert_uint_lt(message->segment, SEGMENTS_MAX);
+    ck_assert_int_eq(descriptor,
+                     engine_job(node, worker->joined.job_id)->descriptors[message->segment]);
+    io_send_worker(context, id, message);
 }
 
 static void io_segment_drop(void *context, int descriptor)
@@ -274,23 +276,64 @@ static void io_segment_drop(void *context, int descriptor)
     node->descriptors--;
 }
 
-static void io_segment_close(void *context, uint64_t id, uint32_t group, uint32_t segment)
+static void node_segment_close(struct node *node, uint64_t id)
 {
-    (void)group, (void)segment;
-    struct engine_job_copy *job = engine_job(context, id);
+    struct engine_job_copy *job = engine_job(node, id);
     if (job && job->segments > 0)
         job->segments--;
 }
 
-static void io_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
+static void io_command(void *context, const struct engine_command *command)
 {
-    node_event(context, (struct event){
-                            .kind = EVENT_LATE, .job = job, .group = group, .sequence = sequence});
-}
-
-static void io_drain(void *context)
-{
-    node_event(context, (struct event){.kind = EVENT_IDLE});
+    struct node *node = context;
+    uint64_t job = command->job;
+    switch (command->kind) {
+    case COMMAND_JOB_OPEN:
+        node_job_open(node, command->roster);
+        break;
+    case COMMAND_JOB_CLOSE:
+        node_job_close(node, job);
+        break;
+    case COMMAND_JOB_FAIL:
+        node_job_fail(node, job);
+        break;
+    case COMMAND_GROUP_OPEN:
+        node_group_open(node, job, command->group);
+        break;
+    case COMMAND_GROUP_CLOSE:
+        node_group_close(node, job);
+        break;
+    case COMMAND_GROUP_FAIL: /* the stand-in has no collectives to stop */
+        node->groups_failed++;
+        break;
+    case COMMAND_RANK_DEPARTED:
+        node_rank_departed(node, job, command->group, command->departed.rank,
+                           command->departed.sequences);
+        break;
+    case COMMAND_SEGMENT_OPEN:
+        node_segment_open(node, command);
+        break;
+    case COMMAND_SEGMENT_CLOSE:
+        node_segment_close(node, job);
+        break;
+    case COMMAND_WORKER_ATTACH:
+        node_worker_attach(node, job, command->attach.rank, command->attach.worker);
+        break;
+    case COMMAND_WORKER_DETACH:
+        node_worker_detach(node, job, command->rank);
+        break;
+    case COMMAND_LATE_QUERY:
+        node_event(node, (struct event){.kind = EVENT_LATE,
+                                        .job = job,
+                                        .group = command->group,
+                                        .sequence = command->sequence});
+        break;
+    case COMMAND_DRAIN:
+        node_event(node, (struct event){.kind = EVENT_IDLE});
+        break;
+    default:
+        ck_abort_msg("command %d from a coordinator", command->kind);
+    }
 }
 
 struct coordinator_io network_io(struct node *node)
@@ -301,20 +344,9 @@ struct coordinator_io network_io(struct node *node)
         .send_peer = io_send_peer,
         .send_worker = io_send_worker,
         .end_worker = io_end_worker,
-        .job_open = io_job_open,
-        .job_close = io_job_close,
-        .job_fail = io_job_fail,
-        .group_open = io_group_open,
-        .group_close = io_group_close,
-        .group_fail = io_group_fail,
-        .rank_left = io_rank_left,
-        .worker_attach = io_worker_attach,
-        .worker_detach = io_worker_detach,
-        .segment_create = io_segment_create,
+        .command = io_command,
+        .segment_make = io_segment_make,
         .segment_send = io_segment_send,
         .segment_drop = io_segment_drop,
-        .segment_close = io_segment_close,
-        .late_query = io_late_query,
-        .drain = io_drain,
     };
 }

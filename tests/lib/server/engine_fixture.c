@@ -67,7 +67,7 @@ void node_expect(struct node *node, enum engine_event_type type, int code)
 
 void node_settle(struct node *node)
 {
-    engine_drain(node->engine);
+    give(node->engine, .kind = COMMAND_DRAIN);
     node_expect(node, ENGINE_IDLE, 0);
 }
 
@@ -76,11 +76,14 @@ void nodes_connect(struct node nodes[2])
     static const uint8_t given_by[2][TRANSPORT_TOKEN_BYTES] = {"token of node a",
                                                                "token of node b"};
     for (uint32_t self = 2; self-- > 0;) { /* b expects before a connects */
-        uint8_t address[TRANSPORT_ADDRESS_BYTES];
-        uint32_t bytes = 0, other = 1 - self;
-        engine_fabric_address(nodes[other].engine, address, &bytes);
-        engine_peer_connect(nodes[self].engine, other, self == 0, address, bytes, given_by[self],
-                            given_by[other]);
+        uint32_t other = 1 - self;
+        struct engine_command command = {.kind = COMMAND_PEER_CONNECT,
+                                         .peer_connect = {.node = other, .active = self == 0}};
+        struct engine_peer_connect *connect = &command.peer_connect;
+        engine_fabric_address(nodes[other].engine, connect->address, &connect->address_bytes);
+        memcpy(connect->receive_token, given_by[self], TRANSPORT_TOKEN_BYTES);
+        memcpy(connect->send_token, given_by[other], TRANSPORT_TOKEN_BYTES);
+        engine_command(nodes[self].engine, &command);
         if (self == 1)
             node_settle(&nodes[1]);
     }
@@ -127,8 +130,11 @@ void worker_attach(struct worker *worker, struct node *node, uint32_t rank)
     int bell[2];
     EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, bell) == 0);
     worker->completion_doorbell = bell[0];
-    engine_worker_attach(node->engine, JOB, rank, &daemon,
-                         fcntl(worker->submission_doorbell, F_DUPFD_CLOEXEC, 0), bell[1]);
+    give(node->engine, .kind = COMMAND_WORKER_ATTACH, .job = JOB,
+         .attach = {.rank = rank,
+                    .arena = daemon,
+                    .submission_doorbell = fcntl(worker->submission_doorbell, F_DUPFD_CLOEXEC, 0),
+                    .completion_doorbell = bell[1]});
 }
 
 void worker_release(struct worker *worker)
@@ -199,7 +205,7 @@ void open_job(struct node *nodes, uint32_t node_count, const uint32_t *rank_node
                              .server_nodes = servers,
                              .server_weights = weights};
     for (uint32_t i = 0; i < node_count; i++) {
-        engine_job_open(nodes[i].engine, &job);
+        give(nodes[i].engine, .kind = COMMAND_JOB_OPEN, .job = JOB, .roster = &job);
         node_expect(&nodes[i], ENGINE_JOB_OPENED, 0);
     }
 }

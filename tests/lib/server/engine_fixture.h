@@ -18,6 +18,9 @@
 #define PATIENCE_NS (60 * NS_PER_S)
 #define CHUNK_BYTES 4096u
 
+/* Gives the engine a command, of these members. */
+#define give(engine, ...) engine_command(engine, &(struct engine_command){__VA_ARGS__})
+
 struct node {
     struct config config;
     struct config_server servers[2];

@@ -91,31 +91,13 @@ static void world_end_worker(void *context, uint32_t handle)
 
 /* --- commands to the exchange, in order, later ------------------------------------------------ */
 
-enum command_type {
-    COMMAND_JOB_OPEN,
-    COMMAND_JOB_CLOSE,
-    COMMAND_JOB_FAIL,
-    COMMAND_GROUP_OPEN,
-    COMMAND_GROUP_CLOSE,
-    COMMAND_GROUP_FAIL,
-    COMMAND_RANK_LEFT,
-    COMMAND_ATTACH,
-    COMMAND_DETACH,
-    COMMAND_LATE_QUERY,
-};
-
-struct command {
+struct carried_command {
     struct virtual_node *node;
-    enum command_type type;
-    uint64_t job, sequence;
-    uint32_t group, rank, handle;
-    struct engine_job roster;
-    uint32_t *numbers;
-    uint32_t count;
+    struct engine_command_item *item;
 };
 
 static void world_command_answer(struct virtual_node *node, enum engine_event_type type,
-                                 const struct command *command, int code, const char *text)
+                                 const struct engine_command *command, int code, const char *text)
 {
     struct engine_event *event = engine_event_create(type);
     event->job = command->job;
@@ -125,17 +107,22 @@ static void world_command_answer(struct virtual_node *node, enum engine_event_ty
     virtual_event(node, event);
 }
 
-static void world_carry_out(struct virtual_cluster *cluster, void *what, uint64_t number)
+static void world_command_detach(struct exchange *exchange, uint64_t job, uint32_t rank)
 {
-    (void)cluster, (void)number;
-    struct command *command = what;
-    struct virtual_node *node = command->node;
+    struct exchange_worker *worker = exchange_find_worker(exchange, job, rank);
+    if (worker)
+        exchange_detach(exchange, worker);
+}
+
+static void world_carry_out(struct virtual_node *node, const struct engine_command *command)
+{
     struct exchange *exchange = node->exchange;
     struct error error = {0};
-    switch (command->type) {
+    int code;
+    switch (command->kind) {
     case COMMAND_JOB_OPEN:
-        world_command_answer(node, ENGINE_JOB_OPENED, command,
-                             exchange_job_open(exchange, &command->roster, &error), error.text);
+        code = exchange_job_open(exchange, command->roster, &error);
+        world_command_answer(node, ENGINE_JOB_OPENED, command, code, error.text);
         break;
     case COMMAND_JOB_CLOSE:
         exchange_job_close(exchange, command->job);
@@ -143,145 +130,54 @@ static void world_carry_out(struct virtual_cluster *cluster, void *what, uint64_
     case COMMAND_JOB_FAIL:
         exchange_job_fail(exchange, command->job);
         break;
-    case COMMAND_GROUP_OPEN: {
-        int code = exchange_group_open(exchange, command->job, command->group, command->numbers,
-                                       command->count, &error);
+    case COMMAND_GROUP_OPEN:
+        code = exchange_group_open(exchange, command->job, command->group, command->members.ranks,
+                                   command->members.count, &error);
         world_command_answer(node, ENGINE_GROUP_OPENED, command, code, error.text);
         break;
-    }
     case COMMAND_GROUP_CLOSE:
         exchange_group_close(exchange, command->job, command->group);
         break;
     case COMMAND_GROUP_FAIL:
         exchange_group_stop(exchange, command->job, command->group);
         break;
-    case COMMAND_RANK_LEFT:
-        exchange_rank_left(exchange, command->job, command->group, command->rank,
-                           command->sequence);
+    case COMMAND_RANK_DEPARTED:
+        exchange_rank_left(exchange, command->job, command->group, command->departed.rank,
+                           command->departed.sequences);
         break;
-    case COMMAND_ATTACH:
-        virtual_worker_attach(node, command->job, command->rank, command->handle);
+    case COMMAND_WORKER_ATTACH:
+        virtual_worker_attach(node, command->job, command->attach.rank, command->attach.worker);
         break;
-    case COMMAND_DETACH: {
-        struct exchange_worker *worker =
-            exchange_find_worker(exchange, command->job, command->rank);
-        if (worker)
-            exchange_detach(exchange, worker);
+    case COMMAND_WORKER_DETACH:
+        world_command_detach(exchange, command->job, command->rank);
         break;
-    }
     case COMMAND_LATE_QUERY:
         exchange_late_query(exchange, command->job, command->group, command->sequence);
         break;
+    default:
+        ck_abort_msg("command %d from a coordinator", command->kind);
     }
-    free(command->numbers);
-    free(command);
 }
 
-static struct command *command_create(struct virtual_node *node, enum command_type type,
-                                      uint64_t job)
+static void world_deliver_command(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
-    struct command *command = calloc(1, sizeof(*command));
-    EXPECT(command);
-    command->node = node;
-    command->type = type;
-    command->job = job;
-    return command;
+    (void)cluster, (void)number;
+    struct carried_command *carried = what;
+    world_carry_out(carried->node, &carried->item->command);
+    free(carried->item);
+    free(carried);
 }
 
-static void command_give(struct command *command)
+static void world_command(void *context, const struct engine_command *command)
 {
-    struct virtual_node *node = command->node;
-    virtual_schedule_in(node->cluster, &node->commands, world_carry_out, command, 0);
-}
-
-static void world_job_open(void *context, const struct job *job)
-{
-    struct command *command = command_create(context, COMMAND_JOB_OPEN, job->id);
-    uint32_t ranks = job->world_size, servers = job->server_count;
-    command->numbers = calloc(ranks + 2 * (size_t)servers, sizeof(uint32_t));
-    memcpy(command->numbers, job->rank_nodes, ranks * sizeof(uint32_t));
-    memcpy(command->numbers + ranks, job->servers, servers * sizeof(uint32_t));
-    memcpy(command->numbers + ranks + servers, job->weights, servers * sizeof(uint32_t));
-    command->roster = (struct engine_job){.job = job->id,
-                                          .world_size = ranks,
-                                          .rank_nodes = command->numbers,
-                                          .server_count = servers,
-                                          .server_nodes = command->numbers + ranks,
-                                          .server_weights = command->numbers + ranks + servers};
-    snprintf(command->roster.name, sizeof(command->roster.name), "%s", job->name);
-    command_give(command);
-}
-
-static void world_job_close(void *context, uint64_t job)
-{
-    command_give(command_create(context, COMMAND_JOB_CLOSE, job));
-}
-
-static void world_job_fail(void *context, uint64_t job)
-{
-    command_give(command_create(context, COMMAND_JOB_FAIL, job));
-}
-
-static void world_group_open(void *context, uint64_t job, const struct group *group)
-{
-    struct command *command = command_create(context, COMMAND_GROUP_OPEN, job);
-    command->group = group->id;
-    command->count = group->count;
-    command->numbers = calloc(group->count, sizeof(uint32_t));
-    memcpy(command->numbers, group->ranks, group->count * sizeof(uint32_t));
-    command_give(command);
-}
-
-static void world_group_close(void *context, uint64_t job, uint32_t group)
-{
-    struct command *command = command_create(context, COMMAND_GROUP_CLOSE, job);
-    command->group = group;
-    command_give(command);
-}
-
-static void world_group_fail(void *context, uint64_t job, uint32_t group)
-{
-    struct command *command = command_create(context, COMMAND_GROUP_FAIL, job);
-    command->group = group;
-    command_give(command);
-}
-
-static void world_rank_left(void *context, uint64_t job, uint32_t group, uint32_t rank,
-                            uint64_t sequences)
-{
-    struct command *command = command_create(context, COMMAND_RANK_LEFT, job);
-    command->group = group;
-    command->rank = rank;
-    command->sequence = sequences;
-    command_give(command);
-}
-
-static void world_worker_attach(void *context, uint64_t job, uint32_t rank, uint32_t handle)
-{
-    struct command *command = command_create(context, COMMAND_ATTACH, job);
-    command->rank = rank;
-    command->handle = handle;
-    command_give(command);
-}
-
-static void world_worker_detach(void *context, uint64_t job, uint32_t rank)
-{
-    struct command *command = command_create(context, COMMAND_DETACH, job);
-    command->rank = rank;
-    command_give(command);
-}
-
-static void world_late_query(void *context, uint64_t job, uint32_t group, uint64_t sequence)
-{
-    struct command *command = command_create(context, COMMAND_LATE_QUERY, job);
-    command->group = group;
-    command->sequence = sequence;
-    command_give(command);
-}
-
-static void world_drain(void *context)
-{
-    (void)context; /* no test of the cluster drains; the real processes' tests do */
+    struct virtual_node *node = context;
+    if (command->kind == COMMAND_DRAIN)
+        return; /* no test of the cluster drains; the real processes' tests do */
+    struct carried_command *carried = calloc(1, sizeof(*carried));
+    EXPECT(carried);
+    carried->node = node;
+    carried->item = engine_command_copy(command);
+    virtual_schedule_in(node->cluster, &node->commands, world_deliver_command, carried, 0);
 }
 
 struct coordinator_io virtual_world(struct virtual_node *node)
@@ -292,17 +188,7 @@ struct coordinator_io virtual_world(struct virtual_node *node)
         .send_peer = world_send_peer,
         .send_worker = world_send_worker,
         .end_worker = world_end_worker,
-        .job_open = world_job_open,
-        .job_close = world_job_close,
-        .job_fail = world_job_fail,
-        .group_open = world_group_open,
-        .group_close = world_group_close,
-        .group_fail = world_group_fail,
-        .rank_left = world_rank_left,
-        .worker_attach = world_worker_attach,
-        .worker_detach = world_worker_detach,
-        .late_query = world_late_query,
-        .drain = world_drain,
+        .command = world_command,
     };
 }
 

@@ -369,8 +369,12 @@ START_TEST(test_arena_nonsense)
 {
     struct network_worker *workers[4];
     network_join_four(network, workers, network_name_at(network, 2));
-    coordinator_worker_failed(network_coordinator(network, 0), network_now(network),
-                              workers[1]->joined.job_id, 1, ERR_PROTOCOL, "chunk 9 of 4");
+    network_engine_says(network, 0,
+                        (struct engine_event){.type = ENGINE_WORKER_FAILED,
+                                              .job = workers[1]->joined.job_id,
+                                              .rank = 1,
+                                              .code = ERR_PROTOCOL,
+                                              .text = "chunk 9 of 4"});
     network_settle(network);
     ck_assert(workers[1]->closed);
     ck_assert_int_eq(workers[1]->failure.code, ERR_PROTOCOL);
@@ -446,9 +450,12 @@ START_TEST(test_group_failed)
     network_group_open(network, workers[3], ranks, 2, 0, 0);
     network_settle(network);
     for (int i = 0; i < 2; i++) {
-        coordinator_group_failed(network_coordinator(network, 0), network_now(network),
-                                 workers[0]->joined.job_id, 1, ERR_MISMATCH,
-                                 "rank 3 asked for f64");
+        network_engine_says(network, 0,
+                            (struct engine_event){.type = ENGINE_GROUP_FAILED,
+                                                  .job = workers[0]->joined.job_id,
+                                                  .group = 1,
+                                                  .code = ERR_MISMATCH,
+                                                  .text = "rank 3 asked for f64"});
         network_settle(network);
     }
     ck_assert_uint_eq(workers[0]->failed_count, 1);
@@ -502,12 +509,17 @@ static const struct job_late *late_of(uint32_t node)
 
 START_TEST(test_late)
 {
-    static const uint32_t nodes[] = {1, 2}, rank_3[] = {3};
+    static const uint32_t rank_3[] = {3};
+    uint32_t nodes[] = {1, 2};
     struct network_worker *workers[4];
     network_join_four(network, workers, network_name_at(network, 0));
     network_set_late(network, 2, rank_3, 1);
-    coordinator_late(network_coordinator(network, 0), network_now(network),
-                     workers[0]->joined.job_id, 0, 17, NULL, 0, nodes, 2);
+    network_engine_says(network, 0,
+                        (struct engine_event){.type = ENGINE_LATE,
+                                              .job = workers[0]->joined.job_id,
+                                              .sequence = 17,
+                                              .nodes = nodes,
+                                              .node_count = 2});
     network_settle(network);
     const struct job_late *late = late_of(0);
     ck_assert_ptr_nonnull(late);
@@ -526,13 +538,17 @@ END_TEST
 
 START_TEST(test_late_here)
 {
-    static const uint32_t rank_1[] = {1};
+    uint32_t rank_1[] = {1};
     struct network_worker *workers[4];
     network_join_four(network, workers, network_name_at(network, 1));
     network_set_late(network, 0, rank_1, 1);
     for (uint64_t sequence = 3; sequence < 5; sequence++)
-        coordinator_late(network_coordinator(network, 0), network_now(network),
-                         workers[0]->joined.job_id, 0, sequence, rank_1, 1, NULL, 0);
+        network_engine_says(network, 0,
+                            (struct engine_event){.type = ENGINE_LATE,
+                                                  .job = workers[0]->joined.job_id,
+                                                  .sequence = sequence,
+                                                  .ranks = rank_1,
+                                                  .rank_count = 1});
     ck_assert_uint_eq(late_of(0)->sequence, 4);
     ck_assert_ptr_null(late_of(0)->next);
     network_set_late(network, 0, NULL, 0);

@@ -96,7 +96,7 @@ START_TEST(test_drain_tells_jobs_apart)
     network_settle(network);
     network_leave(network, workers[1]);
     coordinator_drain(coordinator, network_now(network), 1000);
-    coordinator_idle(coordinator, network_now(network));
+    network_engine_says(network, 0, (struct engine_event){.type = ENGINE_IDLE});
     network_settle(network);
     ck_assert(!coordinator_stopped(coordinator));
     network_assert_text(other, "node a is shutting down");

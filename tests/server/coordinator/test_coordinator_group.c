@@ -116,8 +116,11 @@ START_TEST(test_group_fails_before_the_job_is_ready)
             coordinator_peer_message(coordinator, network_now(network), 2, &failed, &error), 0);
         ck_assert_uint_eq(network_engine_groups_failed(network, 1), 1);
     } else {
-        coordinator_group_failed(coordinator, network_now(network), job, 0, ERR_MISMATCH,
-                                 "the ranks disagree");
+        network_engine_says(network, 1,
+                            (struct engine_event){.type = ENGINE_GROUP_FAILED,
+                                                  .job = job,
+                                                  .code = ERR_MISMATCH,
+                                                  .text = "the ranks disagree"});
         network_settle(network); /* the others hear it before they are ready, too */
         ck_assert_uint_eq(network_engine_groups_failed(network, 0), 1);
         ck_assert_uint_eq(network_engine_groups_failed(network, 1), 0);

@@ -35,25 +35,22 @@ static void io_send_worker(void *context, uint32_t worker, const struct message 
     joined++;
 }
 
-static void io_job_open(void *context, const struct job *job)
+static void io_command(void *context, const struct engine_command *command)
 {
     (void)context;
-    opened_job = job->id;
-}
-
-static void io_attach(void *context, uint64_t job, uint32_t rank, uint32_t worker)
-{
-    (void)context, (void)job;
-    ck_assert_uint_eq(worker, rank + 1);
+    if (command->kind == COMMAND_JOB_OPEN) {
+        opened_job = command->job;
+        return;
+    }
+    ck_assert_int_eq(command->kind, COMMAND_WORKER_ATTACH);
+    ck_assert_uint_eq(command->attach.worker, command->attach.rank + 1);
     attached++;
 }
 
 static void setup(void)
 {
-    static const struct coordinator_io io = {.random = io_random,
-                                             .send_worker = io_send_worker,
-                                             .job_open = io_job_open,
-                                             .worker_attach = io_attach};
+    static const struct coordinator_io io = {
+        .random = io_random, .send_worker = io_send_worker, .command = io_command};
     snprintf(server.name, sizeof(server.name), "a");
     server.weight = 1;
     config = (struct config){.servers = &server,
@@ -90,7 +87,8 @@ static void open_job(int32_t (*local_rank)(uint32_t rank))
         ck_assert_int_eq(
             coordinator_worker_message(coordinator, 1, rank + 1, &credentials, &join, &error), 0);
     }
-    coordinator_job_opened(coordinator, 2, opened_job, 0, "");
+    struct engine_event opened = {.type = ENGINE_JOB_OPENED, .job = opened_job};
+    ck_assert(coordinator_engine_event(coordinator, 2, &opened));
     ck_assert_uint_eq(attached, WORKERS);
     ck_assert_uint_eq(joined, WORKERS);
 }

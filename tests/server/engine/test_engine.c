@@ -90,19 +90,22 @@ START_TEST(groups_open_close_and_are_refused)
     struct alone alone;
     alone_start(&alone, 2, 0, 60000);
     uint32_t ranks[] = {1, 0};
-    engine_group_open(alone.node.engine, JOB, 7, ranks, 2);
+    give(alone.node.engine, .kind = COMMAND_GROUP_OPEN, .job = JOB, .group = 7,
+         .members = {ranks, 2});
     struct engine_event *event = node_event(&alone.node, ENGINE_GROUP_OPENED);
     ck_assert_uint_eq(event->job, JOB);
     ck_assert_uint_eq(event->group, 7);
     ck_assert_int_eq(event->code, 0);
     engine_event_free(event);
-    engine_group_open(alone.node.engine, JOB, 7, ranks, 2);
+    give(alone.node.engine, .kind = COMMAND_GROUP_OPEN, .job = JOB, .group = 7,
+         .members = {ranks, 2});
     event = node_event(&alone.node, ENGINE_GROUP_OPENED);
     ck_assert_int_eq(event->code, ERR_STATE);
     ck_assert_str_eq(event->text, "group 7 is open already");
     engine_event_free(event);
-    engine_group_close(alone.node.engine, JOB, 7);
-    engine_group_open(alone.node.engine, JOB, 7, ranks, 2);
+    give(alone.node.engine, .kind = COMMAND_GROUP_CLOSE, .job = JOB, .group = 7);
+    give(alone.node.engine, .kind = COMMAND_GROUP_OPEN, .job = JOB, .group = 7,
+         .members = {ranks, 2});
     node_expect(&alone.node, ENGINE_GROUP_OPENED, 0);
     struct engine_job again = {.job = JOB,
                                .world_size = 2,
@@ -110,7 +113,7 @@ START_TEST(groups_open_close_and_are_refused)
                                .server_count = 1,
                                .server_nodes = all_here,
                                .server_weights = ranks};
-    engine_job_open(alone.node.engine, &again);
+    give(alone.node.engine, .kind = COMMAND_JOB_OPEN, .job = JOB, .roster = &again);
     event = node_event(&alone.node, ENGINE_JOB_OPENED);
     ck_assert_uint_eq(event->job, JOB);
     ck_assert_int_eq(event->code, ERR_STATE);
@@ -197,7 +200,8 @@ START_TEST(a_detached_worker_has_been_read_to_the_end)
                                      &(struct arena_submission){.type = ARENA_SUBMIT,
                                                                 .kind = COLLECTIVE_BARRIER,
                                                                 .sequence = sequence}));
-    engine_worker_detach(alone.node.engine, JOB, 0); /* no doorbell was rung */
+    give(alone.node.engine, .kind = COMMAND_WORKER_DETACH, .job = JOB,
+         .rank = 0); /* no doorbell was rung */
     struct engine_event *event = node_event(&alone.node, ENGINE_WORKER_DETACHED);
     ck_assert_uint_eq(event->job, JOB);
     ck_assert_uint_eq(event->rank, 0);
@@ -205,10 +209,11 @@ START_TEST(a_detached_worker_has_been_read_to_the_end)
     ck_assert_uint_eq(event->positions[0].group, 0);
     ck_assert_uint_eq(event->positions[0].sequences, 5);
     engine_event_free(event);
-    engine_worker_detach(alone.node.engine, JOB, 0); /* once is enough */
-    engine_worker_detach(alone.node.engine, JOB, 9);
-    engine_worker_detach(alone.node.engine, 1, 0);
-    engine_rank_left(alone.node.engine, JOB, 0, 0, 5);
+    give(alone.node.engine, .kind = COMMAND_WORKER_DETACH, .job = JOB,
+         .rank = 0); /* once is enough */
+    give(alone.node.engine, .kind = COMMAND_WORKER_DETACH, .job = JOB, .rank = 9);
+    give(alone.node.engine, .kind = COMMAND_WORKER_DETACH, .job = 1, .rank = 0);
+    give(alone.node.engine, .kind = COMMAND_RANK_DEPARTED, .job = JOB, .departed = {0, 5});
     for (uint64_t sequence = 0; sequence < 6; sequence++) {
         struct arena_submission it = {.type = ARENA_SUBMIT,
                                       .kind = COLLECTIVE_BARRIER,
@@ -232,7 +237,7 @@ START_TEST(a_failed_job_is_silent_and_a_closed_one_gone)
     alone_start(&alone, 2, 1, 60000);
     reduce_once(alone.workers, 2, 0, 5000);
     worker_submit(&alone.workers[0], 1, 5000);
-    engine_job_fail(alone.node.engine, JOB);
+    give(alone.node.engine, .kind = COMMAND_JOB_FAIL, .job = JOB);
     node_settle(&alone.node);
     worker_submit(&alone.workers[1], 1, 5000);
     node_settle(&alone.node);
@@ -240,7 +245,7 @@ START_TEST(a_failed_job_is_silent_and_a_closed_one_gone)
     ck_assert(!arena_pop_completion(&alone.workers[0].arena, &completion));
     ck_assert(!arena_pop_completion(&alone.workers[1].arena, &completion));
     int attached = descriptor_count();
-    engine_job_close(alone.node.engine, JOB);
+    give(alone.node.engine, .kind = COMMAND_JOB_CLOSE, .job = JOB);
     node_settle(&alone.node);
     ck_assert_int_eq(descriptor_count(), attached - 4); /* its doorbells are closed */
     ck_assert_ptr_null(engine_next_event(alone.node.engine));
@@ -258,7 +263,7 @@ START_TEST(draining_waits_for_what_is_in_progress)
     /* nothing but the query's answer: so it is being waited for */
     struct engine_event *event;
     do {
-        engine_late_query(alone.node.engine, JOB, 0, 0);
+        give(alone.node.engine, .kind = COMMAND_LATE_QUERY, .job = JOB);
         event = node_event(&alone.node, ENGINE_LATE);
         uint32_t missing = event->rank_count;
         if (missing == 1)
@@ -267,8 +272,8 @@ START_TEST(draining_waits_for_what_is_in_progress)
         if (missing == 1)
             break;
     } while (true);
-    engine_drain(alone.node.engine);
-    engine_late_query(alone.node.engine, JOB, 0, 0);
+    give(alone.node.engine, .kind = COMMAND_DRAIN);
+    give(alone.node.engine, .kind = COMMAND_LATE_QUERY, .job = JOB);
     engine_event_free(node_event(&alone.node, ENGINE_LATE));
     ck_assert_ptr_null(engine_next_event(alone.node.engine));
     worker_submit(&alone.workers[1], 0, 1000);
@@ -331,7 +336,7 @@ START_TEST(pictures_follow_the_jobs)
         uint32_t jobs = counts[round];
         for (uint32_t i = 0; i < jobs; i++) {
             job.job = 100 + i;
-            engine_job_open(node.engine, &job);
+            give(node.engine, .kind = COMMAND_JOB_OPEN, .job = job.job, .roster = &job);
             node_expect(&node, ENGINE_JOB_OPENED, 0);
         }
         struct engine_status status = {0};
@@ -347,7 +352,7 @@ START_TEST(pictures_follow_the_jobs)
         } while (status.job_count < jobs);
         engine_status_clear(&status);
         for (uint32_t i = 0; i < jobs; i++)
-            engine_job_close(node.engine, 100 + i);
+            give(node.engine, .kind = COMMAND_JOB_CLOSE, .job = 100 + i);
         node_settle(&node);
         status = node_status(&node, 0);
         while (status.job_count > 0) {

@@ -61,14 +61,13 @@ static void other_poll(struct half *half)
 /* Gives the command, carried out with the next engine_take_commands. */
 static void command_connect(struct half *half)
 {
-    uint8_t receive[TRANSPORT_TOKEN_BYTES], send[TRANSPORT_TOKEN_BYTES],
-        address[TRANSPORT_ADDRESS_BYTES];
-    uint32_t bytes = 0;
+    struct engine_command command = {.kind = COMMAND_PEER_CONNECT, .peer_connect = {.node = 1}};
+    struct engine_peer_connect *connect = &command.peer_connect;
     half->connections++;
-    token_of(half->connections, 0, receive);
-    token_of(half->connections, 1, send);
-    EXPECT(transport_address(half->other, address, &bytes, NULL) == 0);
-    engine_peer_connect(&half->engine, 1, false, address, bytes, receive, send);
+    token_of(half->connections, 0, connect->receive_token);
+    token_of(half->connections, 1, connect->send_token);
+    EXPECT(transport_address(half->other, connect->address, &connect->address_bytes, NULL) == 0);
+    engine_command(&half->engine, &command);
 }
 
 static void other_connect(struct half *half)
@@ -204,7 +203,8 @@ START_TEST(messages_of_the_connection_before_are_passed_over)
         other_send(&half, 1, messages[i]);
     deliver(&half);
     /* both before the messages are looked at */
-    engine_peer_disconnect(&half.engine, 1);
+    engine_command(&half.engine,
+                   &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT, .peer = 1});
     command_connect(&half);
     ck_assert(engine_take_commands(&half.engine));
     while (engine_poll_transport(&half.engine, 3))

@@ -101,15 +101,15 @@ START_TEST(a_peer_that_goes_is_reported)
         engine_stop(both.nodes[1].engine);
         both.nodes[1].engine = NULL;
     } else {
-        engine_peer_disconnect(both.nodes[1].engine, 0);
+        give(both.nodes[1].engine, .kind = COMMAND_PEER_DISCONNECT, .peer = 0);
     }
     struct engine_event *event = node_event(&both.nodes[0], ENGINE_PEER_DOWN);
     ck_assert_uint_eq(event->node, 1);
     ck_assert_uint_gt(strlen(event->text), 0);
     engine_event_free(event);
-    engine_job_fail(both.nodes[0].engine, JOB);
+    give(both.nodes[0].engine, .kind = COMMAND_JOB_FAIL, .job = JOB);
     node_settle(&both.nodes[0]);
-    engine_job_close(both.nodes[0].engine, JOB);
+    give(both.nodes[0].engine, .kind = COMMAND_JOB_CLOSE, .job = JOB);
     node_settle(&both.nodes[0]);
     both_stop(&both);
 }
@@ -123,10 +123,10 @@ START_TEST(a_pair_connects_again)
         return;
     reduce_once(both.workers, 4, 0, 5000);
     for (uint32_t i = 0; i < 2; i++) {
-        engine_job_close(both.nodes[i].engine, JOB);
+        give(both.nodes[i].engine, .kind = COMMAND_JOB_CLOSE, .job = JOB);
         node_settle(&both.nodes[i]);
     }
-    engine_peer_disconnect(both.nodes[0].engine, 1);
+    give(both.nodes[0].engine, .kind = COMMAND_PEER_DISCONNECT, .peer = 1);
     node_expect(&both.nodes[1], ENGINE_PEER_DOWN, 0);
     nodes_connect(both.nodes);
     open_job(both.nodes, 2, crossed, 4);

@@ -77,7 +77,7 @@ START_TEST(test_created)
     ck_assert_mem_eq(job->weights, message.weights.values, 8);
     ck_assert_int_eq(job->state, JOB_OPENING);
     ck_assert_uint_eq(job->local_count, 0);
-    ck_assert_uint_eq(job->left_count, 0);
+    ck_assert_uint_eq(job->departed_count, 0);
     message_clear(&message); /* the lists are copies */
     ck_assert_uint_eq(job->members[3], 14);
 }
@@ -162,9 +162,9 @@ START_TEST(test_a_node_has_ranks_until_all_left)
     create(0, 0);
     ck_assert(job_node_has_ranks(job, 2));
     ck_assert(!job_node_has_ranks(job, 1));
-    job->left[0] = true;
+    job->departed[0] = true;
     ck_assert(job_node_has_ranks(job, 2));
-    job->left[2] = true;
+    job->departed[2] = true;
     ck_assert(!job_node_has_ranks(job, 2));
     ck_assert(job_node_has_ranks(job, 3));
 }

@@ -229,15 +229,20 @@ END_TEST
 
 START_TEST(test_running_late_failed)
 {
-    static const uint32_t rank_1[] = {1}, node_1[] = {1};
+    static const uint32_t rank_1[] = {1};
+    uint32_t node_1[] = {1};
     struct network_worker *workers[] = {
         network_join(network, 0, network_name_at(network, 0), 2, 0, -1, 0),
         network_join(network, 1, network_name_at(network, 0), 2, 1, -1, 0)};
     network_settle(network);
     engine_jobs[0].job = workers[0]->joined.job_id;
     network_set_late(network, 1, rank_1, 1);
-    coordinator_late(network_coordinator(network, 0), network_now(network), engine_jobs[0].job, 0,
-                     17, NULL, 0, node_1, 1);
+    network_engine_says(network, 0,
+                        (struct engine_event){.type = ENGINE_LATE,
+                                              .job = engine_jobs[0].job,
+                                              .sequence = 17,
+                                              .nodes = node_1,
+                                              .node_count = 1});
     network_settle(network);
     json_t *status = document(), *job = job_of(status, 0);
     char id[32];

@@ -1,0 +1,77 @@
+/* The drain of a daemon: no new jobs, time for what runs to finish, then the end of all jobs. */
+#include "server/coordinator/coordinator_internal.h"
+
+/* Whether all ranks of this node have departed from the job, or are about to: nothing new can begin
+ * that all take part in, and the others may still be waiting for what this node has sent. The job
+ * ends when those have it. */
+static bool drain_spares(const struct job *job)
+{
+    if (job->state != JOB_READY || !(job->roles[job->self] & JOB_NODE_RANKS))
+        return false;
+    for (uint32_t rank = 0; rank < job->world_size; rank++)
+        if (job->locals[rank] && job->locals[rank]->state != WORKER_LEAVING)
+            return false;
+    return true;
+}
+
+/* Fails the open jobs, but, with spare_ending, not those that end by themselves: whether there are
+ * such. */
+static bool drain_refuse_jobs(struct coordinator *c, bool spare_ending)
+{
+    char text[ERROR_TEXT_BYTES];
+    coordinator_drain_text(c, text);
+    bool spared = false;
+    struct job *job, *next_job;
+    HASH_ITER(hh, c->jobs, job, next_job)
+    {
+        if (spare_ending && drain_spares(job))
+            spared = true;
+        else
+            job_fail(c, job, ERR_REFUSED, "%s", text);
+    }
+    return spared;
+}
+
+void drain_finish(struct coordinator *c)
+{
+    drain_refuse_jobs(c, false);
+    /* Failed jobs wait for their workers to close; now they do not. */
+    struct worker *worker, *next_worker;
+    HASH_ITER(hh, c->workers, worker, next_worker)
+    {
+        worker_end(c, worker);
+    }
+    struct job *job, *next_job;
+    HASH_ITER(hh, c->jobs, job, next_job)
+    {
+        job_worker_removed(c, job);
+    }
+    c->stopped = true;
+}
+
+void drain_begin(struct coordinator *c)
+{
+    char text[ERROR_TEXT_BYTES];
+    coordinator_drain_text(c, text);
+    c->draining = true;
+    struct worker *worker, *next_worker;
+    HASH_ITER(hh, c->workers, worker, next_worker)
+    {
+        if (worker->state == WORKER_JOINING)
+            worker_refuse(c, worker, ERR_REFUSED, text);
+    }
+    home_drain(c);
+    struct job *job, *next_job;
+    HASH_ITER(hh, c->jobs, job, next_job)
+    {
+        if (job->state == JOB_OPENING)
+            job_fail(c, job, ERR_REFUSED, "%s", text);
+    }
+}
+
+void drain_engine_idle(struct coordinator *c, const struct engine_event *event)
+{
+    (void)event;
+    if (c->draining && !c->stopped && !drain_refuse_jobs(c, true))
+        drain_finish(c);
+}

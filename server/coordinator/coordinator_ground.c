@@ -1,0 +1,139 @@
+/* What every file of the coordinator stands on: finding, deadlines, and what is sent to daemons,
+ * workers and the engine. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "server/coordinator/coordinator_internal.h"
+
+const char *coordinator_node_name(const struct coordinator *c, uint32_t node)
+{
+    return c->config->servers[node].name;
+}
+
+void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES])
+{
+    snprintf(text, ERROR_TEXT_BYTES, "node %s is shutting down",
+             coordinator_node_name(c, c->config->self));
+}
+
+bool coordinator_reaches(const struct coordinator *c, uint32_t node)
+{
+    return node == c->config->self || c->membership->peers[node].state != MEMBERSHIP_DOWN;
+}
+
+bool coordinator_is_up(const struct coordinator *c, uint32_t node)
+{
+    return node == c->config->self || c->membership->peers[node].state == MEMBERSHIP_UP;
+}
+
+void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,
+                                  size_t bytes)
+{
+    const struct config_server *server = &c->config->servers[node];
+    const struct membership_peer *peer = &c->membership->peers[node];
+    if (peer->state == MEMBERSHIP_DOWN)
+        snprintf(text, bytes, "server %s (%s:%u) is not connected%s%s", server->name,
+                 server->address, server->port, peer->reason[0] ? ": " : "", peer->reason);
+    else
+        snprintf(text, bytes, "server %s (%s:%u) is connected, but not yet over the fabric%s%s%s",
+                 server->name, server->address, server->port,
+                 peer->reason[0] ? " (last error: " : "", peer->reason, peer->reason[0] ? ")" : "");
+}
+
+void coordinator_send(struct coordinator *c, uint32_t node, const struct message *message)
+{
+    if (node != c->config->self) {
+        if (coordinator_reaches(c, node))
+            c->io.send_peer(c->io.context, node, message);
+        return;
+    }
+    struct queued_message *queued = calloc(1, sizeof(*queued));
+    if (!queued || message_copy(&queued->message, message) < 0) {
+        free(queued);
+        log_error(c->log, "no memory: a message %s is lost", message_type_name(message->type));
+        return;
+    }
+    DL_APPEND(c->queue, queued);
+}
+
+void coordinator_send_job(struct coordinator *c, const struct job *job,
+                          const struct message *message, bool self)
+{
+    for (uint32_t node = 0; node < job->roster; node++) {
+        if (job->roles[node] != 0 && (self || node != job->self))
+            coordinator_send(c, node, message);
+    }
+}
+
+struct job *coordinator_job(const struct coordinator *c, uint64_t id)
+{
+    struct job *job;
+    HASH_FIND(hh, c->jobs, &id, sizeof(id), job);
+    return job;
+}
+
+uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms)
+{
+    return c->now_ns + (asked_ms > 0 && asked_ms < most_ms ? asked_ms : most_ms) * COORDINATOR_MS;
+}
+
+uint32_t coordinator_remaining_ms(const struct coordinator *c, uint64_t deadline_ns)
+{
+    if (deadline_ns <= c->now_ns + COORDINATOR_MS)
+        return 1;
+    return (uint32_t)((deadline_ns - c->now_ns) / COORDINATOR_MS);
+}
+
+struct message coordinator_job_message(enum message_type type, const struct job *job)
+{
+    return (struct message){.type = type, .job_id = job->id};
+}
+
+void coordinator_message_error(struct message *message, int code, const char *text)
+{
+    message->code = code;
+    snprintf(message->text, sizeof(message->text), "%s", text);
+}
+
+struct job *coordinator_ready_job(struct coordinator *c, const struct message *message)
+{
+    struct job *job = coordinator_job(c, message->job_id);
+    if (job && job->state == JOB_READY)
+        return job;
+    c->dropped_messages++;
+    return NULL;
+}
+
+void coordinator_command(struct coordinator *c, const struct engine_command *command)
+{
+    c->io.command(c->io.context, command);
+}
+
+struct worker *coordinator_worker(const struct coordinator *c, uint32_t id)
+{
+    struct worker *worker;
+    HASH_FIND(hh, c->workers, &id, sizeof(id), worker);
+    return worker;
+}
+
+void worker_send(struct coordinator *c, struct worker *worker, const struct message *message)
+{
+    if (!worker->gone)
+        c->io.send_worker(c->io.context, worker->id, message);
+}
+
+void worker_send_error(struct coordinator *c, struct worker *worker, uint32_t request, int code,
+                       const char *text)
+{
+    struct message message = {.type = MESSAGE_ERROR, .request = request};
+    coordinator_message_error(&message, code, text);
+    worker_send(c, worker, &message);
+}
+
+void worker_send_failed(struct coordinator *c, struct worker *worker, int64_t group, int code,
+                        const char *text)
+{
+    struct message message = {.type = MESSAGE_FAILED, .group = (int32_t)group};
+    coordinator_message_error(&message, code, text);
+    worker_send(c, worker, &message);
+}

@@ -1,0 +1,279 @@
+/* Groups at the home of their job: who has asked for one, opening it on all daemons of the job, and
+ * closing it there when its ranks are done with it. */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "server/coordinator/coordinator_internal.h"
+
+static struct group_gathering *group_home_gathering(const struct job *job,
+                                                    const struct message *message)
+{
+    struct group_gathering *gathering;
+    DL_FOREACH(job->gatherings, gathering)
+    {
+        if (gathering->nth == message->nth &&
+            group_ranks_equal(gathering->ranks, gathering->count, message->ranks.values,
+                              message->ranks.count))
+            return gathering;
+    }
+    return NULL;
+}
+
+static void group_home_refuse(struct coordinator *c, const struct job *job, uint32_t rank,
+                              const uint32_t *ranks, uint32_t count, uint32_t nth, int code,
+                              const char *text)
+{
+    struct message refused = coordinator_job_message(MESSAGE_GROUP_REFUSED, job);
+    refused.rank = (int32_t)rank;
+    refused.nth = nth;
+    coordinator_message_error(&refused, code, text);
+    if (message_list_set(&refused.ranks, ranks, count) == 0)
+        coordinator_send(c, job->rank_nodes[rank], &refused);
+    message_clear(&refused);
+}
+
+static void group_home_departed_text(const struct job *job, uint32_t rank,
+                                     char text[ERROR_TEXT_BYTES])
+{
+    snprintf(text, ERROR_TEXT_BYTES, "rank %u of the group has left job '%s'", rank, job->name);
+}
+
+static void group_home_end_gathering(struct job *job, struct group_gathering *gathering)
+{
+    DL_DELETE(job->gatherings, gathering);
+    group_gathering_free(gathering);
+}
+
+static int group_home_join_check(const struct coordinator *c, const struct job *job,
+                                 const struct message *message, struct error *error)
+{
+    uint32_t open = HASH_COUNT(job->groups);
+    const struct group_gathering *gathering;
+    DL_FOREACH(job->gatherings, gathering)
+    {
+        open++;
+    }
+    if (!group_home_gathering(job, message) && open > c->config->groups_per_job)
+        return error_set(error, ERR_MEMORY,
+                         "job '%s' has %u groups, its limit (limits.groups_per_job)", job->name,
+                         c->config->groups_per_job);
+    for (uint32_t i = 0; i < message->ranks.count; i++) {
+        if (job->departed[message->ranks.values[i]])
+            return error_set(error, ERR_LOST, "rank %u of the group has left job '%s'",
+                             message->ranks.values[i], job->name);
+    }
+    return 0;
+}
+
+int group_on_join(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error)
+{
+    struct job *job = coordinator_ready_job(c, message);
+    if (!job)
+        return 0;
+    uint32_t rank = (uint32_t)message->rank;
+    const struct message_list *ranks = &message->ranks;
+    if (job->home != job->self || rank >= job->world_size || job->rank_nodes[rank] != node ||
+        !group_ranks_valid(ranks->values, ranks->count, job->world_size))
+        return error_set(error, ERR_PROTOCOL, "group_join of rank %u of job '%s'", rank, job->name);
+    struct error refusal = {0};
+    struct group_gathering *gathering = group_home_gathering(job, message);
+    if (group_home_join_check(c, job, message, &refusal) == 0 && !gathering) {
+        gathering = group_gathering_create(message->nth, ranks->values, ranks->count);
+        if (gathering)
+            DL_APPEND(job->gatherings, gathering);
+        else
+            error_set(&refusal, ERR_MEMORY, "no memory for a group");
+    }
+    assert(gathering || refusal.code != 0);
+    if (refusal.code == 0 &&
+        group_gathering_add(gathering, rank,
+                            coordinator_deadline(c, message->timeout_ms, c->config->group_ms)) < 0)
+        error_set(&refusal, ERR_INVALID, "rank %u has asked for the group already, or is not in it",
+                  rank);
+    if (gathering && gathering->joined_count == 0)
+        group_home_end_gathering(job, gathering);
+    if (refusal.code != 0) {
+        group_home_refuse(c, job, rank, ranks->values, ranks->count, message->nth, refusal.code,
+                          refusal.text);
+        return 0;
+    }
+    if (gathering->joined_count < gathering->count)
+        return 0;
+    struct message open = coordinator_job_message(MESSAGE_GROUP_OPEN, job);
+    open.group = (int32_t)job->next_group++;
+    open.ranks = message->ranks; /* lent */
+    open.nth = message->nth;
+    coordinator_send_job(c, job, &open, true);
+    group_home_end_gathering(job, gathering);
+    return 0;
+}
+
+/* Opening did not work out: everybody hears why, and forgets it. */
+static void group_home_open_failed(struct coordinator *c, struct job *job, struct group *group,
+                                   int code, const char *text)
+{
+    for (uint32_t i = 0; i < group->count; i++)
+        group_home_refuse(c, job, group->ranks[i], group->ranks, group->count, group->nth, code,
+                          text);
+    struct message close = coordinator_job_message(MESSAGE_GROUP_CLOSE, job);
+    close.group = (int32_t)group->id;
+    group->deadline_ns = UINT64_MAX;
+    coordinator_send_job(c, job, &close, true);
+}
+
+int group_on_opened(struct coordinator *c, uint32_t node, const struct message *message,
+                    struct error *error)
+{
+    struct job *job = coordinator_ready_job(c, message);
+    if (!job)
+        return 0;
+    struct group *group = job_group(job, (uint32_t)message->group);
+    if (!group || group->deadline_ns == UINT64_MAX) {
+        c->dropped_messages++;
+        return 0;
+    }
+    if (job->home != job->self || job->roles[node] == 0 || group->opened[node])
+        return error_set(error, ERR_PROTOCOL, "group_opened of group %d of job '%s'",
+                         message->group, job->name);
+    if (message->code < 0) {
+        group_home_open_failed(c, job, group, message->code, message->text);
+        return 0;
+    }
+    group->opened[node] = true;
+    for (uint32_t other = 0; other < job->roster; other++) {
+        if (job->roles[other] != 0 && !group->opened[other])
+            return 0;
+    }
+    for (uint32_t i = 0; i < group->count; i++) {
+        if (!job->departed[group->ranks[i]])
+            continue;
+        char text[ERROR_TEXT_BYTES];
+        group_home_departed_text(job, group->ranks[i], text);
+        group_home_open_failed(c, job, group, ERR_LOST, text);
+        return 0;
+    }
+    group->deadline_ns = UINT64_MAX;
+    struct message ready = coordinator_job_message(MESSAGE_GROUP_READY, job);
+    ready.group = message->group;
+    coordinator_send_job(c, job, &ready, true);
+    return 0;
+}
+
+static void group_home_close_rank(struct coordinator *c, struct job *job, struct group *group,
+                                  uint32_t rank)
+{
+    if (group->id == 0 || !group_close_rank(group, rank))
+        return;
+    struct message close = coordinator_job_message(MESSAGE_GROUP_CLOSE, job);
+    close.group = (int32_t)group->id;
+    coordinator_send_job(c, job, &close, true);
+}
+
+int group_on_leave(struct coordinator *c, uint32_t node, const struct message *message,
+                   struct error *error)
+{
+    struct job *job = coordinator_ready_job(c, message);
+    if (!job)
+        return 0;
+    uint32_t rank = (uint32_t)message->rank;
+    if (job->home != job->self || rank >= job->world_size || job->rank_nodes[rank] != node)
+        return error_set(error, ERR_PROTOCOL, "group_leave of rank %u of job '%s'", rank,
+                         job->name);
+    struct group *group = job_group(job, (uint32_t)message->group);
+    if (group)
+        group_home_close_rank(c, job, group, rank);
+    else
+        c->dropped_messages++;
+    return 0;
+}
+
+void group_home_rank_departed(struct coordinator *c, struct job *job, uint32_t rank)
+{
+    struct group *group, *next_group;
+    HASH_ITER(hh, job->groups, group, next_group)
+    {
+        group_home_close_rank(c, job, group, rank);
+    }
+    struct group_gathering *gathering, *next_gathering;
+    DL_FOREACH_SAFE(job->gatherings, gathering, next_gathering)
+    {
+        bool member = false;
+        for (uint32_t i = 0; i < gathering->count; i++)
+            member = member || gathering->ranks[i] == rank;
+        if (!member)
+            continue;
+        char text[ERROR_TEXT_BYTES];
+        group_home_departed_text(job, rank, text);
+        for (uint32_t i = 0; i < gathering->count; i++) {
+            if (gathering->joined[i])
+                group_home_refuse(c, job, gathering->ranks[i], gathering->ranks, gathering->count,
+                                  gathering->nth, ERR_LOST, text);
+        }
+        group_home_end_gathering(job, gathering);
+    }
+}
+
+static void group_home_gathering_tick(struct coordinator *c, struct job *job,
+                                      struct group_gathering *gathering)
+{
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        if (!gathering->joined[i] || c->now_ns < gathering->deadline_ns[i])
+            continue;
+        char text[ERROR_TEXT_BYTES], ranks[JOB_RANKS_TEXT_BYTES] = "no rank";
+        uint32_t *missing = calloc(gathering->count, sizeof(*missing));
+        uint32_t count = missing ? group_gathering_missing(gathering, missing) : 0;
+        if (count > 0)
+            job_ranks_text(missing, count, ranks);
+        free(missing);
+        snprintf(text, sizeof(text), "%s of job '%s' %s not asked for the group", ranks, job->name,
+                 count == 1 ? "has" : "have");
+        group_home_refuse(c, job, gathering->ranks[i], gathering->ranks, gathering->count,
+                          gathering->nth, ERR_TIMEOUT, text);
+        gathering->joined[i] = false;
+        gathering->joined_count--;
+    }
+    if (gathering->joined_count == 0)
+        group_home_end_gathering(job, gathering);
+}
+
+void group_home_tick(struct coordinator *c, struct job *job)
+{
+    struct group_gathering *gathering, *next_gathering;
+    DL_FOREACH_SAFE(job->gatherings, gathering, next_gathering)
+    {
+        group_home_gathering_tick(c, job, gathering);
+    }
+    struct group *group, *next_group;
+    HASH_ITER(hh, job->groups, group, next_group)
+    {
+        if (c->now_ns < group->deadline_ns)
+            continue;
+        char text[ERROR_TEXT_BYTES] = "no daemon";
+        for (uint32_t node = 0; node < job->roster; node++) {
+            if (job->roles[node] != 0 && !group->opened[node])
+                snprintf(text, sizeof(text), "node %s has not opened the group in time",
+                         coordinator_node_name(c, node));
+        }
+        group_home_open_failed(c, job, group, ERR_TIMEOUT, text);
+    }
+}
+
+uint64_t group_home_deadline(const struct job *job)
+{
+    uint64_t deadline_ns = UINT64_MAX;
+    const struct group_gathering *gathering;
+    DL_FOREACH(job->gatherings, gathering)
+    {
+        for (uint32_t i = 0; i < gathering->count; i++) {
+            if (gathering->joined[i] && gathering->deadline_ns[i] < deadline_ns)
+                deadline_ns = gathering->deadline_ns[i];
+        }
+    }
+    for (const struct group *group = job->groups; group; group = group->hh.next) {
+        if (group->deadline_ns < deadline_ns)
+            deadline_ns = group->deadline_ns;
+    }
+    return deadline_ns;
+}

@@ -1,0 +1,218 @@
+/* The workers of this node as members of jobs: joining, leaving, going, and being waited for. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/auth/auth.h"
+#include "server/coordinator/coordinator_internal.h"
+
+void member_ask_home(struct coordinator *c, struct worker *worker)
+{
+    if (!coordinator_reaches(c, worker->home))
+        return;
+    struct message message = {
+        .type = MESSAGE_JOB_JOIN,
+        .uid = worker->uid,
+        .pid = worker->pid,
+        .world_size = worker->world_size,
+        .rank = worker->wished_rank,
+        .local_rank = worker->wished_local_rank,
+        .member = worker->id,
+        .timeout_ms = coordinator_remaining_ms(c, worker->deadline_ns),
+    };
+    snprintf(message.job, sizeof(message.job), "%s", worker->name);
+    worker->asked = true;
+    coordinator_send(c, worker->home, &message);
+}
+
+static bool member_name_valid(const char *name)
+{
+    if (name[0] == '\0')
+        return false;
+    for (const unsigned char *s = (const unsigned char *)name; *s; s++) {
+        if (*s < ' ' || *s == 0x7f)
+            return false;
+    }
+    return true;
+}
+
+/* Why a join cannot even be tried; 0 when it can. */
+static int member_join_check(const struct coordinator *c, const struct message *message,
+                             struct error *error)
+{
+    const char *node = coordinator_node_name(c, c->config->self);
+    if (c->draining)
+        return error_set(error, ERR_REFUSED, "node %s is shutting down", node);
+    if (!member_name_valid(message->job))
+        return error_set(error, ERR_INVALID, "a job's name must be 1 to 63 printable bytes");
+    if (message->rank >= (int64_t)message->world_size)
+        return error_set(error, ERR_INVALID, "rank %d of job '%s' with a world size of %u",
+                         message->rank, message->job, message->world_size);
+    if (HASH_COUNT(c->workers) > c->config->workers)
+        return error_set(error, ERR_MEMORY, "node %s has %u workers, its limit (limits.workers)",
+                         node, c->config->workers);
+    return 0;
+}
+
+int member_join(struct coordinator *c, uint32_t id,
+                const struct coordinator_credentials *credentials, const struct message *message,
+                struct error *error)
+{
+    if (coordinator_worker(c, id))
+        return error_set(error, ERR_PROTOCOL, "a second join");
+    struct worker *worker = calloc(1, sizeof(*worker));
+    if (!worker)
+        return error_set(error, ERR_MEMORY, "no memory for a worker");
+    worker->id = id;
+    worker->uid = credentials->uid;
+    worker->pid = credentials->pid;
+    snprintf(worker->name, sizeof(worker->name), "%s", message->job);
+    worker->world_size = message->world_size;
+    worker->wished_rank = message->rank;
+    worker->wished_local_rank = message->local_rank;
+    worker->home = auth_home_of_job(worker->name, c->config->server_count);
+    worker->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
+    HASH_ADD(hh, c->workers, id, sizeof(worker->id), worker);
+    struct error refusal = {0};
+    if (member_join_check(c, message, &refusal) < 0)
+        worker_refuse(c, worker, refusal.code, refusal.text);
+    else
+        member_ask_home(c, worker);
+    return 0;
+}
+
+static void member_detach(struct coordinator *c, const struct worker *worker)
+{
+    coordinator_command(c, &(struct engine_command){.kind = COMMAND_WORKER_DETACH,
+                                                    .job = worker->job->id,
+                                                    .rank = worker->rank});
+}
+
+int member_leave(struct coordinator *c, struct worker *worker, struct error *error)
+{
+    struct job *job = worker->job;
+    if (worker->state != WORKER_JOINED)
+        return error_set(error, ERR_PROTOCOL, "leave before it has joined");
+    if (job->state == JOB_FAILED) {
+        member_detach(c, worker);
+        worker_end_departed(c, worker);
+        job_worker_removed(c, job);
+        return 0;
+    }
+    while (worker->requests)
+        worker_request_free(worker, worker->requests);
+    worker->state = WORKER_LEAVING;
+    member_detach(c, worker);
+    return 0;
+}
+
+void member_gone(struct coordinator *c, struct worker *worker, const char *how)
+{
+    struct job *job = worker->job;
+    worker->gone = true;
+    if (worker->state == WORKER_JOINING) {
+        worker_refuse(c, worker, ERR_LOST, "its process is gone");
+    } else if (job->state == JOB_FAILED) {
+        member_detach(c, worker);
+        worker_forget(c, worker);
+        job_worker_removed(c, job);
+    } else if (worker->state != WORKER_LEAVING) {
+        uint32_t rank = worker->rank, pid = worker->pid;
+        worker_forget(c, worker);
+        job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: its process %u %s", rank,
+                 coordinator_node_name(c, c->config->self), pid, how);
+    }
+}
+
+int member_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
+                      struct error *error)
+{
+    (void)error;
+    struct worker *worker = coordinator_worker(c, message->member);
+    if (!worker || worker->state != WORKER_JOINING || worker->home != node ||
+        strcmp(worker->name, message->job) != 0) {
+        c->dropped_messages++;
+        return 0;
+    }
+    worker->asked = false; /* home has forgotten it */
+    worker_refuse(c, worker, message->code < 0 ? message->code : ERR_REFUSED, message->text);
+    return 0;
+}
+
+/* The worker that the engine means, while it is one. */
+static struct worker *member_of_event(const struct coordinator *c, const struct engine_event *event)
+{
+    const struct job *job = coordinator_job(c, event->job);
+    return job && event->rank < job->world_size ? job->locals[event->rank] : NULL;
+}
+
+static void member_fail(struct coordinator *c, struct worker *worker, int code, const char *text)
+{
+    struct job *job = worker->job;
+    uint32_t rank = worker->rank;
+    char reason[ERROR_TEXT_BYTES];
+    bool nonsense = code == 0 || code == ERR_PROTOCOL || code == ERR_INVALID;
+    snprintf(reason, sizeof(reason), "%s process %u%s: %s",
+             nonsense ? "the arena of" : "the daemon cannot serve", worker->pid,
+             nonsense ? " holds nonsense" : "", text);
+    worker_send_failed(c, worker, -1, nonsense ? ERR_PROTOCOL : code, reason);
+    worker_end(c, worker);
+    if (job->state == JOB_FAILED)
+        job_worker_removed(c, job);
+    else
+        job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: %s", rank,
+                 coordinator_node_name(c, c->config->self), reason);
+}
+
+void member_engine_failed(struct coordinator *c, const struct engine_event *event)
+{
+    struct worker *worker = member_of_event(c, event);
+    if (worker)
+        member_fail(c, worker, event->code, event->text);
+}
+
+void member_engine_detached(struct coordinator *c, const struct engine_event *event)
+{
+    struct worker *worker = member_of_event(c, event);
+    struct message_position *positions = calloc(event->position_count + 1, sizeof(*positions));
+    if (worker && !positions) {
+        /* The others could wait for collectives that the rank will not take part in. */
+        member_fail(c, worker, ERR_MEMORY, "no memory for how far it has got");
+    } else if (worker && worker->state == WORKER_LEAVING) {
+        for (uint32_t i = 0; i < event->position_count; i++)
+            positions[i] =
+                (struct message_position){event->positions[i].group, event->positions[i].sequences};
+        struct message message = coordinator_job_message(MESSAGE_RANK_LEFT, worker->job);
+        message.rank = (int32_t)event->rank;
+        message.positions = positions; /* lent, not cleared */
+        message.position_count = event->position_count;
+        coordinator_send_job(c, worker->job, &message, true);
+        worker_end_departed(c, worker);
+    }
+    free(positions);
+}
+
+void member_tick(struct coordinator *c, struct worker *worker)
+{
+    struct worker_group_request *request, *next;
+    DL_FOREACH_SAFE(worker->requests, request, next)
+    {
+        if (c->now_ns < request->deadline_ns + COORDINATOR_GRACE_NS)
+            continue;
+        worker_send_error(c, worker, request->request, ERR_TIMEOUT,
+                          "the group has not been opened in time");
+        worker_request_free(worker, request);
+    }
+    if (worker->state != WORKER_JOINING)
+        return;
+    if (c->now_ns < worker->deadline_ns + (worker->asked ? COORDINATOR_GRACE_NS : 0))
+        return;
+    char text[ERROR_TEXT_BYTES], home[512];
+    if (worker->asked)
+        snprintf(home, sizeof(home), "server %s has not answered",
+                 coordinator_node_name(c, worker->home));
+    else
+        coordinator_unreachable_text(c, worker->home, home, sizeof(home));
+    snprintf(text, sizeof(text), "job '%s' cannot gather at its home: %s", worker->name, home);
+    worker_refuse(c, worker, ERR_TIMEOUT, text);
+}

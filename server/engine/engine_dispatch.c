@@ -1,0 +1,269 @@
+/* The commands of the control thread, carried out by the engine's thread: one switch from the kind
+ * of a command to what the exchange and the transport do. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "server/engine/engine_private.h"
+
+/* A token's first eight bytes, little-endian, travel in every message. */
+static uint64_t dispatch_token_number(const uint8_t token[TRANSPORT_TOKEN_BYTES])
+{
+    uint64_t number = 0;
+    for (int i = 0; i < 8; i++)
+        number |= (uint64_t)token[i] << (8 * i);
+    return number;
+}
+
+static void dispatch_peer_connect(struct engine *engine, const struct engine_peer_connect *peer)
+{
+    struct error error;
+    uint32_t node = peer->node;
+    exchange_peer_down(engine->exchange, node);
+    int result = peer->active ? transport_connect(engine->transport, node, peer->address,
+                                                  peer->address_bytes, peer->send_token, &error)
+                              : transport_expect(engine->transport, node, peer->address,
+                                                 peer->address_bytes, peer->receive_token, &error);
+    if (result != 0) {
+        struct engine_event *event = engine_event_create(ENGINE_PEER_DOWN);
+        event->node = node;
+        snprintf(event->text, sizeof(event->text), "%s", error.text);
+        engine_queue_put_event(&engine->events, event);
+        return;
+    }
+    engine->peers[node].connected = true;
+    exchange_peer_up(engine->exchange, node, dispatch_token_number(peer->receive_token),
+                     dispatch_token_number(peer->send_token));
+}
+
+static struct engine_event *dispatch_answer(enum engine_event_type type,
+                                            const struct engine_command *command, int code,
+                                            const struct error *error)
+{
+    struct engine_event *event = engine_event_create(type);
+    event->job = command->job;
+    event->group = command->group;
+    event->code = code;
+    if (code != 0)
+        snprintf(event->text, sizeof(event->text), "%s", error->text);
+    return event;
+}
+
+static void dispatch_job_open(struct engine *engine, const struct engine_command *command)
+{
+    struct error error;
+    int code = exchange_job_open(engine->exchange, command->roster, &error);
+    engine_queue_put_event(&engine->events,
+                           dispatch_answer(ENGINE_JOB_OPENED, command, code, &error));
+}
+
+static void dispatch_group_open(struct engine *engine, const struct engine_command *command)
+{
+    struct error error;
+    int code = exchange_group_open(engine->exchange, command->job, command->group,
+                                   command->members.ranks, command->members.count, &error);
+    engine_queue_put_event(&engine->events,
+                           dispatch_answer(ENGINE_GROUP_OPENED, command, code, &error));
+}
+
+static void dispatch_segment_open(struct engine *engine, const struct engine_command *command)
+{
+    struct error error;
+    struct exchange_segment *segment = memory_require(1, sizeof(*segment), "shared memory");
+    segment->number = command->segment.number;
+    segment->base = command->segment.base;
+    segment->bytes = command->segment.bytes;
+    int code =
+        exchange_segment_open(engine->exchange, command->job, command->group, segment, &error);
+    if (code != 0) {
+        struct exchange_io io = engine_exchange_io(engine);
+        io.release_segment(engine, segment);
+    }
+    struct engine_event *event = dispatch_answer(ENGINE_SEGMENT_OPENED, command, code, &error);
+    event->segment = command->segment.number;
+    engine_queue_put_event(&engine->events, event);
+}
+
+static void dispatch_worker_fail(struct engine *engine, struct engine_worker *worker,
+                                 const struct error *error)
+{
+    worker->stopped = true;
+    struct engine_event *event = engine_event_create(ENGINE_WORKER_FAILED);
+    event->code = error->code;
+    snprintf(event->text, sizeof(event->text), "%s", error->text);
+    engine_report_worker(engine, worker, event);
+}
+
+static int dispatch_worker_watch(struct engine *engine, struct engine_worker *worker,
+                                 struct error *error)
+{
+    /* Edge-triggered: every ring of the doorbell wakes once, and the counter is never read. */
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = worker};
+    if (epoll_ctl(engine->poll_descriptor, EPOLL_CTL_ADD, worker->submission_doorbell, &event) != 0)
+        return error_set_errno(error, errno, "cannot watch a worker's doorbell");
+    return 0;
+}
+
+static void dispatch_worker_attach(struct engine *engine, const struct engine_command *command)
+{
+    struct error error;
+    const struct engine_attach *attach = &command->attach;
+    struct engine_worker *worker = memory_require(1, sizeof(*worker), "an attached worker");
+    worker->exchange.rank = attach->rank;
+    worker->exchange.arena = attach->arena;
+    worker->job = command->job;
+    worker->submission_doorbell = attach->submission_doorbell;
+    worker->completion_doorbell = attach->completion_doorbell;
+    worker->next = engine->workers;
+    engine->workers = worker;
+    if (transport_register(engine->transport, attach->arena.base, attach->arena.total_bytes,
+                           &worker->exchange.registration, &error) != 0) {
+        /* Messages from arenas would fail; the sums of several ranks would not. */
+        worker->exchange.registration = NULL;
+        dispatch_worker_fail(engine, worker, &error);
+    }
+    if (exchange_attach(engine->exchange, command->job, &worker->exchange, &error) != 0) {
+        dispatch_worker_fail(engine, worker, &error);
+        struct exchange_io io = engine_exchange_io(engine);
+        io.release_worker(engine, &worker->exchange);
+        return;
+    }
+    if (dispatch_worker_watch(engine, worker, &error) != 0)
+        dispatch_worker_fail(engine, worker, &error);
+}
+
+bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most,
+                        uint64_t now_ns)
+{
+    struct arena_submission submission;
+    for (uint32_t i = 0; i < most; i++) {
+        if (worker->stopped)
+            return i > 0;
+        int got = arena_pop_submission(&worker->exchange.arena, &submission);
+        if (got == 0)
+            return i > 0;
+        struct error error = {.text = "its submission ring makes no sense"};
+        if (got > 0 &&
+            exchange_submit(engine->exchange, &worker->exchange, &submission, now_ns, &error) == 0)
+            continue;
+        dispatch_worker_fail(engine, worker, &error);
+        return true;
+    }
+    return true;
+}
+
+static void dispatch_worker_detach(struct engine *engine, uint64_t job, uint32_t rank)
+{
+    struct exchange_worker *found = exchange_find_worker(engine->exchange, job, rank);
+    if (!found)
+        return;
+    struct engine_worker *worker = (struct engine_worker *)found;
+    /* What it submitted before it said goodbye counts. */
+    engine_read_worker(engine, worker, ARENA_RING_ENTRIES_MAX, clock_now_ns());
+    worker->stopped = true;
+    exchange_detach(engine->exchange, found);
+}
+
+static void dispatch_trace_start(struct engine *engine, struct trace *trace)
+{
+    struct error error = {0};
+    if (exchange_trace_start(engine->exchange, trace, &error) == 0)
+        return;
+    struct engine_event *event = engine_event_create(ENGINE_TRACED);
+    event->job = trace->job;
+    event->trace = trace;
+    event->code = error.code;
+    snprintf(event->text, sizeof(event->text), "%s", error.text);
+    engine_queue_put_event(&engine->events, event);
+}
+
+static void dispatch_trace_stop(struct engine *engine, uint32_t number)
+{
+    /* What has been copied out by now is in it. */
+    for (struct engine_worker *it = engine->workers; it; it = it->next)
+        engine_read_worker(engine, it, it->exchange.arena.submission_mask + 1, clock_now_ns());
+    exchange_trace_stop(engine->exchange, number, TRACE_END_ASKED);
+}
+
+static void dispatch_command(struct engine *engine, const struct engine_command *command)
+{
+    struct exchange *exchange = engine->exchange;
+    uint64_t job = command->job;
+    uint32_t group = command->group;
+    switch (command->kind) {
+    case COMMAND_STOP:
+        engine->stopping = true;
+        break;
+    case COMMAND_PEER_CONNECT:
+        dispatch_peer_connect(engine, &command->peer_connect);
+        break;
+    case COMMAND_PEER_DISCONNECT:
+        transport_disconnect(engine->transport, command->peer);
+        engine_drop_peer(engine, command->peer);
+        break;
+    case COMMAND_JOB_OPEN:
+        dispatch_job_open(engine, command);
+        break;
+    case COMMAND_JOB_CLOSE:
+        exchange_job_close(exchange, job);
+        break;
+    case COMMAND_JOB_FAIL:
+        exchange_job_fail(exchange, job);
+        break;
+    case COMMAND_GROUP_OPEN:
+        dispatch_group_open(engine, command);
+        break;
+    case COMMAND_GROUP_CLOSE:
+        exchange_group_close(exchange, job, group);
+        break;
+    case COMMAND_GROUP_FAIL:
+        exchange_group_stop(exchange, job, group);
+        break;
+    case COMMAND_RANK_DEPARTED:
+        exchange_rank_left(exchange, job, group, command->departed.rank,
+                           command->departed.sequences);
+        break;
+    case COMMAND_SEGMENT_OPEN:
+        dispatch_segment_open(engine, command);
+        break;
+    case COMMAND_SEGMENT_CLOSE:
+        exchange_segment_close(exchange, job, group, command->segment.number);
+        break;
+    case COMMAND_WORKER_ATTACH:
+        dispatch_worker_attach(engine, command);
+        break;
+    case COMMAND_WORKER_DETACH:
+        dispatch_worker_detach(engine, job, command->rank);
+        break;
+    case COMMAND_LATE_QUERY:
+        exchange_late_query(exchange, job, group, command->sequence);
+        break;
+    case COMMAND_TRACE_START:
+        dispatch_trace_start(engine, command->trace);
+        break;
+    case COMMAND_TRACE_STOP:
+        dispatch_trace_stop(engine, command->trace_number);
+        break;
+    case COMMAND_DRAIN:
+        engine->draining = true;
+        break;
+    }
+}
+
+bool engine_take_commands(struct engine *engine)
+{
+    bool any = false;
+    for (;;) {
+        struct engine_command_item *item = engine_queue_take_command(&engine->commands);
+        if (!item)
+            return any;
+        any = true;
+        dispatch_command(engine, &item->command);
+        free(item);
+    }
+}
