@@ -45,6 +45,14 @@ server/exchange/model   port model < roster < ask disagreement < order
 server/exchange/ground  segments trace < recorder delivery < post submission
 server/exchange/owner   slots < slot
 server/exchange/node    probe agreement chunk < issue < collective < transfer
+server/engine    engine_event < engine_command < engine_queue reducer < engine_private engine_status < engine_io
+                 < engine_dispatch < engine_loop < engine
+server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_home
+                 coordinator_segment < coordinator_worker coordinator_group_home < coordinator_group < coordinator_job
+                 < coordinator_member < coordinator_drain < coordinator
+server/control   control_internal control_options < control_ground control_listener control_segment control_closer
+                 control_engine < control_stream < control_worker < admin admin_trace < control_peer < control_adapter
+                 < control_dialogue < control
 """
 
 # The SVG, and the room whose files it shows; None: all rooms.

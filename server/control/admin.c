@@ -63,7 +63,7 @@ static void admin_arm_status(struct control *control)
         evtimer_add(control->admin->status_event, &at_once);
 }
 
-/* What takes the place of a status that cannot be given; NULL: out of memory. */
+/* What is given instead of a status that cannot be; NULL: out of memory. */
 static char *admin_no_status(size_t status_bytes, size_t *length)
 {
     struct message message = {.type = MESSAGE_ERROR, .code = ERR_MEMORY};

@@ -1,5 +1,5 @@
-/* Between the coordinator and the engine: commands one way, events the other. And what else the
- * coordinator's I/O table asks for. */
+/* Between the coordinator and the rest: what its I/O table asks for, what the engine has to say to
+ * it, and the drain that a signal, the end of the parent process or shoalctl asks for. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -125,4 +125,15 @@ void control_engine_events(struct control *control)
             adapter_peer_event(control, now_ns, event);
         engine->event_free(event);
     }
+}
+
+void control_drain(struct control *control, uint32_t limit_ms)
+{
+    if (!control->draining) {
+        log_info(control->log, "shutting down: running collectives may finish for %u ms", limit_ms);
+        control_notice(control, CONTROL_DRAINING);
+        control->draining = true;
+        admin_trace_drain(control);
+    }
+    coordinator_drain(control->coordinator, clock_now_ns(), limit_ms);
 }

@@ -15,7 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/text/line_reader.h"
-#include "server/control/control.h"
+#include "server/control/control_options.h"
 #include "server/coordinator/coordinator.h"
 #include "server/jobs/membership.h"
 #include "server/status/status.h"
@@ -31,6 +31,8 @@
 #define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
 #define CONTROL_PARENT_DRAIN_MS 1000u
 #define CONTROL_ACCEPT_MS 200 /* until accepting is tried again that cannot be done now */
+
+struct control;
 
 /* --- control_ground.c: may call none of these */
 /* At the end of every callback: something may be due, or over. The update is an event of its own:
@@ -223,8 +225,7 @@ void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
 /* --- control_adapter.c, between the coordinator and the rest: may call workers, peers, traces */
 void control_engine_events(struct control *control);
 struct coordinator_io control_coordinator_io(struct control *control);
-
-/* --- control_drain.c: may call traces and the ground */
+/* Drain for limit_ms at most; again: for less. */
 void control_drain(struct control *control, uint32_t limit_ms);
 
 /* --- control_dialogue.c, what a connection on the Unix socket says: may call all of the above */

@@ -8,9 +8,8 @@
 
 #include "server/coordinator/coordinator_internal.h"
 
-int coordinator_create(struct coordinator **created, const struct config *config,
-                       struct log *log, const struct membership *membership,
-                       const struct coordinator_io *io)
+int coordinator_create(struct coordinator **created, const struct config *config, struct log *log,
+                       const struct membership *membership, const struct coordinator_io *io)
 {
     struct coordinator *c = calloc(1, sizeof(*c));
     if (!c)

@@ -6,7 +6,12 @@
 #include <uthash.h>
 #include <utlist.h>
 
-#include "server/coordinator/coordinator.h"
+#include "common/base/log.h"
+#include "common/config/config.h"
+#include "server/coordinator/coordinator_io.h"
+#include "server/jobs/gathering.h"
+#include "server/jobs/job.h"
+#include "server/jobs/membership.h"
 
 #define COORDINATOR_MS 1000000ull
 /* The other side's own deadline comes first; its words say more. */

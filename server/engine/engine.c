@@ -18,9 +18,8 @@
 
 /* --- starting --------------------------------------------------------------------------------- */
 
-static const struct reduce_kernels *engine_kernels(const struct config *config,
-                                                   struct log *log, const char **name,
-                                                   struct error *error)
+static const struct reduce_kernels *engine_kernels(const struct config *config, struct log *log,
+                                                   const char **name, struct error *error)
 {
     enum reduce_isa isa = reduce_isa_best();
     if (strcmp(config->isa, "auto") != 0 && reduce_isa_parse(config->isa, &isa) != 0) {

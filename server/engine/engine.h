@@ -17,6 +17,7 @@
 #include "common/transport/transport.h"
 #include "server/engine/engine_command.h"
 #include "server/engine/engine_event.h"
+#include "server/engine/engine_status.h"
 
 struct engine;
 
@@ -46,30 +47,5 @@ void engine_command(struct engine *engine, const struct engine_command *command)
 /* How often the engine's thread has gone round so far. Asking wakes it, so that a thread which is
  * not stuck has gone round once more soon after. */
 uint64_t engine_turns(struct engine *engine);
-
-/* What the status shows: a picture that the engine makes ten times a second. It holds the lock to
- * put the next one in place only, the caller to copy. */
-struct engine_peer_status {
-    uint32_t node;
-    bool up;
-    uint64_t bytes_in, bytes_out;
-    uint64_t messages_in, messages_out;
-};
-struct engine_status {
-    uint64_t now_ns;
-    uint64_t bytes_in, bytes_out; /* over the fabric */
-    uint64_t bytes_reduced;       /* input bytes of reductions */
-    uint64_t collectives;         /* completed */
-    uint64_t dropped_messages;    /* of unknown jobs or groups */
-    uint64_t buffer_bytes_used, buffer_bytes_allocated, buffer_bytes_reserved, buffer_bytes_limit;
-    uint64_t slots;
-    uint32_t workers;
-    struct engine_job_status *jobs;
-    uint32_t job_count;
-    struct engine_peer_status *peers; /* [roster size]; own entry zero */
-    uint32_t peer_count;
-};
-int engine_status(struct engine *engine, struct engine_status *status);
-void engine_status_clear(struct engine_status *status);
 
 #endif

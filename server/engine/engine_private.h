@@ -11,11 +11,15 @@
 #ifndef SERVER_ENGINE_ENGINE_PRIVATE_H
 #define SERVER_ENGINE_ENGINE_PRIVATE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/base/log.h"
+#include "common/config/config.h"
 #include "common/reduce/reduce.h"
-#include "server/engine/engine.h"
+#include "common/transport/transport.h"
 #include "server/engine/engine_queue.h"
+#include "server/engine/engine_status.h"
 #include "server/engine/reducer.h"
 #include "server/exchange/exchange.h"
 

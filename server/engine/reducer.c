@@ -186,7 +186,7 @@ static struct reduce_thread *reducer_least_busy(struct reducer *reducer)
 static bool reducer_hand_out(struct reducer *reducer, struct reduce_task *task)
 {
     struct reduce_thread *thread = reducer_least_busy(reducer);
-    /* Done ones that nobody has taken count too: they are in the other ring. One place is kept for
+    /* Done ones that nobody has taken count too: they are in the other ring. One entry is kept for
      * the task that ends the thread. */
     if (thread->given >= REDUCER_RING_ENTRIES - 1 || !ring_push(&thread->todo, task))
         return false;

@@ -83,7 +83,7 @@ void job_free(struct job *job);
 bool job_needs_engine(const struct job *job);   /* whether this node has ranks or shards of it */
 uint32_t job_local_size(const struct job *job); /* ranks on this node */
 uint32_t job_node_count(const struct job *job); /* nodes with ranks */
-uint32_t job_node_index(const struct job *job); /* this one's place among them */
+uint32_t job_node_index(const struct job *job); /* the position of this one among them */
 /* Whether ranks of the job on the node have not left. */
 bool job_node_has_ranks(const struct job *job, uint32_t node);
 struct group *job_group(const struct job *job, uint32_t id);

@@ -103,8 +103,8 @@ int object_receive(struct conversation *talk, const char *type, uint32_t timeout
             return result;
     }
     size_t length = (size_t)(end - talk->bytes) + 1;
-    json_error_t place;
-    json_t *read = json_loadb(talk->bytes, length, 0, &place);
+    json_error_t where;
+    json_t *read = json_loadb(talk->bytes, length, 0, &where);
     memmove(talk->bytes, talk->bytes + length, talk->used - length);
     talk->used -= length;
     const char *got = json_string_value(json_object_get(read, "type"));

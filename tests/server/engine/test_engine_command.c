@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/transport/transport_memory.h"
+#include "server/engine/engine.h"
 #include "server/engine/engine_private.h"
 #include "tests/lib/suite.h"
 

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "common/transport/transport_memory.h"
+#include "server/engine/engine.h"
 #include "server/engine/engine_private.h"
 #include "tests/lib/suite.h"
 

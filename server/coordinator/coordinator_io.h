@@ -1,0 +1,42 @@
+/* What the coordinator asks of whoever owns sockets, engine and memory. */
+#ifndef SERVER_COORDINATOR_COORDINATOR_IO_H
+#define SERVER_COORDINATOR_COORDINATOR_IO_H
+
+#include <stdint.h>
+
+#include "common/base/error.h"
+#include "common/format/message.h"
+#include "server/engine/engine_command.h"
+#include "server/engine/engine_event.h"
+
+/* What the coordinator can do to the world. None of it may call the coordinator back: a connection
+ * that ends because of it is reported later. */
+struct coordinator_io {
+    void *context;
+    uint64_t (*random)(void *context);
+    void (*send_peer)(void *context, uint32_t node, const struct message *message);
+    void (*send_worker)(void *context, uint32_t worker, const struct message *message);
+    /* Close after what was sent; the coordinator has forgotten the worker. */
+    void (*end_worker)(void *context, uint32_t worker);
+
+    /* Give the command to the engine: copy what is lent in it, take what is handed over. Of
+     * COMMAND_WORKER_ATTACH, arena and doorbells are to be put in. */
+    void (*command)(void *context, const struct engine_command *command);
+    /* Make the memory of a segment: *base, to be handed over to the engine, and *descriptor, by
+     * which it can only be read and which is given back with segment_drop. ERR_MEMORY, ERR_SYSTEM,
+     * ERR_UNSUPPORTED. */
+    int (*segment_make)(void *context, uint64_t bytes, uint8_t **base, int *descriptor,
+                        struct error *error);
+    /* As send_worker, and the descriptor along with it. */
+    void (*segment_send)(void *context, uint32_t worker, const struct message *message,
+                         int descriptor);
+    void (*segment_drop)(void *context, int descriptor);
+};
+
+/* Who is at the other end of a worker's socket. */
+struct coordinator_credentials {
+    uint32_t uid;
+    uint32_t pid;
+};
+
+#endif
