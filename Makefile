@@ -10,6 +10,7 @@
 #   make lint       floors and calls, format, static analysis, papers and pictures
 #   make picture    draw doc/house.svg and doc/exchange.svg, who calls whom, anew from the code
 #   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
+#   make check-debian12   demo and check in a bare Debian 12, a fresh copy of what is under DEBIAN12_ROOT
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
 #   PYTHON=/usr/bin/python3 is what runs them, and what Gloo is measured with
@@ -111,6 +112,7 @@ PYTHON_TESTS := $(wildcard tests/python/test_*.py)
 PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
     print("python%d.%d" % sys.version_info[:2] + "/" + os.path.basename(sysconfig.get_path("purelib")))' \
     2>/dev/null || echo python3/site-packages)
+DEBIAN12_ROOT ?= /var/tmp/shoal-debian12
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
 DEBIAN13_CHECKS ?= check-built check-torch
 # Manual pages; every function of shoal(3) is a name for that page.
@@ -122,7 +124,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
-        check-debian13 check-asan check-tsan \
+        check-debian12 check-debian13 check-asan check-tsan \
         bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install install-man uninstall \
         clean
 
@@ -271,12 +273,20 @@ check-python: all $(STAND_IN)
 check-torch: all
 	@PYTHON=$(PYTHON) TEST_BUILD_DIR=$(abspath $(BUILD)) $(PYTHON) tests/python/torch_own.py
 
+# What a machine has that nobody has set up: the tree is copied in, and the README's two commands run.
+check-debian12:
+	@scripts/install-deps.sh --root
+	@scripts/debian-root.sh bookworm $(DEBIAN12_ROOT) --copy $(DEBIAN12_ROOT)-fresh
+	@for target in demo check; do \
+	    scripts/debian-root.sh bookworm $(DEBIAN12_ROOT)-fresh -- make -s -j$$(nproc) $$target || exit; \
+	done
+
 # The tree is built and tested inside, in a build tree of its own.
 check-debian13: QUIET = $(if $(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS)))),-s)
 check-debian13:
-	@scripts/install-deps.sh --debian13
+	@scripts/install-deps.sh --root
 	@set -e; for target in $(DEBIAN13_CHECKS); do \
-	    scripts/debian13-root.sh $(DEBIAN13_ROOT) -- make $(QUIET) -j$$(nproc) BUILD=build/debian13 $$target; \
+	    scripts/debian-root.sh trixie $(DEBIAN13_ROOT) -- make $(QUIET) -j$$(nproc) BUILD=build/debian13 $$target; \
 	done
 
 check-asan: deps

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
-#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--debian13] [--picture]
+#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--root] [--picture]
 #
 # --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
-# also PyTorch, without which the tests of the Python package are skipped (large); --debian13: also
-# what scripts/debian13-root.sh needs; --picture: also what `make picture` draws with.
+# also PyTorch, without which the tests of the Python package are skipped (large); --root: also what
+# scripts/debian-root.sh needs; --picture: also what `make picture` draws with.
 #
-# Debian packages, with sudo only when not root. A machine without apt gets a list of what is
+# Debian packages, with sudo only when not root; what is installed and how far it is, is said in lines,
+# on a terminal and elsewhere. A machine without apt gets a list of what is
 # missing, and exit status 1 if the build cannot do without one of them.
 set -euo pipefail
 
-packages=(gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
+packages=(gcc libc6-dev make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
     uthash-dev check iproute2 python3-jsonschema)
 lint_packages=(clang-format clang-tidy cppcheck mandoc shellcheck)
 bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev)
@@ -22,10 +23,10 @@ for option in "$@"; do
     --lint) packages+=("${lint_packages[@]}") ;;
     --bench) packages+=("${bench_packages[@]}") ;;
     --torch) packages+=(python3-torch python3-numpy) ;;
-    --debian13) packages+=(debootstrap) ;;
+    --root) packages+=(debootstrap) ;;
     --picture) packages+=(graphviz) ;;
     *)
-        printf 'usage: %s [--lint] [--bench] [--torch] [--debian13] [--picture]\n' "$0" >&2
+        printf 'usage: %s [--lint] [--bench] [--torch] [--root] [--picture]\n' "$0" >&2
         exit 2
         ;;
     esac
@@ -43,8 +44,39 @@ packages_missing() {
     done
 }
 
+# Read what apt-get says of itself (APT::Status-Fd) and say every fifth of the way; the rest goes to a
+# file, for when it fails.
+say_progress() {
+    local log=$1 line what percent fifth said='fetched 0'
+    local status='^(dl|pm)status:.*:([0-9]+)(\.[0-9]+)?:[^:]*$'
+    while IFS= read -r line; do
+        if [[ ! $line =~ $status ]]; then
+            printf '%s\n' "$line" >>"$log"
+            continue
+        fi
+        what=fetched percent=${BASH_REMATCH[2]}
+        [[ ${BASH_REMATCH[1]} == dl ]] || what=installed
+        fifth="$what $((percent / 20 * 20))"
+        [[ $fifth == "$said" ]] || printf '  %s %%\n' "$fifth"
+        said=$fifth
+    done
+}
+
+# Install packages by the command line in `apt`, which the caller has; said at the end if it fails.
+apt_install() {
+    local log=$1 status=0 count
+    shift
+    count=$("${apt[@]}" --simulate install --no-install-recommends "$@" 2>"$log" | grep -c '^Inst ') || return 1
+    printf 'installing %d packages, for want of %s\n' "$count" "$*"
+    "${apt[@]}" -o APT::Status-Fd=1 install -y --no-install-recommends "$@" 2>"$log.errors" |
+        say_progress "$log" || status=$?
+    cat "$log.errors" >>"$log"
+    ((status != 0)) || printf '  installed all\n'
+    return "$status"
+}
+
 install_debian() {
-    local missing=() as_root=() apt
+    local missing=() as_root=() apt log
     mapfile -t missing < <(packages_missing "${packages[@]}")
     ((${#missing[@]} > 0)) || return 0
     if ((EUID != 0)); then
@@ -54,16 +86,21 @@ install_debian() {
         fi
         as_root=(sudo)
     fi
-    printf 'installing %s\n' "${missing[*]}"
     # env after sudo, which cleans the environment.
-    apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0
+    apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -qq -o Dpkg::Use-Pty=0
         -o DPkg::Lock::Timeout=300)
+    log=$(mktemp)
+    # shellcheck disable=SC2064  # this file, now
+    trap "rm -f '$log' '$log.errors'" EXIT
     # The package lists may be absent or too old: fetch them only when they do not serve.
-    if "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1; then
-        return 0
-    fi
+    ! apt_install "$log" "${missing[@]}" || return 0
+    printf 'fetching the lists of packages\n'
     "${apt[@]}" update
-    "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+    apt_install "$log" "${missing[@]}" || {
+        tail -n 20 "$log" >&2
+        printf 'could not install %s\n' "${missing[*]}" >&2
+        return 1
+    }
 }
 
 have_header() {
@@ -107,7 +144,7 @@ list_other() {
     if asked_for --picture; then
         command -v dot >/dev/null || needed+=("the command dot of Graphviz")
     fi
-    if asked_for --debian13; then
+    if asked_for --root; then
         command -v debootstrap >/dev/null || needed+=("the command debootstrap")
     fi
     if ((${#useful[@]} > 0)); then
