@@ -41,6 +41,21 @@ static const char *const pages[] = {"shoald.8",    "shoalctl.1",    "shoalrun.1"
 /* Pages of other packages that ours may point to. */
 static const char *const strangers[] = {"fork 2", "execve 2", "sd_watchdog_enabled 3", "fabric 7"};
 
+/* Whether there is the page of a "NAME SECTION". */
+static bool is_known_page(const char *name)
+{
+    for (size_t i = 0; i < sizeof(strangers) / sizeof(strangers[0]); i++)
+        if (strcmp(name, strangers[i]) == 0)
+            return true;
+    for (int i = 0; i < PAGE_COUNT; i++) {
+        size_t length = strlen(pages[i]) - 2;
+        if (strncmp(name, pages[i], length) == 0 && name[length] == ' ' &&
+            strcmp(name + length + 1, pages[i] + length + 1) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* --- what --help says ------------------------------------------------------------------------- */
 
 /* What the program prints; it ends with 0 and says nothing else. The caller frees it. */
@@ -167,6 +182,16 @@ START_TEST(test_form_of_help)
     }
     snprintf(wanted, sizeof(wanted), "Read on: %s(%s", name, strchr(programs[_i].page, '.') + 1);
     ck_assert_msg(strncmp(last, wanted, strlen(wanted)) == 0, "the last line is '%s'", last);
+    struct man_words pointed = {.count = 0};
+    man_words_split(&pointed, last + strlen("Read on: "), ", ");
+    for (int i = 0; i < pointed.count; i++) {
+        char page[64];
+        const char *word = pointed.words[i], *open = strchr(word, '(');
+        ck_assert_msg(open != NULL, "%s points to %s", name, word);
+        snprintf(page, sizeof(page), "%.*s %.1s", (int)(open - word), word, open + 1);
+        ck_assert_msg(is_known_page(page), "%s points to %s", name, page);
+    }
+    man_words_clear(&pointed);
     free(text);
 }
 END_TEST
@@ -314,20 +339,6 @@ START_TEST(test_sections)
     man_page_clear(&page);
 }
 END_TEST
-
-static bool is_known_page(const char *name)
-{
-    for (size_t i = 0; i < sizeof(strangers) / sizeof(strangers[0]); i++)
-        if (strcmp(name, strangers[i]) == 0)
-            return true;
-    for (int i = 0; i < PAGE_COUNT; i++) {
-        size_t length = strlen(pages[i]) - 2;
-        if (strncmp(name, pages[i], length) == 0 && name[length] == ' ' &&
-            strcmp(name + length + 1, pages[i] + length + 1) == 0)
-            return true;
-    }
-    return false;
-}
 
 START_TEST(test_pages_pointed_to)
 {
