@@ -1,6 +1,6 @@
 /* Proof that two daemons share a secret, and the other things that need a cryptographic library:
  * random numbers and hashes. The formulas are those of doc/protocol/control.md; all hashes are
- * BLAKE2b with 32 bytes (crypto_generichash). */
+ * BLAKE2b with 32 bytes (crypto_generichash). Calls common/base. */
 #ifndef COMMON_AUTH_AUTH_H
 #define COMMON_AUTH_AUTH_H
 

@@ -7,9 +7,8 @@
 
 #include <stddef.h>
 
-/* `count` zeroed items of `item_bytes` bytes, of which none may be asked for; the caller frees
- * them. Never NULL: when there is no memory, writes a line that names `what` on stderr and aborts.
- */
+/* `count` zeroed items (0 is allowed) of `item_bytes` bytes; the caller frees them. Never NULL:
+ * when there is no memory, writes a line that names `what` on stderr and aborts. */
 void *memory_require(size_t count, size_t item_bytes, const char *what);
 
 #endif

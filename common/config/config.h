@@ -1,6 +1,6 @@
 /* The daemon's configuration: JSON, every key with unit, default and limits in one table
  * (common/config/config_table.c), from which the checks, --print-config and the reference are made.
- */
+ * Calls common/format (window.h), common/text and common/base. */
 #ifndef COMMON_CONFIG_CONFIG_H
 #define COMMON_CONFIG_CONFIG_H
 

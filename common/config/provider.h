@@ -1,6 +1,6 @@
 /* The libfabric providers that a configuration may name: what the check of it allows is what the
  * transport opens. libfabric offers more (udp, sockets, net, psm): nobody gets those unasked, and
- * they were not tried. */
+ * they were not tried. Calls nothing. */
 #ifndef COMMON_CONFIG_PROVIDER_H
 #define COMMON_CONFIG_PROVIDER_H
 

@@ -15,6 +15,8 @@
  * in_offset and its result at out_offset (which may be equal) from the start, and reports only
  * ARENA_REQUEST_DONE. A staged request reports ARENA_REQUEST_DONE too, after its last chunk. Errors
  * do not travel here but over the Unix socket, with their text.
+ *
+ * Calls common/base.
  */
 #ifndef COMMON_FORMAT_ARENA_H
 #define COMMON_FORMAT_ARENA_H
@@ -41,9 +43,9 @@ enum arena_submission_type {
 };
 
 #define ARENA_FLAG_STAGED 1u
-/* Of a COLLECTIVE_SEND: tell when any rank has sent with the tag in `sequence`. in_offset: how many
- * this rank has got with it from each rank of the group, u32 each. The completion's chunk is the
- * rank, or UINT32_MAX: all others have left. */
+/* Of a COLLECTIVE_SEND: tell when any rank has sent with the tag in `sequence`. At in_offset lie as
+ * many u32 as the group has ranks: how many sends with the tag this rank has got from each. The
+ * completion's chunk is the rank that has sent one more, or UINT32_MAX: all others have left. */
 #define ARENA_FLAG_ANY 2u
 /* Of an all_reduce: the result goes to out_offset of shared memory number `segment` of the group,
  * instead of to this arena; with ARENA_FLAG_STAGED the chunks come back without a result. */
@@ -141,7 +143,7 @@ int arena_create(struct arena *arena, uint64_t total_bytes, uint32_t submission_
  * ERR_SYSTEM. */
 int arena_attach(struct arena *arena, int fd, uint64_t limit_bytes, struct error *error);
 
-/* The same on memory that is already mapped; for tests and for arena_attach itself. */
+/* Daemon: arena_attach on memory that is already mapped; for tests and for arena_attach itself. */
 int arena_attach_memory(struct arena *arena, void *base, uint64_t total_bytes, struct error *error);
 /* Lay an arena out in zeroed memory; arena_create uses it. */
 int arena_format(struct arena *arena, void *base, uint64_t total_bytes, uint32_t submission_entries,
@@ -149,14 +151,17 @@ int arena_format(struct arena *arena, void *base, uint64_t total_bytes, uint32_t
 
 void arena_unmap(struct arena *arena);
 
-/* Worker side. push: false when the ring is full. pop: false when it is empty. */
+/* Worker: false when the submission ring is full. */
 bool arena_push_submission(struct arena *arena, const struct arena_submission *submission);
+/* Worker: false when the completion ring is empty. */
 bool arena_pop_completion(struct arena *arena, struct arena_completion *completion);
+/* Worker: how many entries the submission ring has room for. */
 uint32_t arena_submission_room(const struct arena *arena);
 
-/* Daemon side. pop returns 1 with an entry, 0 when empty, ERR_PROTOCOL when the worker's tail makes
- * no sense. push returns false when the ring is full (a well-behaved worker never lets it be). */
+/* Daemon: 1 with an entry, 0 when the ring is empty, ERR_PROTOCOL when the worker's tail makes no
+ * sense. */
 int arena_pop_submission(struct arena *arena, struct arena_submission *submission);
+/* Daemon: false when the completion ring is full, which a well-behaved worker never lets it be. */
 bool arena_push_completion(struct arena *arena, const struct arena_completion *completion);
 
 /* Sleeping protocol, symmetric. prepare: announce sleep; true when there is something to read after
@@ -171,8 +176,9 @@ void arena_worker_cancel_sleep(struct arena *arena);
 bool arena_daemon_needs_doorbell(struct arena *arena);
 bool arena_worker_needs_doorbell(struct arena *arena);
 
-/* The daemon says whether it wants to be told of copies; the worker looks. */
+/* Daemon: say whether it wants to be told of copies (ARENA_COPIED). */
 void arena_set_tracing(struct arena *arena, bool tracing);
+/* Worker: whether the daemon wants to be told of copies. */
 bool arena_tracing(const struct arena *arena);
 
 /* Whether [offset, offset + bytes) lies in the data area and offset is aligned. No overflow. */

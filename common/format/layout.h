@@ -1,21 +1,36 @@
-/* How a buffer is cut: shards over the servers, chunks inside the shards.
+/* How a buffer is cut: shards over the servers, chunks inside the shards. Pure arithmetic, the same
+ * on every worker and daemon.
  *
- * Pure arithmetic, the same on every worker and daemon. A buffer of `count` elements is cut into
- * `shards` contiguous parts, in proportion to the servers' weights; every shard is cut into the
- * same number of chunks (so that all shards progress together), none larger than chunk_bytes. With
- * several servers the largest shard, of S bytes, has at least min(ceil(S / 64 KiB), 64 * servers)
- * of them, where 64 * servers counts as 128 at the least and as 256 at the most. Where that makes 8
- * or more, it has ceil(S / (k * 62144)) instead, k * 62144 being the multiple nearest to their
- * size, which fills what TCP hands to the network at once; but not where k is 0 or the multiple
- * above chunk_bytes. A part that goes to one server beside others that go elsewhere is cut as with
- * two servers.
+ * Shards: a buffer of `count` elements is cut into `shards` contiguous parts, in proportion to the
+ * servers' weights. A buffer smaller than servers * least_shard_bytes goes to fewer servers:
+ * shards = floor(bytes / least_shard_bytes), and 1 at the least. The first server is
+ * sequence % servers, so that small buffers take turns.
  *
- * Chunks are numbered round-robin over the shards: chunk c is piece c / shards of shard c % shards.
- * Shards and chunks begin at multiples of 64 bytes, so some may be empty in a tiny buffer.
+ * Chunks: every shard is cut into the same number of chunks, `pieces`, so that all shards progress
+ * together. S is the largest shard in bytes, a multiple of 64. If the rule has one server
  *
- * A buffer smaller than shards * least_shard_bytes goes to fewer servers, the first being
- * (sequence % servers), so that small buffers take turns. Chunk 0 therefore always belongs to
- * server (sequence % servers), whatever the ranks asked for: disagreements meet there.
+ *   pieces = ceil(S / chunk_bytes)
+ *
+ * If it has several servers
+ *
+ *   E      = 64 * servers, but 128 at the least and 256 at the most
+ *   P      = max(ceil(S / chunk_bytes), min(ceil(S / 64 KiB), E))
+ *   k      = S / P / 62144, rounded to the nearest whole number
+ *   pieces = ceil(S / (k * 62144))   if P >= 8, k >= 1 and k * 62144 <= chunk_bytes
+ *   pieces = P                       otherwise
+ *
+ * E keeps all links busy while the pipeline fills and empties; 62144 bytes with their headers fill
+ * what TCP hands to the network at once.
+ *
+ * Example: 64 MiB over 4 servers of equal weight, chunk_bytes 1 MiB. S = 16 MiB, E = 256,
+ * P = max(16, min(256, 256)) = 256, k = 65536 / 62144 = 1 (rounded), pieces =
+ * ceil(16 MiB / 62144) = 270. The buffer has 4 * 270 = 1080 chunks of 62144 bytes at the most.
+ *
+ * Numbers: chunk c is piece c / shards of shard c % shards. Shards and chunks begin at multiples of
+ * 64 bytes, so some may be empty in a tiny buffer. Chunk 0 always belongs to server
+ * sequence % servers, whatever the ranks asked for: their disagreements meet there.
+ *
+ * Calls nothing.
  */
 #ifndef COMMON_FORMAT_LAYOUT_H
 #define COMMON_FORMAT_LAYOUT_H
@@ -26,17 +41,18 @@
 
 #define LAYOUT_MAX_SERVERS 1024
 #define LAYOUT_MAX_WEIGHT 1000000u
-/* Of one buffer; a daemon keeps no more than this for all buffers of a group under way. */
+/* The most chunks of one buffer, and of all buffers of a group that a daemon has under way. */
 #define LAYOUT_MAX_CHUNKS (1u << 22)
 
-/* Equal for all collectives of one group; made once when the group is opened. */
+/* What a layout depends on besides the buffer: equal for all collectives of one group, made once
+ * when the group is opened. */
 struct layout_rule {
     uint32_t servers;           /* 1..LAYOUT_MAX_SERVERS; those with weight > 0 only */
     const uint32_t *weights;    /* [servers], each 1..LAYOUT_MAX_WEIGHT; owned by the caller */
     uint32_t chunk_bytes;       /* most bytes of a chunk, a multiple of 64 */
     uint32_t least_shard_bytes; /* fewest bytes worth a server of their own */
-    bool equal_weights;         /* layout_weights_equal; false: looked at for every layout */
-    bool fine;                  /* one server, but cut as for two: layout_rule_single */
+    bool equal_weights; /* what layout_weights_equal said; false: every layout asks it again */
+    bool fine;          /* one server, but cut as for two: layout_rule_single */
 };
 
 /* The cut of one buffer. */
@@ -60,21 +76,23 @@ struct layout_chunk {
     uint64_t count;  /* elements; may be 0 */
 };
 
-/* The rule for a buffer that goes to one server: one shard. beside_others: other such buffers go to
- * other servers meanwhile, if there are several. Refers to constant memory only. */
+/* The rule for a buffer that goes to one server as one shard. beside_others: other such buffers go
+ * to other servers at the same time; then, if the rule has several servers, the chunks are as for
+ * two servers. What the new rule refers to is constant. */
 struct layout_rule layout_rule_single(const struct layout_rule *rule, bool beside_others);
 
+/* Whether all weights are the same, so that shards differ by one unit of 64 bytes at the most. */
 bool layout_weights_equal(const uint32_t *weights, uint32_t servers);
 
-/* Whether the rule is usable (limits above). */
+/* Whether the rule is within the limits said at its fields. */
 bool layout_rule_valid(const struct layout_rule *rule);
 
-/* Returns 0, or ERR_INVALID when the buffer would have more than LAYOUT_MAX_CHUNKS or 2^62
- * bytes. */
+/* Cut the buffer of collective number `sequence`. Returns 0, or ERR_INVALID when it would have more
+ * than LAYOUT_MAX_CHUNKS chunks or 2^62 bytes. The layout refers to the rule. */
 int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t sequence,
                 uint64_t count, uint32_t element_bytes);
 
-/* chunk must be below layout->chunks. */
+/* Where chunk number `chunk`, which is below layout->chunks, lies. */
 struct layout_chunk layout_chunk(const struct layout *layout, uint32_t chunk);
 
 #endif

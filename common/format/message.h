@@ -3,6 +3,8 @@
  * Every type uses the fields that its row in the table of message.c names, the rest being zero.
  * Every key has one meaning, one form and one range wherever it occurs. Decoding checks all of it;
  * what the parties' state allows is theirs to check.
+ *
+ * Calls common/text and common/base.
  */
 #ifndef COMMON_FORMAT_MESSAGE_H
 #define COMMON_FORMAT_MESSAGE_H

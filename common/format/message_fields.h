@@ -1,5 +1,5 @@
 /* One key of a message: how it is read from a parsed object into struct message, and written.
- * For message.c alone. */
+ * For message.c alone. Calls common/text and common/base. */
 #ifndef COMMON_FORMAT_MESSAGE_FIELDS_H
 #define COMMON_FORMAT_MESSAGE_FIELDS_H
 

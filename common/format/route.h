@@ -17,6 +17,8 @@
  * whether they ask for the same, and who is late. A send is one block alone. Each node receives
  * (n-1)/n of an all-gather, and sends that much of a reduce-scatter; see the bounds in
  * doc/protocol/data.md. Pure.
+ *
+ * Calls nothing.
  */
 #ifndef COMMON_FORMAT_ROUTE_H
 #define COMMON_FORMAT_ROUTE_H
@@ -31,7 +33,7 @@
 /* Ranks of a group that an all_to_all can number the pairs of. */
 #define ROUTE_MAX_RANKS 65535u
 
-/* Ranks of the group. */
+/* The way of one block, in ranks of the group. */
 struct route {
     uint32_t owner; /* whose node gathers the block; ROUTE_NONE: the shards' servers do */
     uint32_t from; /* whose data it is; ROUTE_ALL: the reduction of everybody's; ROUTE_NONE: none */

@@ -3,7 +3,10 @@
  *
  * Each node with ranks of a group may have `window` chunks under way to each owner, that is to the
  * servers and the nodes of the group (doc/design/memory.md). A group on one node has no
- * owner, and needs no buffers. */
+ * owner, and needs no buffers.
+ *
+ * Calls nothing.
+ */
 #ifndef COMMON_FORMAT_WINDOW_H
 #define COMMON_FORMAT_WINDOW_H
 
@@ -14,24 +17,24 @@
  * least, so that an owner's buffers grow no further. The same on every daemon: `configured` is. */
 uint32_t window_chunks(uint32_t configured, uint32_t nodes);
 
-/* Below the window, where the ranks are on several nodes. At least 4 each, which keep all stages
- * busy.
- *
- * Of a shard of `pieces` chunks, how many a node has under way at once: a quarter, so that small
- * shards do not all leave together. */
+/* How many chunks of one shard of `pieces` chunks a node has under way at once, where the ranks are
+ * on several nodes: a quarter, so that small shards do not all leave together, but 4 at the least,
+ * which keep all stages busy. */
 uint32_t window_of_shard(uint32_t pieces);
-/* How many chunks of `chunk_bytes` the network between a node and an owner is given. */
+/* How many chunks of `chunk_bytes` the network between a node and an owner is given: window_bytes
+ * of them, but 4 at the least. chunk_bytes 0: no bound. */
 uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes);
-/* How many chunks beyond those delivered of the slowest shard another may be given, with these two
- * for each: 8, or what one may have under way. Links share their rate over connections, not over
- * shards, and a small shard would be done long before a large one that crosses the same link. */
+/* How many chunks a shard may be given beyond those that the slowest shard has had delivered: 8, or
+ * what one shard may have under way (window_of_shard, window_of_network). Links share their rate
+ * over connections, not over shards: without this bound a small shard would be done long before a
+ * large one that crosses the same link. */
 uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window);
 
-/* Receives for another node's messages of one group over several nodes. contributes: it has ranks,
- * and this node is an owner. returns: it is an owner, and this node has ranks. */
+/* How many receives another node's messages of one group want. contributes: that node has ranks,
+ * and this node is an owner. returns: that node is an owner, and this node has ranks. */
 uint32_t window_receives(uint32_t window, bool contributes, bool returns);
 
-/* For the sums of several ranks on this node. */
+/* How many buffers the sums of several ranks of this node take. */
 uint64_t window_sums(uint32_t window, uint32_t owners);
 
 /* The most buffers that any one group takes on a node of a roster of `nodes`, `servers` of which

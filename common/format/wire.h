@@ -1,5 +1,5 @@
 /* The data plane between daemons: one 64-byte little-endian header, then the payload.
- * Described in doc/protocol/data.md. */
+ * Described in doc/protocol/data.md. Calls route.h, common/reduce and common/base. */
 #ifndef COMMON_FORMAT_WIRE_H
 #define COMMON_FORMAT_WIRE_H
 
@@ -22,8 +22,11 @@ enum wire_type {
     WIRE_GONE = 7,         /* the answer: it has left the job, and has not */
 };
 
-/* The sequence numbers of sends are not those of the group's collectives: this bit, the tag, and a
- * counter of what goes from the one rank to the other with that tag. */
+/* The sequence number of a send is not one of the group's collectives. It is
+ *
+ *   WIRE_SEND_SEQUENCE | tag << WIRE_SEND_TAG_SHIFT | n
+ *
+ * for the n-th send, from 0, from the one rank to the other with that tag. */
 #define WIRE_SEND_SEQUENCE (1ull << 63)
 #define WIRE_SEND_TAG_MAX 0x7fffffffu
 #define WIRE_SEND_TAG_SHIFT 32
@@ -35,8 +38,7 @@ struct wire_ask {
     uint8_t op;     /* enum reduce_op */
     uint32_t root;  /* rank in the group; 0 where the kind has none */
     uint64_t count; /* elements; of the block where there is one */
-    uint32_t
-        block; /* which block of the collective (common/format/route.h); 0: the collective itself */
+    uint32_t block; /* of the collective (common/format/route.h); 0: the collective itself */
 };
 
 struct wire_header {
@@ -51,9 +53,9 @@ struct wire_header {
     struct wire_ask ask;
 };
 
-/* Byte offsets: 0 magic u32, 4 version u8, 5 type u8, 6 status i16, 8 token u64, 16 job u64,
- * 24 sequence u64, 32 group u32, 36 chunk u32, 40 payload_bytes u32, 44 kind u8, 45 dtype u8,
- * 46 op u8, 47 zero u8, 48 root u32, 52 block u32, 56 count u64. */
+/* Write the header. Byte offsets: 0 magic u32, 4 version u8, 5 type u8, 6 status i16, 8 token u64,
+ * 16 job u64, 24 sequence u64, 32 group u32, 36 chunk u32, 40 payload_bytes u32, 44 kind u8, 45
+ * dtype u8, 46 op u8, 47 zero u8, 48 root u32, 52 block u32, 56 count u64. */
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header);
 
 /* Check and decode a message of `length` bytes: magic, version, type, that payload_bytes is just
@@ -63,9 +65,13 @@ void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_head
 int wire_decode_header(const uint8_t *message, size_t length, struct wire_header *header,
                        struct error *error);
 
-/* One rank's ask in a WIRE_DISAGREE payload: rank u32, ask as at header offset 44: 24 bytes. */
 #define WIRE_RANK_ASK_BYTES 24
+
+/* One rank's ask in a WIRE_DISAGREE payload: rank u32, then the ask as in a header from offset 44.
+ */
 void wire_encode_rank_ask(uint8_t *bytes, uint32_t rank, const struct wire_ask *ask);
+/* The same back, from a payload of which `length` bytes remain. ERR_PROTOCOL: too few, or a zero
+ * byte is not zero. */
 int wire_decode_rank_ask(const uint8_t *bytes, size_t length, uint32_t *rank, struct wire_ask *ask);
 
 /* 1 when equal in everything that the kind gives a meaning to. */

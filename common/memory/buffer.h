@@ -1,6 +1,5 @@
 /* Chunk buffers: fixed-size, aligned, from slabs, with a limit to what all users of a pool together
- * are promised.
- * One thread uses a pool. */
+ * are promised. One thread uses a pool. Calls common/base. */
 #ifndef COMMON_MEMORY_BUFFER_H
 #define COMMON_MEMORY_BUFFER_H
 
@@ -21,7 +20,7 @@ struct buffer {
     struct buffer_pool *pool;
     struct buffer *next;
     uint32_t peer;       /* free for the user: the node that it was received from */
-    uint32_t connection; /* free for the user: and which of its connections it was posted for */
+    uint32_t connection; /* free for the user: which of that node's connections it was posted for */
 };
 
 /* What registers a slab's memory with a fabric; both may be NULL. */
@@ -51,8 +50,9 @@ void buffer_pool_uncharge(struct buffer_pool *pool, uint64_t bytes);
 
 /* One reference, or NULL when out of memory. */
 struct buffer *buffer_get(struct buffer_pool *pool);
+/* One reference more. */
 void buffer_hold(struct buffer *buffer);
-/* Drop a reference; the last one returns it to its pool. */
+/* Drop a reference; the last one returns the buffer to its pool. */
 void buffer_release(struct buffer *buffer);
 
 /* `count` buffers that were handed out will not come back (a closed fabric had them): their memory
@@ -60,8 +60,8 @@ void buffer_release(struct buffer *buffer);
 void buffer_pool_forget(struct buffer_pool *pool, uint64_t count);
 
 uint64_t buffer_pool_limit_bytes(const struct buffer_pool *pool);
-uint64_t buffer_pool_allocated_bytes(const struct buffer_pool *pool); /* slabs */
-uint64_t buffer_pool_used_bytes(const struct buffer_pool *pool);      /* handed out */
-uint64_t buffer_pool_reserved_bytes(const struct buffer_pool *pool);  /* and charged */
+uint64_t buffer_pool_allocated_bytes(const struct buffer_pool *pool); /* of all slabs */
+uint64_t buffer_pool_used_bytes(const struct buffer_pool *pool);      /* of buffers handed out */
+uint64_t buffer_pool_reserved_bytes(const struct buffer_pool *pool);  /* promised and charged */
 
 #endif

@@ -1,4 +1,4 @@
-/* Copies of data that nobody reads soon. */
+/* Copies of data that nobody reads soon. Calls nothing. */
 #ifndef COMMON_MEMORY_COPY_H
 #define COMMON_MEMORY_COPY_H
 
@@ -15,7 +15,7 @@
  * before it would have been evicted. Such stores are in no order with later ones: copy_fence. */
 void copy_past_cache(void *to, const void *from, size_t bytes);
 
-/* What was stored past the cache is there for whoever sees what the caller does next. */
+/* After copy_past_cache: whoever sees what this thread does next sees what was copied, too. */
 void copy_fence(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* A queue of pointers from one thread to one other, without locks. The consumer may sleep on a
- * futex (ring_pop_wait) or be woken by other means (ring_prepare_sleep). */
+ * futex (ring_pop_wait) or be woken by other means (ring_prepare_sleep). Calls nothing. */
 #ifndef COMMON_MEMORY_RING_H
 #define COMMON_MEMORY_RING_H
 
@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* One thread pushes, the producer; one pops, the consumer. */
 struct ring {
     void **entries;
     uint32_t mask;

@@ -1,5 +1,5 @@
 /* Objects of one size, taken and given back without calling malloc in the steady state.
- * One thread uses a slab. */
+ * One thread uses a slab. Calls nothing. */
 #ifndef COMMON_MEMORY_SLAB_H
 #define COMMON_MEMORY_SLAB_H
 

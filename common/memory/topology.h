@@ -1,6 +1,7 @@
 /* The cores and memory nodes of this machine, as far as this process may use them: what a cgroup,
  * a container or an affinity mask takes away is not there. For binding reduce threads near the
- * memory that they sum. A share of processor time (a cgroup's cpu.max) takes no core away. */
+ * memory that they sum. A share of processor time (a cgroup's cpu.max) takes no core away. Calls
+ * common/base. */
 #ifndef COMMON_MEMORY_TOPOLOGY_H
 #define COMMON_MEMORY_TOPOLOGY_H
 

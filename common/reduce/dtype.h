@@ -1,5 +1,5 @@
 /* Element types, reduction operations and collectives: their numbers (which travel on the wire
- * and in the arena), names and sizes. */
+ * and in the arena), names and sizes. Calls nothing. */
 #ifndef COMMON_REDUCE_DTYPE_H
 #define COMMON_REDUCE_DTYPE_H
 
@@ -36,8 +36,8 @@ enum collective_kind {
     COLLECTIVE_REDUCE = 1,
     COLLECTIVE_BROADCAST = 2,
     COLLECTIVE_BARRIER = 3,
-    COLLECTIVE_ALL_GATHER =
-        4, /* this one and those below travel in blocks: common/format/route.h */
+    /* Those from here on travel in blocks: common/format/route.h. */
+    COLLECTIVE_ALL_GATHER = 4,
     COLLECTIVE_REDUCE_SCATTER = 5,
     COLLECTIVE_GATHER = 6,
     COLLECTIVE_SCATTER = 7,

@@ -9,6 +9,8 @@
  * divisor rounded to f32 (exact in f64). One input alone is copied, NaN bits and all, unless
  * REDUCE_AVG has a divisor above 1. The caller's floating-point environment must be the default:
  * rounding to nearest, subnormals kept.
+ *
+ * Calls common/memory (copy.h).
  */
 #ifndef COMMON_REDUCE_REDUCE_H
 #define COMMON_REDUCE_REDUCE_H
@@ -37,23 +39,24 @@ int reduce_isa_parse(const char *text, enum reduce_isa *isa);
  */
 const struct reduce_kernels *reduce_select(enum reduce_isa isa);
 
-/* `inputs` (1..REDUCE_MAX_INPUTS) arrays of `count` elements, combined into each of `outputs` (0 or
- * more) arrays. An output may be exactly one of the inputs (in place); other overlap is not
- * allowed. Arrays need their element's alignment only. One input copies it. `divisor` (at least 1)
- * is used by REDUCE_AVG alone: a first hop passes REDUCE_SUM and the last hop REDUCE_AVG with the
- * number of ranks. The op must be allowed for the dtype (reduce_op_allows). */
+/* One reduction: `inputs` arrays of `count` elements, combined into each of `outputs` arrays. An
+ * output may be exactly one of the inputs (in place); other overlap is not allowed. Arrays need
+ * their element's alignment only. */
 struct reduction {
     enum dtype dtype;
-    enum reduce_op op;
-    uint32_t divisor;
-    unsigned inputs, outputs;
-    unsigned past_cache; /* the first so many outputs are stored past the cache
-                            (common/memory/copy.h), but for the one that a result is copied to the
-                            others from, or is divided in, and what is not aligned */
+    enum reduce_op op;   /* must be allowed for the dtype (reduce_op_allows) */
+    uint32_t divisor;    /* at least 1; used by REDUCE_AVG alone: a first hop passes REDUCE_SUM, and
+                          * the last hop REDUCE_AVG with the number of ranks */
+    unsigned inputs;     /* 1..REDUCE_MAX_INPUTS; one input alone is copied */
+    unsigned outputs;    /* 0 or more */
+    unsigned past_cache; /* so many outputs, from the first, are stored past the cache
+                          * (common/memory/copy.h); not the output from which the others are
+                          * copied or in which the result is divided, nor what is not aligned */
     size_t count;
     const void **in; /* [inputs] */
     void **out;      /* [outputs] */
 };
+/* Make the reduction. */
 void reduce_run(const struct reduce_kernels *kernels, const struct reduction *reduction);
 
 /* One element's conversions, used by tests and examples; no F16C needed. Narrowing rounds to

@@ -1,8 +1,7 @@
 /* JSON text, written front to back into one growing buffer. Commas and escapes are its business;
  * that objects and arrays are closed is the caller's. A key of NULL is for elements of arrays and
  * for the outermost value. Bytes that are not UTF-8 become '?', so that the text is always valid.
- * Running out of memory is remembered and told once, by json_text_take.
- */
+ * Running out of memory is remembered and told once, by json_text_take. Calls nothing. */
 #ifndef COMMON_TEXT_JSON_TEXT_H
 #define COMMON_TEXT_JSON_TEXT_H
 

@@ -1,5 +1,5 @@
 /* Cuts a stream of bytes into lines. A line longer than MESSAGE_LINE_BYTES with its newline ends
- * the stream: its sender cannot be followed any more. */
+ * the stream: its sender cannot be followed any more. Calls common/base. */
 #ifndef COMMON_TEXT_LINE_READER_H
 #define COMMON_TEXT_LINE_READER_H
 

@@ -1,4 +1,4 @@
-/* Whole numbers as people write them on a command line. */
+/* Whole numbers as people write them on a command line. Calls common/base. */
 #ifndef COMMON_TEXT_NUMBER_TEXT_H
 #define COMMON_TEXT_NUMBER_TEXT_H
 

@@ -1,4 +1,4 @@
-/* Sizes in bytes as people write them: "64M", "1K", "25MiB", "4G". */
+/* Sizes in bytes as people write them: "64M", "1K", "25MiB", "4G". Calls common/base. */
 #ifndef COMMON_TEXT_SIZE_TEXT_H
 #define COMMON_TEXT_SIZE_TEXT_H
 

@@ -1,4 +1,4 @@
-/* Text put together piece by piece: what has no room is omitted. Pure. */
+/* Text put together piece by piece: what has no room is omitted. Pure. Calls nothing. */
 #ifndef COMMON_TEXT_TEXT_H
 #define COMMON_TEXT_TEXT_H
 
@@ -11,9 +11,10 @@ struct text {
     size_t length;
 };
 
+/* Add a piece, printf's way. */
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* "rank 3", "ranks 3, 4", "ranks 3, 4 and 2 more": `count` of them, of which ranks[] has as many,
- * or `named`, which is the most that are named. */
+/* "rank 3", "ranks 3, 4", "ranks 3, 4 and 2 more": `count` ranks, of which the first `named` at the
+ * most are named, so that ranks[] need not have more. */
 void text_add_ranks(struct text *text, const uint32_t *ranks, uint32_t count, uint32_t named);
 
 #endif

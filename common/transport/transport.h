@@ -8,6 +8,8 @@
  * Implementations: transport_connected.c (libfabric FI_EP_MSG: tcp, verbs), transport_datagram.c
  * (libfabric FI_EP_RDM: efa; tcp;ofi_rxm; shm), transport_memory.c (in one process, for tests).
  * One thread uses a transport (FI_THREAD_DOMAIN); none of the calls blocks.
+ *
+ * Calls common/config (provider.h) and common/base.
  */
 #ifndef COMMON_TRANSPORT_TRANSPORT_H
 #define COMMON_TRANSPORT_TRANSPORT_H

@@ -1,16 +1,17 @@
 /* A fabric inside one process, for tests: messages between transports of one struct memory_fabric
- * are delivered when the test says so, in an order that a seed decides. */
+ * are delivered when the test says so, in an order that a seed decides.
+ *
+ * It checks the rules of common/transport/transport.h. Faults of its user are a message without a
+ * posted receive (unless messages_wait), a message longer than its receive, memory that changed
+ * before SENT, and memory that was not registered. A fault ends the test: abort() and a line on
+ * stderr.
+ */
 #ifndef COMMON_TRANSPORT_TRANSPORT_MEMORY_H
 #define COMMON_TRANSPORT_TRANSPORT_MEMORY_H
 
 #include "common/transport/transport.h"
 
 struct memory_fabric;
-
-/* The rules of common/transport/transport.h are checked: a message without a posted receive (unless
- * messages_wait), one longer than
- * its receive, memory that changed before SENT or was not registered are faults of the user, and
- * end the test with abort() and a line on stderr. */
 
 /* How a fabric behaves. Delays are in virtual nanoseconds, uniform in [least, most]. */
 struct memory_fabric_options {
@@ -19,8 +20,8 @@ struct memory_fabric_options {
     uint64_t most_delay_ns;
     bool reorder; /* messages between one pair may overtake each other (as on datagram fabrics) */
     bool shared_receives; /* as on datagram endpoints */
-    bool messages_wait;   /* one without a receive waits for it, and those behind it, as on real
-                           * fabrics; false: it is a fault */
+    bool messages_wait;   /* a message without a receive waits for one, and those behind it wait
+                           * too, as on real fabrics; false: it is a fault */
     uint32_t nodes;
     uint32_t sends_per_peer;  /* ERR_AGAIN beyond it; 0: no limit */
     bool registration_needed; /* as on verbs and efa: pieces must lie in registered memory */

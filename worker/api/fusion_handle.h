@@ -1,5 +1,5 @@
-/* What a fusion handle is (worker/api/shoal_fusion.c, worker/api/shoal_fusion_device.c), and what
- * the job needs to know of it. */
+/* What a fusion handle is, shared by shoal_fusion.c, shoal_fusion_device.c and
+ * shoal_fusion_times.c. Calls all below worker/api. */
 #ifndef WORKER_API_FUSION_HANDLE_H
 #define WORKER_API_FUSION_HANDLE_H
 
@@ -28,8 +28,8 @@ struct shoal_fusion {
 
     struct plan plan;
     struct fusion_step step;
-    uint8_t *memory;             /* of all buffers, in the arena or on the device: */
-    struct device_fusion device; /* .device NULL: in the arena */
+    uint8_t *memory;             /* of all buffers, in the arena or on the device */
+    struct device_fusion device; /* of buffers on a device */
     bool on_device;
     enum fusion_phase phase;
     bool waiting;         /* a thread is in shoal_fusion_wait */
@@ -54,19 +54,22 @@ void fusion_free_all(struct shoal_job *job);
 
 /* Begin a call, which ends with job_leave: ERR_INVALID for NULL, or what job_enter says. */
 int fusion_enter(const struct shoal_fusion *fusion, struct error *error);
-/* Of shoal_fusion_wait, lock held: nothing more comes into this step; send what remains. ERR_STATE
- * while another thread waits, or the fusion's failure. */
+/* The beginning of shoal_fusion_wait, with the fusion's lock held: nothing more comes into this
+ * step, and what remains of it is sent. ERR_STATE while another thread waits, or the fusion's
+ * failure. */
 int fusion_enter_wait(struct shoal_fusion *fusion, struct error *error);
-/* shoal_fusion_wait within its call. */
+/* What shoal_fusion_wait does between fusion_enter and job_leave. */
 int fusion_wait(struct shoal_fusion *fusion, int timeout_ms, struct error *error);
 
-/* worker/api/shoal_fusion_times.c, the fusion's lock held; the job's is not. A step ends on the
- * stream, whose wait for the results is to come next: its times are taken. Into the statistics,
- * those of the last step whose results are there. Of no step are times taken any more. */
+/* --- worker/api/shoal_fusion_times.c: the fusion's lock is held, the job's is not */
+
+/* A step ends on the stream, whose wait for the results is to come next: take the step's times. */
 int fusion_times_begin(struct shoal_fusion *fusion, void *stream, struct error *error);
+/* Put the times of the last step whose results are there into the statistics. */
 void fusion_times_collect(struct shoal_fusion *fusion);
+/* Take no step's times any more. */
 void fusion_times_drop(struct shoal_fusion *fusion);
-/* With the job, whose requests are freed by it. */
+/* Free what is kept of steps, when the job goes, which frees the requests itself. */
 void fusion_times_free(struct shoal_fusion *fusion);
 
 /* The next step begins, lock held. */

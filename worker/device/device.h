@@ -8,9 +8,9 @@
  * Calls may come from any thread. Those on the lanes, bells and words come one at a time, which the
  * caller sees to; device_close is the last one. Those for the device's own memory, events, and
  * streams of the caller's may come at any time, and must not hold up the others, since a stream
- * that is full blocks who adds to it until it goes on. Streams are
- * the framework's handles (CUstream, which cudaStream_t is too; NULL is its default stream). Every
- * call that fails sets a text with the driver's function, its words and the device.
+ * that is full blocks who adds to it until it goes on. Streams are the framework's handles
+ * (CUstream, which cudaStream_t is too; NULL is its default stream). Every call that fails sets a
+ * text with the driver's function, its words and the device. The code calls common/base.
  */
 #ifndef WORKER_DEVICE_DEVICE_H
 #define WORKER_DEVICE_DEVICE_H
@@ -66,27 +66,30 @@ bool device_waits_for_words(const struct device *device);
 /* Pin memory of the process; once a device. ERR_MEMORY, ERR_SYSTEM. Unpinned by device_close. */
 int device_pin(struct device *device, void *memory, uint64_t bytes, struct error *error);
 
-/* The device's own memory, and a stream, for programs without a framework. */
+/* Memory of the device, for programs without a framework. ERR_MEMORY. */
 int device_allocate(struct device *device, uint64_t bytes, void **memory, struct error *error);
 int device_free(struct device *device, void *memory, struct error *error);
+/* A stream, for programs without a framework; it is the device's. */
 void *device_stream(struct device *device);
-/* Copy to, from or on the device in the order of that stream, and wait for it: for those programs
- * too, at any time. */
+/* Copy to, from or on the device in the order of device_stream, and wait for it. At any time. */
 int device_transfer(struct device *device, void *to, const void *from, uint64_t bytes,
                     struct error *error);
 
-/* On a stream of the caller's, at any time: up to DEVICE_COPIES_MAX copies in no order among
- * themselves; zeroes; what comes onto it next waits for the event as it was last recorded; wait
- * until what is on it is done. */
+/* Put up to DEVICE_COPIES_MAX copies onto a stream of the caller's, in no order among themselves.
+ * At any time, as the three calls that follow. */
 int device_copy_on(struct device *device, void *stream, const struct device_copy *copies,
                    uint32_t count, struct error *error);
+/* Put zeroes onto a stream of the caller's. */
 int device_zero_on(struct device *device, void *stream, void *memory, uint64_t bytes,
                    struct error *error);
+/* What comes onto the stream next waits for the event as it was last recorded. */
 int device_follow_on(struct device *device, void *stream, void *event, struct error *error);
+/* Wait until what is on the stream is done. */
 int device_finish_on(struct device *device, void *stream, struct error *error);
 /* Zero memory of the device, and wait for that. */
 int device_clear(struct device *device, void *memory, uint64_t bytes, struct error *error);
 
+/* An event, the caller's to destroy. */
 int device_event_create(struct device *device, void **event, struct error *error);
 void device_event_destroy(struct device *device, void *event);
 /* The event occurs when what is on the stream now is done. */
@@ -116,11 +119,12 @@ uint32_t device_rung(struct device *device);
 
 /* One of the words; the host writes it, streams wait until (int32_t)(word - value) >= 0. */
 _Atomic uint32_t *device_word(struct device *device, uint32_t index);
-/* event: one that is free; it is again afterwards. On an error the stream may wait all the same. */
+/* Make the stream wait for the value in word number `index`. event: one that is free, and is free
+ * again afterwards. On an error the stream may wait all the same. */
 int device_wait_for_word(struct device *device, void *stream, uint32_t index, uint32_t value,
                          void *event, struct error *error);
-/* After such an error: some stream waits, and nothing tells when it has come past. The words must
- * stay until the process ends; so must the device. */
+/* After an error of device_wait_for_word: some stream waits, and nothing tells when it has come
+ * past its wait. The words must stay until the process ends; so must the device. */
 bool device_waits_lost(const struct device *device);
 
 #endif

@@ -1,6 +1,6 @@
 /* What fusion buffers on a device need: gradients of the caller's gathered into a buffer and
  * results written back, in batches, on the caller's stream; memory of the device for the buffers.
- */
+ * Calls device.h, worker/fusion and common/base. */
 #ifndef WORKER_DEVICE_DEVICE_FUSION_H
 #define WORKER_DEVICE_DEVICE_FUSION_H
 
@@ -21,8 +21,8 @@ struct device_fusion {
     void *const *gradients;
     const struct plan_parameter *parameters;
     bool *absent; /* [parameter]: no gradient in this step, counts as zero */
-    void *end;    /* an event: what the last step does on its stream */
-    bool ended;   /* there was one */
+    void *end;    /* an event: the last step has done on its stream what it does there */
+    bool ended;   /* a step has ended before */
 };
 
 /* memory: the caller's, or NULL: plan->total_bytes are allocated. Zeroed. gradients and parameters
@@ -33,18 +33,20 @@ int device_fusion_open(struct device_fusion *fusion, struct device *device, void
 /* Nothing may be under way. */
 void device_fusion_close(struct device_fusion *fusion);
 
-/* Put onto the stream what brings the buffer's gradients together, and what writes them back. */
+/* Put onto the fusion's stream what brings the buffer's gradients together. */
 int device_fusion_gather(const struct device_fusion *fusion, const struct plan *plan,
                          const struct plan_buffer *buffer, struct error *error);
+/* Put onto the stream what writes the buffer's results back into the gradients. */
 int device_fusion_scatter(const struct device_fusion *fusion, const struct plan *plan,
                           const struct plan_buffer *buffer, void *stream, struct error *error);
 /* What is on the stream by now ends a step. */
 int device_fusion_end(struct device_fusion *fusion, void *stream, struct error *error);
 /* What comes onto the stream next comes behind the end of the last step. */
 int device_fusion_follow(const struct device_fusion *fusion, void *stream, struct error *error);
-/* The memory is zeroed for another plan of the same parameters; gradients that lie in it (own:
- * there are some) move to their offsets there, for which the stream is waited for; through as much
- * memory again, of the device's, or the process's where the device has no more. */
+/* The memory is used for another plan of the same parameters: it is zeroed, but gradients that lie
+ * in it (own: there are some) move to their offsets in the new plan. They go through as much memory
+ * again, of the device, or of the process where the device has no more; the stream is waited for.
+ */
 int device_fusion_move(const struct device_fusion *fusion, const struct plan *from,
                        const struct plan *to, bool own, struct error *error);
 

@@ -1,4 +1,5 @@
-/* The memory node that a device is attached to, on which memory for it should lie. */
+/* The memory node that a device is attached to, on which memory for it should lie. Calls nothing.
+ */
 #ifndef WORKER_DEVICE_DEVICE_NUMA_H
 #define WORKER_DEVICE_DEVICE_NUMA_H
 

@@ -57,7 +57,8 @@ void device_queue_destroy(struct device_queue *queue)
 }
 
 /* Ask for a ring, unless the bell will ring anyway. */
-static int queue_ring(struct device_queue *queue, unsigned bell, void *event, struct error *error)
+static int device_queue_ring(struct device_queue *queue, unsigned bell, void *event,
+                             struct error *error)
 {
     if (queue->bells & 1u << bell)
         return 0;
@@ -121,8 +122,9 @@ static int arrive(struct device_queue *queue, struct device_arrival *arrival, bo
     /* Who has a copy to begin at once comes through the gate in any case: the driver begins it. */
     int code = own_part ? 0 : device_event_done(queue->device, arrival->event, error);
     if (code == 0)
-        code = queue_ring(queue, DEVICE_BELL_GATE + gate,
-                          queue->gates[gate] ? queue->gates[gate]->event : arrival->event, error);
+        code = device_queue_ring(queue, DEVICE_BELL_GATE + gate,
+                                 queue->gates[gate] ? queue->gates[gate]->event : arrival->event,
+                                 error);
     if (code != 0) {
         device_queue_give_back(queue, arrival);
         return code;
@@ -246,7 +248,7 @@ static int begin_lane(struct device_queue *queue, enum device_lane lane, uint64_
     expect(queue, now_ns);
     DL_APPEND(queue->flights[lane], flight);
     if (code == 0)
-        code = queue_ring(queue, lane, queue->flights[lane]->event, error);
+        code = device_queue_ring(queue, lane, queue->flights[lane]->event, error);
     return code;
 }
 
@@ -338,7 +340,7 @@ static int look(struct device_queue *queue, unsigned bell, uint64_t now_ns, stru
         oldest = queue->flights[bell]->event;
     else if (bell >= DEVICE_BELL_GATE && queue->gates[bell - DEVICE_BELL_GATE])
         oldest = queue->gates[bell - DEVICE_BELL_GATE]->event;
-    int code = oldest ? queue_ring(queue, bell, oldest, error) : 0;
+    int code = oldest ? device_queue_ring(queue, bell, oldest, error) : 0;
     return code < 0 ? code : moved;
 }
 

@@ -15,6 +15,8 @@
  * Streams of the caller's may be full, and go on only when the driver does: nothing is put onto
  * them with the job's lock held. The caller holds it around every call; the copies of one request
  * go in order.
+ *
+ * Calls device.h, worker/progress and common/base.
  */
 #ifndef WORKER_DEVICE_DEVICE_QUEUE_H
 #define WORKER_DEVICE_DEVICE_QUEUE_H
@@ -63,10 +65,10 @@ struct device_queue {
     struct device_arrival *gates[DEVICE_GATES];  /* oldest first */
     struct device_flight *spare_flights;
     struct device_arrival *spare_arrivals;
-    uint32_t bells;                /* that will ring, as bits */
-    uint64_t look_ns;              /* when to look without a ring */
-    bool streams_waited;           /* some stream was made to wait for a word */
-    struct device_arrival *waits;  /* of all streams that were, at the end; or NULL */
+    uint32_t bells;               /* bits: which bells will ring */
+    uint64_t look_ns;             /* when to look without a ring */
+    bool streams_waited;          /* some stream was made to wait for a word */
+    struct device_arrival *waits; /* for the end of all such waits; NULL before that is asked for */
     uint32_t values[DEVICE_WORDS]; /* that were given for each word */
     uint16_t free_words[DEVICE_WORDS];
     uint32_t free_count;
@@ -84,8 +86,9 @@ int device_queue_create(struct device_queue **queue, struct device *device,
 /* Frees it with its device. Nothing may be under way on the device. */
 void device_queue_destroy(struct device_queue *queue);
 
-/* An event for a stream of the caller's; NULL: what is wrong is said. */
+/* An event for a stream of the caller's; NULL: *error says why there is none. */
 struct device_arrival *device_queue_take(struct device_queue *queue, struct error *error);
+/* Give back what device_queue_take gave, if nothing waits for it. */
 void device_queue_give_back(struct device_queue *queue, struct device_arrival *arrival);
 
 /* A request that is about to be submitted, its event recorded on its stream: a ticket for it, and
@@ -99,6 +102,7 @@ int device_queue_enter(struct device_queue *queue, struct device_arrival *arriva
  * note must stay until it has occurred or is forgotten. */
 int device_queue_note(struct device_queue *queue, struct device_arrival *arrival, void *stream,
                       struct device_note *note, uint64_t now_ns, struct error *error);
+/* The note is about to go. */
 void device_queue_forget(struct device_queue *queue, const struct device_note *note);
 /* The request is complete, or was not submitted after all: write its word. */
 void device_queue_leave(struct device_queue *queue, const struct request *request,
@@ -107,23 +111,26 @@ void device_queue_leave(struct device_queue *queue, const struct request *reques
 /* Take a copy over (PROGRESS_COPY); it is begun by device_queue_begin, or when there are enough. */
 int device_queue_add(struct device_queue *queue, const struct progress_copy *copy, uint64_t now_ns,
                      struct error *error);
+/* Begin the copies that were taken over. */
 int device_queue_begin(struct device_queue *queue, uint64_t now_ns, struct error *error);
 /* See what has come to its end, and tell progress. 1 when something has, 0 when not. */
 int device_queue_poll(struct device_queue *queue, uint64_t now_ns, struct error *error);
-/* Copies are under way, or requests at a gate. */
+/* Whether copies are under way, or requests at a gate. */
 bool device_queue_busy(const struct device_queue *queue);
+/* Whether copies are under way. */
 bool device_queue_copying(const struct device_queue *queue);
 /* When to call device_queue_poll though nothing has rung; UINT64_MAX when there is nothing. */
 uint64_t device_queue_deadline_ns(const struct device_queue *queue);
-/* After an error of the three calls above, when the job has been failed for it: nobody waits at the
- * gates any more, and copies have ended when this returns: the driver has waited for those under
- * way, or does not wait any more, and they are lost (device_copies_lost). */
+/* After an error of device_queue_add, _begin or _poll, when the job has been failed for it: nobody
+ * waits at the gates any more. When this returns no copy is under way: the GPU's driver has waited
+ * for them, or it waits for nothing any more, and they are lost (device_copies_lost). */
 void device_queue_abandon(struct device_queue *queue, uint64_t now_ns);
 
-/* When no stream is made to wait for a word any more, ask for DEVICE_BELL_WAITS. 1: no stream was;
- * 0: it will ring, or the device fails. */
+/* When no stream is made to wait for a word any more: ask that DEVICE_BELL_WAITS ring. 1: no stream
+ * ever was; 0: the bell will ring, or the device fails. */
 int device_queue_ring_waits(struct device_queue *queue, struct error *error);
-/* Then: 1 when all streams have come past their waits, which is so before it rings; 0 when not. */
+/* After device_queue_ring_waits gave 0: 1 when all streams have come past their waits, which is so
+ * before the bell rings; 0 when not. */
 int device_queue_waits_done(struct device_queue *queue, struct error *error);
 
 #endif

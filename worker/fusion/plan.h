@@ -5,6 +5,8 @@
  * reached its threshold is closed. Buffers are sent in the order in which they are closed, the
  * unfinished ones at the end in the order of their last gradients. Every gradient begins at a
  * multiple of PLAN_ALIGNMENT bytes, so the memory has the same size for any order.
+ *
+ * Calls common/reduce.
  */
 #ifndef WORKER_FUSION_PLAN_H
 #define WORKER_FUSION_PLAN_H
@@ -40,6 +42,7 @@ struct plan {
     uint64_t total_bytes;
 };
 
+/* count * the bytes of an element, without padding. */
 uint64_t plan_gradient_bytes(const struct plan_parameter *parameter);
 /* Add the bytes that the parameter takes in its buffer to *total. ERR_INVALID: 2^62 or more. */
 int plan_add_bytes(uint64_t *total, const struct plan_parameter *parameter);
@@ -48,7 +51,9 @@ int plan_add_bytes(uint64_t *total, const struct plan_parameter *parameter);
  * so that with many of them messages do not get small. */
 uint64_t plan_threshold_bytes(uint32_t servers, uint32_t chunk_bytes);
 
-/* order: every parameter's index once. ERR_MEMORY, ERR_INVALID (2^62 bytes or more in all). */
+/* Make the plan. order: every parameter's index once. first_buffer_bytes: the threshold of the
+ * buffer that is opened first, so that something is sent early. ERR_MEMORY, ERR_INVALID (2^62 bytes
+ * or more in all). */
 int plan_make(struct plan *plan, const struct plan_parameter *parameters, uint32_t parameter_count,
               const uint32_t *order, uint64_t threshold_bytes, uint64_t first_buffer_bytes);
 void plan_clear(struct plan *plan);

@@ -1,7 +1,6 @@
 /* The conversation with this node's daemon over its Unix socket: lines of JSON, see
  * doc/protocol/worker.md and common/format/message.h. Knows no state but the
- * connection's.
- */
+ * connection's. Calls common/format and common/base. */
 #ifndef WORKER_JOB_CLIENT_H
 #define WORKER_JOB_CLIENT_H
 
@@ -29,6 +28,7 @@ struct client {
 /* Deadlines are clock_now_ns times. ERR_DISCONNECTED when nobody listens at path. */
 int client_connect(struct client *client, const char *path, uint64_t deadline_ns,
                    struct error *error);
+/* Close the connection, and the descriptors that nobody has taken. */
 void client_close(struct client *client);
 
 /* Send a message, with descriptors (fd_count up to 8; they stay the caller's) on its first byte.
@@ -40,7 +40,8 @@ int client_send(struct client *client, const struct message *message, const int 
 /* The next message without waiting: 1 with *message the caller's (message_clear), 0 when there is
  * none yet, ERR_DISCONNECTED, ERR_PROTOCOL, ERR_MEMORY, ERR_SYSTEM. One thread at a time. */
 int client_receive(struct client *client, struct message *message, struct error *error);
-/* The same, waiting for it: 0 or an error, ERR_TIMEOUT among them. */
+/* The next message, waiting for it until the deadline: 0, or an error of client_receive, or
+ * ERR_TIMEOUT. */
 int client_wait(struct client *client, struct message *message, uint64_t deadline_ns,
                 struct error *error);
 

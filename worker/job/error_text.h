@@ -1,5 +1,5 @@
 /* What is kept of a thread: the text of its last failed call, and which thread it is. The library's
- * only mutable data that belongs to no handle, as errno does not either. */
+ * only mutable data that belongs to no handle, as errno does not either. Calls common/base. */
 #ifndef WORKER_JOB_ERROR_TEXT_H
 #define WORKER_JOB_ERROR_TEXT_H
 

@@ -3,6 +3,8 @@
  * One lock a job guards everything below it, for short sections only. One thread at a time has the
  * role of the driver (worker/drive/drive.h). Requests are counted: one reference is
  * the caller's, one the library's until the request is complete.
+ *
+ * Calls worker/{device,progress,request}, client.h, shared.h and common/.
  */
 #ifndef WORKER_JOB_JOB_H
 #define WORKER_JOB_JOB_H
@@ -92,8 +94,8 @@ struct group_opening {
     enum message_type wanted; /* the good answer */
     bool answered;
     int descriptor;        /* of shared_opened: the caller's; else -1 */
-    struct error error;    /* code 0: */
-    struct message answer; /* code 0: as wanted */
+    struct error error;    /* what the daemon refused it with; code 0: it did not */
+    struct message answer; /* when it did not: as wanted */
     struct group_opening *prev, *next;
 };
 
@@ -123,16 +125,18 @@ struct shoal_job {
     struct arena arena;
     struct arena_heap heap;
     struct progress progress;
-    uint64_t pinned_most;        /* of the arena, for a device: what the daemon allows */
+    uint64_t pinned_most;        /* bytes of the arena that the daemon lets a device pin */
     struct device_queue *device; /* or NULL */
     bool device_opening;         /* a call opens it, without the lock */
-    bool device_stuck;           /* it may still use the arena: both stay until the process ends */
+    bool device_stuck;           /* the device may still use the arena: both stay until the process
+                                  * ends */
     int submission_doorbell;     /* an eventfd shared with the daemon */
-    int completion_doorbell;     /* a socket; the daemon has a copy of the other end: */
-    int daemons_doorbell;        /* kept open here, so that its end is never an event */
-    int wake_fd;                 /* wakes the driver */
-    int completions_fd;          /* the caller's */
-    bool completions_used;       /* somebody asked for completions_fd */
+    int completion_doorbell;     /* a socket, which the daemon rings */
+    int daemons_doorbell;  /* the other end, of which the daemon has a copy; kept open here, so
+                            * that its end is never an event */
+    int wake_fd;           /* wakes the driver */
+    int completions_fd;    /* the caller's */
+    bool completions_used; /* somebody asked for completions_fd */
 
     enum job_driver driver;
     bool driver_sleeping;
@@ -144,10 +148,10 @@ struct shoal_job {
     bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
 
     /* Whether the daemon lives, while somebody waits for it (worker/drive/drive_socket.c). */
-    uint64_t silence_ns; /* after which it does not; the daemon's own figure for its peers */
-    uint64_t heard_ns;   /* last sign of it */
-    uint64_t pinged_ns;  /* 0, or when it was asked for one */
-    bool ping_owed;      /* or was to be: another thread was sending */
+    uint64_t silence_ns; /* after so long a silence it does not; its own figure for its peers */
+    uint64_t heard_ns;   /* when it gave the last sign of life */
+    uint64_t pinged_ns;  /* when it was asked for a sign of life, or 0 */
+    bool ping_owed;      /* it was to be asked, but another thread was sending */
     bool socket_read;    /* lines that came along with `joined` have been looked at */
 
     struct shoal_group *groups; /* the first is the world */
@@ -159,7 +163,7 @@ struct shoal_job {
     struct shoal_fusion *fusions; /* freed with the job */
 };
 
-/* Connect, join and set everything up except the background thread. */
+/* How to join a job. */
 struct job_settings {
     char name[64];
     char socket_path[CLIENT_PATH_BYTES];
@@ -168,17 +172,20 @@ struct job_settings {
     int timeout_ms;
     uint64_t arena_bytes;
 };
+/* Connect, join and set everything up except the background thread. The codes are those of
+ * shoal_open. */
 int job_create(struct shoal_job **job, const struct job_settings *settings, struct error *error);
 /* Free everything. Nothing may be using the job any more. */
 void job_destroy(struct shoal_job *job);
 
 /* ERR_STATE in a forked child, which must not use its parent's job; ERR_INVALID for NULL. */
 int job_check(const struct shoal_job *job, struct error *error);
-/* ERR_INVALID for NULL. */
+/* ERR_INVALID for a group that is NULL. */
 int group_check(const struct shoal_group *group, struct error *error);
 
-/* Into *options, of `bytes` that are 0, what a caller of whatever version has given, or NULL. A
- * `struct name` begins with its size, struct_size: ERR_INVALID below least_bytes. */
+/* Copy what a caller of whatever version has given, or NULL for nothing, into *options, `bytes`
+ * that are 0. `given` is a struct `name`, which begins with its size, struct_size: ERR_INVALID when
+ * that is below least_bytes. */
 int options_read(void *options, size_t bytes, const void *given, size_t least_bytes,
                  const char *name, struct error *error);
 
@@ -191,15 +198,17 @@ void job_leave(struct shoal_job *job);
 /* Send under the send lock. `lock` is not held. */
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
              struct error *error);
-/* The same at once or not at all. false: another thread was sending. */
+/* Send at once or not at all. False: another thread is sending. */
 bool job_send_now(struct shoal_job *job, const struct message *message);
 
 /* Absolute time for a timeout_ms of the API, -1 being the job's. */
 uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms);
 
-/* Make a group of what the daemon answered (joined or group_opened); lock held. */
+/* Make a group of what the daemon answered (joined or group_opened); lock held. ERR_MEMORY,
+ * ERR_PROTOCOL. */
 int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t rank, uint32_t size,
                   struct shoal_group **group, struct error *error);
+/* Free a group that has no incomplete request; lock held. */
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 
 /* What a wait asks: whether the struct shoal_request is complete; lock held. */
@@ -209,7 +218,7 @@ int job_request_result(const struct shoal_request *request, struct error *error)
 /* Drop a reference; lock held. */
 void job_release_request(struct shoal_job *job, struct shoal_request *request);
 
-/* Lock held: the arena's heap, with an error that says how full it is. */
+/* Memory of the arena, at *offset; lock held. ERR_MEMORY says how full the arena is. */
 int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct error *error);
 
 #endif

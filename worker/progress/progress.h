@@ -24,6 +24,8 @@
  * The daemon keeps LAYOUT_MAX_CHUNKS chunks of a group at most, of all ranks of the node together:
  * a collective that would exceed a rank's share waits until others are complete, or it is the
  * group's oldest.
+ *
+ * Calls worker/request and common/.
  */
 #ifndef WORKER_PROGRESS_PROGRESS_H
 #define WORKER_PROGRESS_PROGRESS_H
@@ -64,12 +66,12 @@ struct progress_group {
     struct layout_rule rule;
     uint64_t next_sequence;
     struct request *requests;  /* incomplete collectives, oldest first */
-    struct request *transfers; /* incomplete */
+    struct request *transfers; /* incomplete sends and receives, oldest first */
     uint32_t request_count;
     uint64_t chunks; /* of the submitted collectives */
     struct staging_slot own;
-    bool failed; /* then every further request fails with this: */
-    struct error failure;
+    bool failed;
+    struct error failure; /* failed: what every further request fails with */
     struct progress_group *prev, *next;
 };
 
@@ -89,12 +91,11 @@ struct progress {
     struct request *to_submit; /* in the order of the calls */
     struct request *to_stage;  /* submitted, with chunks to hand over: priority, then age */
     struct staging_slot *to_deliver; /* results to be copied out */
-    /* Sends, and receives: to be submitted, in the order of the calls; submitted. */
-    struct request *to_transfer[2];
-    uint32_t transfers[2];
-    /* Receives from any rank: to be submitted; those for which there is a sender. */
-    struct request *to_any, *matched;
-    uint32_t any;            /* submitted */
+    struct request *to_transfer[2];  /* [0] sends, [1] receives: to be submitted, as called */
+    uint32_t transfers[2];           /* [0] sends, [1] receives: submitted */
+    struct request *to_any;          /* receives from any rank, to be submitted */
+    struct request *matched;         /* receives from any rank for which there is a sender */
+    uint32_t any;                    /* receives from any rank, submitted */
     struct request *to_copy; /* receives that are done, to be copied out of the arena; sends from a
                               * device, to be copied into it */
     struct request *completed;  /* for the caller to take: progress_next_completed */
@@ -102,11 +103,11 @@ struct progress {
     uint32_t omitted;           /* copies that the trace is not told of, not yet said */
     bool doorbell;              /* something was pushed since progress_doorbell_due */
     bool failed;                /* the job: nothing goes on */
-    struct error failure;
+    struct error failure;       /* failed: why */
 };
 
-/* Of so many bytes of the arena, how many are pinned as the first is: drivers refuse a copy of
- * memory that is pinned in part. */
+/* Of `bytes` from `offset` of the arena, how many are pinned, or not, as the first one is: GPUs'
+ * drivers refuse a copy of memory that is pinned in part. */
 uint64_t progress_pinned_alike(const struct progress *progress, uint64_t offset, uint64_t bytes);
 
 /* A copy for the caller to make. */
@@ -114,8 +115,8 @@ struct progress_copy {
     void *to;
     const void *from;
     uint64_t bytes;
-    struct staging_slot *slot; /* or NULL: of a transfer, or a rank's own part on a device */
-    struct request *request;   /* then: which */
+    struct staging_slot *slot; /* NULL: of a send or receive, or a rank's own part on a device */
+    struct request *request;   /* without a slot: whose copy it is */
     bool on_device;
     bool past_cache; /* copy_past_cache */
 };
@@ -152,46 +153,55 @@ int progress_submit(struct progress *progress, struct progress_group *group,
                     uint32_t block_count, uint32_t rank, struct request *request,
                     struct error *error);
 
-/* A checked ask of a send or receive whose data lies in the arena: `data` is where it is to be
- * copied when it has come or, of a send from a device, from where it is copied into the arena
- * first; or NULL. Of a device's memory it waits for its stream in any case. Results as above. */
+/* Begin a send or receive, of a checked ask whose buffer lies in the arena. data: where what was
+ * received is copied to from there; of a send from a device, where its data is copied from into the
+ * arena first; NULL: neither. On a device it waits for its stream in any case. Returns 0, the
+ * failure of the group or job, ERR_INVALID (too large), ERR_MEMORY. */
 int progress_transfer(struct progress *progress, struct progress_group *group,
                       const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
                       struct request *request, struct error *error);
 
-/* The same for a receive from any rank, with the tag in `sequence`: ask is as if it came from one
- * of them. numbers_offset: arena memory for one u32 for each rank of the group, the numbers of
- * those received from it so far, which stays as it is while it looks for a sender. */
+/* Begin a receive from any rank, with the tag in `sequence`; the ask is as if it came from one of
+ * them, and `data` is as in progress_transfer. numbers_offset: arena memory with one u32 for each
+ * rank of the group, the number of sends received from it so far; the memory stays as it is while a
+ * sender is looked for. Returns what progress_transfer does. */
 int progress_any(struct progress *progress, struct progress_group *group,
                  const struct request_ask *ask, uint64_t sequence, uint32_t rank, void *data,
                  uint64_t numbers_offset, struct request *request, struct error *error);
-/* One that looked, and has found any_source, who has sent with its number or a later one; NULL:
- * there is none. Of those of the group with one tag it is the oldest, whichever it was that looked.
- * The caller must say at once how it goes on: */
+/* A receive from any rank for which a sender was found: any_source has sent more than the numbers
+ * say. NULL: there is none. Of the group's receives with one tag it is the oldest, whichever of
+ * them it was that looked. The caller calls progress_any_found or progress_any_again for it at
+ * once. */
 struct request *progress_next_matched(struct progress *progress);
-/* as a receive from that rank, with this number; */
+/* The request goes on as a receive from the rank that was found, with this number. */
 void progress_any_found(struct progress *progress, struct request *request, uint32_t block,
                         const struct route *route, uint64_t sequence);
-/* or by looking again, with numbers that have changed. */
+/* The request looks for a sender again, with numbers that have changed. */
 void progress_any_again(struct progress *progress, struct request *request);
 
 /* Whether the driver has something to do that did not come from the daemon. */
 bool progress_has_work(const struct progress *progress);
 
+/* The driver: take what has come back, submit what may be, and say what is to be done next. *copy
+ * is set with PROGRESS_COPY. */
 enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
                                    struct progress_copy *copy);
+/* The copy that progress_work or progress_ready asked for has been made. */
 void progress_copied(struct progress *progress, const struct progress_copy *copy, uint64_t now_ns);
-/* The copy is on its way on a device; progress_copied comes later, those of a request in order. */
+/* The copy is on its way on a device. progress_copied comes later; for the copies of one request,
+ * in the order of these calls. */
 void progress_copying(struct progress *progress, const struct progress_copy *copy);
 /* The stream of a request that is on a device has come to it. True: *copy is its own part, which is
  * to be copied (progress_copying) now. */
 bool progress_ready(struct progress *progress, struct request *request, struct progress_copy *copy);
 
-/* To be asked after each of the calls above; true: ring the submission doorbell now. */
+/* True: ring the submission doorbell now. To be asked after every call that may push something. */
 bool progress_doorbell_due(struct progress *progress);
 
-/* Complete everything with this error, and refuse what comes later. The first failure stays. */
+/* The driver: complete everything with this error, and refuse what comes later. The first failure
+ * stays. */
 void progress_fail(struct progress *progress, const struct error *error, uint64_t now_ns);
+/* The same for one group. */
 void progress_fail_group(struct progress *progress, struct progress_group *group,
                          const struct error *error, uint64_t now_ns);
 

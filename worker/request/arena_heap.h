@@ -3,6 +3,8 @@
  * The bookkeeping is outside the arena, so that a stray write into a gradient cannot spoil it, and
  * so that free memory is never touched. Blocks are kept in the order of their offsets: first fit,
  * joined with free neighbours when given back. One thread at a time.
+ *
+ * Calls nothing.
  */
 #ifndef WORKER_REQUEST_ARENA_HEAP_H
 #define WORKER_REQUEST_ARENA_HEAP_H
@@ -24,14 +26,15 @@ struct arena_heap {
     uint64_t free_bytes;
 };
 
-/* [offset, offset + bytes) is free at first; offset is aligned. Returns 0 or ERR_MEMORY. */
+/* A heap of [offset, offset + bytes), all of it free; offset is aligned. Returns 0 or ERR_MEMORY.
+ */
 int arena_heap_init(struct arena_heap *heap, uint64_t offset, uint64_t bytes);
 void arena_heap_clear(struct arena_heap *heap);
 
 /* *offset: an aligned block of at least `bytes` (0 counts as 1). ERR_MEMORY: no block is large
  * enough. */
 int arena_heap_allocate(struct arena_heap *heap, uint64_t bytes, uint64_t *offset);
-/* ERR_INVALID when no block begins at offset. */
+/* Give a block back. ERR_INVALID when none begins at offset. */
 int arena_heap_free(struct arena_heap *heap, uint64_t offset);
 
 uint64_t arena_heap_free_bytes(const struct arena_heap *heap);

@@ -1,8 +1,10 @@
 /* The parts of a collective that travels in blocks (common/format/route.h): what each block is for
  * one rank, and which of its own data it only has to copy.
  *
- * Pure. A side of the collective is one buffer, or one for each rank of the group: `parts` of equal
- * size side by side (base, count), or anywhere (buffers, counts).
+ * Pure. A side of the collective, what is sent or what is received, is one buffer, or one part for
+ * each rank of the group: parts of equal size side by side, or parts of any size anywhere.
+ *
+ * Calls request.h and common/{base,format,reduce}.
  */
 #ifndef WORKER_REQUEST_PARTS_H
 #define WORKER_REQUEST_PARTS_H
@@ -13,13 +15,12 @@
 #include "common/base/error.h"
 #include "worker/request/request.h"
 
-/* Either base and count (the same for all ranks) or buffers and counts ([size] each). All NULL or
- * 0: this rank has no such side. */
+/* One side of a collective for this rank. All NULL or 0: it has no such side. */
 struct parts_side {
-    const void *base;
-    size_t count;
-    const void *const *buffers;
-    const size_t *counts;
+    const void *base;           /* parts side by side: the first; then */
+    size_t count;               /* the elements of each part, the same for all ranks */
+    const void *const *buffers; /* parts anywhere: [size]; then */
+    const size_t *counts;       /* [size]: the elements of each */
 };
 
 struct parts_ask {
@@ -44,11 +45,13 @@ struct parts_copy {
 /* What cannot be asked: 0 or ERR_INVALID, with a text that begins with the collective's name. */
 int parts_check(const struct parts_ask *ask, struct error *error);
 
-/* Of a checked ask: the collective itself, how many blocks this rank takes part in, those blocks in
- * the order of their numbers (`blocks` has room for them), and the copy (bytes 0: none). */
+/* The whole of a checked ask: the collective itself, without data. */
 struct request_ask parts_whole(const struct parts_ask *ask);
+/* How many blocks of a checked ask this rank takes part in. */
 uint32_t parts_block_count(const struct parts_ask *ask);
+/* Those blocks, in the order of their numbers; `blocks` has room for them. */
 void parts_blocks(const struct parts_ask *ask, struct request_ask *blocks);
+/* What this rank sends to itself; bytes 0: nothing. */
 struct parts_copy parts_own_copy(const struct parts_ask *ask);
 
 #endif

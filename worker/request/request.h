@@ -7,6 +7,8 @@
  * A send from a device is LOADING first.
  *
  * Pure: what a request is made of and how far it is. worker/progress/progress.h moves it.
+ *
+ * Calls common/{base,format,reduce}.
  */
 #ifndef WORKER_REQUEST_REQUEST_H
 #define WORKER_REQUEST_REQUEST_H
@@ -34,14 +36,14 @@ struct request_ask {
     const void *send;
     void *recv;
     uint32_t priority;
-    bool on_device; /* the buffers are a device's, and in the order of: */
-    void *stream;
-    void *own_to; /* on a device: the part that this rank sends to itself */
-    const void *own_from;
-    uint64_t own_bytes;
-    bool shared;      /* recv is read-only here: the daemon writes the result to it, which is: */
-    uint32_t segment; /* its number for the memory */
-    uint64_t shared_offset;
+    bool on_device;         /* the buffers are a device's */
+    void *stream;           /* on a device: in whose order they are read and written */
+    void *own_to;           /* on a device: where the part that this rank sends to itself goes, */
+    const void *own_from;   /* where it lies, */
+    uint64_t own_bytes;     /* and its size; 0: there is none */
+    bool shared;            /* recv is shared memory, which the daemon writes the result to */
+    uint32_t segment;       /* shared: the daemon's number for the memory */
+    uint64_t shared_offset; /* shared: where in it recv lies */
 };
 
 enum request_state {
@@ -70,11 +72,11 @@ struct request {
     bool copy_in;                  /* staged: this rank has data to give */
     bool copy_out;                 /* staged: this rank wants the result */
     bool waiting;                  /* for its stream: nothing of the caller's is touched yet */
-    uint64_t in_offset;            /* not staged: where it lies in the arena */
-    uint64_t out_offset;
-    uint32_t chunks_given; /* handed over, or being copied for that */
-    uint32_t chunks_back;  /* reported by the daemon */
-    uint32_t chunks_done;  /* reported and copied out */
+    uint64_t in_offset;            /* not staged: where its data lies in the arena */
+    uint64_t out_offset;           /* not staged: where its result goes in the arena */
+    uint32_t chunks_given;         /* handed over, or being copied for that */
+    uint32_t chunks_back;          /* reported by the daemon */
+    uint32_t chunks_done;          /* reported and copied out */
     enum request_own own;
     bool done_seen;   /* the daemon said that the whole is done */
     int result;       /* COMPLETE: 0 or an error code */
@@ -87,14 +89,14 @@ struct request {
     uint32_t incomplete;   /* the whole: itself, its blocks, and copies on a device */
     void *copy_to;         /* a receive: where its data goes from the arena; NULL: it stays there */
     const void *copy_from; /* a send from a device: where its data is */
-    uint64_t copied_bytes; /* of that; on a device, begun */
-    uint32_t copies;       /* of it, under way on a device */
-    bool copying;          /* in the queue for it */
-    bool receives;         /* of a transfer: this rank is the one that gets the data */
-    bool any;              /* and it looks for who sends it; then: */
-    uint32_t any_source;   /* who has been found */
-    uint64_t numbers_offset;                 /* see progress_any */
-    struct request *prev, *next;             /* group's incomplete requests */
+    uint64_t copied_bytes; /* of copy_to or copy_from; on a device, of copies that were begun */
+    uint32_t copies;       /* of copy_to or copy_from, under way on a device */
+    bool copying;          /* in the queue for such a copy */
+    bool receives;         /* a send or receive: this rank is the one that gets the data */
+    bool any;              /* a receive from any rank, which looks for a sender */
+    uint32_t any_source;   /* any: who has been found */
+    uint64_t numbers_offset;     /* any: arena memory with the numbers that progress_any is given */
+    struct request *prev, *next; /* group's incomplete requests */
     struct request *queue_prev, *queue_next; /* waiting to be submitted, staged, or told complete */
 };
 
@@ -116,15 +118,18 @@ bool request_in_arena(const struct request_memory *memory, const void *buffer, u
 int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
                  const struct layout_rule *rule, uint64_t sequence,
                  const struct request_memory *memory);
+/* Free what the request owns: its blocks, the text of its failure. */
 void request_clear(struct request *request);
 
 /* Whether some chunk is to be handed over, and may be: its stream has come to it. */
 bool request_has_chunk(const struct request *request);
 /* Whether everything has come back and been copied out. */
 bool request_finished(const struct request *request);
-/* Bytes of the caller's buffer; where a chunk begins in it, and how many bytes it has. */
+/* Bytes of the caller's buffer. */
 uint64_t request_bytes(const struct request *request);
+/* Where a chunk begins in the caller's buffer, in bytes. */
 uint64_t request_chunk_offset(const struct request *request, const struct layout_chunk *chunk);
+/* How many bytes a chunk has. */
 uint64_t request_chunk_bytes(const struct request *request, const struct layout_chunk *chunk);
 
 /* "all_reduce of 1000 float (sum) on group 3, number 17: 5 of 8 chunks back". */

@@ -5,6 +5,8 @@
  * shared. So whatever the other requests hold, the oldest request of every group always gets its
  * next chunk across, on all ranks: ranks that start collectives of several groups in different
  * order, or with different priorities, cannot block each other for want of slots.
+ *
+ * Pure; calls nothing.
  */
 #ifndef WORKER_REQUEST_STAGING_H
 #define WORKER_REQUEST_STAGING_H
@@ -31,7 +33,7 @@ struct staging_slot {
         *request;    /* NULL: free, or abandoned: the request failed with the daemon at it */
     uint64_t number; /* of the request, as in the rings */
     uint32_t chunk;
-    uint32_t held_bytes;              /* what it counts for in the limit */
+    uint32_t held_bytes;              /* what it counts for in the limit of staging_take */
     uint64_t begin_ns, end_ns;        /* of the last copy, in a trace; else 0 */
     struct staging_slot *prev, *next; /* the free shared ones; groups' own ones; results waiting */
 };
@@ -39,9 +41,9 @@ struct staging_slot {
 /* The own slot of a group that is gone, while the daemon may still write to it. */
 struct staging_orphan {
     uint64_t offset;
-    uint64_t number; /* of the request and */
-    uint32_t chunk;  /* its chunk that the daemon has; it reports them when it is done */
-    bool back;       /* it has; the memory can be used again */
+    uint64_t number; /* of the request whose chunk the daemon has */
+    uint32_t chunk;  /* that chunk; the daemon reports both when it is done */
+    bool back;       /* the daemon has reported it: the memory can be used again */
 };
 
 struct staging {
@@ -66,12 +68,14 @@ int staging_add_own(struct staging *staging, struct staging_slot *own, uint64_t 
                     uint32_t bytes);
 void staging_remove_own(struct staging *staging, struct staging_slot *own);
 
-/* A slot for a chunk of at most `bytes`: a shared one, if those taken under a limit then hold no
- * more than `most_bytes` or this alone (UINT64_MAX: no limit, and it does not count in another's),
- * else `own` when `oldest` (the request is its group's oldest incomplete one). NULL when there is
- * none now. The slot is TAKEN. */
+/* A slot for a chunk of at most `bytes`; it is TAKEN. NULL when there is none now.
+ *
+ * A shared slot is given while those taken under a limit hold no more than most_bytes with it, or
+ * it would be the only one. UINT64_MAX: no limit, and the slot does not count in another's. Else
+ * `own` is given when `oldest`: the request is its group's oldest incomplete one. */
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
                                   uint64_t most_bytes, bool oldest);
+/* The slot is free: its chunk is done. */
 void staging_give_back(struct staging *staging, struct staging_slot *slot);
 
 /* The daemon reports a chunk of a removed slot: true if there is such a one. */

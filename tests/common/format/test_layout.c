@@ -213,6 +213,24 @@ START_TEST(test_messages_fill_what_the_network_takes_at_once)
 END_TEST
 
 /* What goes to one of several servers crosses the same links. */
+/* The example of common/format/layout.h. */
+START_TEST(test_the_headers_example)
+{
+    uint32_t weights[4] = {1, 1, 1, 1};
+    struct layout_rule rule = {.servers = 4,
+                               .weights = weights,
+                               .chunk_bytes = 1u << 20,
+                               .least_shard_bytes = 65536,
+                               .equal_weights = true};
+    struct layout layout;
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 16u << 20, 4), 0);
+    ck_assert_uint_eq(layout.shards, 4);
+    ck_assert_uint_eq(layout.pieces, 270);
+    ck_assert_uint_eq(layout.chunks, 1080);
+    ck_assert_uint_eq(layout.largest_bytes, 62144);
+}
+END_TEST
+
 START_TEST(test_a_block_is_cut_as_for_two_servers)
 {
     uint32_t weights[4] = {1, 1, 1, 1};
@@ -376,6 +394,7 @@ int main(void)
     tcase_add_test(cases, test_weights_are_followed);
     tcase_add_test(cases, test_shards_are_cut_fine_enough);
     tcase_add_test(cases, test_messages_fill_what_the_network_takes_at_once);
+    tcase_add_test(cases, test_the_headers_example);
     tcase_add_test(cases, test_a_block_is_cut_as_for_two_servers);
     tcase_add_test(cases, test_chunks_without_room_for_bursts_stay_as_configured);
     tcase_add_test(cases, test_small_chunks_stay_as_configured);
