@@ -4,6 +4,7 @@
 #   make demo       set up, build, and train a model on two nodes of this machine
 #   make check      set up, build, and run every test
 #   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own
+#   make fuzz       each fuzzer for SECONDS=60; FUZZ="wire message" names some (tests/fuzz)
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make bundle     a folder that runs where nothing is installed: build/bundle
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
@@ -108,6 +109,12 @@ GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
 PYTHON_TESTS := $(wildcard tests/python/test_*.py)
+# Fuzzers (tests/fuzz): as tests they replay their corpus, as libFuzzer's they need clang.
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_TESTS := $(FUZZ_SRC:%.c=$(BUILD)/%)
+FUZZERS := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=$(BUILD)/libfuzzer/%)
+SECONDS ?= 60
+FUZZ ?= $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 # Where $(PYTHON) looks for packages under PREFIX.
 PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
     print("python%d.%d" % sys.version_info[:2] + "/" + os.path.basename(sysconfig.get_path("purelib")))' \
@@ -124,7 +131,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
-        check-debian12 check-debian13 check-asan check-tsan \
+        check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz \
         bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install install-man uninstall \
         clean
 
@@ -222,6 +229,18 @@ $(BUILD)/tests/server/exchange/bench_exchange: $(BUILD)/obj/tests/server/exchang
 # Added to what the rule above links.
 $(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
 
+$(BUILD)/obj/tests/fuzz/replay-%.o: tests/fuzz/replay.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DFUZZ_CORPUS='"$(CURDIR)/tests/fuzz/corpus/$*"' -MMD -MP -c $< -o $@
+$(FUZZ_TESTS): $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o \
+                                           $(BUILD)/obj/tests/fuzz/replay-%.o $(TEST_ARCHIVES)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(TEST_ARCHIVES) $(SERVER_LIBS) $(WORKER_LIBS) -lm
+$(FUZZERS): $(BUILD)/libfuzzer/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(TEST_ARCHIVES)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(TEST_ARCHIVES) $(SERVER_LIBS) \
+	    $(WORKER_LIBS) -lm
+
 $(BENCH_FLOORS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lm
@@ -247,7 +266,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(TEST_WORKER)
+tests: all $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(TEST_WORKER)
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built
@@ -264,7 +283,7 @@ check-built: tests
 	@$(PYTHON) -B scripts/bench/self_test.py 2>&1
 	@$(PYTHON) -B scripts/check-papers.py --self-test
 	@PYTHON=$(PYTHON) scripts/check-floors.sh $(BUILD)
-	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(TESTS) $(PYTHON_TESTS)
+	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(TESTS) $(FUZZ_TESTS) $(PYTHON_TESTS)
 
 check-python: all $(STAND_IN)
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(PYTHON_TESTS)
@@ -294,6 +313,16 @@ check-asan: deps
 
 check-tsan: deps
 	@$(MAKE) --no-print-directory BUILD=build/tsan SANITIZE=thread CFLAGS="-O1 -g" check-built
+
+# Each fuzzer for so many seconds; what it finds is put beside it.
+fuzz: deps-fuzz
+	@$(MAKE) --no-print-directory BUILD=build/fuzz CC=clang CFLAGS="-O1 -g" \
+	    WARNINGS=-Wall SANITIZE=fuzzer-no-link,address,undefined SECONDS=$(SECONDS) FUZZ='$(FUZZ)' fuzz-built
+fuzz-built: $(FUZZ:%=$(BUILD)/libfuzzer/%)
+	@scripts/fuzz.sh $(BUILD) $(SECONDS) $(FUZZ)
+
+deps-fuzz:
+	@scripts/install-deps.sh --fuzz
 
 deps-bench:
 	@scripts/install-deps.sh --bench

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
-#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--root] [--picture]
+#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--root] [--picture] [--fuzz]
 #
 # --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
 # also PyTorch, without which the tests of the Python package are skipped (large); --root: also what
-# scripts/debian-root.sh needs; --picture: also what `make picture` draws with.
+# scripts/debian-root.sh needs; --picture: also what `make picture` draws with; --fuzz: also what
+# `make fuzz` builds with.
 #
-# Debian packages, with sudo only when not root; what is installed and how far it is, is said in lines,
-# on a terminal and elsewhere. A machine without apt gets a list of what is
-# missing, and exit status 1 if the build cannot do without one of them.
+# Debian packages, with sudo only when not root. Lines say what is installed and how far it is. A
+# machine without apt gets a list of what is missing, and exit status 1 if the build cannot do
+# without one of them.
 set -euo pipefail
 
 packages=(gcc libc6-dev make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
@@ -25,8 +26,9 @@ for option in "$@"; do
     --torch) packages+=(python3-torch python3-numpy) ;;
     --root) packages+=(debootstrap) ;;
     --picture) packages+=(graphviz) ;;
+    --fuzz) packages+=(clang libclang-rt-dev) ;;
     *)
-        printf 'usage: %s [--lint] [--bench] [--torch] [--root] [--picture]\n' "$0" >&2
+        printf 'usage: %s [--lint] [--bench] [--torch] [--root] [--picture] [--fuzz]\n' "$0" >&2
         exit 2
         ;;
     esac
@@ -143,6 +145,9 @@ list_other() {
     fi
     if asked_for --picture; then
         command -v dot >/dev/null || needed+=("the command dot of Graphviz")
+    fi
+    if asked_for --fuzz; then
+        command -v clang >/dev/null || needed+=("the command clang, with libFuzzer and the sanitizers")
     fi
     if asked_for --root; then
         command -v debootstrap >/dev/null || needed+=("the command debootstrap")

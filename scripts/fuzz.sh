@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Run fuzzers, one after another, each for so many seconds from its corpus in tests/fuzz/corpus.
+#
+#   scripts/fuzz.sh BUILD SECONDS NAME...
+#
+# New inputs go to BUILD/corpus/NAME, not into the tree; what breaks a fuzzer to BUILD/found/NAME-*,
+# and its name is said. The last line is "N passed, N failed", a fuzzer being a test.
+set -euo pipefail
+
+if (($# < 3)) || [[ ! $2 =~ ^[1-9][0-9]*$ ]]; then
+    printf 'usage: %s BUILD SECONDS NAME...\n' "$0" >&2
+    exit 2
+fi
+build=$1 seconds=$2
+shift 2
+tree=$(cd "$(dirname "$0")/.." && pwd)
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
+mkdir -p "$build/found" "$build/logs"
+
+passed=0 failed=0
+for name in "$@"; do
+    log=$build/logs/$name
+    mkdir -p "$build/corpus/$name"
+    options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1
+        -artifact_prefix="$build/found/$name-")
+    [[ ! -e $tree/tests/fuzz/$name.dict ]] || options+=(-dict="$tree/tests/fuzz/$name.dict")
+    if timeout -k 10 $((seconds + 60)) "$build/libfuzzer/$name" "${options[@]}" \
+        "$build/corpus/$name" "$tree/tests/fuzz/corpus/$name" >"$log" 2>&1 </dev/null; then
+        passed=$((passed + 1))
+        printf '%-16s ok, %s runs\n' "$name" \
+            "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
+    else
+        failed=$((failed + 1))
+        printf '%-16s FAILED\n' "$name"
+        tail -n 40 "$log"
+    fi
+done
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0))
