@@ -73,13 +73,14 @@ file_checks() {
 }
 
 tidy_one() {
-    local file=$1 isa checks stamp hash
+    local file=$1 compiler isa checks stamp hash
+    read -ra compiler <<<"${CC:-gcc}"
     read -ra isa <<<"$(isa_flags "$file")"
     read -ra checks <<<"$(file_checks "$file")"
     shift
     stamp=$state/tidy/${file//\//-}.clean
     # The text with its comments, since NOLINT is one.
-    hash=$({ cat .clang-tidy "$file" && "${CC:-gcc}" -E -P "${isa[@]}" "$@" "$file"; } | sha256sum)
+    hash=$({ cat .clang-tidy "$file" && "${compiler[@]}" -E -P "${isa[@]}" "$@" "$file"; } | sha256sum)
     [[ ! -e $stamp || $(<"$stamp") != "$hash" ]] || return 0
     if ! clang-tidy --quiet "${checks[@]}" "$file" -- "${isa[@]}" "$@" 2>"$stamp.err"; then
         # Its count of suppressed warnings is no news.

@@ -33,8 +33,8 @@ int64_t group_position(const struct group *group, uint32_t rank);
 /* The rank is done with the group. True when all are, then. */
 bool group_close_rank(struct group *group, uint32_t rank);
 
-/* *wrong: the position of the first that is not below world_size or stands before, too; count: there
- * is none. Returns 0 or ERR_MEMORY. */
+/* *wrong: the position of the first that is not below world_size or stands before, too; count:
+ * there is none. Returns 0 or ERR_MEMORY. */
 int group_find_wrong_rank(const uint32_t *ranks, uint32_t count, uint32_t world_size,
                           uint32_t *wrong);
 /* Whether a list is one of distinct ranks below world_size, at least one. */

@@ -1,6 +1,6 @@
-/* Records of a trace (server/exchange/ground/trace.h) laid out as a viewer of traces shows them: slices on
- * tracks, each track as many lanes wide as it has slices at once, so that within a lane a slice
- * lies either wholly inside another or beside it. Pure.
+/* Records of a trace (server/exchange/ground/trace.h) laid out as a viewer of traces shows them:
+ * slices on tracks, each track as many lanes wide as it has slices at once, so that within a lane a
+ * slice lies either wholly inside another or beside it. Pure.
  *
  * The stages of a chunk that this node itself takes follow each other, and so do those of a chunk
  * at its owner: they lie inside one slice for the chunk. Copies and messages go on beside them, and

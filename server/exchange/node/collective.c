@@ -111,12 +111,18 @@ static void collective_chunk_delivered(struct chunk *chunk)
         collective_complete(collective);
 }
 
+static void collective_free_all(struct collective *first)
+{
+    for (struct collective *it = first, *next; it; it = next) {
+        next = it->next;
+        collective_free(it);
+    }
+}
+
 void collectives_drop(struct exchange_group *group)
 {
-    while (group->order->oldest)
-        collective_free(group->order->oldest);
-    while (group->order->transfers)
-        collective_free(group->order->transfers);
+    collective_free_all(group->order->oldest);
+    collective_free_all(group->order->transfers);
 }
 
 static void collective_drop_idle(struct collective *first)
