@@ -17,7 +17,7 @@ static void find(void *library, const char *name, void *place, size_t bytes)
 
 static struct stand_in made;
 
-static void load(void)
+static void stand_in_load(void)
 {
     void *library = dlopen(PATH, RTLD_NOW | RTLD_LOCAL);
     ck_assert_msg(library != NULL, "%s", dlerror());
@@ -52,7 +52,7 @@ static void load(void)
 const struct stand_in *stand_in_open(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, load);
+    pthread_once(&once, stand_in_load);
     return &made;
 }
 

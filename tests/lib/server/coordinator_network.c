@@ -48,7 +48,7 @@ static void node_stop(struct node *node)
     membership_clear(&node->membership);
 }
 
-static void node_configure(struct node *node, const uint32_t *weights)
+static void network_node_configure(struct node *node, const uint32_t *weights)
 {
     struct config *config = &node->config;
     config->server_count = node->network->count;
@@ -88,7 +88,7 @@ struct network *network_create(uint32_t nodes, const uint32_t *weights, uint64_t
     for (uint32_t i = 0; i < nodes; i++) {
         network->nodes[i].network = network;
         network->nodes[i].number = i;
-        node_configure(&network->nodes[i], weights);
+        network_node_configure(&network->nodes[i], weights);
         node_start(&network->nodes[i]);
     }
     return network;

@@ -25,14 +25,14 @@ static void node_event(struct node *node, struct event event)
 
 /* --- the I/O table */
 
-static uint64_t io_random(void *context)
+static uint64_t network_io_random(void *context)
 {
     struct network *network = ((struct node *)context)->network;
     return (uint64_t)network_random(network, UINT32_MAX) << 32 |
            network_random(network, UINT32_MAX);
 }
 
-static void io_send_peer(void *context, uint32_t to, const struct message *message)
+static void network_io_send_peer(void *context, uint32_t to, const struct message *message)
 {
     struct node *node = context;
     struct channel *line = network_channel(node->network, node->number, to);
@@ -69,7 +69,7 @@ static void check_joined(struct network *network, const struct network_worker *w
     }
 }
 
-static void io_send_worker(void *context, uint32_t id, const struct message *message)
+static void network_io_send_worker(void *context, uint32_t id, const struct message *message)
 {
     struct node *node = context;
     struct network_worker *worker = find_worker(node->network, id);
@@ -124,7 +124,7 @@ static void io_send_worker(void *context, uint32_t id, const struct message *mes
     message_clear(&copy);
 }
 
-static void io_end_worker(void *context, uint32_t id)
+static void network_io_end_worker(void *context, uint32_t id)
 {
     struct network_worker *worker = find_worker(((struct node *)context)->network, id);
     ck_assert(!worker->closed);
@@ -143,7 +143,7 @@ static struct engine_job_copy *engine_job(struct node *node, uint64_t id)
     return NULL;
 }
 
-static void check_roster(struct network *network, const struct engine_job_copy *copy)
+static void network_check_roster(struct network *network, const struct engine_job_copy *copy)
 {
     for (uint32_t i = 0; i < network->roster_count; i++) {
         const struct engine_job_copy *first = &network->rosters[i];
@@ -163,7 +163,7 @@ static void node_job_open(struct node *node, const struct engine_job *job)
     ck_assert_ptr_null(engine_job(node, job->job));
     ck_assert_uint_le(job->world_size, 64);
     memcpy(copy.rank_nodes, job->rank_nodes, job->world_size * sizeof(uint32_t));
-    check_roster(node->network, &copy);
+    network_check_roster(node->network, &copy);
     ck_assert_uint_lt(node->job_count, NETWORK_JOBS_MAX);
     node->jobs[node->job_count++] = copy;
     node_event(node, (struct event){.kind = EVENT_JOB, .job = job->job});
@@ -232,8 +232,8 @@ static void node_worker_detach(struct node *node, uint64_t id, uint32_t rank)
 }
 
 /* A descriptor is a number from 1000 on, and so is the address of the memory that it is of. */
-static int io_segment_make(void *context, uint64_t bytes, uint8_t **base, int *descriptor,
-                           struct error *error)
+static int network_io_segment_make(void *context, uint64_t bytes, uint8_t **base, int *descriptor,
+                                   struct error *error)
 {
     struct node *node = context;
     if (bytes == 1)
@@ -256,8 +256,8 @@ static void node_segment_open(struct node *node, const struct engine_command *co
                                     .segment = segment->number});
 }
 
-static void io_segment_send(void *context, uint32_t id, const struct message *message,
-                            int descriptor)
+static void network_io_segment_send(void *context, uint32_t id, const struct message *message,
+                                    int descriptor)
 {
     struct node *node = context;
     const struct network_worker *worker = find_worker(node->network, id);
@@ -265,10 +265,10 @@ static void io_segment_send(void *context, uint32_t id, const struct message *me
     ck_assert_uint_lt(message->segment, SEGMENTS_MAX);
     ck_assert_int_eq(descriptor,
                      engine_job(node, worker->joined.job_id)->descriptors[message->segment]);
-    io_send_worker(context, id, message);
+    network_io_send_worker(context, id, message);
 }
 
-static void io_segment_drop(void *context, int descriptor)
+static void network_io_segment_drop(void *context, int descriptor)
 {
     struct node *node = context;
     ck_assert_int_ge(descriptor, 1000);
@@ -283,7 +283,7 @@ static void node_segment_close(struct node *node, uint64_t id)
         job->segments--;
 }
 
-static void io_command(void *context, const struct engine_command *command)
+static void network_io_command(void *context, const struct engine_command *command)
 {
     struct node *node = context;
     uint64_t job = command->job;
@@ -340,13 +340,13 @@ struct coordinator_io network_io(struct node *node)
 {
     return (struct coordinator_io){
         .context = node,
-        .random = io_random,
-        .send_peer = io_send_peer,
-        .send_worker = io_send_worker,
-        .end_worker = io_end_worker,
-        .command = io_command,
-        .segment_make = io_segment_make,
-        .segment_send = io_segment_send,
-        .segment_drop = io_segment_drop,
+        .random = network_io_random,
+        .send_peer = network_io_send_peer,
+        .send_worker = network_io_send_worker,
+        .end_worker = network_io_end_worker,
+        .command = network_io_command,
+        .segment_make = network_io_segment_make,
+        .segment_send = network_io_segment_send,
+        .segment_drop = network_io_segment_drop,
     };
 }

@@ -99,7 +99,7 @@ static void give_back_send(struct virtual_cluster *cluster, void *what, uint64_t
     exchange_sent(cluster->nodes[number].exchange, what);
 }
 
-static void io_send(void *context, struct exchange_send *send)
+static void virtual_io_send(void *context, struct exchange_send *send)
 {
     struct virtual_node *node = context;
     struct iovec parts[2] = {
@@ -122,7 +122,7 @@ static void finish_task(struct virtual_cluster *cluster, void *what, uint64_t nu
     exchange_reduced(cluster->nodes[number].exchange, task);
 }
 
-static void io_reduce(void *context, struct reduce_task *task)
+static void virtual_io_reduce(void *context, struct reduce_task *task)
 {
     struct virtual_node *node = context;
     struct virtual_cluster *cluster = node->cluster;
@@ -130,22 +130,22 @@ static void io_reduce(void *context, struct reduce_task *task)
                      task, node->number);
 }
 
-static void io_complete(void *context, struct exchange_worker *worker,
-                        const struct arena_completion *completion)
+static void virtual_io_complete(void *context, struct exchange_worker *worker,
+                                const struct arena_completion *completion)
 {
     struct virtual_node *node = context;
     EXPECT(arena_push_completion(&worker->arena, completion));
     virtual_worker_rung(node->cluster, worker);
 }
 
-static int io_post_receive(void *context, uint32_t number, struct buffer *buffer)
+static int virtual_io_post_receive(void *context, uint32_t number, struct buffer *buffer)
 {
     struct virtual_node *node = context;
     return transport_post_receive(node->transport, number, buffer->data, buffer->capacity, NULL,
                                   buffer);
 }
 
-static void io_event(void *context, struct engine_event *event)
+static void virtual_io_event(void *context, struct engine_event *event)
 {
     if (event->type == ENGINE_TRACED)
         virtual_trace_over(context, event);
@@ -153,13 +153,13 @@ static void io_event(void *context, struct engine_event *event)
         virtual_event(context, event);
 }
 
-static uint64_t io_now_ns(void *context)
+static uint64_t virtual_io_now_ns(void *context)
 {
     const struct virtual_node *node = context;
     return node->cluster->now_ns;
 }
 
-static void io_release_worker(void *context, struct exchange_worker *worker)
+static void virtual_io_release_worker(void *context, struct exchange_worker *worker)
 {
     (void)context;
     virtual_worker_released(worker);
@@ -336,13 +336,13 @@ static void node_create(struct virtual_cluster *cluster, uint32_t number)
         .shared_receives = options->shared_receives,
         .pool = node->pool,
         .io = {.context = node,
-               .send = io_send,
-               .reduce = io_reduce,
-               .complete = io_complete,
-               .post_receive = io_post_receive,
-               .event = io_event,
-               .release_worker = io_release_worker,
-               .now_ns = io_now_ns},
+               .send = virtual_io_send,
+               .reduce = virtual_io_reduce,
+               .complete = virtual_io_complete,
+               .post_receive = virtual_io_post_receive,
+               .event = virtual_io_event,
+               .release_worker = virtual_io_release_worker,
+               .now_ns = virtual_io_now_ns},
     };
     EXPECT(exchange_create(&node->exchange, &exchange, &error) == 0);
     virtual_schedule(cluster, TICK_NS, node_tick, node, 0);

@@ -167,7 +167,7 @@ def whole(operation, tensor, what, written=False):
 def _check(group, operation, tensor, what):
     """Before anything of an operation is started: what it takes, and where all of it must lie."""
     _tensors.check(tensor, what)
-    operation.place(group, tensor, what)
+    operation.use_device_of(group, tensor, what)
 
 
 def _finish_with(operation, finisher):

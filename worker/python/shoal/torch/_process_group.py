@@ -102,7 +102,7 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
                 self.session.completions.drain(operation)
             raise
         finally:
-            operation.placed(self._group)
+            operation.leave_stream(self._group)
         work = operation.make_work(self.session.completions, self._fail)
         if self._coalescing is not None:
             self._coalescing.append(operation)

@@ -58,8 +58,8 @@ class Operation:
         self._look_again = False  # set by who finds another one at it
         self._chained = False  # the future is given to Python
 
-    def place(self, group, tensor, what):
-        """Called for each tensor, before any request: requests are of the device that it is on, in
+    def use_device_of(self, group, tensor, what):
+        """For each tensor, before any request: requests are of the device that it is on, in
         the order of the stream that is current."""
         device = _streams.runtime.device_of(tensor)
         self._devices.add(device)
@@ -72,7 +72,7 @@ class Operation:
         self.stream = self.session.stream_of(group, self._way)
         group.set_stream(_streams.runtime.handle(_streams.runtime.current(device)))
 
-    def placed(self, group):
+    def leave_stream(self, group):
         if self.device is not None:
             group.set_stream(None)
 
