@@ -27,11 +27,11 @@ ONE_LINK = re.compile(rf"[\s>*|-]*({LINK}|\[[^]]*\]: *\S+|<?https?://\S+>?)[.,;:
 
 def papers(root):
     """Paths of the papers, tracked or new."""
-    listed = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"],
-                            text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    if listed.returncode == 0:
+    try:
+        listed = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"],
+                                text=True, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         paths = listed.stdout.splitlines()
-    else:
+    except (OSError, subprocess.CalledProcessError):  # no git, or no clone
         paths = [os.path.relpath(os.path.join(folder, name), root)
                  for folder, _, names in os.walk(root) for name in names]
     return sorted(path for path in set(paths)

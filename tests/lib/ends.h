@@ -47,6 +47,8 @@ ENDS_API int end_try_open(struct end *end, const char *provider, struct error *e
         ck_abort_msg("pipe2 failed");
     *end = (struct end){.log_fd = fds[0]};
     log_init(&end->log, "test", LOG_LEVEL_DEBUG, fds[1], false);
+    if (end->log.fd != fds[1]) /* the log has opened the pipe once more */
+        close(fds[1]);
     struct transport_options options = {.provider = provider,
                                         .interface_address = "127.0.0.1",
                                         .message_bytes = MESSAGE_BYTES,
@@ -59,7 +61,7 @@ ENDS_API int end_try_open(struct end *end, const char *provider, struct error *e
     if (code) {
         free(end->events);
         close(fds[0]);
-        close(fds[1]);
+        close(end->log.fd);
     }
     return code;
 }
