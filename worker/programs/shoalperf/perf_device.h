@@ -20,11 +20,12 @@ struct perf_device {
 /* The device with the number of the local rank; the first where there are fewer devices than ranks.
  */
 int perf_device_open(struct perf_device *device, shoal_job *job, uint64_t bytes, bool in_place);
-/* Also after a failure. */
+/* To be called after a failure of perf_device_open, too. */
 void perf_device_close(struct perf_device *device);
 
-/* All of both buffers, to the device and from it. */
+/* Copy all of both buffers to the device. */
 int perf_device_load(const struct perf_device *device, const void *send, const void *recv);
+/* Copy all of both buffers from the device. */
 int perf_device_store(const struct perf_device *device, void *send, void *recv);
 
 #endif

@@ -16,7 +16,7 @@ struct perf_options {
     uint64_t least_bytes, most_bytes;
     uint64_t factor;                  /* at least 2, or 0: steps */
     uint64_t step_bytes;              /* at least 1, or 0: factor */
-    uint64_t counts[PERF_COUNTS_MAX]; /* exact element counts, in place of sizes */
+    uint64_t counts[PERF_COUNTS_MAX]; /* exact element counts, instead of sizes */
     uint32_t count_count;
     bool all_dtypes, all_ops;
     enum dtype dtype;
@@ -31,7 +31,7 @@ struct perf_options {
 int perf_options_parse(int argc, char **argv, struct perf_options *options, struct error *error);
 const char *perf_usage(void);
 
-/* As shoalperf calls it. */
+/* What shoalperf calls a collective: its own word for a send is "sendrecv". */
 const char *perf_collective_name(enum collective_kind kind);
 /* How many parts a size is that of: one for each rank where every rank has a part of its own, save
  * in sendrecv. */

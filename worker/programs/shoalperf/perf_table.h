@@ -12,9 +12,8 @@ struct perf_row {
     enum collective_kind collective;
     enum dtype dtype;
     enum reduce_op op;
-    int root; /* -1: none */
-    uint64_t
-        count; /* of the buffer; where every rank has a part of its own, of a part (the mean) */
+    int root;       /* -1: none */
+    uint64_t count; /* elements of the buffer; of one part, on average, where each rank has one */
     uint32_t ranks, nodes;
     double time_us;
     uint64_t wrong; /* elements on all ranks */

@@ -45,9 +45,10 @@ void perf_values_poison(const struct perf_values *values, void *data, uint64_t c
 /* Elements that are not what is expected, bit by bit; *first is the first one's index. */
 uint64_t perf_values_check(const struct perf_values *values, const void *data, uint64_t count,
                            uint64_t *first);
-/* Elements that are not as perf_values_poison or perf_values_fill left them. */
+/* Elements that are not as perf_values_poison has made them. */
 uint64_t perf_values_check_poison(const struct perf_values *values, const void *data,
                                   uint64_t count);
+/* The same for perf_values_fill. */
 uint64_t perf_values_check_input(const struct perf_values *values, const void *data,
                                  uint64_t count);
 

@@ -24,11 +24,12 @@ struct embedded {
     int lock;                    /* on a file in the folder, the daemons' too; or -1 */
 };
 
-/* Removes folders that runs of this user have left there. Then the folder (under `parent`), the
- * sockets, the configurations. embedded_clear in every case. */
+/* Makes a folder under `parent`, with the sockets and configurations of the daemons. Folders that
+ * runs of this user which were killed have not removed there are removed before. embedded_clear in
+ * every case. */
 int embedded_prepare(struct embedded *embedded, const struct launch_options *options,
                      const char *parent, struct error *error);
-/* Starts shoald for each, as children[i]. */
+/* Starts shoald number i as the supervisor's children[i]. */
 int embedded_start(struct embedded *embedded, struct supervisor *supervisor, bool verbose,
                    char *const *environment, struct error *error);
 /* The last lines of each daemon's log, on stderr. */

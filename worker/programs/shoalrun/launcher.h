@@ -12,7 +12,7 @@
 #define LAUNCH_NODES_MAX 64
 #define LAUNCH_JOB_BYTES 64
 
-/* Strings and the command belong to argv. */
+/* The command line. Its strings and the command belong to argv. */
 struct launch_options {
     uint32_t nodes; /* 0: not given */
     uint32_t ranks_per_node;
@@ -45,7 +45,7 @@ enum launch_mode {
 enum launch_mode launch_mode(const struct launch_options *options, const char *socket_variable,
                              const char **socket_path);
 
-/* Ranks are numbered node by node. */
+/* Where one worker runs. Ranks are numbered node by node. */
 struct launch_worker {
     uint32_t rank, world_size;
     uint32_t local_rank, local_world_size;
@@ -66,25 +66,30 @@ char **launch_daemon_environment(char *const *inherited);
 /* "shoalrun-PID-RANDOM", which no other run has. */
 void launch_job_name(char name[LAUNCH_JOB_BYTES], uint32_t pid, uint64_t random);
 
-/* Weights of nodes with workers and of CPU nodes that move the fewest bytes over the busiest link
- * (DESIGN's bound for n nodes with workers and k CPU servers): n - k to 2 (n - 1), and only the CPU
- * nodes from k = n on. Divided by their greatest common divisor. */
+/* The weights with which the busiest link carries the fewest bytes. With n nodes with workers and k
+ * CPU nodes they are, divided by their greatest common divisor,
+ *
+ *   worker_weight : cpu_weight = 1 : 1                 if k = 0 or n = 1
+ *   worker_weight : cpu_weight = (n - k) : 2 (n - 1)   if 0 < k < n
+ *   worker_weight : cpu_weight = 0 : 1                 otherwise
+ */
 void launch_weights(uint32_t worker_nodes, uint32_t cpu_nodes, uint32_t *worker_weight,
                     uint32_t *cpu_weight);
 
-/* The configuration of one embedded daemon. Nodes with workers are "node0", "node1", ..., CPU nodes
- * "cpu0", ...; ports[i] is node i's control port on 127.0.0.1. extra: JSON text of an object whose
- * keys come on top (NULL: none), extra_name its name in messages. *text is the caller's to free.
- * ERR_CONFIG when extra is no JSON object. */
+/* What the configurations of a run's daemons are made of. */
 struct launch_config {
     uint32_t worker_nodes, cpu_nodes;
-    const uint16_t *ports; /* [worker_nodes + cpu_nodes] */
-    const char *provider;  /* NULL: the daemon's default */
-    uint64_t pinned_bytes; /* that workers may pin; 0: the daemon's default */
-    const char *extra, *extra_name;
+    const uint16_t *ports;  /* [worker_nodes + cpu_nodes]: control ports on 127.0.0.1 */
+    const char *provider;   /* NULL: the daemon's default */
+    uint64_t pinned_bytes;  /* that workers may pin; 0: the daemon's default */
+    const char *extra;      /* JSON text of an object whose keys come on top; NULL: none */
+    const char *extra_name; /* what `extra` is called in messages */
 };
+/* The configuration of daemon number `self`; *text is the caller's to free. ERR_CONFIG when `extra`
+ * is no JSON object. */
 int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
                        char **text, struct error *error);
+/* Nodes with workers are "node0", "node1", ...; CPU nodes, which come after them, "cpu0", ... */
 void launch_node_name(char name[LAUNCH_JOB_BYTES], uint32_t worker_nodes, uint32_t node);
 
 #endif

@@ -63,13 +63,13 @@ struct child_start {
     uint32_t inherited_count;
     bool own_group; /* signalled with all that it starts; not reached by the terminal's signals */
 };
-/* ERR_SYSTEM also when the program cannot be executed. */
+/* Starts a child. ERR_SYSTEM, also when the program cannot be executed. */
 int supervisor_start(struct supervisor *supervisor, struct child *child,
                      const struct child_start *start, struct error *error);
 
-/* Until all workers have ended. Failures are reported on stderr. */
+/* Waits until all workers have ended. Failures are reported on stderr. */
 void supervisor_wait_workers(struct supervisor *supervisor);
-/* SIGTERM to the daemons, and SIGKILL to those that do not end within the grace. */
+/* Sends SIGTERM to the daemons, and SIGKILL to those that do not end within the grace. */
 void supervisor_stop_daemons(struct supervisor *supervisor);
 
 /* For poll: milliseconds until due_ns, rounded up, at most INT_MAX. */
