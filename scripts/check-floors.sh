@@ -26,8 +26,7 @@ common/transport/*          2
 server/exchange/*           3 pure
 server/jobs/*               3 pure
 server/coordinator/*        3 pure
-server/engine/engine_event.[ch]  3
-server/engine/engine_command.[ch]  3
+server/commands/*           3 pure
 server/engine/*             4
 server/control/*            4
 server/status/*             4

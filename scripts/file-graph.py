@@ -42,10 +42,12 @@ worker           shoal request fusion < progress < device < job < drive < api < 
 worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace < exchange_job < exchange
 server/exchange/model   port model < roster < ask disagreement < order
-server/exchange/ground  segments trace < recorder delivery < post submission
+server/exchange/ground  segments < recorder delivery < post submission
 server/exchange/owner   slots < slot
 server/exchange/node    probe agreement chunk < issue < collective < transfer
-server/engine    engine_event < engine_command < engine_queue reducer < engine_private engine_status < engine_io
+server           commands jobs < exchange < coordinator engine < status < control < shoald shoalctl
+server/commands  trace < engine_event < engine_command
+server/engine    engine_queue reducer < engine_private engine_status < engine_io
                  < engine_dispatch < engine_loop < engine
 server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_home
                  coordinator_segment < coordinator_worker coordinator_group_home < coordinator_group < coordinator_job

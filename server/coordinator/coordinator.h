@@ -44,7 +44,7 @@ void coordinator_peer_down(struct coordinator *coordinator, uint64_t now_ns, uin
 int coordinator_peer_message(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
                              const struct message *message, struct error *error);
 
-/* Events of the engine (server/engine/engine_event.h). False: it is not the coordinator's but the
+/* Events of the engine (server/commands/engine_event.h). False: it is not the coordinator's but the
  * caller's: about a peer, of which membership is told first, or a trace. */
 bool coordinator_engine_event(struct coordinator *coordinator, uint64_t now_ns,
                               const struct engine_event *event);

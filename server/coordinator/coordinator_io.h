@@ -6,8 +6,8 @@
 
 #include "common/base/error.h"
 #include "common/format/message.h"
-#include "server/engine/engine_command.h"
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_command.h"
+#include "server/commands/engine_event.h"
 
 /* What the coordinator can do to the world. None of it may call the coordinator back: a connection
  * that ends because of it is reported later. */

@@ -15,8 +15,8 @@
 #include "common/config/config.h"
 #include "common/memory/topology.h"
 #include "common/transport/transport.h"
-#include "server/engine/engine_command.h"
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_command.h"
+#include "server/commands/engine_event.h"
 #include "server/engine/engine_status.h"
 
 struct engine;

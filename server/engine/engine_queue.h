@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/engine/engine_command.h"
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_command.h"
+#include "server/commands/engine_event.h"
 
 struct engine_queue {
     pthread_mutex_t lock;

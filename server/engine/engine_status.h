@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_event.h"
 
 struct engine;
 

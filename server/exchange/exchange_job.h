@@ -5,7 +5,7 @@
 #ifndef SERVER_EXCHANGE_EXCHANGE_JOB_H
 #define SERVER_EXCHANGE_EXCHANGE_JOB_H
 
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_event.h"
 #include "server/exchange/model/port.h"
 
 struct exchange;

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_event.h"
 #include "server/exchange/ground/recorder.h"
 #include "server/exchange/model/roster.h"
 #include "server/exchange/node/collective.h"

@@ -5,7 +5,7 @@
 #ifndef SERVER_EXCHANGE_EXCHANGE_TRACE_H
 #define SERVER_EXCHANGE_EXCHANGE_TRACE_H
 
-#include "server/exchange/ground/trace.h"
+#include "server/commands/trace.h"
 #include "server/exchange/model/port.h"
 
 struct exchange;

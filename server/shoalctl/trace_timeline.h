@@ -1,4 +1,4 @@
-/* Records of a trace (server/exchange/ground/trace.h) laid out as a viewer of traces shows them:
+/* Records of a trace (server/commands/trace.h) laid out as a viewer of traces shows them:
  * slices on tracks, each track as many lanes wide as it has slices at once, so that within a lane a
  * slice lies either wholly inside another or beside it. Pure.
  *
@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "server/exchange/ground/trace.h"
+#include "server/commands/trace.h"
 
 enum trace_track_kind {
     TRACK_COLLECTIVES,

@@ -5,12 +5,12 @@
  * A chunk or slot remembers when its present stage began. A record is written when the stage ends,
  * and one of each open stage when the trace does.
  *
- * Layer: may call server/exchange/ground/trace.h.
+ * Layer: may call server/commands/trace.h.
  */
 #ifndef SERVER_EXCHANGE_GROUND_RECORDER_H
 #define SERVER_EXCHANGE_GROUND_RECORDER_H
 
-#include "server/exchange/ground/trace.h"
+#include "server/commands/trace.h"
 #include "server/exchange/model/model.h"
 
 uint64_t recorder_now_ns(const struct exchange *exchange);

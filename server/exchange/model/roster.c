@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_event.h"
 
 struct exchange_job *exchange_job_find(const struct exchange *exchange, uint64_t id)
 {

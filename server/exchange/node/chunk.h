@@ -11,8 +11,8 @@
 #ifndef SERVER_EXCHANGE_FLOW_CHUNK_H
 #define SERVER_EXCHANGE_FLOW_CHUNK_H
 
+#include "server/commands/trace.h"
 #include "server/exchange/ground/delivery.h"
-#include "server/exchange/ground/trace.h"
 #include "server/exchange/model/model.h"
 #include "server/exchange/owner/slots.h"
 

@@ -7,7 +7,7 @@
 #ifndef SERVER_EXCHANGE_FLOW_COLLECTIVE_H
 #define SERVER_EXCHANGE_FLOW_COLLECTIVE_H
 
-#include "server/exchange/ground/trace.h"
+#include "server/commands/trace.h"
 #include "server/exchange/model/model.h"
 
 /* A rank submits a collective or a block of one, or hands a chunk of one over. 0, ERR_PROTOCOL,

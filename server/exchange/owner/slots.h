@@ -6,8 +6,8 @@
 #ifndef SERVER_EXCHANGE_OWNER_SLOTS_H
 #define SERVER_EXCHANGE_OWNER_SLOTS_H
 
+#include "server/commands/trace.h"
 #include "server/exchange/ground/delivery.h"
-#include "server/exchange/ground/trace.h"
 #include "server/exchange/model/model.h"
 
 #define SLOT_BUCKETS 256 /* a power of two */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/exchange/ground/trace.h"
+#include "server/commands/trace.h"
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 

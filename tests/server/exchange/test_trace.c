@@ -2,7 +2,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "server/exchange/ground/trace.h"
+#include "server/commands/trace.h"
 #include "tests/lib/suite.h"
 
 static struct trace *make(uint32_t capacity, uint64_t began_ns)

@@ -1,17 +1,17 @@
 /* What the data path (the exchange and the engine's thread) tells the control thread, a job's
  * roster as the data path takes it, and a job's figures as the status shows them. These are plain
  * structs: the exchange and the coordinator, which do no I/O, use them too. */
-#ifndef SERVER_ENGINE_ENGINE_EVENT_H
-#define SERVER_ENGINE_ENGINE_EVENT_H
+#ifndef SERVER_COMMANDS_ENGINE_EVENT_H
+#define SERVER_COMMANDS_ENGINE_EVENT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "common/base/error.h"
 #include "common/config/config.h"
-#include "server/exchange/ground/trace.h"
+#include "server/commands/trace.h"
 
-/* After each: the fields that count. Commands are those of server/engine/engine_command.h. */
+/* After each: the fields that count. Commands are those of server/commands/engine_command.h. */
 enum engine_event_type {
     /* node. The fabric reaches it. */
     ENGINE_PEER_UP = 1,

@@ -1,4 +1,4 @@
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_event.h"
 
 #include <stdlib.h>
 

@@ -2,21 +2,21 @@
  * coordinator, a connection to a peer, a trace) fills it in, everybody between passes it on as it
  * is, and one switch (server/engine/engine_dispatch.c) carries it out. Commands are carried out in
  * the order in which they were given, and what one leads to is an event
- * (server/engine/engine_event.h).
+ * (server/commands/engine_event.h).
  *
  * Memory in a command is one of two things. What is lent is the giver's and is copied before the
  * call that takes the command returns. What is handed over is the engine's from that call on,
  * whatever becomes of the command. Each member says which. Numbers are neither.
  */
-#ifndef SERVER_ENGINE_ENGINE_COMMAND_H
-#define SERVER_ENGINE_ENGINE_COMMAND_H
+#ifndef SERVER_COMMANDS_ENGINE_COMMAND_H
+#define SERVER_COMMANDS_ENGINE_COMMAND_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "common/format/arena.h"
 #include "common/transport/transport.h"
-#include "server/engine/engine_event.h"
+#include "server/commands/engine_event.h"
 
 /* Jobs, groups, ranks and segments that the engine does not know are ignored, unless an event
  * answers. */

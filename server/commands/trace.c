@@ -1,4 +1,4 @@
-#include "server/exchange/ground/trace.h"
+#include "server/commands/trace.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,12 +2,9 @@
  * through, in memory that is there before the first. The exchange writes the records
  * (server/exchange/ground/recorder.h), the control thread hands them out
  * (server/control/admin_trace.c), shoalctl makes a timeline of them
- * (server/shoalctl/trace_timeline.h).
- *
- * Layer: calls nothing else of the exchange.
- */
-#ifndef SERVER_EXCHANGE_GROUND_TRACE_H
-#define SERVER_EXCHANGE_GROUND_TRACE_H
+ * (server/shoalctl/trace_timeline.h). */
+#ifndef SERVER_COMMANDS_TRACE_H
+#define SERVER_COMMANDS_TRACE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "server/engine/engine_command.h"
+#include "server/commands/engine_command.h"
 
 #include <string.h>
 
