@@ -183,7 +183,7 @@ START_TEST(test_form_of_help)
     snprintf(wanted, sizeof(wanted), "Read on: %s(%s", name, strchr(programs[_i].page, '.') + 1);
     ck_assert_msg(strncmp(last, wanted, strlen(wanted)) == 0, "the last line is '%s'", last);
     struct man_words pointed = {.count = 0};
-    man_words_split(&pointed, last + strlen("Read on: "), ", ");
+    man_words_split(&pointed, strchr(last, ':') + 2, ", ");
     for (int i = 0; i < pointed.count; i++) {
         char page[64];
         const char *word = pointed.words[i], *open = strchr(word, '(');
