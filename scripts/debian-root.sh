@@ -127,7 +127,9 @@ make_base() {
     remove "$root.new"
     mkdir "$root.new"
     touch "$root.new/.shoal-root"
-    debootstrap "${arguments[@]}" >"$root.log" 2>&1 || {
+    # It mounts a /proc meanwhile.
+    unshare --mount true || cannot "mounts are not allowed here"
+    unshare --mount debootstrap "${arguments[@]}" >"$root.log" 2>&1 || {
         tail -n 5 "$root.log" >&2
         cannot "debootstrap failed; all it said is in $root.log"
     }

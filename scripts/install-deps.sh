@@ -14,7 +14,7 @@
 set -euo pipefail
 
 packages=(gcc libc6-dev make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
-    uthash-dev check iproute2 python3-jsonschema)
+    uthash-dev check iproute2 python3-jsonschema systemd)
 lint_packages=(clang-format clang-tidy cppcheck mandoc shellcheck)
 bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev)
 options=("$@")
@@ -125,6 +125,7 @@ list_other() {
     done
     have_header uthash.h || needed+=("the header uthash.h")
     command -v ip >/dev/null || useful+=("ip of iproute2 (tests over network namespaces)")
+    command -v systemd-analyze >/dev/null || useful+=("systemd-analyze (tests of the service's unit)")
     python3 -c 'import jsonschema' 2>/dev/null ||
         useful+=("Python 3 with jsonschema (tests of the configuration's schema)")
     if asked_for --lint; then
