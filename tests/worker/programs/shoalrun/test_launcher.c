@@ -228,7 +228,8 @@ END_TEST
 
 START_TEST(test_weights)
 {
-    /* Per node, by the bound for the busiest link: (n - k) to 2 (n - 1), divided by their common divisor. */
+    /* Per node, by the bound for the busiest link: (n - k) to 2 (n - 1), divided by their common
+     * divisor. */
     static const uint32_t cases[][4] = {
         {1, 0, 1, 1}, {4, 0, 1, 1}, {1, 1, 1, 1}, {2, 1, 1, 2}, {3, 1, 1, 2},
         {4, 1, 1, 2}, {4, 2, 1, 3}, {2, 2, 0, 1}, {2, 5, 0, 1}, {8, 2, 3, 7},
