@@ -19,22 +19,25 @@ import enum
 import threading
 
 
-class State(enum.Enum):
-    MAKING = "making"
-    RUNNING = "running"
-    STREAMED = "streamed"
-    FAILED = "failed"
-    OVER = "over"
+class State(enum.IntEnum):  # whose hash costs little: operations are many
+    MAKING = 0
+    RUNNING = 1
+    STREAMED = 2
+    FAILED = 3
+    OVER = 4
 
+
+# A member that is looked up in the class costs several times as much.
+MAKING, RUNNING, STREAMED, FAILED, OVER = State
 
 NEXT = {
-    State.MAKING: {State.RUNNING, State.STREAMED},
-    State.RUNNING: {State.FAILED, State.OVER},
-    State.STREAMED: {State.FAILED, State.OVER},
-    State.FAILED: {State.OVER},
-    State.OVER: set(),
+    MAKING: {RUNNING, STREAMED},
+    RUNNING: {FAILED, OVER},
+    STREAMED: {FAILED, OVER},
+    FAILED: {OVER},
+    OVER: set(),
 }
-PUBLISHED = {State.FAILED, State.OVER}
+PUBLISHED = frozenset((FAILED, OVER))
 
 
 class States:
@@ -42,7 +45,7 @@ class States:
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._now = State.MAKING
+        self._now = MAKING
 
     @property
     def now(self):
@@ -55,7 +58,7 @@ class States:
         with self._lock:
             before = self._now
             if state not in NEXT[before]:
-                raise RuntimeError(f"an operation that is {before.value} cannot become {state.value}")
+                raise RuntimeError(f"an operation that is {before.name} cannot become {state.name}")
             self._now = state
             return state in PUBLISHED and before not in PUBLISHED
 

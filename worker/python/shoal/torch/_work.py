@@ -20,7 +20,7 @@ from torch._C import _distributed_c10d as c10d
 
 from shoal import errors
 from shoal.torch import _streams
-from shoal.torch._states import State, States
+from shoal.torch._states import FAILED, OVER, RUNNING, STREAMED, States
 
 # So long a wait in C lasts at the most before Python looks for signals such as Ctrl-C.
 SLICE_S = 0.5
@@ -98,7 +98,7 @@ class Operation:
         self._by_stream = on_device and not self.error and self._wait_by_stream()
         if self._by_stream:
             self._follow_on_stream()
-        self.states.move(State.STREAMED if self._by_stream else State.RUNNING)
+        self.states.move(STREAMED if self._by_stream else RUNNING)
         # An exception in a callback is the only way to give a future an error that C++ sees.
         self.future = self._inner.then(self._outcome)
         # The first callback: when a waiter goes on, the Work is complete.
@@ -140,7 +140,7 @@ class Operation:
     def unfinished(self):
         """Its time may still run out."""
         if self._by_stream:
-            return self.states.now is State.STREAMED and not self.error
+            return self.states.now is STREAMED and not self.error
         return not self.published.is_set()
 
     def _outcome(self, _):
@@ -182,10 +182,10 @@ class Operation:
         while self.requests:
             if not self._take_request(wait_s):
                 return False, False
-        if self.states.now is State.OVER:
+        if self.states.now is OVER:
             return True, False
         self._finish()
-        return True, self.states.move(State.OVER)
+        return True, self.states.move(OVER)
 
     def advance(self, wait_s=0):
         """Move on, for at most wait_s for each request; True when nothing is under way any more.
@@ -214,12 +214,12 @@ class Operation:
         requests are the job's to free."""
         with self._lock:
             state = self.states.now
-            if state is State.OVER or (state is State.FAILED and not forget):
+            if state is OVER or (state is FAILED and not forget):
                 return
             self.error = self.error or error
             if forget:
                 self.requests.clear()
-            publish = self.states.move(State.OVER if forget else State.FAILED)
+            publish = self.states.move(OVER if forget else FAILED)
         if publish:
             self._publish()
 
