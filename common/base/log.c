@@ -89,27 +89,34 @@ static size_t log_prefix(struct log *log, enum log_level level, char *line, size
     return used;
 }
 
-/* Whether the line, of at most PIPE_BUF bytes, has gone as a whole. What cannot be written for
- * another reason than want of room has nowhere to be reported, and counts as gone. */
-static bool log_put(struct log *log, const char *line, size_t bytes)
+/* Whether the line, of at most PIPE_BUF bytes, has gone as a whole. A pipe or socket takes all or
+ * nothing; of a line that a terminal cuts the rest is lost. What cannot be written for another
+ * reason than want of room has nowhere to be reported, and counts as gone. */
+static bool log_put(const struct log *log, const char *line, size_t bytes)
 {
-    if (log->sink == LOG_SINK_SOCKET)
-        return send(log->fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno != EAGAIN;
-    if (log->sink == LOG_SINK_STREAM && !log->fd_owned) {
+    ssize_t written;
+    if (log->sink == LOG_SINK_SOCKET) {
+        written = send(log->fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } else {
         struct pollfd room = {.fd = log->fd, .events = POLLOUT};
-        if (poll(&room, 1, 0) == 0)
+        if (log->sink == LOG_SINK_STREAM && !log->fd_owned && poll(&room, 1, 0) == 0)
             return false;
+        written = write(log->fd, line, bytes);
     }
-    return write(log->fd, line, bytes) >= 0 || errno != EAGAIN;
+    return written < 0 ? errno != EAGAIN : (size_t)written == bytes;
 }
 
-/* Say first how many lines were dropped before this one. */
+/* Say first how many lines were dropped before this one, on a line of its own also behind one that
+ * was cut. */
 static void log_put_counted(struct log *log, const char *line, size_t bytes)
 {
     uint64_t dropped = atomic_exchange(&log->dropped, 0);
     if (dropped > 0) {
         char notice[256];
-        size_t used = log_prefix(log, LOG_LEVEL_WARNING, notice, sizeof(notice));
+        size_t used = 0;
+        if (log->sink == LOG_SINK_STREAM && isatty(log->fd))
+            notice[used++] = '\n';
+        used += log_prefix(log, LOG_LEVEL_WARNING, notice + used, sizeof(notice) - used);
         used += (size_t)snprintf(
             notice + used, sizeof(notice) - used,
             "%" PRIu64 " lines of this log were dropped: its reader was slow\n", dropped);

@@ -1,8 +1,10 @@
 /* A logger: one line an event, on one descriptor, written with a single write so that lines of
  * several threads and processes do not mix. No global: whoever logs is handed a struct log.
  *
- * Writing never blocks: a line for which whoever reads has left no room is dropped and counted, and
- * the next line that goes is preceded by one that says how many were. Any thread may write.
+ * A reader that stops does not stop who writes: a line for which it has left no room is dropped and
+ * counted, and the next line that goes is preceded by one that says how many were. Any thread may
+ * write. Two writers may still wait for each other's last bit of room where a pipe belongs to
+ * another user, so that it could not be opened once more.
  *
  * Format: "2026-11-21T09:30:00.123Z shoald info: text"; under systemd (JOURNAL_STREAM set, which
  * the caller finds out) "<6>text" instead, since the journal has the time and the name.

@@ -59,7 +59,7 @@ struct transport_options {
     uint32_t peers;                /* how many peers at most; they are numbered 0..peers-1 */
     uint32_t sends_per_peer;       /* most operations in flight, for queue sizes */
     uint32_t receives_per_peer;
-    struct log *log;
+    struct log *log; /* outlives the transport */
 };
 
 /* What was opened; shown in the log and the status. */

@@ -196,7 +196,7 @@ static void endpoint_close(struct connected *c, struct peer *peer)
      * could refer to this endpoint later. */
     int code = fi_close(&endpoint->fid);
     if (code)
-        log_warning(&c->fabric.log, "fabric: closing an endpoint: %s", fi_strerror(-code));
+        log_warning(c->fabric.log, "fabric: closing an endpoint: %s", fi_strerror(-code));
     peer->endpoint = NULL;
     /* What libfabric flushed on closing; after this it knows none of the peer's operations. */
     while (fabric_progress(&c->fabric) > 0)
@@ -355,7 +355,7 @@ static void request_reject(struct connected *c, struct fi_info *info)
 {
     int code = fi_reject(c->listener, info->handle, NULL, 0);
     if (code)
-        log_warning(&c->fabric.log, "fabric: rejecting a connection: %s", fi_strerror(-code));
+        log_warning(c->fabric.log, "fabric: rejecting a connection: %s", fi_strerror(-code));
 }
 
 /* Whoever can reach the port can make these lines: after the first few, only powers of two. */
@@ -366,7 +366,7 @@ static void request_refuse(struct connected *c, struct fi_info *info)
     fabric_format_address(info, info->dest_addr, info->dest_addrlen, from, sizeof(from));
     if (count <= REJECTIONS_LOGGED || (count & (count - 1)) == 0)
         log_warning(
-            &c->fabric.log,
+            c->fabric.log,
             "fabric: connection from %s rejected: it carries no expected token (%llu so far)", from,
             (unsigned long long)count);
     request_reject(c, info);
@@ -425,7 +425,7 @@ static void request_keep(struct connected *c, struct fi_info *info, const uint8_
     struct request *request = &c->requests[c->request_count++];
     *request = (struct request){.info = info, .token_is_whole = bytes >= sizeof(request->token)};
     memcpy(request->token, data, request->token_is_whole ? sizeof(request->token) : bytes);
-    log_debug(&c->fabric.log, "fabric: connection request");
+    log_debug(c->fabric.log, "fabric: connection request");
 }
 
 /* --- events --- */
@@ -450,7 +450,7 @@ static void connection_error(struct connected *c)
         peer_fail(c, peer, "%s (%s)", peer->state == PEER_UP ? "connection lost" : "no connection",
                   fi_strerror(entry.err));
     else
-        log_debug(&c->fabric.log, "fabric: connection attempt: %s", fi_strerror(entry.err));
+        log_debug(c->fabric.log, "fabric: connection attempt: %s", fi_strerror(entry.err));
 }
 
 /* Read one connection event; whether there was one. */

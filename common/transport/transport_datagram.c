@@ -79,7 +79,7 @@ static void datagram_complete(struct fabric *fabric, struct fabric_op *op, int f
     /* ofi_rxm over tcp (1.17) can report an operation twice when its connection breaks: as done,
      * and as failed. The first word counts. */
     if (op->state != FABRIC_POSTED) {
-        log_debug(&fabric->log, "fabric: an operation was reported twice (%s)",
+        log_debug(fabric->log, "fabric: an operation was reported twice (%s)",
                   fi_strerror(fi_error));
         return;
     }
@@ -195,7 +195,7 @@ static void send_orphan(struct datagram *d, struct peer *peer, struct fabric_op 
     fabric_list_remove(&peer->posted, op);
     peer->sends--;
     if (!report) {
-        log_error(&d->fabric.log, "fabric: out of memory: a failed send is not reported");
+        log_error(d->fabric.log, "fabric: out of memory: a failed send is not reported");
         op->state = FABRIC_ORPHAN;
         return;
     }
@@ -231,7 +231,7 @@ static void datagram_disconnect(struct transport *transport, uint32_t number)
         d->peer_of[peer->address] = TRANSPORT_NO_PEER;
     int code = fi_av_remove(d->vector, &peer->address, 1, 0);
     if (code)
-        log_debug(&d->fabric.log, "fabric: fi_av_remove: %s", fi_strerror(-code));
+        log_debug(d->fabric.log, "fabric: fi_av_remove: %s", fi_strerror(-code));
 }
 
 /* --- events --- */

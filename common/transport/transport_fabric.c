@@ -218,7 +218,7 @@ static int domain_open(struct fabric *fabric, bool connected, struct error *erro
 int fabric_open(struct fabric *fabric, const struct transport_options *options, bool connected,
                 struct error *error)
 {
-    fabric->log = *options->log;
+    fabric->log = options->log;
     fabric->peers = options->peers;
     fabric->sends_per_peer = options->sends_per_peer;
     fabric->receives_per_peer = options->receives_per_peer;
@@ -432,7 +432,7 @@ static int progress_error(struct fabric *fabric)
     if (got <= 0)
         return 0;
     if (!entry.op_context) {
-        log_warning(&fabric->log, "fabric: %s without an operation", fi_strerror(entry.err));
+        log_warning(fabric->log, "fabric: %s without an operation", fi_strerror(entry.err));
         return 1;
     }
     struct fabric_op *op = entry.op_context;
@@ -447,7 +447,7 @@ static void progress_failed(struct fabric *fabric, int fi_error)
     uint64_t count = ++fabric->read_failures;
     fabric->unreadable = true;
     if ((count & (count - 1)) == 0)
-        log_error(&fabric->log, "fabric: completion queue: %s (%llu so far)", fi_strerror(fi_error),
+        log_error(fabric->log, "fabric: completion queue: %s (%llu so far)", fi_strerror(fi_error),
                   (unsigned long long)count);
 }
 
@@ -502,7 +502,7 @@ void fabric_unregister_memory(struct transport *transport, void *registration)
     struct fabric *fabric = (struct fabric *)transport;
     int code = fi_close(&region->fid);
     if (code)
-        log_warning(&fabric->log, "fabric: unregistering memory: %s", fi_strerror(-code));
+        log_warning(fabric->log, "fabric: unregistering memory: %s", fi_strerror(-code));
 }
 
 int fabric_descriptor(const struct transport *transport)

@@ -54,7 +54,7 @@ struct fabric_slab;
 
 struct fabric {
     struct transport transport; /* first */
-    struct log log;
+    struct log *log;            /* the caller's */
     uint32_t peers;
     uint32_t sends_per_peer;
     uint32_t receives_per_peer;

@@ -7,7 +7,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #define ENTRIES 16
-#define POPS (4 * ENTRIES)
 
 /* As much of the header as is there, then entries of the submission ring. */
 static void spoil(uint8_t *base, const uint8_t *data, size_t size)
@@ -34,7 +33,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     spoil(base, data, size);
     if (arena_attach_memory(&daemon, base, ARENA_LEAST_BYTES, &error) == 0) {
         struct arena_submission entry;
-        for (int i = 0; i < POPS && arena_pop_submission(&daemon, &entry) == 1; i++) {
+        uint32_t popped = 0;
+        while (arena_pop_submission(&daemon, &entry) == 1) {
+            FUZZ_REQUIRE(++popped <= daemon.submission_mask + 1);
             if (arena_range_valid(&daemon, entry.in_offset, entry.count)) {
                 FUZZ_REQUIRE(entry.in_offset >= daemon.data_offset);
                 FUZZ_REQUIRE(entry.count <= ARENA_LEAST_BYTES - entry.in_offset);

@@ -14,7 +14,8 @@ static char *encode(const struct message *message, size_t *length)
     return line;
 }
 
-/* The first byte says who speaks to whom; a line has no newline and no NUL inside. */
+/* The first byte says who speaks to whom; the rest is a line, which may have newlines
+ * and NULs inside, more than a line reader hands on. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1)

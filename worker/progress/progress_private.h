@@ -1,8 +1,7 @@
 /* What the files of worker/progress share. Each calls those above it in this list, and none below:
  *
- *   progress_submit.c    the submission ring, the queue before it, the end of a request
- *   progress_trace.c     times of copies, for the daemon's trace
- *   progress_stage.c     slots on their way to the daemon
+ *   progress_submit.c    all that goes into the submission ring: requests from their queue, slots
+ *                        with chunks, times for a trace; the end of a request
  *   progress_transfer.c  sends and receives
  *   progress.c           what a caller gives and takes; what comes back; failure
  *   progress_ready.c     streams of a device that have come to a request
@@ -39,15 +38,11 @@ void progress_complete(struct progress *progress, struct request *request,
 /* The collective is complete: its whole and all blocks are over, and no device copies for it. */
 void progress_complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns);
 
-/* --- progress_trace.c */
-
 /* The time while the daemon takes a trace of the job, else 0. */
 uint64_t progress_trace_ns(const struct progress *progress);
 /* The slot's chunk has been copied out, and the trace was on when that began: tell the daemon,
  * where the ring has room that nothing else may need, and without waking it. */
 void progress_trace_copied(struct progress *progress, const struct staging_slot *slot);
-
-/* --- progress_stage.c */
 
 uint8_t *progress_slot_memory(const struct progress *progress, const struct staging_slot *slot);
 /* The next slot to fill: for the first request by priority or, if that may have none now, for the

@@ -62,8 +62,8 @@ uint32_t group_owner_index(const struct exchange_group *group, uint32_t node)
 
 uint32_t group_rank_index(const struct exchange_group *group, uint32_t job_rank)
 {
-    /* In the group of all ranks it is the rank itself. The ranks of a job leave one after
-     * each is to be found at once. */
+    /* In the group of all ranks it is the rank itself. Found at once, since all ranks of a job look
+     * themselves up when they leave one after another. */
     if (job_rank < group->members.size && group->members.ranks[job_rank] == job_rank)
         return job_rank;
     return roster_index_of(group->members.ranks, group->members.size, job_rank);

@@ -302,7 +302,7 @@ static void chunk_issue_single(struct chunk *chunk)
 }
 
 /* Sum what is here and give it to the owner. */
-static bool chunk_issue_shared(struct chunk *chunk)
+static bool chunk_issue_to_owner(struct chunk *chunk)
 {
     struct collective *collective = chunk->piece.collective;
     struct exchange_group *group = collective->group;
@@ -338,7 +338,7 @@ bool chunk_issue(struct chunk *chunk)
 {
     chunk_trace(chunk, TRACE_WAIT);
     if (!chunk->piece.collective->single)
-        return chunk_issue_shared(chunk);
+        return chunk_issue_to_owner(chunk);
     chunk_issue_single(chunk);
     return true;
 }

@@ -46,8 +46,8 @@ void chunk_free(struct chunk *chunk);
 void chunk_drop_idle(struct chunk *chunk);
 
 /* Begin the chunk's way; all local ranks have handed it over. When this returns, the chunk may be
- * delivered and its collective may be gone. False: there was no buffer for the sum, and nothing has
- * happened. */
+ * delivered and its collective may be gone. False: there was no buffer for the sum, and the chunk
+ * has not begun. */
 bool chunk_issue(struct chunk *chunk);
 /* The owner's answer for a chunk of this node. result: held buffer with the payload behind the
  * header, or NULL. ERR_PROTOCOL: it was not awaited. */

@@ -231,7 +231,7 @@ static void collective_update_ready(struct collective *collective)
             ready = collective->parts[i].handed;
     }
     if (ready > collective->ready)
-        collective_advance_ready(collective, ready);
+        issue_advance_ready(collective, ready);
 }
 
 /* All local ranks have submitted. */

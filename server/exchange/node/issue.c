@@ -151,7 +151,7 @@ void outlets_end(struct collective *collective)
         outlet_leave(&collective->outlets[i]);
 }
 
-void collective_advance_ready(struct collective *collective, uint32_t ready)
+void issue_advance_ready(struct collective *collective, uint32_t ready)
 {
     uint32_t shards = collective->layout.shards;
     uint32_t first = collective->ready;

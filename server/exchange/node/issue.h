@@ -41,7 +41,7 @@ void outlets_begin(struct collective *collective);
 void outlets_end(struct collective *collective);
 
 /* All local ranks have handed chunks [0, ready) over. */
-void collective_advance_ready(struct collective *collective, uint32_t ready);
+void issue_advance_ready(struct collective *collective, uint32_t ready);
 /* Issue the outlet's next chunk. False when memory is lacking: the group is starved. */
 bool outlet_issue(struct outlet *outlet);
 /* Issue what the windows allow to all owners. */

@@ -118,7 +118,7 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
     if (all_here && transfer->disagree)
         agreement_fail_here(transfer);
     else if (all_here)
-        collective_advance_ready(transfer, transfer->layout.chunks);
+        issue_advance_ready(transfer, transfer->layout.chunks);
     transfer_check_departed(transfer);
     return 0;
 }

@@ -6,7 +6,7 @@
  * the block, answers with the data. So nothing travels before there is memory for it.
  *
  * Layer: may call collective.h, probe.h and what these may, in server/exchange/node/;
- * server/exchange/ground/, server/exchange/model/.
+ * server/exchange/owner/slots.h, server/exchange/ground/, server/exchange/model/.
  */
 #ifndef SERVER_EXCHANGE_FLOW_TRANSFER_H
 #define SERVER_EXCHANGE_FLOW_TRANSFER_H

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -275,6 +276,43 @@ START_TEST(a_socket_that_nobody_reads_stops_nobody)
 }
 END_TEST
 
+/* A terminal may take part of a line. It counts as dropped, and what is said of it begins a line.
+ */
+START_TEST(a_terminal_that_stops_stops_nobody)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(master, 0);
+    ck_assert_int_eq(grantpt(master), 0);
+    ck_assert_int_eq(unlockpt(master), 0);
+    int terminal = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(terminal, 0);
+    struct log log;
+    log_init(&log, "shoald", LOG_LEVEL_INFO, terminal, true);
+    for (int i = 0; i < 1000000 && atomic_load(&log.dropped) == 0; i++)
+        log_info(&log, "0123456789012345678901234567890123456789");
+    ck_assert_uint_eq(atomic_load(&log.dropped), 1);
+
+    ck_assert_int_eq(fcntl(master, F_SETFL, O_NONBLOCK), 0);
+    char text[1 << 16] = "";
+    size_t used = 0;
+    for (int i = 0; i < 1000 && !strstr(text, "read again"); i++) {
+        ssize_t got;
+        while ((got = read(master, text + used, sizeof(text) - 1 - used)) > 0)
+            used += (size_t)got;
+        text[used] = '\0';
+        log_info(&log, "read again");
+    }
+    const char *notice = strstr(text, "lines of this log were dropped");
+    ck_assert_ptr_nonnull(notice);
+    while (*notice != '\n' && notice > text)
+        notice--;
+    ck_assert_int_eq(strncmp(notice, "\n<4>", 4), 0);
+    log_close(&log);
+    close(terminal);
+    close(master);
+}
+END_TEST
+
 /* Threads that write at once to a reader that stops: every line has gone or was counted. */
 START_TEST(dropped_lines_of_threads_are_all_counted)
 {
@@ -334,6 +372,7 @@ int main(void)
     tcase_add_test(tests, threads_do_not_mix_their_lines);
     tcase_add_test(tests, a_pipe_that_nobody_reads_stops_nobody);
     tcase_add_test(tests, a_socket_that_nobody_reads_stops_nobody);
+    tcase_add_test(tests, a_terminal_that_stops_stops_nobody);
     tcase_add_test(tests, dropped_lines_of_threads_are_all_counted);
     tcase_add_test(tests, a_pipe_without_a_reader_is_silent);
     suite_add_tcase(suite, tests);
