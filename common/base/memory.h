@@ -2,8 +2,8 @@
  * list of ranks. Their size is bounded by what was already accepted, they are small, and an
  * error about their lack could not be told either. What grows with what peers and
  * workers ask for does not come from here: it has limits and is refused with ERR_MEMORY. */
-#ifndef SHOAL_COMMON_MEMORY_H
-#define SHOAL_COMMON_MEMORY_H
+#ifndef COMMON_BASE_MEMORY_H
+#define COMMON_BASE_MEMORY_H
 
 #include <stddef.h>
 

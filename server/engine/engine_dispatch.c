@@ -1,5 +1,6 @@
-/* The commands of the control thread, carried out by the engine's thread: one switch from the kind
- * of a command to what the exchange and the transport do. */
+/* What the control thread and the workers tell the engine's thread. A command: one switch from its
+ * kind to what the exchange and the transport do. The entries of a worker's ring: read, a bounded
+ * number at a time, and given to the exchange. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

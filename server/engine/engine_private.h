@@ -7,7 +7,7 @@
  * - engine_io.c: the exchange's table, on the transport and the arenas; what the transport says.
  * - engine_status.c: the picture that the status shows.
  * - engine_queue.c: commands and events between the two threads.
- * - reducer.c: threads that add. */
+ * - reducer.c: threads that add and copy. */
 #ifndef SERVER_ENGINE_ENGINE_PRIVATE_H
 #define SERVER_ENGINE_ENGINE_PRIVATE_H
 

@@ -31,9 +31,10 @@ void exchange_group_close(struct exchange *exchange, uint64_t job, uint32_t grou
 void exchange_rank_left(struct exchange *exchange, uint64_t job, uint32_t group, uint32_t rank,
                         uint64_t sequences);
 
-/* Take the worker into its job (worker->rank, arena, user are set by the caller). It is given back
- * with io->release_worker when the job is gone and nothing touches its arena. ERR_STATE: no such
- * job, or rank not of this node, or attached already; the caller keeps it. */
+/* Take the worker into its job. The caller has set worker->rank and arena, and may use `user` for
+ * itself. It is given back with io->release_worker when the job is gone and nothing touches its
+ * arena. ERR_STATE: no such job, or rank not of this node, or attached already; the caller keeps
+ * it. */
 int exchange_attach(struct exchange *exchange, uint64_t job, struct exchange_worker *worker,
                     struct error *error);
 /* No further submissions or completions; emits ENGINE_WORKER_DETACHED. */

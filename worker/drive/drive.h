@@ -7,7 +7,7 @@
  * and that need something done (large ones, callbacks, the completions descriptor). With neither,
  * nobody drives: small requests are with the daemon by then, and their results wait in the arena.
  *
- * Calls worker/{job,device,progress}, and in this room every file below it:
+ * Calls worker/{job,device,progress,request}, and in this room every file below it:
  *
  *   drive.h  ->  drive_socket.h  ->  drive_step.h  ->  drive_device.h  ->  drive_tell.h
  */

@@ -1,6 +1,6 @@
 /* Who is told what: the daemon, a sleeping driver, the background thread, and everybody who waits.
  * The job's lock is held around all calls. The lowest file of worker/drive: calls worker/job,
- * worker/device and worker/progress only.
+ * worker/device, worker/progress and worker/request only.
  */
 #ifndef WORKER_DRIVE_DRIVE_TELL_H
 #define WORKER_DRIVE_DRIVE_TELL_H

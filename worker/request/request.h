@@ -132,7 +132,7 @@ uint64_t request_chunk_offset(const struct request *request, const struct layout
 /* How many bytes a chunk has. */
 uint64_t request_chunk_bytes(const struct request *request, const struct layout_chunk *chunk);
 
-/* "all_reduce of 1000 float (sum) on group 3, number 17: 5 of 8 chunks back". */
+/* "all_reduce of 1000 float (sum) on group 3, number 17: 6 of 8 chunks handed over, 5 back". */
 void request_describe(const struct request *request, uint32_t group, char *text, size_t bytes);
 
 #endif

@@ -59,7 +59,7 @@ struct exchange_worker {
     uint32_t rank; /* of the job */
     struct arena arena;
     void *registration; /* of the arena with the fabric, or NULL */
-    void *user;         /* the engine's */
+    void *user;         /* free for whoever has attached it */
     bool detached;      /* takes no completions any more */
     /* What the rank has handed over and not got back. The exchange keeps these figures, and
      * server/exchange/ground/submission.h has their bounds. */

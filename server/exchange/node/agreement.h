@@ -6,8 +6,8 @@
  *
  * Layer: may call server/exchange/owner/slot.h, server/exchange/ground/, server/exchange/model/.
  */
-#ifndef SERVER_EXCHANGE_FLOW_AGREEMENT_H
-#define SERVER_EXCHANGE_FLOW_AGREEMENT_H
+#ifndef SERVER_EXCHANGE_NODE_AGREEMENT_H
+#define SERVER_EXCHANGE_NODE_AGREEMENT_H
 
 #include "server/exchange/model/model.h"
 

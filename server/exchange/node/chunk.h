@@ -8,8 +8,8 @@
  *
  * Layer: may call server/exchange/owner/, server/exchange/ground/, server/exchange/model/.
  */
-#ifndef SERVER_EXCHANGE_FLOW_CHUNK_H
-#define SERVER_EXCHANGE_FLOW_CHUNK_H
+#ifndef SERVER_EXCHANGE_NODE_CHUNK_H
+#define SERVER_EXCHANGE_NODE_CHUNK_H
 
 #include "server/commands/trace.h"
 #include "server/exchange/ground/delivery.h"

@@ -144,7 +144,6 @@ void collectives_drop_idle(struct exchange_group *group)
 /* --- the beginning ---------------------------------------------------------------------------- */
 
 /* Who takes part, and where it goes. */
-/* Who takes part, and where it goes. */
 static void collective_find_way(struct collective *made)
 {
     const struct exchange_group *group = made->group;
@@ -218,7 +217,6 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
 
 /* --- submitting ------------------------------------------------------------------------------- */
 
-/* How far every local rank has handed its chunks over. */
 /* How far every local rank has handed its chunks over. */
 static void collective_update_ready(struct collective *collective)
 {

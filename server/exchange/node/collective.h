@@ -4,8 +4,8 @@
  * Layer: may call issue.h, agreement.h, chunk.h in server/exchange/node/; server/exchange/ground/,
  * server/exchange/model/.
  */
-#ifndef SERVER_EXCHANGE_FLOW_COLLECTIVE_H
-#define SERVER_EXCHANGE_FLOW_COLLECTIVE_H
+#ifndef SERVER_EXCHANGE_NODE_COLLECTIVE_H
+#define SERVER_EXCHANGE_NODE_COLLECTIVE_H
 
 #include "server/commands/trace.h"
 #include "server/exchange/model/model.h"

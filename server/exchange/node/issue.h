@@ -6,8 +6,8 @@
  *
  * Layer: may call server/exchange/node/chunk.h, server/exchange/model/.
  */
-#ifndef SERVER_EXCHANGE_FLOW_ISSUE_H
-#define SERVER_EXCHANGE_FLOW_ISSUE_H
+#ifndef SERVER_EXCHANGE_NODE_ISSUE_H
+#define SERVER_EXCHANGE_NODE_ISSUE_H
 
 #include "server/exchange/model/model.h"
 

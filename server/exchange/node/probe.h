@@ -10,8 +10,8 @@
  *
  * Layer: may call server/exchange/ground/ and server/exchange/model/; nothing in this folder.
  */
-#ifndef SERVER_EXCHANGE_FLOW_PROBE_H
-#define SERVER_EXCHANGE_FLOW_PROBE_H
+#ifndef SERVER_EXCHANGE_NODE_PROBE_H
+#define SERVER_EXCHANGE_NODE_PROBE_H
 
 #include "server/exchange/model/model.h"
 

@@ -8,8 +8,8 @@
  * Layer: may call collective.h, probe.h and what these may, in server/exchange/node/;
  * server/exchange/owner/slots.h, server/exchange/ground/, server/exchange/model/.
  */
-#ifndef SERVER_EXCHANGE_FLOW_TRANSFER_H
-#define SERVER_EXCHANGE_FLOW_TRANSFER_H
+#ifndef SERVER_EXCHANGE_NODE_TRANSFER_H
+#define SERVER_EXCHANGE_NODE_TRANSFER_H
 
 #include "server/exchange/model/model.h"
 
