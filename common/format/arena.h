@@ -30,8 +30,10 @@
 
 #define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
 #define ARENA_VERSION 5
-#define ARENA_ALIGNMENT 64            /* of every offset handed over for data */
-#define ARENA_RING_ENTRIES_MAX 65536u /* and a power of two, at least 16 */
+#define ARENA_ALIGNMENT 64 /* of every offset handed over for data */
+/* Of either ring, and a power of two, at least 16. The completion ring has at least twice as many
+ * as the submission ring, so that this one has 16 to 32768 and the completion ring 32 to 65536. */
+#define ARENA_RING_ENTRIES_MAX 65536u
 #define ARENA_LEAST_BYTES (1u << 20)
 
 enum arena_submission_type {

@@ -50,7 +50,7 @@ struct layout_rule {
     uint32_t servers;           /* 1..LAYOUT_MAX_SERVERS; those with weight > 0 only */
     const uint32_t *weights;    /* [servers], each 1..LAYOUT_MAX_WEIGHT; owned by the caller */
     uint32_t chunk_bytes;       /* most bytes of a chunk, a multiple of 64 */
-    uint32_t least_shard_bytes; /* fewest bytes worth a server of their own */
+    uint32_t least_shard_bytes; /* fewest bytes worth a server of their own; 0 counts as 1 */
     bool equal_weights; /* what layout_weights_equal said; false: every layout asks it again */
     bool fine;          /* one server, but cut as for two: layout_rule_single */
 };

@@ -1,8 +1,9 @@
 /* The control messages of doc/protocol: one JSON object a line, and this structure for it.
  *
  * Every type uses the fields that its row in the table of message.c names, the rest being zero.
- * Every key has one meaning, one form and one range wherever it occurs. Decoding checks all of it;
- * what the parties' state allows is theirs to check.
+ * Every key has one form wherever it occurs. Its range differs for rank and local_rank (-1 in join
+ * and job_join) and for group (-1 in failed), its meaning for ranks (nodes in job_open) and
+ * timeout_ms. Decoding checks all of it; what the parties' state allows is theirs to check.
  *
  * Calls common/text and common/base.
  */

@@ -13,10 +13,11 @@
 #define WIRE_HEADER_BYTES 64
 
 enum wire_type {
-    WIRE_CONTRIBUTION = 1, /* node to owner: this node's sum of the chunk (may be empty) */
-    WIRE_RESULT = 2,       /* owner to node: the reduced chunk (may be empty) */
+    WIRE_CONTRIBUTION = 1, /* node to owner: its part of the chunk, that is the sum of its ranks or
+                            * one rank's data; nothing where it has none to give, as for a send */
+    WIRE_RESULT = 2,       /* owner to node: the sum or one rank's data; or nothing */
     WIRE_DISAGREE = 3,     /* node to owner of chunk 0: its ranks disagree; payload: ranks, asks */
-    WIRE_ERROR = 4,        /* owner to node: the collective failed; payload: text without NUL */
+    WIRE_ERROR = 4,        /* owner to node: the group has failed; payload: text without NUL */
     WIRE_PROBE = 5,        /* to a sender's node: has it sent this, or later, with this tag? */
     WIRE_READY = 6,        /* the answer: it has */
     WIRE_GONE = 7,         /* the answer: it has left the job, and has not */
@@ -26,7 +27,13 @@ enum wire_type {
  *
  *   WIRE_SEND_SEQUENCE | tag << WIRE_SEND_TAG_SHIFT | n
  *
- * for the n-th send, from 0, from the one rank to the other with that tag. */
+ * for the n-th send, from 0 and modulo 2^32, from the one rank to the other with that tag, which is
+ * 0 to WIRE_SEND_TAG_MAX.
+ *
+ * A PROBE and its answers READY and GONE are about such a send: block and sequence are its own,
+ * `chunk` is the place of the receive from any rank among those of the receiving rank in the group,
+ * below 64, and ask.count a version, which is larger for each such receive of the receiver's node.
+ */
 #define WIRE_SEND_SEQUENCE (1ull << 63)
 #define WIRE_SEND_TAG_MAX 0x7fffffffu
 #define WIRE_SEND_TAG_SHIFT 32
@@ -37,7 +44,7 @@ struct wire_ask {
     uint8_t dtype;  /* enum dtype */
     uint8_t op;     /* enum reduce_op */
     uint32_t root;  /* rank in the group; 0 where the kind has none */
-    uint64_t count; /* elements; of the block where there is one */
+    uint64_t count; /* elements, of the block where there is one; or a version, see above */
     uint32_t block; /* of the collective (common/format/route.h); 0: the collective itself */
 };
 
@@ -48,7 +55,7 @@ struct wire_header {
     uint64_t job;      /* the job's random id */
     uint64_t sequence; /* of the collective in its group */
     uint32_t group;
-    uint32_t chunk;
+    uint32_t chunk; /* of PROBE, READY and GONE: a receive's place, see above */
     uint32_t payload_bytes;
     struct wire_ask ask;
 };
