@@ -1,4 +1,5 @@
-/* All that goes into the submission ring: requests, chunks, times of copies; and how a request ends. */
+/* All that goes into the submission ring: requests, chunks, times of copies; and how a request
+ * ends. */
 #include "worker/progress/progress_private.h"
 
 #include <inttypes.h>
