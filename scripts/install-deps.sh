@@ -46,16 +46,12 @@ packages_missing() {
     done
 }
 
-# Read what apt-get says of itself (APT::Status-Fd) and say every fifth of the way; the rest goes to a
-# file, for when it fails.
+# Read what apt-get says of itself (APT::Status-Fd), and say every fifth of the way.
 say_progress() {
-    local log=$1 line what percent fifth said='fetched 0'
+    local line what percent fifth said='fetched 0'
     local status='^(dl|pm)status:.*:([0-9]+)(\.[0-9]+)?:[^:]*$'
     while IFS= read -r line; do
-        if [[ ! $line =~ $status ]]; then
-            printf '%s\n' "$line" >>"$log"
-            continue
-        fi
+        [[ $line =~ $status ]] || continue
         what=fetched percent=${BASH_REMATCH[2]}
         [[ ${BASH_REMATCH[1]} == dl ]] || what=installed
         fifth="$what $((percent / 20 * 20))"
@@ -64,15 +60,19 @@ say_progress() {
     done
 }
 
-# Install packages by the command line in `apt`, which the caller has; said at the end if it fails.
+# Install packages by the command line in `apt`, which the caller has. What apt-get says besides goes
+# to a file, for when it fails.
 apt_install() {
-    local log=$1 status=0 count
+    local log=$1 status=0 planned
     shift
-    count=$("${apt[@]}" --simulate install --no-install-recommends "$@" 2>"$log" | grep -c '^Inst ') || return 1
-    printf 'installing %d packages, for want of %s\n' "$count" "$*"
-    "${apt[@]}" -o APT::Status-Fd=1 install -y --no-install-recommends "$@" 2>"$log.errors" |
-        say_progress "$log" || status=$?
-    cat "$log.errors" >>"$log"
+    "${apt[@]}" --simulate install --no-install-recommends "$@" >"$log" 2>&1 || return 1
+    planned=$(<"$log")
+    # None, where an earlier run was interrupted after it had unpacked them all.
+    printf 'installing %d packages, for want of %s\n' "$(grep -c '^Inst ' <<<"$planned" || true)" "$*"
+    # The status has a descriptor that no program of a package inherits, so it cannot be their output.
+    # It is made behind sudo, which closes what it does not know.
+    "${apt[@]}" -o APT::Status-Fd=3 install -y --no-install-recommends "$@" 2>"$log" |
+        say_progress || status=$?
     ((status != 0)) || printf '  installed all\n'
     return "$status"
 }
@@ -88,12 +88,13 @@ install_debian() {
         fi
         as_root=(sudo)
     fi
-    # env after sudo, which cleans the environment.
-    apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get -qq -o Dpkg::Use-Pty=0
-        -o DPkg::Lock::Timeout=300)
+    # env after sudo, which cleans the environment. Output is errors, and descriptor 3 is output.
+    # shellcheck disable=SC2016  # the inner shell expands
+    apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C bash -c 'exec "$@" 3>&1 >&2' bash
+        apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
     log=$(mktemp)
     # shellcheck disable=SC2064  # this file, now
-    trap "rm -f '$log' '$log.errors'" EXIT
+    trap "rm -f '$log'" EXIT
     # The package lists may be absent or too old: fetch them only when they do not serve.
     ! apt_install "$log" "${missing[@]}" || return 0
     printf 'fetching the lists of packages\n'

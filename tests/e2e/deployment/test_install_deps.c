@@ -13,20 +13,22 @@
 #define DPKG_QUERY                                                                                 \
     "#!/bin/bash\nfor name in \"${@:4}\"; do [[ $name == \"$MISSING\" ]] ||"                       \
     " echo \"$name installed\"; done\n"
-/* It can install when it has the lists: at once, or after an update, or never. */
+/* It can install when it has the lists: at once, or after an update, or never. As apt-get, it
+ * closes the descriptor of its status for the programs of packages, whose output must not fail. */
 #define APT_GET                                                                                    \
     "#!/bin/bash\n"                                                                                \
-    "folder=${0%/*}\n"                                                                             \
+    "folder=${0%/*} fd=${*##*Status-Fd=}\n"                                                        \
+    "fd=${fd%% *}\n"                                                                               \
     "if [[ $* == *update* ]]; then touch \"$folder/lists\"; exit; fi\n"                            \
     "if [[ $FAILS == always || ($FAILS == once && ! -e $folder/lists) ]]; then"                    \
     " echo 'E: no such package' >&2; exit 100; fi\n"                                               \
     "if [[ $* == *--simulate* ]]; then printf 'Inst check (1)\\nInst libcheck (2)\\nConf "         \
     "check\\n';"                                                                                   \
     " exit; fi\n"                                                                                  \
-    "[[ $* == *--no-install-recommends*check ]] || exit 1\n"                                       \
-    "printf 'dlstatus:1:%s:Retrieving file 1 of 2\\n' 10.5 41.0 47.1 100.0\n"                      \
-    "echo 'Unpacking check ...'\n"                                                                 \
-    "printf 'pmstatus:libcheck:amd64:%s:Installed libcheck (amd64)\\n' 0.0 66.6 80\n"
+    "[[ $* == *--no-install-recommends*check* ]] || exit 1\n"                                      \
+    "printf 'dlstatus:1:%s:Retrieving file 1 of 2\\n' 10.5 41.0 47.1 100.0 >&$fd\n"                \
+    "(eval \"exec $fd>&-\"; echo 'Setting up check') || exit 1\n"                                  \
+    "printf 'pmstatus:libcheck:amd64:%s:Installed libcheck (amd64)\\n' 0.0 66.6 80 >&$fd\n"
 #define SUDO "#!/bin/bash\nexec \"$@\"\n"
 
 #define SAID                                                                                       \
