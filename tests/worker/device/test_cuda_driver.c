@@ -52,15 +52,19 @@ START_TEST(test_the_comparison)
 }
 END_TEST
 
+static bool ends_with(const char *word, const char *end)
+{
+    size_t length = strlen(word), end_length = strlen(end);
+    return length >= end_length && strcmp(word + length - end_length, end) == 0;
+}
+
 /* A name of CUDA's: cuInit, CUresult, CU_STREAM_LEGACY, CUDA_SUCCESS, cuuint32_t. Not the tags and
  * symbols behind one (CUctx_st, cuMemAlloc_v2), which go with it. */
 static bool is_of_cuda(const char *word)
 {
-    size_t length = strlen(word);
-    if (length < 4 || strncasecmp(word, "cu", 2) != 0 || strncmp(word, "cuda_", 5) == 0)
+    if (strlen(word) < 4 || strncasecmp(word, "cu", 2) != 0 || strncmp(word, "cuda_", 5) == 0)
         return false;
-    if (strcmp(word + length - 3, "_st") == 0 || strcmp(word + length - 3, "_v2") == 0 ||
-        strcmp(word + length - 5, "_enum") == 0)
+    if (ends_with(word, "_st") || ends_with(word, "_v2") || ends_with(word, "_enum"))
         return false;
     return strncmp(word, "CU", 2) == 0 || strncmp(word, "cuuint", 6) == 0 ||
            (strncmp(word, "cu", 2) == 0 && isupper((unsigned char)word[2]));
