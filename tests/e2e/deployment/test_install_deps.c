@@ -17,7 +17,8 @@
  * closes the descriptor of its status for the programs of packages, whose output must not fail. */
 #define APT_GET                                                                                    \
     "#!/bin/bash\n"                                                                                \
-    "folder=${0%/*} fd=${*##*Status-Fd=}\n"                                                        \
+    "folder=${0%/*} words=$*\n"                                                                    \
+    "fd=${words##*Status-Fd=}\n"                                                                   \
     "fd=${fd%% *}\n"                                                                               \
     "if [[ $* == *update* ]]; then touch \"$folder/lists\"; exit; fi\n"                            \
     "if [[ $FAILS == always || ($FAILS == once && ! -e $folder/lists) ]]; then"                    \
