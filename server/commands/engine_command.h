@@ -68,9 +68,12 @@ enum engine_command_kind {
     COMMAND_TRACE_STOP,
 };
 
+#define ENGINE_SEAL_KEY_BYTES 32
+
 /* receive_token: what this daemon gave the peer over the control connection. It is in every message
  * from the peer (first 8 bytes, little-endian) and in its connection request. send_token: what the
- * peer gave to this daemon. */
+ * peer gave to this daemon. seal_key and open_key, of `sealed` alone: what seals the messages to the
+ * peer, and what opens those from it; of this connection, and used for no other. */
 struct engine_peer_connect {
     uint32_t node;
     bool active; /* this side connects, the other expects it */
@@ -78,6 +81,9 @@ struct engine_peer_connect {
     uint32_t address_bytes; /* TRANSPORT_ADDRESS_BYTES at most */
     uint8_t receive_token[TRANSPORT_TOKEN_BYTES];
     uint8_t send_token[TRANSPORT_TOKEN_BYTES];
+    bool sealed;
+    uint8_t seal_key[ENGINE_SEAL_KEY_BYTES];
+    uint8_t open_key[ENGINE_SEAL_KEY_BYTES];
 };
 
 /* Memory for results that the ranks of a group on this node share. */
