@@ -52,7 +52,7 @@ static void control_do_due(struct control *control, uint64_t now_ns)
         char text[MEMBERSHIP_REASON_BYTES];
         switch (action) {
         case MEMBERSHIP_CONNECT:
-            control_peer_connect(control, node);
+            control_connect_node(control, node);
             break;
         case MEMBERSHIP_PING:
             control_peer_send(control, node, &ping);
@@ -230,7 +230,7 @@ static void control_on_accept(evutil_socket_t listening, short what, void *argum
     if (listening == control->unix_fd)
         control_dialogue_accept(control, fd);
     else
-        control_peer_accept(control, fd, (struct sockaddr *)&address);
+        control_connect_accept(control, fd, (struct sockaddr *)&address);
     control_update_later(control);
 }
 

@@ -191,7 +191,9 @@ void admin_trace_drain(struct control *control);
 bool admin_trace_waits(const struct control *control);
 void admin_trace_clear(struct control *control);
 
-/* --- control_peer.c, connections to other daemons: may call streams, the listener, the ground */
+/* --- control_peer.c, connections to other daemons: may call streams, the ground */
+#define CONTROL_NOBODY UINT32_MAX
+
 enum control_peer_state {
     PEER_RESOLVING,
     PEER_CONNECTING,
@@ -204,7 +206,7 @@ struct control_peer {
     struct control *control;
     enum control_peer_state state;
     bool connects;
-    uint32_t node; /* UINT32_MAX: not yet said */
+    uint32_t node; /* CONTROL_NOBODY: not yet said */
     int fd;        /* while connecting */
     struct event *connect_event;
     struct evdns_getaddrinfo_request *resolving;
@@ -215,12 +217,26 @@ struct control_peer {
     char address[128]; /* for the log */
     struct control_peer *next, *prev;
 };
-void control_peer_accept(struct control *control, int fd, const struct sockaddr *address);
-void control_peer_connect(struct control *control, uint32_t node);
+/* In the list of all, with a time limit for its handshake; NULL: out of memory. */
+struct control_peer *control_peer_create(struct control *control, uint32_t node, bool connects);
+const char *control_peer_name(const struct control_peer *peer);
 void control_peer_send(struct control *control, uint32_t node, const struct message *message);
-/* The connection to the node, whatever its state, is over. */
+/* The connection, or the attempt, is over, and is freed. What was up goes down; an attempt of ours
+ * is made again later. */
+void control_peer_finish(struct control_peer *peer, const char *reason);
+/* As that, of the connection to the node, whatever its state. */
 void control_peer_end_node(struct control *control, uint32_t node, const char *reason);
 void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
+
+/* --- control_handshake.c, what daemons say to each other first: may call peers, streams */
+/* With a connected socket, which is taken over, also on failure: false, out of memory. */
+bool control_handshake_start(struct control_peer *peer, int fd);
+void control_handshake_greet(struct control_peer *peer);
+
+/* --- control_connect.c, how these connections come to be: may call the handshake, peers, the
+ * listener */
+void control_connect_accept(struct control *control, int fd, const struct sockaddr *address);
+void control_connect_node(struct control *control, uint32_t node);
 
 /* --- control_adapter.c, between the coordinator and the rest: may call workers, peers, traces */
 void control_engine_events(struct control *control);

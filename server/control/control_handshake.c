@@ -1,0 +1,235 @@
+/* The handshake between daemons, and what comes behind it: whose line it is decides this state
+ * machine, what a line means to jobs the coordinator. */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/format/wire.h"
+#include "server/control/control_internal.h"
+
+static void handshake_socket_set(int fd, const struct config *config)
+{
+    int one = 1, idle_s = 5, interval_s = 2, count = 3;
+    unsigned limit_ms = config->peer_ms;
+    /* Heartbeats decide; these only free a connection that heartbeats cannot get through. */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
+}
+
+void control_handshake_greet(struct control_peer *peer)
+{
+    struct control *control = peer->control;
+    struct message hello = {.type = MESSAGE_HELLO, .protocol = MESSAGE_PROTOCOL};
+    snprintf(hello.software, sizeof(hello.software), "%s", CONTROL_SOFTWARE);
+    snprintf(hello.node, sizeof(hello.node), "%s", control->config->node);
+    memcpy(hello.roster, control->roster_hash, sizeof(hello.roster));
+    memcpy(hello.nonce, peer->own_nonce, sizeof(hello.nonce));
+    control_stream_send_message(peer->stream, &hello);
+}
+
+static void handshake_mac(const struct control_peer *peer, enum auth_role role,
+                          uint8_t mac[AUTH_MAC_BYTES])
+{
+    const struct config *config = peer->control->config;
+    const char *other = config->servers[peer->node].name;
+    auth_mac(mac, peer->control->options.secret, role, peer->connects ? config->node : other,
+             peer->connects ? other : config->node,
+             peer->connects ? peer->own_nonce : peer->peer_nonce,
+             peer->connects ? peer->peer_nonce : peer->own_nonce);
+}
+
+static void handshake_send_auth(struct control_peer *peer)
+{
+    struct message auth = {.type = MESSAGE_AUTH};
+    handshake_mac(peer, peer->connects ? AUTH_CONNECTS : AUTH_ACCEPTS, auth.mac);
+    control_stream_send_message(peer->stream, &auth);
+}
+
+static void handshake_send_fabric(struct control_peer *peer)
+{
+    const struct control_engine *engine = &peer->control->options.engine;
+    const struct transport_info *info = engine->transport_info(engine->engine);
+    struct message fabric = {.type = MESSAGE_FABRIC};
+    snprintf(fabric.provider, sizeof(fabric.provider), "%s", info->provider);
+    snprintf(fabric.version, sizeof(fabric.version), "%s", info->version);
+    fabric.message_bytes = peer->control->config->chunk_bytes + WIRE_HEADER_BYTES;
+    engine->fabric_address(engine->engine, fabric.address, &fabric.address_bytes);
+    memcpy(fabric.token, peer->own_token, sizeof(fabric.token));
+    control_stream_send_message(peer->stream, &fabric);
+}
+
+/* Find out who it is, when it has connected to us. */
+static int handshake_identify(struct control_peer *peer, const struct message *message,
+                              struct error *error)
+{
+    const struct config *config = peer->control->config;
+    for (uint32_t node = 0; node < config->server_count; node++) {
+        if (strcmp(config->servers[node].name, message->node) != 0)
+            continue;
+        if (peer->connects && node != peer->node)
+            return error_set(error, ERR_PROTOCOL, "node %s answers at the address of node %s",
+                             message->node, config->servers[peer->node].name);
+        if (!peer->connects && node >= config->self)
+            return error_set(error, ERR_PROTOCOL, "node %s is not to connect to node %s",
+                             message->node, config->node);
+        if (node != peer->node)
+            peer->node = node;
+        return 0;
+    }
+    return error_set(error, ERR_PROTOCOL, "node '%s' is not in the roster", message->node);
+}
+
+static int handshake_on_hello(struct control_peer *peer, const struct message *message,
+                              struct error *error)
+{
+    if (!peer->connects)
+        control_handshake_greet(
+            peer); /* also before a refusal, so that the other side knows the reason */
+    if (message->protocol != MESSAGE_PROTOCOL)
+        return error_set(error, ERR_PROTOCOL, "%s speaks protocol %u, %s speaks %u",
+                         message->software, message->protocol, CONTROL_SOFTWARE, MESSAGE_PROTOCOL);
+    int result = handshake_identify(peer, message, error);
+    if (result < 0)
+        return result;
+    if (memcmp(message->roster, peer->control->roster_hash, AUTH_HASH_BYTES) != 0)
+        return error_set(error, ERR_PROTOCOL,
+                         "node %s has another roster or other data sizes in its configuration",
+                         message->node);
+    memcpy(peer->peer_nonce, message->nonce, sizeof(peer->peer_nonce));
+    peer->state = PEER_AUTH;
+    if (peer->connects)
+        handshake_send_auth(peer);
+    return 0;
+}
+
+static int handshake_on_auth(struct control_peer *peer, const struct message *message,
+                             struct error *error)
+{
+    uint8_t mac[AUTH_MAC_BYTES];
+    handshake_mac(peer, peer->connects ? AUTH_ACCEPTS : AUTH_CONNECTS, mac);
+    if (!auth_equal(mac, message->mac, sizeof(mac)))
+        return error_set(error, ERR_REFUSED, "it does not know the secret");
+    if (!peer->connects) {
+        struct control *control = peer->control;
+        /* The node has connected again; its old connection is a dead one. */
+        control_peer_end_node(control, peer->node, "it has connected again");
+        control->peer_of[peer->node] = peer;
+        handshake_send_auth(peer);
+    }
+    peer->state = PEER_FABRIC;
+    if (peer->connects)
+        handshake_send_fabric(peer);
+    return 0;
+}
+
+static void handshake_connect_fabric(const struct control_peer *peer, const struct message *message)
+{
+    struct engine_command command = {.kind = COMMAND_PEER_CONNECT};
+    struct engine_peer_connect *connect = &command.peer_connect;
+    connect->node = peer->node;
+    connect->active = peer->connects;
+    connect->address_bytes = message->address_bytes < TRANSPORT_ADDRESS_BYTES
+                                 ? message->address_bytes
+                                 : TRANSPORT_ADDRESS_BYTES;
+    memcpy(connect->address, message->address, connect->address_bytes);
+    memcpy(connect->receive_token, peer->own_token, TRANSPORT_TOKEN_BYTES);
+    memcpy(connect->send_token, message->token, TRANSPORT_TOKEN_BYTES);
+    control_command(peer->control, &command);
+}
+
+static int handshake_on_fabric(struct control_peer *peer, const struct message *message,
+                               struct error *error)
+{
+    struct control *control = peer->control;
+    const struct control_engine *engine = &control->options.engine;
+    const struct transport_info *info = engine->transport_info(engine->engine);
+    if (strcmp(message->provider, info->provider) != 0)
+        return error_set(error, ERR_UNSUPPORTED, "node %s uses provider %s, node %s uses %s",
+                         control_peer_name(peer), message->provider, control->config->node,
+                         info->provider);
+    if (message->message_bytes != control->config->chunk_bytes + WIRE_HEADER_BYTES)
+        return error_set(error, ERR_PROTOCOL, "node %s has messages of %u bytes, node %s of %u",
+                         control_peer_name(peer), message->message_bytes, control->config->node,
+                         control->config->chunk_bytes + WIRE_HEADER_BYTES);
+    if (strcmp(message->version, info->version) != 0)
+        log_warning(control->log, "node %s runs %s, node %s runs %s", control_peer_name(peer),
+                    message->version, control->config->node, info->version);
+    peer->state = PEER_OPEN;
+    event_del(peer->timer);
+    log_info(control->log, "node %s (%s) is connected", control_peer_name(peer), peer->address);
+    membership_connected(&control->membership, peer->node, clock_now_ns());
+    handshake_connect_fabric(peer, message);
+    /* Only now may the other side connect to our fabric: it is expected. */
+    if (!peer->connects)
+        handshake_send_fabric(peer);
+    coordinator_peer_connected(control->coordinator, clock_now_ns(), peer->node);
+    return 0;
+}
+
+static int handshake_on_message(struct control_peer *peer, const struct message *message,
+                                struct error *error)
+{
+    static const enum message_type expected[] = {
+        [PEER_HELLO] = MESSAGE_HELLO, [PEER_AUTH] = MESSAGE_AUTH, [PEER_FABRIC] = MESSAGE_FABRIC};
+    struct control *control = peer->control;
+    if (peer->state != PEER_OPEN && message->type != expected[peer->state])
+        return error_set(error, ERR_PROTOCOL, "%s in place of %s", message_type_name(message->type),
+                         message_type_name(expected[peer->state]));
+    switch (peer->state) {
+    case PEER_HELLO:
+        return handshake_on_hello(peer, message, error);
+    case PEER_AUTH:
+        return handshake_on_auth(peer, message, error);
+    case PEER_FABRIC:
+        return handshake_on_fabric(peer, message, error);
+    default:
+        membership_heard(&control->membership, peer->node, clock_now_ns());
+        if (message->type == MESSAGE_PING)
+            return 0;
+        return coordinator_peer_message(control->coordinator, clock_now_ns(), peer->node, message,
+                                        error);
+    }
+}
+
+static void handshake_on_line(void *context, char *line, size_t length)
+{
+    struct control_peer *peer = context;
+    struct error error = {0};
+    struct message message;
+    int result = message_decode(&message, MESSAGE_BETWEEN_DAEMONS, line, length, &error);
+    if (result == 0) {
+        result = handshake_on_message(peer, &message, &error);
+        message_clear(&message);
+    }
+    if (result >= 0)
+        return;
+    if (peer->state == PEER_AUTH || peer->state == PEER_HELLO) {
+        /* What we said about ourselves shall still arrive. */
+        struct control_stream *stream = peer->stream;
+        peer->stream = NULL;
+        control_stream_finish(stream);
+    }
+    control_peer_finish(peer, error.text);
+}
+
+static void handshake_on_stream_end(void *context, int code, const char *reason)
+{
+    (void)code;
+    control_peer_finish(context, reason);
+}
+
+bool control_handshake_start(struct control_peer *peer, int fd)
+{
+    static const struct control_stream_handlers handlers = {handshake_on_line,
+                                                            handshake_on_stream_end};
+    handshake_socket_set(fd, peer->control->config);
+    peer->state = PEER_HELLO;
+    peer->stream =
+        control_stream_create(peer->control, fd, false, CONTROL_ANY_USER, &handlers, peer);
+    return peer->stream != NULL;
+}
