@@ -61,6 +61,8 @@ enum message_type {
     MESSAGE_HELLO,
     MESSAGE_AUTH,
     MESSAGE_FABRIC,
+    MESSAGE_REFUSED,
+    MESSAGE_CONTESTED,
     MESSAGE_PING,
     MESSAGE_JOB_JOIN,
     MESSAGE_JOB_REFUSED,
@@ -103,6 +105,8 @@ struct message {
     uint8_t roster[MESSAGE_HASH_BYTES];
     uint8_t nonce[MESSAGE_HASH_BYTES];
     uint8_t mac[MESSAGE_HASH_BYTES];
+    uint32_t wire;        /* version of the data plane */
+    uint64_t incarnation; /* of a daemon: another one after each start */
 
     char provider[MESSAGE_NAME_BYTES];
     char version[MESSAGE_NAME_BYTES];

@@ -100,6 +100,7 @@ static void control_on_update(evutil_socket_t fd, short what, void *argument)
     control->updates++;
     if (!control->stopping) {
         uint64_t now_ns = clock_now_ns();
+        control_handshake_settle(control);
         control_do_due(control, now_ns);
         uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
         if (!coordinator_stopped(control->coordinator) || admin_trace_waits(control)) {
@@ -133,6 +134,17 @@ static bool control_engine_turns(struct control *control)
     return !stuck;
 }
 
+/* Of those that were kept back, when no more come. */
+static void control_sweep_lines(struct control *control)
+{
+    uint64_t now_ns = clock_now_ns();
+    for (int known = 0; known < 2; known++)
+        log_throttle_sweep(control->log, &control->stranger_lines[known], now_ns,
+                           "connections that have not authenticated");
+    log_throttles_sweep(control->log, &control->node_lines, now_ns, "connections with a node");
+    log_throttles_sweep(control->log, &control->user_lines, now_ns, "connections of a user");
+}
+
 static void control_on_alive(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
@@ -140,6 +152,8 @@ static void control_on_alive(evutil_socket_t fd, short what, void *argument)
     admin_sample(control);
     admin_accept_again(control);
     control_closer_sweep(control);
+    control_source_look_up(control);
+    control_sweep_lines(control);
     if (control_engine_turns(control))
         control_notice(control, CONTROL_ALIVE);
     control_update_later(control);
@@ -215,22 +229,32 @@ static void control_on_accept_again(evutil_socket_t fd, short what, void *argume
     event_add(control->tcp_event, NULL);
 }
 
-static void control_on_accept(evutil_socket_t listening, short what, void *argument)
+/* One connection, or none. */
+static bool control_accept(struct control *control, int listening)
 {
-    (void)what;
-    struct control *control = argument;
     struct sockaddr_storage address = {0};
     socklen_t length = sizeof(address);
     int fd = accept4(listening, (struct sockaddr *)&address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             control_pause_accepting(control, errno);
-        return;
+        return false;
     }
     if (listening == control->unix_fd)
         control_dialogue_accept(control, fd);
     else
         control_connect_accept(control, fd, (struct sockaddr *)&address);
+    return true;
+}
+
+static void control_on_accept(evutil_socket_t listening, short what, void *argument)
+{
+    (void)what;
+    struct control *control = argument;
+    /* Strangers at the TCP port are many at once, or else a daemon behind them waits long. */
+    uint32_t most = listening == control->tcp_fd ? CONTROL_TURN_ACCEPTS : 1;
+    for (uint32_t i = 0; i < most && control_accept(control, listening); i++) {
+    }
     control_update_later(control);
 }
 
@@ -311,7 +335,7 @@ static int control_inherit(const struct control *control, int fd, int domain, co
     int result = domain == AF_UNIX ? 0 : control_check_loopback(control, fd, option, error);
     if (result < 0)
         return result;
-    if (!listening && listen(fd, 128) < 0)
+    if (!listening && listen(fd, 512) < 0)
         return error_set_errno(error, errno, "%s %d: listening", option, fd);
     if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return error_set_errno(error, errno, "%s %d", option, fd);
@@ -325,7 +349,7 @@ static int control_open_sockets(struct control *control, struct error *error)
         control->unix_fd = control->options.socket_fd;
         result = control_inherit(control, control->unix_fd, AF_UNIX, "--socket-fd", error);
     } else {
-        result = control_listen_unix(control, &control->unix_fd, error);
+        result = control_listen_unix(control, &control->unix_fd, &control->socket_file, error);
         control->owns_socket_path = result == 0;
     }
     if (control->options.listen_fd >= 0) {
@@ -344,7 +368,7 @@ static int control_make_parts(struct control *control, struct error *error)
     struct coordinator_io io = control_coordinator_io(control);
     control->base = event_base_new();
     control->peer_of = calloc(config->server_count, sizeof(struct control_peer *));
-    if (!control->base || !control->peer_of ||
+    if (!control->base || !control->peer_of || control_source_begin(control) < 0 ||
         membership_init(&control->membership, config->server_count, config->self,
                         config->heartbeat_ms, config->peer_ms, clock_now_ns()) < 0 ||
         coordinator_create(&control->coordinator, config, control->log, &control->membership, &io) <
@@ -366,6 +390,7 @@ int control_create(struct control **created, const struct control_options *optio
     control->next_worker = 1;
     control->started_ns = clock_now_ns();
     auth_roster_hash(control->roster_hash, control->config);
+    auth_random(&control->incarnation, sizeof(control->incarnation));
     int result = control_make_parts(control, error);
     if (result == 0)
         result = control_open_sockets(control, error);
@@ -418,6 +443,7 @@ void control_free(struct control *control)
     while (control->streams)
         control_stream_free(control->streams);
     control_closer_clear(control);
+    control_source_clear(control);
     coordinator_destroy(control->coordinator);
     membership_clear(&control->membership);
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
@@ -426,14 +452,14 @@ void control_free(struct control *control)
         evdns_base_free(control->dns, 0);
     if (control->base)
         event_base_free(control->base);
+    if (control->owns_socket_path)
+        control_unlink_unix(control, &control->socket_file);
     int descriptors[] = {control->unix_fd, control->tcp_fd, control->options.signal_fd,
                          control->options.parent_fd};
     for (size_t i = 0; i < sizeof(descriptors) / sizeof(descriptors[0]); i++) {
         if (descriptors[i] >= 0)
             close(descriptors[i]);
     }
-    if (control->owns_socket_path)
-        unlink(control->config->socket_path);
     free(control->peer_of);
     free(control);
 }

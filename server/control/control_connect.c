@@ -1,6 +1,7 @@
 /* Connections between daemons that come to be: accepted, or made by us. */
 #include <errno.h>
 #include <netdb.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,28 +10,34 @@
 
 /* --- accepting */
 
+/* It gets a place, or another one loses its own to it, or it is freed: false. */
+static bool connect_admit(struct control_peer *peer, const struct sockaddr *address)
+{
+    struct control *control = peer->control;
+    struct admission_source source;
+    uint64_t random;
+    control_source_of(address, &source);
+    auth_random(&random, sizeof(random));
+    struct admission_place *gone =
+        admission_enter(&control->admission, &peer->place, &source, random);
+    if (!gone)
+        return true;
+    struct control_peer *victim = (void *)((char *)gone - offsetof(struct control_peer, place));
+    bool admitted = victim != peer;
+    control_peer_finish(victim, "too many have not authenticated, and one of them had to go");
+    return admitted;
+}
+
 void control_connect_accept(struct control *control, int fd, const struct sockaddr *address)
 {
     char text[128];
     control_address_text(address, text, sizeof(text));
-    uint32_t strangers = 0;
-    const struct control_peer *other;
-    DL_FOREACH(control->peers, other)
-    {
-        /* A name is only a claim until the other side has authenticated. */
-        strangers += !other->connects && other->state <= PEER_AUTH;
-    }
     if (!control->options.secret->present && !control_address_is_loopback(address)) {
-        log_warning(control->log,
-                    "connection from %s is closed: without a secret_file only "
-                    "loopback addresses are served",
-                    text);
-        close(fd);
-        return;
-    }
-    if (strangers > control->config->server_count + 16) {
-        log_warning(control->log,
-                    "connection from %s is closed: too many that have not authenticated", text);
+        log_throttled(control->log, &control->stranger_lines[false], clock_now_ns(),
+                      LOG_LEVEL_WARNING,
+                      "connection from %s is closed: without a secret_file only loopback "
+                      "addresses are served",
+                      text);
         close(fd);
         return;
     }
@@ -40,7 +47,9 @@ void control_connect_accept(struct control *control, int fd, const struct sockad
         return;
     }
     snprintf(peer->address, sizeof(peer->address), "%s", text);
-    if (!control_handshake_start(peer, fd))
+    if (!connect_admit(peer, address))
+        close(fd);
+    else if (!control_handshake_start(peer, fd))
         control_peer_free(peer);
 }
 
@@ -129,10 +138,7 @@ void control_connect_node(struct control *control, uint32_t node)
         return;
     }
     /* A name: looked up without blocking, or heartbeats would wait for it. */
-    if (!control->dns)
-        control->dns = evdns_base_new(control->base, EVDNS_BASE_INITIALIZE_NAMESERVERS |
-                                                         EVDNS_BASE_DISABLE_WHEN_INACTIVE);
-    if (!control->dns) {
+    if (!control_source_resolver(control)) {
         control_peer_finish(peer, "names cannot be looked up here");
         return;
     }

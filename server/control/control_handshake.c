@@ -29,6 +29,8 @@ void control_handshake_greet(struct control_peer *peer)
     snprintf(hello.node, sizeof(hello.node), "%s", control->config->node);
     memcpy(hello.roster, control->roster_hash, sizeof(hello.roster));
     memcpy(hello.nonce, peer->own_nonce, sizeof(hello.nonce));
+    hello.wire = WIRE_VERSION;
+    hello.incarnation = control->incarnation;
     control_stream_send_message(peer->stream, &hello);
 }
 
@@ -87,12 +89,16 @@ static int handshake_identify(struct control_peer *peer, const struct message *m
 static int handshake_on_hello(struct control_peer *peer, const struct message *message,
                               struct error *error)
 {
+    /* Also before a refusal, so that the other side knows the reason. */
     if (!peer->connects)
-        control_handshake_greet(
-            peer); /* also before a refusal, so that the other side knows the reason */
+        control_handshake_greet(peer);
     if (message->protocol != MESSAGE_PROTOCOL)
         return error_set(error, ERR_PROTOCOL, "%s speaks protocol %u, %s speaks %u",
                          message->software, message->protocol, CONTROL_SOFTWARE, MESSAGE_PROTOCOL);
+    if (message->wire != WIRE_VERSION)
+        return error_set(error, ERR_PROTOCOL,
+                         "%s speaks version %u of the data plane, %s speaks %u", message->software,
+                         message->wire, CONTROL_SOFTWARE, WIRE_VERSION);
     int result = handshake_identify(peer, message, error);
     if (result < 0)
         return result;
@@ -101,6 +107,7 @@ static int handshake_on_hello(struct control_peer *peer, const struct message *m
                          "node %s has another roster or other data sizes in its configuration",
                          message->node);
     memcpy(peer->peer_nonce, message->nonce, sizeof(peer->peer_nonce));
+    peer->incarnation = message->incarnation;
     peer->state = PEER_AUTH;
     if (peer->connects)
         handshake_send_auth(peer);
@@ -114,32 +121,115 @@ static int handshake_on_auth(struct control_peer *peer, const struct message *me
     handshake_mac(peer, peer->connects ? AUTH_ACCEPTS : AUTH_CONNECTS, mac);
     if (!auth_equal(mac, message->mac, sizeof(mac)))
         return error_set(error, ERR_REFUSED, "it does not know the secret");
-    if (!peer->connects) {
-        struct control *control = peer->control;
-        /* The node has connected again; its old connection is a dead one. */
-        control_peer_end_node(control, peer->node, "it has connected again");
-        control->peer_of[peer->node] = peer;
-        handshake_send_auth(peer);
+    struct control *control = peer->control;
+    if (control->options.secret->present) {
+        /* It is none of those who compete any more, and its address is the node's. */
+        admission_leave(&control->admission, &peer->place);
+        if (!peer->connects)
+            admission_learn(&control->admission, peer->node, &peer->place.source);
     }
+    if (!peer->connects)
+        handshake_send_auth(peer);
     peer->state = PEER_FABRIC;
     if (peer->connects)
         handshake_send_fabric(peer);
     return 0;
 }
 
-static void handshake_connect_fabric(const struct control_peer *peer, const struct message *message)
+/* How the engine will reach it. */
+static void handshake_note_fabric(struct control_peer *peer, const struct message *message)
 {
-    struct engine_command command = {.kind = COMMAND_PEER_CONNECT};
-    struct engine_peer_connect *connect = &command.peer_connect;
-    connect->node = peer->node;
-    connect->active = peer->connects;
-    connect->address_bytes = message->address_bytes < TRANSPORT_ADDRESS_BYTES
-                                 ? message->address_bytes
-                                 : TRANSPORT_ADDRESS_BYTES;
-    memcpy(connect->address, message->address, connect->address_bytes);
-    memcpy(connect->receive_token, peer->own_token, TRANSPORT_TOKEN_BYTES);
-    memcpy(connect->send_token, message->token, TRANSPORT_TOKEN_BYTES);
-    control_command(peer->control, &command);
+    struct engine_peer_connect *fabric = &peer->fabric;
+    fabric->node = peer->node;
+    fabric->active = peer->connects;
+    fabric->address_bytes = message->address_bytes < TRANSPORT_ADDRESS_BYTES
+                                ? message->address_bytes
+                                : TRANSPORT_ADDRESS_BYTES;
+    memcpy(fabric->address, message->address, fabric->address_bytes);
+    memcpy(fabric->receive_token, peer->own_token, TRANSPORT_TOKEN_BYTES);
+    memcpy(fabric->send_token, message->token, TRANSPORT_TOKEN_BYTES);
+}
+
+/* From now on it is the connection with its node. */
+static void handshake_open(struct control_peer *peer)
+{
+    struct control *control = peer->control;
+    control->peer_of[peer->node] = peer;
+    peer->state = PEER_OPEN;
+    event_del(peer->timer);
+    admission_leave(&control->admission, &peer->place);
+    log_throttled(control->log, log_throttle_of(&control->node_lines, peer->node), clock_now_ns(),
+                  LOG_LEVEL_INFO, "node %s (%s) is connected", control_peer_name(peer),
+                  peer->address);
+    membership_connected(&control->membership, peer->node, clock_now_ns());
+    control_command(control, &(struct engine_command){.kind = COMMAND_PEER_CONNECT,
+                                                      .peer_connect = peer->fabric});
+    /* Only now may the other side connect to our fabric: it is expected. */
+    if (!peer->connects)
+        handshake_send_fabric(peer);
+    coordinator_peer_connected(control->coordinator, clock_now_ns(), peer->node);
+}
+
+/* A daemon that has connected before and has a new connection may have lost the old one without our
+ * knowing. If it is another daemon, it may have been started anew, or there are two of that name:
+ * the older one says which, with its next heartbeat or its end. A ping makes a machine that has
+ * started anew tell that it knows nothing of the old connection. */
+static void handshake_claim(struct control_peer *peer)
+{
+    struct control *control = peer->control;
+    const struct control_peer *old = control->peer_of[peer->node];
+    if (old && !peer->connects && old->incarnation != peer->incarnation) {
+        peer->state = PEER_CONTESTED;
+        peer->contested_ns = clock_now_ns();
+        control->contested++;
+        control_peer_send(control, peer->node, &(struct message){.type = MESSAGE_PING});
+        return;
+    }
+    if (!peer->connects)
+        control_peer_end_node(control, peer->node, "it has connected again");
+    handshake_open(peer);
+}
+
+static void handshake_refuse(struct control_peer *peer, const struct control_peer *old)
+{
+    struct control *control = peer->control;
+    const char *name = control_peer_name(peer);
+    struct message refused = {.type = MESSAGE_REFUSED, .code = ERR_REFUSED};
+    struct message contested = {.type = MESSAGE_CONTESTED};
+    snprintf(refused.text, sizeof(refused.text),
+             "another daemon of that name is connected with node %s, from %s",
+             control->config->node, old->address);
+    snprintf(contested.text, sizeof(contested.text),
+             "another daemon of that name, at %s, was refused by node %s", peer->address,
+             control->config->node);
+    log_throttled(control->log, log_throttle_of(&control->node_lines, peer->node), clock_now_ns(),
+                  LOG_LEVEL_WARNING,
+                  "two daemons are called %s: the one at %s stays, the one at %s is refused", name,
+                  old->address, peer->address);
+    control_stream_send_message(peer->stream, &refused);
+    control_peer_send(control, peer->node, &contested);
+    control_stream_finish(peer->stream);
+    peer->stream = NULL;
+    control_peer_free(peer);
+}
+
+void control_handshake_settle(struct control *control)
+{
+    struct control_peer *peer, *next;
+    if (control->contested == 0)
+        return;
+    DL_FOREACH_SAFE(control->peers, peer, next)
+    {
+        if (peer->state != PEER_CONTESTED)
+            continue;
+        const struct control_peer *old = control->peer_of[peer->node];
+        if (!old) {
+            control->contested--;
+            handshake_open(peer);
+        } else if (control->membership.peers[peer->node].heard_ns > peer->contested_ns) {
+            handshake_refuse(peer, old);
+        }
+    }
 }
 
 static int handshake_on_fabric(struct control_peer *peer, const struct message *message,
@@ -157,18 +247,33 @@ static int handshake_on_fabric(struct control_peer *peer, const struct message *
                          control_peer_name(peer), message->message_bytes, control->config->node,
                          control->config->chunk_bytes + WIRE_HEADER_BYTES);
     if (strcmp(message->version, info->version) != 0)
-        log_warning(control->log, "node %s runs %s, node %s runs %s", control_peer_name(peer),
-                    message->version, control->config->node, info->version);
-    peer->state = PEER_OPEN;
-    event_del(peer->timer);
-    log_info(control->log, "node %s (%s) is connected", control_peer_name(peer), peer->address);
-    membership_connected(&control->membership, peer->node, clock_now_ns());
-    handshake_connect_fabric(peer, message);
-    /* Only now may the other side connect to our fabric: it is expected. */
-    if (!peer->connects)
-        handshake_send_fabric(peer);
-    coordinator_peer_connected(control->coordinator, clock_now_ns(), peer->node);
+        log_throttled(control->log, log_throttle_of(&control->node_lines, peer->node),
+                      clock_now_ns(), LOG_LEVEL_WARNING, "node %s runs %s, node %s runs %s",
+                      control_peer_name(peer), message->version, control->config->node,
+                      info->version);
+    handshake_note_fabric(peer, message);
+    handshake_claim(peer);
     return 0;
+}
+
+/* What comes on an open connection. */
+static int handshake_on_word(struct control_peer *peer, const struct message *message,
+                             struct error *error)
+{
+    struct control *control = peer->control;
+    uint64_t now_ns = clock_now_ns();
+    membership_heard(&control->membership, peer->node, now_ns);
+    switch (message->type) {
+    case MESSAGE_PING:
+        return 0;
+    case MESSAGE_CONTESTED:
+        log_throttled(control->log, log_throttle_of(&control->node_lines, peer->node), now_ns,
+                      LOG_LEVEL_WARNING, "two daemons are called %s: %s", control->config->node,
+                      message->text);
+        return 0;
+    default:
+        return coordinator_peer_message(control->coordinator, now_ns, peer->node, message, error);
+    }
 }
 
 static int handshake_on_message(struct control_peer *peer, const struct message *message,
@@ -176,8 +281,15 @@ static int handshake_on_message(struct control_peer *peer, const struct message 
 {
     static const enum message_type expected[] = {
         [PEER_HELLO] = MESSAGE_HELLO, [PEER_AUTH] = MESSAGE_AUTH, [PEER_FABRIC] = MESSAGE_FABRIC};
-    struct control *control = peer->control;
-    if (peer->state != PEER_OPEN && message->type != expected[peer->state])
+    if (peer->state == PEER_OPEN)
+        return handshake_on_word(peer, message, error);
+    /* It has proved who it is, and may say why it does not go on. */
+    if (peer->state == PEER_FABRIC && peer->connects && message->type == MESSAGE_REFUSED)
+        return error_set(error, ERR_REFUSED, "it refuses: %s", message->text);
+    if (peer->state == PEER_CONTESTED)
+        return error_set(error, ERR_PROTOCOL, "%s before it was told to go on",
+                         message_type_name(message->type));
+    if (message->type != expected[peer->state])
         return error_set(error, ERR_PROTOCOL, "%s in place of %s", message_type_name(message->type),
                          message_type_name(expected[peer->state]));
     switch (peer->state) {
@@ -185,14 +297,8 @@ static int handshake_on_message(struct control_peer *peer, const struct message 
         return handshake_on_hello(peer, message, error);
     case PEER_AUTH:
         return handshake_on_auth(peer, message, error);
-    case PEER_FABRIC:
-        return handshake_on_fabric(peer, message, error);
     default:
-        membership_heard(&control->membership, peer->node, clock_now_ns());
-        if (message->type == MESSAGE_PING)
-            return 0;
-        return coordinator_peer_message(control->coordinator, clock_now_ns(), peer->node, message,
-                                        error);
+        return handshake_on_fabric(peer, message, error);
     }
 }
 

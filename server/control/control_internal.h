@@ -10,13 +10,16 @@
 #include <event2/dns.h>
 #include <event2/event.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <uthash.h>
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "common/base/log_throttle.h"
 #include "common/text/line_reader.h"
 #include "server/control/control_options.h"
 #include "server/coordinator/coordinator.h"
+#include "server/jobs/admission.h"
 #include "server/jobs/membership.h"
 #include "server/status/status.h"
 
@@ -29,6 +32,7 @@
 #define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
 #define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
 #define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
+#define CONTROL_TURN_ACCEPTS 16u                /* TCP connections before it is others' turn */
 #define CONTROL_PARENT_DRAIN_MS 1000u
 #define CONTROL_ACCEPT_MS 200 /* until accepting is tried again that cannot be done now */
 
@@ -43,10 +47,25 @@ void control_notice(struct control *control, enum control_notice notice);
 void control_command(struct control *control, const struct engine_command *command);
 
 /* --- control_listener.c: may call none of these */
-int control_listen_unix(const struct control *control, int *fd, struct error *error);
+/* *file: what the socket's path is now. */
+int control_listen_unix(const struct control *control, int *fd, struct stat *file,
+                        struct error *error);
+/* While the socket listens: whoever comes next takes a path where nobody answers for its own. Does
+ * nothing if the path is another file by now. */
+void control_unlink_unix(const struct control *control, const struct stat *file);
 int control_listen_tcp(const struct control *control, int *fd, struct error *error);
 bool control_address_is_loopback(const struct sockaddr *address);
 void control_address_text(const struct sockaddr *address, char *text, size_t bytes);
+
+/* --- control_source.c: may call none of these */
+void control_source_of(const struct sockaddr *address, struct admission_source *source);
+/* The addresses that the configuration has. ERR_MEMORY. */
+int control_source_begin(struct control *control);
+void control_source_clear(struct control *control);
+/* Now and then: those of names whose nodes are to connect and are not connected. */
+void control_source_look_up(struct control *control);
+/* Asks the name servers of this machine; NULL: it cannot. */
+struct evdns_base *control_source_resolver(struct control *control);
 
 /* --- control_segment.c: may call none of these */
 /* Memory that is writable at *base and nowhere else, and a descriptor that gives it to read. Both
@@ -200,6 +219,7 @@ enum control_peer_state {
     PEER_HELLO, /* waits for hello */
     PEER_AUTH,
     PEER_FABRIC,
+    PEER_CONTESTED, /* another daemon of its name is connected: does that one still live? */
     PEER_OPEN,
 };
 struct control_peer {
@@ -214,6 +234,10 @@ struct control_peer {
     struct event *timer; /* the handshake must be over */
     uint8_t own_nonce[AUTH_NONCE_BYTES], peer_nonce[AUTH_NONCE_BYTES];
     uint8_t own_token[TRANSPORT_TOKEN_BYTES];
+    uint64_t incarnation;              /* the other side's */
+    struct admission_place place;      /* until it has authenticated */
+    struct engine_peer_connect fabric; /* how the engine reaches it */
+    uint64_t contested_ns;
     char address[128]; /* for the log */
     struct control_peer *next, *prev;
 };
@@ -232,6 +256,9 @@ void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
 /* With a connected socket, which is taken over, also on failure: false, out of memory. */
 bool control_handshake_start(struct control_peer *peer, int fd);
 void control_handshake_greet(struct control_peer *peer);
+/* In each update: of two daemons with one name the first stays if it has been heard since the
+ * second came, and makes room if it is gone. */
+void control_handshake_settle(struct control *control);
 
 /* --- control_connect.c, how these connections come to be: may call the handshake, peers, the
  * listener */
@@ -260,6 +287,7 @@ struct control {
     uint64_t accept_told_ns; /* when it was last said that connections cannot be accepted */
     int unix_fd, tcp_fd;
     bool owns_socket_path;
+    struct stat socket_file; /* what the path was when it was ours */
 
     struct membership membership;
     struct coordinator *coordinator;
@@ -269,7 +297,14 @@ struct control {
     uint32_t next_worker;
     struct control_peer *peers;    /* all connections, authenticated or not */
     struct control_peer **peer_of; /* [roster]: the connection, or attempt, of each node */
+    uint32_t contested;            /* how many are PEER_CONTESTED */
+    uint64_t incarnation;          /* of this daemon: random, another one after each start */
     uint8_t roster_hash[AUTH_HASH_BYTES];
+    struct admission admission;
+    struct control_lookup *lookups;        /* [roster] */
+    uint64_t look_up_ns;                   /* when names are looked up again */
+    struct log_throttle stranger_lines[2]; /* of unknown addresses, of the roster's */
+    struct log_throttles node_lines, user_lines;
 
     struct admin *admin;
     struct control_worker *status_waiters;

@@ -11,6 +11,7 @@
 #include "server/control/control_internal.h"
 
 #define BACKLOG 128
+#define BACKLOG_TCP 512 /* strangers come here */
 
 bool control_address_is_loopback(const struct sockaddr *address)
 {
@@ -65,7 +66,8 @@ static int listener_unix_remove_stale(const struct sockaddr_un *address, struct 
     return 0;
 }
 
-int control_listen_unix(const struct control *control, int *listening, struct error *error)
+int control_listen_unix(const struct control *control, int *listening, struct stat *file,
+                        struct error *error)
 {
     const struct config *config = control->config;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -89,7 +91,8 @@ int control_listen_unix(const struct control *control, int *listening, struct er
         close(fd);
         return error_set_errno(error, cause, "binding %s", address.sun_path);
     }
-    if (chmod(address.sun_path, config->socket_mode) < 0 || listen(fd, BACKLOG) < 0) {
+    if (chmod(address.sun_path, config->socket_mode) < 0 || lstat(address.sun_path, file) < 0 ||
+        listen(fd, BACKLOG) < 0) {
         cause = errno;
         close(fd);
         unlink(address.sun_path);
@@ -97,6 +100,14 @@ int control_listen_unix(const struct control *control, int *listening, struct er
     }
     *listening = fd;
     return 0;
+}
+
+void control_unlink_unix(const struct control *control, const struct stat *file)
+{
+    struct stat now;
+    const char *path = control->config->socket_path;
+    if (lstat(path, &now) == 0 && now.st_dev == file->st_dev && now.st_ino == file->st_ino)
+        unlink(path);
 }
 
 int control_listen_tcp(const struct control *control, int *listening, struct error *error)
@@ -119,7 +130,7 @@ int control_listen_tcp(const struct control *control, int *listening, struct err
     } else {
         fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
-            bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0)
+            bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, BACKLOG_TCP) < 0)
             result = error_set_errno(error, errno, "listening on %s port %u",
                                      config->listen_address, config->listen_port);
     }

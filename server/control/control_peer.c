@@ -16,6 +16,8 @@ void control_peer_free(struct control_peer *peer)
 {
     struct control *control = peer->control;
     DL_DELETE(control->peers, peer);
+    admission_leave(&control->admission, &peer->place);
+    control->contested -= peer->state == PEER_CONTESTED;
     if (peer->node != CONTROL_NOBODY && control->peer_of[peer->node] == peer)
         control->peer_of[peer->node] = NULL;
     if (peer->resolving)
@@ -36,13 +38,18 @@ void control_peer_finish(struct control_peer *peer, const char *reason)
 {
     struct control *control = peer->control;
     uint32_t node = peer->node;
-    bool ours = node != CONTROL_NOBODY && control->peer_of[node] == peer;
+    /* A name is only a claim until the other side has authenticated. */
+    bool proven = peer->state >= PEER_FABRIC && !control->peer_of[node];
+    bool ours = node != CONTROL_NOBODY && (proven || control->peer_of[node] == peer);
     bool open = ours && peer->state == PEER_OPEN;
     /* An attempt that fails for the same reason again is not news. */
     bool news = !ours || open || strcmp(control->membership.peers[node].reason, reason) != 0;
-    log_write(control->log, news ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG,
-              "connection with %s%s (%s) is over: %s", peer->node == CONTROL_NOBODY ? "" : "node ",
-              control_peer_name(peer), peer->address, reason);
+    log_throttled(control->log,
+                  ours ? log_throttle_of(&control->node_lines, node)
+                       : &control->stranger_lines[peer->place.known],
+                  clock_now_ns(), news ? LOG_LEVEL_WARNING : LOG_LEVEL_DEBUG,
+                  "connection with %s%s (%s) is over: %s", node == CONTROL_NOBODY ? "" : "node ",
+                  control_peer_name(peer), peer->address, reason);
     char text[MEMBERSHIP_REASON_BYTES];
     snprintf(text, sizeof(text), "%s", reason);
     control_peer_free(peer);
@@ -73,6 +80,7 @@ static void peer_on_timeout(evutil_socket_t fd, short what, void *argument)
         [PEER_HELLO] = "it has not said hello in time",
         [PEER_AUTH] = "it has not authenticated in time",
         [PEER_FABRIC] = "it has not given its fabric address in time",
+        [PEER_CONTESTED] = "another daemon of its name has neither answered nor gone in time",
         [PEER_OPEN] = "",
     };
     if (peer->state != PEER_OPEN)

@@ -192,6 +192,8 @@ static struct message full_message(void)
     };
     memset(message.roster, 0xab, sizeof(message.roster));
     memset(message.nonce, 0x01, sizeof(message.nonce));
+    message.wire = 4;
+    message.incarnation = 0x1122334455667788;
     memset(message.mac, 0xfe, sizeof(message.mac));
     ck_assert_int_eq(message_list_set(&message.ranks, numbers, 3), 0);
     ck_assert_int_eq(message_list_set(&message.members, numbers, 3), 0);

@@ -69,6 +69,8 @@ static void random_message(struct message *m, int type)
     random_bytes(m->roster, sizeof(m->roster));
     random_bytes(m->nonce, sizeof(m->nonce));
     random_bytes(m->mac, sizeof(m->mac));
+    m->wire = below(2) ? UINT32_MAX : below(9);
+    m->incarnation = bits64();
     random_text(m->provider, sizeof(m->provider));
     random_text(m->version, sizeof(m->version));
     m->message_bytes = below(3) ? 64 + below(1u << 20) : 1u << 28;
