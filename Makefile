@@ -235,11 +235,12 @@ $(BUILD)/obj/tests/fuzz/replay-%.o: tests/fuzz/replay.c Makefile
 $(FUZZ_TESTS): $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o \
                                            $(BUILD)/obj/tests/fuzz/replay-%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(TEST_ARCHIVES) $(SERVER_LIBS) $(WORKER_LIBS) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(TEST_ARCHIVES) $(SERVER_LIBS) $(WORKER_LIBS) \
+	    $(TEST_LIBS) -lm
 $(FUZZERS): $(BUILD)/libfuzzer/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(TEST_ARCHIVES) $(SERVER_LIBS) \
-	    $(WORKER_LIBS) -lm
+	    $(WORKER_LIBS) $(TEST_LIBS) -lm
 
 $(BENCH_FLOORS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
