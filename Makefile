@@ -104,7 +104,8 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCH_FLOORS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
 BENCH_OVERLAP := $(BUILD)/bench/bench_overlap
 BENCH_SCALE := $(BUILD)/bench/bench_scale
-BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE)
+BENCH_SEAL := $(BUILD)/bench/bench_seal
+BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_SEAL)
 GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
@@ -255,6 +256,10 @@ $(BENCH_OVERLAP): $(BUILD)/obj/tests/bench/bench_overlap.o $(LIBWORKER) $(LIBCOM
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) -lm
 
+$(BENCH_SEAL): $(BUILD)/obj/tests/bench/bench_seal.o $(LIBCOMMON)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS)
+
 $(BENCH_SCALE): $(BUILD)/obj/tests/bench/bench_scale.o $(LIBSERVER) $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) -lm
@@ -267,7 +272,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(TEST_WORKER)
+tests: all $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_SEAL) $(TEST_WORKER)
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built

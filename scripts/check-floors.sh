@@ -54,6 +54,7 @@ jansson.h   common/config/* common/format/message_fields.c server/shoalctl/*
 jansson.h   worker/programs/shoalrun/launcher_config.c
 hwloc*      common/memory/topology.c
 sodium*     common/auth/auth.c
+openssl/*   common/auth/seal.c
 cuda*.h     worker/device/cuda_driver.h
 */cuda_driver.h  worker/device/device_cuda.c tests/lib/cuda/* tests/bench/bench_gpu*.c
 check.h     tests/*.[ch]
