@@ -69,6 +69,7 @@ struct transport_info {
     char version[32];                    /* "libfabric 1.17" */
     char local[TRANSPORT_NAME_BYTES];    /* the bound address, readable */
     bool per_peer_receives;              /* false: receives are shared by all peers (datagram) */
+    bool ordered;                        /* messages of a peer arrive in the order sent */
 };
 
 struct transport;

@@ -251,6 +251,7 @@ int fabric_open(struct fabric *fabric, const struct transport_options *options, 
     snprintf(info->version, sizeof(info->version), "libfabric %u.%u", FI_MAJOR(version),
              FI_MINOR(version));
     info->per_peer_receives = connected;
+    info->ordered = connected;
     return 0;
 }
 

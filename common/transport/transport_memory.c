@@ -250,6 +250,7 @@ int memory_fabric_open(struct memory_fabric *fabric, uint32_t node, struct trans
     snprintf(info->version, sizeof(info->version), "%s", SHOAL_VERSION);
     snprintf(info->local, sizeof(info->local), "node %u", node);
     info->per_peer_receives = !fabric->options.shared_receives;
+    info->ordered = !fabric->options.reorder;
     *transport = &opened->transport;
     return 0;
 }

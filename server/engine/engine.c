@@ -46,7 +46,7 @@ static int engine_open_transport(struct engine *engine, struct error *error)
         .provider = config->provider,
         .interface_address =
             config->fabric_address[0] ? config->fabric_address : config->listen_address,
-        .message_bytes = WIRE_HEADER_BYTES + config->chunk_bytes,
+        .message_bytes = WIRE_HEADER_BYTES + config->chunk_bytes + engine->seal_bytes,
         .peers = engine->node_count,
         .sends_per_peer = operations,
         .receives_per_peer = operations,
@@ -95,8 +95,9 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
 {
     const struct config *config = engine->config;
     struct buffer_pool_io pool_io = engine_pool_io(engine);
-    int result = buffer_pool_create(&engine->pool, WIRE_HEADER_BYTES + config->chunk_bytes,
-                                    config->memory_bytes, &pool_io, error);
+    uint32_t buffer_bytes = WIRE_HEADER_BYTES + config->chunk_bytes + engine->seal_bytes;
+    int result =
+        buffer_pool_create(&engine->pool, buffer_bytes, config->memory_bytes, &pool_io, error);
     if (result != 0)
         return result;
     struct exchange_options options = {
@@ -161,7 +162,9 @@ int engine_start(struct engine **engine, const struct config *config,
     made->reduce_descriptor = -1;
     made->commands.descriptor = -1;
     made->events.descriptor = -1;
+    made->seal_bytes = config->secret_file[0] ? SEAL_TRAILER_BYTES : 0;
     pthread_mutex_init(&made->status_lock, NULL);
+    engine_protect_init(made);
     int result = engine_allocate(made, error);
     if (result == 0)
         result = engine_open_transport(made, error);
@@ -230,6 +233,7 @@ static void engine_free(struct engine *engine)
     if (engine->reduce_descriptor >= 0)
         close(engine->reduce_descriptor);
     engine_status_clear(&engine->status);
+    engine_protect_clear(engine);
     pthread_mutex_destroy(&engine->status_lock);
     free(engine->peers);
     free(engine->node_names);

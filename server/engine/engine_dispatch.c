@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -21,16 +22,30 @@ static uint64_t dispatch_token_number(const uint8_t token[TRANSPORT_TOKEN_BYTES]
     return number;
 }
 
+/* The connection itself, after its keys: a message may follow it at once. */
+static int dispatch_connect(struct engine *engine, const struct engine_peer_connect *peer,
+                            struct error *error)
+{
+    bool ordered = transport_info(engine->transport)->ordered;
+    engine_protect_end(engine, peer->node);
+    int result = peer->sealed ? engine_protect_begin(engine, peer, ordered, error) : 0;
+    if (result != 0)
+        return result;
+    result = peer->active ? transport_connect(engine->transport, peer->node, peer->address,
+                                              peer->address_bytes, peer->send_token, error)
+                          : transport_expect(engine->transport, peer->node, peer->address,
+                                             peer->address_bytes, peer->receive_token, error);
+    if (result != 0)
+        engine_protect_end(engine, peer->node);
+    return result;
+}
+
 static void dispatch_peer_connect(struct engine *engine, const struct engine_peer_connect *peer)
 {
     struct error error;
     uint32_t node = peer->node;
     exchange_peer_down(engine->exchange, node);
-    int result = peer->active ? transport_connect(engine->transport, node, peer->address,
-                                                  peer->address_bytes, peer->send_token, &error)
-                              : transport_expect(engine->transport, node, peer->address,
-                                                 peer->address_bytes, peer->receive_token, &error);
-    if (result != 0) {
+    if (dispatch_connect(engine, peer, &error) != 0) {
         struct engine_event *event = engine_event_create(ENGINE_PEER_DOWN);
         event->node = node;
         snprintf(event->text, sizeof(event->text), "%s", error.text);
@@ -38,6 +53,7 @@ static void dispatch_peer_connect(struct engine *engine, const struct engine_pee
         return;
     }
     engine->peers[node].connected = true;
+    engine->peers[node].receive_token = dispatch_token_number(peer->receive_token);
     exchange_peer_up(engine->exchange, node, dispatch_token_number(peer->receive_token),
                      dispatch_token_number(peer->send_token));
 }
@@ -265,6 +281,8 @@ bool engine_take_commands(struct engine *engine)
             return any;
         any = true;
         dispatch_command(engine, &item->command);
+        if (item->command.kind == COMMAND_PEER_CONNECT) /* it has keys */
+            explicit_bzero(&item->command, sizeof(item->command));
         free(item);
     }
 }

@@ -13,87 +13,12 @@
 
 #define EVENTS_AT_ONCE 64
 
-/* --- sends ------------------------------------------------------------------------------------ */
-
-static int engine_try_send(struct engine *engine, struct exchange_send *send)
-{
-    struct iovec parts[2] = {
-        {.iov_base = send->header, .iov_len = WIRE_HEADER_BYTES},
-        {.iov_base = (void *)(uintptr_t)send->payload, .iov_len = send->payload_bytes},
-    };
-    void *registrations[2] = {NULL, NULL};
-    if (send->buffer)
-        registrations[1] = send->buffer->registration;
-    else if (send->worker)
-        registrations[1] = send->worker->registration;
-    send->connection = engine->peers[send->node].connection;
-    int result = transport_send(engine->transport, send->node, parts, registrations,
-                                send->payload_bytes > 0 ? 2 : 1, send);
-    if (result == 0) {
-        engine->sends_posted++;
-        engine->peers[send->node].messages_out++;
-        engine->peers[send->node].bytes_out += WIRE_HEADER_BYTES + send->payload_bytes;
-    }
-    return result;
-}
-
-/* What goes to a peer that is not there ends with its jobs, which the control thread sees to. */
-static void engine_lose(struct engine *engine, struct exchange_send *send)
-{
-    send->next = engine->lost;
-    engine->lost = send;
-}
-
-static void engine_refuse(struct engine *engine, struct exchange_send *send, int code)
-{
-    if (code != ERR_LOST)
-        exchange_send_failed(engine->exchange, send, code);
-    engine_lose(engine, send);
-}
+/* --- the table -------------------------------------------------------------------- */
 
 static void io_send(void *context, struct exchange_send *send)
 {
-    struct engine *engine = context;
-    struct engine_peer *peer = &engine->peers[send->node];
-    send->next = NULL;
-    int result = peer->backlog ? ERR_AGAIN : engine_try_send(engine, send);
-    if (result == ERR_AGAIN) {
-        *peer->backlog_end = send;
-        peer->backlog_end = &send->next;
-    } else if (result != 0) {
-        engine_refuse(engine, send, result);
-    }
+    engine_send(context, send);
 }
-
-static void engine_flush_backlog(struct engine *engine, uint32_t node)
-{
-    struct engine_peer *peer = &engine->peers[node];
-    while (peer->backlog) {
-        struct exchange_send *send = peer->backlog;
-        struct exchange_send *next = send->next;
-        int result = engine_try_send(engine, send);
-        if (result == ERR_AGAIN)
-            return;
-        peer->backlog = next;
-        if (!next)
-            peer->backlog_end = &peer->backlog;
-        if (result != 0)
-            engine_refuse(engine, send, result);
-    }
-}
-
-bool engine_return_lost(struct engine *engine)
-{
-    bool any = engine->lost != NULL;
-    while (engine->lost) {
-        struct exchange_send *send = engine->lost;
-        engine->lost = send->next;
-        exchange_sent(engine->exchange, send);
-    }
-    return any;
-}
-
-/* --- the rest of the table -------------------------------------------------------------------- */
 
 static void io_reduce(void *context, struct reduce_task *task)
 {
@@ -251,12 +176,7 @@ void engine_drop_peer(struct engine *engine, uint32_t node)
     peer->connected = false;
     peer->connection++;
     exchange_peer_down(engine->exchange, node);
-    while (peer->backlog) {
-        struct exchange_send *send = peer->backlog;
-        peer->backlog = send->next;
-        engine_lose(engine, send);
-    }
-    peer->backlog_end = &peer->backlog;
+    engine_drop_backlog(engine, node);
 }
 
 /* Whether it came over a connection that has been dropped since, be it by a message before it or by
@@ -267,23 +187,30 @@ static bool engine_receive_is_stale(const struct engine *engine, const struct bu
            buffer->connection != engine->peers[buffer->peer].connection;
 }
 
-static void engine_on_received(struct engine *engine, const struct transport_event *event,
-                               uint64_t now_ns)
+static void engine_end_peer(struct engine *engine, uint32_t node, const char *text)
+{
+    transport_disconnect(engine->transport, node);
+    engine_drop_peer(engine, node);
+    engine_peer_event(engine, ENGINE_PEER_DOWN, node, text);
+}
+
+static void engine_return_receive(struct engine *engine, struct buffer *buffer)
+{
+    engine->receives_posted--;
+    exchange_receive_returned(engine->exchange, buffer->peer, buffer);
+}
+
+/* `more` bytes of the message are not for the exchange. */
+static void engine_deliver(struct engine *engine, uint32_t node, struct buffer *buffer,
+                           uint32_t bytes, uint32_t more, uint64_t now_ns)
 {
     struct error error;
-    struct buffer *buffer = event->context;
-    uint32_t from = event->peer;
-    if (engine_receive_is_stale(engine, buffer)) {
-        engine->receives_posted--;
-        exchange_receive_returned(engine->exchange, buffer->peer, buffer);
-        return;
-    }
-    int result = exchange_receive(engine->exchange, event->peer, buffer, event->bytes, now_ns,
-                                  &from, &error);
+    uint32_t from = node;
+    int result = exchange_receive(engine->exchange, node, buffer, bytes, now_ns, &from, &error);
     engine->receives_posted--;
     if (from < engine->node_count) {
         engine->peers[from].messages_in++;
-        engine->peers[from].bytes_in += event->bytes;
+        engine->peers[from].bytes_in += bytes + more;
     }
     if (result == 0)
         return;
@@ -292,9 +219,90 @@ static void engine_on_received(struct engine *engine, const struct transport_eve
                     error.text);
         return;
     }
-    transport_disconnect(engine->transport, from);
-    engine_drop_peer(engine, from);
-    engine_peer_event(engine, ENGINE_PEER_DOWN, from, error.text);
+    engine_end_peer(engine, from, error.text);
+}
+
+/* The peer's messages are no longer to be trusted: whoever altered this one may go on. */
+static void engine_refuse_message(struct engine *engine, uint32_t node, int code,
+                                  enum seal_refusal refusal)
+{
+    static const char *const texts[SEAL_REFUSALS] = {
+        [SEAL_SHORT] = "a sealed message was cut short",
+        [SEAL_ALTERED] = "a sealed message was altered on its way, or sealed with another key",
+        [SEAL_REPEATED] = "a sealed message came a second time",
+        [SEAL_DISORDERED] = "a sealed message came before one that was sent earlier",
+    };
+    if (code != ERR_PROTOCOL) {
+        engine_end_peer(engine, node, "there is no memory to open a sealed message");
+        return;
+    }
+    engine->peers[node].refused[refusal]++;
+    engine_end_peer(engine, node, texts[refusal]);
+}
+
+static void engine_deliver_opened(struct engine *engine, uint32_t node, uint64_t now_ns)
+{
+    struct buffer *buffer;
+    uint32_t bytes = 0;
+    int code = 0;
+    while ((buffer = engine_protect_opened(engine, node, &bytes, &code)) != NULL) {
+        if (code == 0) {
+            engine_deliver(engine, node, buffer, bytes - SEAL_TRAILER_BYTES, SEAL_TRAILER_BYTES,
+                           now_ns);
+            continue;
+        }
+        engine_return_receive(engine, buffer);
+        engine_refuse_message(engine, node, code, SEAL_ALTERED);
+    }
+}
+
+static void engine_on_sealed(struct engine *engine, uint32_t node, struct buffer *buffer,
+                             uint32_t bytes, uint64_t now_ns)
+{
+    enum seal_refusal refusal = SEAL_TAKEN;
+    int code = engine_protect_open(engine, node, buffer, bytes, &refusal);
+    if (code != 0) {
+        engine_return_receive(engine, buffer);
+        engine_refuse_message(engine, node, code, refusal);
+        return;
+    }
+    engine_deliver_opened(engine, node, now_ns);
+}
+
+void engine_move_protected(struct engine *engine)
+{
+    if (!engine->protect_done)
+        return;
+    engine->protect_done = false;
+    uint64_t now_ns = clock_now_ns();
+    for (uint32_t node = 0; node < engine->node_count; node++) {
+        engine_deliver_opened(engine, node, now_ns);
+        engine_flush_backlog(engine, node);
+    }
+}
+
+static void engine_on_received(struct engine *engine, const struct transport_event *event,
+                               uint64_t now_ns)
+{
+    struct buffer *buffer = event->context;
+    uint32_t node = event->peer;
+    if (engine_receive_is_stale(engine, buffer)) {
+        engine_return_receive(engine, buffer);
+        return;
+    }
+    if (engine->links > 0 && !transport_info(engine->transport)->per_peer_receives) {
+        /* A datagram may be of a connection before this one: its token tells. */
+        node = engine_protect_sender(engine, buffer, event->bytes);
+        if (node == TRANSPORT_NO_PEER) {
+            log_warning(engine->log, "fabric: message of nobody who is connected dropped");
+            engine_return_receive(engine, buffer);
+            return;
+        }
+    }
+    if (node < engine->node_count && engine->peers[node].link)
+        engine_on_sealed(engine, node, buffer, event->bytes, now_ns);
+    else
+        engine_deliver(engine, node, buffer, event->bytes, 0, now_ns);
 }
 
 /* On connected endpoints the peer goes down with its first send that fails; elsewhere it stays, and
@@ -305,6 +313,7 @@ static void engine_on_sent(struct engine *engine, const struct transport_event *
     bool stays = !transport_info(engine->transport)->per_peer_receives &&
                  send->connection == engine->peers[send->node].connection;
     engine->sends_posted--;
+    engine_protect_free(engine, send);
     if (event->status != 0 && stays)
         exchange_send_failed(engine->exchange, send, event->status);
     exchange_sent(engine->exchange, send);
@@ -328,12 +337,9 @@ static void engine_on_event(struct engine *engine, const struct transport_event 
     case TRANSPORT_SENT:
         engine_on_sent(engine, event);
         break;
-    case TRANSPORT_RETURNED: {
-        struct buffer *buffer = event->context;
-        engine->receives_posted--;
-        exchange_receive_returned(engine->exchange, buffer->peer, buffer);
+    case TRANSPORT_RETURNED:
+        engine_return_receive(engine, event->context);
         break;
-    }
     }
 }
 

@@ -28,8 +28,12 @@ bool engine_take_reduced(struct engine *engine)
     struct reduce_task *task;
     while ((task = reducer_take(engine->reducer)) != NULL) {
         any = true;
-        exchange_reduced(engine->exchange, task);
+        if (task->run)
+            engine_protect_over(engine, task);
+        else
+            exchange_reduced(engine->exchange, task);
     }
+    engine_move_protected(engine);
     return any;
 }
 

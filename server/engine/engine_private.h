@@ -5,6 +5,8 @@
  * - engine_loop.c: the engine's thread.
  * - engine_dispatch.c: carries commands out, reads workers' rings.
  * - engine_io.c: the exchange's table, on the transport and the arenas; what the transport says.
+ * - engine_send.c: messages on their way to the fabric.
+ * - engine_protect.c: messages that are sealed and opened.
  * - engine_status.c: the picture that the status shows.
  * - engine_queue.c: commands and events between the two threads.
  * - reducer.c: threads that add and copy. */
@@ -14,8 +16,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/auth/seal.h"
 #include "common/base/log.h"
 #include "common/config/config.h"
+#include "common/memory/slab.h"
 #include "common/reduce/reduce.h"
 #include "common/transport/transport.h"
 #include "server/engine/engine_queue.h"
@@ -34,6 +38,12 @@ struct engine_worker {
     bool stopped; /* its ring made no sense, or it has left: not read any more */
 };
 
+/* Sealed messages that are under way on this side, in the order of their sequences. */
+struct protect_queue {
+    struct protect_message *first;
+    struct protect_message *last;
+};
+
 /* Sends that the transport had no room for, and per-peer figures. */
 struct engine_peer {
     struct exchange_send *backlog;
@@ -43,6 +53,11 @@ struct engine_peer {
     uint32_t connection; /* counts them: receives of an older one carry another number */
     uint64_t bytes_in, bytes_out;
     uint64_t messages_in, messages_out;
+    struct engine_link *link;     /* the keys of the connection; NULL: messages are in the clear */
+    uint64_t receive_token;       /* of the connection, as a number */
+    struct protect_queue sealing; /* to the peer, not posted yet */
+    struct protect_queue opening; /* from the peer, not delivered yet */
+    uint64_t refused[SEAL_REFUSALS]; /* messages from it, by reason */
 };
 
 struct engine {
@@ -74,6 +89,10 @@ struct engine {
     uint64_t stop_ns;       /* how long engine_stop lets operations come back; tests shorten it */
     uint64_t receives_posted;
     uint64_t sends_posted;
+    uint32_t seal_bytes;          /* that a sealed message is longer; 0: none is sealed */
+    uint32_t links;               /* peers with one */
+    struct slab protect_messages; /* engine_protect.c's */
+    bool protect_done;            /* a thread has sealed or opened one since it was looked */
 
     pthread_t thread;
     bool thread_started;
@@ -84,11 +103,59 @@ struct engine {
 /* --- engine_status.c: may call the exchange */
 void engine_update_status(struct engine *engine, uint64_t now_ns);
 
-/* --- engine_io.c: may call the queues, the reducer, the exchange */
+/* --- engine_protect.c: may call the reducer, the exchange */
+/* Before and after all others; at the end no message is under way. */
+void engine_protect_init(struct engine *engine);
+void engine_protect_clear(struct engine *engine);
+/* Give the peer the command's keys. ordered: its messages come in the order in which they were
+ * sent. ERR_STATE: messages are not sealed here; ERR_MEMORY, ERR_SYSTEM. */
+int engine_protect_begin(struct engine *engine, const struct engine_peer_connect *peer,
+                         bool ordered, struct error *error);
+/* The connection is over: what is under way comes back to the exchange, unsent or unread; what a
+ * thread works on does so when it is done. */
+void engine_protect_end(struct engine *engine, uint32_t node);
+/* A task with `run` is done. */
+void engine_protect_over(struct engine *engine, struct reduce_task *task);
+/* Begin to seal the message, as the next to its peer. ERR_AGAIN: as many as may be are under way;
+ * ERR_MEMORY. */
+int engine_protect_seal(struct engine *engine, struct exchange_send *send);
+/* The oldest to the peer that is not posted, if it is sealed. *code is not 0 when it could not be:
+ * it is not to be posted. */
+struct exchange_send *engine_protect_sealed(struct engine *engine, uint32_t node, int *code);
+/* It has been posted, or never will be. */
+void engine_protect_posted(struct engine *engine, struct exchange_send *send);
+/* What is to be posted in place of the send's header and payload, or NULL: those. */
+const struct buffer *engine_protect_bytes(const struct exchange_send *send, uint32_t *bytes);
+/* The fabric no longer holds the send, or never will. */
+void engine_protect_free(struct engine *engine, struct exchange_send *send);
+/* Begin to open a message of the peer; takes the buffer. ERR_PROTOCOL with the refusal, and
+ * ERR_MEMORY: the caller keeps it. */
+int engine_protect_open(struct engine *engine, uint32_t node, struct buffer *buffer, uint32_t bytes,
+                        enum seal_refusal *refusal);
+/* The oldest from the peer that is not delivered, if the work on it is done: the caller's, with its
+ * bytes on the wire. *code: 0, ERR_PROTOCOL when it was altered, or ERR_MEMORY. */
+struct buffer *engine_protect_opened(struct engine *engine, uint32_t node, uint32_t *bytes,
+                                     int *code);
+/* Which peer with keys has given out the token in the message, where the fabric does not tell whose
+ * it is. TRANSPORT_NO_PEER: none. */
+uint32_t engine_protect_sender(const struct engine *engine, const struct buffer *buffer,
+                               uint32_t bytes);
+
+/* --- engine_send.c: may call engine_protect.c, the exchange */
+void engine_send(struct engine *engine, struct exchange_send *send);
+/* What waits for room with the transport, or to be sealed. */
+void engine_flush_backlog(struct engine *engine, uint32_t node);
+/* The connection is over: so are its messages. */
+void engine_drop_backlog(struct engine *engine, uint32_t node);
+/* Give sends to peers that are not there back to the exchange; whether there were any. */
+bool engine_return_lost(struct engine *engine);
+
+/* --- engine_io.c: may call engine_send.c, the queues, the reducer, the exchange */
 struct exchange_io engine_exchange_io(struct engine *engine);
 struct buffer_pool_io engine_pool_io(struct engine *engine);
 bool engine_poll_transport(struct engine *engine, uint64_t now_ns);
-bool engine_return_lost(struct engine *engine);
+/* Post and deliver what the threads have sealed and opened. */
+void engine_move_protected(struct engine *engine);
 void engine_ring_workers(struct engine *engine);
 /* Send an ENGINE_WORKER_FAILED about the worker; takes the event. */
 void engine_report_worker(struct engine *engine, struct engine_worker *worker,

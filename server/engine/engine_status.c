@@ -20,10 +20,12 @@ static void status_add_peers(const struct engine *engine, struct engine_status *
         const struct engine_peer *peer = &engine->peers[i];
         status->peers[i] = (struct engine_peer_status){.node = i,
                                                        .up = peer->up,
+                                                       .sealed = peer->link != NULL,
                                                        .bytes_in = peer->bytes_in,
                                                        .bytes_out = peer->bytes_out,
                                                        .messages_in = peer->messages_in,
                                                        .messages_out = peer->messages_out};
+        memcpy(status->peers[i].refused, peer->refused, sizeof(peer->refused));
         status->bytes_in += peer->bytes_in;
         status->bytes_out += peer->bytes_out;
     }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/auth/seal.h"
 #include "server/commands/engine_event.h"
 
 struct engine;
@@ -14,6 +15,8 @@ struct engine;
 struct engine_peer_status {
     uint32_t node;
     bool up;
+    bool sealed;                     /* its connection has keys */
+    uint64_t refused[SEAL_REFUSALS]; /* messages from it that were refused, by reason */
     uint64_t bytes_in, bytes_out;
     uint64_t messages_in, messages_out;
 };

@@ -41,8 +41,14 @@ struct reducer {
     struct reduce_task stop;
 };
 
-static void reducer_run_task(const struct reducer *reducer, struct reduce_task *task)
+/* Thread 0 is the submitter. */
+static void reducer_run_task(const struct reducer *reducer, struct reduce_task *task,
+                             uint32_t thread)
 {
+    if (task->run) {
+        task->run(task, thread);
+        return;
+    }
     if (task->timed)
         task->begin_ns = clock_now_ns();
     reduce_run(reducer->kernels, &task->reduction);
@@ -60,7 +66,7 @@ static void *reducer_thread_main(void *argument)
         struct reduce_task *task = ring_pop_wait(&self->todo);
         if (task == &reducer->stop)
             return NULL;
-        reducer_run_task(reducer, task);
+        reducer_run_task(reducer, task, self->index + 1);
         /* Never full: no more are given than it has room for (reducer_hand_out). */
         if (!ring_push(&self->done, task))
             abort();
@@ -122,7 +128,7 @@ int reducer_start(struct reducer **reducer, const struct reduce_kernels *kernels
 
 static void reducer_do_now(struct reducer *reducer, struct reduce_task *task)
 {
-    reducer_run_task(reducer, task);
+    reducer_run_task(reducer, task, 0);
     task->next = reducer->finished;
     reducer->finished = task;
 }

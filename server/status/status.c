@@ -32,6 +32,15 @@ static void status_put_provider(struct json_text *text, const struct transport_i
     json_text_close_object(text);
 }
 
+/* Messages of the peer that were refused, by reason. */
+static void status_put_refused(struct json_text *text, const struct engine_peer_status *peer)
+{
+    json_text_open_object(text, "refused");
+    for (int i = SEAL_TAKEN + 1; i < SEAL_REFUSALS; i++)
+        json_text_uint(text, seal_refusal_name((enum seal_refusal)i), peer->refused[i]);
+    json_text_close_object(text);
+}
+
 static void status_put_peers(struct json_text *text, const struct status_source *source)
 {
     json_text_open_array(text, "peers");
@@ -52,6 +61,8 @@ static void status_put_peers(struct json_text *text, const struct status_source 
         json_text_uint(text, "weight", server->weight);
         json_text_string(text, "state", membership_state_name(peer->state));
         json_text_string(text, "fabric", traffic->up ? "up" : "down");
+        json_text_bool(text, "sealed", traffic->sealed);
+        status_put_refused(text, traffic);
         json_text_uint(text, "bytes_in", traffic->bytes_in);
         json_text_uint(text, "bytes_out", traffic->bytes_out);
         json_text_string(text, "last_error", peer->reason);

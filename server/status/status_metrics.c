@@ -82,6 +82,22 @@ static void metrics_put_peers(struct json_text *text, const struct status_source
     }
 }
 
+static void metrics_put_refused(struct json_text *text, const struct status_source *source)
+{
+    metrics_put_family(text, "shoal_peer_refused_messages", "counter",
+                       "Sealed messages of the peer that were refused.");
+    for (uint32_t node = 0; node < source->config->server_count; node++) {
+        char name[2 * CONFIG_NAME_BYTES + 1];
+        if (node == source->config->self || node >= source->engine->peer_count)
+            continue;
+        metrics_label(source->config->servers[node].name, name);
+        for (int i = SEAL_TAKEN + 1; i < SEAL_REFUSALS; i++)
+            metrics_put_line(
+                text, "shoal_peer_refused_messages_total{peer=\"%s\",reason=\"%s\"} %" PRIu64, name,
+                seal_refusal_name((enum seal_refusal)i), source->engine->peers[node].refused[i]);
+    }
+}
+
 static void metrics_put_jobs(struct json_text *text, const struct status_source *source)
 {
     uint64_t count[3] = {0}, late = 0;
@@ -134,6 +150,7 @@ char *status_metrics(const struct status_source *source, size_t *length)
                       engine->buffer_bytes_limit);
     metrics_put_jobs(&text, source);
     metrics_put_peers(&text, source);
+    metrics_put_refused(&text, source);
     json_text_raw(&text, "# EOF\n", 6);
     return json_text_take(&text, length);
 }

@@ -29,13 +29,17 @@ struct reduce_task {
     void (*finish)(struct reduce_task *task); /* the exchange's: called when the task is done and
                                                * its group has not failed */
     void *owner;                              /* the exchange's: what `finish` is about */
-    bool timed;                               /* whoever does the task sets begin_ns and end_ns */
+    /* The holder's: done in place of the reduction, which then says only how much it is, by a
+     * thread of this number, 0 for the one that gives and takes tasks. NULL: the reduction. */
+    void (*run)(struct reduce_task *task, uint32_t thread);
+    bool timed; /* whoever does the task sets begin_ns and end_ns */
     uint64_t begin_ns, end_ns;
 };
 
 /* A message on its way out. Whoever takes it from io->send gives it back with exchange_sent. */
 struct exchange_send {
     struct exchange_send *next; /* free for whoever holds the send */
+    void *user;                 /* free for whoever holds the send; NULL when it comes back */
     uint32_t connection;        /* free for whoever holds the send */
     uint32_t node;              /* that it goes to */
     uint32_t payload_bytes;

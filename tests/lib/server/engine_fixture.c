@@ -38,6 +38,8 @@ void node_configure(struct node *node, uint32_t self, uint32_t count, uint32_t t
 
 void node_start(struct node *node)
 {
+    if (node->sealed)
+        strcpy(node->config.secret_file, "(none)");
     struct error error = {0};
     int result = engine_start(&node->engine, &node->config, NULL, &node->log, &error);
     EXPECT_MSG(result == 0, "%s", error.text);
@@ -75,6 +77,8 @@ void nodes_connect(struct node nodes[2])
 {
     static const uint8_t given_by[2][TRANSPORT_TOKEN_BYTES] = {"token of node a",
                                                                "token of node b"};
+    static const uint8_t keys[2][ENGINE_SEAL_KEY_BYTES] = {"what node a seals its messages ",
+                                                           "what node b seals its messages "};
     for (uint32_t self = 2; self-- > 0;) { /* b expects before a connects */
         uint32_t other = 1 - self;
         struct engine_command command = {.kind = COMMAND_PEER_CONNECT,
@@ -83,6 +87,10 @@ void nodes_connect(struct node nodes[2])
         engine_fabric_address(nodes[other].engine, connect->address, &connect->address_bytes);
         memcpy(connect->receive_token, given_by[self], TRANSPORT_TOKEN_BYTES);
         memcpy(connect->send_token, given_by[other], TRANSPORT_TOKEN_BYTES);
+        connect->sealed = nodes[self].sealed;
+        memcpy(connect->seal_key, keys[self], ENGINE_SEAL_KEY_BYTES);
+        connect->seal_key[0] ^= nodes[self].wrong_key;
+        memcpy(connect->open_key, keys[other], ENGINE_SEAL_KEY_BYTES);
         engine_command(nodes[self].engine, &command);
         if (self == 1)
             node_settle(&nodes[1]);

@@ -4,6 +4,9 @@
 #include "tests/lib/server/engine_fixture.h"
 #include "tests/lib/suite.h"
 
+/* So that the reduce threads have messages to seal and to open. */
+#define LARGE_CHUNK_BYTES 65536u
+
 struct both {
     struct node nodes[2];
     struct worker workers[4];
@@ -12,7 +15,7 @@ struct both {
 
 static const uint32_t crossed[] = {0, 1, 1, 0};
 
-static bool both_start(struct both *both, const char *name, uint32_t threads)
+static bool both_begin(struct both *both, const char *name, uint32_t threads, bool sealed)
 {
     if (!transport_fabric_available("tcp", true, "127.0.0.1")) {
         suite_skip(name, "libfabric has no tcp here");
@@ -21,6 +24,9 @@ static bool both_start(struct both *both, const char *name, uint32_t threads)
     *both = (struct both){.descriptors = descriptor_count()};
     for (uint32_t i = 0; i < 2; i++) {
         node_configure(&both->nodes[i], i, 2, threads);
+        both->nodes[i].sealed = sealed;
+        if (sealed)
+            both->nodes[i].config.chunk_bytes = LARGE_CHUNK_BYTES;
         node_start(&both->nodes[i]);
     }
     nodes_connect(both->nodes);
@@ -28,6 +34,11 @@ static bool both_start(struct both *both, const char *name, uint32_t threads)
     for (uint32_t rank = 0; rank < 4; rank++)
         worker_attach(&both->workers[rank], &both->nodes[crossed[rank]], rank);
     return true;
+}
+
+static bool both_start(struct both *both, const char *name, uint32_t threads)
+{
+    return both_begin(both, name, threads, false);
 }
 
 static void both_stop(struct both *both)
@@ -41,7 +52,7 @@ static void both_stop(struct both *both)
 START_TEST(ranks_of_two_nodes_reduce)
 {
     struct both both;
-    if (!both_start(&both, "ranks_of_two_nodes_reduce", (uint32_t)_i))
+    if (!both_begin(&both, "ranks_of_two_nodes_reduce", (uint32_t)_i % 3, _i >= 3))
         return;
     static const uint64_t sizes[] = {1, 0, 64, 1000, 2048, 30000, 300000, 13};
     for (uint64_t i = 0; i < 8; i++)
@@ -53,6 +64,7 @@ START_TEST(ranks_of_two_nodes_reduce)
         ck_assert_uint_gt(status[i].buffer_bytes_reserved, 0);
         ck_assert_uint_eq(status[i].peer_count, 2);
         ck_assert(status[i].peers[1 - i].up);
+        ck_assert_int_eq(status[i].peers[1 - i].sealed, _i >= 3);
         ck_assert(!status[i].peers[i].up);
         ck_assert_uint_eq(status[i].peers[i].messages_in + status[i].peers[i].bytes_out, 0);
         ck_assert_uint_eq(status[i].bytes_in, status[i].peers[1 - i].bytes_in);
@@ -90,14 +102,14 @@ END_TEST
 START_TEST(a_peer_that_goes_is_reported)
 {
     struct both both;
-    if (!both_start(&both, "a_peer_that_goes_is_reported", 1))
+    if (!both_begin(&both, "a_peer_that_goes_is_reported", 1, _i >= 2))
         return;
     reduce_once(both.workers, 4, 0, 10000);
     for (uint32_t rank = 0; rank < 4; rank++) {
         if (crossed[rank] == 0)
             worker_submit(&both.workers[rank], 1, 100000); /* under way when it happens */
     }
-    if (_i == 0) {
+    if (_i % 2 == 0) {
         engine_stop(both.nodes[1].engine);
         both.nodes[1].engine = NULL;
     } else {
@@ -115,11 +127,38 @@ START_TEST(a_peer_that_goes_is_reported)
 }
 END_TEST
 
+/* The first message already tells that the two do not have the same keys. */
+START_TEST(sealed_with_different_keys_nothing_passes)
+{
+    struct both both;
+    if (!both_begin(&both, "sealed_with_different_keys_nothing_passes", 1, true))
+        return;
+    for (uint32_t i = 0; i < 2; i++) {
+        give(both.nodes[i].engine, .kind = COMMAND_JOB_CLOSE, .job = JOB);
+        node_settle(&both.nodes[i]);
+    }
+    give(both.nodes[0].engine, .kind = COMMAND_PEER_DISCONNECT, .peer = 1);
+    node_expect(&both.nodes[1], ENGINE_PEER_DOWN, 0);
+    both.nodes[1].wrong_key = true;
+    nodes_connect(both.nodes);
+    open_job(both.nodes, 2, crossed, 4);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        worker_release(&both.workers[rank]);
+        worker_attach(&both.workers[rank], &both.nodes[crossed[rank]], rank);
+        worker_submit(&both.workers[rank], 0, 1000);
+    }
+    struct engine_event *event = node_event(&both.nodes[0], ENGINE_PEER_DOWN);
+    ck_assert_msg(strstr(event->text, "sealed with another key") != NULL, "%s", event->text);
+    engine_event_free(event);
+    both_stop(&both);
+}
+END_TEST
+
 /* After a disconnection the pair connects anew, and other jobs go on over it. */
 START_TEST(a_pair_connects_again)
 {
     struct both both;
-    if (!both_start(&both, "a_pair_connects_again", 1))
+    if (!both_begin(&both, "a_pair_connects_again", 1, _i == 1))
         return;
     reduce_once(both.workers, 4, 0, 5000);
     for (uint32_t i = 0; i < 2; i++) {
@@ -143,7 +182,7 @@ END_TEST
 START_TEST(stopping_in_the_midst_of_it)
 {
     struct both both;
-    if (!both_start(&both, "stopping_in_the_midst_of_it", (uint32_t)_i))
+    if (!both_begin(&both, "stopping_in_the_midst_of_it", (uint32_t)_i % 3, _i >= 3))
         return;
     for (uint64_t sequence = 0; sequence < 6; sequence++) {
         for (uint32_t rank = 0; rank < 4; rank++) {
@@ -160,11 +199,12 @@ static TCase *two_engines(void)
 {
     TCase *tests = tcase_create("two engines");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, ranks_of_two_nodes_reduce, 0, 3);
+    tcase_add_loop_test(tests, ranks_of_two_nodes_reduce, 0, 6);
     tcase_add_test(tests, disagreeing_nodes_learn_it);
-    tcase_add_loop_test(tests, a_peer_that_goes_is_reported, 0, 2);
-    tcase_add_test(tests, a_pair_connects_again);
-    tcase_add_loop_test(tests, stopping_in_the_midst_of_it, 0, 3);
+    tcase_add_loop_test(tests, a_peer_that_goes_is_reported, 0, 4);
+    tcase_add_test(tests, sealed_with_different_keys_nothing_passes);
+    tcase_add_loop_test(tests, a_pair_connects_again, 0, 2);
+    tcase_add_loop_test(tests, stopping_in_the_midst_of_it, 0, 6);
     return tests;
 }
 

@@ -32,7 +32,12 @@ static void setup(void)
                                                 .slowest_rank = 1,
                                                 .slowest_times = 5};
     engine_peers[1] = (struct engine_peer_status){
-        .node = 1, .up = true, .bytes_in = UINT64_C(1) << 40, .bytes_out = 17};
+        .node = 1,
+        .up = true,
+        .sealed = true,
+        .refused = {[SEAL_ALTERED] = 2, [SEAL_REPEATED] = 3},
+        .bytes_in = UINT64_C(1) << 40,
+        .bytes_out = 17};
     engine = (struct engine_status){.bytes_in = 1000,
                                     .bytes_out = 2000,
                                     .bytes_reduced = 3000,
@@ -169,6 +174,12 @@ START_TEST(test_peers)
     expect_number(peer, "weight", 2);
     expect_text(peer, "state", "up");
     expect_text(peer, "fabric", "up");
+    ck_assert(json_is_true(json_object_get(peer, "sealed")));
+    const json_t *refused = json_object_get(peer, "refused");
+    expect_number(refused, "short", 0);
+    expect_number(refused, "altered", 2);
+    expect_number(refused, "repeated", 3);
+    expect_number(refused, "disordered", 0);
     expect_number(peer, "bytes_in", (json_int_t)1 << 40);
     expect_number(peer, "silent_ms", 40);
     expect_text(peer, "last_error", "");
@@ -335,6 +346,7 @@ START_TEST(test_metrics)
         "shoal_jobs{state=\"running\"} 1\n",
         "shoal_workers 1\n",
         "shoal_peer_up{peer=\"b\"} 1\n",
+        "shoal_peer_refused_messages_total{peer=\"b\",reason=\"altered\"} 2\n",
         "shoal_peer_in_bytes_total{peer=\"b\"} 1099511627776\n",
     };
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
