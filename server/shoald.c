@@ -26,7 +26,8 @@
 /* The daemon's own descriptors, and those for another daemon: generous. */
 #define OWN_DESCRIPTORS 64u
 #define PEER_DESCRIPTORS 8u
-#define WORKER_DESCRIPTORS 3u /* its socket and two doorbells; its arena's is closed */
+/* Its socket, its process and two doorbells; its arena's is closed. */
+#define WORKER_DESCRIPTORS 4u
 
 /* The manual of shoald names them. */
 enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };

@@ -285,7 +285,7 @@ static const struct config_key limit_keys[] = {
      .text = "Connections to the Unix socket, of workers and `shoalctl`. More than `workers`, so "
              "that an administrator gets in when all workers are there. One user other than root "
              "and the daemon's own may have half of them, or `workers` where that is more. "
-             "Three descriptors for each worker and one for each other connection must fit into "
+             "Four descriptors for each worker and one for each other connection must fit into "
              "the hard limit that the daemon is started with (`ulimit -Hn`)."},
 };
 

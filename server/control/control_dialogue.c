@@ -118,6 +118,8 @@ static void dialogue_join(struct control_worker *worker, const struct message *m
 {
     struct control *control = worker->control;
     int result = dialogue_take_arena(worker, error);
+    if (result == 0)
+        result = control_worker_watch(worker, error);
     if (result == 0) {
         uint32_t id = worker->id;
         struct coordinator_credentials credentials = worker->credentials;
@@ -230,6 +232,7 @@ void control_dialogue_accept(struct control *control, int fd)
         return;
     }
     worker->control = control;
+    worker->process = -1;
     worker->id = control->next_worker++;
     worker->credentials =
         (struct coordinator_credentials){credentials.uid, (uint32_t)credentials.pid};

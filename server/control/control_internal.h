@@ -163,8 +163,10 @@ struct control_worker {
     /* Called, when it is not NULL, as the connection ends: whoever serves it lets go. */
     void (*gone)(struct control *control, uint32_t worker);
     struct control_worker *next, *prev;
-    struct event *timer; /* hello must come */
-    bool has_arena;      /* not yet handed to the engine */
+    struct event *timer;         /* hello must come */
+    int process;                 /* a pidfd of the process that has joined; -1: none */
+    struct event *process_event; /* its end */
+    bool has_arena;              /* not yet handed to the engine */
     struct arena arena;
     int doorbells[2];
     UT_hash_handle hh;
@@ -173,6 +175,10 @@ struct control_worker {
  * shut the others out. */
 uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_t own_uid);
 bool control_worker_is_one_too_many(const struct control *control, const struct ucred *credentials);
+/* Of one that joins: see to it that the connection ends with the process that made it, whoever else
+ * has its socket. Where the kernel has no means for that, the socket's own end has to do.
+ * ERR_MEMORY: no descriptor or memory for it. */
+int control_worker_watch(struct control_worker *worker, struct error *error);
 void control_worker_free(struct control_worker *worker); /* closes at once */
 struct control_worker *control_worker_find(const struct control *control, uint32_t id);
 /* Close after what was sent. */

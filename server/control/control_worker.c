@@ -1,9 +1,16 @@
 /* The connections on the Unix socket, one by one: how many a user may have, finding and ending
- * them. What they say is in control_dialogue.c. */
+ * them, and seeing their processes end. What they say is in control_dialogue.c. */
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
 #include <unistd.h>
 
 #include "server/control/control_internal.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
 
 struct control_worker *control_worker_find(const struct control *control, uint32_t id)
 {
@@ -21,6 +28,10 @@ static void worker_destroy(struct control_worker *worker)
         worker->gone(worker->control, worker->id);
     if (worker->timer)
         event_free(worker->timer);
+    if (worker->process_event)
+        event_free(worker->process_event);
+    if (worker->process >= 0)
+        close(worker->process);
     if (worker->has_arena) {
         arena_unmap(&worker->arena);
         close(worker->doorbells[0]);
@@ -66,4 +77,49 @@ bool control_worker_is_one_too_many(const struct control *control, const struct 
                 credentials->pid, credentials->uid, count, of_user, share,
                 control->config->connections);
     return true;
+}
+
+/* A pidfd, or -1 and errno. By number it may be that of a process which has come after: then the
+ * one that connected is dead, and the socket in the hands of a child, whose end is seen later. */
+static int worker_process(const struct control_worker *worker)
+{
+    int process;
+    socklen_t length = sizeof(process);
+    if (getsockopt(worker->stream->fd, SOL_SOCKET, SO_PEERPIDFD, &process, &length) == 0)
+        return process;
+    if (errno != ENOPROTOOPT)
+        return -1;
+    return pidfd_open((pid_t)worker->credentials.pid, 0);
+}
+
+/* As the kernel does it when nobody else has the socket: what was sent is still read, then comes
+ * the end. */
+static void worker_on_process_end(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control_worker *worker = argument;
+    shutdown(worker->stream->fd, SHUT_RDWR);
+}
+
+int control_worker_watch(struct control_worker *worker, struct error *error)
+{
+    struct control *control = worker->control;
+    worker->process = worker_process(worker);
+    if (worker->process < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        return error_set(error, ERR_MEMORY, "node %s has no descriptor left to watch a process: %s",
+                         control->config->node, strerror(errno));
+    if (worker->process < 0 && errno == ESRCH) {
+        worker_on_process_end(-1, 0, worker); /* dead and collected */
+        return 0;
+    }
+    if (worker->process < 0) {
+        log_debug(control->log, "process %u of user %u cannot be watched, only its socket: %s",
+                  worker->credentials.pid, worker->credentials.uid, strerror(errno));
+        return 0;
+    }
+    worker->process_event =
+        event_new(control->base, worker->process, EV_READ, worker_on_process_end, worker);
+    if (!worker->process_event || event_add(worker->process_event, NULL) < 0)
+        return error_set(error, ERR_MEMORY, "no memory to watch a process");
+    return 0;
 }

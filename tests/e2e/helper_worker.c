@@ -3,6 +3,9 @@
  *   once                  one checked all-reduce
  *   loop FILE [COUNT]     all-reduces of COUNT elements until FILE is there or one fails; the time
  *                         between the last success and the failure is printed
+ *   forked FILE [COUNT]   the same beside a child that lives until FILE is there
+ *   cloned FILE [COUNT]   the same, the child being made by a bare system call, so that it keeps
+ *                         whatever the library has open
  *   shared FILE [COUNT]   the same with the result in memory that the node's ranks share, which is
  *                         read after the failure too
  *   parts FILE [COUNT]    the same with the collectives that have parts, all at once
@@ -20,11 +23,13 @@
  * result.
  */
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -159,6 +164,20 @@ static void run_loop(struct rank *self, bool shared)
         expect(shoal_shared_free(self->world, recv), "free");
     else
         free(recv);
+}
+
+/* Not waited for: the rank is to be killed before. */
+static void run_beside_child(struct rank *self, bool bare)
+{
+    long child = bare ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
+    if (child == 0) {
+        file_wait(self->file);
+        _exit(0);
+    }
+    if (child < 0)
+        wrong("no child");
+    printf("child %ld\n", child);
+    run_loop(self, false);
 }
 
 /* A part of every rank, rank by rank, each with its rank's value. */
@@ -398,6 +417,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_loop(self, false);
     else if (strcmp(mode, "shared") == 0)
         run_loop(self, true);
+    else if (strcmp(mode, "forked") == 0 || strcmp(mode, "cloned") == 0)
+        run_beside_child(self, strcmp(mode, "cloned") == 0);
     else if (strcmp(mode, "parts") == 0)
         run_parts(self);
     else if (strcmp(mode, "late") == 0)

@@ -123,6 +123,41 @@ START_TEST(test_worker_killed_datagrams)
 }
 END_TEST
 
+/* What the daemon sees is the end of the process, not that of the last one which has its socket. */
+static void forking_worker_killed(const char *mode)
+{
+    struct cluster *cluster = cluster_start(1, NULL);
+    struct process *workers[2];
+    const char *loop[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
+    const char *forks[] = {CLUSTER_HELPER, mode, stop_file, NULL};
+    long child = 0;
+    workers[0] = cluster_worker(cluster, 0, "victim", 0, 2, loop);
+    workers[1] = cluster_worker(cluster, 0, "victim", 1, 2, forks);
+    wait_running(workers, 2);
+    ck_assert_int_eq(sscanf(process_output(workers[1]), "child %ld", &child), 1);
+    process_signal(workers[1], SIGKILL);
+    heard(workers[0], "rank 1", "gone");
+    ck_assert_int_eq(kill((pid_t)child, 0), 0); /* all the while */
+    for (uint32_t rank = 0; rank < 2; rank++)
+        process_free(workers[rank]);
+    ck_assert(cluster_wait_status(cluster, 0, nothing_held, CLUSTER_PATIENCE_MS));
+    stop_loops();
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+}
+
+START_TEST(test_worker_killed_beside_its_child)
+{
+    forking_worker_killed("forked");
+}
+END_TEST
+
+START_TEST(test_worker_killed_beside_a_child_with_its_socket)
+{
+    forking_worker_killed("cloned");
+}
+END_TEST
+
 START_TEST(test_worker_killed_one_node)
 {
     struct cluster *cluster = cluster_start(1, NULL);
@@ -333,6 +368,8 @@ int main(void)
     tcase_add_test(tests, test_worker_killed_in_parts);
     tcase_add_test(tests, test_worker_killed_datagrams);
     tcase_add_test(tests, test_worker_killed_one_node);
+    tcase_add_test(tests, test_worker_killed_beside_its_child);
+    tcase_add_test(tests, test_worker_killed_beside_a_child_with_its_socket);
     tcase_add_test(tests, test_daemon_killed);
     tcase_add_test(tests, test_daemon_killed_datagrams);
     tcase_add_test(tests, test_home_killed);
