@@ -83,6 +83,7 @@ TABLE
 data_allowed() {
     cat <<'TABLE'
 worker/job/error_text.c kept
+worker/job/forking.c open_jobs
 TABLE
 }
 

@@ -11,9 +11,10 @@
  *
  * Errors that a comment does not repeat. Any function may return SHOAL_EINVALID for an argument,
  * NULL in place of a handle included, SHOAL_EMEMORY when the process has no memory left, and
- * SHOAL_ESTATE when the job is being closed, or was opened by a process that has forked this one. A
- * collective, send or receive ends with whatever its group or job has failed with: SHOAL_ELOST,
- * SHOAL_EMISMATCH, SHOAL_EDISCONNECTED, SHOAL_EREFUSED, SHOAL_EPROTOCOL, SHOAL_EMEMORY.
+ * SHOAL_ESTATE when the job is being closed, or was opened by a process that has forked this one,
+ * which has none of the job's memory either. A collective, send or receive ends with whatever its
+ * group or job has failed with: SHOAL_ELOST, SHOAL_EMISMATCH, SHOAL_EDISCONNECTED, SHOAL_EREFUSED,
+ * SHOAL_EPROTOCOL, SHOAL_EMEMORY.
  *
  * Threads. Any function may be called by any thread at any time. One that closes or frees a handle
  * is the last call on it, and does nothing with NULL. Settings of a group and the error text belong

@@ -11,6 +11,7 @@
 
 #include "worker/api/group.h"
 #include "worker/job/error_text.h"
+#include "worker/job/forking.h"
 #include "worker/job/job.h"
 #include "worker/job/shared.h"
 #include "worker/shoal.h"
@@ -37,9 +38,11 @@ static int map_shared(struct shoal_group *group, const struct group_opening *ope
                              bytes, strerror(errno));
     }
     close(fd); /* the mapping holds it */
-    if (code == 0)
+    if (code == 0) {
+        forking_keep_memory(base, bytes);
         *made = (struct shared_memory){
             .group = group, .number = opening->answer.segment, .base = base, .bytes = bytes};
+    }
     return code;
 }
 

@@ -11,6 +11,7 @@
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "worker/job/forking.h"
 #include "worker/job/shared.h"
 
 /* Staging takes at most a quarter of the arena, and no more slots than keep a pipeline full. */
@@ -389,14 +390,18 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
     int arena_fd = -1;
     struct message joined = {0};
     uint64_t deadline_ns = job_deadline_ns(made, -1);
-    int code = client_connect(&made->client, settings->socket_path, deadline_ns, error);
+    int code = forking_add(made, error);
+    if (code == 0)
+        code = client_connect(&made->client, settings->socket_path, deadline_ns, error);
     if (code == 0)
         code = say_hello(made, deadline_ns, error);
     if (code == 0)
         code = arena_create(&made->arena, settings->arena_bytes, PROGRESS_RING_ENTRIES, &arena_fd,
                             error);
-    if (code == 0)
+    if (code == 0) {
+        forking_keep_memory(made->arena.base, made->arena.total_bytes);
         code = make_descriptors(made, error);
+    }
     if (code == 0)
         code = ask_to_join(made, settings, arena_fd, &joined, error);
     if (arena_fd >= 0)
@@ -421,6 +426,7 @@ static void close_descriptor(int fd)
 
 void job_destroy(struct shoal_job *job)
 {
+    forking_remove(job);
     struct shoal_request *request, *next_request;
     DL_FOREACH_SAFE(job->requests, request, next_request)
     {

@@ -161,6 +161,9 @@ struct shoal_job {
     struct shared_memory *shared;
     uint32_t next_opening;
     struct shoal_fusion *fusions; /* freed with the job */
+
+    bool open; /* in the list of worker/job/forking.c, whose these are */
+    struct shoal_job *prev_open, *next_open;
 };
 
 /* How to join a job. */

@@ -1,0 +1,20 @@
+/* What a forked child of the process inherits of the jobs that are open: nothing. The descriptors
+ * are closed in the child, before fork returns there, and the memory is not mapped in it. Else the
+ * daemon would see a rank's end only with that of its last child, and a child could write into its
+ * parent's gradients. What a child made by a bare system call inherits, it keeps.
+ *
+ * fork knows no arguments, so the list of open jobs is the process's. Calls job.h.
+ */
+#ifndef WORKER_JOB_FORKING_H
+#define WORKER_JOB_FORKING_H
+
+#include "worker/job/job.h"
+
+/* Before the job has a descriptor. ERR_MEMORY: the system keeps no list for this process. */
+int forking_add(struct shoal_job *job, struct error *error);
+/* Before its descriptors are closed; does nothing for a job that was not added. */
+void forking_remove(struct shoal_job *job);
+/* Memory that is shared with the daemon. */
+void forking_keep_memory(const void *base, uint64_t bytes);
+
+#endif
