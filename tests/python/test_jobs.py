@@ -136,6 +136,21 @@ class Failure(unittest.TestCase):
         for text in said:
             self.assertIn("the thread shoal-completions has ended: SystemCallError('no more')", text)
 
+    def test_a_forked_child_has_nothing_of_the_job(self):
+        """It is told so, ends, and does not keep its parent's rank alive."""
+        finished = start(self, 2, "fork").wait()
+        self.assertEqual(finished[1][0], -signal.SIGKILL, finished[1][1])
+        for _, text in finished:
+            self.assertEqual(found(r"^CHILD (.*)", text), ["0"], text)
+            self.assertEqual(found(r"^GRADIENTS (.*)", text), ["None None"], text)
+            said = found(r"^ERROR StateError (.*)", text)
+            self.assertEqual(len(said), 2, text)
+            for words in said:
+                self.assertRegex(words, r"process \d+ was forked from \d+, whose .* it cannot use")
+        self.assertEqual(finished[0][0], 0, finished[0][1])
+        (lost,) = found(r"^ERROR RankLostError (.*)", finished[0][1])
+        self.assertIn("rank 1", lost)
+
     def test_the_first_rank_ends_first(self):
         self.check_lost(start(self, 3, "leave_early", "politely").wait(), 0, 1)
         self.check_lost(start(self, 3, "leave_early", "abruptly").wait(), 0, 1)

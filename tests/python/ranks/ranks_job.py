@@ -132,6 +132,39 @@ def stay():
         signal.pause()
 
 
+def fork():
+    """A child that is forked while another thread holds locks of the package, as a data loader may be;
+    it ends as an interpreter does. The last rank's other child outlives the rank."""
+    start()
+    wrapper = shoal.torch.DistributedDataParallel(torch.nn.Linear(8, 8))
+    wrapper(torch.ones(2, 8)).sum().backward()
+    session = dist.GroupMember.WORLD.session
+    work = dist.all_reduce(torch.ones(5), async_op=True)
+    with session.lock, session.completions.lock:
+        child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # the backstop
+        say_error(lambda: dist.all_reduce(torch.ones(5)))
+        say_error(work.wait)
+        say("GRADIENTS", *(parameter.grad for parameter in wrapper.parameters()))
+        wrapper(torch.ones(2, 8)).sum().backward()
+        dist.destroy_process_group()
+        sys.exit(0)
+    say("CHILD", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    work.wait()
+    check_sum()
+    dist.barrier()
+    if RANK == SIZE - 1:
+        if os.fork() == 0:
+            # The pipe that the test reads is not to be kept open as well.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(1, 2)
+            signal.alarm(60)
+            signal.pause()
+        os.kill(os.getpid(), signal.SIGKILL)
+    say_error(lambda: dist.all_reduce(torch.ones(5)))
+
+
 def lose_the_thread():
     """What completes operations that nobody waits for in Python ends by an exception."""
     start()

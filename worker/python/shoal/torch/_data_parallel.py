@@ -148,6 +148,14 @@ class _Gradients:
                 parameter.grad = parameter.grad.clone()
         self.fusion.free()
 
+    def forget(self):
+        """In a forked child, which does not have the arena: nor does it have these gradients."""
+        for index, parameter in enumerate(self.parameters):
+            if self.attached(index):
+                parameter.grad = None
+        self.views = []
+        self.fusion.handle = None
+
 
 def _device_of(parameters):
     """The number of the device that all parameters are on; None: in memory."""
@@ -245,7 +253,8 @@ class DistributedDataParallel(torch.nn.Module):
         if self.broadcast_buffers and self._forward_sync:
             self._broadcast(list(self.module.buffers()))
         self._forward_sync = torch.is_grad_enabled() and self.require_backward_grad_sync
-        if torch.is_grad_enabled():
+        # Without the arena, after the end of the process group or in a forked child, it is as torch's.
+        if torch.is_grad_enabled() and self._gradients.fusion.handle is not None:
             for index in range(len(self._trained)):
                 self._attach(index)
         if self.device_ids:
@@ -328,6 +337,10 @@ class DistributedDataParallel(torch.nn.Module):
     def detach(self):
         """Gradients become ordinary tensors, and no more are averaged."""
         self._gradients.detach()
+
+    def forget(self):
+        """In a forked child: it has no gradients, and none are averaged."""
+        self._gradients.forget()
 
     def __del__(self):
         gradients = self.__dict__.get("_gradients")

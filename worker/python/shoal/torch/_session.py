@@ -17,11 +17,13 @@ class Session:
     It ends with the last process group of it, or with the process."""
 
     def __init__(self, store, rank, size, timeout):
+        self.pid = os.getpid()
         self.lock = threading.Lock()
         self.groups = 0
         self.device = None  # its number
         self.streams = {}  # onto which operations on it end: (group, what waits in one order)
-        self.arena_users = weakref.WeakSet()  # detach() is called before the arena goes
+        # detach() is called before the arena goes, forget() in a forked child, which does not have it.
+        self.arena_users = weakref.WeakSet()
         self.meeting = _rendezvous.meet(store, rank, size, timeout)
         try:
             self.job = library.Job(
@@ -70,12 +72,20 @@ class Session:
                 self.streams[group, way] = _streams.runtime.make(self.device)
             return self.streams[group, way]
 
+    def check_process(self):
+        if self.pid != os.getpid():
+            raise errors.StateError(
+                f"process {os.getpid()} was forked from {self.pid}, whose process group it cannot use"
+            )
+
     def acquire(self):
         with self.lock:
             self.groups += 1
 
     def release(self, group):
         """A process group has gone."""
+        if self.pid != os.getpid():
+            return
         with self.lock:
             self.groups -= 1
             last, job = self.groups == 0, self.job
@@ -90,9 +100,11 @@ class Session:
                 pass  # collectives of it are under way: it is closed with the job
 
     def close(self):
+        if self.pid != os.getpid():
+            return
         with self.lock:
             job, self.job = self.job, None
-        if job is None or job.pid != os.getpid():
+        if job is None:
             return
         for user in list(self.arena_users):
             user.detach()
@@ -101,6 +113,16 @@ class Session:
         job.close()
         kept.clear()
         self.completions.close()
+        self.meeting.leave()
+
+
+    def forget(self):
+        """In a forked child, which has nothing of the job: it must not wait for a lock that a thread of
+        the parent held, touch the arena, or keep the embedded daemon."""
+        self.lock = threading.Lock()
+        for user in list(self.arena_users):
+            user.forget()
+        self.completions.forget()
         self.meeting.leave()
 
 
@@ -121,3 +143,12 @@ def _arena_bytes(local_size):
 def close_all():
     for session in list(_sessions):
         session.close()
+
+
+def _forget_all():
+    for session in list(_sessions):
+        session.forget()
+    _sessions.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

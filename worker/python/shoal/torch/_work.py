@@ -259,6 +259,7 @@ class Operation:
 
     def wait(self, timeout_s):
         """Until it is published; raises its error, or TimeoutError after timeout_s (None: never)."""
+        self.session.check_process()
         if self._by_stream:
             return self._join()
         end = self.deadline if timeout_s is None else time.monotonic() + timeout_s
@@ -440,6 +441,12 @@ class Completions(threading.Thread):
         for operation in pending:
             operation.fail(error, forget=True)
         return [operation.kept for operation in pending]
+
+    def forget(self):
+        """In a forked child, which does not have the thread."""
+        self.lock = threading.Lock()
+        self.pending = {}
+        self.close()
 
     def close(self):
         os.close(self.wake_read)
