@@ -143,6 +143,12 @@ int transport_expect(struct transport *transport, uint32_t peer, const uint8_t *
     return transport->ops->expect(transport, peer, address, address_bytes, token, error);
 }
 
+void transport_admit(struct transport *transport, uint32_t ms)
+{
+    if (transport->ops->admit)
+        transport->ops->admit(transport, ms);
+}
+
 void transport_disconnect(struct transport *transport, uint32_t peer)
 {
     transport->ops->disconnect(transport, peer);

@@ -109,6 +109,10 @@ int transport_connect(struct transport *transport, uint32_t peer, const uint8_t 
 int transport_expect(struct transport *transport, uint32_t peer, const uint8_t *address,
                      uint32_t address_bytes, const uint8_t token[TRANSPORT_TOKEN_BYTES],
                      struct error *error);
+/* Somebody will be expected soon: for so long, connection requests are let in that nobody expects
+ * yet. Without it, or a peer that is expected, whoever connects over TCP gets no answer at all, and
+ * an answer a second later when its kernel tries again. Elsewhere it does nothing. */
+void transport_admit(struct transport *transport, uint32_t ms);
 /* End the pair; posted operations come back as SENT with an error and RETURNED; no PEER_DOWN.
  * After it, and after PEER_DOWN was polled, the same number can be connected or expected again.
  * Connected endpoints tell of a peer that died or closed by PEER_DOWN; of one that is stopped or
@@ -161,6 +165,7 @@ struct transport_ops {
                    struct error *);
     int (*expect)(struct transport *, uint32_t, const uint8_t *, uint32_t, const uint8_t *,
                   struct error *);
+    void (*admit)(struct transport *, uint32_t); /* NULL: nothing */
     void (*disconnect)(struct transport *, uint32_t);
     int (*send)(struct transport *, uint32_t, const struct iovec *, void *const *, unsigned,
                 void *);

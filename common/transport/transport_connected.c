@@ -7,6 +7,9 @@
  *
  * A failure found while a queue is being read is only noted (peer->failed); peers are taken down
  * when the completion queue is empty, so that what arrived before the end is delivered before it.
+ *
+ * The door of the port (transport_port.h) is open while a peer is EXPECTING, and for a while after
+ * transport_admit.
  */
 #include "common/transport/transport_fabric.h"
 
@@ -17,9 +20,13 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "common/base/clock.h"
+#include "common/transport/transport_port.h"
+
 #define CONNECTION_DATA_BYTES 256 /* the most that a provider hands over with a request */
 #define CONNECTION_EVENTS 64      /* handled in one poll, so that strangers cannot hold it up */
 #define REJECTIONS_LOGGED 16
+#define STRANGERS 32  /* connections that are no peer's, beside one for each peer */
 #define DATA_POLLS 16 /* after so many in a row that brought data, connections are looked at */
 
 enum peer_state { PEER_IDLE, PEER_EXPECTING, PEER_CONNECTING, PEER_ACCEPTING, PEER_UP };
@@ -28,7 +35,8 @@ struct peer {
     enum peer_state state;
     bool failed; /* to be taken down, for `reason` */
     uint8_t token[TRANSPORT_TOKEN_BYTES];
-    struct fid_ep *endpoint; /* NULL while IDLE and EXPECTING */
+    struct fid_ep *endpoint;        /* NULL while IDLE and EXPECTING */
+    struct sockaddr_storage remote; /* of a connection that was accepted, or without a family */
     struct fabric_list posted;
     struct fabric_list sends_waiting;
     struct fabric_list receives_waiting; /* before the endpoint is there, or its queue full */
@@ -49,6 +57,7 @@ struct request {
 struct connected {
     struct fabric fabric; /* first */
     struct fid_pep *listener;
+    struct port *port; /* NULL while it opens */
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     size_t address_bytes;
     uint32_t failed;          /* peers with failed set */
@@ -72,6 +81,33 @@ static void peer_fail(struct connected *c, struct peer *peer, const char *format
     va_end(arguments);
     peer->failed = true;
     c->failed++;
+}
+
+/* --- the port --- */
+
+static void connected_door_set(struct connected *c)
+{
+    bool expected = false;
+    for (uint32_t i = 0; i < c->fabric.peers; i++)
+        expected |= c->peers[i].state == PEER_EXPECTING;
+    if (c->port)
+        port_expect(c->port, expected, clock_now_ns());
+}
+
+static void connected_admit(struct transport *transport, uint32_t ms)
+{
+    struct connected *c = (struct connected *)transport;
+    port_admit(c->port, clock_now_ns() + ms * NS_PER_MS);
+}
+
+static bool connected_owns(void *context, const struct sockaddr_storage *remote)
+{
+    const struct connected *c = context;
+    for (uint32_t i = 0; i < c->fabric.peers; i++) {
+        if (port_address_equal(&c->peers[i].remote, remote))
+            return true;
+    }
+    return false;
 }
 
 /* --- operations --- */
@@ -220,7 +256,9 @@ static void connected_peer_end(struct connected *c, struct peer *peer)
         c->failed--;
     peer->failed = false;
     peer->state = PEER_IDLE;
+    peer->remote.ss_family = AF_UNSPEC;
     memset(peer->token, 0, sizeof(peer->token));
+    connected_door_set(c);
 }
 
 static void failed_take_down(struct connected *c)
@@ -288,7 +326,10 @@ static int connected_expect(struct transport *transport, uint32_t number, const 
                             uint32_t address_bytes, const uint8_t *token, struct error *error)
 {
     (void)address, (void)address_bytes;
-    return peer_begin((struct connected *)transport, number, PEER_EXPECTING, token, error);
+    struct connected *c = (struct connected *)transport;
+    int code = peer_begin(c, number, PEER_EXPECTING, token, error);
+    connected_door_set(c);
+    return code;
 }
 
 /* This node's info with the peer's address in it, which verbs looks at when it makes an endpoint.
@@ -382,6 +423,9 @@ static void request_answer(struct connected *c, const struct request *request)
     }
     memset(peer->token, 0, sizeof(peer->token)); /* good once */
     peer->state = PEER_ACCEPTING;
+    if (info->dest_addr && info->dest_addrlen <= sizeof(peer->remote))
+        memcpy(&peer->remote, info->dest_addr, info->dest_addrlen);
+    connected_door_set(c);
     struct error error = {0};
     int code = connected_endpoint_open(c, peer, info, &error);
     if (code) {
@@ -526,6 +570,8 @@ static int connected_poll(struct transport *transport, struct transport_event *e
 {
     struct connected *c = (struct connected *)transport;
     requests_answer(c);
+    if (port_is_busy(c->port))
+        port_look(c->port, clock_now_ns(), connected_owns, c);
     completions_take(c, (uint32_t)room);
     connections_progress(c);
     for (uint32_t i = 0; i < c->fabric.peers && c->fabric.unreadable; i++)
@@ -567,6 +613,7 @@ static void connected_close(struct transport *transport)
         do
             requests_drop(c);
         while (connection_progress(c));
+        port_close(c->port);
         fi_close(&c->listener->fid);
     }
     fabric_close(&c->fabric);
@@ -578,6 +625,7 @@ static const struct transport_ops connected_ops = {
     .address = connected_address,
     .connect = connected_connect,
     .expect = connected_expect,
+    .admit = connected_admit,
     .disconnect = connected_disconnect,
     .send = connected_send,
     .post_receive = connected_post_receive,
@@ -604,6 +652,16 @@ static int listener_open(struct connected *c, struct error *error)
     return code ? fabric_error(error, code, "listening on the fabric") : 0;
 }
 
+/* Connections may have come already: they are looked for with the others. */
+static int connected_port_open(struct connected *c, struct error *error)
+{
+    struct sockaddr_storage address = {0};
+    if (c->address_bytes <= sizeof(address))
+        memcpy(&address, c->address, c->address_bytes);
+    c->port = port_open(&address, c->fabric.peers + STRANGERS, c->fabric.log);
+    return c->port ? 0 : error_set(error, ERR_MEMORY, "out of memory");
+}
+
 int transport_connected_open(struct transport **transport, const struct transport_options *options,
                              struct error *error)
 {
@@ -623,6 +681,8 @@ int transport_connected_open(struct transport **transport, const struct transpor
             (struct fabric_op){.kind = FABRIC_DOWN, .peer = i, .context = c->peers[i].reason};
     }
     code = listener_open(c, error);
+    if (code == 0)
+        code = connected_port_open(c, error);
     if (code) {
         connected_close(&c->fabric.transport);
         return code;

@@ -23,6 +23,9 @@
 enum engine_command_kind {
     /* End the engine's thread; engine_stop gives it. */
     COMMAND_STOP = 1,
+    /* admit_ms. A peer will be told soon that it may connect: for so long, the fabric's port answers
+     * those whom nobody expects yet. No event. */
+    COMMAND_PEER_ADMIT,
     /* peer_connect. Connect the fabric with the peer, or expect it. ENGINE_PEER_UP or
      * ENGINE_PEER_DOWN follows. */
     COMMAND_PEER_CONNECT,
@@ -109,6 +112,7 @@ struct engine_command {
     uint64_t job;
     union {
         struct engine_peer_connect peer_connect;
+        uint32_t admit_ms;
         uint32_t peer;
         const struct engine_job *roster; /* lent, with its arrays */
         struct {

@@ -128,8 +128,12 @@ static int handshake_on_auth(struct control_peer *peer, const struct message *me
         if (!peer->connects)
             admission_learn(&control->admission, peer->node, &peer->place.source);
     }
-    if (!peer->connects)
+    if (!peer->connects) {
+        /* It takes as long as its answer for the engine to open the fabric's port. */
+        control_command(control, &(struct engine_command){.kind = COMMAND_PEER_ADMIT,
+                                                          .admit_ms = CONTROL_HANDSHAKE_S * 1000});
         handshake_send_auth(peer);
+    }
     peer->state = PEER_FABRIC;
     if (peer->connects)
         handshake_send_fabric(peer);

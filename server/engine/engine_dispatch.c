@@ -216,6 +216,9 @@ static void dispatch_command(struct engine *engine, const struct engine_command 
     case COMMAND_STOP:
         engine->stopping = true;
         break;
+    case COMMAND_PEER_ADMIT:
+        transport_admit(engine->transport, command->admit_ms);
+        break;
     case COMMAND_PEER_CONNECT:
         dispatch_peer_connect(engine, &command->peer_connect);
         break;

@@ -221,6 +221,7 @@ static void fake_command(struct engine *engine, const struct engine_command *com
         fake_trace_stop(engine, command->trace_number);
         break;
     case COMMAND_STOP:
+    case COMMAND_PEER_ADMIT:
     case COMMAND_PEER_DISCONNECT:
     case COMMAND_JOB_FAIL:
     case COMMAND_GROUP_CLOSE:
