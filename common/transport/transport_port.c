@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/log_throttle.h"
 #include "common/text/number_text.h"
 
 #define SCAN_NS (100 * NS_PER_MS)
@@ -24,7 +25,6 @@
 #define PROBE_SHUT_NS (10 * NS_PER_MS)
 #define PROBE_GROWTH 32        /* new descriptors after which a scan does not wait for its time */
 #define TURNED_AWAY_AT_ONCE 16 /* connections, when there is no descriptor for them */
-#define LOGGED 16              /* and later powers of two */
 #define FIRST_ROOM 64u
 #define TCP_FLAGS_OFFSET 13
 
@@ -50,7 +50,7 @@ struct port {
     struct port_stranger *strangers;
     uint32_t count, room;
     uint32_t limit;
-    uint64_t ended; /* in all */
+    struct log_throttle throttle; /* for the lines that strangers cause */
 };
 
 /* --- addresses and descriptors */
@@ -199,19 +199,18 @@ static void port_stranger_seen(struct port *port, int fd, uint64_t cookie, uint6
         (struct port_stranger){.cookie = cookie, .since_ns = now_ns, .fd = fd, .seen = true};
 }
 
-static void port_stranger_end(struct port *port, struct port_stranger *stranger, const char *why)
+static void port_stranger_end(struct port *port, struct port_stranger *stranger, uint64_t now_ns,
+                              const char *why)
 {
     char from[INET6_ADDRSTRLEN] = "?";
     struct sockaddr_storage remote = {0};
     socklen_t bytes = sizeof(remote);
-    uint64_t count = ++port->ended;
     if (getpeername(stranger->fd, (struct sockaddr *)&remote, &bytes) == 0) {
         struct port_endpoint endpoint = port_endpoint_of(&remote);
         inet_ntop(endpoint.family, &endpoint.host, from, sizeof(from));
     }
-    if (count <= LOGGED || (count & (count - 1)) == 0)
-        log_warning(port->log, "fabric: connection from %s ended: %s (%llu so far)", from, why,
-                    (unsigned long long)count);
+    log_throttled(port->log, &port->throttle, now_ns, LOG_LEVEL_WARNING,
+                  "fabric: connection from %s ended: %s", from, why);
     shutdown(stranger->fd, SHUT_RDWR);
     stranger->ended = true;
 }
@@ -226,7 +225,7 @@ static uint32_t port_judge(struct port *port, uint64_t now_ns)
             continue;
         stranger.seen = false;
         if (!stranger.ended && now_ns - stranger.since_ns >= PORT_SILENCE_MS * NS_PER_MS)
-            port_stranger_end(port, &stranger, "it has not said in time whose it is");
+            port_stranger_end(port, &stranger, now_ns, "it has not said in time whose it is");
         silent += !stranger.ended;
         port->strangers[kept++] = stranger;
     }
@@ -235,7 +234,7 @@ static uint32_t port_judge(struct port *port, uint64_t now_ns)
     for (uint32_t i = 0; i < kept && silent > port->limit; i++) {
         if (port->strangers[i].ended)
             continue;
-        port_stranger_end(port, &port->strangers[i], "too many say nothing");
+        port_stranger_end(port, &port->strangers[i], now_ns, "too many say nothing");
         silent--;
     }
     return silent;

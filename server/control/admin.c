@@ -1,21 +1,14 @@
 /* What administration asks for: the status, and the metrics over HTTP. */
-#include <event2/http.h>
-#include <event2/listener.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "server/control/control_internal.h"
 
-#define HEADERS_BYTES 4096
-#define BODY_BYTES 0
-#define HTTP_TIMEOUT_S 5
-
 struct admin {
     struct control *control;
     struct event *status_event;
-    struct evhttp *http; /* NULL: no metrics */
-    struct evconnlistener *listener;
+    struct control_http *http; /* NULL: no metrics */
 };
 
 /* The engine's part is the caller's to clear. */
@@ -116,56 +109,40 @@ void admin_sample(struct control *control)
     control->options.engine.status_clear(&engine);
 }
 
-static void admin_on_metrics(struct evhttp_request *request, void *argument)
+static char *admin_metrics(struct control *control, size_t *length)
 {
-    struct admin *admin = argument;
-    struct control *control = admin->control;
     struct engine_status engine;
     struct status_source source;
-    if (admin_source(control, &engine, &source) < 0) {
-        evhttp_send_error(request, HTTP_SERVUNAVAIL, NULL);
-        return;
-    }
-    size_t length = 0;
-    char *text = status_metrics(&source, &length);
+    if (admin_source(control, &engine, &source) < 0)
+        return NULL;
+    char *text = status_metrics(&source, length);
     control->options.engine.status_clear(&engine);
-    struct evbuffer *body = evbuffer_new();
-    if (text && body && evbuffer_add(body, text, length) == 0) {
-        evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type",
-                          "application/openmetrics-text; version=1.0.0; charset=utf-8");
-        evhttp_send_reply(request, HTTP_OK, "OK", body);
-    } else {
-        evhttp_send_error(request, HTTP_SERVUNAVAIL, NULL);
-    }
-    if (body)
-        evbuffer_free(body);
-    free(text);
-}
-
-/* A connection cannot be taken, and would be tried again at once and for ever. */
-static void admin_on_accept_error(struct evconnlistener *listener, void *argument)
-{
-    (void)argument; /* evhttp's */
-    evconnlistener_disable(listener);
+    return text;
 }
 
 void admin_accept_again(struct control *control)
 {
-    if (control->admin->listener)
-        evconnlistener_enable(control->admin->listener);
+    control_http_accept_again(control->admin->http);
 }
 
-static int admin_listen(struct admin *admin, const char *address)
+static int admin_serve_metrics(struct admin *admin, struct error *error)
 {
-    admin->http = evhttp_new(admin->control->base);
-    if (!admin->http)
-        return ERR_MEMORY;
-    struct evhttp_bound_socket *bound =
-        evhttp_bind_socket_with_handle(admin->http, address, admin->control->config->metrics_port);
-    if (!bound)
-        return ERR_SYSTEM;
-    admin->listener = evhttp_bound_socket_get_listener(bound);
-    evconnlistener_set_error_cb(admin->listener, admin_on_accept_error);
+    struct control *control = admin->control;
+    const struct config *config = control->config;
+    const char *address = config->metrics_address[0] ? config->metrics_address : "127.0.0.1";
+    const struct control_http_options options = {
+        .base = control->base,
+        .path = "/metrics",
+        .content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        .make = admin_metrics,
+        .control = control,
+    };
+    struct error cause = {0};
+    if (control_http_create(&admin->http, &options, address, config->metrics_port, &cause) < 0)
+        return error_set(error, ERR_SYSTEM, "metrics cannot be served on %s port %u: %s", address,
+                         config->metrics_port, cause.text);
+    log_info(control->log, "metrics are served at http://%s:%u/metrics", address,
+             config->metrics_port);
     return 0;
 }
 
@@ -181,20 +158,9 @@ int admin_create(struct admin **created, struct control *control, struct error *
         admin_free(admin);
         return error_set(error, ERR_MEMORY, "no memory for the administration");
     }
-    if (config->metrics_port != 0) {
-        const char *address = config->metrics_address[0] ? config->metrics_address : "127.0.0.1";
-        if (admin_listen(admin, address) < 0) {
-            admin_free(admin);
-            return error_set(error, ERR_SYSTEM, "metrics cannot be served on %s port %u", address,
-                             config->metrics_port);
-        }
-        evhttp_set_max_headers_size(admin->http, HEADERS_BYTES);
-        evhttp_set_max_body_size(admin->http, BODY_BYTES);
-        evhttp_set_timeout(admin->http, HTTP_TIMEOUT_S);
-        evhttp_set_allowed_methods(admin->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
-        evhttp_set_cb(admin->http, "/metrics", admin_on_metrics, admin);
-        log_info(control->log, "metrics are served at http://%s:%u/metrics", address,
-                 config->metrics_port);
+    if (config->metrics_port != 0 && admin_serve_metrics(admin, error) < 0) {
+        admin_free(admin);
+        return ERR_SYSTEM;
     }
     *created = admin;
     return 0;
@@ -204,8 +170,7 @@ void admin_free(struct admin *admin)
 {
     if (!admin)
         return;
-    if (admin->http)
-        evhttp_free(admin->http);
+    control_http_free(admin->http);
     if (admin->status_event)
         event_free(admin->status_event);
     free(admin);

@@ -54,6 +54,8 @@ int control_listen_unix(const struct control *control, int *fd, struct stat *fil
  * nothing if the path is another file by now. */
 void control_unlink_unix(const struct control *control, const struct stat *file);
 int control_listen_tcp(const struct control *control, int *fd, struct error *error);
+/* On an address that is a number, or a name that can be looked up at once. */
+int control_listen_address(const char *address, uint16_t port, int *fd, struct error *error);
 bool control_address_is_loopback(const struct sockaddr *address);
 void control_address_text(const struct sockaddr *address, char *text, size_t bytes);
 
@@ -86,6 +88,21 @@ bool control_socket_is_empty(int fd);
 uint32_t control_closing_count(const struct control *control, uint32_t uid);
 void control_closer_sweep(struct control *control); /* now and then */
 void control_closer_clear(struct control *control);
+
+/* --- control_http.c, a document over HTTP: may call the listener */
+struct control_http;
+struct control_http_options {
+    struct event_base *base;
+    const char *path, *content_type; /* of the document; constants */
+    /* The document, the caller's to free. NULL: it cannot be made now. */
+    char *(*make)(struct control *control, size_t *length);
+    struct control *control;
+};
+int control_http_create(struct control_http **http, const struct control_http_options *options,
+                        const char *address, uint16_t port, struct error *error);
+void control_http_free(struct control_http *http);
+/* After it could not: when there were no descriptors left, it stops until then. */
+void control_http_accept_again(struct control_http *http);
 
 /* --- control_stream.c, lines over one socket: may call the ground and the closer */
 
@@ -184,7 +201,7 @@ struct control_worker *control_worker_find(const struct control *control, uint32
 /* Close after what was sent. */
 void control_worker_finish(struct control_worker *worker);
 
-/* --- admin.c: may call streams and the ground */
+/* --- admin.c: may call streams, HTTP and the ground */
 struct admin;
 int admin_create(struct admin **admin, struct control *control, struct error *error);
 void admin_free(struct admin *admin);

@@ -110,36 +110,61 @@ void control_unlink_unix(const struct control *control, const struct stat *file)
         unlink(path);
 }
 
+static int listener_tcp_socket(const struct addrinfo *found, int *listening)
+{
+    int one = 1;
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0 &&
+        bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, BACKLOG_TCP) == 0) {
+        *listening = fd;
+        return 0;
+    }
+    int cause = errno;
+    close(fd);
+    return cause;
+}
+
+static int listener_lookup(const char *address, uint16_t port, struct addrinfo **found,
+                           struct error *error)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    char text[8];
+    snprintf(text, sizeof(text), "%u", port);
+    int cause = getaddrinfo(address, text, &hints, found);
+    return cause == 0 ? 0 : error_set(error, ERR_CONFIG, "%s: %s", address, gai_strerror(cause));
+}
+
+int control_listen_address(const char *address, uint16_t port, int *listening, struct error *error)
+{
+    struct addrinfo *found;
+    int result = listener_lookup(address, port, &found, error);
+    if (result < 0)
+        return result;
+    int cause = listener_tcp_socket(found, listening);
+    freeaddrinfo(found);
+    return cause == 0 ? 0 : error_set_errno(error, cause, "%s port %u", address, port);
+}
+
 int control_listen_tcp(const struct control *control, int *listening, struct error *error)
 {
     const struct config *config = control->config;
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found;
-    char port[8];
-    snprintf(port, sizeof(port), "%u", config->listen_port);
-    int cause = getaddrinfo(config->listen_address, port, &hints, &found);
-    if (cause != 0)
-        return error_set(error, ERR_CONFIG, "listen.address %s: %s", config->listen_address,
-                         gai_strerror(cause));
-    int result = 0, one = 1;
-    int fd = -1;
-    if (!control->options.secret->present && !control_address_is_loopback(found->ai_addr)) {
+    int cause = 0,
+        result = listener_lookup(config->listen_address, config->listen_port, &found, error);
+    if (result < 0) {
+        error_prefix(error, "listen.address");
+        return result;
+    }
+    if (!control->options.secret->present && !control_address_is_loopback(found->ai_addr))
         result = error_set(error, ERR_CONFIG,
                            "listen.address %s is not a loopback address: that needs a secret_file",
                            config->listen_address);
-    } else {
-        fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
-            bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, BACKLOG_TCP) < 0)
-            result = error_set_errno(error, errno, "listening on %s port %u",
-                                     config->listen_address, config->listen_port);
-    }
+    else
+        cause = listener_tcp_socket(found, listening);
     freeaddrinfo(found);
-    if (result < 0) {
-        if (fd >= 0)
-            close(fd);
-        return result;
-    }
-    *listening = fd;
-    return 0;
+    return cause == 0 ? result
+                      : error_set_errno(error, cause, "listening on %s port %u",
+                                        config->listen_address, config->listen_port);
 }
