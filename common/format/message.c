@@ -273,6 +273,32 @@ char *message_encode(const struct message *message, size_t *length)
     return json_text_take(&text, length);
 }
 
+static bool message_form_has_list(const struct message_form *form)
+{
+    for (int i = 0; i < KEYS_MAX && form->keys[i] != END; i++) {
+        enum message_field_kind kind = fields[form->keys[i]].kind;
+        if (kind == MESSAGE_FIELD_LIST || kind == MESSAGE_FIELD_POSITIONS)
+            return true;
+    }
+    return false;
+}
+
+bool message_begins_list(enum message_conversation conversation, const char *head, size_t bytes)
+{
+    static const char begin[] = "{\"type\":\"";
+    const size_t skipped = sizeof(begin) - 1;
+    if (bytes < skipped || memcmp(head, begin, skipped) != 0)
+        return false;
+    const char *name = head + skipped, *end = memchr(name, '"', bytes - skipped);
+    for (int type = MESSAGE_NONE + 1; end && type < MESSAGE_TYPES; type++) {
+        const struct message_form *form = &forms[type];
+        if (form->conversation == conversation && strlen(form->name) == (size_t)(end - name) &&
+            memcmp(form->name, name, (size_t)(end - name)) == 0)
+            return message_form_has_list(form);
+    }
+    return false;
+}
+
 void message_clear(struct message *message)
 {
     struct message_list *lists[] = {&message->ranks, &message->members, &message->servers,

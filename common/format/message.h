@@ -10,13 +10,19 @@
 #ifndef COMMON_FORMAT_MESSAGE_H
 #define COMMON_FORMAT_MESSAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "common/base/error.h"
 
 #define MESSAGE_PROTOCOL 1u
-#define MESSAGE_LINE_BYTES ((size_t)1 << 20) /* with the newline */
+/* The longest line, with its newline: of a message with lists; of any other; and of what comes from
+ * a worker, from shoalctl, or from a daemon that has not proved who it is. */
+#define MESSAGE_LINE_BYTES ((size_t)1 << 20)
+#define MESSAGE_SHORT_LINE_BYTES ((size_t)8192)
+#define MESSAGE_FIRST_LINE_BYTES ((size_t)4096)
+#define MESSAGE_LIST_RANK_BYTES 8u /* of a list, for each rank: "32767," and some to spare */
 #define MESSAGE_NAME_BYTES 64
 #define MESSAGE_RANKS_MAX 32768u /* world size */
 #define MESSAGE_HASH_BYTES 32
@@ -150,6 +156,10 @@ int message_decode(struct message *message, enum message_conversation conversati
                    const char *line, size_t length, struct error *error);
 /* The line with its newline, NUL-terminated, the caller's to free; NULL: out of memory. */
 char *message_encode(const struct message *message, size_t *length);
+
+/* Whether a line that begins so may be longer than MESSAGE_SHORT_LINE_BYTES: its first key is the
+ * type, without white space, of a message with lists. */
+bool message_begins_list(enum message_conversation conversation, const char *head, size_t bytes);
 
 /* Free the lists; the structure itself is the caller's. */
 void message_clear(struct message *message);

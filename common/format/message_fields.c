@@ -5,12 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/message_scan.h"
+
 #define LIST_MAX 65536u
 
 int message_object_parse(struct message_object **object, const char *line, size_t length,
                          struct error *error)
 {
     json_error_t json_error;
+    int result = message_scan(line, length, error);
+    if (result < 0)
+        return result;
     json_t *json = json_loadb(line, length, JSON_REJECT_DUPLICATES, &json_error);
     if (!json)
         return error_set(error, ERR_PROTOCOL, "not JSON: %s at byte %d", json_error.text,

@@ -148,20 +148,29 @@ void json_text_string(struct json_text *text, const char *key, const char *value
     json_text_quote(text, value);
 }
 
-void json_text_uint(struct json_text *text, const char *key, uint64_t value)
+/* Lists have tens of thousands of them, for which printf takes its time. */
+static void json_text_number(struct json_text *text, const char *key, uint64_t value, bool negative)
 {
     char digits[24];
-    snprintf(digits, sizeof(digits), "%" PRIu64, value);
+    size_t at = sizeof(digits);
+    do {
+        digits[--at] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    if (negative)
+        digits[--at] = '-';
     json_text_begin(text, key);
-    json_text_put(text, digits);
+    json_text_raw(text, digits + at, sizeof(digits) - at);
+}
+
+void json_text_uint(struct json_text *text, const char *key, uint64_t value)
+{
+    json_text_number(text, key, value, false);
 }
 
 void json_text_int(struct json_text *text, const char *key, int64_t value)
 {
-    char digits[24];
-    snprintf(digits, sizeof(digits), "%" PRId64, value);
-    json_text_begin(text, key);
-    json_text_put(text, digits);
+    json_text_number(text, key, value < 0 ? -(uint64_t)value : (uint64_t)value, value < 0);
 }
 
 void json_text_real(struct json_text *text, const char *key, double value)

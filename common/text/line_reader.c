@@ -41,20 +41,44 @@ int line_reader_feed(struct line_reader *reader, const void *bytes, size_t count
 
 int line_reader_next(struct line_reader *reader, char **line, size_t *length, struct error *error)
 {
+    size_t limit =
+        reader->once_bytes > reader->line_bytes ? reader->once_bytes : reader->line_bytes;
     char *newline = NULL;
     if (reader->length > reader->searched)
         newline = memchr(reader->data + reader->searched, '\n', reader->length - reader->searched);
     size_t end = newline ? (size_t)(newline - reader->data) + 1 : reader->length;
-    reader->searched = end;
-    if (end - reader->start > reader->line_bytes)
-        return error_set(error, ERR_PROTOCOL, "a line of more than %zu bytes", reader->line_bytes);
+    /* Up to the newline, which is looked for again when the line has been allowed more. */
+    reader->searched = newline ? end - 1 : end;
+    if (end - reader->start > limit)
+        return error_set(error, ERR_PROTOCOL, "a line of more than %zu bytes", limit);
     if (!newline)
         return 0;
     *line = reader->data + reader->start;
     *length = end - reader->start - 1;
-    reader->start = end;
+    reader->start = reader->searched = end;
+    reader->once_bytes = 0;
     if (*length > 0 && (*line)[*length - 1] == '\r')
         (*length)--;
     (*line)[*length] = '\0';
     return 1;
+}
+
+size_t line_reader_head(const struct line_reader *reader, const char **head)
+{
+    *head = reader->data + reader->start;
+    return reader->length - reader->start;
+}
+
+void line_reader_allow(struct line_reader *reader, size_t bytes)
+{
+    reader->once_bytes = bytes;
+}
+
+void line_reader_trim(struct line_reader *reader)
+{
+    size_t once_bytes = reader->once_bytes;
+    if (reader->start < reader->length || !reader->data)
+        return;
+    line_reader_clear(reader);
+    reader->once_bytes = once_bytes;
 }

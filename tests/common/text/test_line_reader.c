@@ -181,6 +181,75 @@ START_TEST(test_clear_keeps_the_limit)
 }
 END_TEST
 
+/* --- one line that may have more */
+
+START_TEST(test_allowed_once)
+{
+    const char *head;
+    start(4);
+    feed_text("a\nlist:1,2");
+    expect("a");
+    ck_assert_int_eq(next(), ERR_PROTOCOL);
+    ck_assert_uint_eq(line_reader_head(&reader, &head), 8);
+    ck_assert_mem_eq(head, "list:1,2", 8);
+    line_reader_allow(&reader, 12);
+    ck_assert_int_eq(next(), 0);
+    feed_text(",3\nb\nlong\n");
+    expect("list:1,2,3");
+    expect("b"); /* and others as before */
+    ck_assert_int_eq(next(), ERR_PROTOCOL);
+    ck_assert_int_eq(next(), ERR_PROTOCOL); /* not given out, however often one asks */
+}
+END_TEST
+
+START_TEST(test_allowed_when_the_newline_is_there)
+{
+    start(4);
+    feed_text("list:1,2\nb\n");
+    ck_assert_int_eq(next(), ERR_PROTOCOL);
+    line_reader_allow(&reader, 9);
+    expect("list:1,2");
+    expect("b");
+    ck_assert_int_eq(next(), 0);
+}
+END_TEST
+
+START_TEST(test_allowed_is_a_limit_too)
+{
+    start(4);
+    line_reader_allow(&reader, 8);
+    feed_text("1234567\n");
+    expect("1234567");
+    feed_text("12345678");
+    ck_assert_int_eq(next(), ERR_PROTOCOL);
+    line_reader_allow(&reader, 9);
+    feed_text("9\n");
+    ck_assert_int_eq(next(), ERR_PROTOCOL);
+    ck_assert_str_eq(error.text, "a line of more than 9 bytes");
+    line_reader_allow(&reader, 2); /* never less than any line may have */
+    feed_text("");
+    ck_assert_int_eq(next(), ERR_PROTOCOL);
+    ck_assert_str_eq(error.text, "a line of more than 4 bytes");
+}
+END_TEST
+
+START_TEST(test_trim)
+{
+    start(64);
+    line_reader_trim(&reader); /* nothing is there */
+    feed_text("half");
+    line_reader_trim(&reader);
+    ck_assert_ptr_nonnull(reader.data); /* of a line that has begun all is kept */
+    feed_text("\n");
+    expect("half");
+    line_reader_trim(&reader);
+    ck_assert_ptr_null(reader.data);
+    ck_assert_uint_eq(reader.line_bytes, 64);
+    feed_text("again\n");
+    expect("again");
+}
+END_TEST
+
 /* --- at random: any cut of a stream gives the same lines */
 
 #define RANDOM_LINES 200
@@ -255,6 +324,10 @@ int main(void)
     tcase_add_test(cases, test_limit_behind_good_lines);
     tcase_add_test(cases, test_limit_counts_the_carriage_return);
     tcase_add_test(cases, test_clear_keeps_the_limit);
+    tcase_add_test(cases, test_allowed_once);
+    tcase_add_test(cases, test_allowed_when_the_newline_is_there);
+    tcase_add_test(cases, test_allowed_is_a_limit_too);
+    tcase_add_test(cases, test_trim);
     tcase_add_loop_test(cases, test_random_cuts, 0, 12);
     tcase_add_test(cases, test_long_streams_need_little_memory);
     suite_add_tcase(suite, cases);
