@@ -86,8 +86,14 @@ static const struct engine_job_status *status_find_engine_job(const struct statu
     return &none;
 }
 
-static void status_put_late(struct json_text *text, const struct status_source *source,
-                            const struct job *job)
+/* How many ranks the lists of this document may still have: what has no room is left out. So the
+ * control thread is done with it in milliseconds whatever jobs there are. */
+struct rank_room {
+    uint32_t left;
+};
+
+static void status_put_late(struct json_text *text, struct rank_room *room,
+                            const struct status_source *source, const struct job *job)
 {
     json_text_open_array(text, "late");
     const struct job_late *late;
@@ -99,7 +105,7 @@ static void status_put_late(struct json_text *text, const struct status_source *
         json_text_uint(text, "group", late->group);
         json_text_uint(text, "sequence", late->sequence);
         json_text_open_array(text, "ranks");
-        for (uint32_t i = 0; i < late->rank_count; i++)
+        for (uint32_t i = 0; i < late->rank_count && room->left > 0; i++, room->left--)
             json_text_uint(text, NULL, late->ranks[i]);
         json_text_close_array(text);
         json_text_uint(text, "since_ms",
@@ -110,22 +116,46 @@ static void status_put_late(struct json_text *text, const struct status_source *
     json_text_close_array(text);
 }
 
-static void status_put_job_ranks(struct json_text *text, const struct job *job)
+/* Ranks that are known, or not; how many had no room. */
+static uint32_t status_put_ranks(struct json_text *text, struct rank_room *room, const char *key,
+                                 const bool *known, uint32_t world_size, bool wanted)
 {
-    json_text_open_array(text, "ranks_present");
-    for (uint32_t rank = 0; rank < job->world_size; rank++) {
-        bool here = job->rank_nodes[rank] == job->self;
-        if (!job->departed[rank] && (!here || job->locals[rank]))
-            json_text_uint(text, NULL, rank);
+    uint32_t left_out = 0;
+    json_text_open_array(text, key);
+    for (uint32_t rank = 0; rank < world_size; rank++) {
+        if (known[rank] != wanted)
+            continue;
+        if (room->left == 0) {
+            left_out++;
+            continue;
+        }
+        room->left--;
+        json_text_uint(text, NULL, rank);
     }
     json_text_close_array(text);
-    json_text_open_array(text, "ranks_missing");
+    return left_out;
+}
+
+/* Both lists, or without missing ranks when these are not known. */
+static void status_put_both_ranks(struct json_text *text, struct rank_room *room, const bool *known,
+                                  uint32_t world_size, bool missing)
+{
+    uint32_t left_out = status_put_ranks(text, room, "ranks_present", known, world_size, true);
+    left_out +=
+        status_put_ranks(text, room, "ranks_missing", known, missing ? world_size : 0, false);
+    json_text_uint(text, "ranks_left_out", left_out);
+}
+
+static void status_put_job_ranks(struct json_text *text, struct rank_room *room,
+                                 const struct job *job)
+{
+    bool present[MESSAGE_RANKS_MAX];
+    assert(job->world_size <= MESSAGE_RANKS_MAX);
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         bool here = job->rank_nodes[rank] == job->self;
-        if (job->departed[rank] || (here && !job->locals[rank]))
-            json_text_uint(text, NULL, rank);
+        present[rank] = !job->departed[rank] && (!here || job->locals[rank]);
     }
-    json_text_close_array(text);
+    status_put_both_ranks(text, room, present, job->world_size, true);
     json_text_open_array(text, "local_ranks");
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         uint32_t pid;
@@ -163,16 +193,17 @@ static void status_put_job_head(struct json_text *text, const char *name, const 
     json_text_uint(text, "world_size", world_size);
 }
 
-static void status_put_open_jobs(struct json_text *text, const struct status_source *source)
+static void status_put_open_jobs(struct json_text *text, struct rank_room *room,
+                                 const struct status_source *source)
 {
     static const char *const states[] = {"opening", "running", "failed"};
     for (const struct job *job = coordinator_jobs(source->coordinator); job; job = job->hh.next) {
         status_put_job_head(text, job->name, states[job->state], job->uid, job->world_size);
         json_text_hex(text, "job_id", job->id);
-        status_put_job_ranks(text, job);
+        status_put_job_ranks(text, room, job);
         status_put_job_figures(text, status_find_engine_job(source, job->id),
                                HASH_COUNT(job->groups));
-        status_put_late(text, source, job);
+        status_put_late(text, room, source, job);
         if (job->state == JOB_FAILED)
             json_text_string(text, "error", job->text);
         json_text_close_object(text);
@@ -224,19 +255,9 @@ static uint32_t status_waiting_find(const struct waiting *waiting, const char *n
     return low;
 }
 
-static void status_put_ranks(struct json_text *text, const char *key, const bool *known,
-                             uint32_t world_size, bool wanted)
-{
-    json_text_open_array(text, key);
-    for (uint32_t rank = 0; rank < world_size; rank++) {
-        if (known[rank] == wanted)
-            json_text_uint(text, NULL, rank);
-    }
-    json_text_close_array(text);
-}
-
 /* Ranks that a gathering knows of, and those that it lacks when every rank is known. */
-static void status_put_gathering_ranks(struct json_text *text, const struct gathering *gathering)
+static void status_put_gathering_ranks(struct json_text *text, struct rank_room *room,
+                                       const struct gathering *gathering)
 {
     bool known[MESSAGE_RANKS_MAX], all_known = true;
     assert(gathering->world_size <= MESSAGE_RANKS_MAX);
@@ -247,8 +268,7 @@ static void status_put_gathering_ranks(struct json_text *text, const struct gath
         if (rank >= 0)
             known[rank] = true;
     }
-    status_put_ranks(text, "ranks_present", known, gathering->world_size, true);
-    status_put_ranks(text, "ranks_missing", known, all_known ? gathering->world_size : 0, false);
+    status_put_both_ranks(text, room, known, gathering->world_size, all_known);
 }
 
 /* Of the workers that wait, those from `first` on of the same job; returns the first of the next.
@@ -281,15 +301,15 @@ static void status_put_no_figures(struct json_text *text)
     json_text_close_object(text);
 }
 
-static void status_put_gatherings(struct json_text *text, const struct status_source *source,
-                                  const struct waiting *waiting)
+static void status_put_gatherings(struct json_text *text, struct rank_room *room,
+                                  const struct status_source *source, const struct waiting *waiting)
 {
     for (const struct gathering *gathering = coordinator_gatherings(source->coordinator); gathering;
          gathering = gathering->hh.next) {
         status_put_job_head(text, gathering->name, "gathering", gathering->uid,
                             gathering->world_size);
         json_text_null(text, "job_id");
-        status_put_gathering_ranks(text, gathering);
+        status_put_gathering_ranks(text, room, gathering);
         status_put_waiting_ranks(text, waiting, status_waiting_find(waiting, gathering->name),
                                  gathering->name);
         json_text_uint(text, "joined", gathering->count);
@@ -298,8 +318,8 @@ static void status_put_gatherings(struct json_text *text, const struct status_so
 }
 
 /* Jobs that gather elsewhere and that workers of this node wait for. */
-static void status_put_waiting(struct json_text *text, const struct status_source *source,
-                               const struct waiting *waiting)
+static void status_put_waiting(struct json_text *text, struct rank_room *room,
+                               const struct status_source *source, const struct waiting *waiting)
 {
     struct gathering *gatherings =
         (struct gathering *)(uintptr_t)coordinator_gatherings(source->coordinator);
@@ -313,8 +333,7 @@ static void status_put_waiting(struct json_text *text, const struct status_sourc
         }
         status_put_job_head(text, view->job_name, "joining", view->uid, view->world_size);
         json_text_null(text, "job_id");
-        status_put_ranks(text, "ranks_present", NULL, 0, true);
-        status_put_ranks(text, "ranks_missing", NULL, 0, false);
+        status_put_both_ranks(text, room, NULL, 0, false);
         i = status_put_waiting_ranks(text, waiting, i, view->job_name);
         status_put_no_figures(text);
     }
@@ -384,9 +403,10 @@ char *status_document(const struct status_source *source, size_t *length)
     json_text_string(&text, "topology", source->topology);
     status_put_peers(&text, source);
     json_text_open_array(&text, "jobs");
-    status_put_open_jobs(&text, source);
-    status_put_gatherings(&text, source, &waiting);
-    status_put_waiting(&text, source, &waiting);
+    struct rank_room room = {STATUS_RANKS_MAX};
+    status_put_open_jobs(&text, &room, source);
+    status_put_gatherings(&text, &room, source, &waiting);
+    status_put_waiting(&text, &room, source, &waiting);
     json_text_close_array(&text);
     status_put_traffic(&text, source);
     status_put_limits(&text, source);

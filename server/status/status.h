@@ -21,6 +21,9 @@ struct status_rates {
 void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t bytes_in,
                          uint64_t bytes_out);
 
+/* Ranks that are listed in a document, in all: those of the largest job. */
+#define STATUS_RANKS_MAX MESSAGE_RANKS_MAX
+
 struct status_source {
     const char *software;
     uint32_t pid;

@@ -139,6 +139,31 @@ START_TEST(test_one_job_for_all)
 }
 END_TEST
 
+/* Many jobs of the largest world, which one user may wait for: the lists have room for one. */
+START_TEST(test_no_more_ranks_than_the_largest_job_has)
+{
+    enum { JOBS = 63 };
+    char name[64], prefix[16];
+    size_t listed = 0, left_out = 0;
+    for (uint32_t worker = 1; worker <= JOBS; worker++) {
+        snprintf(prefix, sizeof(prefix), "job%u-", worker);
+        job_name_with_home(name, prefix, 0, 2);
+        join(worker, name, MESSAGE_RANKS_MAX, 7);
+    }
+    json_t *jobs = jobs_of_status();
+    ck_assert_uint_eq(json_array_size(jobs), JOBS);
+    for (uint32_t i = 0; i < JOBS; i++) {
+        const json_t *job = json_array_get(jobs, i);
+        listed += size_of(job, "ranks_present") + size_of(job, "ranks_missing");
+        left_out += (size_t)json_integer_value(json_object_get(job, "ranks_left_out"));
+        ck_assert_uint_eq(size_of(job, "local_ranks"), 1);
+    }
+    ck_assert_uint_eq(listed, STATUS_RANKS_MAX);
+    ck_assert_uint_eq(listed + left_out, (size_t)JOBS * MESSAGE_RANKS_MAX);
+    json_decref(jobs);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("status_many");
@@ -147,6 +172,7 @@ int main(void)
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, test_a_job_for_each_worker);
     tcase_add_loop_test(cases, test_one_job_for_all, 0, 2);
+    tcase_add_test(cases, test_no_more_ranks_than_the_largest_job_has);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
