@@ -50,6 +50,7 @@ static void control_do_due(struct control *control, uint64_t now_ns)
     while (membership_next_action(&control->membership, now_ns, &action, &node)) {
         struct message ping = {.type = MESSAGE_PING};
         char text[MEMBERSHIP_REASON_BYTES];
+        uint64_t heard_ns;
         switch (action) {
         case MEMBERSHIP_CONNECT:
             control_connect_node(control, node);
@@ -58,6 +59,12 @@ static void control_do_due(struct control *control, uint64_t now_ns)
             control_peer_send(control, node, &ping);
             break;
         case MEMBERSHIP_SILENT:
+            /* It may be this thread that was late: what has come is no silence. */
+            heard_ns = control_peer_heard_ns(control, node, now_ns);
+            if (heard_ns + control->membership.silence_ns > now_ns) {
+                membership_heard(&control->membership, node, heard_ns);
+                break;
+            }
             snprintf(text, sizeof(text), "no heartbeat for %u ms", control->config->peer_ms);
             control_peer_end_node(control, node, text);
             break;
@@ -76,19 +83,29 @@ static bool control_is_flushed(const struct control *control)
     return true;
 }
 
-/* When there is something to do again: of the coordinator, or of the membership. */
-static void control_set_timer(struct control *control, uint64_t now_ns, uint64_t due_ns)
+static void control_set_timer(struct event *timer, uint64_t now_ns, uint64_t due_ns)
 {
-    uint64_t member_ns = membership_deadline(&control->membership);
-    due_ns = member_ns < due_ns ? member_ns : due_ns;
     if (due_ns == UINT64_MAX) {
-        event_del(control->tick_event);
+        event_del(timer);
         return;
     }
     uint64_t wait_ns = due_ns > now_ns ? due_ns - now_ns : 0;
     struct timeval wait = {(time_t)(wait_ns / NS_PER_S),
                            (suseconds_t)(wait_ns % NS_PER_S / 1000 + 1)};
-    evtimer_add(control->tick_event, &wait);
+    evtimer_add(timer, &wait);
+}
+
+/* What is due to other daemons does not wait for whatever else there is to do. */
+static void control_on_heartbeat(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    if (control->stopping)
+        return;
+    uint64_t now_ns = clock_now_ns();
+    control_do_due(control, now_ns);
+    control_set_timer(control->heartbeat_event, now_ns, membership_deadline(&control->membership));
+    control_update_later(control);
 }
 
 /* The one update of a turn: whatever its callbacks have changed, what is due now is done, the timer
@@ -104,7 +121,9 @@ static void control_on_update(evutil_socket_t fd, short what, void *argument)
         control_do_due(control, now_ns);
         uint64_t due_ns = coordinator_tick(control->coordinator, now_ns);
         if (!coordinator_stopped(control->coordinator) || admin_trace_waits(control)) {
-            control_set_timer(control, now_ns, due_ns);
+            control_set_timer(control->tick_event, now_ns, due_ns);
+            control_set_timer(control->heartbeat_event, now_ns,
+                              membership_deadline(&control->membership));
             return;
         }
         control_begin_stop(control);
@@ -260,14 +279,31 @@ static void control_on_accept(evutil_socket_t listening, short what, void *argum
 
 /* --- the start */
 
-static struct event *control_reading(struct control *control, int fd, event_callback_fn callback)
+static struct event *control_reading(struct control *control, int fd, int priority,
+                                     event_callback_fn callback)
 {
     struct event *event = event_new(control->base, fd, EV_READ | EV_PERSIST, callback, control);
-    if (event && event_add(event, NULL) < 0) {
+    if (event && (event_priority_set(event, priority) < 0 || event_add(event, NULL) < 0)) {
         event_free(event);
         event = NULL;
     }
     return event;
+}
+
+/* Not vital is the update: whatever asks for it comes first, so that it is one for all of it. */
+static void control_make_timers(struct control *control)
+{
+    control->update_event = event_new(control->base, -1, 0, control_on_update, control);
+    control->tick_event = evtimer_new(control->base, control_on_tick, control);
+    control->accept_event = evtimer_new(control->base, control_on_accept_again, control);
+    control->heartbeat_event = evtimer_new(control->base, control_on_heartbeat, control);
+    control->stop_event = evtimer_new(control->base, control_on_stop, control);
+    control->alive_event = event_new(control->base, -1, EV_PERSIST, control_on_alive, control);
+    struct event *vital[] = {control->heartbeat_event, control->stop_event, control->alive_event};
+    for (size_t i = 0; i < sizeof(vital) / sizeof(vital[0]); i++) {
+        if (vital[i])
+            event_priority_set(vital[i], CONTROL_VITAL);
+    }
 }
 
 static int control_make_events(struct control *control, struct error *error)
@@ -276,24 +312,24 @@ static int control_make_events(struct control *control, struct error *error)
     const struct control_engine *engine = &options->engine;
     uint32_t alive_ms = options->alive_ms && options->alive_ms < 1000 ? options->alive_ms : 1000;
     struct timeval period = {alive_ms / 1000, (suseconds_t)(alive_ms % 1000) * 1000};
-    control->unix_event = control_reading(control, control->unix_fd, control_on_accept);
-    control->tcp_event = control_reading(control, control->tcp_fd, control_on_accept);
-    control->engine_event =
-        control_reading(control, engine->event_descriptor(engine->engine), control_on_engine);
+    control->unix_event =
+        control_reading(control, control->unix_fd, CONTROL_LOW, control_on_accept);
+    control->tcp_event = control_reading(control, control->tcp_fd, CONTROL_LOW, control_on_accept);
+    control->engine_event = control_reading(control, engine->event_descriptor(engine->engine),
+                                            CONTROL_HIGH, control_on_engine);
     if (options->signal_fd >= 0)
-        control->signal_event = control_reading(control, options->signal_fd, control_on_signal);
+        control->signal_event =
+            control_reading(control, options->signal_fd, CONTROL_VITAL, control_on_signal);
     if (options->parent_fd >= 0)
-        control->parent_event = control_reading(control, options->parent_fd, control_on_parent);
-    control->update_event = event_new(control->base, -1, 0, control_on_update, control);
-    control->tick_event = evtimer_new(control->base, control_on_tick, control);
-    control->stop_event = evtimer_new(control->base, control_on_stop, control);
-    control->accept_event = evtimer_new(control->base, control_on_accept_again, control);
-    control->alive_event = event_new(control->base, -1, EV_PERSIST, control_on_alive, control);
+        control->parent_event =
+            control_reading(control, options->parent_fd, CONTROL_VITAL, control_on_parent);
+    control_make_timers(control);
     if (!control->unix_event || !control->tcp_event || !control->engine_event ||
         (options->signal_fd >= 0 && !control->signal_event) ||
         (options->parent_fd >= 0 && !control->parent_event) || !control->tick_event ||
         !control->update_event || !control->stop_event || !control->accept_event ||
-        !control->alive_event || event_add(control->alive_event, &period) < 0)
+        !control->heartbeat_event || !control->alive_event ||
+        event_add(control->alive_event, &period) < 0)
         return error_set(error, ERR_MEMORY, "the control thread's events cannot be made");
     return 0;
 }
@@ -366,9 +402,8 @@ static int control_make_parts(struct control *control, struct error *error)
 {
     const struct config *config = control->config;
     struct coordinator_io io = control_coordinator_io(control);
-    control->base = event_base_new();
     control->peer_of = calloc(config->server_count, sizeof(struct control_peer *));
-    if (!control->base || !control->peer_of || control_source_begin(control) < 0 ||
+    if (control_turn_init(control) < 0 || !control->peer_of || control_source_begin(control) < 0 ||
         membership_init(&control->membership, config->server_count, config->self,
                         config->heartbeat_ms, config->peer_ms, clock_now_ns()) < 0 ||
         coordinator_create(&control->coordinator, config, control->log, &control->membership, &io) <
@@ -426,11 +461,11 @@ void control_free(struct control *control)
 {
     if (!control)
         return;
-    struct event **events[] = {&control->unix_event,   &control->tcp_event,
-                               &control->engine_event, &control->signal_event,
-                               &control->parent_event, &control->tick_event,
-                               &control->alive_event,  &control->stop_event,
-                               &control->accept_event, &control->update_event};
+    struct event **events[] = {
+        &control->unix_event,   &control->tcp_event,      &control->engine_event,
+        &control->signal_event, &control->parent_event,   &control->tick_event,
+        &control->alive_event,  &control->stop_event,     &control->accept_event,
+        &control->update_event, &control->heartbeat_event};
     admin_free(control->admin);
     struct control_worker *worker, *next_worker;
     HASH_ITER(hh, control->workers, worker, next_worker)
@@ -450,8 +485,7 @@ void control_free(struct control *control)
         control_free_event(events[i]);
     if (control->dns)
         evdns_base_free(control->dns, 0);
-    if (control->base)
-        event_base_free(control->base);
+    control_turn_clear(control);
     if (control->owns_socket_path)
         control_unlink_unix(control, &control->socket_file);
     int descriptors[] = {control->unix_fd, control->tcp_fd, control->options.signal_fd,

@@ -5,6 +5,8 @@
 
 #include "server/control/control_internal.h"
 
+#define ENGINE_EVENTS_MAX 64u /* before others have their turn */
+
 static uint64_t adapter_random(void *context)
 {
     (void)context;
@@ -21,8 +23,14 @@ static void adapter_send_peer(void *context, uint32_t node, const struct message
 static void adapter_send_worker(void *context, uint32_t id, const struct message *message)
 {
     struct control_worker *worker = control_worker_find(context, id);
-    if (worker)
-        control_stream_send_message(worker->stream, message);
+    if (!worker)
+        return;
+    /* It may open groups now, of any ranks of its job. */
+    if (message->type == MESSAGE_JOINED)
+        control_stream_allow_lists(worker->stream,
+                                   MESSAGE_FIRST_LINE_BYTES +
+                                       (size_t)MESSAGE_LIST_RANK_BYTES * message->world_size);
+    control_stream_send_message(worker->stream, message);
 }
 
 static void adapter_end_worker(void *context, uint32_t id)
@@ -117,7 +125,9 @@ void control_engine_events(struct control *control)
 {
     const struct control_engine *engine = &control->options.engine;
     struct engine_event *event;
-    while ((event = engine->next_event(engine->engine)) != NULL) {
+    /* The descriptor stays readable until none is left. */
+    for (uint32_t i = 0;
+         i < ENGINE_EVENTS_MAX && (event = engine->next_event(engine->engine)) != NULL; i++) {
         uint64_t now_ns = clock_now_ns();
         if (event->type == ENGINE_TRACED)
             admin_trace_over(control, event);

@@ -121,6 +121,7 @@ static int handshake_on_auth(struct control_peer *peer, const struct message *me
     handshake_mac(peer, peer->connects ? AUTH_ACCEPTS : AUTH_CONNECTS, mac);
     if (!auth_equal(mac, message->mac, sizeof(mac)))
         return error_set(error, ERR_REFUSED, "it does not know the secret");
+    control_stream_trust(peer->stream);
     struct control *control = peer->control;
     if (control->options.secret->present) {
         /* It is none of those who compete any more, and its address is the node's. */

@@ -33,6 +33,8 @@
 #define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
 #define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
 #define CONTROL_TURN_ACCEPTS 16u                /* TCP connections before it is others' turn */
+#define CONTROL_TURN_NS 1000000u                /* likewise */
+#define CONTROL_LIST_S 20                       /* in which a line with lists must have ended */
 #define CONTROL_PARENT_DRAIN_MS 1000u
 #define CONTROL_ACCEPT_MS 200 /* until accepting is tried again that cannot be done now */
 
@@ -104,7 +106,40 @@ void control_http_free(struct control_http *http);
 /* After it could not: when there were no descriptors left, it stops until then. */
 void control_http_accept_again(struct control_http *http);
 
-/* --- control_stream.c, lines over one socket: may call the ground and the closer */
+/* --- control_turn.c, the order of the loop and everybody's share of its turns: may call none of
+ * these */
+/* The urgency of events; a number of them whose middle, every new event's, is CONTROL_LOW. */
+#define CONTROL_PRIORITIES 4
+#define CONTROL_VITAL 0 /* heartbeats, the watchdog, signals: short, and of nobody's making */
+#define CONTROL_HIGH 1  /* the engine, daemons that have authenticated */
+#define CONTROL_LOW 2   /* whatever else */
+struct control_stream;
+/* What the streams of a user, or of all strangers, or of all daemons that have authenticated, may
+ * have of a turn together. */
+struct control_share {
+    uint32_t uid;
+    uint32_t streams; /* that it is for */
+    uint64_t turn;    /* for which the following counts */
+    uint64_t spent_ns, limit_ns;
+    size_t spent_bytes, limit_bytes;
+    uint32_t lists, limit_lists;         /* lines with lists that have begun to come */
+    struct control_stream *list_waiters; /* which have such a line for which there is no room */
+    UT_hash_handle hh;                   /* by uid */
+};
+/* Makes control->base, and the shares that are always there. ERR_MEMORY. */
+int control_turn_init(struct control *control);
+void control_turn_clear(struct control *control);
+/* The stream's turn_event comes when all others have had their turn. */
+void control_turn_wait(struct control_stream *stream);
+void control_turn_forget(struct control_stream *stream); /* it may wait, or not */
+/* For one more stream; NULL: out of memory. */
+struct control_share *control_share_of_user(struct control *control, uint32_t uid);
+void control_share_leave(struct control *control, struct control_share *share);
+bool control_share_is_spent(const struct control *control, const struct control_share *share);
+void control_share_spend(const struct control *control, struct control_share *share, uint64_t ns,
+                         size_t bytes);
+
+/* --- control_stream.c, lines over one socket: may call the ground, turns and the closer */
 
 struct control_stream_handlers {
     /* The line is valid during the call. The stream may be freed or finished in it. */
@@ -128,7 +163,8 @@ struct control_stream {
     struct control *control;
     int fd;
     struct event *read_event, *write_event;
-    struct event *turn_event; /* more lines are to be given */
+    struct event *turn_event; /* more lines are to be given; finishing: it has been long enough */
+    struct event *list_event; /* a line with lists has not ended in time */
     struct evbuffer *output;
     uint64_t written;               /* bytes of the output, in all */
     struct control_descriptor *out; /* in the order of their bytes */
@@ -145,18 +181,33 @@ struct control_stream {
     bool running;
     bool overflow;
     bool unread; /* lines may be in the reader: no bytes are received */
-    bool held;   /* no lines are given until it has its answer */
+    struct control_share *share;
+    bool turn_waits;      /* for the next turn: in control->turn_waiters */
+    bool list_comes;      /* a line with lists has begun: in share->lists */
+    bool list_waits;      /* for room for one: in share->list_waiters */
+    size_t list_bytes;    /* that it may have; 0: there may be none */
+    uint64_t received_ns; /* when bytes came last */
+    bool held;            /* no lines are given until it has its answer */
     bool answered;
     size_t answer_bytes; /* what the output may be longer by */
     struct control_stream *next, *prev;
+    struct control_stream *turn_next, *turn_prev, *list_next, *list_prev;
 };
 
-/* Takes the descriptor, also on failure. NULL: out of memory. */
+/* Takes the descriptor, also on failure. Until it is said otherwise lines are as short as those of
+ * somebody unknown; the share is the user's, or without descriptors the strangers'. NULL: out of
+ * memory. */
 struct control_stream *control_stream_create(struct control *control, int fd, bool with_descriptors,
                                              uint32_t uid,
                                              const struct control_stream_handlers *handlers,
                                              void *context);
 void control_stream_free(struct control_stream *stream);
+/* It is a daemon that has authenticated: all its messages, and before others. */
+void control_stream_trust(struct control_stream *stream);
+/* It may send lines with lists, of so many bytes each. */
+void control_stream_allow_lists(struct control_stream *stream, size_t bytes);
+/* When something came last; `now_ns` if something has come that was not read yet. */
+uint64_t control_stream_heard_ns(const struct control_stream *stream, uint64_t now_ns);
 /* Write what is waiting, then close and free. The owner forgets it. */
 void control_stream_finish(struct control_stream *stream);
 void control_stream_send(struct control_stream *stream, const char *bytes, size_t length);
@@ -268,6 +319,8 @@ struct control_peer {
 struct control_peer *control_peer_create(struct control *control, uint32_t node, bool connects);
 const char *control_peer_name(const struct control_peer *peer);
 void control_peer_send(struct control *control, uint32_t node, const struct message *message);
+/* When the node was heard last, if it is connected; what has come and was not read counts. */
+uint64_t control_peer_heard_ns(const struct control *control, uint32_t node, uint64_t now_ns);
 /* The connection, or the attempt, is over, and is freed. What was up goes down; an attempt of ours
  * is made again later. */
 void control_peer_finish(struct control_peer *peer, const char *reason);
@@ -306,6 +359,7 @@ struct control {
     struct evdns_base *dns; /* made when a name is looked up */
     struct event *unix_event, *tcp_event, *engine_event, *signal_event, *parent_event;
     struct event *tick_event, *alive_event, *stop_event, *accept_event, *update_event;
+    struct event *heartbeat_event;
     uint64_t updates;        /* how many there have been; for tests */
     uint64_t accept_told_ns; /* when it was last said that connections cannot be accepted */
     int unix_fd, tcp_fd;
@@ -315,6 +369,11 @@ struct control {
     struct membership membership;
     struct coordinator *coordinator;
     struct control_stream *streams;
+    struct event *turn_event;
+    uint64_t turn; /* of the loop: after all streams that have something have had their share */
+    struct control_stream *turn_waiters;
+    struct control_share *shares; /* of users, uthash by uid */
+    struct control_share strangers, trusted;
     struct control_closing *closings;
     struct control_worker *workers;
     uint32_t next_worker;

@@ -115,3 +115,11 @@ void control_peer_send(struct control *control, uint32_t node, const struct mess
     if (peer && peer->state == PEER_OPEN && peer->stream)
         control_stream_send_message(peer->stream, message);
 }
+
+uint64_t control_peer_heard_ns(const struct control *control, uint32_t node, uint64_t now_ns)
+{
+    const struct control_peer *peer = control->peer_of[node];
+    return peer && peer->state == PEER_OPEN && peer->stream
+               ? control_stream_heard_ns(peer->stream, now_ns)
+               : 0;
+}

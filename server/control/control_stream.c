@@ -2,19 +2,88 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "server/control/control_internal.h"
 
 #define READ_BYTES 65536
+#define READ_FEW_BYTES 4096 /* of those who have only short lines */
 
 static const struct timeval at_once = {0, 0};
 
 static void stream_destroy(struct control_stream *stream)
 {
     line_reader_clear(&stream->lines);
+    control_share_leave(stream->control, stream->share);
     free(stream);
 }
+
+/* --- reading */
+
+/* Bytes are received unless something else has to happen first. */
+static void stream_listen(struct control_stream *stream)
+{
+    if (!stream->finishing && (stream->held || stream->turn_waits || stream->list_waits))
+        event_del(stream->read_event);
+    else
+        event_add(stream->read_event, NULL);
+}
+
+/* --- lines with lists: a user's are few at a time, so that halves of them are not much memory */
+
+static void stream_end_list(struct control_stream *stream)
+{
+    struct control_share *share = stream->share;
+    if (stream->list_waits)
+        DL_DELETE2(share->list_waiters, stream, list_prev, list_next);
+    stream->list_waits = false;
+    if (!stream->list_comes)
+        return;
+    stream->list_comes = false;
+    share->lists--;
+    event_del(stream->list_event);
+    struct control_stream *first = share->list_waiters;
+    if (!first)
+        return;
+    DL_DELETE2(share->list_waiters, first, list_prev, list_next);
+    first->list_waits = false;
+    stream_listen(first);
+    evtimer_add(first->turn_event, &at_once);
+}
+
+/* A line is longer than short ones are. Whether it may be; it may have to wait. */
+static bool stream_begin_list(struct control_stream *stream)
+{
+    static const struct timeval limit = {CONTROL_LIST_S, 0};
+    struct control_share *share = stream->share;
+    const char *head;
+    size_t bytes = line_reader_head(&stream->lines, &head);
+    enum message_conversation conversation =
+        stream->with_descriptors ? MESSAGE_TO_DAEMON : MESSAGE_BETWEEN_DAEMONS;
+    if (stream->list_comes || stream->list_bytes == 0 ||
+        !message_begins_list(conversation, head, bytes))
+        return false;
+    if (share->lists >= share->limit_lists) {
+        stream->list_waits = true;
+        DL_APPEND2(share->list_waiters, stream, list_prev, list_next);
+        stream_listen(stream);
+        return true;
+    }
+    stream->list_comes = true;
+    share->lists++;
+    if (share != &stream->control->trusted)
+        evtimer_add(stream->list_event, &limit);
+    line_reader_allow(&stream->lines, stream->list_bytes);
+    return true;
+}
+
+void control_stream_allow_lists(struct control_stream *stream, size_t bytes)
+{
+    stream->list_bytes = bytes;
+}
+
+/* --- the end */
 
 static void stream_drop_descriptor(struct control_stream *stream,
                                    struct control_descriptor *descriptor)
@@ -30,6 +99,10 @@ static void stream_close(struct control_stream *stream)
 {
     stream->dead = true;
     DL_DELETE(stream->control->streams, stream);
+    control_turn_forget(stream);
+    stream_end_list(stream);
+    if (stream->list_event)
+        event_free(stream->list_event);
     if (stream->read_event)
         event_free(stream->read_event);
     if (stream->write_event)
@@ -104,7 +177,8 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
         /* What has no room here would be closed by the kernel, in this thread. */
         char bytes[CMSG_SPACE(sizeof(int) * CONTROL_DESCRIPTORS_SENT)];
     } ancillary;
-    struct iovec part = {bytes, READ_BYTES};
+    bool much = stream->list_comes || stream->share == &stream->control->trusted;
+    struct iovec part = {bytes, much ? READ_BYTES : READ_FEW_BYTES};
     struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
     if (stream->with_descriptors) {
         header.msg_control = ancillary.bytes;
@@ -123,9 +197,21 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
     return error_set(error, ERR_DISCONNECTED, "connection closed");
 }
 
+/* 1: a line; 0: none yet, or it has to wait; negative. */
+static int stream_next_line(struct control_stream *stream, char **line, size_t *length,
+                            struct error *error)
+{
+    int result = line_reader_next(&stream->lines, line, length, error);
+    if (result < 0 && stream_begin_list(stream))
+        result = stream->list_waits ? 0 : line_reader_next(&stream->lines, line, length, error);
+    if (result > 0)
+        stream_end_list(stream);
+    return result;
+}
+
 /* Some of the lines that are there. The others wait for the next round of the loop, in which other
  * connections have their turn; meanwhile no more bytes are received. */
-static void stream_give_lines(struct control_stream *stream)
+static void stream_give_lines(struct control_stream *stream, uint64_t began_ns)
 {
     struct error error = {0};
     int result = 1;
@@ -135,26 +221,21 @@ static void stream_give_lines(struct control_stream *stream)
         size_t length;
         if (stream->dead || stream->finishing || stream->held || stream->overflow)
             return;
-        result = line_reader_next(&stream->lines, &line, &length, &error);
+        if (i > 0 && clock_now_ns() - began_ns >= CONTROL_TURN_NS)
+            break;
+        result = stream_next_line(stream, &line, &length, &error);
         if (result > 0)
             stream->handlers.line(stream->context, line, length);
     }
     if (stream->dead)
         return;
-    stream->unread = result > 0;
+    stream->unread = result > 0 || stream->list_waits;
     if (result < 0)
         stream_end(stream, &error);
-    else if (stream->unread && !stream->held)
+    else if (result > 0 && !stream->held)
         evtimer_add(stream->turn_event, &at_once);
-}
-
-static void stream_take_bytes(struct control_stream *stream, const char *bytes, size_t count)
-{
-    struct error error = {0};
-    if (line_reader_feed(&stream->lines, bytes, count, &error) < 0)
-        stream_end(stream, &error);
-    else
-        stream_give_lines(stream);
+    else if (!stream->unread)
+        line_reader_trim(&stream->lines);
 }
 
 static void stream_leave(struct control_stream *stream, struct control *control)
@@ -165,23 +246,52 @@ static void stream_leave(struct control_stream *stream, struct control *control)
     control_update_later(control);
 }
 
-static void stream_on_read(evutil_socket_t fd, short what, void *argument)
+/* How many bytes have come; of one that is finishing they are dropped. */
+static size_t stream_read(struct control_stream *stream, uint64_t now_ns)
 {
-    (void)fd;
-    struct control_stream *stream = argument;
-    struct control *control = stream->control;
     char bytes[READ_BYTES];
     struct error error = {0};
+    ssize_t count = stream_receive(stream, bytes, &error);
+    if (count > 0)
+        stream->received_ns = now_ns;
+    if (count > 0 && !stream->finishing &&
+        line_reader_feed(&stream->lines, bytes, (size_t)count, &error) < 0)
+        count = -1;
+    if (count < 0)
+        stream_end(stream, &error);
+    return count > 0 ? (size_t)count : 0;
+}
+
+/* What the stream has to do, if there is something left of its share of the turn. */
+static void stream_work(struct control_stream *stream)
+{
+    struct control *control = stream->control;
+    if (control_share_is_spent(control, stream->share)) {
+        control_turn_wait(stream);
+        stream_listen(stream);
+        return;
+    }
+    uint64_t began_ns = clock_now_ns();
+    size_t bytes = stream->unread ? 0 : stream_read(stream, began_ns);
+    if (!stream->dead && (stream->unread || bytes > 0))
+        stream_give_lines(stream, began_ns);
+    control_share_spend(control, stream->share, clock_now_ns() - began_ns, bytes);
+}
+
+static void stream_on_read(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
     stream->running = true;
-    if (stream->overflow || (stream->finishing && (what & EV_TIMEOUT))) {
+    if (stream->overflow) {
+        struct error error;
         error_set(&error, ERR_PROTOCOL, "it does not read what it is sent");
         stream_end(stream, &error);
-    } else if (stream->finishing || !stream->unread) {
-        ssize_t count = stream_receive(stream, bytes, &error);
-        if (count < 0)
-            stream_end(stream, &error);
-        else if (count > 0 && !stream->finishing)
-            stream_take_bytes(stream, bytes, (size_t)count);
+    } else if (stream->finishing) {
+        stream_read(stream, 0);
+    } else if (!stream->unread && !stream->turn_waits) {
+        stream_work(stream);
     }
     stream_leave(stream, control);
 }
@@ -192,8 +302,33 @@ static void stream_on_turn(evutil_socket_t fd, short what, void *argument)
     struct control_stream *stream = argument;
     struct control *control = stream->control;
     stream->running = true;
-    stream_give_lines(stream);
+    if (stream->finishing) {
+        stream_close(stream); /* whoever does not take the last words is not waited for */
+    } else if (!stream->turn_waits) {
+        stream_listen(stream);
+        stream_work(stream);
+    }
     stream_leave(stream, control);
+}
+
+static void stream_on_late_list(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control_stream *stream = argument;
+    struct control *control = stream->control;
+    struct error error;
+    error_set(&error, ERR_PROTOCOL, "a line of it has not ended in %d s", CONTROL_LIST_S);
+    stream->running = true;
+    stream_end(stream, &error);
+    stream_leave(stream, control);
+}
+
+uint64_t control_stream_heard_ns(const struct control_stream *stream, uint64_t now_ns)
+{
+    int bytes = 0;
+    bool waits = stream->unread || stream->turn_waits ||
+                 (ioctl(stream->fd, FIONREAD, &bytes) == 0 && bytes > 0);
+    return waits ? now_ns : stream->received_ns;
 }
 
 /* All that there was has been written. */
@@ -203,7 +338,7 @@ static void stream_let_go(struct control_stream *stream)
         return;
     stream->held = stream->answered = false;
     stream->answer_bytes = 0;
-    event_add(stream->read_event, NULL);
+    stream_listen(stream);
     evtimer_add(stream->turn_event, &at_once);
 }
 
@@ -287,18 +422,44 @@ struct control_stream *control_stream_create(struct control *control, int fd, bo
     stream->uid = uid;
     stream->handlers = *handlers;
     stream->context = context;
-    line_reader_init(&stream->lines, MESSAGE_LINE_BYTES);
+    line_reader_init(&stream->lines, MESSAGE_FIRST_LINE_BYTES);
     DL_APPEND(control->streams, stream);
+    stream->share = with_descriptors ? control_share_of_user(control, uid) : &control->strangers;
+    if (stream->share == &control->strangers)
+        stream->share->streams++;
     stream->output = evbuffer_new();
     stream->read_event = event_new(control->base, fd, EV_READ | EV_PERSIST, stream_on_read, stream);
     stream->write_event = event_new(control->base, fd, EV_WRITE, stream_on_write, stream);
     stream->turn_event = evtimer_new(control->base, stream_on_turn, stream);
-    if (!stream->output || !stream->read_event || !stream->write_event || !stream->turn_event ||
-        event_add(stream->read_event, NULL) < 0) {
+    stream->list_event = evtimer_new(control->base, stream_on_late_list, stream);
+    if (!stream->share || !stream->list_event || !stream->output || !stream->read_event ||
+        !stream->write_event || !stream->turn_event || event_add(stream->read_event, NULL) < 0) {
         control_stream_free(stream);
         return NULL;
     }
     return stream;
+}
+
+static void stream_urge(struct event *event, short what)
+{
+    /* An event that is pending keeps its urgency. */
+    bool pending = event_pending(event, what, NULL);
+    event_del(event);
+    event_priority_set(event, CONTROL_HIGH);
+    if (pending)
+        event_add(event, NULL);
+}
+
+void control_stream_trust(struct control_stream *stream)
+{
+    control_share_leave(stream->control, stream->share);
+    stream->share = &stream->control->trusted;
+    stream->share->streams++;
+    stream->lines.line_bytes = MESSAGE_SHORT_LINE_BYTES;
+    stream->list_bytes = MESSAGE_LINE_BYTES;
+    stream_urge(stream->read_event, EV_READ);
+    stream_urge(stream->write_event, EV_WRITE);
+    event_priority_set(stream->turn_event, CONTROL_HIGH);
 }
 
 /* The owner is in the middle of something: the end is told from the loop. */
@@ -324,7 +485,7 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
 void control_stream_hold(struct control_stream *stream)
 {
     stream->held = true;
-    event_del(stream->read_event); /* what comes meanwhile is not to wake the loop */
+    stream_listen(stream); /* no: what comes meanwhile is not to wake the loop */
 }
 
 void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length)
@@ -389,8 +550,11 @@ void control_stream_finish(struct control_stream *stream)
         control_stream_free(stream);
         return;
     }
-    /* Whoever does not take the last words is not waited for. */
+    control_turn_forget(stream);
+    stream_end_list(stream);
+    /* What still comes is read and dropped, for no longer than this. */
     struct timeval limit = {CONTROL_FLUSH_S, 0};
-    event_add(stream->read_event, &limit);
+    evtimer_add(stream->turn_event, &limit);
+    event_add(stream->read_event, NULL);
     event_add(stream->write_event, NULL);
 }

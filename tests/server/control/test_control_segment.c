@@ -93,7 +93,8 @@ static void setup(void)
 {
     static const struct control_stream_handlers handlers = {handle_line, handle_end};
     int ends[2], small = 4608;
-    control = (struct control){.base = event_base_new()};
+    control = (struct control){0};
+    ck_assert_int_eq(control_turn_init(&control), 0);
     ck_assert_ptr_nonnull(control.base);
     control.update_event = event_new(control.base, -1, 0, on_update, NULL);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
@@ -110,7 +111,7 @@ static void teardown(void)
         control_stream_free(stream);
     client_close(&client);
     event_free(control.update_event);
-    event_base_free(control.base);
+    control_turn_clear(&control);
 }
 
 static void send_words(uint32_t words)

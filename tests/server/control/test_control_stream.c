@@ -50,8 +50,8 @@ static void setup(void)
 {
     static const struct control_stream_handlers handlers = {handle_line, handle_end};
     int ends[2];
-    control = (struct control){.base = event_base_new()};
-    ck_assert_ptr_nonnull(control.base);
+    control = (struct control){0};
+    ck_assert_int_eq(control_turn_init(&control), 0);
     control.update_event = event_new(control.base, -1, 0, on_update, NULL);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
     stream = control_stream_create(&control, ends[0], true, 1000, &handlers, NULL);
@@ -69,7 +69,8 @@ static void teardown(void)
     if (other >= 0)
         close(other);
     event_free(control.update_event);
-    event_base_free(control.base);
+    control_turn_clear(&control);
+    ck_assert_ptr_null(control.shares);
 }
 
 static void round_of_loop(void)
