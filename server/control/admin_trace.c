@@ -179,8 +179,10 @@ static int tracing_begin(struct control *control, struct control_worker *worker,
     control_command(control, &(struct engine_command){.kind = COMMAND_TRACE_START, .trace = trace});
     worker->gone = tracing_on_gone;
     tracing_timer(control, duration_ms);
-    log_info(control->log, "process %u of user %u takes a trace of job '%s' for %u ms",
-             worker->credentials.pid, worker->credentials.uid, job->name, duration_ms);
+    log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
+                  clock_now_ns(), LOG_LEVEL_INFO,
+                  "process %u of user %u takes a trace of job '%s' for %u ms",
+                  worker->credentials.pid, worker->credentials.uid, job->name, duration_ms);
     return 0;
 }
 

@@ -12,8 +12,10 @@ static void dialogue_reject(struct control_worker *worker, const char *reason)
 {
     struct control *control = worker->control;
     uint32_t id = worker->id;
-    log_warning(control->log, "connection of process %u of user %u is closed: %s",
-                worker->credentials.pid, worker->credentials.uid, reason);
+    log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
+                  clock_now_ns(), LOG_LEVEL_WARNING,
+                  "connection of process %u of user %u is closed: %s", worker->credentials.pid,
+                  worker->credentials.uid, reason);
     control_worker_free(worker);
     char how[ERROR_TEXT_BYTES];
     snprintf(how, sizeof(how), "sent nonsense: %.1000s", reason);
@@ -53,8 +55,10 @@ static void dialogue_hello(struct control_worker *worker, const struct message *
         answer.code = ERR_PROTOCOL;
         snprintf(answer.text, sizeof(answer.text), "%s speaks protocol %u, %s speaks %u",
                  CONTROL_SOFTWARE, MESSAGE_PROTOCOL, message->software, message->protocol);
-        log_warning(control->log, "connection of process %u of user %u is closed: %s",
-                    worker->credentials.pid, worker->credentials.uid, answer.text);
+        log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
+                      clock_now_ns(), LOG_LEVEL_WARNING,
+                      "connection of process %u of user %u is closed: %s", worker->credentials.pid,
+                      worker->credentials.uid, answer.text);
         control_stream_send_message(worker->stream, &answer);
         control_worker_finish(worker);
         return;
@@ -131,8 +135,9 @@ static void dialogue_join(struct control_worker *worker, const struct message *m
         return;
     struct message refusal = {.type = MESSAGE_ERROR, .code = result};
     snprintf(refusal.text, sizeof(refusal.text), "%s", error->text);
-    log_warning(control->log, "process %u has not joined job '%s': %s", worker->credentials.pid,
-                message->job, error->text);
+    log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
+                  clock_now_ns(), LOG_LEVEL_WARNING, "process %u has not joined job '%s': %s",
+                  worker->credentials.pid, message->job, error->text);
     error->code = 0;
     control_stream_send_message(worker->stream, &refusal);
     control_worker_finish(worker);

@@ -61,7 +61,7 @@ uint32_t control_worker_share(const struct config *config, uint32_t uid, uint32_
     return half > config->workers ? half : config->workers;
 }
 
-bool control_worker_is_one_too_many(const struct control *control, const struct ucred *credentials)
+bool control_worker_is_one_too_many(struct control *control, const struct ucred *credentials)
 {
     uint32_t share = control_worker_share(control->config, credentials->uid, geteuid());
     uint32_t count =
@@ -71,11 +71,12 @@ bool control_worker_is_one_too_many(const struct control *control, const struct 
         of_user += worker->credentials.uid == credentials->uid;
     if (count < control->config->connections && of_user < share)
         return false;
-    log_warning(control->log,
-                "connection of process %d of user %u is refused: there are %u, %u of them this "
-                "user's, who may have %u (limits.connections is %u)",
-                credentials->pid, credentials->uid, count, of_user, share,
-                control->config->connections);
+    log_throttled(control->log, log_throttle_of(&control->user_lines, credentials->uid),
+                  clock_now_ns(), LOG_LEVEL_WARNING,
+                  "connection of process %d of user %u is refused: there are %u, %u of them this "
+                  "user's, who may have %u (limits.connections is %u)",
+                  credentials->pid, credentials->uid, count, of_user, share,
+                  control->config->connections);
     return true;
 }
 

@@ -306,6 +306,7 @@ uint64_t coordinator_tick(struct coordinator *c, uint64_t now_ns)
         job_tick(c, job);
     }
     coordinator_settle(c);
+    coordinator_sweep_lines(c);
     if (c->draining && !c->stopped && now_ns >= c->drain_deadline_ns) {
         log_warning(c->log, "jobs are still running at the end of the time to drain");
         drain_finish(c);

@@ -5,9 +5,25 @@
 
 #include "server/coordinator/coordinator_internal.h"
 
+#define SWEEP_NS (1000 * COORDINATOR_MS)
+
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node)
 {
     return c->config->servers[node].name;
+}
+
+struct log_throttle *coordinator_throttle(struct coordinator *c, enum log_level level, uint32_t uid)
+{
+    return log_throttle_of(level <= LOG_LEVEL_WARNING ? &c->warnings : &c->news, uid);
+}
+
+void coordinator_sweep_lines(struct coordinator *c)
+{
+    if (c->now_ns < c->swept_ns + SWEEP_NS)
+        return;
+    c->swept_ns = c->now_ns;
+    log_throttles_sweep(c->log, &c->warnings, c->now_ns, "jobs of a user that fail");
+    log_throttles_sweep(c->log, &c->news, c->now_ns, "jobs of a user");
 }
 
 void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES])

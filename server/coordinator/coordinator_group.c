@@ -289,7 +289,8 @@ void group_engine_failed(struct coordinator *c, const struct engine_event *event
     struct group *group = group_that_fails(job, event->group);
     if (!group)
         return;
-    log_warning(c->log, "group %u of job '%s' has failed: %s", group->id, job->name, event->text);
+    coordinator_log(c, LOG_LEVEL_WARNING, job->uid, "group %u of job '%s' has failed: %s",
+                    group->id, job->name, event->text);
     struct message failed = coordinator_job_message(MESSAGE_GROUP_FAILED, job);
     failed.group = (int32_t)group->id;
     coordinator_message_error(&failed, event->code, event->text);

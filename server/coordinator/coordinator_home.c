@@ -171,8 +171,9 @@ void home_try_open(struct coordinator *c, struct gathering *gathering)
         home_refuse_all(c, gathering, ERR_MEMORY, "no memory to open the job");
         return;
     }
-    log_info(c->log, "job '%s' has all its %u ranks: opening it as %016llx", gathering->name,
-             gathering->world_size, (unsigned long long)message.job_id);
+    coordinator_log(c, LOG_LEVEL_INFO, gathering->uid,
+                    "job '%s' has all its %u ranks: opening it as %016llx", gathering->name,
+                    gathering->world_size, (unsigned long long)message.job_id);
     bool *told = calloc(c->config->server_count, sizeof(*told));
     if (told) {
         told[c->config->self] = true;

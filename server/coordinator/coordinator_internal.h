@@ -7,6 +7,7 @@
 #include <utlist.h>
 
 #include "common/base/log.h"
+#include "common/base/log_throttle.h"
 #include "common/config/config.h"
 #include "server/coordinator/coordinator_io.h"
 #include "server/jobs/gathering.h"
@@ -85,6 +86,8 @@ struct coordinator {
     uint32_t late_ask_count;
     struct queued_message *queue; /* to this daemon itself */
 
+    struct log_throttles news, warnings; /* lines about what a user's processes do, by user */
+    uint64_t swept_ns;                   /* when it was last told how many were left out */
     uint64_t dropped_messages;
     bool draining, stopped;
     uint64_t drain_deadline_ns;
@@ -96,6 +99,14 @@ struct coordinator {
 
 /* --- coordinator_ground.c: may call nothing of these */
 const char *coordinator_node_name(const struct coordinator *c, uint32_t node);
+/* A line about what the user's processes do. */
+#define coordinator_log(c, level, uid, ...)                                                        \
+    log_throttled((c)->log, coordinator_throttle((c), (level), (uid)), (c)->now_ns, (level),       \
+                  __VA_ARGS__)
+struct log_throttle *coordinator_throttle(struct coordinator *c, enum log_level level,
+                                          uint32_t uid);
+/* In each tick: how many lines were left out, when no more come. */
+void coordinator_sweep_lines(struct coordinator *c);
 /* Why a daemon that drains refuses and ends. */
 void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES]);
 bool coordinator_reaches(const struct coordinator *c, uint32_t node); /* self, or connected */

@@ -10,7 +10,8 @@
 
 static void job_end(struct coordinator *c, struct job *job)
 {
-    log_info(c->log, "job '%s' (%016" PRIx64 ") is closed", job->name, job->id);
+    coordinator_log(c, LOG_LEVEL_INFO, job->uid, "job '%s' (%016" PRIx64 ") is closed", job->name,
+                    job->id);
     if (job_needs_engine(job))
         coordinator_command(c, &(struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = job->id});
     late_forget_job(c, job->id);
@@ -60,7 +61,8 @@ static void job_fail_text(struct coordinator *c, struct job *job, bool tell, int
     job->state = JOB_FAILED;
     job->code = code < 0 ? code : ERR_LOST;
     snprintf(job->text, sizeof(job->text), "%s", text);
-    log_warning(c->log, "job '%s' (%016" PRIx64 ") has failed: %s", job->name, job->id, job->text);
+    coordinator_log(c, LOG_LEVEL_WARNING, job->uid, "job '%s' (%016" PRIx64 ") has failed: %s",
+                    job->name, job->id, job->text);
     if (job_needs_engine(job))
         coordinator_command(c, &(struct engine_command){.kind = COMMAND_JOB_FAIL, .job = job->id});
     /* The home repeats it: whoever got the news before job_open gets it again behind it. */
@@ -203,8 +205,9 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
     if (job->home != node || !job->acknowledged || job->state != JOB_OPENING)
         return error_set(error, ERR_PROTOCOL, "job_ready of job '%s' was not to come", job->name);
     job->state = JOB_READY;
-    log_info(c->log, "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
-             job->world_size, job->local_count);
+    coordinator_log(c, LOG_LEVEL_INFO, job->uid,
+                    "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
+                    job->world_size, job->local_count);
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         if (job->locals[rank])
             coordinator_command(c,

@@ -86,12 +86,12 @@ static void late_set_node(struct coordinator *c, struct job *job, struct job_lat
     if (fresh_count > 0) {
         char text[JOB_RANKS_TEXT_BYTES];
         job_ranks_text(fresh, fresh_count, text);
-        log_warning(c->log,
-                    "%s on node %s %s not reached collective %" PRIu64 " of group %u of job '%s' "
-                    "for %.0f s",
-                    text, coordinator_node_name(c, node), fresh_count == 1 ? "has" : "have",
-                    late->sequence, late->group, job->name,
-                    (double)(c->now_ns - late->since_ns) / 1e9);
+        coordinator_log(
+            c, LOG_LEVEL_WARNING, job->uid,
+            "%s on node %s %s not reached collective %" PRIu64 " of group %u of job '%s' "
+            "for %.0f s",
+            text, coordinator_node_name(c, node), fresh_count == 1 ? "has" : "have", late->sequence,
+            late->group, job->name, (double)(c->now_ns - late->since_ns) / 1e9);
     }
     free(fresh);
 }

@@ -42,7 +42,8 @@ void worker_end_departed(struct coordinator *c, struct worker *worker)
 
 void worker_refuse(struct coordinator *c, struct worker *worker, int code, const char *text)
 {
-    log_info(c->log, "process %u has not joined job '%s': %s", worker->pid, worker->name, text);
+    coordinator_log(c, LOG_LEVEL_INFO, worker->uid, "process %u has not joined job '%s': %s",
+                    worker->pid, worker->name, text);
     if (worker->state == WORKER_JOINING && worker->asked) {
         struct message withdraw = {.type = MESSAGE_JOB_WITHDRAW, .member = worker->id};
         snprintf(withdraw.job, sizeof(withdraw.job), "%s", worker->name);

@@ -215,8 +215,8 @@ static void engine_deliver(struct engine *engine, uint32_t node, struct buffer *
     if (result == 0)
         return;
     if (from >= engine->node_count || !engine->peers[from].connected) {
-        log_warning(engine->log, "fabric: message of nobody who is connected dropped: %s",
-                    error.text);
+        log_throttled(engine->log, &engine->stray_lines, now_ns, LOG_LEVEL_WARNING,
+                      "fabric: message of nobody who is connected dropped: %s", error.text);
         return;
     }
     engine_end_peer(engine, from, error.text);

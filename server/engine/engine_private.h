@@ -18,6 +18,7 @@
 
 #include "common/auth/seal.h"
 #include "common/base/log.h"
+#include "common/base/log_throttle.h"
 #include "common/config/config.h"
 #include "common/memory/slab.h"
 #include "common/reduce/reduce.h"
@@ -63,6 +64,7 @@ struct engine_peer {
 struct engine {
     const struct config *config;
     struct log *log;
+    struct log_throttle stray_lines; /* about messages of strangers */
     const char *instruction_set;
     struct transport *transport;
     struct buffer_pool *pool;

@@ -196,7 +196,7 @@ START_TEST(test_two_daemons_of_one_name)
              "it refuses: another daemon of that name is connected with node %.64s, from "
              "127.0.0.1:",
              cluster->nodes[1].name);
-    ck_assert_msg(process_wait_text(second, text, CLUSTER_PATIENCE_MS), "%s",
+    ck_assert_msg(process_wait_text(second, text, CLUSTER_PATIENCE_MS), "%.1500s",
                   process_errors(second));
     snprintf(text, sizeof(text),
              "two daemons are called %.64s: the one at 127.0.0.1:", cluster->nodes[0].name);

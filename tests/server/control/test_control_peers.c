@@ -405,6 +405,34 @@ START_TEST(test_lines_of_strangers)
 }
 END_TEST
 
+/* What a user of this node causes: nonsense, and joins that are refused. */
+START_TEST(test_lines_of_a_user)
+{
+    enum { TIMES = 3 * LOG_THROTTLE_BURST };
+    struct message message;
+    create(0, 0, take_fd(0));
+    start(0);
+    for (uint32_t i = 0; i < TIMES; i++) {
+        struct control_client client;
+        control_client_open(&client, daemons[0]);
+        control_client_hello(&client);
+        if (_i == 0) {
+            control_client_write(&client, "nonsense\n");
+        } else {
+            control_client_join(&client, "train", 1, 5);
+            control_client_expect(&client, MESSAGE_ERROR, &message);
+        }
+        ck_assert_ptr_null(control_client_line(&client));
+        control_client_close(&client);
+    }
+    const char *piece = _i == 0 ? "is closed" : "has not joined";
+    uint32_t lines = count_in_log(0, piece);
+    ck_assert_uint_ge(lines, LOG_THROTTLE_BURST);
+    ck_assert_uint_le(lines, LOG_THROTTLE_BURST + 20);
+    wait_log(0, "left out");
+}
+END_TEST
+
 /* --- the path of the Unix socket */
 
 START_TEST(test_path_of_a_successor_stays)
@@ -440,6 +468,7 @@ int main(void)
     tcase_add_test(cases, test_strangers_hold_all_places);
     tcase_add_test(cases, test_flood_of_strangers);
     tcase_add_test(cases, test_lines_of_strangers);
+    tcase_add_loop_test(cases, test_lines_of_a_user, 0, 2);
     tcase_add_test(cases, test_path_of_a_successor_stays);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
