@@ -25,7 +25,7 @@ SANITIZE ?=
 VERSION_MAJOR := 0
 VERSION := 0.1.0
 
-SERVER_PACKAGES := libfabric libevent libevent_pthreads jansson hwloc libsodium openssl
+SERVER_PACKAGES := libfabric libevent libevent_pthreads jansson hwloc libsodium openssl libseccomp
 WORKER_PACKAGES := jansson
 TEST_PACKAGES := check
 

@@ -30,6 +30,7 @@ server/commands/*           3 pure
 server/engine/*             4
 server/control/*            4
 server/status/*             4
+server/sandbox/*            4
 server/shoald.c             5
 server/shoalctl/*           5
 worker/shoal.h              0
@@ -54,6 +55,7 @@ jansson.h   common/config/* common/format/message_fields.c server/shoalctl/*
 jansson.h   worker/programs/shoalrun/launcher_config.c
 hwloc*      common/memory/topology.c
 sodium*     common/auth/auth.c
+seccomp.h   server/sandbox/sandbox.c
 openssl/*   common/auth/seal.c
 cuda*.h     worker/device/cuda_driver.h
 */cuda_driver.h  worker/device/device_cuda.c tests/lib/cuda/* tests/bench/bench_gpu*.c

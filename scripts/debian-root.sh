@@ -27,7 +27,7 @@ suite_packages() {
     bookworm) printf '%s\n' make ca-certificates ;;
     trixie)
         printf '%s\n' gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev \
-            libsodium-dev libssl-dev uthash-dev check iproute2 procps systemd python3-jsonschema python3-torch \
+            libsodium-dev libssl-dev libseccomp-dev uthash-dev check iproute2 procps systemd python3-jsonschema python3-torch \
             python3-numpy python3-pip python3-setuptools python3-hypothesis
         ;;
     *) fail "$1 is neither bookworm nor trixie" ;;

@@ -45,7 +45,7 @@ server/exchange/model   port model < roster < ask disagreement < order
 server/exchange/ground  segments < recorder delivery < post submission
 server/exchange/owner   slots < slot
 server/exchange/node    probe agreement chunk < issue < collective < transfer
-server           commands jobs < exchange < coordinator engine < status < control < shoald shoalctl
+server           commands jobs sandbox < exchange < coordinator engine < status < control < shoald shoalctl
 server/commands  trace < engine_event < engine_command
 server/engine    engine_queue reducer < engine_private engine_status < engine_protect < engine_send
                  < engine_io < engine_dispatch < engine_loop < engine

@@ -14,7 +14,7 @@
 set -euo pipefail
 
 packages=(gcc libc6-dev make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
-    libssl-dev uthash-dev check iproute2 python3-jsonschema systemd)
+    libssl-dev libseccomp-dev uthash-dev check iproute2 python3-jsonschema systemd)
 lint_packages=(clang-format clang-tidy cppcheck mandoc shellcheck)
 bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev)
 options=("$@")
@@ -121,7 +121,7 @@ list_other() {
     for command in "${CC:-gcc}" make pkg-config; do
         command -v "$command" >/dev/null || needed+=("the command $command")
     done
-    for module in libfabric libevent libevent_pthreads jansson hwloc libsodium openssl check; do
+    for module in libfabric libevent libevent_pthreads jansson hwloc libsodium openssl libseccomp check; do
         pkg-config --exists "$module" 2>/dev/null || needed+=("the pkg-config module $module")
     done
     have_header uthash.h || needed+=("the header uthash.h")

@@ -22,6 +22,7 @@
 #include "common/transport/transport.h"
 #include "server/control/control.h"
 #include "server/engine/engine.h"
+#include "server/sandbox/sandbox.h"
 
 /* The daemon's own descriptors, and those for another daemon: generous. */
 #define OWN_DESCRIPTORS 64u
@@ -298,9 +299,18 @@ static int daemon_start_control(struct daemon *daemon, struct error *error)
     return control_create(&daemon->control, &options, error);
 }
 
+/* All threads are there, and the socket has its mode. */
+static int daemon_start_sandbox(struct daemon *daemon, struct error *error)
+{
+    if (sandbox_enter(error) < 0)
+        log_warning(&daemon->log, "this daemon keeps all system calls: %s", error->text);
+    return 0;
+}
+
 static int (*const starts[])(struct daemon *daemon, struct error *error) = {
-    daemon_start_log,    daemon_start_descriptors, daemon_start_signals, daemon_start_manager,
-    daemon_start_secret, daemon_start_machine,     daemon_start_engine,  daemon_start_control,
+    daemon_start_log,     daemon_start_descriptors, daemon_start_signals,
+    daemon_start_manager, daemon_start_secret,      daemon_start_machine,
+    daemon_start_engine,  daemon_start_control,     daemon_start_sandbox,
 };
 
 static void daemon_stop(struct daemon *daemon)

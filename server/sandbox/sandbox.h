@@ -1,0 +1,18 @@
+/* What the daemon gives up once it has started: system calls that it never makes, so that a mistake
+ * in a parser is of less use to whoever finds it. Linux's seccomp(2) through libseccomp. */
+#ifndef SERVER_SANDBOX_SANDBOX_H
+#define SERVER_SANDBOX_SANDBOX_H
+
+#include "common/base/error.h"
+
+/* From now on, for all threads of the process and for those to come: no program is started and no
+ * process made, no other process is looked into, no right or name of a file is changed, and nothing
+ * is asked of the kernel that only an administrator has use for. Such a call fails with EPERM
+ * (clone3 with ENOSYS, for a C library then makes a thread by clone). It cannot be undone. Under a
+ * sanitizer processes may be made and looked into: that is how leaks are found.
+ *
+ * ERR_UNSUPPORTED: the kernel, or the container's own filter, does not let it; nothing has changed.
+ * ERR_MEMORY. */
+int sandbox_enter(struct error *error);
+
+#endif
