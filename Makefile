@@ -379,7 +379,7 @@ install: all install-man
 	install -m 644 worker/shoal.h $(DESTDIR)$(PREFIX)/include
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' worker/shoal.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/shoal.pc
-	install -m 644 config/*.json config/reference.md $(DESTDIR)$(PREFIX)/share/shoal
+	install -m 644 config/*.json config/*.conf config/reference.md $(DESTDIR)$(PREFIX)/share/shoal
 	install -d $(DESTDIR)$(PYTHON_DIR)/shoal/torch
 	install -m 644 worker/python/shoal/*.py $(DESTDIR)$(PYTHON_DIR)/shoal
 	install -m 644 worker/python/shoal/torch/*.py $(DESTDIR)$(PYTHON_DIR)/shoal/torch

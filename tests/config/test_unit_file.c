@@ -135,7 +135,7 @@ START_TEST(exposure_is_low)
     char command[400];
     int status;
     snprintf(command, sizeof(command),
-             "systemd-analyze security --no-pager --offline=true --threshold=25 %s/shoald.service "
+             "systemd-analyze security --no-pager --offline=true --threshold=12 %s/shoald.service "
              "2>&1",
              prefix);
     char *text = command_run(command, &status);
@@ -161,6 +161,10 @@ START_TEST(daemon_contract)
         "\nLimitMEMLOCK=infinity\n",
         "\nEnvironment=IPATH_NO_BACKTRACE=1 HFI_NO_BACKTRACE=1\n",
         "\nRestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK\n",
+        "\nSystemCallFilter=@system-service\nSystemCallFilter=~@privileged @resources\n",
+        "\nUMask=0077\n",
+        "\nProcSubset=pid\n",
+        "\nLimitCORE=0\n",
     };
     char *text = unit_template();
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
@@ -170,7 +174,28 @@ START_TEST(daemon_contract)
     const char *stop = strstr(text, "\nTimeoutStopSec=");
     ck_assert_ptr_nonnull(stop);
     ck_assert_int_gt(atoi(stop + strlen("\nTimeoutStopSec=")), 30);
+
+    /* Below all that a worker may set for itself without being root. */
+    const char *score = strstr(text, "\nOOMScoreAdjust=");
+    ck_assert_ptr_nonnull(score);
+    ck_assert_int_lt(atoi(score + strlen("\nOOMScoreAdjust=")), 0);
+    /* The kernel would show all users of the socket as one. */
+    ck_assert_ptr_null(strstr(text, "\nPrivateUsers="));
     free(text);
+}
+END_TEST
+
+/* The drop-in for RDMA devices fits the unit. */
+START_TEST(drop_in_accepted)
+{
+    if (systemd_missing("drop_in_accepted"))
+        return;
+    char *prefix = suite_make_directory();
+    char *text = file_read(TEST_SOURCE_DIR "/config/shoald-rdma.conf");
+    unit_install(prefix, text);
+    ck_assert(unit_accepted(prefix));
+    free(text);
+    suite_remove_directory(prefix);
 }
 END_TEST
 
@@ -182,6 +207,7 @@ int main(void)
     tcase_add_test(unit, mistakes_are_seen);
     tcase_add_test(unit, exposure_is_low);
     tcase_add_test(unit, daemon_contract);
+    tcase_add_test(unit, drop_in_accepted);
     suite_add_tcase(suite, unit);
     return suite_main(suite);
 }
