@@ -41,7 +41,7 @@ common           base text < memory reduce format auth config < transport
 worker           shoal request fusion < progress < device < job < drive < api < programs examples
 worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace < exchange_job < exchange
-server/exchange/model   port model < roster < ask disagreement < order
+server/exchange/model   port model < share < roster < ask disagreement < order
 server/exchange/ground  segments < recorder delivery < post submission
 server/exchange/owner   slots < slot
 server/exchange/node    probe agreement chunk < issue < collective < transfer

@@ -112,6 +112,7 @@ static void job_open_in_engine(struct coordinator *c, const struct job *job)
 {
     struct engine_job roster = {
         .job = job->id,
+        .user = job->uid,
         .world_size = job->world_size,
         .rank_nodes = job->rank_nodes,
         .server_count = job->server_count,

@@ -15,6 +15,7 @@
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
+#include "server/exchange/model/share.h"
 #include "server/exchange/node/agreement.h"
 #include "server/exchange/node/chunk.h"
 #include "server/exchange/node/collective.h"
@@ -320,19 +321,22 @@ static void exchange_pump(struct exchange_group *group)
     if (!group->failed)
         group_issue(group);
     if (!group->failed)
-        transfers_issue(group);
+        group_issue_transfers(group);
     if (group->failed)
         exchange_job_settle(group->job);
 }
 
+bool exchange_run_some(struct exchange *exchange, uint32_t groups)
+{
+    while (exchange->dirty && groups-- > 0)
+        exchange_pump(share_take_group(exchange));
+    return exchange->dirty != NULL;
+}
+
 void exchange_run(struct exchange *exchange)
 {
-    while (exchange->dirty) {
-        struct exchange_group *group = exchange->dirty;
-        exchange->dirty = group->next_dirty;
-        group->is_dirty = false;
-        exchange_pump(group);
-    }
+    while (exchange_run_some(exchange, UINT32_MAX))
+        ;
 }
 
 bool exchange_idle(const struct exchange *exchange)

@@ -66,6 +66,9 @@ void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
 
 /* Issue what the calls above have made possible. To be called after each batch of them. */
 void exchange_run(struct exchange *exchange);
+/* The same for so many groups at the most, a turn each: users take turns, and a group issues a
+ * bounded number of chunks. Whether there is more to do. */
+bool exchange_run_some(struct exchange *exchange, uint32_t groups);
 /* Look for late ranks, and try again what memory was lacking for; call every late_ns / 4 or so, and
  * exchange_run after it. */
 void exchange_tick(struct exchange *exchange, uint64_t now_ns);

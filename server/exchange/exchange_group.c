@@ -11,6 +11,7 @@
 #include "server/exchange/ground/segments.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
+#include "server/exchange/model/share.h"
 #include "server/exchange/node/agreement.h"
 #include "server/exchange/node/chunk.h"
 #include "server/exchange/node/collective.h"

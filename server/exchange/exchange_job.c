@@ -9,6 +9,7 @@
 #include "server/exchange/exchange_group.h"
 #include "server/exchange/exchange_trace.h"
 #include "server/exchange/model/roster.h"
+#include "server/exchange/model/share.h"
 #include "server/exchange/node/collective.h"
 #include "server/exchange/node/transfer.h"
 
@@ -16,6 +17,8 @@
 
 static void exchange_job_free_arrays(struct exchange_job *job)
 {
+    if (job->share)
+        share_leave(job->exchange, job->share);
     free(job->rank_nodes);
     free(job->server_nodes);
     free(job->server_weights);
@@ -61,6 +64,7 @@ static struct exchange_job *exchange_job_allocate(struct exchange *exchange,
         return NULL;
     *job = (struct exchange_job){
         .exchange = exchange,
+        .share = share_join(exchange, from->user),
         .id = from->job,
         .world_size = from->world_size,
         .rank_nodes = exchange_job_copy_numbers(from->rank_nodes, from->world_size),
@@ -71,8 +75,8 @@ static struct exchange_job *exchange_job_allocate(struct exchange *exchange,
         .last_to_arrive = calloc(from->world_size, sizeof(*job->last_to_arrive)),
     };
     snprintf(job->name, sizeof(job->name), "%s", from->name);
-    if (!job->rank_nodes || !job->server_nodes || !job->server_weights || !job->by_rank ||
-        !job->last_to_arrive) {
+    if (!job->share || !job->rank_nodes || !job->server_nodes || !job->server_weights ||
+        !job->by_rank || !job->last_to_arrive) {
         exchange_job_free_arrays(job);
         return NULL;
     }
@@ -280,6 +284,11 @@ void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
             .group = group->id, .sequences = collectives_finished_by(group, local)};
     }
     exchange->options.io.event(exchange->options.io.context, event);
+}
+
+uint32_t exchange_worker_user(const struct exchange_worker *worker)
+{
+    return worker->job->share->user;
 }
 
 struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t id, uint32_t rank)

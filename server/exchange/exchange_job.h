@@ -39,6 +39,8 @@ int exchange_attach(struct exchange *exchange, uint64_t job, struct exchange_wor
                     struct error *error);
 /* No further submissions or completions; emits ENGINE_WORKER_DETACHED. */
 void exchange_detach(struct exchange *exchange, struct exchange_worker *worker);
+/* Whose the job of an attached worker is. */
+uint32_t exchange_worker_user(const struct exchange_worker *worker);
 struct exchange_worker *exchange_find_worker(struct exchange *exchange, uint64_t job,
                                              uint32_t rank);
 

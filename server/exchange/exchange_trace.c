@@ -31,6 +31,12 @@ int exchange_trace_start(struct exchange *exchange, struct trace *trace, struct 
     return 0;
 }
 
+uint64_t exchange_traced_job(const struct exchange *exchange, uint32_t number)
+{
+    const struct exchange_job *job = exchange->traced;
+    return job && job->trace->number == number ? job->id : 0;
+}
+
 void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_end end)
 {
     struct exchange_job *job = exchange->traced;

@@ -14,6 +14,8 @@ struct exchange;
  * open, or one is traced; the caller keeps the trace. Otherwise it comes back with ENGINE_TRACED,
  * at exchange_trace_stop or the job's end. */
 int exchange_trace_start(struct exchange *exchange, struct trace *trace, struct error *error);
+/* The job that this trace is of; 0: it is over. */
+uint64_t exchange_traced_job(const struct exchange *exchange, uint32_t number);
 /* Nothing, when that trace is over. */
 void exchange_trace_stop(struct exchange *exchange, uint32_t number, enum trace_end end);
 

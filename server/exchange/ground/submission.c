@@ -32,9 +32,9 @@ int submission_check(const struct exchange_group *group, const struct exchange_w
                      struct error *error)
 {
     int result = submission_check_offsets(group, worker, submission, ask, error);
-    if (result == 0 && worker->requests >= SUBMISSION_COLLECTIVES_MAX)
+    if (result == 0 && worker->requests >= SUBMISSION_REQUESTS_MAX)
         result = error_set(error, ERR_PROTOCOL, "more than %u requests under way",
-                           SUBMISSION_COLLECTIVES_MAX);
+                           SUBMISSION_REQUESTS_MAX);
     return result;
 }
 

@@ -27,6 +27,7 @@ struct issuing;
 struct order;
 struct outlet;
 struct probes;
+struct share;
 struct slots;
 
 /* --- the exchange ----------------------------------------------------------------------------- */
@@ -51,8 +52,9 @@ struct exchange {
     struct exchange_options options;
     struct exchange_peer *peers; /* [node_count] */
     struct exchange_job *jobs;
-    struct exchange_job *traced;  /* the job that has a trace, or NULL */
-    struct exchange_group *dirty; /* groups that exchange_run has to pump */
+    struct exchange_job *traced; /* the job that has a trace, or NULL */
+    struct share *shares;        /* server/exchange/model/share.h */
+    struct share *dirty;         /* those with groups that exchange_run has to pump */
     struct slab sends;
     struct exchange_send unsent; /* handed out when there is no memory for a send; goes nowhere */
     uint64_t now_ns;             /* of the latest call that told it */
@@ -66,6 +68,7 @@ struct exchange {
 struct exchange_job {
     struct exchange_job *next;
     struct exchange *exchange;
+    struct share *share; /* of the user whose job it is */
     uint64_t id;
     char name[CONFIG_NAME_BYTES];
     uint32_t world_size;
@@ -128,8 +131,8 @@ struct owners {
 };
 
 struct exchange_group {
-    struct exchange_group *next;       /* in its job */
-    struct exchange_group *next_dirty; /* in the exchange's list of groups to pump */
+    struct exchange_group *next;                        /* in its job */
+    struct exchange_group *next_dirty, *previous_dirty; /* in the share, while is_dirty */
     struct exchange_job *job;
     uint32_t id;
     struct members members;
@@ -201,6 +204,7 @@ struct collective {
     uint32_t issued;       /* chunks */
     uint32_t delivered;    /* chunks */
     struct chunk **chunks; /* [layout.chunks]: made when first handed over or issued */
+    uint32_t live;         /* of these, those that are there; the first ones, more or less */
     /* Takes a chunk whose result is with its ranks, and whose memory nothing reads any more. */
     void (*chunk_delivered)(struct chunk *chunk);
     uint8_t *shared;     /* where its result goes for all ranks here; NULL: to each rank's own */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "server/commands/engine_event.h"
+#include "server/exchange/model/share.h"
 
 struct exchange_job *exchange_job_find(const struct exchange *exchange, uint64_t id)
 {
@@ -77,27 +78,6 @@ uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank
 struct exchange_worker *group_local_worker(const struct exchange_group *group, uint32_t local)
 {
     return group->job->by_rank[group->members.locals[local].job_rank];
-}
-
-void group_mark_dirty(struct exchange_group *group)
-{
-    struct exchange *exchange = group->job->exchange;
-    if (group->is_dirty)
-        return;
-    group->is_dirty = true;
-    group->next_dirty = exchange->dirty;
-    exchange->dirty = group;
-}
-
-void group_unmark_dirty(struct exchange_group *group)
-{
-    if (!group->is_dirty)
-        return;
-    struct exchange_group **link = &group->job->exchange->dirty;
-    while (*link != group)
-        link = &(*link)->next_dirty;
-    *link = group->next_dirty;
-    group->is_dirty = false;
 }
 
 void exchange_group_fail(struct exchange_group *group, int code, const char *text)

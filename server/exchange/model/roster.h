@@ -1,7 +1,6 @@
-/* Finding jobs, groups, ranks and nodes by their numbers; which groups are to be pumped; failing a
- * group.
+/* Finding jobs, groups, ranks and nodes by their numbers; failing a group.
  *
- * Layer: calls nothing else of the exchange.
+ * Layer: may call server/exchange/model/share.h.
  */
 #ifndef SERVER_EXCHANGE_MODEL_ROSTER_H
 #define SERVER_EXCHANGE_MODEL_ROSTER_H
@@ -23,10 +22,6 @@ uint32_t group_rank_index(const struct exchange_group *group, uint32_t job_rank)
 uint32_t group_rank_node(const struct exchange_group *group, uint32_t group_rank);
 /* The worker with this local index; it has been attached. */
 struct exchange_worker *group_local_worker(const struct exchange_group *group, uint32_t local);
-
-/* Put the group on the list of those that exchange_run pumps, or take it off. */
-void group_mark_dirty(struct exchange_group *group);
-void group_unmark_dirty(struct exchange_group *group);
 
 /* The group takes nothing any more: the event ENGINE_GROUP_FAILED says why. exchange_run frees what
  * is in progress; nothing is freed inside this call. No effect when it has failed already. */

@@ -7,6 +7,7 @@
 #include "server/exchange/model/disagreement.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
+#include "server/exchange/model/share.h"
 #include "server/exchange/owner/slot.h"
 
 #define AGREEMENT_MEMORIES_NAMED 4u
@@ -108,7 +109,10 @@ bool agreement_is_beyond(const struct exchange_group *group,
 
 void agreement_failed(struct collective *collective)
 {
-    collective->group->agreement->disagrees = true;
+    struct agreement *agreement = collective->group->agreement;
+    const struct collective *oldest = agreement->oldest;
+    if (!oldest || collective_comes_before(collective, oldest->sequence, oldest->ask.block))
+        agreement->oldest = collective;
     group_mark_dirty(collective->group);
 }
 
@@ -177,11 +181,7 @@ static void agreement_tell(struct collective *collective)
 
 void agreement_report(struct exchange_group *group)
 {
-    if (!group->agreement->disagrees)
-        return;
-    struct collective *it = group->order->oldest;
-    while (it && (!it->disagree || it->submitted < it->needed))
-        it = it->next;
-    if (it && !it->told)
-        agreement_tell(it);
+    struct collective *oldest = group->agreement->oldest;
+    if (oldest && !oldest->told)
+        agreement_tell(oldest);
 }

@@ -13,7 +13,8 @@
 
 /* Of a group. */
 struct agreement {
-    bool disagrees; /* the local ranks do, on a collective that all of them have submitted */
+    /* On which the local ranks disagree, all of whom have submitted it; or NULL. */
+    struct collective *oldest;
     uint64_t least_disagreed; /* the first sequence on which any of them do, block 0 */
 };
 

@@ -48,6 +48,7 @@ struct chunk *chunk_get(struct collective *collective, uint32_t index)
     chunk->task.reduction.out = (void **)(chunk->pointers + locals);
     chunk->task.owner = chunk;
     collective->chunks[index] = chunk;
+    collective->live++;
     group->job->slots++;
     group->job->exchange->slots++;
     return chunk;
@@ -62,6 +63,7 @@ void chunk_free(struct chunk *chunk)
     buffer_release(chunk->sum);
     receive_release(exchange, chunk->result);
     collective->chunks[chunk->index] = NULL;
+    collective->live--;
     slab_put(&group->chunk_slab, chunk);
     group->job->slots--;
     exchange->slots--;

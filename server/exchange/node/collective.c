@@ -12,6 +12,7 @@
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
+#include "server/exchange/model/share.h"
 #include "server/exchange/node/agreement.h"
 #include "server/exchange/node/chunk.h"
 #include "server/exchange/node/issue.h"
@@ -49,9 +50,11 @@ static void collective_record_open(const struct collective *first, struct trace 
         recorder_cut(trace, collective_record(it, TRACE_COLLECTIVE, TRACE_NO_PEER));
         if (it->submitted < it->needed)
             recorder_cut(trace, collective_record(it, TRACE_ARRIVE, TRACE_NO_PEER));
-        for (uint32_t i = 0; i < it->layout.chunks; i++) {
-            if (it->chunks[i])
-                chunk_record_open(it->chunks[i], trace);
+        for (uint32_t i = 0, live = it->live; live > 0; i++) {
+            if (!it->chunks[i])
+                continue;
+            chunk_record_open(it->chunks[i], trace);
+            live--;
         }
     }
 }
@@ -67,7 +70,7 @@ void collectives_record_open(const struct exchange_group *group, struct trace *t
 static void collective_free(struct collective *collective)
 {
     struct exchange_group *group = collective->group;
-    for (uint32_t i = 0; i < collective->layout.chunks; i++) {
+    for (uint32_t i = 0; collective->live > 0; i++) {
         if (collective->chunks[i])
             chunk_free(collective->chunks[i]);
     }
@@ -128,9 +131,11 @@ void collectives_drop(struct exchange_group *group)
 static void collective_drop_idle(struct collective *first)
 {
     for (struct collective *it = first; it; it = it->next) {
-        for (uint32_t i = 0; i < it->layout.chunks; i++) {
-            if (it->chunks[i])
-                chunk_drop_idle(it->chunks[i]);
+        for (uint32_t i = 0, live = it->live; live > 0; i++) {
+            if (!it->chunks[i])
+                continue;
+            chunk_drop_idle(it->chunks[i]);
+            live--;
         }
     }
 }

@@ -3,20 +3,42 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 #include "common/format/window.h"
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
+#include "server/exchange/model/share.h"
 #include "server/exchange/node/chunk.h"
+
+/* Chunks that a group issues before others have their turn; what comes without data is delivered at
+ * once, so that no window ends it. */
+#define ISSUE_TURN 64u
+
+/* Smaller priority first, then older. */
+static bool outlet_goes_before(const struct heap_entry *entry, const struct heap_entry *other)
+{
+    const struct collective *first = ((const struct outlet *)entry)->collective;
+    const struct collective *second = ((const struct outlet *)other)->collective;
+    if (first->priority != second->priority)
+        return first->priority < second->priority;
+    if (first->sequence != second->sequence)
+        return first->sequence < second->sequence;
+    return first->ask.block < second->ask.block;
+}
 
 bool issuing_open(struct exchange_group *group)
 {
     struct issuing *issuing = group->issuing;
-    issuing->in_flight = calloc(group->owners.count, sizeof(*issuing->in_flight));
-    issuing->queues = calloc(group->owners.count, sizeof(*issuing->queues));
-    return issuing->in_flight && issuing->queues;
+    uint32_t owners = group->owners.count;
+    issuing->in_flight = calloc(owners, sizeof(*issuing->in_flight));
+    issuing->queues = calloc(owners, sizeof(*issuing->queues));
+    if (!issuing->in_flight || !issuing->queues)
+        return false;
+    issuing->transfers.goes_before = outlet_goes_before;
+    for (uint32_t i = 0; i < owners; i++)
+        issuing->queues[i].goes_before = outlet_goes_before;
+    return true;
 }
 
 void issuing_close(struct exchange_group *group)
@@ -70,34 +92,16 @@ static uint32_t outlet_next_chunk(const struct outlet *outlet)
     return chunk < collective->ready ? chunk : NO_INDEX;
 }
 
-/* Smaller priority first, then older. */
-static bool outlet_goes_before(const struct outlet *outlet, const struct outlet *other)
+static struct heap *outlet_queue(const struct outlet *outlet)
 {
-    const struct collective *first = outlet->collective, *second = other->collective;
-    if (first->priority != second->priority)
-        return first->priority < second->priority;
-    return collective_comes_before(first, second->sequence, second->ask.block);
+    struct issuing *issuing = outlet->collective->group->issuing;
+    return ask_is_transfer(&outlet->collective->ask) ? &issuing->transfers
+                                                     : &issuing->queues[outlet_owner(outlet)];
 }
 
-static struct outlet **outlet_queue(const struct outlet *outlet)
-{
-    struct exchange_group *group = outlet->collective->group;
-    if (ask_is_transfer(&outlet->collective->ask))
-        return &group->issuing->transfers;
-    return &group->issuing->queues[outlet_owner(outlet)];
-}
-
-/* Most come in the order in which they go, so the search begins at the end. */
 static void outlet_enqueue(struct outlet *outlet)
 {
-    struct outlet **queue = outlet_queue(outlet);
-    struct outlet *after = *queue ? (*queue)->prev : NULL;
-    while (after && outlet_goes_before(outlet, after))
-        after = after == *queue ? NULL : after->prev;
-    if (after)
-        DL_APPEND_ELEM(*queue, after, outlet);
-    else
-        DL_PREPEND(*queue, outlet);
+    heap_add(outlet_queue(outlet), &outlet->entry);
     outlet->queued = true;
     outlet->collective->group->issuing->queued++;
 }
@@ -113,18 +117,20 @@ static void outlet_leave(struct outlet *outlet)
 {
     if (!outlet->queued)
         return;
-    struct outlet **queue = outlet_queue(outlet);
-    DL_DELETE(*queue, outlet);
+    heap_remove(outlet_queue(outlet), &outlet->entry);
     outlet->queued = false;
     outlet->collective->group->issuing->queued--;
 }
 
 /* Beside the group's window. A block between two ranks has that one alone: it waits for one of
- * them, and must not keep back those of others. */
+ * them, and must not keep back those of others. A transfer, which counts in no window but its own,
+ * has one shard: what is in flight is all that it leads by. */
 static void outlets_set_windows(struct collective *made)
 {
     uint32_t window_bytes = made->group->job->exchange->options.window_bytes;
     made->shard_window = made->network_window = made->lead_window = UINT32_MAX;
+    if (ask_is_transfer(&made->ask))
+        made->lead_window = made->group->owners.window;
     if (made->single || (made->route.from != ROUTE_ALL && made->route.to != ROUTE_ALL))
         return;
     /* Parts to be summed lie at their owner until the other nodes' are there, and no results
@@ -179,6 +185,12 @@ static bool issue_may_get_older(const struct exchange_group *group,
     return false;
 }
 
+/* The first of a queue, or NULL. */
+static struct outlet *queue_first(const struct heap *queue)
+{
+    return (struct outlet *)queue->first;
+}
+
 /* The outlet of the oldest collective for the owner, when it has a chunk for it. */
 static struct outlet *issue_oldest_outlet(const struct exchange_group *group, uint32_t owner)
 {
@@ -207,7 +219,7 @@ static struct outlet *issue_next_outlet(const struct exchange_group *group, uint
 {
     uint32_t in_flight = group->issuing->in_flight[owner];
     bool is_last = in_flight + 1 >= group->owners.window;
-    struct outlet *first = group->issuing->queues[owner];
+    struct outlet *first = queue_first(&group->issuing->queues[owner]);
     if (!is_last && outlet_has_room(first, in_flight))
         return first;
     struct outlet *oldest = issue_oldest_outlet(group, owner);
@@ -252,7 +264,7 @@ void issue_delivered(struct collective *collective, uint32_t chunk)
     group_mark_dirty(collective->group);
 }
 
-bool outlet_issue(struct outlet *outlet)
+static bool outlet_issue(struct outlet *outlet)
 {
     struct collective *collective = outlet->collective;
     struct exchange_group *group = collective->group;
@@ -279,7 +291,8 @@ bool outlet_issue(struct outlet *outlet)
 
 static bool issue_one(struct exchange_group *group, uint32_t owner)
 {
-    if (!group->issuing->queues[owner] || group->issuing->in_flight[owner] >= group->owners.window)
+    if (!group->issuing->queues[owner].first ||
+        group->issuing->in_flight[owner] >= group->owners.window)
         return false;
     struct outlet *outlet = issue_next_outlet(group, owner);
     return outlet && outlet_issue(outlet);
@@ -289,14 +302,16 @@ static bool issue_one(struct exchange_group *group, uint32_t owner)
  * all that have room, which costs less. Whether there may be more in another turn. */
 static bool issue_turn(struct exchange_group *group, uint32_t owner)
 {
-    while (!group->failed && group->issuing->queues[owner]) {
-        bool is_block = group->issuing->queues[owner]->collective->ask.block > 0;
+    const struct heap *queue = &group->issuing->queues[owner];
+    for (uint32_t issued = 0; !group->failed && queue->first && issued < ISSUE_TURN; issued++) {
+        bool is_block = queue_first(queue)->collective->ask.block > 0;
         if (!issue_one(group, owner))
             return false;
+        group->issuing->turn++;
         if (!is_block)
             return true;
     }
-    return false;
+    return !group->failed && queue->first;
 }
 
 /* A turn for each of some owners. Nodes begin at different ones, as far as there are enough: if all
@@ -316,18 +331,49 @@ static bool issue_round(struct exchange_group *group, uint32_t first, uint32_t c
 
 void group_issue(struct exchange_group *group)
 {
+    struct issuing *issuing = group->issuing;
     uint32_t servers = group->owners.rule.servers;
-    bool more = group->issuing->queued > 0; /* most often nothing is, and this is called often */
-    while (more) {
+    bool more = issuing->queued > 0; /* most often nothing is, and this is called often */
+    issuing->turn = 0;
+    while (more && issuing->turn < ISSUE_TURN) {
         more = issue_round(group, 0, servers);
         more |= issue_round(group, servers, group->owners.count - servers);
     }
+    if (more)
+        group_mark_dirty(group);
 }
 
-void issue_check_invariants(const struct exchange_group *group)
+void group_issue_transfers(struct exchange_group *group)
+{
+    struct issuing *issuing = group->issuing;
+    for (uint32_t issued = 0; !group->failed && issuing->transfers.first; issued++) {
+        if (issued == ISSUE_TURN) {
+            group_mark_dirty(group);
+            return;
+        }
+        if (!outlet_issue(queue_first(&issuing->transfers)))
+            return; /* without memory for one there is none for the next */
+    }
+}
+
+/* How many are queued; each is in the queue of its owner, NULL: a transfer. */
+static uint32_t queue_check(const struct heap *queue, const uint32_t *owner)
+{
+    uint32_t count = 0;
+    heap_check(queue);
+    for (const struct heap_entry *it = queue->first; it; it = heap_next(it)) {
+        const struct outlet *outlet = (const struct outlet *)it;
+        assert(outlet->queued);
+        assert(owner ? outlet_owner(outlet) == *owner : ask_is_transfer(&outlet->collective->ask));
+        count++;
+    }
+    return count;
+}
+
+static uint32_t issue_check_outlets(const struct collective *first)
 {
     uint32_t queued = 0;
-    for (const struct collective *it = group->order->oldest; it; it = it->next) {
+    for (const struct collective *it = first; it; it = it->next) {
         assert(it->slowest_shards > 0 &&
                it->slowest_shards == issue_shards_at(it, it->slowest_pieces));
         for (uint32_t i = 0; i < it->layout.shards; i++) {
@@ -337,17 +383,20 @@ void issue_check_invariants(const struct exchange_group *group)
             queued += it->outlets[i].queued;
         }
     }
-    uint32_t all = queued;
+    return queued;
+}
+
+void issue_check_invariants(const struct exchange_group *group)
+{
+    const struct issuing *issuing = group->issuing;
+    uint32_t all = issue_check_outlets(group->order->oldest);
+    uint32_t queued = 0;
     for (uint32_t owner = 0; owner < group->owners.count; owner++) {
-        assert(group->issuing->in_flight[owner] <= group->owners.window);
-        for (const struct outlet *it = group->issuing->queues[owner]; it; it = it->next) {
-            assert(outlet_owner(it) == owner);
-            assert(!it->next || outlet_goes_before(it, it->next));
-            queued--;
-        }
+        assert(issuing->in_flight[owner] <= group->owners.window);
+        queued += queue_check(&issuing->queues[owner], &owner);
     }
-    assert(queued == 0);
-    for (const struct collective *it = group->order->transfers; it; it = it->next)
-        all += it->outlets[0].queued;
-    assert(all == group->issuing->queued);
+    assert(queued == all);
+    all += issue_check_outlets(group->order->transfers);
+    assert(all == queued + queue_check(&issuing->transfers, NULL));
+    assert(all == issuing->queued);
 }

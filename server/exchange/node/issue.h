@@ -1,28 +1,30 @@
 /* Which chunk of which collective a node gives to each owner next.
  *
  * A group keeps a queue for every owner: the collectives that have a chunk for it now, in the order
- * in which they go. So issuing a chunk costs the same however many blocks there are for others.
- * What one collective has for one owner is an outlet.
+ * in which they go. So issuing a chunk costs the same however many blocks there are for others, and
+ * queueing one next to nothing however many there are for the same owner, in whatever order their
+ * priorities come. What one collective has for one owner is an outlet.
  *
  * Layer: may call server/exchange/node/chunk.h, server/exchange/model/.
  */
 #ifndef SERVER_EXCHANGE_NODE_ISSUE_H
 #define SERVER_EXCHANGE_NODE_ISSUE_H
 
+#include "common/base/heap.h"
 #include "server/exchange/model/model.h"
 
 /* What a group has issued, and can issue. */
 struct issuing {
-    uint32_t *in_flight;      /* [owners.count]: chunks issued and not delivered */
-    struct outlet **queues;   /* [owners.count]: what can be issued to it, in the order in which it
-                               * goes */
-    struct outlet *transfers; /* sends that have a chunk to issue */
-    uint32_t queued;          /* outlets in all of these queues */
+    uint32_t *in_flight;   /* [owners.count]: chunks issued and not delivered */
+    struct heap *queues;   /* [owners.count]: outlets that can issue to it */
+    struct heap transfers; /* outlets of sends that have a chunk to issue */
+    uint32_t queued;       /* outlets in all of these queues */
+    uint32_t turn;         /* chunks issued in this one */
 };
 
 /* What of a collective goes to one owner: one of its shards, or a block. */
 struct outlet {
-    struct outlet *next, *prev; /* in the owner's queue */
+    struct heap_entry entry; /* first: in the owner's queue */
     struct collective *collective;
     uint32_t next_piece; /* to issue */
     uint32_t in_flight;  /* pieces issued and not delivered */
@@ -42,10 +44,10 @@ void outlets_end(struct collective *collective);
 
 /* All local ranks have handed chunks [0, ready) over. */
 void issue_advance_ready(struct collective *collective, uint32_t ready);
-/* Issue the outlet's next chunk. False when memory is lacking: the group is starved. */
-bool outlet_issue(struct outlet *outlet);
-/* Issue what the windows allow to all owners. */
+/* Issue what the windows allow to all owners, and then what can go of transfers. Where there is
+ * more than one turn's, the group is dirty again. */
 void group_issue(struct exchange_group *group);
+void group_issue_transfers(struct exchange_group *group);
 /* The collective's chunk has been delivered: others may be issued. */
 void issue_delivered(struct collective *collective, uint32_t chunk);
 

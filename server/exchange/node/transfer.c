@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <utlist.h>
 
 #include "server/exchange/ground/submission.h"
 #include "server/exchange/model/ask.h"
@@ -47,8 +46,9 @@ static void transfer_fail(struct exchange_group *group, uint32_t departed, uint3
 /* Whether the receiver's node has not asked for all chunks. */
 static bool transfer_lacks_asks(const struct collective *transfer)
 {
-    for (uint32_t i = 0; i < transfer->layout.chunks; i++) {
+    for (uint32_t i = 0, live = transfer->live; live > 0; i++) {
         const struct chunk *chunk = transfer->chunks[i];
+        live -= chunk != NULL;
         if (chunk && chunk_waits_here(chunk))
             return true;
     }
@@ -121,26 +121,6 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
         issue_advance_ready(transfer, transfer->layout.chunks);
     transfer_check_departed(transfer);
     return 0;
-}
-
-static void transfer_issue(struct outlet *outlet)
-{
-    const struct collective *transfer = outlet->collective;
-    uint32_t window = transfer->group->owners.window;
-    /* With its last chunk the transfer may be gone. */
-    uint32_t remaining = transfer->layout.chunks - transfer->issued;
-    while (remaining-- > 0 && outlet->in_flight < window && outlet_issue(outlet))
-        ;
-}
-
-void transfers_issue(struct exchange_group *group)
-{
-    struct outlet *outlet, *next;
-    DL_FOREACH_SAFE(group->issuing->transfers, outlet, next)
-    {
-        if (!group->failed)
-            transfer_issue(outlet);
-    }
 }
 
 void transfers_rank_departed(struct exchange_group *group, uint32_t job_rank)

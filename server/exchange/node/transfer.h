@@ -16,8 +16,6 @@
 /* A rank submits a send or a receive. 0, ERR_PROTOCOL, ERR_INVALID or ERR_MEMORY. */
 int transfer_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
                     const struct arena_submission *submission, struct error *error);
-/* Issue what the windows allow, of all transfers in turns. */
-void transfers_issue(struct exchange_group *group);
 /* The rank has left the job: fail the group when a transfer waits for it. */
 void transfers_rank_departed(struct exchange_group *group, uint32_t job_rank);
 /* Another node asks for the transfer: fail the group when its sender has left and has not sent. */

@@ -1,0 +1,69 @@
+#include "server/exchange/model/share.h"
+
+#include <stdlib.h>
+#include <utlist.h>
+
+struct share *share_join(struct exchange *exchange, uint32_t user)
+{
+    struct share *share;
+    DL_FOREACH(exchange->shares, share)
+    {
+        if (share->user == user) {
+            share->jobs++;
+            return share;
+        }
+    }
+    share = calloc(1, sizeof(*share));
+    if (!share)
+        return NULL;
+    share->user = user;
+    share->jobs = 1;
+    DL_APPEND(exchange->shares, share);
+    return share;
+}
+
+void share_leave(struct exchange *exchange, struct share *share)
+{
+    if (--share->jobs > 0)
+        return;
+    DL_DELETE(exchange->shares, share);
+    free(share);
+}
+
+void group_mark_dirty(struct exchange_group *group)
+{
+    struct exchange *exchange = group->job->exchange;
+    struct share *share = group->job->share;
+    if (group->is_dirty)
+        return;
+    group->is_dirty = true;
+    if (!share->dirty)
+        DL_APPEND2(exchange->dirty, share, prev_dirty, next_dirty);
+    DL_APPEND2(share->dirty, group, previous_dirty, next_dirty);
+}
+
+void group_unmark_dirty(struct exchange_group *group)
+{
+    struct exchange *exchange = group->job->exchange;
+    struct share *share = group->job->share;
+    if (!group->is_dirty)
+        return;
+    group->is_dirty = false;
+    DL_DELETE2(share->dirty, group, previous_dirty, next_dirty);
+    if (!share->dirty)
+        DL_DELETE2(exchange->dirty, share, prev_dirty, next_dirty);
+}
+
+struct exchange_group *share_take_group(struct exchange *exchange)
+{
+    struct share *share = exchange->dirty;
+    if (!share)
+        return NULL;
+    struct exchange_group *group = share->dirty;
+    group_unmark_dirty(group);
+    if (share->dirty && share->next_dirty) {
+        DL_DELETE2(exchange->dirty, share, prev_dirty, next_dirty);
+        DL_APPEND2(exchange->dirty, share, prev_dirty, next_dirty);
+    }
+    return group;
+}

@@ -1,0 +1,31 @@
+/* Whose turn it is. Groups that are to be pumped wait by the user whose job they are of, and users
+ * take turns: however many groups one has, another's waits for one of them.
+ *
+ * Layer: calls nothing else of the exchange.
+ */
+#ifndef SERVER_EXCHANGE_MODEL_SHARE_H
+#define SERVER_EXCHANGE_MODEL_SHARE_H
+
+#include "server/exchange/model/model.h"
+
+/* The jobs of one user on this node. */
+struct share {
+    struct share *next, *prev; /* of the exchange */
+    uint32_t user;
+    uint32_t jobs;
+    struct exchange_group *dirty;          /* oldest first */
+    struct share *next_dirty, *prev_dirty; /* while there are such; whose turn is next, first */
+};
+
+/* One job more of the user. NULL: no memory. */
+struct share *share_join(struct exchange *exchange, uint32_t user);
+/* None of the job's groups is dirty. */
+void share_leave(struct exchange *exchange, struct share *share);
+
+/* Put the group on the list of those that exchange_run pumps, or take it off. */
+void group_mark_dirty(struct exchange_group *group);
+void group_unmark_dirty(struct exchange_group *group);
+/* Take off the one whose turn it is; NULL: there is none. */
+struct exchange_group *share_take_group(struct exchange *exchange);
+
+#endif
