@@ -277,6 +277,13 @@ int arena_pop_submission(struct arena *arena, struct arena_submission *submissio
     return 1;
 }
 
+uint32_t arena_submissions_waiting(const struct arena *arena)
+{
+    uint32_t tail = atomic_load_explicit(&header_of(arena)->submission_tail, memory_order_acquire);
+    uint32_t waiting = tail - arena->submission_index;
+    return waiting <= arena->submission_mask ? waiting : arena->submission_mask + 1;
+}
+
 bool arena_push_completion(struct arena *arena, const struct arena_completion *completion)
 {
     struct arena_header *header = header_of(arena);

@@ -163,6 +163,9 @@ uint32_t arena_submission_room(const struct arena *arena);
 /* Daemon: 1 with an entry, 0 when the ring is empty, ERR_PROTOCOL when the worker's tail makes no
  * sense. */
 int arena_pop_submission(struct arena *arena, struct arena_submission *submission);
+/* Daemon: how many entries there are to pop, or to be refused; more than the ring has there cannot
+ * be. */
+uint32_t arena_submissions_waiting(const struct arena *arena);
 /* Daemon: false when the completion ring is full, which a well-behaved worker never lets it be. */
 bool arena_push_completion(struct arena *arena, const struct arena_completion *completion);
 

@@ -201,9 +201,9 @@ static void engine_quiesce(struct engine *engine)
     }
     uint64_t deadline_ns = clock_now_ns() + engine->stop_ns;
     while (clock_now_ns() < deadline_ns) {
-        engine_take_reduced(engine);
+        bool any = engine_take_reduced(engine);
         engine_return_lost(engine);
-        bool any = engine_poll_transport(engine, clock_now_ns());
+        any |= engine_poll_transport(engine, clock_now_ns());
         exchange_run(engine->exchange);
         struct exchange_totals totals;
         exchange_totals(engine->exchange, &totals);
@@ -247,12 +247,14 @@ void engine_stop(struct engine *engine)
     if (engine->thread_started) {
         engine_command(engine, &(struct engine_command){.kind = COMMAND_STOP});
         pthread_join(engine->thread, NULL);
-        engine_take_commands(engine);
+        while (engine_take_commands(engine))
+            continue;
         exchange_close_jobs(engine->exchange);
         engine_quiesce(engine);
         /* A reduction that is not done by then is waited for: its memory is about to go. */
         reducer_finish(engine->reducer);
-        engine_take_reduced(engine);
+        while (engine_take_reduced(engine))
+            continue;
         engine_return_lost(engine);
     }
     reducer_stop(engine->reducer);

@@ -1,6 +1,5 @@
-/* What the control thread and the workers tell the engine's thread. A command: one switch from its
- * kind to what the exchange and the transport do. The entries of a worker's ring: read, a bounded
- * number at a time, and given to the exchange. */
+/* What the control thread tells the engine's: one switch from a command's kind to what the exchange
+ * and the transport do. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -106,16 +105,6 @@ static void dispatch_segment_open(struct engine *engine, const struct engine_com
     engine_queue_put_event(&engine->events, event);
 }
 
-static void dispatch_worker_fail(struct engine *engine, struct engine_worker *worker,
-                                 const struct error *error)
-{
-    worker->stopped = true;
-    struct engine_event *event = engine_event_create(ENGINE_WORKER_FAILED);
-    event->code = error->code;
-    snprintf(event->text, sizeof(event->text), "%s", error->text);
-    engine_report_worker(engine, worker, event);
-}
-
 static int dispatch_worker_watch(struct engine *engine, struct engine_worker *worker,
                                  struct error *error)
 {
@@ -142,36 +131,17 @@ static void dispatch_worker_attach(struct engine *engine, const struct engine_co
                            &worker->exchange.registration, &error) != 0) {
         /* Messages from arenas would fail; the sums of several ranks would not. */
         worker->exchange.registration = NULL;
-        dispatch_worker_fail(engine, worker, &error);
+        engine_fail_worker(engine, worker, &error);
     }
     if (exchange_attach(engine->exchange, command->job, &worker->exchange, &error) != 0) {
-        dispatch_worker_fail(engine, worker, &error);
+        engine_fail_worker(engine, worker, &error);
         struct exchange_io io = engine_exchange_io(engine);
         io.release_worker(engine, &worker->exchange);
         return;
     }
-    if (dispatch_worker_watch(engine, worker, &error) != 0)
-        dispatch_worker_fail(engine, worker, &error);
-}
-
-bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most,
-                        uint64_t now_ns)
-{
-    struct arena_submission submission;
-    for (uint32_t i = 0; i < most; i++) {
-        if (worker->stopped)
-            return i > 0;
-        int got = arena_pop_submission(&worker->exchange.arena, &submission);
-        if (got == 0)
-            return i > 0;
-        struct error error = {.text = "its submission ring makes no sense"};
-        if (got > 0 &&
-            exchange_submit(engine->exchange, &worker->exchange, &submission, now_ns, &error) == 0)
-            continue;
-        dispatch_worker_fail(engine, worker, &error);
-        return true;
-    }
-    return true;
+    if (engine_share_add(engine, worker, &error) != 0 ||
+        dispatch_worker_watch(engine, worker, &error) != 0)
+        engine_fail_worker(engine, worker, &error);
 }
 
 static void dispatch_worker_detach(struct engine *engine, uint64_t job, uint32_t rank)
@@ -179,16 +149,14 @@ static void dispatch_worker_detach(struct engine *engine, uint64_t job, uint32_t
     struct exchange_worker *found = exchange_find_worker(engine->exchange, job, rank);
     if (!found)
         return;
-    struct engine_worker *worker = (struct engine_worker *)found;
     /* What it submitted before it said goodbye counts. */
-    engine_read_worker(engine, worker, ARENA_RING_ENTRIES_MAX, clock_now_ns());
-    worker->stopped = true;
-    exchange_detach(engine->exchange, found);
+    engine_leave(engine, (struct engine_worker *)found);
 }
 
 static void dispatch_trace_start(struct engine *engine, struct trace *trace)
 {
     struct error error = {0};
+    engine_stop_trace_now(engine); /* nobody waits for the rest of one that was to end */
     if (exchange_trace_start(engine->exchange, trace, &error) == 0)
         return;
     struct engine_event *event = engine_event_create(ENGINE_TRACED);
@@ -197,14 +165,6 @@ static void dispatch_trace_start(struct engine *engine, struct trace *trace)
     event->code = error.code;
     snprintf(event->text, sizeof(event->text), "%s", error.text);
     engine_queue_put_event(&engine->events, event);
-}
-
-static void dispatch_trace_stop(struct engine *engine, uint32_t number)
-{
-    /* What has been copied out by now is in it. */
-    for (struct engine_worker *it = engine->workers; it; it = it->next)
-        engine_read_worker(engine, it, it->exchange.arena.submission_mask + 1, clock_now_ns());
-    exchange_trace_stop(engine->exchange, number, TRACE_END_ASKED);
 }
 
 static void dispatch_command(struct engine *engine, const struct engine_command *command)
@@ -267,7 +227,7 @@ static void dispatch_command(struct engine *engine, const struct engine_command 
         dispatch_trace_start(engine, command->trace);
         break;
     case COMMAND_TRACE_STOP:
-        dispatch_trace_stop(engine, command->trace_number);
+        engine_stop_trace(engine, command->trace_number);
         break;
     case COMMAND_DRAIN:
         engine->draining = true;
@@ -277,15 +237,14 @@ static void dispatch_command(struct engine *engine, const struct engine_command 
 
 bool engine_take_commands(struct engine *engine)
 {
-    bool any = false;
-    for (;;) {
-        struct engine_command_item *item = engine_queue_take_command(&engine->commands);
-        if (!item)
-            return any;
-        any = true;
+    struct engine_slice slice = {0};
+    struct engine_command_item *item;
+    while (!slice.over && (item = engine_queue_take_command(&engine->commands)) != NULL) {
         dispatch_command(engine, &item->command);
         if (item->command.kind == COMMAND_PEER_CONNECT) /* it has keys */
             explicit_bzero(&item->command, sizeof(item->command));
         free(item);
+        engine_slice_step(&slice, 1);
     }
+    return slice.steps > 0;
 }

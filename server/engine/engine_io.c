@@ -100,6 +100,7 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
             break;
         }
     }
+    engine_share_remove(engine, it);
     if (worker->registration)
         transport_unregister(engine->transport, worker->registration);
     arena_unmap(&worker->arena);

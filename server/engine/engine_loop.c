@@ -7,34 +7,28 @@
 #include "common/base/clock.h"
 #include "server/engine/engine_private.h"
 
-#define SUBMISSIONS_AT_ONCE 128
 #define TICK_NS (100 * NS_PER_MS)
 /* How often a fabric without wait objects is looked at: while collectives run, and otherwise. */
 #define POLL_BUSY_NS (50 * 1000ull)
 #define POLL_IDLE_NS (2 * NS_PER_MS)
 #define WAKE_EVENTS 32
-
-static bool engine_read_workers(struct engine *engine, uint64_t now_ns)
-{
-    bool any = false;
-    for (struct engine_worker *it = engine->workers; it; it = it->next)
-        any |= engine_read_worker(engine, it, SUBMISSIONS_AT_ONCE, now_ns);
-    return any;
-}
+/* How much is done before the clock is asked whether a slice of the round is over. */
+#define TASKS_A_LOOK 8
+#define GROUPS_A_LOOK 2
 
 bool engine_take_reduced(struct engine *engine)
 {
-    bool any = false;
+    struct engine_slice slice = {0};
     struct reduce_task *task;
-    while ((task = reducer_take(engine->reducer)) != NULL) {
-        any = true;
+    while (!slice.over && (task = reducer_take(engine->reducer)) != NULL) {
         if (task->run)
             engine_protect_over(engine, task);
         else
             exchange_reduced(engine->exchange, task);
+        engine_slice_step(&slice, TASKS_A_LOOK);
     }
     engine_move_protected(engine);
-    return any;
+    return slice.steps > 0;
 }
 
 static void engine_tick(struct engine *engine, uint64_t now_ns)
@@ -48,13 +42,25 @@ static void engine_tick(struct engine *engine, uint64_t now_ns)
 
 static void engine_check_drained(struct engine *engine)
 {
-    if (!engine->draining || !exchange_idle(engine->exchange))
+    if (!engine->draining || engine->leaving > 0 || !exchange_idle(engine->exchange))
         return;
     engine->draining = false;
     engine_queue_put_event(&engine->events, engine_event_create(ENGINE_IDLE));
 }
 
-/* One round; whether anything had come. */
+/* Whether there is more to be run. */
+static bool engine_run(struct engine *engine)
+{
+    struct engine_slice slice = {0};
+    while (!slice.over) {
+        if (!exchange_run_some(engine->exchange, 1))
+            return false;
+        engine_slice_step(&slice, GROUPS_A_LOOK);
+    }
+    return true;
+}
+
+/* One round; whether anything had come, or is left. */
 static bool engine_round(struct engine *engine)
 {
     uint64_t now_ns = clock_now_ns();
@@ -64,7 +70,7 @@ static bool engine_round(struct engine *engine)
     any |= engine_take_reduced(engine);
     any |= engine_return_lost(engine);
     engine_tick(engine, now_ns);
-    exchange_run(engine->exchange);
+    any |= engine_run(engine);
     engine_ring_workers(engine);
     engine_check_drained(engine);
     return reducer_work(engine->reducer) || any; /* last: nothing that goes out waits for it */

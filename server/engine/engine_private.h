@@ -3,10 +3,12 @@
  *
  * - engine.c: starts and stops; what the control thread calls.
  * - engine_loop.c: the engine's thread.
- * - engine_dispatch.c: carries commands out, reads workers' rings.
+ * - engine_dispatch.c: carries commands out.
+ * - engine_rings.c: reads workers' rings.
  * - engine_io.c: the exchange's table, on the transport and the arenas; what the transport says.
  * - engine_send.c: messages on their way to the fabric.
  * - engine_protect.c: messages that are sealed and opened.
+ * - engine_share.c: the workers by their users.
  * - engine_status.c: the picture that the status shows.
  * - engine_queue.c: commands and events between the two threads.
  * - reducer.c: threads that add and copy. */
@@ -17,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "common/auth/seal.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/log_throttle.h"
 #include "common/config/config.h"
@@ -28,15 +31,37 @@
 #include "server/engine/reducer.h"
 #include "server/exchange/exchange.h"
 
+/* The most time that one kind of work takes of a round before the others have their turn. */
+#define ENGINE_SLICE_NS (300 * 1000ull)
+
+/* What is done of one kind in this round. The clock is asked now and then only. */
+struct engine_slice {
+    uint64_t end_ns; /* 0: the clock has not been asked yet */
+    uint32_t steps;
+    bool over;
+};
+
+/* A user's workers. */
+struct engine_share {
+    struct engine_share *next, *prev;
+    uint32_t user;
+    struct engine_worker *workers; /* a circle; whose turn it is first */
+};
+
 struct engine_worker {
     struct exchange_worker exchange; /* first: a worker is known by either */
     struct engine_worker *next;
+    struct engine_worker *next_shared, *previous_shared; /* in the share */
+    struct engine_share *share;
     uint64_t job;
     struct engine_worker *next_ring; /* to be told about completions */
     int submission_doorbell;
     int completion_doorbell;
     bool to_ring;
     bool stopped; /* its ring made no sense, or it has left: not read any more */
+    /* Once its ring has been read up to here it is detached, or its part of a trace is complete. */
+    bool leaving, trace_unread;
+    uint32_t leave_index, trace_index;
 };
 
 /* Sealed messages that are under way on this side, in the order of their sequences. */
@@ -82,6 +107,11 @@ struct engine {
     uint32_t address_bytes;
 
     struct engine_worker *workers;
+    struct engine_share *shares;
+    uint32_t leaving;      /* workers that are */
+    uint32_t trace_unread; /* workers whose part of a trace is not complete */
+    uint32_t trace_number; /* of that trace */
+    bool trace_stops;      /* when they are read */
     struct engine_worker *to_ring;
     struct exchange_send *lost; /* sends to peers that are not there, to be given back */
     bool draining;
@@ -102,8 +132,25 @@ struct engine {
     struct engine_status status; /* the last picture */
 };
 
+/* Another step of the slice is done; the clock is asked every so many. */
+static inline void engine_slice_step(struct engine_slice *slice, uint32_t steps_a_look)
+{
+    if (++slice->steps % steps_a_look != 0)
+        return;
+    uint64_t now_ns = clock_now_ns();
+    if (slice->end_ns == 0)
+        slice->end_ns = now_ns + ENGINE_SLICE_NS;
+    slice->over = now_ns >= slice->end_ns;
+}
+
 /* --- engine_status.c: may call the exchange */
 void engine_update_status(struct engine *engine, uint64_t now_ns);
+
+/* --- engine_share.c: may call the exchange */
+/* The worker has been attached to its job. ERR_MEMORY. */
+int engine_share_add(struct engine *engine, struct engine_worker *worker, struct error *error);
+/* It goes; nothing waits for its ring any more. */
+void engine_share_remove(struct engine *engine, struct engine_worker *worker);
 
 /* --- engine_protect.c: may call the reducer, the exchange */
 /* Before and after all others; at the end no message is under way. */
@@ -152,7 +199,7 @@ void engine_drop_backlog(struct engine *engine, uint32_t node);
 /* Give sends to peers that are not there back to the exchange; whether there were any. */
 bool engine_return_lost(struct engine *engine);
 
-/* --- engine_io.c: may call engine_send.c, the queues, the reducer, the exchange */
+/* --- engine_io.c: may call engine_send.c, engine_share.c, the queues, the reducer, the exchange */
 struct exchange_io engine_exchange_io(struct engine *engine);
 struct buffer_pool_io engine_pool_io(struct engine *engine);
 bool engine_poll_transport(struct engine *engine, uint64_t now_ns);
@@ -164,11 +211,23 @@ void engine_report_worker(struct engine *engine, struct engine_worker *worker,
                           struct engine_event *event);
 void engine_drop_peer(struct engine *engine, uint32_t node);
 
-/* --- engine_dispatch.c: may call engine_io.c and what is below it */
+/* --- engine_rings.c: may call engine_io.c and what is below it */
+/* Its ring is not read any more: the event says why. */
+void engine_fail_worker(struct engine *engine, struct engine_worker *worker,
+                        const struct error *error);
+/* A slice's worth of each user's entries; whether there was one. */
+bool engine_read_workers(struct engine *engine, uint64_t now_ns);
+/* Detach the worker when what lies in its ring now has been read. */
+void engine_leave(struct engine *engine, struct engine_worker *worker);
+/* End the trace when what lies in the rings of its job now has been read; or at once, if that was
+ * asked for. */
+void engine_stop_trace(struct engine *engine, uint32_t number);
+void engine_stop_trace_now(struct engine *engine);
+void engine_check_trace(struct engine *engine);
+
+/* --- engine_dispatch.c: may call engine_rings.c and what is below it */
+/* A slice's worth of commands; whether there was one. */
 bool engine_take_commands(struct engine *engine);
-/* Up to `most` entries of its ring; whether there was one. */
-bool engine_read_worker(struct engine *engine, struct engine_worker *worker, uint32_t most,
-                        uint64_t now_ns);
 
 /* --- engine_loop.c: may call all of the above */
 void *engine_main(void *argument);

@@ -231,7 +231,7 @@ START_TEST(workers_and_their_ranks)
         barrier.sequence = sequence;
         EXPECT(arena_push_submission(&arenas[1], &barrier));
     }
-    EXPECT(engine_read_worker(&engine, engine.workers, 2, 1));
+    EXPECT(engine_read_workers(&engine, 1));
     exchange_run(engine.exchange);
     expect_event(ENGINE_GROUP_FAILED, ERR_LOST, "rank 0 has left job 'train' after 1 collectives");
     give((struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = JOB});

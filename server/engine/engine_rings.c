@@ -1,0 +1,153 @@
+/* Reading the rings of the workers. Each user's workers share one slice of a round and take turns
+ * in it, so that what one user submits costs another no more than that, however much it is. Of a
+ * worker that leaves, what lay in its ring counts, in as many rounds as it takes. */
+#include <stdio.h>
+#include <utlist.h>
+
+#include "common/base/clock.h"
+#include "server/engine/engine_private.h"
+
+#define SUBMISSIONS_AT_ONCE 128
+#define SUBMISSIONS_A_LOOK 8 /* at the clock */
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+void engine_fail_worker(struct engine *engine, struct engine_worker *worker,
+                        const struct error *error)
+{
+    worker->stopped = true;
+    struct engine_event *event = engine_event_create(ENGINE_WORKER_FAILED);
+    event->code = error->code;
+    snprintf(event->text, sizeof(event->text), "%s", error->text);
+    engine_report_worker(engine, worker, event);
+}
+
+/* One entry; false: there is none, or no further one is to be read. */
+static bool rings_read_one(struct engine *engine, struct engine_worker *worker, uint64_t now_ns)
+{
+    struct arena_submission submission;
+    struct error error = {.text = "its submission ring makes no sense"};
+    int got = worker->stopped ? 0 : arena_pop_submission(&worker->exchange.arena, &submission);
+    if (got > 0 &&
+        exchange_submit(engine->exchange, &worker->exchange, &submission, now_ns, &error) == 0)
+        return true;
+    if (got != 0)
+        engine_fail_worker(engine, worker, &error);
+    return false;
+}
+
+static bool rings_has_passed(const struct engine_worker *worker, uint32_t index)
+{
+    return worker->stopped || (int32_t)(worker->exchange.arena.submission_index - index) >= 0;
+}
+
+/* What was to be read before something else could be done has been. */
+static void rings_check_marks(struct engine *engine, struct engine_worker *worker)
+{
+    if (worker->trace_unread && rings_has_passed(worker, worker->trace_index)) {
+        worker->trace_unread = false;
+        engine->trace_unread--;
+    }
+    if (worker->leaving && rings_has_passed(worker, worker->leave_index)) {
+        worker->leaving = false;
+        engine->leaving--;
+        worker->stopped = true;
+        exchange_detach(engine->exchange, &worker->exchange);
+    }
+}
+
+static bool rings_read_worker(struct engine *engine, struct engine_worker *worker, uint64_t now_ns,
+                              struct engine_slice *slice)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < SUBMISSIONS_AT_ONCE && !slice->over; i++) {
+        if (!rings_read_one(engine, worker, now_ns))
+            break;
+        any = true;
+        engine_slice_step(slice, SUBMISSIONS_A_LOOK);
+        if (worker->leaving && rings_has_passed(worker, worker->leave_index))
+            break; /* what it has submitted since does not count */
+    }
+    rings_check_marks(engine, worker);
+    return any;
+}
+
+static bool rings_read_share(struct engine *engine, struct engine_share *share, uint64_t now_ns)
+{
+    struct engine_slice slice = {0};
+    struct engine_worker *it = share->workers;
+    bool any = false;
+    do {
+        any |= rings_read_worker(engine, it, now_ns, &slice);
+        it = it->next_shared;
+    } while (it != share->workers && !slice.over);
+    share->workers = it;
+    return any;
+}
+
+bool engine_read_workers(struct engine *engine, uint64_t now_ns)
+{
+    bool any = false;
+    struct engine_share *share;
+    DL_FOREACH(engine->shares, share)
+    {
+        any |= rings_read_share(engine, share, now_ns);
+    }
+    engine_check_trace(engine);
+    return any;
+}
+
+/* --- what waits until a ring has been read ---------------------------------------------------- */
+
+static uint32_t rings_end(const struct engine_worker *worker)
+{
+    const struct arena *arena = &worker->exchange.arena;
+    return arena->submission_index + arena_submissions_waiting(arena);
+}
+
+void engine_leave(struct engine *engine, struct engine_worker *worker)
+{
+    struct engine_slice slice = {0};
+    if (worker->leaving || worker->exchange.detached)
+        return;
+    worker->leaving = true;
+    worker->leave_index = rings_end(worker);
+    engine->leaving++;
+    rings_read_worker(engine, worker, clock_now_ns(), &slice); /* most often that is all */
+}
+
+void engine_stop_trace(struct engine *engine, uint32_t number)
+{
+    uint64_t job = exchange_traced_job(engine->exchange, number);
+    if (job == 0 || engine->trace_stops)
+        return;
+    engine->trace_stops = true;
+    engine->trace_number = number;
+    struct engine_slice slice = {0};
+    for (struct engine_worker *it = engine->workers; it; it = it->next) {
+        if (it->job != job || it->trace_unread)
+            continue;
+        it->trace_unread = true;
+        it->trace_index = rings_end(it);
+        engine->trace_unread++;
+        rings_read_worker(engine, it, clock_now_ns(), &slice);
+    }
+    engine_check_trace(engine);
+}
+
+void engine_check_trace(struct engine *engine)
+{
+    if (engine->trace_stops && engine->trace_unread == 0)
+        engine_stop_trace_now(engine);
+}
+
+void engine_stop_trace_now(struct engine *engine)
+{
+    if (!engine->trace_stops)
+        return;
+    engine->trace_stops = false;
+    for (struct engine_worker *it = engine->workers; it; it = it->next)
+        it->trace_unread = false;
+    engine->trace_unread = 0;
+    exchange_trace_stop(engine->exchange, engine->trace_number, TRACE_END_ASKED);
+}
