@@ -56,7 +56,8 @@ static void control_do_due(struct control *control, uint64_t now_ns)
             control_connect_node(control, node);
             break;
         case MEMBERSHIP_PING:
-            control_peer_send(control, node, &ping);
+            if (control_engine_goes_on(control)) /* else the other daemons are to act */
+                control_peer_send(control, node, &ping);
             break;
         case MEMBERSHIP_SILENT:
             /* It may be this thread that was late: what has come is no silence. */
@@ -138,21 +139,6 @@ static void control_on_tick(evutil_socket_t fd, short what, void *argument)
     control_update_later(argument);
 }
 
-/* The watchdog is for both threads: that of the engine, which does the work, has no other. */
-static bool control_engine_turns(struct control *control)
-{
-    const struct control_engine *engine = &control->options.engine;
-    uint64_t turns = engine->turns(engine->engine);
-    bool stuck = turns == control->engine_turns;
-    if (stuck && !control->engine_stuck)
-        log_error(control->log, "the engine's thread is stuck: the watchdog is not fed");
-    else if (!stuck && control->engine_stuck)
-        log_warning(control->log, "the engine's thread goes on");
-    control->engine_turns = turns;
-    control->engine_stuck = stuck;
-    return !stuck;
-}
-
 /* Of those that were kept back, when no more come. */
 static void control_sweep_lines(struct control *control)
 {
@@ -173,7 +159,7 @@ static void control_on_alive(evutil_socket_t fd, short what, void *argument)
     control_closer_sweep(control);
     control_source_look_up(control);
     control_sweep_lines(control);
-    if (control_engine_turns(control))
+    if (control_engine_goes_on(control)) /* the watchdog is for both threads */
         control_notice(control, CONTROL_ALIVE);
     control_update_later(control);
 }

@@ -350,6 +350,15 @@ void control_drain(struct control *control, uint32_t limit_ms);
 /* --- control_dialogue.c, what a connection on the Unix socket says: may call all of the above */
 void control_dialogue_accept(struct control *control, int fd);
 
+/* --- control_watch.c, the engine's thread: may call nothing of the above */
+struct control_watch {
+    uint64_t turns, looked_ns; /* when it was looked at last */
+    uint64_t still_ns;         /* how long it has not gone on */
+    bool stuck;                /* that was too long */
+};
+/* Looks at it. False: it is stuck, which is logged once; the daemon is not to seem alive. */
+bool control_engine_goes_on(struct control *control);
+
 /* --- control.c, the loop: may call all of the above */
 struct control {
     struct control_options options;
@@ -394,8 +403,7 @@ struct control {
     struct status_rates rates;
     uint64_t started_ns;
     bool draining, stopping;
-    uint64_t engine_turns; /* when it was looked at last */
-    bool engine_stuck;     /* it had not gone on */
+    struct control_watch watch;
     int result;
 };
 
