@@ -22,7 +22,7 @@
 #define LINGER_NS (70 * NS_PER_S)
 /* How often the number of descriptors is looked at. */
 #define PROBE_NS NS_PER_MS
-#define PROBE_SHUT_NS (10 * NS_PER_MS)
+#define PROBE_IDLE_NS (10 * NS_PER_MS)
 #define PROBE_GROWTH 32        /* new descriptors after which a scan does not wait for its time */
 #define TURNED_AWAY_AT_ONCE 16 /* connections, when there is no descriptor for them */
 #define FIRST_ROOM 64u
@@ -298,25 +298,27 @@ void port_look(struct port *port, uint64_t now_ns, port_owned *owned, void *cont
 {
     if (port->listener < 0 || now_ns < port->probe_ns)
         return;
-    port->probe_ns = now_ns + (port->open ? PROBE_NS : PROBE_SHUT_NS);
     if (port->open && !port->expected && now_ns >= port->open_until_ns)
         port_set_door(port, false);
     if (port->open)
         port->busy_until_ns = now_ns + LINGER_NS;
+    /* Where there is no door, this goes on for ever: it is to cost nothing then. */
+    bool alert = port->expected || now_ns < port->open_until_ns || port->count > 0;
+    port->probe_ns = now_ns + (alert ? PROBE_NS : PROBE_IDLE_NS);
     int lowest = port_probe(port);
     if (now_ns < port->scan_ns && lowest >= 0 && lowest < port->lowest + PROBE_GROWTH)
         return;
     uint32_t strangers = port_scan(port, now_ns, owned, context);
-    bool idle = !port->open && strangers == 0;
     port->lowest = lowest < 0 ? 0 : lowest;
-    port->scan_ns = now_ns + (idle ? SCAN_IDLE_NS : SCAN_NS);
-    port->busy = !idle || now_ns < port->busy_until_ns;
+    port->scan_ns = now_ns + (alert || strangers > 0 ? SCAN_NS : SCAN_IDLE_NS);
+    port->busy = port->open || strangers > 0 || now_ns < port->busy_until_ns;
 }
 
 /* --- opening and closing */
 
 struct port *port_open(const struct sockaddr_storage *address, uint32_t strangers, struct log *log)
 {
+    static const int silence_s = 60;
     struct port *port = calloc(1, sizeof(*port));
     if (!port)
         return NULL;
@@ -337,8 +339,10 @@ struct port *port_open(const struct sockaddr_storage *address, uint32_t stranger
     port->open = !port->has_door;
     port->busy = port->open;
     if (!port->has_door)
-        log_warning(log, "fabric: its port cannot be shut while nobody is expected: %s",
-                    strerror(errno));
+        log_info(log, "fabric: its port stays open while nobody is expected: no filter (%s)",
+                 strerror(errno));
+    if (setsockopt(port->listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silence_s, sizeof(silence_s)))
+        log_info(log, "fabric: its port takes silent connections: %s", strerror(errno));
     return port;
 }
 

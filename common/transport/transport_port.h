@@ -8,10 +8,14 @@
  * the filter of its listener; this one drops packets with SYN only, which no connection that stands
  * ever gets, so that it would not matter there.
  *
- * Strangers. While the door is open, or where the kernel refuses the filter, the accepted sockets
- * that belong to no peer are looked for now and then. One that is older than PORT_SILENCE_MS, and
- * the oldest of too many, are shut down; libfabric then reads their end and closes
- * them. Whoever is expected speaks at once, so it is never among the oldest for long.
+ * Silence. The kernel keeps a connection to itself until its first bytes have come, or a minute has
+ * passed (TCP_DEFER_ACCEPT).
+ *
+ * Strangers. While the door is open, or where the kernel refuses the filter (some let only root
+ * attach one), the accepted sockets that belong to no peer are looked for now and then. One that is
+ * older than PORT_SILENCE_MS, and the oldest of too many, are shut down; libfabric then reads their
+ * end and closes them. Whoever is expected speaks at once, so it is never among the oldest for
+ * long.
  *
  * One thread uses a port, the one that calls libfabric: nobody else closes these sockets.
  */

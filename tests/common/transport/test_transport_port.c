@@ -99,11 +99,16 @@ static bool ready(int fd, short events, int timeout_ms)
     return poll(&polled, 1, timeout_ms) == 1;
 }
 
-static int take_connection(void)
+/* The kernel hands over those only that have said something. */
+static int take_connection(int client)
 {
+    ck_assert(ready(client, POLLOUT, PATIENCE_MS));
+    ck_assert_int_eq(send(client, "x", 1, MSG_NOSIGNAL), 1);
     ck_assert(ready(listener, POLLIN, PATIENCE_MS));
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    char byte;
     ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(recv(fd, &byte, 1, 0), 1);
     return fd;
 }
 
@@ -146,8 +151,8 @@ START_TEST(shut_until_somebody_is_expected)
     int peer = begin_connection();
     ck_assert(ready(peer, POLLOUT, PATIENCE_MS));
     ck_assert(ready(stranger, POLLOUT, PATIENCE_MS));
-    close(take_connection());
-    close(take_connection());
+    close(take_connection(peer));
+    close(take_connection(stranger));
     close(peer);
     close(stranger);
 }
@@ -162,7 +167,7 @@ START_TEST(shutting_leaves_connections_alone)
     for (int i = 0; i < 3; i++) {
         port_expect(port, true, START_NS);
         clients[i] = begin_connection();
-        servers[i] = take_connection();
+        servers[i] = take_connection(clients[i]);
         port_expect(port, false, START_NS);
         ck_assert(!port_is_open(port));
     }
@@ -171,7 +176,7 @@ START_TEST(shutting_leaves_connections_alone)
     begun = begin_connection(); /* in the listener's queue when the door is shut */
     ck_assert(ready(begun, POLLOUT, PATIENCE_MS));
     port_expect(port, false, START_NS);
-    int taken = take_connection();
+    int taken = take_connection(begun);
     pass_byte(begun, taken);
     pass_byte(taken, begun);
     for (int i = 0; i < 3; i++) {
@@ -219,7 +224,7 @@ START_TEST(found_on_any_address)
             ck_assert(port_is_found(other));
             port_expect(other, true, START_NS);
             address_set(&address, families[i], false, address_number(&address));
-            int client = begin_connection(), server = take_connection();
+            int client = begin_connection(), server = take_connection(client);
             port_look(other, START_NS, owned, NULL);
             port_look(other, START_NS + PORT_SILENCE_MS * NS_PER_MS, owned, NULL);
             ck_assert(ready(client, POLLIN, PATIENCE_MS) && is_ended(client));
@@ -251,11 +256,25 @@ END_TEST
 
 /* --- strangers */
 
+START_TEST(silent_ones_stay_with_the_kernel)
+{
+    port_expect(port, true, START_NS);
+    int silent_one = begin_connection(), other = begin_connection();
+    ck_assert(ready(silent_one, POLLOUT, PATIENCE_MS));
+    ck_assert(!ready(listener, POLLIN, SOON_MS));
+    close(take_connection(other));
+    ck_assert(!ready(listener, POLLIN, 0));
+    close(take_connection(silent_one)); /* and may speak later */
+    close(silent_one);
+    close(other);
+}
+END_TEST
+
 START_TEST(silent_ones_have_a_deadline)
 {
     port_expect(port, true, START_NS);
-    int stranger = begin_connection(), of_stranger = take_connection();
-    int peer = begin_connection(), of_peer = take_connection();
+    int stranger = begin_connection(), of_stranger = take_connection(stranger);
+    int peer = begin_connection(), of_peer = take_connection(peer);
     socklen_t bytes = sizeof(ours);
     ck_assert_int_eq(getsockname(peer, (struct sockaddr *)&ours, &bytes), 0);
     uint64_t limit_ns = PORT_SILENCE_MS * NS_PER_MS;
@@ -286,7 +305,7 @@ START_TEST(oldest_of_too_many_go)
     port_expect(port, true, START_NS);
     for (int i = 0; i < CROWD; i++) {
         clients[i] = begin_connection();
-        servers[i] = take_connection();
+        servers[i] = take_connection(clients[i]);
         port_look(port, START_NS + (uint64_t)i * SCAN_NS, owned, NULL);
     }
     for (int i = 0; i < CROWD; i++) {
@@ -312,7 +331,7 @@ START_TEST(crowds_are_seen_early)
     port_look(port, START_NS, owned, NULL);
     for (int i = 0; i < MANY; i++) {
         clients[i] = begin_connection();
-        servers[i] = take_connection();
+        servers[i] = take_connection(clients[i]);
     }
     port_look(port, START_NS + 2 * NS_PER_MS, owned, NULL);
     int ended = 0;
@@ -333,6 +352,7 @@ START_TEST(turned_away_without_descriptors)
     port_look(port, START_NS, owned, NULL);
     int client = begin_connection();
     ck_assert(ready(client, POLLOUT, PATIENCE_MS));
+    ck_assert_int_eq(send(client, "x", 1, MSG_NOSIGNAL), 1);
     ck_assert(ready(listener, POLLIN, PATIENCE_MS));
     int lowest = dup(listener);
     struct rlimit before, none;
@@ -354,7 +374,7 @@ START_TEST(turned_away_without_descriptors)
     close(client);
     /* It has its spare descriptor back. */
     client = begin_connection();
-    int server = take_connection();
+    int server = take_connection(client);
     pass_byte(client, server);
     close(client);
     close(server);
@@ -396,6 +416,7 @@ int main(void)
     TCase *strangers = tcase_create("strangers");
     tcase_set_timeout(strangers, 120);
     tcase_add_checked_fixture(strangers, setup, teardown);
+    tcase_add_test(strangers, silent_ones_stay_with_the_kernel);
     tcase_add_test(strangers, silent_ones_have_a_deadline);
     tcase_add_test(strangers, oldest_of_too_many_go);
     tcase_add_test(strangers, crowds_are_seen_early);
