@@ -30,7 +30,8 @@ usage: scripts/cluster.sh COMMAND [--name NAME] ...
      [--tcp NAME]        congestion control of the nodes (default: cubic, whatever the machine's)
      [--weights W,C]     shares of a node and of a CPU node (default: those that load no link more
                          than needed, as shoalrun's)
-     [--set KEY=JSON]    a key of the daemons' configuration, such as data.chunk_bytes=131072; may repeat
+     [--set KEY=JSON]    a key of the daemons' configuration, such as data.chunk_bytes=131072 or
+                         protect='"none"'; may repeat
      [--build DIR]       where the programs are (default: build)
      [--no-daemons]      the network alone
   run [-n N] -- COMMAND  N ranks (1) on every node with ranks; the exit code is the first failing
@@ -62,6 +63,7 @@ pause() { read -rt "$1" <> <(:) || true; }
 name=default
 nodes=0 cpu_nodes=0 rate='' tcp='' weights='' build='' daemons=1 ranks_per_node=1
 declare -A extra=()
+extra_top=''
 
 need_number() {
     if [[ ! $2 =~ ^[0-9]{1,3}$ ]] || ((10#$2 < $3 || 10#$2 > $4)); then
@@ -76,7 +78,12 @@ set_name() {
 }
 
 set_extra() {
-    [[ $1 =~ ^([a-z]+)\.([a-z_]+)=(.+)$ ]] || usage_error "--set: got \"$1\", must be section.key=JSON"
+    if [[ $1 =~ ^([a-z_]+)=(.+)$ ]]; then
+        extra_top+="  \"${BASH_REMATCH[1]}\": ${BASH_REMATCH[2]},"$'\n'
+        return
+    fi
+    [[ $1 =~ ^([a-z]+)\.([a-z_]+)=(.+)$ ]] ||
+        usage_error "--set: got \"$1\", must be key=JSON or section.key=JSON"
     local section=${BASH_REMATCH[1]} key=${BASH_REMATCH[2]} value=${BASH_REMATCH[3]}
     extra[$section]+="${extra[$section]:+, }\"$key\": $value"
 }
@@ -177,7 +184,8 @@ config_write() {
     local self=$1 node=$2 directory i section weight separator=
     directory=$(state)
     {
-        printf '{\n  "node": "%s",\n  "secret_file": "%s/secret",\n  "servers": [' "$node" "$directory"
+        printf '{\n  "node": "%s",\n  "secret_file": "%s/secret",\n%s  "servers": [' "$node" "$directory" \
+            "$extra_top"
         for ((i = 0; i < nodes + cpu_nodes; i++)); do
             weight=${weights%,*}
             ((i < nodes)) || weight=${weights#*,}

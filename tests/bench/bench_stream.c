@@ -1,8 +1,10 @@
 /* The floor of the wire: every rank sends to the next one and receives from the one before, so that
  * each link is loaded both ways at once, over plain TCP.
  *
- *   scripts/cluster.sh run -- bench_stream [MEBIBYTES]     received by each and timed (default 128)
+ *   scripts/cluster.sh run -- bench_stream [MEBIBYTES [PORT]]
  *
+ * So much is received by each and timed (default 128). With a port the way to the next rank is what
+ * listens there on this node, such as a tunnel's end.
  * An eighth more comes first, for the windows to open. Each rank prints {"rank", "stream_GBps"}.
  * Reads RANK, WORLD_SIZE, MASTER_PORT and CLUSTER_ADDRESSES, which `cluster.sh run` sets. */
 #include <arpa/inet.h>
@@ -133,14 +135,19 @@ static void ring_barrier(unsigned long rank, int from, int to)
 
 int main(int argc, char **argv)
 {
+    unsigned long tunnel = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
     uint64_t bytes = (argc > 1 ? strtoull(argv[1], NULL, 10) : 128) << 20;
     unsigned long rank = number_of("RANK", 1000), size = number_of("WORLD_SIZE", 1000);
     unsigned long port = number_of("MASTER_PORT", 65535);
-    if (!bytes || size < 2 || rank >= size) {
-        fprintf(stderr, "usage: bench_stream [MEBIBYTES], with two ranks or more\n");
+    if (!bytes || size < 2 || rank >= size || tunnel > 65535) {
+        fprintf(stderr, "usage: bench_stream [MEBIBYTES [PORT]], with two ranks or more\n");
         return 2;
     }
     struct sockaddr_in next = address_of((rank + 1) % size, port);
+    if (tunnel) {
+        next.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        next.sin_port = htons((uint16_t)tunnel);
+    }
     int listener = listener_open(port);
     int to = peer_connect(&next);
     int from = accept(listener, NULL, NULL);

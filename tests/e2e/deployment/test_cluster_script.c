@@ -457,7 +457,7 @@ START_TEST(test_usage)
         "up --nodes 2 --rate fast",
         "up --nodes 2 --tcp 'a b'",
         "up --nodes 2 --weights 3",
-        "up --nodes 2 --set chunk_bytes=1",
+        "up --nodes 2 --set a.b.c=1",
         "up --nodes 2 --name ../x",
         "up --nodes 2 --name UP",
         "up --nodes 2 --nodez 3",
