@@ -1,5 +1,6 @@
 #include "server/commands/engine_command.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/memory.h"
@@ -21,11 +22,19 @@ static const uint32_t *command_copy_numbers(uint32_t **end, const uint32_t *numb
     return copy;
 }
 
+/* Lists are as long as the users of a job want them; everything else is small. */
+static struct engine_command_item *command_item_create(const struct engine_command *command)
+{
+    size_t numbers = command_number_count(command);
+    size_t bytes = sizeof(struct engine_command_item) + numbers * sizeof(uint32_t);
+    return numbers > 0 ? calloc(1, bytes) : memory_require(1, bytes, "an engine command");
+}
+
 struct engine_command_item *engine_command_copy(const struct engine_command *command)
 {
-    size_t bytes =
-        sizeof(struct engine_command_item) + command_number_count(command) * sizeof(uint32_t);
-    struct engine_command_item *item = memory_require(1, bytes, "an engine command");
+    struct engine_command_item *item = command_item_create(command);
+    if (!item)
+        return NULL;
     item->command = *command;
     uint32_t *end = item->numbers;
     if (command->kind == COMMAND_JOB_OPEN) {

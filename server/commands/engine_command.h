@@ -23,8 +23,8 @@
 enum engine_command_kind {
     /* End the engine's thread; engine_stop gives it. */
     COMMAND_STOP = 1,
-    /* admit_ms. A peer will be told soon that it may connect: for so long, the fabric's port answers
-     * those whom nobody expects yet. No event. */
+    /* admit_ms. A peer will be told soon that it may connect: for so long, the fabric's port
+     * answers those whom nobody expects yet. No event. */
     COMMAND_PEER_ADMIT,
     /* peer_connect. Connect the fabric with the peer, or expect it. ENGINE_PEER_UP or
      * ENGINE_PEER_DOWN follows. */
@@ -75,8 +75,8 @@ enum engine_command_kind {
 
 /* receive_token: what this daemon gave the peer over the control connection. It is in every message
  * from the peer (first 8 bytes, little-endian) and in its connection request. send_token: what the
- * peer gave to this daemon. seal_key and open_key, of `sealed` alone: what seals the messages to the
- * peer, and what opens those from it; of this connection, and used for no other. */
+ * peer gave to this daemon. seal_key and open_key, of `sealed` alone: what seals the messages to
+ * the peer, and what opens those from it; of this connection, and used for no other. */
 struct engine_peer_connect {
     uint32_t node;
     bool active; /* this side connects, the other expects it */
@@ -141,8 +141,10 @@ struct engine_command_item {
     uint32_t numbers[];       /* the arrays of the roster, or the ranks of a group */
 };
 
-/* Aborts the process when there is no memory for it: a command that got lost would leave the two
- * threads with different jobs. */
+/* NULL: no memory for the list of COMMAND_JOB_OPEN or COMMAND_GROUP_OPEN. Of the others it aborts
+ * the process: they are small, and one that got lost would leave the two threads with different
+ * jobs.
+ */
 struct engine_command_item *engine_command_copy(const struct engine_command *command);
 
 #endif

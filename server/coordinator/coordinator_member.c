@@ -175,7 +175,7 @@ void member_engine_detached(struct coordinator *c, const struct engine_event *ev
 {
     struct worker *worker = member_of_event(c, event);
     struct message_position *positions = calloc(event->position_count + 1, sizeof(*positions));
-    if (worker && !positions) {
+    if (worker && (!positions || event->code < 0)) {
         /* The others could wait for collectives that the rank will not take part in. */
         member_fail(c, worker, ERR_MEMORY, "no memory for how far it has got");
     } else if (worker && worker->state == WORKER_LEAVING) {

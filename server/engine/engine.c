@@ -302,7 +302,17 @@ void engine_fabric_address(const struct engine *engine, uint8_t address[TRANSPOR
 
 void engine_command(struct engine *engine, const struct engine_command *command)
 {
-    engine_queue_put_command(&engine->commands, command);
+    if (engine_queue_put_command(&engine->commands, command))
+        return;
+    /* The engine's answer, in its place. */
+    bool of_job = command->kind == COMMAND_JOB_OPEN;
+    struct engine_event *event =
+        engine_event_create(of_job ? ENGINE_JOB_OPENED : ENGINE_GROUP_OPENED);
+    event->job = command->job;
+    event->group = command->group;
+    event->code = ERR_MEMORY;
+    snprintf(event->text, sizeof(event->text), "no memory for the list of its ranks");
+    engine_queue_put_event(&engine->events, event);
 }
 
 uint64_t engine_turns(struct engine *engine)

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/memory.h"
 #include "server/engine/engine_private.h"
 
 /* A token's first eight bytes, little-endian, travel in every message. */
@@ -87,19 +87,30 @@ static void dispatch_group_open(struct engine *engine, const struct engine_comma
                            dispatch_answer(ENGINE_GROUP_OPENED, command, code, &error));
 }
 
-static void dispatch_segment_open(struct engine *engine, const struct engine_command *command)
+static int dispatch_segment(struct engine *engine, const struct engine_command *command,
+                            struct error *error)
 {
-    struct error error;
-    struct exchange_segment *segment = memory_require(1, sizeof(*segment), "shared memory");
+    struct exchange_segment *segment = calloc(1, sizeof(*segment));
+    if (!segment) {
+        munmap(command->segment.base, command->segment.bytes);
+        return error_set(error, ERR_MEMORY, "no memory for shared memory");
+    }
     segment->number = command->segment.number;
     segment->base = command->segment.base;
     segment->bytes = command->segment.bytes;
     int code =
-        exchange_segment_open(engine->exchange, command->job, command->group, segment, &error);
+        exchange_segment_open(engine->exchange, command->job, command->group, segment, error);
     if (code != 0) {
         struct exchange_io io = engine_exchange_io(engine);
         io.release_segment(engine, segment);
     }
+    return code;
+}
+
+static void dispatch_segment_open(struct engine *engine, const struct engine_command *command)
+{
+    struct error error;
+    int code = dispatch_segment(engine, command, &error);
     struct engine_event *event = dispatch_answer(ENGINE_SEGMENT_OPENED, command, code, &error);
     event->segment = command->segment.number;
     engine_queue_put_event(&engine->events, event);
@@ -115,11 +126,30 @@ static int dispatch_worker_watch(struct engine *engine, struct engine_worker *wo
     return 0;
 }
 
+/* No memory for the worker. */
+static void dispatch_attach_refuse(struct engine *engine, const struct engine_command *command)
+{
+    struct arena arena = command->attach.arena;
+    arena_unmap(&arena);
+    close(command->attach.submission_doorbell);
+    close(command->attach.completion_doorbell);
+    struct engine_event *event = engine_event_create(ENGINE_WORKER_FAILED);
+    event->job = command->job;
+    event->rank = command->attach.rank;
+    event->code = ERR_MEMORY;
+    snprintf(event->text, sizeof(event->text), "no memory for a worker");
+    engine_queue_put_event(&engine->events, event);
+}
+
 static void dispatch_worker_attach(struct engine *engine, const struct engine_command *command)
 {
     struct error error;
     const struct engine_attach *attach = &command->attach;
-    struct engine_worker *worker = memory_require(1, sizeof(*worker), "an attached worker");
+    struct engine_worker *worker = calloc(1, sizeof(*worker));
+    if (!worker) {
+        dispatch_attach_refuse(engine, command);
+        return;
+    }
     worker->exchange.rank = attach->rank;
     worker->exchange.arena = attach->arena;
     worker->job = command->job;

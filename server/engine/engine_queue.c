@@ -84,9 +84,12 @@ static void *queue_take(struct engine_queue *queue)
 _Static_assert(offsetof(struct engine_command_item, next) == 0, "a command is queued by its next");
 _Static_assert(offsetof(struct engine_event, next) == 0, "an event is queued by its next");
 
-void engine_queue_put_command(struct engine_queue *queue, const struct engine_command *command)
+bool engine_queue_put_command(struct engine_queue *queue, const struct engine_command *command)
 {
-    queue_put(queue, engine_command_copy(command));
+    struct engine_command_item *item = engine_command_copy(command);
+    if (item)
+        queue_put(queue, item);
+    return item != NULL;
 }
 
 struct engine_command_item *engine_queue_take_command(struct engine_queue *queue)

@@ -24,7 +24,8 @@ int engine_queue_init(struct engine_queue *queue, struct error *error);
 void engine_queue_clear(struct engine_queue *queue); /* must be empty */
 
 /* Copies the command, and takes what is handed over in it. */
-void engine_queue_put_command(struct engine_queue *queue, const struct engine_command *command);
+/* False: no memory for the list of COMMAND_JOB_OPEN or COMMAND_GROUP_OPEN. */
+bool engine_queue_put_command(struct engine_queue *queue, const struct engine_command *command);
 /* The caller carries it out and frees it with free(). NULL when empty; the descriptor is then
  * clear. */
 struct engine_command_item *engine_queue_take_command(struct engine_queue *queue);

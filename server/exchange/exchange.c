@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/base/memory.h"
 #include "common/transport/transport.h"
 #include "server/exchange/ground/delivery.h"
 #include "server/exchange/ground/post.h"
@@ -355,23 +354,30 @@ bool exchange_idle(const struct exchange *exchange)
 
 /* --- late ranks ------------------------------------------------------------------------------- */
 
-/* with_nodes: also the nodes that this one waits for as an owner. */
-static void exchange_report_late(const struct exchange_group *group, uint64_t sequence,
+/* with_nodes: also the nodes that this one waits for as an owner. False: no memory to say it. */
+static bool exchange_report_late(const struct exchange_group *group, uint64_t sequence,
                                  bool with_nodes)
 {
     const struct exchange_io *io = &group->job->exchange->options.io;
     const struct members *members = &group->members;
+    uint32_t *ranks = calloc(members->local_count + 1, sizeof(*ranks));
+    uint32_t *nodes = calloc(members->node_count + 1, sizeof(*nodes));
+    if (!ranks || !nodes) {
+        free(ranks);
+        free(nodes);
+        return false;
+    }
     struct engine_event *event = engine_event_create(ENGINE_LATE);
     event->job = group->job->id;
     event->group = group->id;
     event->sequence = sequence;
-    event->ranks = memory_require(members->local_count, sizeof(*event->ranks), "the late ranks");
+    event->ranks = ranks;
+    event->nodes = nodes;
     event->rank_count = collectives_missing_ranks(group, sequence, event->ranks);
-    if (with_nodes) {
-        event->nodes = memory_require(members->node_count, sizeof(*event->nodes), "the late nodes");
+    if (with_nodes)
         event->node_count = slots_missing_nodes(group, sequence, event->nodes);
-    }
     io->event(io->context, event);
+    return true;
 }
 
 static void exchange_tick_group(struct exchange_group *group, uint64_t now_ns)
@@ -388,8 +394,8 @@ static void exchange_tick_group(struct exchange_group *group, uint64_t now_ns)
     }
     if (!waits || now_ns < first_ns + late_ns || group->late_reported == sequence + 1)
         return;
-    group->late_reported = sequence + 1;
-    exchange_report_late(group, sequence, true);
+    if (exchange_report_late(group, sequence, true))
+        group->late_reported = sequence + 1;
 }
 
 void exchange_tick(struct exchange *exchange, uint64_t now_ns)
@@ -414,7 +420,7 @@ void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t id, u
 {
     const struct exchange_group *group = exchange_find(exchange, job, id);
     if (group)
-        exchange_report_late(group, sequence, false);
+        (void)exchange_report_late(group, sequence, false); /* asked again while it is late */
 }
 
 /* --- for tests -------------------------------------------------------------------------------- */

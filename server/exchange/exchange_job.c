@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/memory.h"
 #include "server/exchange/exchange_group.h"
 #include "server/exchange/exchange_trace.h"
 #include "server/exchange/model/roster.h"
@@ -275,8 +274,13 @@ void exchange_detach(struct exchange *exchange, struct exchange_worker *worker)
     uint32_t groups = 0;
     for (struct exchange_group *group = job->groups; group; group = group->next)
         groups++;
-    event->positions = memory_require(groups, sizeof(*event->positions), "a worker's positions");
-    for (struct exchange_group *group = job->groups; group; group = group->next) {
+    event->positions = calloc(groups + 1, sizeof(*event->positions));
+    if (!event->positions) {
+        event->code = ERR_MEMORY;
+        snprintf(event->text, sizeof(event->text), "no memory for how far it has got");
+    }
+    for (struct exchange_group *group = job->groups; group && event->positions;
+         group = group->next) {
         uint32_t local = group_local_index(group, worker->rank);
         if (local == NO_INDEX || group->closing)
             continue;

@@ -44,6 +44,24 @@ static const struct engine_job roster = {.job = JOB,
                                          .server_nodes = &zero,
                                          .server_weights = &one};
 
+/* The sanitizers have allocators of their own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define REFUSES false
+static size_t refused_bytes;
+#else
+#define REFUSES true
+static size_t refused_bytes; /* memory of exactly this size is not to be had; 0: all is */
+
+void *__libc_calloc(size_t count, size_t item_bytes);
+
+void *calloc(size_t count, size_t item_bytes)
+{
+    if (refused_bytes > 0 && count * item_bytes == refused_bytes)
+        return NULL;
+    return __libc_calloc(count, item_bytes);
+}
+#endif
+
 static void setup(void)
 {
     static const char *const names[] = {"a", "b"};
@@ -318,6 +336,84 @@ START_TEST(what_is_lent_is_copied)
 }
 END_TEST
 
+/* What a user's jobs ask for, when there is no memory: the job hears of it, the daemon goes on. */
+START_TEST(memory_for_lists_is_refused)
+{
+    static const uint32_t ranks[] = {1, 0};
+    struct engine_command open = {.kind = COMMAND_JOB_OPEN, .job = JOB, .roster = &roster};
+    if (!REFUSES) {
+        suite_skip("memory_for_lists_is_refused", "the sanitizer's allocator refuses nothing");
+        return;
+    }
+    refused_bytes = sizeof(struct engine_command_item) + (RANKS + 2) * sizeof(uint32_t);
+    engine_command(&engine, &open);
+    expect_event(ENGINE_JOB_OPENED, ERR_MEMORY, "no memory for the list of its ranks");
+    ck_assert_ptr_null(engine_queue_take_command(&engine.commands));
+    /* As the coordinator does with a job that could not be opened. */
+    give((struct engine_command){.kind = COMMAND_JOB_FAIL, .job = JOB});
+    give((struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = JOB});
+    refused_bytes = 0;
+    open_job();
+    refused_bytes = sizeof(struct engine_command_item) + 2 * sizeof(uint32_t);
+    engine_command(&engine,
+                   &(struct engine_command){
+                       .kind = COMMAND_GROUP_OPEN, .job = JOB, .group = 3, .members = {ranks, 2}});
+    refused_bytes = 0;
+    struct engine_event *event = engine_queue_take_event(&engine.events);
+    ck_assert_int_eq(event->type, ENGINE_GROUP_OPENED);
+    ck_assert_int_eq(event->code, ERR_MEMORY);
+    ck_assert_uint_eq(event->group, 3);
+    engine_event_free(event);
+    ck_assert_uint_eq(figures().groups, 1);
+}
+END_TEST
+
+START_TEST(memory_for_workers_is_refused)
+{
+    struct engine_segment segment = make_segment(4);
+    if (!REFUSES) {
+        suite_skip("memory_for_workers_is_refused", "the sanitizer's allocator refuses nothing");
+        munmap(segment.base, segment.bytes);
+        return;
+    }
+    open_job();
+    refused_bytes = sizeof(struct exchange_segment);
+    give((struct engine_command){.kind = COMMAND_SEGMENT_OPEN, .job = JOB, .segment = segment});
+    expect_event(ENGINE_SEGMENT_OPENED, ERR_MEMORY, "no memory for shared memory");
+    ck_assert(!is_mapped(&segment));
+    refused_bytes = sizeof(struct engine_worker);
+    attach(1);
+    refused_bytes = 0;
+    ck_assert_ptr_null(engine.workers);
+    ck_assert_int_eq(recv(bells[1], &segment, 1, 0), 0); /* closed */
+    struct engine_event *event = engine_queue_take_event(&engine.events);
+    ck_assert_int_eq(event->type, ENGINE_WORKER_FAILED);
+    ck_assert_int_eq(event->code, ERR_MEMORY);
+    ck_assert_uint_eq(event->rank, 1);
+    engine_event_free(event);
+    release(1);
+    /* A report is not given now, and given later. */
+    attach(0);
+    refused_bytes = (RANKS + 1) * sizeof(uint32_t);
+    give((struct engine_command){.kind = COMMAND_LATE_QUERY, .job = JOB, .sequence = 0});
+    ck_assert_ptr_null(engine_queue_take_event(&engine.events));
+    refused_bytes = 0;
+    give((struct engine_command){.kind = COMMAND_LATE_QUERY, .job = JOB, .sequence = 0});
+    expect_event(ENGINE_LATE, 0, "");
+    /* A rank leaves, and nobody can say how far it has got. */
+    refused_bytes = 2 * sizeof(struct engine_position);
+    give((struct engine_command){.kind = COMMAND_WORKER_DETACH, .job = JOB, .rank = 0});
+    refused_bytes = 0;
+    event = engine_queue_take_event(&engine.events);
+    ck_assert_int_eq(event->type, ENGINE_WORKER_DETACHED);
+    ck_assert_int_eq(event->code, ERR_MEMORY);
+    ck_assert_uint_eq(event->position_count, 0);
+    engine_event_free(event);
+    give((struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = JOB});
+    release(0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_command");
@@ -329,6 +425,8 @@ int main(void)
     tcase_add_test(tests, traces);
     tcase_add_test(tests, peers_the_drain_and_the_end);
     tcase_add_test(tests, what_is_lent_is_copied);
+    tcase_add_test(tests, memory_for_lists_is_refused);
+    tcase_add_test(tests, memory_for_workers_is_refused);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
