@@ -52,6 +52,8 @@ struct config {
 
     uint64_t memory_bytes;   /* "limits.memory_bytes": chunk buffers of all jobs */
     uint64_t arena_bytes;    /* "limits.arena_bytes": one worker's arena at most */
+    uint64_t user_bytes;     /* "limits.user_bytes": one user's arenas and shared memory; 0: as much
+                                as the machine has memory */
     uint64_t pinned_bytes;   /* "limits.pinned_bytes": what one worker may pin of it for a GPU */
     uint32_t jobs;           /* "limits.jobs" */
     uint32_t workers;        /* "limits.workers": on this node, all jobs */

@@ -241,6 +241,20 @@ static const struct config_key limit_keys[] = {
      .default_number = 64 * GIB,
      .unit = "bytes",
      .text = "One worker's arena."},
+    {.name = "user_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(user_bytes),
+     .least = 0,
+     .most = PIB,
+     .default_number = 0,
+     .unit = "bytes",
+     .text = "Arenas of one user's workers and memory that they share for results, together. They "
+             "count "
+             "whole, whatever has been touched of them: a worker decides what the daemon touches. "
+             "0: as "
+             "much as the machine has memory. Arenas of ranks that have left, until the daemon has "
+             "let go of "
+             "them, may be as much again. Root and the daemon's own user may have more of both."},
     {.name = "pinned_bytes",
      .type = CONFIG_INTEGER,
      FIELD(pinned_bytes),

@@ -29,6 +29,8 @@ enum engine_event_type {
     /* job, rank, positions: how far it has got in every group that it is in. The answer to
      * COMMAND_WORKER_DETACH: its ring has been read to the end. */
     ENGINE_WORKER_DETACHED,
+    /* job, rank, worker. Of what it was attached with nothing is mapped or open any more. */
+    ENGINE_WORKER_RELEASED,
     /* job, group, sequence, ranks: those of this node that have not reached the collective which
      * others have. nodes: other nodes that have sent nothing of it yet. */
     ENGINE_LATE,
@@ -56,7 +58,8 @@ struct engine_event {
     uint32_t group;
     uint32_t segment;
     uint64_t sequence;
-    uint32_t rank; /* of the job */
+    uint32_t rank;   /* of the job */
+    uint32_t worker; /* as in struct engine_attach */
     int code;
     char text[ERROR_TEXT_BYTES];
     struct engine_position *positions;

@@ -32,6 +32,7 @@ static int admin_source(struct control *control, struct engine_status *engine,
         .engine = engine,
         .membership = &control->membership,
         .coordinator = control->coordinator,
+        .accounts = &control->accounts,
         .rates = &control->rates,
     };
     return 0;

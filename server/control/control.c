@@ -384,10 +384,24 @@ static int control_open_sockets(struct control *control, struct error *error)
     return result;
 }
 
+static uint64_t control_machine_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : UINT64_MAX;
+}
+
 static int control_make_parts(struct control *control, struct error *error)
 {
     const struct config *config = control->config;
     struct coordinator_io io = control_coordinator_io(control);
+    control->accounts = (struct account_book){
+        .node = config->node,
+        .own_uid = geteuid(),
+        .limits = {[ACCOUNT_MEMORY] =
+                       config->user_bytes > 0 ? config->user_bytes : control_machine_bytes(),
+                   [ACCOUNT_LEFT] = UINT64_MAX,
+                   [ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_BYTES,
+                   [ACCOUNT_DESCRIPTORS] = CONTROL_DESCRIPTORS * config->workers}};
     control->peer_of = calloc(config->server_count, sizeof(struct control_peer *));
     if (control_turn_init(control) < 0 || !control->peer_of || control_source_begin(control) < 0 ||
         membership_init(&control->membership, config->server_count, config->self,
@@ -467,6 +481,9 @@ void control_free(struct control *control)
     control_source_clear(control);
     coordinator_destroy(control->coordinator);
     membership_clear(&control->membership);
+    while (control->arenas) /* the engine has them still */
+        control_arena_release(control, control->arenas->worker);
+    account_book_clear(&control->accounts);
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
         control_free_event(events[i]);
     if (control->dns)

@@ -66,11 +66,23 @@ static void adapter_command(void *context, const struct engine_command *command)
     control_command(control, command);
 }
 
-static int adapter_segment_make(void *context, uint64_t bytes, uint8_t **base, int *descriptor,
-                                struct error *error)
+static int adapter_segment_make(void *context, uint32_t uid, uint64_t bytes, uint8_t **base,
+                                int *descriptor, struct error *error)
 {
-    (void)context;
-    return control_segment_make(bytes, base, descriptor, error);
+    struct control *control = context;
+    int result = account_charge(&control->accounts, uid, ACCOUNT_MEMORY, bytes, error);
+    if (result < 0)
+        return result;
+    result = control_segment_make(bytes, base, descriptor, error);
+    if (result < 0)
+        account_release(&control->accounts, uid, ACCOUNT_MEMORY, bytes);
+    return result;
+}
+
+static void adapter_segment_freed(void *context, uint32_t uid, uint64_t bytes)
+{
+    struct control *control = context;
+    account_release(&control->accounts, uid, ACCOUNT_MEMORY, bytes);
 }
 
 static void adapter_segment_send(void *context, uint32_t id, const struct message *message,
@@ -99,6 +111,7 @@ struct coordinator_io control_coordinator_io(struct control *control)
         .segment_make = adapter_segment_make,
         .segment_send = adapter_segment_send,
         .segment_drop = adapter_segment_drop,
+        .segment_freed = adapter_segment_freed,
     };
 }
 
@@ -131,6 +144,8 @@ void control_engine_events(struct control *control)
         uint64_t now_ns = clock_now_ns();
         if (event->type == ENGINE_TRACED)
             admin_trace_over(control, event);
+        else if (event->type == ENGINE_WORKER_RELEASED)
+            control_arena_release(control, event->worker);
         else if (!coordinator_engine_event(control->coordinator, now_ns, event))
             adapter_peer_event(control, now_ns, event);
         engine->event_free(event);

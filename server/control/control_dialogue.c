@@ -109,6 +109,11 @@ static int dialogue_take_arena(struct control_worker *worker, struct error *erro
                               worker->control->config->arena_bytes, error);
     if (result < 0)
         return result;
+    result = control_arena_charge(worker, worker->arena.total_bytes, error);
+    if (result < 0) {
+        arena_unmap(&worker->arena);
+        return result;
+    }
     close(stream->descriptors[0]); /* mapped, so that this is not the end of it */
     worker->doorbells[0] = stream->descriptors[1];
     worker->doorbells[1] = stream->descriptors[2];

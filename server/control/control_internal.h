@@ -19,6 +19,7 @@
 #include "common/text/line_reader.h"
 #include "server/control/control_options.h"
 #include "server/coordinator/coordinator.h"
+#include "server/jobs/account.h"
 #include "server/jobs/admission.h"
 #include "server/jobs/membership.h"
 #include "server/status/status.h"
@@ -30,6 +31,7 @@
 #define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
 #define CONTROL_ANY_USER UINT32_MAX
 #define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
+#define CONTROL_USER_OUTPUT_BYTES ((size_t)64 << 20) /* of a user's connections together */
 #define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
 #define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
 #define CONTROL_TURN_ACCEPTS 16u                /* TCP connections before it is others' turn */
@@ -248,6 +250,19 @@ bool control_worker_is_one_too_many(struct control *control, const struct ucred 
  * ERR_MEMORY: no descriptor or memory for it. */
 int control_worker_watch(struct control_worker *worker, struct error *error);
 void control_worker_free(struct control_worker *worker); /* closes at once */
+/* The arena of a worker, from the join until neither this thread nor the engine has it. */
+struct control_arena {
+    uint32_t worker;
+    uint32_t uid;
+    uint64_t bytes;
+    bool left; /* the engine alone has it */
+    UT_hash_handle hh;
+};
+/* ERR_MEMORY: the user has too much. */
+int control_arena_charge(struct control_worker *worker, uint64_t bytes, struct error *error);
+/* These do nothing for a worker that has none. The worker goes, not yet the arena; the arena. */
+void control_arena_leave(struct control *control, uint32_t worker);
+void control_arena_release(struct control *control, uint32_t worker);
 struct control_worker *control_worker_find(const struct control *control, uint32_t id);
 /* Close after what was sent. */
 void control_worker_finish(struct control_worker *worker);
@@ -385,6 +400,8 @@ struct control {
     struct control_share strangers, trusted;
     struct control_closing *closings;
     struct control_worker *workers;
+    struct control_arena *arenas;
+    struct account_book accounts;
     uint32_t next_worker;
     struct control_peer *peers;    /* all connections, authenticated or not */
     struct control_peer **peer_of; /* [roster]: the connection, or attempt, of each node */

@@ -1,6 +1,7 @@
 /* The connections on the Unix socket, one by one: how many a user may have, finding and ending
  * them, and seeing their processes end. What they say is in control_dialogue.c. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
@@ -36,7 +37,9 @@ static void worker_destroy(struct control_worker *worker)
         arena_unmap(&worker->arena);
         close(worker->doorbells[0]);
         close(worker->doorbells[1]);
+        control_arena_release(worker->control, worker->id);
     }
+    control_arena_leave(worker->control, worker->id);
     free(worker);
 }
 
@@ -78,6 +81,60 @@ bool control_worker_is_one_too_many(struct control *control, const struct ucred 
                   credentials->pid, credentials->uid, count, of_user, share,
                   control->config->connections);
     return true;
+}
+
+int control_arena_charge(struct control_worker *worker, uint64_t bytes, struct error *error)
+{
+    struct control *control = worker->control;
+    uint32_t uid = worker->credentials.uid;
+    struct control_arena *arena = calloc(1, sizeof(*arena));
+    if (!arena)
+        return error_set(error, ERR_MEMORY, "no memory for a worker");
+    uint64_t left = account_used(&control->accounts, uid, ACCOUNT_LEFT);
+    int result = account_charge(&control->accounts, uid, ACCOUNT_MEMORY, bytes, error);
+    if (result == 0 && account_is_beyond(&control->accounts, uid, ACCOUNT_MEMORY, left)) {
+        account_release(&control->accounts, uid, ACCOUNT_MEMORY, bytes);
+        result = error_set(error, ERR_MEMORY,
+                           "user %" PRIu32 " has %" PRIu64
+                           " bytes of arenas on node %s that its earlier jobs have not let go of",
+                           uid, left, control->config->node);
+    }
+    if (result < 0) {
+        free(arena);
+        return result;
+    }
+    *arena = (struct control_arena){.worker = worker->id, .uid = uid, .bytes = bytes};
+    HASH_ADD(hh, control->arenas, worker, sizeof(arena->worker), arena);
+    return 0;
+}
+
+static struct control_arena *worker_arena(const struct control *control, uint32_t worker)
+{
+    struct control_arena *arena;
+    HASH_FIND(hh, control->arenas, &worker, sizeof(worker), arena);
+    return arena;
+}
+
+void control_arena_leave(struct control *control, uint32_t worker)
+{
+    struct control_arena *arena = worker_arena(control, worker);
+    struct error error = {0};
+    if (!arena || account_charge(&control->accounts, arena->uid, ACCOUNT_LEFT, arena->bytes,
+                                 &error) < 0) /* no memory: it stays what it was */
+        return;
+    account_release(&control->accounts, arena->uid, ACCOUNT_MEMORY, arena->bytes);
+    arena->left = true;
+}
+
+void control_arena_release(struct control *control, uint32_t worker)
+{
+    struct control_arena *arena = worker_arena(control, worker);
+    if (!arena)
+        return;
+    account_release(&control->accounts, arena->uid, arena->left ? ACCOUNT_LEFT : ACCOUNT_MEMORY,
+                    arena->bytes);
+    HASH_DEL(control->arenas, arena);
+    free(arena);
 }
 
 /* A pidfd, or -1 and errno. By number it may be that of a process which has come after: then the

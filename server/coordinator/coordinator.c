@@ -197,7 +197,7 @@ void coordinator_worker_gone(struct coordinator *c, uint64_t now_ns, uint32_t id
     coordinator_settle(c);
 }
 
-/* NULL: about a peer, of which membership is told first, or a trace. */
+/* NULL: about a peer, of which membership is told first, an arena, or a trace. */
 static void (*const coordinator_events[])(struct coordinator *c,
                                           const struct engine_event *event) = {
     [ENGINE_PEER_UP] = NULL,
@@ -207,6 +207,7 @@ static void (*const coordinator_events[])(struct coordinator *c,
     [ENGINE_GROUP_FAILED] = group_engine_failed,
     [ENGINE_WORKER_FAILED] = member_engine_failed,
     [ENGINE_WORKER_DETACHED] = member_engine_detached,
+    [ENGINE_WORKER_RELEASED] = NULL,
     [ENGINE_LATE] = late_engine_report,
     [ENGINE_SEGMENT_OPENED] = segment_engine_opened,
     [ENGINE_IDLE] = drain_engine_idle,

@@ -17,6 +17,7 @@ static void segment_remove(struct coordinator *c, struct job *job, struct group 
 {
     segment_drop_descriptor(c, segment);
     DL_DELETE(group->segments, segment);
+    c->io.segment_freed(c->io.context, job->uid, segment->bytes);
     job->segment_count--;
     segment_free(segment);
 }
@@ -90,7 +91,8 @@ static struct segment *segment_make(struct coordinator *c, const struct worker *
         return NULL;
     }
     uint8_t *base;
-    if (c->io.segment_make(c->io.context, made->bytes, &base, &made->descriptor, error) != 0) {
+    if (c->io.segment_make(c->io.context, job->uid, made->bytes, &base, &made->descriptor, error) !=
+        0) {
         segment_free(made);
         return NULL;
     }

@@ -153,6 +153,7 @@ static void dispatch_worker_attach(struct engine *engine, const struct engine_co
     worker->exchange.rank = attach->rank;
     worker->exchange.arena = attach->arena;
     worker->job = command->job;
+    worker->number = attach->worker;
     worker->submission_doorbell = attach->submission_doorbell;
     worker->completion_doorbell = attach->completion_doorbell;
     worker->next = engine->workers;

@@ -108,6 +108,9 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
     epoll_ctl(engine->poll_descriptor, EPOLL_CTL_DEL, it->submission_doorbell, NULL);
     close(it->submission_doorbell);
     close(it->completion_doorbell);
+    struct engine_event *event = engine_event_create(ENGINE_WORKER_RELEASED);
+    event->worker = it->number;
+    engine_report_worker(engine, it, event);
     free(it);
 }
 

@@ -54,6 +54,7 @@ struct engine_worker {
     struct engine_worker *next_shared, *previous_shared; /* in the share */
     struct engine_share *share;
     uint64_t job;
+    uint32_t number;                 /* of the control thread */
     struct engine_worker *next_ring; /* to be told about completions */
     int submission_doorbell;
     int completion_doorbell;

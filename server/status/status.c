@@ -361,6 +361,23 @@ static void status_put_traffic(struct json_text *text, const struct status_sourc
     json_text_uint(text, "slots", engine->slots);
 }
 
+/* Users that have something. */
+static void status_put_users(struct json_text *text, const struct status_source *source)
+{
+    json_text_open_array(text, "users");
+    for (const struct account *account = source->accounts->accounts; account;
+         account = account->hh.next) {
+        json_text_open_object(text, NULL);
+        json_text_uint(text, "uid", account->uid);
+        json_text_uint(text, "memory_bytes", account->used[ACCOUNT_MEMORY]);
+        json_text_uint(text, "left_bytes", account->used[ACCOUNT_LEFT]);
+        json_text_uint(text, "output_bytes", account->used[ACCOUNT_OUTPUT]);
+        json_text_uint(text, "descriptors", account->used[ACCOUNT_DESCRIPTORS]);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+}
+
 static void status_put_limits(struct json_text *text, const struct status_source *source)
 {
     const struct config *config = source->config;
@@ -375,6 +392,7 @@ static void status_put_limits(struct json_text *text, const struct status_source
     json_text_open_object(text, "limits");
     json_text_uint(text, "memory_bytes", config->memory_bytes);
     json_text_uint(text, "arena_bytes", config->arena_bytes);
+    json_text_uint(text, "user_bytes", source->accounts->limits[ACCOUNT_MEMORY]);
     json_text_uint(text, "pinned_bytes", config->pinned_bytes);
     json_text_uint(text, "jobs", config->jobs);
     json_text_uint(text, "workers", config->workers);
@@ -409,6 +427,7 @@ char *status_document(const struct status_source *source, size_t *length)
     status_put_waiting(&text, &room, source, &waiting);
     json_text_close_array(&text);
     status_put_traffic(&text, source);
+    status_put_users(&text, source);
     status_put_limits(&text, source);
     json_text_close_object(&text);
     json_text_raw(&text, "\n", 1);

@@ -10,6 +10,7 @@
 #include "common/transport/transport.h"
 #include "server/coordinator/coordinator.h"
 #include "server/engine/engine.h"
+#include "server/jobs/account.h"
 #include "server/jobs/membership.h"
 
 /* Traffic over the fabric in the last second or so. */
@@ -36,6 +37,7 @@ struct status_source {
     const struct engine_status *engine;
     const struct membership *membership;
     const struct coordinator *coordinator;
+    const struct account_book *accounts;
     const struct status_rates *rates;
 };
 

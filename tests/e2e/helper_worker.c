@@ -6,7 +6,8 @@
  *   forked FILE [COUNT]   the same beside a child that lives until FILE is there
  *   cloned FILE [COUNT]   the same, the child being made by a bare system call, so that it keeps
  *                         whatever the library has open
- *   shared FILE [COUNT]   the same with the result in memory that the node's ranks share, which is
+ *   sparse FILE COUNT     an all-reduce of COUNT elements of memory that it has never touched
+ *   shared FILE [COUNT]   as loop, with the result in memory that the node's ranks share, which is
  *                         read after the failure too
  *   parts FILE [COUNT]    the same with the collectives that have parts, all at once
  *   count | dtype | op | kind | root FILE
@@ -164,6 +165,17 @@ static void run_loop(struct rank *self, bool shared)
         expect(shoal_shared_free(self->world, recv), "free");
     else
         free(recv);
+}
+
+/* What is touched, the daemon touches. Goes on until FILE is there. */
+static void run_sparse(struct rank *self)
+{
+    float *data = shoal_alloc(self->job, self->count * sizeof(*data));
+    expect(data ? SHOAL_OK : SHOAL_EMEMORY, "alloc");
+    expect(shoal_all_reduce(self->world, data, data, self->count, SHOAL_F32, SHOAL_SUM, NULL),
+           "all_reduce");
+    say("running");
+    file_wait(self->file);
 }
 
 /* Not waited for: the rank is to be killed before. */
@@ -419,6 +431,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_loop(self, true);
     else if (strcmp(mode, "forked") == 0 || strcmp(mode, "cloned") == 0)
         run_beside_child(self, strcmp(mode, "cloned") == 0);
+    else if (strcmp(mode, "sparse") == 0)
+        run_sparse(self);
     else if (strcmp(mode, "parts") == 0)
         run_parts(self);
     else if (strcmp(mode, "late") == 0)

@@ -24,7 +24,7 @@
 
 struct fake_arena {
     uint64_t job;
-    uint32_t rank;
+    uint32_t rank, worker;
     struct arena arena;
     int doorbells[2];
 };
@@ -39,6 +39,7 @@ struct fake_engine {
     uint64_t turns;
     struct trace *trace; /* being taken */
     bool refuse_traces;
+    bool keep_arenas;
 };
 
 static struct fake_engine *fake(const struct engine *engine)
@@ -107,6 +108,9 @@ static void fake_release(struct fake_engine *self, uint32_t index)
     arena_unmap(&self->arenas[index].arena);
     close(self->arenas[index].doorbells[0]);
     close(self->arenas[index].doorbells[1]);
+    if (!self->keep_arenas)
+        fake_add((struct engine *)self, ENGINE_WORKER_RELEASED)->worker =
+            self->arenas[index].worker;
     self->arenas[index] = self->arenas[--self->arena_count];
 }
 
@@ -160,6 +164,7 @@ static void fake_attach(struct engine *engine, uint64_t job, const struct engine
     self->arenas[self->arena_count++] =
         (struct fake_arena){job,
                             attach->rank,
+                            attach->worker,
                             attach->arena,
                             {attach->submission_doorbell, attach->completion_doorbell}};
 }
@@ -351,6 +356,11 @@ static void *control_daemon_run(void *argument)
 uint32_t control_daemon_status_count(const struct control_daemon *daemon)
 {
     return daemon->engine->status_count;
+}
+
+void control_daemon_keep_arenas(struct control_daemon *daemon)
+{
+    daemon->engine->keep_arenas = true;
 }
 
 void control_daemon_refuse_traces(struct control_daemon *daemon)

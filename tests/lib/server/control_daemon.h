@@ -31,6 +31,8 @@ uint32_t control_daemon_status_count(const struct control_daemon *daemon);
 /* Before the start: the engine takes no traces. Those that it takes have records. */
 #define CONTROL_DAEMON_RECORDS 5000u
 void control_daemon_refuse_traces(struct control_daemon *daemon);
+/* Before the start: the engine never says that it has let go of an arena. */
+void control_daemon_keep_arenas(struct control_daemon *daemon);
 /* control_create's result; on success the thread runs. */
 int control_daemon_start(struct control_daemon *daemon, struct error *error);
 void control_daemon_signal(struct control_daemon *daemon, int number);

@@ -518,6 +518,7 @@ void network_assert_empty(struct network *network)
         ck_assert_uint_eq(coordinator_worker_count(coordinator), 0);
         ck_assert_uint_eq(network->nodes[i].job_count, 0);
         ck_assert_uint_eq(network->nodes[i].descriptors, 0);
+        ck_assert_uint_eq(network->nodes[i].segment_bytes, 0);
     }
 }
 

@@ -54,7 +54,8 @@ struct node {
     uint32_t failed, groups_failed;
     bool held; /* the stand-in engine says nothing */
     char refusal[64];
-    uint32_t descriptors; /* made and not dropped */
+    uint32_t descriptors;   /* made and not dropped */
+    uint64_t segment_bytes; /* made and not freed */
     uint32_t descriptors_made;
     int segment_refusal; /* its answer, or 0 */
 };

@@ -232,13 +232,15 @@ static void node_worker_detach(struct node *node, uint64_t id, uint32_t rank)
 }
 
 /* A descriptor is a number from 1000 on, and so is the address of the memory that it is of. */
-static int network_io_segment_make(void *context, uint64_t bytes, uint8_t **base, int *descriptor,
-                                   struct error *error)
+static int network_io_segment_make(void *context, uint32_t uid, uint64_t bytes, uint8_t **base,
+                                   int *descriptor, struct error *error)
 {
     struct node *node = context;
+    (void)uid;
     if (bytes == 1)
         return error_set(error, ERR_SYSTEM, "one byte is not made");
     node->descriptors++;
+    node->segment_bytes += bytes;
     *descriptor = 1000 + (int)node->descriptors_made++;
     *base = (uint8_t *)(uintptr_t)*descriptor;
     return 0;
@@ -274,6 +276,14 @@ static void network_io_segment_drop(void *context, int descriptor)
     ck_assert_int_ge(descriptor, 1000);
     ck_assert_uint_gt(node->descriptors, 0);
     node->descriptors--;
+}
+
+static void network_io_segment_freed(void *context, uint32_t uid, uint64_t bytes)
+{
+    struct node *node = context;
+    (void)uid;
+    ck_assert_uint_ge(node->segment_bytes, bytes);
+    node->segment_bytes -= bytes;
 }
 
 static void node_segment_close(struct node *node, uint64_t id)
@@ -348,5 +358,6 @@ struct coordinator_io network_io(struct node *node)
         .segment_make = network_io_segment_make,
         .segment_send = network_io_segment_send,
         .segment_drop = network_io_segment_drop,
+        .segment_freed = network_io_segment_freed,
     };
 }

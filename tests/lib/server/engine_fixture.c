@@ -139,7 +139,8 @@ void worker_attach(struct worker *worker, struct node *node, uint32_t rank)
     EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, bell) == 0);
     worker->completion_doorbell = bell[0];
     give(node->engine, .kind = COMMAND_WORKER_ATTACH, .job = JOB,
-         .attach = {.rank = rank,
+         .attach = {.worker = 100 + rank,
+                    .rank = rank,
                     .arena = daemon,
                     .submission_doorbell = fcntl(worker->submission_doorbell, F_DUPFD_CLOEXEC, 0),
                     .completion_doorbell = bell[1]});

@@ -173,6 +173,16 @@ START_TEST(a_worker_that_reads_nothing_is_reported)
 }
 END_TEST
 
+/* Nothing of it is mapped any more. */
+static void expect_released(struct node *node, uint32_t rank)
+{
+    struct engine_event *event = node_event(node, ENGINE_WORKER_RELEASED);
+    ck_assert_uint_eq(event->job, JOB);
+    ck_assert_uint_eq(event->rank, rank);
+    ck_assert_uint_eq(event->worker, 100 + rank);
+    engine_event_free(event);
+}
+
 START_TEST(attaching_what_does_not_belong_is_reported)
 {
     struct alone alone;
@@ -180,9 +190,11 @@ START_TEST(attaching_what_does_not_belong_is_reported)
     struct worker other;
     worker_attach(&other, &alone.node, 0); /* a second one with its rank */
     expect_worker_failed(&alone.node, 0, ERR_STATE, "rank 0 is not of this node, or attached");
+    expect_released(&alone.node, 0);
     worker_release(&other);
     worker_attach(&other, &alone.node, 5);
     expect_worker_failed(&alone.node, 5, ERR_STATE, "rank 5");
+    expect_released(&alone.node, 5);
     worker_release(&other);
     reduce_once(alone.workers, 1, 0, 100); /* the first one is unharmed */
     alone_stop(&alone);
@@ -246,6 +258,8 @@ START_TEST(a_failed_job_is_silent_and_a_closed_one_gone)
     ck_assert(!arena_pop_completion(&alone.workers[1].arena, &completion));
     int attached = descriptor_count();
     give(alone.node.engine, .kind = COMMAND_JOB_CLOSE, .job = JOB);
+    expect_released(&alone.node, 1);
+    expect_released(&alone.node, 0);
     node_settle(&alone.node);
     ck_assert_int_eq(descriptor_count(), attached - 4); /* its doorbells are closed */
     ck_assert_ptr_null(engine_next_event(alone.node.engine));

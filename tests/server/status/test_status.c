@@ -65,6 +65,11 @@ static void teardown(void)
     network_free(network);
 }
 
+static struct account_book accounts = {
+    .node = "a",
+    .limits = {
+        [ACCOUNT_MEMORY] = 1 << 20, [ACCOUNT_OUTPUT] = 1 << 20, [ACCOUNT_DESCRIPTORS] = 100}};
+
 static struct status_source source_of(uint32_t node)
 {
     return (struct status_source){
@@ -80,6 +85,7 @@ static struct status_source source_of(uint32_t node)
         .engine = &engine,
         .membership = &membership,
         .coordinator = network_coordinator(network, node),
+        .accounts = &accounts,
         .rates = &rates,
     };
 }
@@ -329,6 +335,35 @@ START_TEST(test_rates)
 }
 END_TEST
 
+START_TEST(test_users)
+{
+    struct error error;
+    json_t *status = document();
+    ck_assert_uint_eq(json_array_size(json_object_get(status, "users")), 0);
+    json_decref(status);
+    for (uint32_t uid = 1000; uid < 1002; uid++) {
+        ck_assert_int_eq(account_charge(&accounts, uid, ACCOUNT_MEMORY, uid + 1, &error), 0);
+        ck_assert_int_eq(account_charge(&accounts, uid, ACCOUNT_LEFT, 7, &error), 0);
+        ck_assert_int_eq(account_charge(&accounts, uid, ACCOUNT_OUTPUT, uid + 2, &error), 0);
+        ck_assert_int_eq(account_charge(&accounts, uid, ACCOUNT_DESCRIPTORS, 3, &error), 0);
+    }
+    status = document();
+    const json_t *users = json_object_get(status, "users");
+    ck_assert_uint_eq(json_array_size(users), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        const json_t *user = json_array_get(users, i);
+        expect_number(user, "uid", 1000 + i);
+        expect_number(user, "memory_bytes", 1001 + i);
+        expect_number(user, "left_bytes", 7);
+        expect_number(user, "output_bytes", 1002 + i);
+        expect_number(user, "descriptors", 3);
+    }
+    expect_number(json_object_get(status, "limits"), "user_bytes", 1 << 20);
+    json_decref(status);
+    account_book_clear(&accounts);
+}
+END_TEST
+
 START_TEST(test_metrics)
 {
     network_join(network, 0, network_name_at(network, 0), 1, 0, -1, 0);
@@ -380,6 +415,7 @@ int main(void)
     tcase_add_test(cases, test_left_ranks_are_missing);
     tcase_add_test(cases, test_draining);
     tcase_add_test(cases, test_rates);
+    tcase_add_test(cases, test_users);
     tcase_add_test(cases, test_metrics);
     suite_add_tcase(suite, cases);
     return suite_main(suite);

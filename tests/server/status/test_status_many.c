@@ -64,6 +64,7 @@ static json_t *jobs_of_status(void)
     static const struct transport_info transport;
     static const struct engine_status engine;
     static const struct status_rates rates;
+    static const struct account_book accounts;
     struct status_source source = {.software = "shoald test",
                                    .now_ns = 2,
                                    .started_ns = 1,
@@ -74,6 +75,7 @@ static json_t *jobs_of_status(void)
                                    .engine = &engine,
                                    .membership = &membership,
                                    .coordinator = coordinator,
+                                   .accounts = &accounts,
                                    .rates = &rates};
     size_t length;
     char *text = status_document(&source, &length);

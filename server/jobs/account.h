@@ -1,0 +1,50 @@
+/* What the users of this node have the daemon keep for them, each kind within a limit, so that no
+ * user takes what others need. Pure. */
+#ifndef SERVER_JOBS_ACCOUNT_H
+#define SERVER_JOBS_ACCOUNT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <uthash.h>
+
+#include "common/base/error.h"
+
+enum account_kind {
+    ACCOUNT_MEMORY,      /* bytes of arenas and of memory that ranks share, touched or not: what the
+                          * daemon touches of them is the ranks' to say */
+    ACCOUNT_LEFT,        /* bytes of arenas whose workers have gone and that sums still use: a job
+                          * that comes after another need not wait for these */
+    ACCOUNT_OUTPUT,      /* bytes of answers that connections have not taken yet */
+    ACCOUNT_DESCRIPTORS, /* that have come and are not yet used, or are to go out */
+    ACCOUNT_KINDS,
+};
+
+struct account {
+    uint32_t uid;
+    uint64_t used[ACCOUNT_KINDS];
+    UT_hash_handle hh;
+};
+
+struct account_book {
+    const char *node; /* this daemon's, for messages; the caller's */
+    uint32_t own_uid; /* the daemon's: this user and root have no limits */
+    uint64_t limits[ACCOUNT_KINDS];
+    struct account *accounts; /* of users that have something */
+};
+
+void account_book_clear(struct account_book *book);
+/* ERR_MEMORY: it would be more than the user may have, and nothing is charged. Of the other kinds
+ * than memory the first is never refused. */
+int account_charge(struct account_book *book, uint32_t uid, enum account_kind kind, uint64_t amount,
+                   struct error *error);
+/* As much as was charged, at once or in parts. */
+void account_release(struct account_book *book, uint32_t uid, enum account_kind kind,
+                     uint64_t amount);
+/* Whether an amount is more than the user may have of the kind. */
+bool account_is_beyond(const struct account_book *book, uint32_t uid, enum account_kind kind,
+                       uint64_t amount);
+/* What of the kind the user has. */
+uint64_t account_used(const struct account_book *book, uint32_t uid, enum account_kind kind);
+
+#endif

@@ -1,0 +1,211 @@
+/* What one user of the Unix socket may have the daemon keep, beside another one. The daemon's own
+ * user and root have no limits, so that the clients connect as others: a thread may do that. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/format/arena.h"
+#include "tests/lib/server/control_daemon.h"
+#include "tests/lib/suite.h"
+
+#define ALICE 61001u
+#define BOB 61002u
+
+static char *directory;
+static struct control_daemon *daemon_under_test;
+
+static bool is_root(void)
+{
+    return geteuid() == 0;
+}
+
+static void begin(bool keep_arenas)
+{
+    struct error error = {0};
+    uint16_t port = 0;
+    directory = suite_make_directory();
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    daemon_under_test = control_daemon_create(directory, 1, 0, &port);
+    daemon_under_test->config.socket_mode = 0666;
+    daemon_under_test->config.user_bytes = 2 * ARENA_LEAST_BYTES;
+    if (keep_arenas)
+        control_daemon_keep_arenas(daemon_under_test);
+    ck_assert_msg(control_daemon_start(daemon_under_test, &error) == 0, "%s", error.text);
+}
+
+static void setup(void)
+{
+    begin(false);
+}
+
+static void setup_keeping(void)
+{
+    begin(true);
+}
+
+static void teardown(void)
+{
+    control_daemon_free(daemon_under_test);
+    suite_remove_directory(directory);
+}
+
+/* Of this thread alone: the daemon's goes on as it is. */
+static void become(uint32_t uid)
+{
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
+}
+
+static void open_as(struct control_client *client, uint32_t uid)
+{
+    become(uid);
+    control_client_open(client, daemon_under_test);
+    become(0);
+    control_client_hello(client);
+}
+
+static void joins(struct control_client *client, uint32_t uid, const char *job)
+{
+    struct message message;
+    open_as(client, uid);
+    control_client_join(client, job, 1, 0);
+    control_client_expect(client, MESSAGE_JOINED, &message);
+    message_clear(&message);
+}
+
+static void is_refused(struct control_client *client, uint32_t uid, const char *words)
+{
+    struct message message;
+    open_as(client, uid);
+    control_client_join(client, "refused", 1, 0);
+    control_client_expect(client, MESSAGE_ERROR, &message);
+    ck_assert_int_eq(message.code, ERR_MEMORY);
+    ck_assert_msg(strstr(message.text, words) != NULL, "%s", message.text);
+    ck_assert_ptr_null(control_client_line(client));
+    control_client_close(client);
+}
+
+static void leaves(struct control_client *client)
+{
+    struct message message;
+    control_client_write(client, "{\"type\":\"leave\"}\n");
+    control_client_expect(client, MESSAGE_LEFT, &message);
+    ck_assert_ptr_null(control_client_line(client));
+    control_client_close(client);
+}
+
+/* As many arenas as fit, and as many again when one is gone; of whatever the other one has. */
+START_TEST(test_arenas)
+{
+    struct control_client alice[3], bob[2], refused;
+    if (!is_root()) {
+        suite_skip("test_arenas", "connecting as another user takes root");
+        return;
+    }
+    joins(&alice[0], ALICE, "alice0");
+    joins(&alice[1], ALICE, "alice1");
+    is_refused(&refused, ALICE,
+               "user 61001 may have 2097152 bytes of arenas and shared memory "
+               "(limits.user_bytes) on node a, has 2097152");
+    joins(&bob[0], BOB, "bob0");
+    leaves(&alice[0]);
+    joins(&alice[2], ALICE, "alice2");
+    is_refused(&refused, ALICE, "limits.user_bytes");
+    control_client_close(&alice[1]); /* without a word */
+    joins(&bob[1], BOB, "bob1");
+    leaves(&alice[2]);
+    leaves(&bob[0]);
+    leaves(&bob[1]);
+}
+END_TEST
+
+/* What has been left behind may be as much again, and no more. */
+START_TEST(test_arenas_that_are_left)
+{
+    struct control_client client, refused;
+    if (!is_root()) {
+        suite_skip("test_arenas_that_are_left", "connecting as another user takes root");
+        return;
+    }
+    for (int i = 0; i < 3; i++) {
+        joins(&client, ALICE, "alice");
+        leaves(&client);
+    }
+    is_refused(&refused, ALICE,
+               "user 61001 has 3145728 bytes of arenas on node a that its earlier "
+               "jobs have not let go of");
+    joins(&client, BOB, "bob");
+    leaves(&client);
+}
+END_TEST
+
+static void asks_for_shared(struct control_client *client, unsigned nth, unsigned bytes,
+                            const char *refusal)
+{
+    struct message message;
+    char line[256];
+    snprintf(line, sizeof(line),
+             "{\"type\":\"shared_open\",\"request\":%u,\"group\":0,\"nth\":%u,\"bytes\":%u}\n", nth,
+             nth, bytes);
+    control_client_write(client, line);
+    control_client_expect(client, refusal ? MESSAGE_ERROR : MESSAGE_SHARED_OPENED, &message);
+    if (refusal)
+        ck_assert_msg(strstr(message.text, refusal) != NULL, "%s", message.text);
+    else
+        ck_assert_uint_eq(message.request, nth);
+    message_clear(&message);
+}
+
+/* Shared memory counts with arenas, until it is given back. */
+START_TEST(test_shared_memory)
+{
+    struct control_client alice, refused;
+    if (!is_root()) {
+        suite_skip("test_shared_memory", "connecting as another user takes root");
+        return;
+    }
+    joins(&alice, ALICE, "alice");
+    asks_for_shared(&alice, 0, 1 << 19, NULL);
+    asks_for_shared(&alice, 1, 1 << 20, "limits.user_bytes) on node a, has 1572864");
+    asks_for_shared(&alice, 1, 1 << 19, NULL);
+    is_refused(&refused, ALICE, "has 2097152");
+    control_client_write(&alice, "{\"type\":\"shared_close\",\"group\":0,\"segment\":0}\n");
+    asks_for_shared(&alice, 2, 1 << 19, NULL);
+    leaves(&alice);
+    joins(&alice, ALICE, "alice");
+    leaves(&alice);
+}
+END_TEST
+
+/* The daemon's own. */
+START_TEST(test_no_limit_for_root)
+{
+    struct control_client clients[4];
+    char name[8] = "job0";
+    for (int i = 0; i < 4; i++) {
+        name[3] = (char)('0' + i);
+        joins(&clients[i], geteuid(), name);
+    }
+    for (int i = 0; i < 4; i++)
+        leaves(&clients[i]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("control_users");
+    TCase *cases = tcase_create("users");
+    tcase_set_timeout(cases, 60);
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_add_test(cases, test_arenas);
+    tcase_add_test(cases, test_shared_memory);
+    tcase_add_test(cases, test_no_limit_for_root);
+    suite_add_tcase(suite, cases);
+    TCase *keeping = tcase_create("keeping");
+    tcase_set_timeout(keeping, 60);
+    tcase_add_checked_fixture(keeping, setup_keeping, teardown);
+    tcase_add_test(keeping, test_arenas_that_are_left);
+    suite_add_tcase(suite, keeping);
+    return suite_main(suite);
+}
