@@ -116,6 +116,7 @@ int fixture_open_job(struct fixture *fixture, uint64_t job)
     }
     struct engine_job roster = {.job = job,
                                 .name = "train",
+                                .user = options->user,
                                 .world_size = options->ranks,
                                 .rank_nodes = options->rank_nodes,
                                 .server_count = count,

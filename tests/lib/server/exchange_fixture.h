@@ -40,6 +40,7 @@ struct fixture_options {
     bool shared_receives;
     bool leave_closed; /* the job is not opened, nobody attached */
     bool leave_down;   /* the peers are not up */
+    uint32_t user;     /* whose the jobs are that are opened */
 };
 
 struct fixture_completion {
