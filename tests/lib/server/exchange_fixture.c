@@ -1,6 +1,7 @@
 #include "tests/lib/server/exchange_fixture.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "common/reduce/reduce.h"
 
@@ -62,14 +63,19 @@ static void table_event(void *context, struct engine_event *event)
     fixture->events[fixture->event_count++] = event;
 }
 
+static void fixture_unmap(struct fixture *fixture, uint32_t rank)
+{
+    EXPECT(munmap(fixture->memory[rank], fixture->options.arena_bytes) == 0);
+    fixture->memory[rank] = NULL;
+}
+
 static void table_release_worker(void *context, struct exchange_worker *worker)
 {
     struct fixture *fixture = context;
     EXPECT(fixture->attached[worker->rank]);
     fixture->attached[worker->rank] = false;
-    /* Whoever looks at it from now on is caught by the address sanitizer. */
-    free(fixture->memory[worker->rank]);
-    fixture->memory[worker->rank] = NULL;
+    /* Whoever looks at it from now on is caught. */
+    fixture_unmap(fixture, worker->rank);
 }
 
 static void table_release_segment(void *context, struct exchange_segment *segment)
@@ -131,16 +137,14 @@ int fixture_attach(struct fixture *fixture, uint64_t job, uint32_t rank)
     struct exchange_worker *worker = &fixture->workers[rank];
     *worker = (struct exchange_worker){.rank = rank};
     uint64_t bytes = fixture->options.arena_bytes;
-    fixture->memory[rank] = aligned_alloc(4096, bytes);
-    EXPECT(fixture->memory[rank]);
-    memset(fixture->memory[rank], 0, bytes);
+    fixture->memory[rank] =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(fixture->memory[rank] != MAP_FAILED);
     EXPECT(arena_format(&worker->arena, fixture->memory[rank], bytes, 64, NULL) == 0);
     int result = exchange_attach(fixture->exchange, job, worker, &fixture->error);
     fixture->attached[rank] = result == 0;
-    if (result != 0) {
-        free(fixture->memory[rank]);
-        fixture->memory[rank] = NULL;
-    }
+    if (result != 0)
+        fixture_unmap(fixture, rank);
     return result;
 }
 
