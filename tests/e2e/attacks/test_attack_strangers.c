@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
@@ -28,7 +29,20 @@ static void setup(void)
 {
     directory = suite_make_directory();
     snprintf(stop_file, sizeof(stop_file), "%s/stop", directory);
-    cluster = cluster_start(2, NULL);
+}
+
+/* Without a secret, or with one. */
+static void cluster_begin(bool secret)
+{
+    char path[400], extra[512];
+    snprintf(path, sizeof(path), "%.300s/secret", directory);
+    snprintf(extra, sizeof(extra), "{\"secret_file\":\"%s\"}", path);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n", file);
+    fclose(file);
+    ck_assert_int_eq(chmod(path, 0600), 0);
+    cluster = cluster_start(2, secret ? extra : NULL);
 }
 
 static void teardown(void)
@@ -82,7 +96,10 @@ static int connect_from(uint8_t host, uint16_t port)
     struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000000u | host)};
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    /* The port that it gets may be that of the daemon which is away. */
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (fd >= 0 && bind(fd, (struct sockaddr *)&from, sizeof(from)) == 0 &&
         connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0)
         return fd;
@@ -130,6 +147,7 @@ START_TEST(test_restart_among_strangers)
     static int held[HELD];
     pthread_t thread;
     char config[400];
+    cluster_begin(_i == 1);
     job_start(1, 1);
     ck_assert(cluster_wait_status(cluster, 1, peer_is_up, CLUSTER_PATIENCE_MS));
     process_signal(cluster->nodes[0].daemon, SIGKILL);
@@ -189,6 +207,7 @@ static void config_copy(char *path, size_t bytes)
 START_TEST(test_two_daemons_of_one_name)
 {
     char config[400], text[256];
+    cluster_begin(_i == 1);
     job_start(0, 2);
     config_copy(config, sizeof(config));
     struct process *second = daemon_start(config, "second.log");
@@ -214,12 +233,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("strangers");
-    TCase *tests = tcase_create("strangers");
+    Suite *suite = suite_create("attack_strangers");
+    TCase *tests = tcase_create("attack_strangers");
     tcase_set_timeout(tests, 300);
     tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, test_restart_among_strangers);
-    tcase_add_test(tests, test_two_daemons_of_one_name);
+    tcase_add_loop_test(tests, test_restart_among_strangers, 0, 2);
+    tcase_add_loop_test(tests, test_two_daemons_of_one_name, 0, 2);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
