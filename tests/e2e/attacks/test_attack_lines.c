@@ -2,7 +2,6 @@
  * connections. The job of another user goes on, and no daemon misses a heartbeat. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +17,11 @@
 #define NODES 2
 #define STRANGERS 19 /* as many as were let in: servers and 17 */
 #define CONNECTIONS 64
+#define CROWD 200 /* connections to each node */
+#define PEER_MS 3000
 #define LINE_BYTES ((size_t)1 << 20)
-#define STRANGER_UID 65533
+#define ATTACKER_UID 65533
+#define OTHER_UID 65532
 #define HELLO "{\"type\":\"hello\",\"protocol\":1,\"software\":\"test\",\"pid\":1}\n"
 #define PING "{\"type\":\"ping\",\"x\":["
 
@@ -28,12 +30,12 @@ static char file[512];
 static struct cluster *cluster;
 static struct process *workers[2 * NODES];
 
-/* Daemons that find each other silent after a second, and a job that runs. */
+/* Daemons that find each other silent after a while, and a job that runs. */
 static void setup(void)
 {
     directory = suite_make_directory();
     snprintf(file, sizeof(file), "%s/stop", directory);
-    cluster = cluster_start(NODES, "{\"timeouts\":{\"heartbeat_ms\":100,\"peer_ms\":1500}}");
+    cluster = cluster_start(NODES, "{\"timeouts\":{\"heartbeat_ms\":100,\"peer_ms\":3000}}");
     ck_assert_int_eq(chmod(cluster->directory, 0755), 0);
     for (uint32_t node = 0; node < NODES; node++)
         ck_assert_int_eq(chmod(cluster->nodes[node].socket_path, 0666), 0);
@@ -56,15 +58,15 @@ static void teardown(void)
     suite_remove_directory(directory);
 }
 
-/* Of another user, where this one may become one; the kernel has credentials for each thread. */
-static int connect_unix(uint32_t node)
+/* Of a user, where this one may become another; the kernel has credentials for each thread. */
+static int connect_unix(uint32_t node, unsigned uid)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", cluster->nodes[node].socket_path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool root = geteuid() == 0;
     if (root)
-        ck_assert_int_eq(syscall(SYS_setresuid, -1, STRANGER_UID, -1), 0);
+        ck_assert_int_eq(syscall(SYS_setresuid, -1, uid, -1), 0);
     int result = connect(fd, (struct sockaddr *)&address, sizeof(address));
     if (root)
         ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
@@ -106,7 +108,7 @@ static char *expensive_line(const char *begin, size_t bytes)
     return line;
 }
 
-static void ping_is_answered(uint32_t node)
+static void status_is_given(uint32_t node)
 {
     json_t *status = cluster_status(cluster, node);
     ck_assert_ptr_nonnull(status);
@@ -125,7 +127,7 @@ START_TEST(test_strangers)
     for (int i = 0; i < NODES * STRANGERS; i++)
         send_all(fds[i], "\n", 1);
     for (uint32_t node = 0; node < NODES; node++) {
-        ping_is_answered(node);
+        status_is_given(node);
         ck_assert(
             cluster_wait_log(cluster, node, "a line of more than 4096 bytes", CLUSTER_PATIENCE_MS));
     }
@@ -141,27 +143,57 @@ START_TEST(test_long_pings)
     char *line = expensive_line(PING, LINE_BYTES - 64);
     int fds[NODES * CONNECTIONS];
     for (int i = 0; i < NODES * CONNECTIONS; i++) {
-        fds[i] = connect_unix((uint32_t)i % NODES);
+        fds[i] = connect_unix((uint32_t)i % NODES, ATTACKER_UID);
         send_all(fds[i], HELLO, strlen(HELLO));
         send_all(fds[i], line, strlen(line));
     }
     for (int i = 0; i < NODES * CONNECTIONS; i++)
         send_all(fds[i], "\n", 1);
     for (uint32_t node = 0; node < NODES; node++)
-        ping_is_answered(node);
+        status_is_given(node);
     for (int i = 0; i < NODES * CONNECTIONS; i++)
         close(fds[i]);
     free(line);
 }
 END_TEST
 
-/* What comes to the connections is read and dropped, so that they go on being answered. */
-static void drop_answers(const int *fds, int count)
+/* A connection that has much to say, in pieces as the socket takes them, and does not read what it
+ * is told but throws it away. */
+struct talker {
+    int fd;
+    size_t said; /* of the lines, which come again and again */
+};
+
+static void talker_go_on(struct talker *talker, const char *lines, size_t bytes)
 {
-    static char bytes[65536];
-    for (int i = 0; i < count; i++) {
-        while (recv(fds[i], bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
-            ;
+    static char answers[65536];
+    ssize_t sent;
+    while ((sent = send(talker->fd, lines + talker->said, bytes - talker->said,
+                        MSG_NOSIGNAL | MSG_DONTWAIT)) > 0)
+        talker->said = (talker->said + (size_t)sent) % bytes;
+    while (recv(talker->fd, answers, sizeof(answers), MSG_DONTWAIT) > 0)
+        ;
+}
+
+/* Another user's connection that asks whether the daemon is there, as a worker does that waits. */
+struct asker {
+    int fd;
+    int64_t asked_ms; /* 0: it has its answer */
+    int answers;
+};
+
+static void asker_go_on(struct asker *asker)
+{
+    char answer[4096];
+    if (asker->asked_ms == 0) {
+        ck_assert_int_gt(send(asker->fd, "{\"type\":\"ping\"}\n", 16, MSG_NOSIGNAL), 0);
+        asker->asked_ms = process_now_ms();
+    } else if (recv(asker->fd, answer, sizeof(answer), MSG_DONTWAIT) > 0) {
+        asker->asked_ms = 0;
+        asker->answers++;
+    } else {
+        /* The worker would say that its daemon is gone. */
+        ck_assert_int_lt(process_now_ms() - asker->asked_ms, PEER_MS);
     }
 }
 
@@ -173,24 +205,29 @@ START_TEST(test_flood_of_allowed_lines)
     while (used + 8 < sizeof(line))
         used += (size_t)snprintf(line + used, sizeof(line) - used, "[],");
     used += (size_t)snprintf(line + used - 1, sizeof(line) - used, "]}\n") - 1;
-    int fds[NODES * CONNECTIONS];
-    for (int i = 0; i < NODES * CONNECTIONS; i++) {
-        fds[i] = connect_unix((uint32_t)i % NODES);
-        send_all(fds[i], HELLO, strlen(HELLO));
+    struct talker talkers[NODES * CROWD] = {{0}};
+    struct asker askers[NODES] = {{0}};
+    for (int i = 0; i < NODES * CROWD; i++) {
+        talkers[i].fd = connect_unix((uint32_t)i % NODES, ATTACKER_UID);
+        send_all(talkers[i].fd, HELLO, strlen(HELLO));
     }
-    for (int64_t until = process_now_ms() + 5000; process_now_ms() < until;) {
-        for (int i = 0; i < NODES * CONNECTIONS; i++) {
-            ssize_t sent = send(fds[i], line, used, MSG_NOSIGNAL | MSG_DONTWAIT);
-            /* A line is sent whole or not at all, or it would be another one. */
-            if (sent > 0 && (size_t)sent < used)
-                send_all(fds[i], line + sent, used - (size_t)sent);
+    for (uint32_t node = 0; node < NODES; node++) {
+        askers[node].fd = connect_unix(node, OTHER_UID);
+        send_all(askers[node].fd, HELLO, strlen(HELLO));
+    }
+    for (int64_t until = process_now_ms() + 6000; process_now_ms() < until;) {
+        for (int i = 0; i < NODES * CROWD; i++) {
+            talker_go_on(&talkers[i], line, used);
+            asker_go_on(&askers[i % NODES]);
         }
-        drop_answers(fds, NODES * CONNECTIONS);
     }
-    for (uint32_t node = 0; node < NODES; node++)
-        ping_is_answered(node);
-    for (int i = 0; i < NODES * CONNECTIONS; i++)
-        close(fds[i]);
+    for (uint32_t node = 0; node < NODES; node++) {
+        status_is_given(node);
+        ck_assert_int_gt(askers[node].answers, 1);
+        close(askers[node].fd);
+    }
+    for (int i = 0; i < NODES * CROWD; i++)
+        close(talkers[i].fd);
 }
 END_TEST
 
@@ -201,11 +238,11 @@ START_TEST(test_halves)
     long before = process_resident_KiB(cluster->nodes[0].daemon->pid);
     int fds[200];
     for (int i = 0; i < 200; i++) {
-        fds[i] = connect_unix(0);
+        fds[i] = connect_unix(0, ATTACKER_UID);
         send_all(fds[i], HELLO, strlen(HELLO));
         send_all(fds[i], line, strlen(line));
     }
-    ping_is_answered(0);
+    status_is_given(0);
     long after = process_resident_KiB(cluster->nodes[0].daemon->pid);
     ck_assert_int_gt(before, 0);
     ck_assert_int_lt(after, before + 64 * 1024);
