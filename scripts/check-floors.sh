@@ -54,9 +54,10 @@ event2/*    server/control/* server/shoald.c
 jansson.h   common/config/* common/format/message_fields.c server/shoalctl/*
 jansson.h   worker/programs/shoalrun/launcher_config.c
 hwloc*      common/memory/topology.c
-sodium*     common/auth/auth.c
+sodium*     common/auth/auth.c common/auth/secret.c
 seccomp.h   server/sandbox/sandbox.c
-openssl/*   common/auth/seal.c
+openssl/*   common/auth/openssl.h
+*/openssl.h common/auth/credentials.c common/auth/seal.c common/auth/tls.c
 cuda*.h     worker/device/cuda_driver.h
 */cuda_driver.h  worker/device/device_cuda.c tests/lib/cuda/* tests/bench/bench_gpu*.c
 check.h     tests/*.[ch]

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/auth/auth.h"
+#include "common/auth/credentials.h"
 #include "common/base/env.h"
 #include "common/base/log.h"
 #include "common/base/sd_notify.h"
@@ -55,6 +56,8 @@ static const char usage[] =
     "  SIGTERM, SIGINT           drain: take no new jobs, let running collectives\n"
     "                            finish (timeouts.drain_ms), end; a second signal\n"
     "                            ends the daemon at once\n"
+    "  SIGHUP                    read secret_file, certificate_file, key_file and\n"
+    "                            authority_file anew, for new connections\n"
     "\n"
     "Exit status:\n"
     "  0    drained, or the question was answered\n"
@@ -75,7 +78,7 @@ struct daemon {
     struct config config;
     bool config_loaded;
     struct log log;
-    struct auth_secret secret;
+    struct credentials credentials;
     struct topology *topology;
     char topology_text[512];
     int signal_fd;
@@ -242,12 +245,12 @@ static int daemon_start_manager(struct daemon *daemon, struct error *error)
                                     &daemon->watchdog_ms, error);
 }
 
-static int daemon_start_secret(struct daemon *daemon, struct error *error)
+static int daemon_start_credentials(struct daemon *daemon, struct error *error)
 {
     int result = auth_init(error);
     if (result < 0)
         return result;
-    return auth_secret_load(&daemon->secret, daemon->config.secret_file, error);
+    return credentials_load(&daemon->credentials, &daemon->config, error);
 }
 
 static int daemon_start_machine(struct daemon *daemon, struct error *error)
@@ -283,7 +286,7 @@ static int daemon_start_control(struct daemon *daemon, struct error *error)
     struct control_options options = {
         .config = &daemon->config,
         .log = &daemon->log,
-        .secret = &daemon->secret,
+        .credentials = &daemon->credentials,
         .engine = control_engine_of(daemon->engine),
         .instruction_set = engine_instruction_set(daemon->engine),
         .topology = daemon->topology_text,
@@ -309,7 +312,7 @@ static int daemon_start_sandbox(struct daemon *daemon, struct error *error)
 
 static int (*const starts[])(struct daemon *daemon, struct error *error) = {
     daemon_start_log,     daemon_start_descriptors, daemon_start_signals,
-    daemon_start_manager, daemon_start_secret,      daemon_start_machine,
+    daemon_start_manager, daemon_start_credentials, daemon_start_machine,
     daemon_start_engine,  daemon_start_control,     daemon_start_sandbox,
 };
 
@@ -320,7 +323,7 @@ static void daemon_stop(struct daemon *daemon)
         engine_stop(daemon->engine);
     if (daemon->topology)
         topology_close(daemon->topology);
-    auth_secret_clear(&daemon->secret);
+    credentials_clear(&daemon->credentials);
     if (daemon->signal_fd >= 0)
         close(daemon->signal_fd);
     if (daemon->config_loaded)

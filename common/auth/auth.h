@@ -8,37 +8,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/auth/secret.h"
 #include "common/base/error.h"
 #include "common/config/config.h"
 
-#define AUTH_KEY_BYTES 32
 #define AUTH_NONCE_BYTES 32
 #define AUTH_MAC_BYTES 32
 #define AUTH_HASH_BYTES 32
-#define AUTH_SECRET_LEAST_BYTES 16
-#define AUTH_SECRET_MOST_BYTES 4096
-
-struct auth_secret {
-    bool present; /* false: the key is zero, only loopback is served */
-    uint8_t key[AUTH_KEY_BYTES];
-};
 
 /* Make the library ready; to be called before the rest. May be called again. ERR_SYSTEM. */
 int auth_init(struct error *error);
 void auth_random(void *bytes, size_t count);
 
-/* The key is the hash of the file's bytes without white space at the end. The file must be a
- * regular one, owned by this user or root, closed to group and others, 16 bytes at least.
- * path "" gives the absent secret. ERR_CONFIG (also when it cannot be opened) names the path and
- * what is wrong; ERR_SYSTEM. */
-int auth_secret_load(struct auth_secret *secret, const char *path, struct error *error);
-void auth_secret_clear(struct auth_secret *secret);
-
 /* Who speaks: the connecting daemon or the accepting one. */
 enum auth_role { AUTH_CONNECTS, AUTH_ACCEPTS };
 
-/* Names are at most 255 bytes. */
-void auth_mac(uint8_t mac[AUTH_MAC_BYTES], const struct auth_secret *secret, enum auth_role role,
+/* Names are at most 255 bytes. secret NULL: there is none, the key is zero. */
+void auth_mac(uint8_t mac[AUTH_MAC_BYTES], const struct secret *secret, enum auth_role role,
               const char *connecting_node, const char *accepting_node,
               const uint8_t connecting_nonce[AUTH_NONCE_BYTES],
               const uint8_t accepting_nonce[AUTH_NONCE_BYTES]);

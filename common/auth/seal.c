@@ -5,12 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* OpenSSL has a type of this name, which is not needed here. */
-#define ERR_STATE OPENSSL_ERR_STATE
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#undef ERR_STATE
+#include "common/auth/openssl.h"
 
 #define NONCE_BYTES 12
 

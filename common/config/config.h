@@ -31,11 +31,15 @@ struct config {
     uint32_t server_count;
     uint32_t self; /* index of this node in servers */
 
-    char socket_path[CONFIG_PATH_BYTES];    /* "socket.path": default /run/shoal/shoald.sock */
-    uint32_t socket_mode;                   /* "socket.mode": octal string, default "0660" */
-    char listen_address[CONFIG_NAME_BYTES]; /* "listen.address": control, default "127.0.0.1" */
-    uint16_t listen_port;                   /* "listen.port": default this server's port */
-    char secret_file[CONFIG_PATH_BYTES];    /* "secret_file": default "" (loopback only) */
+    char socket_path[CONFIG_PATH_BYTES];      /* "socket.path": default /run/shoal/shoald.sock */
+    uint32_t socket_mode;                     /* "socket.mode": octal string, default "0660" */
+    char listen_address[CONFIG_NAME_BYTES];   /* "listen.address": control, default "127.0.0.1" */
+    uint16_t listen_port;                     /* "listen.port": default this server's port */
+    char secret_file[CONFIG_PATH_BYTES];      /* "secret_file": default "" (loopback only) */
+    char protect[8];                          /* "protect": "none" or "encrypt" */
+    char certificate_file[CONFIG_PATH_BYTES]; /* "certificate_file": default "", as the next two */
+    char key_file[CONFIG_PATH_BYTES];         /* "key_file" */
+    char authority_file[CONFIG_PATH_BYTES];   /* "authority_file" */
 
     char provider[CONFIG_NAME_BYTES];       /* "fabric.provider": default "auto" */
     char fabric_address[CONFIG_NAME_BYTES]; /* "fabric.address": default = listen.address, or this
@@ -92,6 +96,8 @@ int config_parse(struct config *config, const char *text, const char *name,
  * server_count is 0. */
 void config_defaults(struct config *config);
 void config_clear(struct config *config);
+/* Whether what goes between daemons is encrypted. */
+bool config_encrypts(const struct config *config);
 void config_problems_clear(struct config_problems *problems);
 
 /* The effective configuration as JSON, all keys present; the caller frees it. NULL: out of memory.

@@ -66,6 +66,8 @@ int config_resolve(struct config *config)
     const struct config_server *self = &config->servers[config->self];
     if (!config->listen_port)
         config->listen_port = self->port;
+    if (!config->protect[0])
+        snprintf(config->protect, sizeof(config->protect), "none");
     if (!config->fabric_address[0])
         name_copy(config->fabric_address,
                   address_is_any(config->listen_address) ? self->address : config->listen_address);
@@ -139,17 +141,53 @@ static uint32_t check_roster(const struct config *config, struct config_report *
     return owners;
 }
 
+bool config_encrypts(const struct config *config)
+{
+    return strcmp(config->protect, "encrypt") == 0;
+}
+
+static void check_protection(const struct config *config, struct config_report *report)
+{
+    const struct {
+        const char *pointer, *path;
+    } files[] = {{"/certificate_file", config->certificate_file},
+                 {"/key_file", config->key_file},
+                 {"/authority_file", config->authority_file}};
+    bool any = false;
+    for (int i = 0; i < 3; i++) {
+        if (config_report_is_wrong(report, files[i].pointer))
+            return;
+        any = any || files[i].path[0];
+    }
+    for (int i = 0; i < 3 && any; i++) {
+        if (!files[i].path[0])
+            config_report_text(report, files[i].pointer, "\"\"",
+                               "given too: certificates need /certificate_file, /key_file and "
+                               "/authority_file");
+    }
+    if (!any && !config->secret_file[0] && config_encrypts(config) &&
+        !config_report_is_wrong(report, "/secret_file"))
+        config_report_text(report, "/protect", "\"encrypt\"",
+                           "\"none\" as long as there is neither a /secret_file nor a "
+                           "/certificate_file: there is nothing to encrypt with");
+}
+
 static void check_beyond_loopback(const char *pointer, const char *address,
                                   const struct config *config, struct config_report *report)
 {
     char got[CONFIG_NAME_BYTES + 2];
-    if (config->secret_file[0] || config_report_is_wrong(report, "/secret_file") ||
-        config_report_is_wrong(report, pointer) || address_is_loopback(address))
+    if (config->secret_file[0] || (config->certificate_file[0] && config_encrypts(config)) ||
+        config_report_is_wrong(report, "/secret_file") ||
+        config_report_is_wrong(report, "/certificate_file") ||
+        config_report_is_wrong(report, "/protect") || config_report_is_wrong(report, pointer) ||
+        address_is_loopback(address))
         return;
     snprintf(got, sizeof(got), "\"%s\"", address);
-    config_report_text(report, pointer, got,
-                       "a loopback address as long as there is no /secret_file: without a secret "
-                       "anybody who reaches the port could pose as a daemon of the roster");
+    config_report_text(
+        report, pointer, got,
+        "a loopback address as long as there is no /secret_file, nor certificates and "
+        "/protect \"encrypt\": without them anybody who reaches the port could pose as "
+        "a daemon of the roster");
 }
 
 static void check_addresses(const struct config *config, struct config_report *report)
@@ -227,6 +265,7 @@ void config_check(const struct config *config, struct config_report *report)
     char got[32];
     uint32_t owners = check_roster(config, report);
     check_node(config, report);
+    check_protection(config, report);
     check_addresses(config, report);
     check_sizes(config, owners, report);
     if (config->connections <= config->workers &&

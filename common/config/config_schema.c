@@ -92,19 +92,33 @@ static json_t *schema_servers(void)
 }
 
 /* What several keys say together and a schema can still express: a roster of several servers does
- * not say which of them is this node; beyond loopback a secret is needed; metrics need both an
- * address and a port. config_check.c has the same rules, and those that a schema cannot express. */
+ * not say which of them is this node; beyond loopback a secret or certificates are needed, and so
+ * they are to encrypt; certificates come with a key and an authority; metrics need both an address
+ * and a port. config_check.c has the same rules, and those that a schema cannot express. */
 #define LOOPBACK                                                                                   \
     "{\"properties\": {\"address\": {\"pattern\": \"^(127\\\\.[0-9.]+|[Ll][Oo][Cc][Aa][Ll]"        \
     "[Hh][Oo][Ss][Tt]|[0:]*:(0*1|0\\\\.0\\\\.0\\\\.1))$\"}}}"
+
+#define GIVEN "\"properties\": {\""
+#define NOT_EMPTY "\": {\"minLength\": 1}}}"
+#define SECRET "{\"required\": [\"secret_file\"], " GIVEN "secret_file" NOT_EMPTY
+#define CERTIFICATE "{\"required\": [\"certificate_file\"], " GIVEN "certificate_file" NOT_EMPTY
+#define KEY "{\"required\": [\"key_file\"], " GIVEN "key_file" NOT_EMPTY
+#define AUTHORITY "{\"required\": [\"authority_file\"], " GIVEN "authority_file" NOT_EMPTY
+#define NO_CERTIFICATES                                                                            \
+    "{\"properties\": {\"certificate_file\": {\"maxLength\": 0}, \"key_file\": {\"maxLength\": "   \
+    "0}, "                                                                                         \
+    "\"authority_file\": {\"maxLength\": 0}}}"
+#define CLEAR "{\"properties\": {\"protect\": {\"const\": \"none\"}}}"
 
 static const char rules[] =
     "[{\"if\": {\"required\": [\"servers\"], \"properties\": {\"servers\":"
     "   {\"type\": \"array\", \"minItems\": 2}}},"
     "  \"then\": {\"required\": [\"node\"]}},"
     " {\"if\": {\"properties\": {\"listen\": " LOOPBACK ", \"fabric\": " LOOPBACK "}},"
-    "  \"else\": {\"required\": [\"secret_file\"],"
-    "   \"properties\": {\"secret_file\": {\"minLength\": 1}}}},"
+    "  \"else\": {\"anyOf\": [" SECRET ", {\"allOf\": [" CERTIFICATE ", {\"not\": " CLEAR "}]}]}},"
+    " {\"anyOf\": [" NO_CERTIFICATES ", {\"allOf\": [" CERTIFICATE ", " KEY ", " AUTHORITY "]}]},"
+    " {\"anyOf\": [" SECRET ", " CERTIFICATE ", " CLEAR "]},"
     " {\"properties\": {\"metrics\": {"
     "   \"if\": {\"required\": [\"port\"], \"properties\": {\"port\": {\"not\": {\"const\": 0}}}},"
     "   \"then\": {\"required\": [\"address\"],"

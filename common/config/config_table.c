@@ -40,6 +40,7 @@
 #define ENDPOINT_MOST (NAME_MOST + 2)
 
 static const char *const instruction_sets[] = {"auto", "scalar", "avx2", "avx512", NULL};
+static const char *const protections[] = {"none", "encrypt", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 
 static const struct config_key top_keys[] = {
@@ -60,8 +61,50 @@ static const struct config_key top_keys[] = {
      .pattern = "^(/[ -~]*)?$",
      .shape = PATH_SHAPE ", or empty",
      .default_text = "",
-     .text = "File with the secret that the daemons of the roster share. Without one nothing but "
-             "loopback addresses can be listened on."},
+     .text =
+         "File with the secret that the daemons of the roster share, one line made by `shoalctl "
+         "secret`; a second line is accepted too, while the secret is changed. Without one "
+         "nothing but loopback addresses can be listened on."},
+    {.name = "protect",
+     .type = CONFIG_CHOICE,
+     FIELD(protect),
+     .choices = protections,
+     .default_text = "none",
+     .text =
+         "\"encrypt\": what goes between daemons is encrypted, with TLS 1.3 and AES-256-GCM, by "
+         "the secret or by certificates. \"none\": it goes in the clear. All daemons of the "
+         "roster must have the same."},
+    {.name = "certificate_file",
+     .type = CONFIG_TEXT,
+     FIELD(certificate_file),
+     .least = 0,
+     .most = PATH_MOST,
+     .pattern = "^(/[ -~]*)?$",
+     .shape = PATH_SHAPE ", or empty",
+     .default_text = "",
+     .text = "PEM file with this node's certificate, and those that lead to the authority's. It is "
+             "for clients and servers, and a subject alternative name (DNS) in it is the node's "
+             "name. With `key_file` and `authority_file` it takes the place of the secret in TLS."},
+    {.name = "key_file",
+     .type = CONFIG_TEXT,
+     FIELD(key_file),
+     .least = 0,
+     .most = PATH_MOST,
+     .pattern = "^(/[ -~]*)?$",
+     .shape = PATH_SHAPE ", or empty",
+     .default_text = "",
+     .text =
+         "PEM file with the key of `certificate_file`, without a passphrase. Like the secret's, "
+         "it must be closed to group and others."},
+    {.name = "authority_file",
+     .type = CONFIG_TEXT,
+     FIELD(authority_file),
+     .least = 0,
+     .most = PATH_MOST,
+     .pattern = "^(/[ -~]*)?$",
+     .shape = PATH_SHAPE ", or empty",
+     .default_text = "",
+     .text = "PEM file with the certificates of the authorities that sign those of the roster."},
 };
 
 static const struct config_key server_keys[] = {
@@ -125,7 +168,7 @@ static const struct config_key listen_keys[] = {
      .shape = "that is an IPv4 address, an IPv6 address or a host name",
      .default_text = "127.0.0.1",
      .text = "Address of the control port for the other daemons; \"0.0.0.0\" or \"::\" for all of "
-             "this machine's. Beyond loopback only with a `secret_file`."},
+             "this machine's. Beyond loopback only with a `secret_file` or certificates."},
     {.name = "port",
      .type = CONFIG_INTEGER,
      FIELD(listen_port),

@@ -171,6 +171,19 @@ static void control_on_engine(evutil_socket_t fd, short what, void *argument)
     control_update_later(argument);
 }
 
+/* Secrets and certificates alone; connections that are there go on with what they have. */
+static void control_reload(struct control *control)
+{
+    struct error error = {0};
+    struct credentials *credentials = control->options.credentials;
+    if (credentials_load(credentials, control->config, &error) < 0)
+        log_error(control->log, "SIGHUP: the old secrets and certificates stay: %s", error.text);
+    else
+        log_info(control->log, "SIGHUP: %s read anew; new connections use %s",
+                 credentials->certificates ? "certificates are" : "secrets are",
+                 credentials->certificates ? "them" : "the first, and accept all");
+}
+
 static void control_on_signal(evutil_socket_t fd, short what, void *argument)
 {
     (void)what;
@@ -180,7 +193,7 @@ static void control_on_signal(evutil_socket_t fd, short what, void *argument)
         return;
     int number = (int)info.ssi_signo;
     if (number == SIGHUP) {
-        log_info(control->log, "SIGHUP is ignored: the configuration is read at the start only");
+        control_reload(control);
     } else if (control->draining) {
         log_warning(control->log, "%s again: ending at once", strsignal(number));
         control->result = ERR_STATE;
@@ -326,7 +339,7 @@ static int control_check_loopback(const struct control *control, int fd, const c
 {
     struct sockaddr_storage address = {0};
     socklen_t length = sizeof(address);
-    if (control->options.secret->present)
+    if (credentials_present(control->options.credentials))
         return 0;
     if (getsockname(fd, (struct sockaddr *)&address, &length) < 0)
         return error_set_errno(error, errno, "%s %d", option, fd);

@@ -32,7 +32,8 @@ void control_connect_accept(struct control *control, int fd, const struct sockad
 {
     char text[128];
     control_address_text(address, text, sizeof(text));
-    if (!control->options.secret->present && !control_address_is_loopback(address)) {
+    if (!credentials_present(control->options.credentials) &&
+        !control_address_is_loopback(address)) {
         log_throttled(control->log, &control->stranger_lines[false], clock_now_ns(),
                       LOG_LEVEL_WARNING,
                       "connection from %s is closed: without a secret_file only loopback "
@@ -82,7 +83,8 @@ static void connect_open_socket(struct control_peer *peer, const struct sockaddr
 {
     struct control *control = peer->control;
     control_address_text(address, peer->address, sizeof(peer->address));
-    if (!control->options.secret->present && !control_address_is_loopback(address)) {
+    if (!credentials_present(control->options.credentials) &&
+        !control_address_is_loopback(address)) {
         control_peer_finish(peer,
                             "its address is not a loopback address: that needs a secret_file");
         return;

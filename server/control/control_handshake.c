@@ -34,13 +34,15 @@ void control_handshake_greet(struct control_peer *peer)
     control_stream_send_message(peer->stream, &hello);
 }
 
-static void handshake_mac(const struct control_peer *peer, enum auth_role role,
+/* secret: its number; without any there is a proof of nothing. */
+static void handshake_mac(const struct control_peer *peer, enum auth_role role, uint32_t secret,
                           uint8_t mac[AUTH_MAC_BYTES])
 {
     const struct config *config = peer->control->config;
+    const struct secrets *secrets = &peer->secrets;
     const char *other = config->servers[peer->node].name;
-    auth_mac(mac, peer->control->options.secret, role, peer->connects ? config->node : other,
-             peer->connects ? other : config->node,
+    auth_mac(mac, secrets->count > 0 ? &secrets->list[secret] : NULL, role,
+             peer->connects ? config->node : other, peer->connects ? other : config->node,
              peer->connects ? peer->own_nonce : peer->peer_nonce,
              peer->connects ? peer->peer_nonce : peer->own_nonce);
 }
@@ -48,8 +50,23 @@ static void handshake_mac(const struct control_peer *peer, enum auth_role role,
 static void handshake_send_auth(struct control_peer *peer)
 {
     struct message auth = {.type = MESSAGE_AUTH};
-    handshake_mac(peer, peer->connects ? AUTH_CONNECTS : AUTH_ACCEPTS, auth.mac);
+    handshake_mac(peer, peer->connects ? AUTH_CONNECTS : AUTH_ACCEPTS, peer->secret, auth.mac);
     control_stream_send_message(peer->stream, &auth);
+}
+
+/* Whoever connects uses the first secret, and is answered with the one that it used. */
+static bool handshake_proves(struct control_peer *peer, const uint8_t mac[AUTH_MAC_BYTES])
+{
+    uint32_t secrets = peer->connects || peer->secrets.count == 0 ? 1 : peer->secrets.count;
+    for (uint32_t i = 0; i < secrets; i++) {
+        uint8_t right[AUTH_MAC_BYTES];
+        handshake_mac(peer, peer->connects ? AUTH_ACCEPTS : AUTH_CONNECTS, i, right);
+        if (!auth_equal(right, mac, AUTH_MAC_BYTES))
+            continue;
+        peer->secret = i;
+        return true;
+    }
+    return false;
 }
 
 static void handshake_send_fabric(struct control_peer *peer)
@@ -102,6 +119,11 @@ static int handshake_on_hello(struct control_peer *peer, const struct message *m
     int result = handshake_identify(peer, message, error);
     if (result < 0)
         return result;
+    const struct tls *tls = control_wire_tls(peer->wire);
+    if (tls && !tls_names(tls, message->node))
+        return error_set(error, ERR_REFUSED,
+                         "its certificate does not name node %s, which it says it is",
+                         message->node);
     if (memcmp(message->roster, peer->control->roster_hash, AUTH_HASH_BYTES) != 0)
         return error_set(error, ERR_PROTOCOL,
                          "node %s has another roster or other data sizes in its configuration",
@@ -117,13 +139,11 @@ static int handshake_on_hello(struct control_peer *peer, const struct message *m
 static int handshake_on_auth(struct control_peer *peer, const struct message *message,
                              struct error *error)
 {
-    uint8_t mac[AUTH_MAC_BYTES];
-    handshake_mac(peer, peer->connects ? AUTH_ACCEPTS : AUTH_CONNECTS, mac);
-    if (!auth_equal(mac, message->mac, sizeof(mac)))
+    if (!handshake_proves(peer, message->mac))
         return error_set(error, ERR_REFUSED, "it does not know the secret");
     control_stream_trust(peer->stream);
     struct control *control = peer->control;
-    if (control->options.secret->present) {
+    if (credentials_present(control->options.credentials)) {
         /* It is none of those who compete any more, and its address is the node's. */
         admission_leave(&control->admission, &peer->place);
         if (!peer->connects)
@@ -142,7 +162,8 @@ static int handshake_on_auth(struct control_peer *peer, const struct message *me
 }
 
 /* How the engine will reach it. */
-static void handshake_note_fabric(struct control_peer *peer, const struct message *message)
+static int handshake_note_fabric(struct control_peer *peer, const struct message *message,
+                                 struct error *error)
 {
     struct engine_peer_connect *fabric = &peer->fabric;
     fabric->node = peer->node;
@@ -153,22 +174,50 @@ static void handshake_note_fabric(struct control_peer *peer, const struct messag
     memcpy(fabric->address, message->address, fabric->address_bytes);
     memcpy(fabric->receive_token, peer->own_token, TRANSPORT_TOKEN_BYTES);
     memcpy(fabric->send_token, message->token, TRANSPORT_TOKEN_BYTES);
+    struct tls *tls = control_wire_tls(peer->wire);
+    enum auth_role self = peer->connects ? AUTH_CONNECTS : AUTH_ACCEPTS;
+    enum auth_role other = peer->connects ? AUTH_ACCEPTS : AUTH_CONNECTS;
+    fabric->sealed = tls != NULL;
+    if (tls && (tls_export(tls, self, fabric->seal_key, error) < 0 ||
+                tls_export(tls, other, fabric->open_key, error) < 0))
+        return error->code;
+    return 0;
+}
+
+/* How the connection is protected, for the log. */
+static void handshake_protection_text(const struct control_peer *peer, char text[64])
+{
+    const struct tls *tls = control_wire_tls(peer->wire);
+    char identity[2 * SECRET_IDENTITY_BYTES + 1] = "";
+    text[0] = '\0';
+    if (tls && tls_secret(tls) < 0) {
+        snprintf(text, 64, ", encrypted by certificates");
+    } else if (tls) {
+        const struct secret *secret = &peer->secrets.list[tls_secret(tls)];
+        for (size_t i = 0; i < SECRET_IDENTITY_BYTES; i++)
+            snprintf(identity + 2 * i, 3, "%02x", secret->identity[i]);
+        snprintf(text, 64, ", encrypted by secret %s", identity);
+    }
 }
 
 /* From now on it is the connection with its node. */
 static void handshake_open(struct control_peer *peer)
 {
     struct control *control = peer->control;
+    char protection[64];
+    handshake_protection_text(peer, protection);
     control->peer_of[peer->node] = peer;
     peer->state = PEER_OPEN;
     event_del(peer->timer);
     admission_leave(&control->admission, &peer->place);
     log_throttled(control->log, log_throttle_of(&control->node_lines, peer->node), clock_now_ns(),
-                  LOG_LEVEL_INFO, "node %s (%s) is connected", control_peer_name(peer),
-                  peer->address);
+                  LOG_LEVEL_INFO, "node %s (%s) is connected%s", control_peer_name(peer),
+                  peer->address, protection);
     membership_connected(&control->membership, peer->node, clock_now_ns());
-    control_command(control, &(struct engine_command){.kind = COMMAND_PEER_CONNECT,
-                                                      .peer_connect = peer->fabric});
+    struct engine_command command = {.kind = COMMAND_PEER_CONNECT, .peer_connect = peer->fabric};
+    control_command(control, &command);
+    explicit_bzero(&command, sizeof(command));
+    explicit_bzero(&peer->fabric, sizeof(peer->fabric));
     /* Only now may the other side connect to our fabric: it is expected. */
     if (!peer->connects)
         handshake_send_fabric(peer);
@@ -256,9 +305,10 @@ static int handshake_on_fabric(struct control_peer *peer, const struct message *
                       clock_now_ns(), LOG_LEVEL_WARNING, "node %s runs %s, node %s runs %s",
                       control_peer_name(peer), message->version, control->config->node,
                       info->version);
-    handshake_note_fabric(peer, message);
-    handshake_claim(peer);
-    return 0;
+    int result = handshake_note_fabric(peer, message, error);
+    if (result == 0)
+        handshake_claim(peer);
+    return result;
 }
 
 /* What comes on an open connection. */
@@ -330,8 +380,14 @@ static void handshake_on_line(void *context, char *line, size_t length)
 
 static void handshake_on_stream_end(void *context, int code, const char *reason)
 {
-    (void)code;
-    control_peer_finish(context, reason);
+    struct control_peer *peer = context;
+    if (code != ERR_DISCONNECTED && code != ERR_SYSTEM && peer->state <= PEER_AUTH) {
+        /* So that it learns why. */
+        struct control_stream *stream = peer->stream;
+        peer->stream = NULL;
+        control_stream_finish(stream);
+    }
+    control_peer_finish(peer, reason);
 }
 
 bool control_handshake_start(struct control_peer *peer, int fd)
@@ -342,5 +398,15 @@ bool control_handshake_start(struct control_peer *peer, int fd)
     peer->state = PEER_HELLO;
     peer->stream =
         control_stream_create(peer->control, fd, false, CONTROL_ANY_USER, &handlers, peer);
-    return peer->stream != NULL;
+    if (!peer->stream)
+        return false;
+    const struct credentials *credentials = peer->control->options.credentials;
+    struct control_wire *wire =
+        control_wire_create(credentials, peer->connects ? AUTH_CONNECTS : AUTH_ACCEPTS);
+    if (!wire)
+        return false;
+    peer->wire = wire;
+    peer->secrets = credentials->secrets;
+    control_stream_protect(peer->stream, wire);
+    return true;
 }

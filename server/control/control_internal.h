@@ -14,6 +14,7 @@
 #include <uthash.h>
 #include <utlist.h>
 
+#include "common/auth/tls.h"
 #include "common/base/clock.h"
 #include "common/base/log_throttle.h"
 #include "common/text/line_reader.h"
@@ -141,7 +142,27 @@ bool control_share_is_spent(const struct control *control, const struct control_
 void control_share_spend(const struct control *control, struct control_share *share, uint64_t ns,
                          size_t bytes);
 
-/* --- control_stream.c, lines over one socket: may call the ground, turns and the closer */
+/* --- control_wire.c, TLS or nothing between lines and a socket: may call none of these */
+struct control_wire;
+/* By the credentials, which are not needed any more after it. NULL: out of memory. */
+struct control_wire *control_wire_create(const struct credentials *credentials,
+                                         enum auth_role role);
+void control_wire_free(struct control_wire *wire);
+/* NULL: in the clear. */
+struct tls *control_wire_tls(const struct control_wire *wire);
+/* Bytes that are not in the output, because TLS's handshake is not over. */
+size_t control_wire_waiting(const struct control_wire *wire);
+/* What is to go out first. These put bytes for the socket into the output, also when they fail. */
+int control_wire_start(struct control_wire *wire, struct evbuffer *output, struct error *error);
+/* count > 0. ERR_REFUSED: the other side is in the other mode, or not who it should be;
+ * ERR_PROTOCOL, ERR_DISCONNECTED, ERR_MEMORY. */
+int control_wire_receive(struct control_wire *wire, const char *bytes, size_t count,
+                         struct line_reader *lines, struct evbuffer *output, struct error *error);
+int control_wire_send(struct control_wire *wire, const char *bytes, size_t length,
+                      struct evbuffer *output, struct error *error);
+
+/* --- control_stream.c, lines over one socket: may call the ground, turns, the wire and the closer
+ */
 
 struct control_stream_handlers {
     /* The line is valid during the call. The stream may be freed or finished in it. */
@@ -168,6 +189,7 @@ struct control_stream {
     struct event *turn_event; /* more lines are to be given; finishing: it has been long enough */
     struct event *list_event; /* a line with lists has not ended in time */
     struct evbuffer *output;
+    struct control_wire *wire;      /* NULL: lines go as they are */
     uint64_t written;               /* bytes of the output, in all */
     struct control_descriptor *out; /* in the order of their bytes */
     uint32_t out_count;
@@ -203,6 +225,8 @@ struct control_stream *control_stream_create(struct control *control, int fd, bo
                                              uint32_t uid,
                                              const struct control_stream_handlers *handlers,
                                              void *context);
+/* Before anything is sent: what lies between the lines and the socket. Taken over. */
+void control_stream_protect(struct control_stream *stream, struct control_wire *wire);
 void control_stream_free(struct control_stream *stream);
 /* It is a daemon that has authenticated: all its messages, and before others. */
 void control_stream_trust(struct control_stream *stream);
@@ -320,7 +344,10 @@ struct control_peer {
     struct event *connect_event;
     struct evdns_getaddrinfo_request *resolving;
     struct control_stream *stream;
-    struct event *timer; /* the handshake must be over */
+    const struct control_wire *wire; /* the stream's; as long as that is */
+    struct secrets secrets;          /* as they were when it began */
+    uint32_t secret;                 /* which one both use */
+    struct event *timer;             /* the handshake must be over */
     uint8_t own_nonce[AUTH_NONCE_BYTES], peer_nonce[AUTH_NONCE_BYTES];
     uint8_t own_token[TRANSPORT_TOKEN_BYTES];
     uint64_t incarnation;              /* the other side's */

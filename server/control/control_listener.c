@@ -157,7 +157,8 @@ int control_listen_tcp(const struct control *control, int *listening, struct err
         error_prefix(error, "listen.address");
         return result;
     }
-    if (!control->options.secret->present && !control_address_is_loopback(found->ai_addr))
+    if (!credentials_present(control->options.credentials) &&
+        !control_address_is_loopback(found->ai_addr))
         result = error_set(error, ERR_CONFIG,
                            "listen.address %s is not a loopback address: that needs a secret_file",
                            config->listen_address);

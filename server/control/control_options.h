@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "common/auth/auth.h"
+#include "common/auth/credentials.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/config/config.h"
@@ -37,7 +37,7 @@ enum control_notice {
 struct control_options {
     const struct config *config;
     struct log *log;
-    const struct auth_secret *secret;
+    struct credentials *credentials; /* loaded; read anew at SIGHUP. The caller's, to be cleared */
     struct control_engine engine;
     const char *instruction_set; /* for the status: what reductions use */
     const char *topology;        /* for the status: one line about this machine */
@@ -46,7 +46,7 @@ struct control_options {
     int socket_fd;     /* Unix */
     int parent_fd;     /* drain quickly when it reaches its end; -1: none. Taken over */
     int signal_fd;     /* struct signalfd_siginfo: SIGTERM, SIGINT drain, a second one ends at once;
-                          SIGHUP is logged. -1: none. Taken over */
+                          SIGHUP reads the credentials anew. -1: none. Taken over */
     uint32_t alive_ms; /* how often CONTROL_ALIVE, at most 1000; 0: every 1000 */
     void (*notice)(void *context, enum control_notice notice); /* may be NULL */
     void *notice_context;

@@ -30,6 +30,8 @@ void control_peer_free(struct control_peer *peer)
         control_stream_free(peer->stream);
     if (peer->timer)
         event_free(peer->timer);
+    explicit_bzero(&peer->secrets, sizeof(peer->secrets));
+    explicit_bzero(&peer->fabric, sizeof(peer->fabric));
     free(peer);
 }
 

@@ -14,6 +14,7 @@ static const struct timeval at_once = {0, 0};
 
 static void stream_destroy(struct control_stream *stream)
 {
+    control_wire_free(stream->wire);
     line_reader_clear(&stream->lines);
     control_share_leave(stream->control, stream->share);
     free(stream);
@@ -246,6 +247,18 @@ static void stream_leave(struct control_stream *stream, struct control *control)
     control_update_later(control);
 }
 
+static int stream_take_bytes(struct control_stream *stream, const char *bytes, size_t count,
+                             struct error *error)
+{
+    if (!stream->wire)
+        return line_reader_feed(&stream->lines, bytes, count, error);
+    int result =
+        control_wire_receive(stream->wire, bytes, count, &stream->lines, stream->output, error);
+    if (evbuffer_get_length(stream->output) > 0)
+        event_add(stream->write_event, NULL);
+    return result;
+}
+
 /* How many bytes have come; of one that is finishing they are dropped. */
 static size_t stream_read(struct control_stream *stream, uint64_t now_ns)
 {
@@ -255,7 +268,7 @@ static size_t stream_read(struct control_stream *stream, uint64_t now_ns)
     if (count > 0)
         stream->received_ns = now_ns;
     if (count > 0 && !stream->finishing &&
-        line_reader_feed(&stream->lines, bytes, (size_t)count, &error) < 0)
+        stream_take_bytes(stream, bytes, (size_t)count, &error) < 0)
         count = -1;
     if (count < 0)
         stream_end(stream, &error);
@@ -473,13 +486,29 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
 {
     if (stream->dead || stream->overflow)
         return;
-    if (evbuffer_get_length(stream->output) + length >
-            CONTROL_OUTPUT_BYTES + stream->answer_bytes ||
-        evbuffer_add(stream->output, bytes, length) < 0) {
+    size_t waiting = evbuffer_get_length(stream->output);
+    if (stream->wire)
+        waiting += control_wire_waiting(stream->wire);
+    int result = 0;
+    if (waiting + length > CONTROL_OUTPUT_BYTES + stream->answer_bytes)
+        result = ERR_MEMORY;
+    else if (stream->wire)
+        result = control_wire_send(stream->wire, bytes, length, stream->output, NULL);
+    else
+        result = evbuffer_add(stream->output, bytes, length);
+    if (result < 0)
         stream_cannot_send(stream);
-        return;
-    }
-    event_add(stream->write_event, NULL);
+    else
+        event_add(stream->write_event, NULL);
+}
+
+void control_stream_protect(struct control_stream *stream, struct control_wire *wire)
+{
+    stream->wire = wire;
+    if (control_wire_start(wire, stream->output, NULL) < 0)
+        stream_cannot_send(stream);
+    else if (evbuffer_get_length(stream->output) > 0)
+        event_add(stream->write_event, NULL);
 }
 
 void control_stream_hold(struct control_stream *stream)

@@ -10,6 +10,7 @@
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 
+#define SECRET "0123456789abcdef0123456789abcdef0123456789abcdef"
 #define PORT 7432
 
 static char *directory;
@@ -158,7 +159,7 @@ START_TEST(test_shoalperf_across)
     }
     struct side sides[2];
     struct process *workers[4];
-    sides_start(sides, "0123456789abcdef0123", "0123456789abcdef0123\n");
+    sides_start(sides, SECRET, SECRET "\n");
     const char *argv[] = {CLUSTER_BIN "shoalperf",
                           "all_reduce",
                           "--count",
@@ -196,7 +197,7 @@ START_TEST(test_wrong_secret)
         return;
     }
     struct side sides[2];
-    sides_start(sides, "0123456789abcdef0123", "another secret altogether");
+    sides_start(sides, SECRET, "another" SECRET);
     /* By the one that was called first. */
     bool said = false;
     for (int waited_ms = 0; waited_ms < CLUSTER_PATIENCE_MS && !said; waited_ms += 200)
@@ -225,7 +226,7 @@ START_TEST(test_cable_cut)
     char command[256];
     struct side sides[2];
     struct process *workers[4];
-    sides_start(sides, "0123456789abcdef0123", "0123456789abcdef0123");
+    sides_start(sides, SECRET, SECRET);
     const char *argv[] = {CLUSTER_HELPER, "loop", "/nonexistent", NULL};
     for (uint32_t rank = 0; rank < 4; rank++)
         workers[rank] = rank_start(&sides[rank / 2], rank, "SHOAL_TIMEOUT_MS=60000", argv);

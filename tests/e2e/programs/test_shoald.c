@@ -316,6 +316,8 @@ END_TEST
 
 /* --- the secret */
 
+#define SECRET "0123456789abcdef0123456789abcdef0123456789abcdef"
+
 static void secret_write(char path[256], const char *text, mode_t mode)
 {
     char keys[320];
@@ -332,10 +334,12 @@ START_TEST(test_secret)
     secret_write(path, NULL, 0);
     fails(daemon_begin(NULL), 3, path, "cannot be opened: No such file or directory");
     secret_write(path, "only 15 bytes!!\n", 0600);
-    fails(daemon_begin(NULL), 3, path, "must hold 16 to 4096 bytes, has fewer");
-    secret_write(path, "0123456789abcdef", 0640);
+    fails(daemon_begin(NULL), 3, path, "a blank, or what is not ASCII, in a secret");
+    secret_write(path, "0123456789abcdef\n", 0600);
+    fails(daemon_begin(NULL), 3, path, "a secret of 16 characters, 43 to 1024 are allowed");
+    secret_write(path, SECRET, 0640);
     fails(daemon_begin(NULL), 3, path, "has mode 640: group and others must not read it");
-    secret_write(path, "0123456789abcdef", 0600);
+    secret_write(path, SECRET, 0600);
     struct process *daemon = daemon_start();
     ck_assert_ptr_null(strstr(process_errors(daemon), "0123456789abcdef"));
     daemon_end(daemon);
@@ -433,7 +437,7 @@ START_TEST(test_signals)
     for (size_t i = 0; i < 2; i++) {
         struct process *daemon = daemon_start();
         process_signal(daemon, SIGHUP);
-        wait_text(daemon, "SIGHUP is ignored");
+        wait_text(daemon, "SIGHUP: ");
         process_signal(daemon, numbers[i]);
         ends(daemon, 0);
         wait_text(daemon, "shutting down");

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/format/arena.h"
+#include "tests/lib/tls_pair.h"
 
 #define WAIT_MS 20000
 
@@ -40,6 +41,7 @@ struct fake_engine {
     struct trace *trace; /* being taken */
     bool refuse_traces;
     bool keep_arenas;
+    struct engine_peer_connect peer_connect; /* the last */
 };
 
 static struct fake_engine *fake(const struct engine *engine)
@@ -98,6 +100,7 @@ static void fake_address(const struct engine *engine, uint8_t address[TRANSPORT_
 
 static void fake_peer_connect(struct engine *engine, const struct engine_peer_connect *peer)
 {
+    fake(engine)->peer_connect = *peer;
     if (peer->address_bytes == 4 && memcmp(peer->address, "addr", 4) == 0 &&
         memcmp(peer->receive_token, peer->send_token, TRANSPORT_TOKEN_BYTES) != 0)
         fake_add(engine, ENGINE_PEER_UP)->node = peer->node;
@@ -333,7 +336,7 @@ struct control_daemon *control_daemon_create(const char *directory, uint32_t nod
     daemon->options = (struct control_options){
         .config = config,
         .log = &daemon->log,
-        .secret = &daemon->secret,
+        .credentials = &daemon->credentials,
         .engine = fake_create(daemon),
         .instruction_set = "scalar",
         .topology = "1 core",
@@ -351,6 +354,18 @@ static void *control_daemon_run(void *argument)
     struct control_daemon *daemon = argument;
     daemon->result = control_run(daemon->control);
     return NULL;
+}
+
+void control_daemon_set_secrets(struct control_daemon *daemon, uint8_t first, uint8_t second,
+                                bool encrypt)
+{
+    struct secrets secrets = tls_pair_secrets(first, second);
+    ck_assert_int_eq(credentials_set(&daemon->credentials, &secrets, encrypt, NULL), 0);
+}
+
+const struct engine_peer_connect *control_daemon_peer_connect(const struct control_daemon *daemon)
+{
+    return &daemon->engine->peer_connect;
 }
 
 uint32_t control_daemon_status_count(const struct control_daemon *daemon)
@@ -406,6 +421,7 @@ void control_daemon_free(struct control_daemon *daemon)
     close(daemon->signal_write);
     fake_free(daemon->engine);
     config_clear(&daemon->config);
+    credentials_clear(&daemon->credentials);
     free(daemon);
 }
 

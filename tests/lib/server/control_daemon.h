@@ -12,7 +12,7 @@
 struct control_daemon {
     struct config config;
     struct log log;
-    struct auth_secret secret;
+    struct credentials credentials; /* none */
     struct control_options options;
     struct control *control;
     pthread_t thread;
@@ -26,6 +26,11 @@ struct control_daemon {
  * `directory`; ports[node] 0: bind any. To be changed before control_daemon_start. */
 struct control_daemon *control_daemon_create(const char *directory, uint32_t nodes, uint32_t self,
                                              const uint16_t *ports);
+/* Before the start: secrets of keys that begin with these bytes, 0: none. */
+void control_daemon_set_secrets(struct control_daemon *daemon, uint8_t first, uint8_t second,
+                                bool encrypt);
+/* What the engine was given last to connect to a peer; once the daemon has ended. */
+const struct engine_peer_connect *control_daemon_peer_connect(const struct control_daemon *daemon);
 /* How often the engine was asked for its status. */
 uint32_t control_daemon_status_count(const struct control_daemon *daemon);
 /* Before the start: the engine takes no traces. Those that it takes have records. */

@@ -91,14 +91,13 @@ bool raw_peer_next(struct raw_peer *peer, struct message *message)
 
 void raw_peer_shake_hands(struct raw_peer *peer, const struct control_daemon *daemon)
 {
-    const struct auth_secret none = {.present = false};
     struct message answer, auth = {.type = MESSAGE_AUTH}, fabric = {.type = MESSAGE_FABRIC};
     raw_peer_send(peer, &peer->hello);
     ck_assert(raw_peer_next(peer, &answer));
     ck_assert_int_eq(answer.type, MESSAGE_HELLO);
     memcpy(peer->their_nonce, answer.nonce, sizeof(peer->their_nonce));
     peer->their_incarnation = answer.incarnation;
-    auth_mac(auth.mac, &none, AUTH_CONNECTS, peer->hello.node, answer.node, peer->hello.nonce,
+    auth_mac(auth.mac, NULL, AUTH_CONNECTS, peer->hello.node, answer.node, peer->hello.nonce,
              answer.nonce);
     raw_peer_send(peer, &auth);
     ck_assert(raw_peer_next(peer, &answer));

@@ -516,7 +516,7 @@ START_TEST(test_job_on_two_nodes)
     struct message message;
     create_two();
     for (int i = 0; i < 2; i++) {
-        daemons[i]->secret = (struct auth_secret){.present = true, .key = {42}};
+        control_daemon_set_secrets(daemons[i], 42, 0, false);
         start(daemons[i]);
     }
     for (int i = 0; i < 2; i++) {
@@ -576,7 +576,7 @@ START_TEST(test_other_secret)
 {
     create_two();
     for (int i = 0; i < 2; i++) {
-        daemons[i]->secret = (struct auth_secret){.present = true, .key = {(uint8_t)i}};
+        control_daemon_set_secrets(daemons[i], (uint8_t)(i + 1), 0, false);
         start(daemons[i]);
     }
     wait_peer(daemons[0], "last_error", "connection closed");
