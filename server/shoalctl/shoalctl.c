@@ -1,4 +1,5 @@
-/* shoalctl: asks the daemon of this node how it is, takes traces, and tells it to drain. */
+/* shoalctl: asks the daemon of this node how it is, takes traces, tells it to drain, and makes
+ * secrets. */
 #include <assert.h>
 #include <errno.h>
 #include <getopt.h>
@@ -7,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/auth/auth.h"
+#include "common/auth/secret.h"
 #include "common/base/clock.h"
 #include "common/base/env.h"
 #include "common/base/error.h"
@@ -19,7 +22,8 @@
 
 static const char usage_text[] =
     "usage: shoalctl [OPTION]... COMMAND\n"
-    "Ask the daemon of this node how it is, record a trace, or tell it to drain.\n"
+    "Ask the daemon of this node how it is, record a trace, tell it to drain, or\n"
+    "make a secret.\n"
     "\n"
     "Commands:\n"
     "  status                    the daemon, its peers, jobs and memory\n"
@@ -29,6 +33,8 @@ static const char usage_text[] =
     "  trace JOB                 record what the chunks of a job go through on this\n"
     "                            node, for chrome://tracing or Perfetto; for the\n"
     "                            job's user, root and the daemon's own user\n"
+    "  secret [FILE]             make a new secret for the daemons' secret_file, in\n"
+    "                            the new file FILE, or on the standard output\n"
     "\n"
     "Options:\n"
     "  --socket PATH             the daemon's socket (default: SHOAL_SOCKET, then\n"
@@ -52,6 +58,7 @@ static const char usage_text[] =
 struct options {
     const char *socket_path;
     const char *command;
+    const char *secret_path; /* NULL: the standard output */
     bool json, watch, wait, help, version;
     double watch_s;
     struct trace_options trace;
@@ -83,7 +90,7 @@ static bool shoalctl_command_is(const struct options *options, const char *comma
 
 static int shoalctl_command_take(struct options *options, const char *word)
 {
-    static const char *const commands[] = {"status", "jobs", "drain", "trace"};
+    static const char *const commands[] = {"status", "jobs", "drain", "trace", "secret"};
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]) && !options->command; i++) {
         if (strcmp(word, commands[i]) == 0) {
             options->command = word;
@@ -92,6 +99,10 @@ static int shoalctl_command_take(struct options *options, const char *word)
     }
     if (shoalctl_command_is(options, "trace") && !options->trace.job) {
         options->trace.job = word;
+        return 0;
+    }
+    if (shoalctl_command_is(options, "secret") && !options->secret_path) {
+        options->secret_path = word;
         return 0;
     }
     /* The seconds of --watch may stand apart from it. */
@@ -111,7 +122,8 @@ static int shoalctl_options_check(const struct options *options)
         return shoalctl_usage_error("--wait is for drain", "");
     if (options->watch && !shoalctl_command_is(options, "status"))
         return shoalctl_usage_error("--watch is for status", "");
-    if (options->json && (trace || shoalctl_command_is(options, "drain")))
+    if (options->json && !shoalctl_command_is(options, "status") &&
+        !shoalctl_command_is(options, "jobs"))
         return shoalctl_usage_error("--json is for status and jobs", "");
     if ((options->seconds || options->trace.output) && !trace)
         return shoalctl_usage_error("--seconds and --output are for trace", "");
@@ -280,6 +292,16 @@ static int shoalctl_command_run(struct conversation *talk, const struct options 
     return shoalctl_status_command(talk, options, error);
 }
 
+/* No daemon is needed for it. */
+static int shoalctl_secret(const struct options *options)
+{
+    struct error error = {0};
+    if (auth_init(&error) == 0 && secret_make(options->secret_path, &error) == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "shoalctl: %s\n", error.text);
+    return EXIT_NO_DAEMON;
+}
+
 int main(int argc, char **argv)
 {
     struct options options = {.watch_s = 2, .trace.duration_ms = TRACE_DEFAULT_MS};
@@ -289,6 +311,8 @@ int main(int argc, char **argv)
         fputs(options.help ? usage_text : "shoalctl " SHOAL_VERSION "\n", stdout);
         return EXIT_SUCCESS;
     }
+    if (shoalctl_command_is(&options, "secret"))
+        return shoalctl_secret(&options);
     struct conversation talk = {.path = options.socket_path, .fd = -1};
     if (!talk.path)
         talk.path = env_text("SHOAL_SOCKET");

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -280,6 +281,37 @@ START_TEST(test_drain)
 }
 END_TEST
 
+/* No daemon is needed, and no file is overwritten. */
+START_TEST(test_secret)
+{
+    char path[300], text[200] = "", hint[400];
+    snprintf(path, sizeof(path), "%s/secret", directory);
+    const char *argv[] = {CLUSTER_BIN "shoalctl", "secret", path, NULL};
+    const char *spoken[] = {CLUSTER_BIN "shoalctl", "secret", NULL};
+    for (int i = 0; i < 2; i++) {
+        struct process *process = process_run(argv);
+        ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), i);
+        snprintf(hint, sizeof(hint), "shoalctl: %s is there, and is not overwritten\n", path);
+        ck_assert_str_eq(process_errors(process), i ? hint : "");
+        ck_assert_str_eq(process_output(process), "");
+        process_free(process);
+    }
+    FILE *file = fopen(path, "r");
+    struct stat status;
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fstat(fileno(file), &status), 0);
+    ck_assert_uint_eq(status.st_mode & 07777, 0600);
+    ck_assert_uint_eq(fread(text, 1, sizeof(text) - 1, file), 65);
+    fclose(file);
+    ck_assert_uint_eq(strspn(text, "0123456789abcdef"), 64);
+    struct process *process = process_run(spoken);
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 0);
+    ck_assert_uint_eq(strlen(process_output(process)), 65);
+    ck_assert_str_ne(process_output(process), text);
+    process_free(process);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shoalctl");
@@ -295,6 +327,7 @@ int main(void)
     tcase_add_test(tests, test_jobs);
     tcase_add_test(tests, test_watch);
     tcase_add_test(tests, test_drain);
+    tcase_add_test(tests, test_secret);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
