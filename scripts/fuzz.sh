@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run fuzzers, one after another, each for so many seconds from its corpus in tests/fuzz/corpus.
+# Run fuzzers, one on each processor at a time, each for so many seconds from its corpus in
+# tests/fuzz/corpus.
 #
 #   scripts/fuzz.sh BUILD SECONDS NAME...
 #
@@ -18,23 +19,30 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}
 mkdir -p "$build/found" "$build/logs"
 
-passed=0 failed=0
-for name in "$@"; do
-    log=$build/logs/$name
+# Run one; its line, and what it said if it failed, go to its result.
+fuzz_one() {
+    local name=$1 log=$build/logs/$1 result=$build/logs/$1.result
     mkdir -p "$build/corpus/$name"
-    options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1
+    local options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1
         -artifact_prefix="$build/found/$name-")
     [[ ! -e $tree/tests/fuzz/$name.dict ]] || options+=(-dict="$tree/tests/fuzz/$name.dict")
     if timeout -k 10 $((seconds + 60)) "$build/libfuzzer/$name" "${options[@]}" \
         "$build/corpus/$name" "$tree/tests/fuzz/corpus/$name" >"$log" 2>&1 </dev/null; then
-        passed=$((passed + 1))
         printf '%-16s ok, %s runs\n' "$name" \
-            "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"
+            "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" >"$result"
     else
-        failed=$((failed + 1))
-        printf '%-16s FAILED\n' "$name"
-        tail -n 40 "$log"
+        { printf '%-16s FAILED\n' "$name" && tail -n 40 "$log"; } >"$result"
     fi
+    cat "$result"
+}
+
+rm -f "$build/logs/"*.result
+for name in "$@"; do
+    (($(jobs -rp | wc -l) < $(nproc))) || wait -n
+    fuzz_one "$name" &
 done
-printf '%d passed, %d failed\n' "$passed" "$failed"
+wait
+
+failed=$(cat "$build/logs/"*.result | grep -c '^[a-z_]* *FAILED$' || true)
+printf '%d passed, %d failed\n' $(($# - failed)) "$failed"
 ((failed == 0))
