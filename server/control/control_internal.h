@@ -138,6 +138,8 @@ void control_turn_forget(struct control_stream *stream); /* it may wait, or not 
 /* For one more stream; NULL: out of memory. */
 struct control_share *control_share_of_user(struct control *control, uint32_t uid);
 void control_share_leave(struct control *control, struct control_share *share);
+/* The streams of a user, those included that only wait for their last words to be read. */
+uint32_t control_share_streams(const struct control *control, uint32_t uid);
 bool control_share_is_spent(const struct control *control, const struct control_share *share);
 void control_share_spend(const struct control *control, struct control_share *share, uint64_t ns,
                          size_t bytes);

@@ -106,6 +106,13 @@ void control_share_leave(struct control *control, struct control_share *share)
     free(share);
 }
 
+uint32_t control_share_streams(const struct control *control, uint32_t uid)
+{
+    struct control_share *share;
+    HASH_FIND(hh, control->shares, &uid, sizeof(uid), share);
+    return share ? share->streams : 0;
+}
+
 bool control_share_is_spent(const struct control *control, const struct control_share *share)
 {
     return share->turn == control->turn &&

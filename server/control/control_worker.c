@@ -69,9 +69,8 @@ bool control_worker_is_one_too_many(struct control *control, const struct ucred 
     uint32_t share = control_worker_share(control->config, credentials->uid, geteuid());
     uint32_t count =
         HASH_COUNT(control->workers) + control_closing_count(control, CONTROL_ANY_USER);
-    uint32_t of_user = control_closing_count(control, credentials->uid);
-    for (const struct control_worker *worker = control->workers; worker; worker = worker->hh.next)
-        of_user += worker->credentials.uid == credentials->uid;
+    uint32_t of_user = control_closing_count(control, credentials->uid) +
+                       control_share_streams(control, credentials->uid);
     if (count < control->config->connections && of_user < share)
         return false;
     log_throttled(control->log, log_throttle_of(&control->user_lines, credentials->uid),
