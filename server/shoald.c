@@ -28,8 +28,6 @@
 /* The daemon's own descriptors, and those for another daemon: generous. */
 #define OWN_DESCRIPTORS 64u
 #define PEER_DESCRIPTORS 8u
-/* Its socket, its process and two doorbells; its arena's is closed. */
-#define WORKER_DESCRIPTORS 4u
 
 /* The manual of shoald names them. */
 enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };
@@ -226,9 +224,8 @@ static int daemon_start_descriptors(struct daemon *daemon, struct error *error)
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
         limit.rlim_cur = soft;
-    uint64_t others = config->connections - config->workers;
     uint64_t needed = OWN_DESCRIPTORS + (uint64_t)PEER_DESCRIPTORS * config->server_count +
-                      (uint64_t)WORKER_DESCRIPTORS * config->workers + others;
+                      control_descriptors_needed(config);
     if (needed > limit.rlim_cur)
         return error_set(error, ERR_CONFIG,
                          "limits.connections %u with limits.workers %u takes %" PRIu64

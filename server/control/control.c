@@ -232,6 +232,8 @@ static void control_pause_accepting(struct control *control, int cause)
                   strerror(cause));
         control->accept_told_ns = now_ns;
     }
+    if (!control_descriptors_wait(control, now_ns))
+        control_descriptors_refuse(control, control_dialogue_turn_away);
     event_del(control->unix_event);
     event_del(control->tcp_event);
     evtimer_add(control->accept_event, &pause);
@@ -247,6 +249,14 @@ static void control_on_accept_again(evutil_socket_t fd, short what, void *argume
     event_add(control->tcp_event, NULL);
 }
 
+/* However many strangers there are, this node's workers find descriptors. */
+static void control_refuse_stranger(struct control *control, int fd)
+{
+    log_throttled(control->log, &control->stranger_lines[false], clock_now_ns(), LOG_LEVEL_WARNING,
+                  "a connection is closed: other descriptors than those for workers are all used");
+    close(fd);
+}
+
 /* One connection, or none. */
 static bool control_accept(struct control *control, int listening)
 {
@@ -258,8 +268,11 @@ static bool control_accept(struct control *control, int listening)
             control_pause_accepting(control, errno);
         return false;
     }
+    control->short_since_ns = 0;
     if (listening == control->unix_fd)
         control_dialogue_accept(control, fd);
+    else if (control_descriptor_is_kept(control, fd))
+        control_refuse_stranger(control, fd);
     else
         control_connect_accept(control, fd, (struct sockaddr *)&address);
     return true;
@@ -434,7 +447,7 @@ int control_create(struct control **created, const struct control_options *optio
     control->options = *options;
     control->config = options->config;
     control->log = options->log;
-    control->unix_fd = control->tcp_fd = -1;
+    control->unix_fd = control->tcp_fd = control->spare_fd = -1;
     control->next_worker = 1;
     control->started_ns = clock_now_ns();
     auth_roster_hash(control->roster_hash, control->config);
@@ -442,6 +455,8 @@ int control_create(struct control **created, const struct control_options *optio
     int result = control_make_parts(control, error);
     if (result == 0)
         result = control_open_sockets(control, error);
+    if (result == 0)
+        control_descriptors_init(control);
     if (result == 0)
         result = control_make_events(control, error);
     if (result == 0)
@@ -504,8 +519,8 @@ void control_free(struct control *control)
     control_turn_clear(control);
     if (control->owns_socket_path)
         control_unlink_unix(control, &control->socket_file);
-    int descriptors[] = {control->unix_fd, control->tcp_fd, control->options.signal_fd,
-                         control->options.parent_fd};
+    int descriptors[] = {control->unix_fd, control->tcp_fd, control->spare_fd,
+                         control->options.signal_fd, control->options.parent_fd};
     for (size_t i = 0; i < sizeof(descriptors) / sizeof(descriptors[0]); i++) {
         if (descriptors[i] >= 0)
             close(descriptors[i]);

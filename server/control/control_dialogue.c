@@ -22,6 +22,21 @@ static void dialogue_reject(struct control_worker *worker, const char *reason)
     coordinator_worker_gone(control->coordinator, clock_now_ns(), id, how);
 }
 
+/* Of what the daemon has not got: the other side is told, and it is none of its mistakes. */
+static void dialogue_refuse(struct control_worker *worker, int code, const char *reason)
+{
+    struct control *control = worker->control;
+    uint32_t id = worker->id;
+    struct message refusal = {.type = MESSAGE_ERROR, .code = code};
+    snprintf(refusal.text, sizeof(refusal.text), "%s", reason);
+    log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
+                  clock_now_ns(), LOG_LEVEL_WARNING, "process %u of user %u is refused: %s",
+                  worker->credentials.pid, worker->credentials.uid, reason);
+    control_stream_send_message(worker->stream, &refusal);
+    control_worker_finish(worker);
+    coordinator_worker_gone(control->coordinator, clock_now_ns(), id, reason);
+}
+
 static void dialogue_on_timeout(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
@@ -38,6 +53,10 @@ static void dialogue_on_end(void *context, int code, const char *reason)
     uint32_t id = worker->id;
     log_debug(control->log, "connection of process %u is over: %s", worker->credentials.pid,
               reason);
+    if (code == ERR_MEMORY) {
+        dialogue_refuse(worker, code, reason);
+        return;
+    }
     if (code != ERR_DISCONNECTED) {
         dialogue_reject(worker, reason);
         return;
@@ -252,4 +271,25 @@ void control_dialogue_accept(struct control *control, int fd)
     struct timeval limit = {CONTROL_HANDSHAKE_S, 0};
     if (!worker->stream || !worker->timer || evtimer_add(worker->timer, &limit) < 0)
         control_worker_free(worker);
+}
+
+void control_dialogue_turn_away(struct control *control, int fd)
+{
+    struct ucred credentials = {.uid = CONTROL_ANY_USER};
+    struct message refusal = {.type = MESSAGE_ERROR, .code = ERR_MEMORY};
+    socklen_t length = sizeof(credentials);
+    size_t bytes;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+    snprintf(refusal.text, sizeof(refusal.text),
+             "the daemon of node %s has no descriptors left for another connection",
+             control->config->node);
+    char *line = message_encode(&refusal, &bytes);
+    ssize_t sent = line ? send(fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+    (void)sent; /* it is closed either way */
+    free(line);
+    log_throttled(control->log, log_throttle_of(&control->user_lines, credentials.uid),
+                  clock_now_ns(), LOG_LEVEL_WARNING,
+                  "connection of process %d of user %u is refused: no descriptors are left",
+                  credentials.pid, credentials.uid);
+    control_close_connection(control, credentials.uid, fd);
 }

@@ -158,6 +158,10 @@ static void http_on_accept(evutil_socket_t listening, short what, void *argument
     struct control_http *http = argument;
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
         int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0 && control_descriptor_is_kept(http->options.control, fd)) {
+            close(fd);
+            continue;
+        }
         if (fd >= 0) {
             http_take(http, fd);
             continue;

@@ -94,7 +94,16 @@ uint32_t control_closing_count(const struct control *control, uint32_t uid);
 void control_closer_sweep(struct control *control); /* now and then */
 void control_closer_clear(struct control *control);
 
-/* --- control_http.c, a document over HTTP: may call the listener */
+/* --- control_descriptors.c, the last of them: may call none of these */
+void control_descriptors_init(struct control *control);
+/* Whether a stranger's new descriptor is one of those, and to be closed at once. */
+bool control_descriptor_is_kept(const struct control *control, int fd);
+/* There was none for a connection: whether it waits on, or has waited long enough. */
+bool control_descriptors_wait(struct control *control, uint64_t now_ns);
+/* Take the connections on the Unix socket that wait, one after the other, for `refuse` to close. */
+void control_descriptors_refuse(struct control *control, void (*refuse)(struct control *, int fd));
+
+/* --- control_http.c, a document over HTTP: may call the listener, descriptors */
 struct control_http;
 struct control_http_options {
     struct event_base *base;
@@ -393,6 +402,8 @@ void control_drain(struct control *control, uint32_t limit_ms);
 
 /* --- control_dialogue.c, what a connection on the Unix socket says: may call all of the above */
 void control_dialogue_accept(struct control *control, int fd);
+/* There is no descriptor for it but this one: say so, and close it. */
+void control_dialogue_turn_away(struct control *control, int fd);
 
 /* --- control_watch.c, the engine's thread: may call nothing of the above */
 struct control_watch {
@@ -416,6 +427,9 @@ struct control {
     uint64_t updates;        /* how many there have been; for tests */
     uint64_t accept_told_ns; /* when it was last said that connections cannot be accepted */
     int unix_fd, tcp_fd;
+    int spare_fd;            /* given up to refuse connections when there is no other */
+    uint64_t strangers_end;  /* descriptors from this number on are not for them */
+    uint64_t short_since_ns; /* since when connections cannot be accepted; 0: they can */
     bool owns_socket_path;
     struct stat socket_file; /* what the path was when it was ours */
 

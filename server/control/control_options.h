@@ -52,4 +52,7 @@ struct control_options {
     void *notice_context;
 };
 
+/* How many descriptors so many workers and connections take as the configuration allows. */
+uint64_t control_descriptors_needed(const struct config *config);
+
 #endif

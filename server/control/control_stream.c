@@ -189,6 +189,10 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
     if (count > 0) {
         if (!stream->with_descriptors || stream_take_descriptors(stream, &header))
             return count;
+        /* There was room for all that the kernel can bring. */
+        if (header.msg_flags & MSG_CTRUNC)
+            return error_set(error, ERR_MEMORY,
+                             "the daemon has no descriptors left for those that came");
         return error_set(error, ERR_PROTOCOL, "too many descriptors");
     }
     if (count < 0 && (errno == EAGAIN || errno == EINTR))

@@ -217,123 +217,6 @@ START_TEST(test_connection_limit)
 }
 END_TEST
 
-/* Below the number that the next descriptor would get; returns what it was. */
-static rlim_t use_up_descriptors(void)
-{
-    struct rlimit limit;
-    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    rlim_t before = limit.rlim_cur;
-    int next = dup(STDERR_FILENO);
-    ck_assert_int_ge(next, 0);
-    close(next);
-    limit.rlim_cur = (rlim_t)next;
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    return before;
-}
-
-static void allow_descriptors(rlim_t soft)
-{
-    struct rlimit limit;
-    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = soft;
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-}
-
-static void ping_often(struct control_client *client)
-{
-    struct message message;
-    for (int i = 0; i < 100; i++) {
-        control_client_write(client, "{\"type\":\"ping\"}\n");
-        control_client_expect(client, MESSAGE_PONG, &message);
-    }
-}
-
-static void connect_tcp(int fd, uint16_t port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-}
-
-/* Sockets that are made before descriptors run out, and connected then. */
-static void connect_unix(int fd)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", daemons[0]->config.socket_path);
-    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-}
-
-static uint32_t libevent_lines;
-
-static void count_libevent_line(int severity, const char *text)
-{
-    (void)severity, (void)text;
-    libevent_lines++;
-}
-
-/* A daemon with metrics that logs to a pipe; its reading end. */
-static int start_with_metrics(uint16_t *metrics_port)
-{
-    int told[2];
-    ck_assert_int_eq(pipe2(told, O_CLOEXEC | O_NONBLOCK), 0);
-    close(control_daemon_bind(metrics_port));
-    ports[0] = 0;
-    daemons[0] = control_daemon_create(directory, 1, 0, ports);
-    daemons[0]->config.metrics_port = *metrics_port;
-    log_init(&daemons[0]->log, "test", LOG_LEVEL_ERROR, told[1], false);
-    event_set_log_callback(count_libevent_line);
-    start(daemons[0]);
-    return told[0];
-}
-
-static void get_metrics(int http)
-{
-    static const char request[] = "GET /metrics HTTP/1.0\r\n\r\n";
-    char text[4096] = "";
-    ck_assert_int_eq(send(http, request, strlen(request), MSG_NOSIGNAL), (ssize_t)strlen(request));
-    struct pollfd wait = {http, POLLIN, 0};
-    ck_assert_int_eq(poll(&wait, 1, 20000), 1);
-    ck_assert_int_gt(recv(http, text, sizeof(text) - 1, 0), 0);
-    ck_assert_ptr_nonnull(strstr(text, "200 OK"));
-}
-
-/* Without a descriptor for them, connections wait; that is said once, and not tried all the time.
- */
-START_TEST(test_no_descriptors_left)
-{
-    struct control_client good, late;
-    uint16_t metrics_port;
-    char text[4096] = "";
-    int told = start_with_metrics(&metrics_port);
-    control_client_open(&good, daemons[0]);
-    control_client_hello(&good);
-    late.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    late.doorbells[0] = late.doorbells[1] = -1;
-    line_reader_init(&late.lines, MESSAGE_LINE_BYTES);
-    int http = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    rlim_t before = use_up_descriptors();
-    connect_unix(late.fd);
-    connect_tcp(http, metrics_port);
-    ping_often(&good);
-    ck_assert_uint_eq(libevent_lines, 0);
-    ck_assert_int_gt(read(told, text, sizeof(text) - 1), 0);
-    const char *first = strstr(text, "connections cannot be accepted");
-    ck_assert_msg(first && !strstr(first + 1, "connections cannot"), "%s", text);
-    allow_descriptors(before);
-    control_client_hello(&late);
-    get_metrics(http);
-    close(http);
-    control_client_close(&good);
-    control_client_close(&late);
-    int log_fd = daemons[0]->log.fd;
-    control_daemon_free(daemons[0]);
-    daemons[0] = NULL;
-    event_set_log_callback(NULL);
-    close(told);
-    close(log_fd);
-}
-END_TEST
-
 START_TEST(test_share_of_one_user)
 {
     const struct config config = {.connections = 100, .workers = 20};
@@ -650,7 +533,6 @@ int main(void)
     tcase_add_test(cases, test_long_line);
     tcase_add_test(cases, test_status_flood);
     tcase_add_test(cases, test_connection_limit);
-    tcase_add_test(cases, test_no_descriptors_left);
     tcase_add_test(cases, test_share_of_one_user);
     tcase_add_test(cases, test_one_user_cannot_shut_others_out);
     tcase_add_test(cases, test_arena_over_the_limit);
