@@ -26,7 +26,7 @@
 #include "server/sandbox/sandbox.h"
 
 /* The daemon's own descriptors, and those for another daemon: generous. */
-#define OWN_DESCRIPTORS 64u
+#define OWN_DESCRIPTORS 128u
 #define PEER_DESCRIPTORS 8u
 
 /* The manual of shoald names them. */
