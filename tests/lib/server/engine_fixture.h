@@ -39,7 +39,8 @@ struct worker {
 /* Node `self` of `count`, on 127.0.0.1 over tcp, with so many reduce threads. */
 void node_configure(struct node *node, uint32_t self, uint32_t count, uint32_t threads);
 void node_start(struct node *node);
-/* The next event, which must be of this type; the caller frees it. expect: and has this code. */
+/* The next event, which must be of this type, but for news of workers let go, which are passed
+ * over; the caller frees it. expect: and has this code. */
 struct engine_event *node_event(struct node *node, enum engine_event_type type);
 void node_expect(struct node *node, enum engine_event_type type, int code);
 /* All commands given so far have been carried out; nothing is in progress. */
