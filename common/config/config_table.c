@@ -275,7 +275,7 @@ static const struct config_key limit_keys[] = {
          "Chunk buffers that the groups of all jobs are promised and memory that ranks share for "
          "results, together. It must be enough for any one group of the roster. Receives that "
          "closed groups have left posted come on top: at most 4 times `data.window_chunks` buffers "
-         "for each peer."},
+         "for each peer; and 8 for each peer where `protect` is \"encrypt\"."},
     {.name = "arena_bytes",
      .type = CONFIG_INTEGER,
      FIELD(arena_bytes),

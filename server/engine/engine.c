@@ -162,7 +162,7 @@ int engine_start(struct engine **engine, const struct config *config,
     made->reduce_descriptor = -1;
     made->commands.descriptor = -1;
     made->events.descriptor = -1;
-    made->seal_bytes = config->secret_file[0] ? SEAL_TRAILER_BYTES : 0;
+    made->seal_bytes = config_encrypts(config) ? SEAL_TRAILER_BYTES : 0;
     pthread_mutex_init(&made->status_lock, NULL);
     engine_protect_init(made);
     int result = engine_allocate(made, error);

@@ -27,7 +27,7 @@ static int dispatch_connect(struct engine *engine, const struct engine_peer_conn
 {
     bool ordered = transport_info(engine->transport)->ordered;
     engine_protect_end(engine, peer->node);
-    int result = peer->sealed ? engine_protect_begin(engine, peer, ordered, error) : 0;
+    int result = engine_protect_begin(engine, peer, ordered, error);
     if (result != 0)
         return result;
     result = peer->active ? transport_connect(engine->transport, peer->node, peer->address,

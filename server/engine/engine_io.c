@@ -298,7 +298,8 @@ static void engine_on_received(struct engine *engine, const struct transport_eve
         /* A datagram may be of a connection before this one: its token tells. */
         node = engine_protect_sender(engine, buffer, event->bytes);
         if (node == TRANSPORT_NO_PEER) {
-            log_warning(engine->log, "fabric: message of nobody who is connected dropped");
+            log_throttled(engine->log, &engine->stray_lines, now_ns, LOG_LEVEL_WARNING,
+                          "fabric: message of nobody who is connected dropped");
             engine_return_receive(engine, buffer);
             return;
         }

@@ -157,8 +157,8 @@ void engine_share_remove(struct engine *engine, struct engine_worker *worker);
 /* Before and after all others; at the end no message is under way. */
 void engine_protect_init(struct engine *engine);
 void engine_protect_clear(struct engine *engine);
-/* Give the peer the command's keys. ordered: its messages come in the order in which they were
- * sent. ERR_STATE: messages are not sealed here; ERR_MEMORY, ERR_SYSTEM. */
+/* Give the peer the command's keys, if it has any. ordered: its messages come in the order in which
+ * they were sent. ERR_STATE: one side seals, and the other does not; ERR_MEMORY, ERR_SYSTEM. */
 int engine_protect_begin(struct engine *engine, const struct engine_peer_connect *peer,
                          bool ordered, struct error *error);
 /* The connection is over: what is under way comes back to the exchange, unsent or unread; what a

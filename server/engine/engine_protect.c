@@ -64,8 +64,11 @@ static struct seal *link_seal(struct engine_link *link, uint32_t thread, bool op
 int engine_protect_begin(struct engine *engine, const struct engine_peer_connect *peer,
                          bool ordered, struct error *error)
 {
-    if (engine->seal_bytes == 0)
-        return error_set(error, ERR_STATE, "messages are sealed there, and not here");
+    if (peer->sealed != (engine->seal_bytes > 0))
+        return error_set(error, ERR_STATE, "messages are sealed %s",
+                         peer->sealed ? "there, and not here" : "here, and not there");
+    if (!peer->sealed)
+        return 0;
     struct engine_link *link = calloc(1, sizeof(*link));
     if (!link)
         return error_set(error, ERR_MEMORY, "no memory for the keys of a connection");

@@ -402,21 +402,23 @@ START_TEST(a_strangers_datagram_costs_nothing)
 }
 END_TEST
 
-/* A peer that seals while this node does not: said, rather than guessed. */
-START_TEST(keys_where_nothing_is_sealed_are_refused)
+/* A side that seals while the other does not: said, rather than guessed. */
+START_TEST(both_sides_seal_or_none)
 {
     start(false, false);
     transport_disconnect(engine.transport, 1);
     engine_drop_peer(&engine, 1);
-    engine.seal_bytes = 0;
+    engine.seal_bytes = _i == 0 ? 0 : SEAL_TRAILER_BYTES;
     struct engine_command command = {.kind = COMMAND_PEER_CONNECT,
-                                     .peer_connect = {.node = 1, .sealed = true}};
+                                     .peer_connect = {.node = 1, .sealed = _i == 0}};
     engine_command(&engine, &command);
     EXPECT(engine_take_commands(&engine));
     struct engine_event *event = next_event();
     ck_assert_int_eq(event->type, ENGINE_PEER_DOWN);
-    ck_assert_msg(strstr(event->text, "sealed") != NULL, "%s", event->text);
+    ck_assert_msg(strstr(event->text, _i == 0 ? "and not here" : "and not there") != NULL, "%s",
+                  event->text);
     engine_event_free(event);
+    ck_assert(!engine.peers[1].connected);
     stop();
 }
 END_TEST
@@ -552,7 +554,7 @@ int main(void)
     tcase_add_loop_test(tests, an_attack_is_named_and_ends_the_connection, 0, 2 * ATTACKS);
     tcase_add_test(tests, an_altered_large_message_takes_those_behind_it_along);
     tcase_add_test(tests, a_strangers_datagram_costs_nothing);
-    tcase_add_test(tests, keys_where_nothing_is_sealed_are_refused);
+    tcase_add_loop_test(tests, both_sides_seal_or_none, 0, 2);
     tcase_add_test(tests, results_go_out_sealed_and_in_order);
     tcase_add_loop_test(tests, what_is_under_way_when_it_ends_comes_back, 0, 2);
     suite_add_tcase(suite, tests);
