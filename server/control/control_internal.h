@@ -32,7 +32,10 @@
 #define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
 #define CONTROL_ANY_USER UINT32_MAX
 #define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
-#define CONTROL_USER_OUTPUT_BYTES ((size_t)64 << 20) /* of a user's connections together */
+#define CONTROL_USER_OUTPUT_BYTES                                                                  \
+    ((size_t)64 << 20)                               /* of a user's connections together, beyond:  \
+                                                      */
+#define CONTROL_FREE_OUTPUT_BYTES ((size_t)64 << 10) /* which each may have */
 #define CONTROL_STATUS_BYTES ((size_t)64 << 20) /* of a status; shoalctl reads no longer line */
 #define CONTROL_TURN_LINES 16u                  /* of one connection before it is another's turn */
 #define CONTROL_TURN_ACCEPTS 16u                /* TCP connections before it is others' turn */
@@ -172,8 +175,18 @@ int control_wire_receive(struct control_wire *wire, const char *bytes, size_t co
 int control_wire_send(struct control_wire *wire, const char *bytes, size_t length,
                       struct evbuffer *output, struct error *error);
 
-/* --- control_stream.c, lines over one socket: may call the ground, turns, the wire and the closer
- */
+/* --- control_account.c, what waits in a stream, charged to its user: may call none of these */
+struct control_stream;
+/* The output is so long: false when that is too much for the user, and nothing has changed. */
+bool control_account_output(struct control_stream *stream, size_t bytes);
+/* The same of the descriptors that it has now. */
+bool control_account_descriptors(struct control_stream *stream);
+/* Whether one more may be sent, which is charged then. */
+bool control_account_has_room(struct control_stream *stream);
+void control_account_clear(struct control_stream *stream);
+
+/* --- control_stream.c, lines over one socket: may call the ground, turns, accounts, the wire and
+ * the closer */
 
 struct control_stream_handlers {
     /* The line is valid during the call. The stream may be freed or finished in it. */
@@ -204,6 +217,8 @@ struct control_stream {
     uint64_t written;               /* bytes of the output, in all */
     struct control_descriptor *out; /* in the order of their bytes */
     uint32_t out_count;
+    uint32_t sent_count;                     /* of them sent, and not known to have been read */
+    uint64_t charged_bytes, charged_numbers; /* of output and descriptors, to the user's account */
     struct line_reader lines;
     bool with_descriptors;
     uint32_t uid;                         /* of the other side, if it may send descriptors */

@@ -116,6 +116,7 @@ static void stream_close(struct control_stream *stream)
         stream_drop_descriptor(stream, stream->out);
     control_close_foreign(stream->control, stream->uid, stream->descriptors,
                           (size_t)stream->descriptor_count);
+    control_account_clear(stream);
     if (stream->with_descriptors)
         control_close_connection(stream->control, stream->uid, stream->fd);
     else
@@ -147,8 +148,10 @@ static int stream_error(struct error *error, int cause)
     return error_set(error, ended ? ERR_DISCONNECTED : ERR_SYSTEM, "%s", strerror(cause));
 }
 
-/* False: there are more than a join has. */
-static bool stream_take_descriptors(struct control_stream *stream, struct msghdr *header)
+/* ERR_PROTOCOL: there are more than a join has, or than the user may have waiting for theirs.
+ * ERR_MEMORY: the daemon cannot have them. */
+static int stream_take_descriptors(struct control_stream *stream, struct msghdr *header,
+                                   struct error *error)
 {
     int others[CONTROL_DESCRIPTORS_SENT];
     size_t other_count = 0;
@@ -167,7 +170,16 @@ static bool stream_take_descriptors(struct control_stream *stream, struct msghdr
         }
     }
     control_close_foreign(stream->control, stream->uid, others, other_count);
-    return other_count == 0 && !(header->msg_flags & MSG_CTRUNC);
+    /* There was room for all that the kernel can bring. */
+    if (header->msg_flags & MSG_CTRUNC)
+        return error_set(error, ERR_MEMORY,
+                         "the daemon has no descriptors left for those that came");
+    if (other_count > 0)
+        return error_set(error, ERR_PROTOCOL, "too many descriptors");
+    if (!control_account_descriptors(stream))
+        return error_set(error, ERR_PROTOCOL,
+                         "too many descriptors of its user wait for the ends of their lines");
+    return 0;
 }
 
 /* Bytes read, 0 for "not now", or negative. */
@@ -186,15 +198,12 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
         header.msg_controllen = sizeof(ancillary.bytes);
     }
     ssize_t count = recvmsg(stream->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (count > 0) {
-        if (!stream->with_descriptors || stream_take_descriptors(stream, &header))
-            return count;
-        /* There was room for all that the kernel can bring. */
-        if (header.msg_flags & MSG_CTRUNC)
-            return error_set(error, ERR_MEMORY,
-                             "the daemon has no descriptors left for those that came");
-        return error_set(error, ERR_PROTOCOL, "too many descriptors");
+    if (count > 0 && stream->with_descriptors) {
+        int result = stream_take_descriptors(stream, &header, error);
+        return result < 0 ? result : count;
     }
+    if (count > 0)
+        return count;
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (count < 0)
@@ -234,6 +243,7 @@ static void stream_give_lines(struct control_stream *stream, uint64_t began_ns)
     }
     if (stream->dead)
         return;
+    control_account_descriptors(stream); /* some may have been taken */
     stream->unread = result > 0 || stream->list_waits;
     if (result < 0)
         stream_end(stream, &error);
@@ -383,8 +393,10 @@ static ssize_t stream_send_some(struct control_stream *stream, struct evbuffer_i
         memcpy(CMSG_DATA(rights), &first->fd, sizeof(int));
     }
     ssize_t count = sendmsg(stream->fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count > 0 && due)
+    if (count > 0 && due) {
         stream_drop_descriptor(stream, first);
+        stream->sent_count++;
+    }
     if (count > 0)
         stream->written += (size_t)count;
     return count;
@@ -409,6 +421,7 @@ static void stream_on_write(evutil_socket_t fd, short what, void *argument)
             over = true;
         } else {
             evbuffer_drain(stream->output, (size_t)count);
+            control_account_output(stream, evbuffer_get_length(stream->output));
         }
     }
     if (!over && evbuffer_get_length(stream->output) > 0)
@@ -494,7 +507,8 @@ void control_stream_send(struct control_stream *stream, const char *bytes, size_
     if (stream->wire)
         waiting += control_wire_waiting(stream->wire);
     int result = 0;
-    if (waiting + length > CONTROL_OUTPUT_BYTES + stream->answer_bytes)
+    if (waiting + length > CONTROL_OUTPUT_BYTES + stream->answer_bytes ||
+        !control_account_output(stream, waiting + length))
         result = ERR_MEMORY;
     else if (stream->wire)
         result = control_wire_send(stream->wire, bytes, length, stream->output, NULL);
@@ -556,11 +570,14 @@ void control_stream_send_descriptor(struct control_stream *stream, const struct 
     char *line = stream_encode(stream, message, &length);
     struct control_descriptor *out = calloc(1, sizeof(*out));
     int copy = -1;
-    if (line && out && stream->out_count < CONTROL_DESCRIPTORS_OUT)
+    if (line && out && control_account_has_room(stream))
         copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) {
-        log_error(stream->control->log, "cannot send a descriptor with a message %s (%u wait)",
-                  message_type_name(message->type), stream->out_count);
+        struct control *control = stream->control;
+        log_throttled(control->log, log_throttle_of(&control->user_lines, stream->uid),
+                      clock_now_ns(), LOG_LEVEL_WARNING,
+                      "user %u cannot be sent a descriptor with a message %s (%u wait here)",
+                      stream->uid, message_type_name(message->type), stream->out_count);
         free(out);
         free(line);
         stream_cannot_send(stream);

@@ -51,6 +51,7 @@ static void setup(void)
     static const struct control_stream_handlers handlers = {handle_line, handle_end};
     int ends[2];
     control = (struct control){0};
+    control.accounts.limits[ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_BYTES;
     ck_assert_int_eq(control_turn_init(&control), 0);
     control.update_event = event_new(control.base, -1, 0, on_update, NULL);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
@@ -71,6 +72,7 @@ static void teardown(void)
     event_free(control.update_event);
     control_turn_clear(&control);
     ck_assert_ptr_null(control.shares);
+    ck_assert_ptr_null(control.accounts.accounts);
 }
 
 static void round_of_loop(void)

@@ -7,11 +7,14 @@
 #include <unistd.h>
 
 #include "common/format/arena.h"
+#include "server/control/control_internal.h"
 #include "tests/lib/server/control_daemon.h"
 #include "tests/lib/suite.h"
 
 #define ALICE 61001u
 #define BOB 61002u
+#define WORKERS 16u
+#define DESCRIPTORS (CONTROL_DESCRIPTORS * WORKERS) /* of one user */
 
 static char *directory;
 static struct control_daemon *daemon_under_test;
@@ -29,6 +32,7 @@ static void begin(bool keep_arenas)
     ck_assert_int_eq(chmod(directory, 0755), 0);
     daemon_under_test = control_daemon_create(directory, 1, 0, &port);
     daemon_under_test->config.socket_mode = 0666;
+    daemon_under_test->config.workers = WORKERS;
     daemon_under_test->config.user_bytes = 2 * ARENA_LEAST_BYTES;
     if (keep_arenas)
         control_daemon_keep_arenas(daemon_under_test);
@@ -93,6 +97,25 @@ static void leaves(struct control_client *client)
     control_client_expect(client, MESSAGE_LEFT, &message);
     ck_assert_ptr_null(control_client_line(client));
     control_client_close(client);
+}
+
+static void send_with(int socket, const char *bytes, const int *fds, size_t count)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(3 * sizeof(int))];
+    } ancillary = {0};
+    struct iovec part = {(char *)(uintptr_t)bytes, strlen(bytes)};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = ancillary.bytes,
+                            .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(rights), fds, count * sizeof(int));
+    ck_assert_int_eq(sendmsg(socket, &header, MSG_NOSIGNAL), (ssize_t)part.iov_len);
 }
 
 /* As many arenas as fit, and as many again when one is gone; of whatever the other one has. */
@@ -178,6 +201,64 @@ START_TEST(test_shared_memory)
 }
 END_TEST
 
+/* Lines that do not end, with descriptors: the daemon keeps those of so many. */
+START_TEST(test_descriptors_that_wait)
+{
+    enum { CLIENTS = DESCRIPTORS / 3 + 1 };
+    struct control_client clients[CLIENTS], bob;
+    const int fds[3] = {0, 1, 2};
+    if (!is_root()) {
+        suite_skip("test_descriptors_that_wait", "connecting as another user takes root");
+        return;
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        open_as(&clients[i], ALICE);
+        send_with(clients[i].fd, "{\"type\":\"ping\"", fds, 3);
+    }
+    ck_assert_ptr_null(control_client_line(&clients[CLIENTS - 1]));
+    joins(&bob, BOB, "bob");
+    control_client_close(&clients[CLIENTS - 1]);
+    struct message message;
+    for (int i = 0; i < CLIENTS - 1; i++) {
+        control_client_write(&clients[i], "}\n");
+        control_client_expect(&clients[i], MESSAGE_PONG, &message);
+        control_client_close(&clients[i]);
+    }
+    leaves(&bob);
+}
+END_TEST
+
+/* A rank that asks for more pieces of shared memory than it takes. */
+START_TEST(test_descriptors_that_are_not_taken)
+{
+    struct control_client alice, bob;
+    char line[128];
+    if (!is_root()) {
+        suite_skip("test_descriptors_that_are_not_taken", "connecting as another user takes root");
+        return;
+    }
+    joins(&alice, ALICE, "alice");
+    for (unsigned nth = 0; nth <= DESCRIPTORS; nth++) {
+        snprintf(line, sizeof(line),
+                 "{\"type\":\"shared_open\",\"request\":%u,\"group\":0,\"nth\":%u,\"bytes\":64}\n",
+                 nth, nth);
+        control_client_write(&alice, line);
+    }
+    joins(&bob, BOB, "bob");
+    for (unsigned nth = 0; nth < 2 * DESCRIPTORS; nth++) /* who takes them may have any number */
+        asks_for_shared(&bob, nth, 64, NULL);
+    unsigned got = 0;
+    while (control_client_line(&alice))
+        got++;
+    ck_assert_uint_le(got, DESCRIPTORS);
+    control_client_close(&alice);
+    joins(&alice, ALICE, "again");
+    asks_for_shared(&alice, 0, 64, NULL);
+    leaves(&alice);
+    leaves(&bob);
+}
+END_TEST
+
 /* The daemon's own. */
 START_TEST(test_no_limit_for_root)
 {
@@ -200,6 +281,8 @@ int main(void)
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, test_arenas);
     tcase_add_test(cases, test_shared_memory);
+    tcase_add_test(cases, test_descriptors_that_wait);
+    tcase_add_test(cases, test_descriptors_that_are_not_taken);
     tcase_add_test(cases, test_no_limit_for_root);
     suite_add_tcase(suite, cases);
     TCase *keeping = tcase_create("keeping");
