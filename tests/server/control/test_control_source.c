@@ -39,7 +39,8 @@ static void teardown(void)
 {
     control_source_clear(&control);
     if (control.dns)
-        evdns_base_free(control.dns, 0);
+        evdns_base_free(control.dns, 1);
+    event_base_loop(control.base, EVLOOP_NONBLOCK); /* cancelled look-ups end in the loop */
     event_base_free(control.base);
 }
 
