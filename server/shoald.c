@@ -338,10 +338,15 @@ static int daemon_run(struct daemon *daemon)
         }
     }
     const struct transport_info *info = engine_transport_info(daemon->engine);
-    log_info(&daemon->log, "shoald %s on node %s: provider %s (%s, %s), %s, %s, %u servers",
+    const struct credentials *credentials = &daemon->credentials;
+    const char *wire = daemon->config.server_count < 2 ? ""
+                       : !credentials->encrypt         ? ", in the clear between them"
+                       : credentials->certificates     ? ", encrypted by certificates"
+                                                       : ", encrypted by a secret";
+    log_info(&daemon->log, "shoald %s on node %s: provider %s (%s, %s), %s, %s, %u servers%s",
              SHOAL_VERSION, daemon->config.node, info->provider, info->endpoint, info->version,
              engine_instruction_set(daemon->engine), daemon->topology_text,
-             daemon->config.server_count);
+             daemon->config.server_count, wire);
     int result = control_run(daemon->control);
     log_info(&daemon->log, "ended");
     return result < 0 ? EXIT_FAILED : EXIT_FINE;

@@ -67,7 +67,8 @@ int config_resolve(struct config *config)
     if (!config->listen_port)
         config->listen_port = self->port;
     if (!config->protect[0])
-        snprintf(config->protect, sizeof(config->protect), "none");
+        snprintf(config->protect, sizeof(config->protect), "%s",
+                 config->secret_file[0] || config->certificate_file[0] ? "encrypt" : "none");
     if (!config->fabric_address[0])
         name_copy(config->fabric_address,
                   address_is_any(config->listen_address) ? self->address : config->listen_address);
@@ -185,7 +186,7 @@ static void check_beyond_loopback(const char *pointer, const char *address,
     snprintf(got, sizeof(got), "\"%s\"", address);
     config_report_text(
         report, pointer, got,
-        "a loopback address as long as there is no /secret_file, nor certificates and "
+        "a loopback address as long as there is no /secret_file, nor certificates with "
         "/protect \"encrypt\": without them anybody who reaches the port could pose as "
         "a daemon of the roster");
 }

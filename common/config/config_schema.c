@@ -109,6 +109,7 @@ static json_t *schema_servers(void)
     "{\"properties\": {\"certificate_file\": {\"maxLength\": 0}, \"key_file\": {\"maxLength\": "   \
     "0}, "                                                                                         \
     "\"authority_file\": {\"maxLength\": 0}}}"
+#define ENCRYPTS "{\"properties\": {\"protect\": {\"const\": \"encrypt\"}}}" /* or is absent */
 #define CLEAR "{\"properties\": {\"protect\": {\"const\": \"none\"}}}"
 
 static const char rules[] =
@@ -116,7 +117,7 @@ static const char rules[] =
     "   {\"type\": \"array\", \"minItems\": 2}}},"
     "  \"then\": {\"required\": [\"node\"]}},"
     " {\"if\": {\"properties\": {\"listen\": " LOOPBACK ", \"fabric\": " LOOPBACK "}},"
-    "  \"else\": {\"anyOf\": [" SECRET ", {\"allOf\": [" CERTIFICATE ", {\"not\": " CLEAR "}]}]}},"
+    "  \"else\": {\"anyOf\": [" SECRET ", {\"allOf\": [" CERTIFICATE ", " ENCRYPTS "]}]}},"
     " {\"anyOf\": [" NO_CERTIFICATES ", {\"allOf\": [" CERTIFICATE ", " KEY ", " AUTHORITY "]}]},"
     " {\"anyOf\": [" SECRET ", " CERTIFICATE ", " CLEAR "]},"
     " {\"properties\": {\"metrics\": {"

@@ -69,7 +69,7 @@ static const struct config_key top_keys[] = {
      .type = CONFIG_CHOICE,
      FIELD(protect),
      .choices = protections,
-     .default_text = "none",
+     .default_note = "\"encrypt\" with a `secret_file` or a `certificate_file`, else \"none\"",
      .text =
          "\"encrypt\": what goes between daemons is encrypted, with TLS 1.3 and AES-256-GCM, by "
          "the secret or by certificates. \"none\": it goes in the clear. All daemons of the "
