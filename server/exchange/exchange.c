@@ -46,6 +46,7 @@ void exchange_destroy(struct exchange *exchange)
     if (!exchange)
         return;
     exchange_close_jobs(exchange);
+    exchange_run(exchange);
     assert(!exchange->jobs);
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
         struct exchange_peer *peer = &exchange->peers[i];

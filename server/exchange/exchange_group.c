@@ -237,14 +237,19 @@ int exchange_group_create(struct exchange_group **opened, struct exchange_job *j
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* Free what is in progress; nothing of it is pending. */
-static void group_drop(struct exchange_group *group)
+/* Free what is in progress, of which nothing is pending. False: so much that the rest is left for
+ * another turn. */
+static bool group_drop(struct exchange_group *group, uint32_t *most)
 {
     assert(group->pending == 0);
-    collectives_drop(group);
+    if (!collectives_drop(group, most)) {
+        group_mark_dirty(group);
+        return false;
+    }
     slots_drop(group);
     probes_drop(group);
     issuing_drop(group);
+    return true;
 }
 
 /* Free what no task or send touches: buffers, and the ranks' memory in their arenas. The rest
@@ -256,21 +261,23 @@ static void group_drop_idle(struct exchange_group *group)
     collectives_drop_idle(group);
 }
 
-void exchange_group_settle(struct exchange_group *group)
+void exchange_group_settle(struct exchange_group *group, uint32_t *most)
 {
     if (group->pending == 0) {
-        group_drop(group);
-        group_unreserve(group);
+        if (group_drop(group, most))
+            group_unreserve(group);
     } else if (!group->dropped) {
         group_drop_idle(group);
     }
 }
 
-void exchange_group_free(struct exchange_group *group)
+bool exchange_group_free(struct exchange_group *group, uint32_t *most)
 {
+    if (!group_drop(group, most))
+        return false;
     group_unmark_dirty(group);
-    group_drop(group);
     segments_release(group);
     group_unreserve(group);
     group_free_memory(group);
+    return true;
 }

@@ -13,9 +13,11 @@
 int exchange_group_create(struct exchange_group **opened, struct exchange_job *job, uint32_t id,
                           const uint32_t *ranks, uint32_t rank_count, struct error *error);
 
-/* Of a group that has failed: free what is in progress, as far as no task or send touches it. */
-void exchange_group_settle(struct exchange_group *group);
-/* Free the group, which is closing, and of which nothing is pending. */
-void exchange_group_free(struct exchange_group *group);
+/* Of a group that has failed: free what is in progress, as far as no task or send touches it.
+ * *most: how many collectives may be freed in this turn, counted down; where that is not enough the
+ * group is dirty, and is to be settled again. */
+void exchange_group_settle(struct exchange_group *group, uint32_t *most);
+/* Free the group, which is closing, and of which nothing is pending; false: as above. */
+bool exchange_group_free(struct exchange_group *group, uint32_t *most);
 
 #endif

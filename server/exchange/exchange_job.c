@@ -12,6 +12,9 @@
 #include "server/exchange/node/collective.h"
 #include "server/exchange/node/transfer.h"
 
+/* Collectives that are freed in one turn. */
+#define SETTLE_COLLECTIVES 512u
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static void exchange_job_free_arrays(struct exchange_job *job)
@@ -146,15 +149,16 @@ static void exchange_job_free(struct exchange_job *job)
 void exchange_job_settle(struct exchange_job *job)
 {
     struct exchange_group **link = &job->groups;
+    uint32_t most = SETTLE_COLLECTIVES;
     while (*link) {
-        struct exchange_group *group = *link;
-        if (group->closing && group->pending == 0) {
-            *link = group->next;
-            exchange_group_free(group);
+        struct exchange_group *group = *link, *next = group->next;
+        bool closes = group->closing && group->pending == 0;
+        if (closes && exchange_group_free(group, &most)) {
+            *link = next;
             continue;
         }
-        if (group->failed)
-            exchange_group_settle(group);
+        if (group->failed && !closes)
+            exchange_group_settle(group, &most);
         link = &group->next;
     }
     if (job->closing && !job->groups)

@@ -114,18 +114,15 @@ static void collective_chunk_delivered(struct chunk *chunk)
         collective_complete(collective);
 }
 
-static void collective_free_all(struct collective *first)
+bool collectives_drop(struct exchange_group *group, uint32_t *most)
 {
-    for (struct collective *it = first, *next; it; it = next) {
-        next = it->next;
-        collective_free(it);
-    }
-}
-
-void collectives_drop(struct exchange_group *group)
-{
-    collective_free_all(group->order->oldest);
-    collective_free_all(group->order->transfers);
+    const struct order *order = group->order;
+    /* From the newest on: then no rank's place among them has to be looked for. */
+    for (; *most > 0 && order->newest; --*most)
+        collective_free(order->newest);
+    for (; *most > 0 && order->transfers; --*most)
+        collective_free(order->transfers);
+    return !order->newest && !order->transfers;
 }
 
 static void collective_drop_idle(struct collective *first)

@@ -27,9 +27,9 @@ bool collective_add_part(struct collective *collective, uint32_t local, const st
                          const struct arena_submission *submission);
 
 /* The group has failed. Free the chunks that no task and no send touches (after slots_drop_idle);
- * or all of it. */
+ * or so many collectives at the most, which are counted down in *most: whether none is left. */
 void collectives_drop_idle(struct exchange_group *group);
-void collectives_drop(struct exchange_group *group);
+bool collectives_drop(struct exchange_group *group, uint32_t *most);
 
 /* Fail the group when a rank has departed that a collective under way waits for. */
 void collectives_check_departed(struct exchange_group *group);

@@ -222,6 +222,7 @@ void fixture_destroy(struct fixture *fixture)
     uint32_t count = exchange_job_totals(fixture->exchange, jobs, 16);
     for (uint32_t i = 0; i < count; i++)
         exchange_job_close(fixture->exchange, jobs[i].job);
+    exchange_run(fixture->exchange);
     fixture_all_sent(fixture);
     while (fixture->task_count > 0)
         fixture_reduce(fixture, 0);

@@ -111,6 +111,28 @@ START_TEST(a_turn_of_sends_has_an_end)
 }
 END_TEST
 
+/* So is the end of a job with much under way. */
+START_TEST(a_job_that_ends_is_freed_in_turns)
+{
+    enum { BARRIERS = 2000 };
+    struct fixture *fixture = two_users(1);
+    for (uint64_t i = 0; i < BARRIERS; i++)
+        submit_barrier(fixture, MANY, 0, i); /* which waits for the job's other rank */
+    exchange_run(fixture->exchange);
+    ck_assert_uint_eq(completions_of(fixture, MANY), 0);
+    submit_barrier(fixture, OTHER, 1, 0);
+    exchange_job_close(fixture->exchange, MANY_JOB);
+    ck_assert_uint_gt(fixture->workers[MANY].requests, 0);
+    ck_assert_uint_lt(fixture->workers[MANY].requests, BARRIERS);
+    ck_assert(exchange_run_some(fixture->exchange, 2));
+    ck_assert_uint_eq(completions_of(fixture, OTHER), 1);
+    ck_assert(fixture->attached[MANY]);
+    exchange_run(fixture->exchange);
+    ck_assert(!fixture->attached[MANY]);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* Whatever order their priorities come in, they go by them; and of equal ones the older first. */
 START_TEST(the_smallest_priority_goes_first)
 {
@@ -164,6 +186,7 @@ int main(void)
     tcase_add_test(tests, users_take_turns_however_many_groups_one_has);
     tcase_add_test(tests, a_turn_of_a_group_has_an_end);
     tcase_add_test(tests, a_turn_of_sends_has_an_end);
+    tcase_add_test(tests, a_job_that_ends_is_freed_in_turns);
     tcase_add_loop_test(tests, the_smallest_priority_goes_first, 0, 2);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
