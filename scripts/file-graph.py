@@ -47,8 +47,8 @@ server/exchange/owner   slots < slot
 server/exchange/node    probe agreement chunk < issue < collective < transfer
 server           commands jobs sandbox < exchange < coordinator engine < status < control < shoald shoalctl
 server/commands  trace < engine_event < engine_command
-server/engine    engine_queue reducer < engine_private engine_status engine_share < engine_protect < engine_send
-                 < engine_io < engine_rings < engine_dispatch < engine_loop < engine
+server/engine    engine_queue reducer < engine_private engine_status engine_share engine_release
+                 < engine_protect < engine_send < engine_io < engine_rings < engine_dispatch < engine_loop < engine
 server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_home
                  coordinator_segment < coordinator_worker coordinator_group_home < coordinator_group < coordinator_job
                  < coordinator_member < coordinator_drain < coordinator

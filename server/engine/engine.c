@@ -178,7 +178,9 @@ int engine_start(struct engine **engine, const struct config *config,
                           config->bind_threads ? topology : NULL, error);
     if (result == 0) {
         engine_update_status(made, clock_now_ns());
-        result = engine_start_thread(made, error);
+        result = engine_release_start(made, error);
+        if (result == 0)
+            result = engine_start_thread(made, error);
     }
     if (result != 0) {
         engine_stop(made);
@@ -223,6 +225,7 @@ static void engine_quiesce(struct engine *engine)
 static void engine_free(struct engine *engine)
 {
     struct engine_event *event;
+    engine_release_stop(engine);
     while (engine->events.descriptor >= 0 &&
            (event = engine_queue_take_event(&engine->events)) != NULL)
         engine_event_free(event);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -103,21 +102,21 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
     engine_share_remove(engine, it);
     if (worker->registration)
         transport_unregister(engine->transport, worker->registration);
-    arena_unmap(&worker->arena);
     /* The worker has the doorbell open too, so that closing it here does not end the watch. */
     epoll_ctl(engine->poll_descriptor, EPOLL_CTL_DEL, it->submission_doorbell, NULL);
     close(it->submission_doorbell);
     close(it->completion_doorbell);
     struct engine_event *event = engine_event_create(ENGINE_WORKER_RELEASED);
     event->worker = it->number;
-    engine_report_worker(engine, it, event);
+    event->job = it->job;
+    event->rank = worker->rank;
+    engine_release(engine, worker->arena.base, worker->arena.total_bytes, event);
     free(it);
 }
 
 static void io_release_segment(void *context, struct exchange_segment *segment)
 {
-    (void)context;
-    munmap(segment->base, segment->bytes);
+    engine_release(context, segment->base, segment->bytes, NULL);
     free(segment);
 }
 

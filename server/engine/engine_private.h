@@ -9,6 +9,7 @@
  * - engine_send.c: messages on their way to the fabric.
  * - engine_protect.c: messages that are sealed and opened.
  * - engine_share.c: the workers by their users.
+ * - engine_release.c: giving large memory back.
  * - engine_status.c: the picture that the status shows.
  * - engine_queue.c: commands and events between the two threads.
  * - reducer.c: threads that add and copy. */
@@ -87,6 +88,16 @@ struct engine_peer {
     uint64_t refused[SEAL_REFUSALS]; /* messages from it, by reason */
 };
 
+/* The thread that gives large memory back. */
+struct engine_releaser {
+    pthread_t thread;
+    bool started; /* else memory is given back at once */
+    pthread_mutex_t lock;
+    pthread_cond_t given;
+    struct engine_release *first; /* from here on under the lock */
+    bool stopping;
+};
+
 struct engine {
     const struct config *config;
     struct log *log;
@@ -98,6 +109,7 @@ struct engine {
     struct reducer *reducer;
     struct engine_queue commands;
     struct engine_queue events;
+    struct engine_releaser releaser;
     struct engine_peer *peers; /* [server_count] */
     const char **node_names;   /* [server_count], from the config */
     uint32_t node_count;
@@ -146,6 +158,13 @@ static inline void engine_slice_step(struct engine_slice *slice, uint32_t steps_
 
 /* --- engine_status.c: may call the exchange */
 void engine_update_status(struct engine *engine, uint64_t now_ns);
+
+/* --- engine_release.c: may call the queues */
+int engine_release_start(struct engine *engine, struct error *error);
+/* All has been given back. */
+void engine_release_stop(struct engine *engine);
+/* Unmap the memory, then send the event, which may be NULL: later, where that takes long. */
+void engine_release(struct engine *engine, void *base, uint64_t bytes, struct engine_event *event);
 
 /* --- engine_share.c: may call the exchange */
 /* The worker has been attached to its job. ERR_MEMORY. */

@@ -2,10 +2,12 @@
  * as many rounds as it takes. The engine's own code and an exchange, without threads, so that a
  * round ends where the test says. */
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -246,6 +248,7 @@ START_TEST(a_leave_ends_with_the_worker)
     give((struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = MANY_JOB});
     exchange_run(engine.exchange);
     ck_assert_uint_eq(engine.leaving, 0);
+    engine_event_free(next_event(ENGINE_WORKER_RELEASED));
     ck_assert_ptr_null(engine_queue_take_event(&engine.events));
     release(&leaver);
 }
@@ -287,10 +290,52 @@ START_TEST(a_trace_ends_when_the_rings_of_its_job_have_been_read)
     event = next_event(ENGINE_TRACED);
     ck_assert_ptr_eq(event->trace, second);
     engine_event_free(event);
+    engine_event_free(next_event(ENGINE_WORKER_RELEASED));
     give((struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = OTHER_JOB});
     exchange_run(engine.exchange);
     release(&traced);
     release(&other);
+}
+END_TEST
+
+static void *map(uint64_t bytes)
+{
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(base != MAP_FAILED);
+    memset(base, 1, bytes);
+    return base;
+}
+
+static bool is_mapped(void *base)
+{
+    return msync(base, 1, MS_ASYNC) == 0;
+}
+
+/* What takes long to give back does not hold the engine's thread, and is told of afterwards. */
+START_TEST(large_memory_is_given_back_by_a_thread)
+{
+    enum { LARGE = 8 << 20, COUNT = 5 };
+    uint8_t *small = map(4096), *large[COUNT];
+    EXPECT(engine_release_start(&engine, NULL) == 0);
+    engine_release(&engine, small, 4096, NULL);
+    ck_assert(!is_mapped(small));
+    for (int i = 0; i < COUNT; i++)
+        large[i] = map(LARGE);
+    for (int i = 0; i < COUNT; i++) {
+        struct engine_event *event = engine_event_create(ENGINE_WORKER_RELEASED);
+        event->worker = (uint32_t)i;
+        engine_release(&engine, large[i], LARGE, event);
+    }
+    struct pollfd told = {.fd = engine.events.descriptor, .events = POLLIN};
+    EXPECT(poll(&told, 1, 30000) == 1);
+    struct engine_event *event = next_event(ENGINE_WORKER_RELEASED);
+    ck_assert(!is_mapped(large[event->worker]));
+    engine_event_free(event);
+    engine_release_stop(&engine); /* not before all is done */
+    for (int i = 1; i < COUNT; i++)
+        engine_event_free(next_event(ENGINE_WORKER_RELEASED));
+    for (int i = 0; i < COUNT; i++)
+        ck_assert(!is_mapped(large[i]));
 }
 END_TEST
 
@@ -304,6 +349,7 @@ int main(void)
     tcase_add_test(tests, a_leave_is_read_in_rounds_and_to_where_it_was_said);
     tcase_add_loop_test(tests, a_leave_ends_with_the_worker, 0, 2);
     tcase_add_loop_test(tests, a_trace_ends_when_the_rings_of_its_job_have_been_read, 0, 2);
+    tcase_add_test(tests, large_memory_is_given_back_by_a_thread);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
