@@ -22,11 +22,10 @@
 
 #include "common/base/clock.h"
 #include "common/transport/transport_port.h"
+#include "common/transport/transport_request.h"
 
 #define CONNECTION_DATA_BYTES 256 /* the most that a provider hands over with a request */
-#define CONNECTION_EVENTS 64      /* handled in one poll, so that strangers cannot hold it up */
-#define REJECTIONS_LOGGED 16
-#define STRANGERS 32  /* connections that are no peer's, beside one for each peer */
+#define STRANGERS 32              /* connections that are no peer's, beside one for each peer */
 #define DATA_POLLS 16 /* after so many in a row that brought data, connections are looked at */
 
 enum peer_state { PEER_IDLE, PEER_EXPECTING, PEER_CONNECTING, PEER_ACCEPTING, PEER_UP };
@@ -47,24 +46,14 @@ struct peer {
     char reason[sizeof(((struct transport_event *)0)->text)];
 };
 
-/* Somebody wants to connect. */
-struct request {
-    struct fi_info *info; /* owned */
-    uint8_t token[TRANSPORT_TOKEN_BYTES];
-    bool token_is_whole;
-};
-
 struct connected {
-    struct fabric fabric; /* first */
-    struct fid_pep *listener;
-    struct port *port; /* NULL while it opens */
+    struct fabric fabric;     /* first */
+    struct requests requests; /* with the listener */
+    struct port *port;        /* NULL while it opens */
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     size_t address_bytes;
     uint32_t failed;          /* peers with failed set */
-    uint64_t rejected;        /* connection requests */
     uint32_t polls_with_data; /* since connections were looked at */
-    struct request requests[CONNECTION_EVENTS];
-    uint32_t request_count; /* read, and not answered */
     struct peer peers[];
 };
 
@@ -392,33 +381,12 @@ static struct peer *token_match(struct connected *c, const struct request *reque
     return found;
 }
 
-static void request_reject(struct connected *c, struct fi_info *info)
-{
-    int code = fi_reject(c->listener, info->handle, NULL, 0);
-    if (code)
-        log_warning(c->fabric.log, "fabric: rejecting a connection: %s", fi_strerror(-code));
-}
-
-/* Whoever can reach the port can make these lines: after the first few, only powers of two. */
-static void request_refuse(struct connected *c, struct fi_info *info)
-{
-    char from[TRANSPORT_NAME_BYTES];
-    uint64_t count = ++c->rejected;
-    fabric_format_address(info, info->dest_addr, info->dest_addrlen, from, sizeof(from));
-    if (count <= REJECTIONS_LOGGED || (count & (count - 1)) == 0)
-        log_warning(
-            c->fabric.log,
-            "fabric: connection from %s rejected: it carries no expected token (%llu so far)", from,
-            (unsigned long long)count);
-    request_reject(c, info);
-}
-
 static void request_answer(struct connected *c, const struct request *request)
 {
     struct fi_info *info = request->info;
     struct peer *peer = token_match(c, request);
     if (!peer) {
-        request_refuse(c, info);
+        request_refuse(&c->requests, info);
         return;
     }
     memset(peer->token, 0, sizeof(peer->token)); /* good once */
@@ -429,14 +397,14 @@ static void request_answer(struct connected *c, const struct request *request)
     struct error error = {0};
     int code = connected_endpoint_open(c, peer, info, &error);
     if (code) {
-        request_reject(c, info);
+        request_reject(&c->requests, info);
         peer_fail(c, peer, "%.100s", error.text);
         return;
     }
     assert(peer->endpoint);
     code = fi_accept(peer->endpoint, NULL, 0);
     if (code) {
-        request_reject(c, info);
+        request_reject(&c->requests, info);
         peer_fail(c, peer, "fi_accept: %s", fi_strerror(-code));
     }
 }
@@ -446,30 +414,9 @@ static void request_answer(struct connected *c, const struct request *request)
  * thread, and the caller may not have looked between its asking and this poll. */
 static void requests_answer(struct connected *c)
 {
-    for (uint32_t i = 0; i < c->request_count; i++) {
-        request_answer(c, &c->requests[i]);
-        fi_freeinfo(c->requests[i].info);
-    }
-    c->request_count = 0;
-}
-
-static void requests_drop(struct connected *c)
-{
-    for (uint32_t i = 0; i < c->request_count; i++) {
-        request_reject(c, c->requests[i].info);
-        fi_freeinfo(c->requests[i].info);
-    }
-    c->request_count = 0;
-}
-
-static void request_keep(struct connected *c, struct fi_info *info, const uint8_t *data,
-                         size_t bytes)
-{
-    assert(c->request_count < CONNECTION_EVENTS);
-    struct request *request = &c->requests[c->request_count++];
-    *request = (struct request){.info = info, .token_is_whole = bytes >= sizeof(request->token)};
-    memcpy(request->token, data, request->token_is_whole ? sizeof(request->token) : bytes);
-    log_debug(c->fabric.log, "fabric: connection request");
+    for (uint32_t i = 0; i < c->requests.count; i++)
+        request_answer(c, &c->requests.list[i]);
+    requests_clear(&c->requests);
 }
 
 /* --- events --- */
@@ -519,7 +466,7 @@ static bool connection_progress(struct connected *c)
     struct peer *peer = endpoint_find(c, entry->fid);
     switch (event) {
     case FI_CONNREQ:
-        request_keep(c, entry->info, entry->data, (size_t)bytes - sizeof(*entry));
+        request_keep(&c->requests, entry->info, entry->data, (size_t)bytes - sizeof(*entry));
         break;
     case FI_CONNECTED:
         if (peer)
@@ -550,7 +497,7 @@ static void connections_progress(struct connected *c)
     if (c->fabric.event_count > 0 && ++c->polls_with_data < DATA_POLLS)
         return;
     c->polls_with_data = 0;
-    for (int i = 0; i < CONNECTION_EVENTS && connection_progress(c); i++)
+    for (int i = 0; i < REQUESTS_MAX && connection_progress(c); i++)
         continue;
 }
 
@@ -588,7 +535,7 @@ static int connected_poll(struct transport *transport, struct transport_event *e
 static bool connected_can_sleep(struct transport *transport)
 {
     struct connected *c = (struct connected *)transport;
-    return c->failed == 0 && c->request_count == 0 && fabric_can_sleep(transport);
+    return c->failed == 0 && c->requests.count == 0 && fabric_can_sleep(transport);
 }
 
 /* --- opening and closing --- */
@@ -608,13 +555,13 @@ static void connected_close(struct transport *transport)
     struct connected *c = (struct connected *)transport;
     for (uint32_t i = 0; i < c->fabric.peers; i++)
         endpoint_close(c, &c->peers[i]);
-    if (c->listener) {
+    if (c->requests.listener) {
         /* Requests that nobody answered hold a socket each. */
         do
-            requests_drop(c);
+            requests_drop(&c->requests);
         while (connection_progress(c));
         port_close(c->port);
-        fi_close(&c->listener->fid);
+        fi_close(&c->requests.listener->fid);
     }
     fabric_close(&c->fabric);
     free(c);
@@ -638,15 +585,15 @@ static const struct transport_ops connected_ops = {
 
 static int listener_open(struct connected *c, struct error *error)
 {
-    int code = fi_passive_ep(c->fabric.fid, c->fabric.info, &c->listener, NULL);
+    int code = fi_passive_ep(c->fabric.fid, c->fabric.info, &c->requests.listener, NULL);
     if (code)
         return fabric_error(error, code, "opening the fabric's listener");
-    code = fi_pep_bind(c->listener, &c->fabric.eq->fid, 0);
+    code = fi_pep_bind(c->requests.listener, &c->fabric.eq->fid, 0);
     if (code == 0)
-        code = fi_listen(c->listener);
+        code = fi_listen(c->requests.listener);
     c->address_bytes = sizeof(c->address);
     if (code == 0)
-        code = fi_getname(&c->listener->fid, c->address, &c->address_bytes);
+        code = fi_getname(&c->requests.listener->fid, c->address, &c->address_bytes);
     if (code == 0 && c->address_bytes < sizeof(sa_family_t))
         code = -FI_EADDRNOTAVAIL;
     return code ? fabric_error(error, code, "listening on the fabric") : 0;
@@ -675,6 +622,7 @@ int transport_connected_open(struct transport **transport, const struct transpor
     }
     c->fabric.transport.ops = &connected_ops;
     c->fabric.complete = connected_complete;
+    c->requests.log = options->log;
     for (uint32_t i = 0; i < options->peers; i++) {
         c->peers[i].up = (struct fabric_op){.kind = FABRIC_UP, .peer = i};
         c->peers[i].down =
