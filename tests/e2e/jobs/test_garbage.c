@@ -1,7 +1,6 @@
-/* Bytes that make no sense, on every door of a daemon: logged where the daemon reads them, and
- * nothing else happens to the job that runs. */
+/* Bytes that make no sense, on the doors of a daemon (the fabric's is in test_attack_ports.c):
+ * logged where the daemon reads them, and nothing else happens to the job that runs. */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -13,9 +12,6 @@
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
-
-#define PORTS_MAX 16
-#define FABRIC_CROWD 400
 
 static char *directory;
 static char file[512];
@@ -167,108 +163,6 @@ START_TEST(test_control_port)
 }
 END_TEST
 
-/* TCP ports on which the process listens. */
-static int listening_ports(pid_t pid, uint16_t ports[PORTS_MAX])
-{
-    unsigned long inodes[256];
-    int inode_count = 0, count = 0;
-    char path[64], target[64];
-    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-    DIR *entries = opendir(path);
-    for (struct dirent *entry; entries && (entry = readdir(entries));) {
-        ssize_t length = readlinkat(dirfd(entries), entry->d_name, target, sizeof(target) - 1);
-        target[length > 0 ? length : 0] = 0;
-        if (inode_count < 256 && sscanf(target, "socket:[%lu]", &inodes[inode_count]) == 1)
-            inode_count++;
-    }
-    if (entries)
-        closedir(entries);
-    char line[512];
-    FILE *table = fopen("/proc/net/tcp", "re");
-    while (table && fgets(line, sizeof(line), table)) {
-        unsigned port, state;
-        unsigned long inode;
-        if (sscanf(line, "%*d: %*x:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*d %*d %lu", &port, &state,
-                   &inode) != 3 ||
-            state != 0x0a)
-            continue;
-        for (int i = 0; i < inode_count && count < PORTS_MAX; i++)
-            if (inodes[i] == inode)
-                ports[count++] = (uint16_t)port;
-    }
-    if (table)
-        fclose(table);
-    return count;
-}
-
-static int descriptors_of(pid_t pid)
-{
-    char path[64];
-    int count = 0;
-    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-    DIR *entries = opendir(path);
-    ck_assert_ptr_nonnull(entries);
-    while (readdir(entries))
-        count++;
-    closedir(entries);
-    return count;
-}
-
-/* Nobody is expected, so that nobody gets an answer; where the kernel cannot do that, garbage is
- * refused and silence is ended. */
-static void crowd_on(uint16_t port)
-{
-    static const char noise[8192] = {1, 2, 3};
-    static const char *const texts[] = {"GET / HTTP/1.0\r\n\r\n", "x", "\xff\xff\xff\xff\xff"};
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    pid_t pid = cluster->nodes[0].daemon->pid;
-    struct pollfd crowd[FABRIC_CROWD];
-    int before = descriptors_of(pid), most = 0;
-    for (int i = 0; i < FABRIC_CROWD; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        ck_assert_int_ge(fd, 0);
-        (void)!connect(fd, (struct sockaddr *)&address, sizeof(address));
-        crowd[i] = (struct pollfd){.fd = fd, .events = POLLOUT};
-    }
-    for (int look = 0; look < 10; look++) {
-        poll(crowd, FABRIC_CROWD, 100);
-        for (int i = 0; i < FABRIC_CROWD; i++) {
-            if (!(crowd[i].revents & POLLOUT) || i % 16 > 3)
-                continue; /* most say nothing */
-            if (i % 16 == 3)
-                send_all(crowd[i].fd, noise, sizeof(noise));
-            else
-                send_all(crowd[i].fd, texts[i % 16], strlen(texts[i % 16]));
-        }
-        int now = descriptors_of(pid);
-        most = now > most ? now : most;
-    }
-    for (int i = 0; i < FABRIC_CROWD; i++)
-        close(crowd[i].fd);
-    ck_assert_msg(most - before < FABRIC_CROWD / 4, "%d descriptors more than %d", most - before,
-                  before);
-}
-
-START_TEST(test_fabric_port)
-{
-    uint16_t ports[PORTS_MAX];
-    int count = listening_ports(cluster->nodes[0].daemon->pid, ports), tried = 0;
-    for (int i = 0; i < count; i++) {
-        if (ports[i] == cluster->nodes[0].port)
-            continue;
-        tried++;
-        crowd_on(ports[i]);
-    }
-    ck_assert_int_gt(tried, 0);
-    /* A new job still finds its way. */
-    struct process *others[4];
-    const char *argv[] = {CLUSTER_HELPER, "once", NULL};
-    cluster_job(cluster, "afterwards", 2, argv, others);
-    ck_assert_int_eq(cluster_job_end(others, 4), 0);
-}
-END_TEST
-
 /* A worker that dies in the middle of a line, and hundreds that say nothing. */
 START_TEST(test_halves_and_crowds)
 {
@@ -294,7 +188,6 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_unix_socket);
     tcase_add_test(tests, test_control_port);
-    tcase_add_test(tests, test_fabric_port);
     tcase_add_test(tests, test_halves_and_crowds);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
