@@ -89,10 +89,11 @@ static bool secret_is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-static int secrets_parse(struct secrets *secrets, const char *bytes, size_t count, const char *path,
-                         struct error *error)
+int secrets_parse(struct secrets *secrets, const char *bytes, size_t count, const char *path,
+                  struct error *error)
 {
     int result = 0;
+    *secrets = (struct secrets){.count = 0};
     for (size_t start = 0; start < count && result == 0;) {
         const char *newline = memchr(bytes + start, '\n', count - start);
         size_t end = newline ? (size_t)(newline - bytes) : count;
@@ -105,6 +106,8 @@ static int secrets_parse(struct secrets *secrets, const char *bytes, size_t coun
     }
     if (result == 0 && secrets->count == 0)
         result = error_set(error, ERR_CONFIG, "secret file %s has no secret in it", path);
+    if (result < 0)
+        secrets_clear(secrets);
     return result;
 }
 
@@ -143,8 +146,6 @@ int secrets_load(struct secrets *secrets, const char *path, struct error *error)
         return fd;
     int result = secrets_read(secrets, fd, path, error);
     close(fd);
-    if (result < 0)
-        secrets_clear(secrets);
     return result;
 }
 

@@ -35,6 +35,9 @@ void secret_from_key(struct secret *secret, const uint8_t key[SECRET_KEY_BYTES])
  * root, closed to group and others. path "" gives no secret. ERR_CONFIG (also when it cannot be
  * opened) names the path and what is wrong; ERR_SYSTEM. */
 int secrets_load(struct secrets *secrets, const char *path, struct error *error);
+/* The same from the file's bytes; `path` stands for it in messages. */
+int secrets_parse(struct secrets *secrets, const char *bytes, size_t count, const char *path,
+                  struct error *error);
 void secrets_clear(struct secrets *secrets);
 
 /* A new secret, 32 random bytes in hexadecimal and a newline: into a new file of mode 0600, or to
