@@ -38,6 +38,17 @@ static int group_request_check(const struct coordinator *c, const struct worker 
         return error_set(error, ERR_MEMORY,
                          "job '%s' has %u groups, its limit (limits.groups_per_job)", job->name,
                          c->config->groups_per_job);
+    uint32_t waiting = 0;
+    const struct worker_group_request *request;
+    DL_FOREACH(worker->requests, request)
+    {
+        waiting++;
+    }
+    if (waiting >= c->config->groups_per_job)
+        return error_set(error, ERR_MEMORY,
+                         "rank %u of job '%s' waits for %u groups, its limit "
+                         "(limits.groups_per_job)",
+                         worker->rank, job->name, waiting);
     if (group_request(worker, ranks->values, ranks->count, message->nth))
         return error_set(error, ERR_INVALID, "the group has been asked for already");
     return 0;

@@ -441,6 +441,23 @@ START_TEST(test_group_refusals)
 }
 END_TEST
 
+/* Of one rank, before others have answered anything. */
+START_TEST(test_groups_that_a_rank_waits_for)
+{
+    struct network_worker *workers[4];
+    static const uint32_t both[] = {0, 3};
+    network_join_four(network, workers, network_name_at(network, 2));
+    network_config(network, 0)->groups_per_job = 4;
+    for (uint32_t nth = 0; nth < 4; nth++)
+        network_group_open(network, workers[0], both, 2, nth, 0);
+    ck_assert(!workers[0]->group_refused);
+    network_group_open(network, workers[0], both, 2, 4, 0);
+    ck_assert(workers[0]->group_refused);
+    network_assert_text(workers[0], "waits for 4 groups, its limit (limits.groups_per_job)");
+    ck_assert_int_eq(workers[0]->state, CLIENT_JOINED);
+}
+END_TEST
+
 START_TEST(test_group_failed)
 {
     struct network_worker *workers[4];
@@ -662,6 +679,7 @@ int main(void)
     tcase_add_test(cases, test_arena_nonsense);
     tcase_add_loop_test(cases, test_group, 0, 3);
     tcase_add_test(cases, test_group_refusals);
+    tcase_add_test(cases, test_groups_that_a_rank_waits_for);
     tcase_add_test(cases, test_group_failed);
     tcase_add_test(cases, test_engine_events);
     tcase_add_test(cases, test_late);
