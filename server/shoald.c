@@ -16,6 +16,7 @@
 #include "common/auth/credentials.h"
 #include "common/base/env.h"
 #include "common/base/log.h"
+#include "common/base/oom_score.h"
 #include "common/base/sd_notify.h"
 #include "common/config/config.h"
 #include "common/memory/topology.h"
@@ -235,6 +236,21 @@ static int daemon_start_descriptors(struct daemon *daemon, struct error *error)
     return 0;
 }
 
+/* It maps the arenas of all ranks, and so would be the first that the kernel takes when memory runs
+ * out; with it all jobs of the node would go. What somebody has lowered is left as it is. */
+static int daemon_start_oom_score(struct daemon *daemon, struct error *error)
+{
+    int score;
+    (void)error;
+    struct error reason;
+    /* A rank that starts it may have raised its own, which it has inherited. */
+    if (oom_score_read(&score, &reason) == 0 && score >= 0 &&
+        oom_score_write(OOM_SCORE_LAST, &reason) < 0 && oom_score_write(0, &reason) < 0)
+        log_debug(&daemon->log, "the kernel may take the daemon when memory runs out: %s",
+                  reason.text);
+    return 0;
+}
+
 static int daemon_start_manager(struct daemon *daemon, struct error *error)
 {
     daemon->notify_socket = env_text("NOTIFY_SOCKET");
@@ -308,9 +324,9 @@ static int daemon_start_sandbox(struct daemon *daemon, struct error *error)
 }
 
 static int (*const starts[])(struct daemon *daemon, struct error *error) = {
-    daemon_start_log,     daemon_start_descriptors, daemon_start_signals,
-    daemon_start_manager, daemon_start_credentials, daemon_start_machine,
-    daemon_start_engine,  daemon_start_control,     daemon_start_sandbox,
+    daemon_start_log,     daemon_start_descriptors, daemon_start_oom_score, daemon_start_signals,
+    daemon_start_manager, daemon_start_credentials, daemon_start_machine,   daemon_start_engine,
+    daemon_start_control, daemon_start_sandbox,
 };
 
 static void daemon_stop(struct daemon *daemon)

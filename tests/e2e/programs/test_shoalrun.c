@@ -75,6 +75,29 @@ START_TEST(test_ranks_and_environment)
 }
 END_TEST
 
+/* When memory runs out the kernel takes a rank, not the daemon, which has the memory of all ranks
+ * mapped; and whoever may lower it has the daemon last of all. */
+START_TEST(test_whom_the_kernel_takes)
+{
+    int rank, daemon, own;
+    FILE *file = fopen("/proc/self/oom_score_adj", "re");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%d", &own), 1);
+    fclose(file);
+    struct process *process =
+        RUN("-n", "1", "--", "sh", "-c",
+            "cat /proc/self/oom_score_adj; pid=$(" CLUSTER_BIN
+            "shoalctl status --json | grep -o '\"pid\":[ 0-9]*' | head -n 1 | tr -dc 0-9);"
+            "cat /proc/$pid/oom_score_adj");
+    end_with(process, 0);
+    ck_assert_int_eq(sscanf(process_output(process), "%d %d", &rank, &daemon), 2);
+    ck_assert_int_ge(rank, 500);
+    ck_assert_int_ge(rank, own);
+    ck_assert_int_le(daemon, own);
+    process_free(process);
+}
+END_TEST
+
 START_TEST(test_tagged_output)
 {
     struct process *process =
@@ -498,6 +521,7 @@ int main(void)
     tcase_set_timeout(tests, 300);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_ranks_and_environment);
+    tcase_add_test(tests, test_whom_the_kernel_takes);
     tcase_add_test(tests, test_tagged_output);
     tcase_add_test(tests, test_output_that_nobody_reads);
     tcase_add_test(tests, test_job);

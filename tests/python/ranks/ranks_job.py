@@ -38,6 +38,9 @@ def join():
         start(number)
         session = dist.GroupMember.WORLD.session
         say("SOCKET", session.meeting.socket_path)
+        with open("/proc/self/oom_score_adj") as own:
+            with open(f"/proc/{daemon_pid(session.meeting.socket_path)}/oom_score_adj") as daemons:
+                assert int(own.read()) > int(daemons.read())
         say("NODES", session.job.node_count, session.job.local_rank, session.job.local_size)
         del session
         check_sum()

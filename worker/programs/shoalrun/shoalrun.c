@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/base/oom_score.h"
 #include "worker/programs/shoalrun/embedded.h"
 #include "worker/programs/shoalrun/launcher.h"
 #include "worker/programs/shoalrun/supervisor.h"
@@ -101,6 +102,7 @@ static int shoalrun_worker_start(struct run *run, uint32_t rank, char *const *en
         .environment = own,
         .input = rank == 0 ? -1 : null_input, /* the terminal is rank 0's */
         .output = writer,
+        .oom_score = OOM_SCORE_RANK, /* sooner than the daemon, which has all arenas mapped */
         /* A group that the terminal does not know could not read from it. */
         .own_group = rank != 0 || !isatty(STDIN_FILENO),
     };

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/oom_score.h"
 #include "worker/programs/shoalrun/output.h"
 
 /* For the kernel to end what was killed, which it does at once unless that waits for a device. */
@@ -62,6 +63,9 @@ static _Noreturn void child_execute(const struct supervisor *supervisor,
         _exit(127);
     if (start->own_group)
         setpgid(0, 0);
+    int score;
+    if (start->oom_score > 0 && oom_score_read(&score, NULL) == 0 && score < start->oom_score)
+        oom_score_write(start->oom_score, NULL);
     bool fails = (start->input >= 0 && dup2(start->input, STDIN_FILENO) < 0) ||
                  (start->output >= 0 && (dup2(start->output, STDOUT_FILENO) < 0 ||
                                          dup2(start->output, STDERR_FILENO) < 0));

@@ -61,6 +61,7 @@ struct child_start {
     int output;           /* its stdout and stderr, or -1: inherited */
     const int *inherited; /* descriptors that it keeps, under the same numbers */
     uint32_t inherited_count;
+    int oom_score;  /* at least so soon the kernel takes it when memory runs out; 0: as it is */
     bool own_group; /* signalled with all that it starts; not reached by the terminal's signals */
 };
 /* Starts a child. ERR_SYSTEM, also when the program cannot be executed. */

@@ -5,6 +5,7 @@ the last rank of the node has closed the pipe that all of them hold, however the
 that it runs under then removes its folder.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ from shoal import errors, library
 from shoal.torch import _hosts
 
 LOG_TAIL_BYTES = 2000
+OOM_SCORE = 500
 # Not waited for by this process, which may end first; out of reach of its terminal's signals, and
 # with nothing of its output, whose reader may wait for the end.
 _SHELL = """
@@ -37,6 +39,15 @@ def find_program():
             f" {beside} nor in PATH"
         )
     return found
+
+
+def be_taken_before_it():
+    """When memory runs out the kernel takes who has most of it mapped. Of a node's processes that is the
+    daemon, which has the memory of all ranks, so a rank counts as larger than it is. As shoalrun has it."""
+    path = pathlib.Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        if int(path.read_text()) < OOM_SCORE:
+            path.write_text(str(OOM_SCORE))
 
 
 class EmbeddedDaemon:

@@ -73,6 +73,7 @@ def meet(store, rank, size, timeout):
             daemon = _start_daemon(store, rank, node, plan, timeout)
     told = _get(store, f"socket/{node}", timeout, f"rank {local[0]}")
     membership = os.open(told["alive"], os.O_WRONLY | os.O_CLOEXEC)
+    _daemon.be_taken_before_it()
     return Place(plan["job"], told["socket"], local_rank, len(local), daemon, membership)
 
 
