@@ -54,8 +54,9 @@ server/coordinator coordinator_internal coordinator_io < coordinator_ground < co
                  < coordinator_member < coordinator_drain < coordinator
 server/control   control_internal control_options < control_ground control_listener control_source control_segment
                  control_closer control_engine control_account control_turn control_watch control_wire
-                 control_descriptors < control_http < control_stream < control_worker < admin admin_trace < control_peer
-                 < control_handshake < control_connect < control_adapter < control_dialogue < control
+                 control_descriptors < control_http control_stream_out < control_stream < control_worker
+                 < admin admin_trace < control_peer < control_handshake < control_connect < control_adapter
+                 < control_dialogue < control
 """
 
 # The SVG, and the room whose files it shows; None: all rooms.

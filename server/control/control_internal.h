@@ -251,8 +251,6 @@ struct control_stream *control_stream_create(struct control *control, int fd, bo
                                              uint32_t uid,
                                              const struct control_stream_handlers *handlers,
                                              void *context);
-/* Before anything is sent: what lies between the lines and the socket. Taken over. */
-void control_stream_protect(struct control_stream *stream, struct control_wire *wire);
 void control_stream_free(struct control_stream *stream);
 /* It is a daemon that has authenticated: all its messages, and before others. */
 void control_stream_trust(struct control_stream *stream);
@@ -262,15 +260,24 @@ void control_stream_allow_lists(struct control_stream *stream, size_t bytes);
 uint64_t control_stream_heard_ns(const struct control_stream *stream, uint64_t now_ns);
 /* Write what is waiting, then close and free. The owner forgets it. */
 void control_stream_finish(struct control_stream *stream);
+/* In its line callback: give it no more lines until the answer, which may be longer than others
+ * and which it may have once at a time, is written. */
+void control_stream_hold(struct control_stream *stream);
+
+/* --- control_stream_out.c, the sending half of a stream: may call accounts and the wire */
 void control_stream_send(struct control_stream *stream, const char *bytes, size_t length);
 void control_stream_send_message(struct control_stream *stream, const struct message *message);
 /* With a copy of the descriptor on its first byte. */
 void control_stream_send_descriptor(struct control_stream *stream, const struct message *message,
                                     int descriptor);
-/* In its line callback: give it no more lines until the answer, which may be longer than others
- * and which it may have once at a time, is written. */
-void control_stream_hold(struct control_stream *stream);
 void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length);
+/* Before anything is sent: what lies between the lines and the socket. Taken over. */
+void control_stream_protect(struct control_stream *stream, struct control_wire *wire);
+/* For control_stream.c: what the socket takes of it now, up to a limit. Bytes, or negative. */
+ssize_t control_stream_write(struct control_stream *stream, struct error *error);
+void control_stream_drop_output(struct control_stream *stream);
+/* Of a socket call that failed. */
+int control_stream_error(struct error *error, int cause);
 
 /* --- control_worker.c, connections on the Unix socket: may call streams and the closer */
 struct control_worker {

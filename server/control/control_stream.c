@@ -86,15 +86,6 @@ void control_stream_allow_lists(struct control_stream *stream, size_t bytes)
 
 /* --- the end */
 
-static void stream_drop_descriptor(struct control_stream *stream,
-                                   struct control_descriptor *descriptor)
-{
-    DL_DELETE(stream->out, descriptor);
-    stream->out_count--;
-    close(descriptor->fd);
-    free(descriptor);
-}
-
 /* All but the memory, which a callback of the stream, if one runs, still looks at. */
 static void stream_close(struct control_stream *stream)
 {
@@ -110,10 +101,7 @@ static void stream_close(struct control_stream *stream)
         event_free(stream->write_event);
     if (stream->turn_event)
         event_free(stream->turn_event);
-    if (stream->output)
-        evbuffer_free(stream->output);
-    while (stream->out)
-        stream_drop_descriptor(stream, stream->out);
+    control_stream_drop_output(stream);
     control_close_foreign(stream->control, stream->uid, stream->descriptors,
                           (size_t)stream->descriptor_count);
     control_account_clear(stream);
@@ -139,13 +127,6 @@ static void stream_end(struct control_stream *stream, const struct error *error)
         stream_close(stream);
     else
         stream->handlers.end(stream->context, error->code, error->text);
-}
-
-/* Of a socket call that failed. */
-static int stream_error(struct error *error, int cause)
-{
-    bool ended = cause == ECONNRESET || cause == EPIPE;
-    return error_set(error, ended ? ERR_DISCONNECTED : ERR_SYSTEM, "%s", strerror(cause));
 }
 
 /* ERR_PROTOCOL: there are more than a join has, or than the user may have waiting for theirs.
@@ -207,7 +188,7 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (count < 0)
-        return stream_error(error, errno);
+        return control_stream_error(error, errno);
     return error_set(error, ERR_DISCONNECTED, "connection closed");
 }
 
@@ -323,6 +304,43 @@ static void stream_on_read(evutil_socket_t fd, short what, void *argument)
     stream_leave(stream, control);
 }
 
+/* All that there was has been written. */
+static void stream_let_go(struct control_stream *stream)
+{
+    if (!stream->answered)
+        return;
+    stream->held = stream->answered = false;
+    stream->answer_bytes = 0;
+    stream_listen(stream);
+    evtimer_add(stream->turn_event, &at_once);
+}
+
+/* To daemons at once, whatever they have had of the turn: it may be a heartbeat. */
+static bool stream_may_write(const struct control_stream *stream)
+{
+    const struct control *control = stream->control;
+    return stream->finishing || stream->share == &control->trusted ||
+           (!stream->turn_waits && !control_share_is_spent(control, stream->share));
+}
+
+static void stream_write(struct control_stream *stream)
+{
+    struct control *control = stream->control;
+    struct error error = {0};
+    uint64_t began_ns = clock_now_ns();
+    ssize_t count = control_stream_write(stream, &error);
+    if (count < 0)
+        stream_end(stream, &error);
+    else if (evbuffer_get_length(stream->output) > 0)
+        event_add(stream->write_event, NULL);
+    else if (stream->finishing)
+        stream_close(stream);
+    else
+        stream_let_go(stream);
+    control_share_spend(control, stream->share, clock_now_ns() - began_ns,
+                        count > 0 ? (size_t)count : 0);
+}
+
 static void stream_on_turn(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
@@ -333,7 +351,10 @@ static void stream_on_turn(evutil_socket_t fd, short what, void *argument)
         stream_close(stream); /* whoever does not take the last words is not waited for */
     } else if (!stream->turn_waits) {
         stream_listen(stream);
-        stream_work(stream);
+        if (evbuffer_get_length(stream->output) > 0 && stream_may_write(stream))
+            stream_write(stream);
+        if (!stream->dead)
+            stream_work(stream);
     }
     stream_leave(stream, control);
 }
@@ -358,78 +379,18 @@ uint64_t control_stream_heard_ns(const struct control_stream *stream, uint64_t n
     return waits ? now_ns : stream->received_ns;
 }
 
-/* All that there was has been written. */
-static void stream_let_go(struct control_stream *stream)
-{
-    if (!stream->answered)
-        return;
-    stream->held = stream->answered = false;
-    stream->answer_bytes = 0;
-    stream_listen(stream);
-    evtimer_add(stream->turn_event, &at_once);
-}
-
-/* Bytes sent, or -1 and errno. A descriptor goes with its byte, which is the first of a call. */
-static ssize_t stream_send_some(struct control_stream *stream, struct evbuffer_iovec *output)
-{
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } ancillary = {0};
-    struct control_descriptor *first = stream->out;
-    bool due = first && first->at == stream->written;
-    struct control_descriptor *later = due ? first->next : first;
-    struct iovec part = {output->iov_base, output->iov_len};
-    if (later && part.iov_len > later->at - stream->written)
-        part.iov_len = (size_t)(later->at - stream->written);
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
-    if (due) {
-        header.msg_control = ancillary.bytes;
-        header.msg_controllen = sizeof(ancillary.bytes);
-        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(rights), &first->fd, sizeof(int));
-    }
-    ssize_t count = sendmsg(stream->fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (count > 0 && due) {
-        stream_drop_descriptor(stream, first);
-        stream->sent_count++;
-    }
-    if (count > 0)
-        stream->written += (size_t)count;
-    return count;
-}
-
 static void stream_on_write(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;
     struct control_stream *stream = argument;
     struct control *control = stream->control;
     stream->running = true;
-    struct evbuffer_iovec part;
-    bool over = false;
-    while (!over && evbuffer_peek(stream->output, -1, NULL, &part, 1) > 0) {
-        ssize_t count = stream_send_some(stream, &part);
-        if (count < 0 && (errno == EAGAIN || errno == EINTR))
-            break;
-        if (count < 0) {
-            struct error error;
-            stream_error(&error, errno);
-            stream_end(stream, &error);
-            over = true;
-        } else {
-            evbuffer_drain(stream->output, (size_t)count);
-            control_account_output(stream, evbuffer_get_length(stream->output));
-        }
+    if (stream_may_write(stream)) {
+        stream_write(stream);
+    } else if (!stream->turn_waits) {
+        control_turn_wait(stream);
+        stream_listen(stream);
     }
-    if (!over && evbuffer_get_length(stream->output) > 0)
-        event_add(stream->write_event, NULL);
-    else if (!over && stream->finishing)
-        stream_close(stream);
-    else if (!over)
-        stream_let_go(stream);
     stream_leave(stream, control);
 }
 
@@ -492,103 +453,10 @@ void control_stream_trust(struct control_stream *stream)
     event_priority_set(stream->turn_event, CONTROL_HIGH);
 }
 
-/* The owner is in the middle of something: the end is told from the loop. */
-static void stream_cannot_send(struct control_stream *stream)
-{
-    stream->overflow = true;
-    event_active(stream->read_event, EV_READ, 1);
-}
-
-void control_stream_send(struct control_stream *stream, const char *bytes, size_t length)
-{
-    if (stream->dead || stream->overflow)
-        return;
-    size_t waiting = evbuffer_get_length(stream->output);
-    if (stream->wire)
-        waiting += control_wire_waiting(stream->wire);
-    int result = 0;
-    if (waiting + length > CONTROL_OUTPUT_BYTES + stream->answer_bytes ||
-        !control_account_output(stream, waiting + length))
-        result = ERR_MEMORY;
-    else if (stream->wire)
-        result = control_wire_send(stream->wire, bytes, length, stream->output, NULL);
-    else
-        result = evbuffer_add(stream->output, bytes, length);
-    if (result < 0)
-        stream_cannot_send(stream);
-    else
-        event_add(stream->write_event, NULL);
-}
-
-void control_stream_protect(struct control_stream *stream, struct control_wire *wire)
-{
-    stream->wire = wire;
-    if (control_wire_start(wire, stream->output, NULL) < 0)
-        stream_cannot_send(stream);
-    else if (evbuffer_get_length(stream->output) > 0)
-        event_add(stream->write_event, NULL);
-}
-
 void control_stream_hold(struct control_stream *stream)
 {
     stream->held = true;
     stream_listen(stream); /* no: what comes meanwhile is not to wake the loop */
-}
-
-void control_stream_answer(struct control_stream *stream, const char *bytes, size_t length)
-{
-    stream->answered = true;
-    stream->answer_bytes = length;
-    control_stream_send(stream, bytes, length);
-}
-
-static char *stream_encode(const struct control_stream *stream, const struct message *message,
-                           size_t *length)
-{
-    char *line = message_encode(message, length);
-    if (!line)
-        log_error(stream->control->log, "no memory: a message %s is lost",
-                  message_type_name(message->type));
-    return line;
-}
-
-void control_stream_send_message(struct control_stream *stream, const struct message *message)
-{
-    size_t length;
-    char *line = stream_encode(stream, message, &length);
-    if (line)
-        control_stream_send(stream, line, length);
-    free(line);
-}
-
-void control_stream_send_descriptor(struct control_stream *stream, const struct message *message,
-                                    int descriptor)
-{
-    if (stream->dead || stream->overflow)
-        return;
-    size_t length;
-    char *line = stream_encode(stream, message, &length);
-    struct control_descriptor *out = calloc(1, sizeof(*out));
-    int copy = -1;
-    if (line && out && control_account_has_room(stream))
-        copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) {
-        struct control *control = stream->control;
-        log_throttled(control->log, log_throttle_of(&control->user_lines, stream->uid),
-                      clock_now_ns(), LOG_LEVEL_WARNING,
-                      "user %u cannot be sent a descriptor with a message %s (%u wait here)",
-                      stream->uid, message_type_name(message->type), stream->out_count);
-        free(out);
-        free(line);
-        stream_cannot_send(stream);
-        return;
-    }
-    *out = (struct control_descriptor){.fd = copy,
-                                       .at = stream->written + evbuffer_get_length(stream->output)};
-    DL_APPEND(stream->out, out);
-    stream->out_count++;
-    control_stream_send(stream, line, length);
-    free(line);
 }
 
 void control_stream_finish(struct control_stream *stream)

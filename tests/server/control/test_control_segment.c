@@ -93,7 +93,8 @@ static void setup(void)
 {
     static const struct control_stream_handlers handlers = {handle_line, handle_end};
     int ends[2], small = 4608;
-    control = (struct control){0};
+    control = (struct control){
+        .accounts.limits = {[ACCOUNT_OUTPUT] = 1 << 24, [ACCOUNT_DESCRIPTORS] = 1000}};
     ck_assert_int_eq(control_turn_init(&control), 0);
     ck_assert_ptr_nonnull(control.base);
     control.update_event = event_new(control.base, -1, 0, on_update, NULL);

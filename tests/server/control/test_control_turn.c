@@ -57,7 +57,7 @@ static void on_update(evutil_socket_t fd, short what, void *argument)
 
 static void setup(void)
 {
-    control = (struct control){0};
+    control = (struct control){.accounts.limits = {[ACCOUNT_OUTPUT] = UINT64_MAX}};
     ck_assert_int_eq(control_turn_init(&control), 0);
     control.update_event = event_new(control.base, -1, 0, on_update, NULL);
     memset(ends, 0, sizeof(ends));
@@ -265,6 +265,67 @@ START_TEST(test_gone_while_it_waits)
 }
 END_TEST
 
+/* --- what is sent */
+
+/* Reads what has come; how much. */
+static size_t drain(const struct end *end)
+{
+    static char bytes[1 << 16];
+    size_t sum = 0;
+    ssize_t got;
+    while ((got = recv(end->other, bytes, sizeof(bytes), 0)) > 0)
+        sum += (size_t)got;
+    return sum;
+}
+
+/* Output is sent in pieces, which count as the user's share; all of it arrives, and his lines too.
+ */
+START_TEST(test_sending_has_shares)
+{
+    enum { ANSWER = 3 << 20 };
+    char *answer = calloc(1, ANSWER);
+    size_t got[8] = {0}, sum = 0;
+    line_ms = 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        struct end *end = open_end(true, 1000);
+        control_stream_send(end->stream, answer, ANSWER);
+        say_lines(end, 100);
+    }
+    quiet = open_end(true, 1001);
+    bool waited = false;
+    for (uint32_t round = 0; round < ROUNDS && sum < 8 * (size_t)ANSWER; round++) {
+        round_of_loop();
+        waited = waited || control.turn_waiters;
+        for (uint32_t i = 0; i < 8; i++) {
+            size_t more = drain(&ends[i]);
+            ck_assert_uint_le(more, 256 << 10); /* what the socket holds, and a piece */
+            got[i] += more;
+            sum += more;
+        }
+    }
+    rest();
+    for (uint32_t i = 0; i < 8; i++)
+        ck_assert_uint_eq(got[i], ANSWER);
+    ck_assert(waited);
+    ck_assert_uint_eq(lines, 800);
+    free(answer);
+}
+END_TEST
+
+/* A heartbeat goes out although daemons have used up their share. */
+START_TEST(test_heartbeats_have_no_share)
+{
+    struct end *end = open_end(false, CONTROL_ANY_USER);
+    control_stream_trust(end->stream);
+    rest();
+    control_share_spend(&control, &control.trusted, UINT64_MAX / 2, 0);
+    ck_assert(control_share_is_spent(&control, &control.trusted));
+    control_stream_send(end->stream, "ping\n", 5);
+    round_of_loop();
+    ck_assert_uint_eq(drain(end), 5);
+}
+END_TEST
+
 /* --- lines with lists */
 
 #define LIST "{\"type\":\"group_open\",\"ranks\":["
@@ -444,6 +505,8 @@ int main(void)
     tcase_add_test(cases, test_vital_goes_before_all);
     tcase_add_test(cases, test_trusted_have_a_share_too);
     tcase_add_test(cases, test_gone_while_it_waits);
+    tcase_add_test(cases, test_sending_has_shares);
+    tcase_add_test(cases, test_heartbeats_have_no_share);
     tcase_add_test(cases, test_few_lists_at_a_time);
     tcase_add_test(cases, test_late_list);
     tcase_add_test(cases, test_limits_of_lines);
