@@ -1,4 +1,5 @@
 /* Strangers at the control port, and daemons that claim a name which another one has. */
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
@@ -127,7 +128,7 @@ static void wait_log(int index, const char *piece)
             return;
         poll(NULL, 0, 10); /* between two looks; nothing depends on how long */
     }
-    ck_abort_msg("not logged: %s; log:\n%s", piece, read_log(index));
+    ck_abort_msg("not logged: %s; log:\n%.3000s", piece, read_log(index));
 }
 
 /* The status of its only peer, once the key's value has the piece. */
@@ -149,7 +150,7 @@ static void wait_peer(int index, const char *key, const char *piece)
         }
         poll(NULL, 0, 10);
     }
-    ck_abort_msg("%s never became %s; log:\n%s", key, piece, read_log(index));
+    ck_abort_msg("%s never became %s; log:\n%.3000s", key, piece, read_log(index));
 }
 
 /* --- two daemons of one name */
@@ -319,26 +320,60 @@ END_TEST
 
 #define HELD 400
 
-/* They hold whatever they get, from an address of nobody and from that of the roster. */
+static atomic_bool flooding;
+
+/* Half of them from the roster's address, the others from many. */
+static int stranger(int number)
+{
+    return raw_connect(ports[1], number % 2 ? 1 : (uint8_t)(2 + number % 200));
+}
+
+/* Silent connections; those that are closed are made anew at once. */
+static void *hold(void *argument)
+{
+    int *held = argument;
+    while (flooding) {
+        uint32_t closed = 0;
+        for (int i = 0; i < HELD; i++) {
+            char byte;
+            if (held[i] >= 0 && (recv(held[i], &byte, 1, MSG_DONTWAIT) > 0 || errno == EAGAIN))
+                continue;
+            if (held[i] >= 0)
+                close(held[i]);
+            held[i] = stranger(i);
+            closed++;
+        }
+        if (closed == 0)
+            poll(NULL, 0, 1);
+    }
+    return NULL;
+}
+
+/* They hold whatever they get, and take what becomes free. */
 START_TEST(test_strangers_hold_all_places)
 {
     static int held[HELD];
+    pthread_t thread;
     create(1, 1, take_fd(1));
     start(1);
     for (int i = 0; i < HELD; i++) {
-        held[i] = raw_connect(ports[1], i % 2 ? 1 : (uint8_t)(2 + i % 200));
+        held[i] = stranger(i);
         ck_assert_int_ge(held[i], 0);
     }
+    flooding = true;
+    ck_assert_int_eq(pthread_create(&thread, NULL, hold, held), 0);
     create(0, 0, take_fd(0));
     start(0);
     wait_peer(0, "state", "up");
     wait_peer(1, "state", "up");
-    for (int i = 0; i < HELD; i++)
-        close(held[i]);
+    flooding = false;
+    pthread_join(thread, NULL);
+    for (int i = 0; i < HELD; i++) {
+        if (held[i] >= 0)
+            close(held[i]);
+    }
 }
 END_TEST
-
-static atomic_bool flooding;
 
 /* New connections all the time, from the roster's address; those that are closed are made anew. */
 static void *flood(void *argument)
