@@ -497,6 +497,8 @@ static void connections_progress(struct connected *c)
     if (c->fabric.event_count > 0 && ++c->polls_with_data < DATA_POLLS)
         return;
     c->polls_with_data = 0;
+    if (port_is_busy(c->port))
+        port_look(c->port, clock_now_ns(), connected_owns, c);
     for (int i = 0; i < REQUESTS_MAX && connection_progress(c); i++)
         continue;
 }
@@ -517,8 +519,6 @@ static int connected_poll(struct transport *transport, struct transport_event *e
 {
     struct connected *c = (struct connected *)transport;
     requests_answer(c);
-    if (port_is_busy(c->port))
-        port_look(c->port, clock_now_ns(), connected_owns, c);
     completions_take(c, (uint32_t)room);
     connections_progress(c);
     for (uint32_t i = 0; i < c->fabric.peers && c->fabric.unreadable; i++)
@@ -605,7 +605,7 @@ static int connected_port_open(struct connected *c, struct error *error)
     struct sockaddr_storage address = {0};
     if (c->address_bytes <= sizeof(address))
         memcpy(&address, c->address, c->address_bytes);
-    c->port = port_open(&address, c->fabric.peers + STRANGERS, c->fabric.log);
+    c->port = port_open(&address, c->fabric.peers + STRANGERS, true, c->fabric.log);
     return c->port ? 0 : error_set(error, ERR_MEMORY, "out of memory");
 }
 

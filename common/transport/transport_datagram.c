@@ -11,12 +11,17 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "common/base/clock.h"
+#include "common/transport/transport_port.h"
+
+#define STRANGERS 32 /* connections from hosts that no peer is on, under an endpoint over TCP */
 #define ADDRESSES_MAX 65536 /* entries of the address vector that are traced back to peers */
 
 struct peer {
     bool up;
     fi_addr_t address;
-    uint32_t sends; /* posted and waiting */
+    struct sockaddr_storage host; /* over TCP; it may connect from any port of it */
+    uint32_t sends;               /* posted and waiting */
     struct fabric_list posted;
     struct fabric_list waiting;
     struct fabric_op up_event;
@@ -26,6 +31,7 @@ struct datagram {
     struct fabric fabric; /* first */
     struct fid_ep *endpoint;
     struct fid_av *vector;
+    struct port *port; /* NULL: it is not open */
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     size_t address_bytes;
     struct fabric_list receives_posted;
@@ -182,6 +188,8 @@ static int datagram_connect(struct transport *transport, uint32_t number, const 
         return error_set(error, ERR_MEMORY, "out of memory");
     }
     peer->address = inserted;
+    if (address_bytes <= sizeof(peer->host))
+        memcpy(&peer->host, address, address_bytes);
     peer->up = true;
     fabric_event_push(&d->fabric, &peer->up_event, 0);
     return 0;
@@ -213,6 +221,7 @@ static void datagram_disconnect(struct transport *transport, uint32_t number)
         return;
     struct peer *peer = &d->peers[number];
     peer->up = false;
+    peer->host.ss_family = AF_UNSPEC;
     fabric_event_withdraw(&d->fabric, &peer->up_event);
     while (peer->waiting.first) {
         struct fabric_op *op = peer->waiting.first;
@@ -236,9 +245,22 @@ static void datagram_disconnect(struct transport *transport, uint32_t number)
 
 /* --- events --- */
 
+/* Layers over tcp connect when they like, with nothing that would tell whose it is but the host. */
+static bool datagram_owns(void *context, const struct sockaddr_storage *remote)
+{
+    const struct datagram *d = context;
+    for (uint32_t i = 0; i < d->fabric.peers; i++) {
+        if (port_host_equal(&d->peers[i].host, remote))
+            return true;
+    }
+    return false;
+}
+
 static int datagram_poll(struct transport *transport, struct transport_event *events, int room)
 {
     struct datagram *d = (struct datagram *)transport;
+    if (port_is_busy(d->port))
+        port_look(d->port, clock_now_ns(), datagram_owns, d);
     while (d->fabric.event_count < (uint32_t)room && fabric_progress(&d->fabric) > 0)
         continue;
     datagram_waiting_post(d, &d->receives_waiting, &d->receives_posted, FI_ADDR_UNSPEC);
@@ -264,6 +286,8 @@ static int datagram_address(const struct transport *transport, uint8_t *address,
 static void datagram_stop(struct transport *transport)
 {
     struct datagram *d = (struct datagram *)transport;
+    port_close(d->port);
+    d->port = NULL;
     if (d->endpoint)
         fi_close(&d->endpoint->fid);
     d->endpoint = NULL;
@@ -316,6 +340,15 @@ static int datagram_endpoint_open(struct datagram *d, struct error *error)
     return code ? fabric_error(error, code, "setting up the fabric's endpoint") : 0;
 }
 
+static int datagram_port_open(struct datagram *d, struct error *error)
+{
+    struct sockaddr_storage address = {0};
+    if (d->address_bytes <= sizeof(address))
+        memcpy(&address, d->address, d->address_bytes);
+    d->port = port_open(&address, STRANGERS, false, d->fabric.log);
+    return d->port ? 0 : error_set(error, ERR_MEMORY, "out of memory");
+}
+
 int transport_datagram_open(struct transport **transport, const struct transport_options *options,
                             struct error *error)
 {
@@ -335,6 +368,8 @@ int transport_datagram_open(struct transport **transport, const struct transport
     fabric_signals_save(&signals);
     code = datagram_endpoint_open(d, error);
     fabric_signals_restore(&signals);
+    if (code == 0)
+        code = datagram_port_open(d, error);
     if (code) {
         datagram_close(&d->fabric.transport);
         return code;

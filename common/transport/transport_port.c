@@ -81,16 +81,21 @@ static struct port_endpoint port_endpoint_of(const struct sockaddr_storage *addr
     return endpoint;
 }
 
-static bool port_host_equal(const struct in6_addr *one, const struct in6_addr *other)
+static bool port_host_is(const struct port_endpoint *endpoint, const struct in6_addr *host)
 {
-    return memcmp(one, other, sizeof(*one)) == 0;
+    return memcmp(&endpoint->host, host, sizeof(*host)) == 0;
+}
+
+bool port_host_equal(const struct sockaddr_storage *one, const struct sockaddr_storage *other)
+{
+    struct port_endpoint a = port_endpoint_of(one), b = port_endpoint_of(other);
+    return a.family != AF_UNSPEC && a.family == b.family && port_host_is(&a, &b.host);
 }
 
 bool port_address_equal(const struct sockaddr_storage *one, const struct sockaddr_storage *other)
 {
     struct port_endpoint a = port_endpoint_of(one), b = port_endpoint_of(other);
-    return a.family != AF_UNSPEC && a.family == b.family && a.number == b.number &&
-           port_host_equal(&a.host, &b.host);
+    return a.number == b.number && port_host_equal(one, other);
 }
 
 /* Whether a socket with this local address is the listener, or was accepted by it. */
@@ -98,7 +103,7 @@ static bool port_is_local(const struct port *port, const struct sockaddr_storage
 {
     struct port_endpoint own = port_endpoint_of(&port->address), it = port_endpoint_of(local);
     return own.family != AF_UNSPEC && own.family == it.family && own.number == it.number &&
-           (port_host_equal(&own.host, &in6addr_any) || port_host_equal(&own.host, &it.host));
+           (port_host_is(&own, &in6addr_any) || port_host_is(&own, &it.host));
 }
 
 /* The next descriptor of the process that has the port's local address, or -1. */
@@ -316,7 +321,8 @@ void port_look(struct port *port, uint64_t now_ns, port_owned *owned, void *cont
 
 /* --- opening and closing */
 
-struct port *port_open(const struct sockaddr_storage *address, uint32_t strangers, struct log *log)
+struct port *port_open(const struct sockaddr_storage *address, uint32_t strangers, bool door,
+                       struct log *log)
 {
     static const int silence_s = 60;
     struct port *port = calloc(1, sizeof(*port));
@@ -335,10 +341,10 @@ struct port *port_open(const struct sockaddr_storage *address, uint32_t stranger
         return port;
     port->spare = fcntl(port->listener, F_DUPFD_CLOEXEC, 0);
     port->open = true;
-    port->has_door = port_filter(port->listener, true);
+    port->has_door = door && port_filter(port->listener, true);
     port->open = !port->has_door;
     port->busy = port->open;
-    if (!port->has_door)
+    if (door && !port->has_door)
         log_info(log, "fabric: its port stays open while nobody is expected: no filter (%s)",
                  strerror(errno));
     if (setsockopt(port->listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silence_s, sizeof(silence_s)))

@@ -33,9 +33,11 @@
 
 struct port;
 
-/* `address` is the one that libfabric listens on; `strangers` is how many may be there at once.
- * NULL: no memory. If the process has no such socket, as with verbs, the port does nothing. */
-struct port *port_open(const struct sockaddr_storage *address, uint32_t strangers, struct log *log);
+/* `address` is the one that libfabric listens on; `strangers` is how many may be there at once;
+ * without a door it is always open, for connections that nobody announces. NULL: no memory. If the
+ * process has no such socket, as with verbs, the port does nothing. */
+struct port *port_open(const struct sockaddr_storage *address, uint32_t strangers, bool door,
+                       struct log *log);
 /* Before libfabric closes its listener. */
 void port_close(struct port *port);
 
@@ -56,5 +58,7 @@ bool port_is_busy(const struct port *port);
 void port_look(struct port *port, uint64_t now_ns, port_owned *owned, void *context);
 
 bool port_address_equal(const struct sockaddr_storage *one, const struct sockaddr_storage *other);
+/* Without their ports. */
+bool port_host_equal(const struct sockaddr_storage *one, const struct sockaddr_storage *other);
 
 #endif

@@ -73,7 +73,7 @@ static void setup(void)
     log_init(&silent, "test", LOG_LEVEL_ERROR, -1, false);
     ours.ss_family = AF_UNSPEC;
     listen_on(AF_INET, false);
-    port = port_open(&address, LIMIT, &silent);
+    port = port_open(&address, LIMIT, true, &silent);
     ck_assert_ptr_nonnull(port);
     ck_assert(port_is_found(port));
 }
@@ -220,7 +220,7 @@ START_TEST(found_on_any_address)
             int first = listener;
             struct port *other;
             listen_on(families[i], any == 1);
-            other = port_open(&address, LIMIT, &silent);
+            other = port_open(&address, LIMIT, true, &silent);
             ck_assert(port_is_found(other));
             port_expect(other, true, START_NS);
             address_set(&address, families[i], false, address_number(&address));
@@ -238,12 +238,24 @@ START_TEST(found_on_any_address)
 }
 END_TEST
 
+/* One that is always open: under datagram endpoints. */
+START_TEST(no_door)
+{
+    struct port *open = port_open(&address, LIMIT, false, &silent);
+    ck_assert(port_is_found(open) && !port_has_door(open) && port_is_open(open));
+    port_expect(open, false, START_NS);
+    port_look(open, START_NS, owned, NULL);
+    ck_assert(port_is_open(open) && port_is_busy(open));
+    port_close(open);
+}
+END_TEST
+
 /* verbs has no socket to listen on. */
 START_TEST(nothing_found)
 {
     struct sockaddr_storage elsewhere;
     address_set(&elsewhere, AF_INET, false, address_number(&address) ^ 0xffff);
-    struct port *none = port_open(&elsewhere, LIMIT, &silent);
+    struct port *none = port_open(&elsewhere, LIMIT, true, &silent);
     ck_assert_ptr_nonnull(none);
     ck_assert(!port_is_found(none) && !port_has_door(none) && !port_is_busy(none));
     port_admit(none, START_NS);
@@ -389,11 +401,14 @@ START_TEST(addresses_compared)
     ck_assert(port_address_equal(&a, &b));
     address_set(&b, AF_INET, false, 8);
     ck_assert(!port_address_equal(&a, &b));
+    ck_assert(port_host_equal(&a, &b));
     address_set(&b, AF_INET, true, 7);
     ck_assert(!port_address_equal(&a, &b));
     address_set(&b, AF_INET6, false, 7);
     ck_assert(!port_address_equal(&a, &b));
+    ck_assert(!port_host_equal(&a, &b));
     ck_assert(!port_address_equal(&none, &none)); /* of no connection */
+    ck_assert(!port_host_equal(&none, &none));
     address_set(&a, AF_INET6, false, 7);
     ck_assert(port_address_equal(&a, &b));
     address_set(&b, AF_INET6, true, 7);
@@ -411,6 +426,7 @@ int main(void)
     tcase_add_test(door, shutting_leaves_connections_alone);
     tcase_add_test(door, admitted_for_a_while);
     tcase_add_test(door, found_on_any_address);
+    tcase_add_test(door, no_door);
     tcase_add_test(door, nothing_found);
     suite_add_tcase(suite, door);
     TCase *strangers = tcase_create("strangers");
