@@ -17,11 +17,16 @@
 /* And of the one that a rested submitter keeps: longer, messages would wait for it too long. */
 #define REDUCER_KEPT_BYTES (1u << 20)
 
+/* What a thread is given ahead, more than one task: some milliseconds of work. The rest waits, by
+ * share, where it can be overtaken. */
+#define REDUCER_AHEAD_BYTES (16u << 20)
+
 struct reduce_thread {
     struct reducer *reducer;
     struct ring todo;
     struct ring done;
-    uint32_t given; /* tasks handed out and not taken back; the submitter's */
+    uint32_t given;       /* tasks handed out and not taken back; the submitter's */
+    uint64_t given_bytes; /* of these */
     uint32_t index;
     pthread_t thread;
     bool started;
@@ -36,10 +41,17 @@ struct reducer {
     struct reduce_task *finished; /* done at once by the submitter */
     struct reduce_task *kept;     /* for reducer_work */
     bool rested;                  /* and has kept none since */
-    struct reduce_task *backlog;  /* all rings full: oldest first */
+    struct reduce_task *backlog;  /* of each share the oldest; whose turn is next, first */
     struct reduce_task **backlog_end;
     struct reduce_task stop;
 };
+
+static uint64_t reducer_task_bytes(const struct reduce_task *task)
+{
+    const struct reduction *reduction = &task->reduction;
+    return reduction->count * dtype_bytes(reduction->dtype) *
+           (reduction->inputs + reduction->outputs);
+}
 
 /* Thread 0 is the submitter. */
 static void reducer_run_task(const struct reducer *reducer, struct reduce_task *task,
@@ -133,6 +145,42 @@ static void reducer_do_now(struct reducer *reducer, struct reduce_task *task)
     reducer->finished = task;
 }
 
+/* --- tasks that wait for a thread: users take turns ------------------------------------------- */
+
+static void reducer_wait_last(struct reducer *reducer, struct reduce_task *first)
+{
+    first->next_share = NULL;
+    *reducer->backlog_end = first;
+    reducer->backlog_end = &first->next_share;
+}
+
+static void reducer_wait(struct reducer *reducer, struct reduce_task *task)
+{
+    struct reduce_task *first = reducer->backlog;
+    while (first && first->share != task->share)
+        first = first->next_share;
+    if (first) {
+        first->last->next = task;
+        first->last = task;
+        return;
+    }
+    task->last = task;
+    reducer_wait_last(reducer, task);
+}
+
+static struct reduce_task *reducer_next_waiting(struct reducer *reducer)
+{
+    struct reduce_task *task = reducer->backlog, *rest = task->next;
+    reducer->backlog = task->next_share;
+    if (!reducer->backlog)
+        reducer->backlog_end = &reducer->backlog;
+    if (rest) {
+        rest->last = task->last;
+        reducer_wait_last(reducer, rest);
+    }
+    return task;
+}
+
 bool reducer_work(struct reducer *reducer)
 {
     struct reduce_task *task = reducer->kept;
@@ -156,12 +204,8 @@ void reducer_finish(struct reducer *reducer)
         thread->started = false;
     }
     reducer_work(reducer);
-    while (reducer->backlog) {
-        struct reduce_task *task = reducer->backlog;
-        reducer->backlog = task->next;
-        reducer_do_now(reducer, task);
-    }
-    reducer->backlog_end = &reducer->backlog;
+    while (reducer->backlog)
+        reducer_do_now(reducer, reducer_next_waiting(reducer));
 }
 
 void reducer_stop(struct reducer *reducer)
@@ -183,30 +227,36 @@ static struct reduce_thread *reducer_least_busy(struct reducer *reducer)
 {
     struct reduce_thread *best = &reducer->threads[0];
     for (uint32_t i = 1; i < reducer->thread_count; i++) {
-        if (reducer->threads[i].given < best->given)
+        if (reducer->threads[i].given_bytes < best->given_bytes)
             best = &reducer->threads[i];
     }
     return best;
 }
 
-static bool reducer_hand_out(struct reducer *reducer, struct reduce_task *task)
+/* Whom to give so much, or NULL: all have enough. */
+static struct reduce_thread *reducer_with_room(struct reducer *reducer, uint64_t bytes)
 {
     struct reduce_thread *thread = reducer_least_busy(reducer);
+    if (thread->given > 1 && thread->given_bytes + bytes > REDUCER_AHEAD_BYTES)
+        return NULL;
     /* Done ones that nobody has taken count too: they are in the other ring. One entry is kept for
      * the task that ends the thread. */
-    if (thread->given >= REDUCER_RING_ENTRIES - 1 || !ring_push(&thread->todo, task))
-        return false;
+    return thread->given < REDUCER_RING_ENTRIES - 1 ? thread : NULL;
+}
+
+static void reducer_give(struct reduce_thread *thread, struct reduce_task *task)
+{
     thread->given++;
+    thread->given_bytes += reducer_task_bytes(task);
+    if (!ring_push(&thread->todo, task))
+        abort(); /* as many as it has entries were not given */
     if (ring_consumer_sleeps(&thread->todo))
         ring_wake(&thread->todo);
-    return true;
 }
 
 void reducer_submit(struct reducer *reducer, struct reduce_task *task)
 {
-    const struct reduction *reduction = &task->reduction;
-    size_t bytes =
-        reduction->count * dtype_bytes(reduction->dtype) * (reduction->inputs + reduction->outputs);
+    uint64_t bytes = reducer_task_bytes(task);
     task->next = NULL;
     if (reducer->thread_count == 0 || bytes <= REDUCER_INLINE_BYTES) {
         reducer_do_now(reducer, task);
@@ -217,10 +267,11 @@ void reducer_submit(struct reducer *reducer, struct reduce_task *task)
         reducer->kept = task;
         return;
     }
-    if (!reducer->backlog && reducer_hand_out(reducer, task))
-        return;
-    *reducer->backlog_end = task;
-    reducer->backlog_end = &task->next;
+    struct reduce_thread *thread = reducer->backlog ? NULL : reducer_with_room(reducer, bytes);
+    if (thread)
+        reducer_give(thread, task);
+    else
+        reducer_wait(reducer, task);
 }
 
 void reducer_rested(struct reducer *reducer)
@@ -232,13 +283,11 @@ void reducer_rested(struct reducer *reducer)
 static void reducer_flush_backlog(struct reducer *reducer)
 {
     while (reducer->backlog) {
-        struct reduce_task *task = reducer->backlog;
-        struct reduce_task *next = task->next;
-        if (!reducer_hand_out(reducer, task))
+        uint64_t bytes = reducer_task_bytes(reducer->backlog);
+        struct reduce_thread *thread = reducer_with_room(reducer, bytes);
+        if (!thread)
             return;
-        reducer->backlog = next;
-        if (!next)
-            reducer->backlog_end = &reducer->backlog;
+        reducer_give(thread, reducer_next_waiting(reducer));
     }
 }
 
@@ -253,6 +302,7 @@ struct reduce_task *reducer_take(struct reducer *reducer)
         task = ring_pop(&reducer->threads[i].done);
         if (task) {
             reducer->threads[i].given--;
+            reducer->threads[i].given_bytes -= reducer_task_bytes(task);
             reducer_flush_backlog(reducer);
             return task;
         }

@@ -1,7 +1,8 @@
 /* The reduce threads, which add, copy, seal and open. The engine gives tasks and takes them back
  * done; small ones are done at once, since a thread's wake-up costs more. An engine that has just
  * slept has the time for a larger one: it keeps one, and does it when all else is given away. One
- * that never sleeps keeps none. One ring to and one from each thread; no locks. */
+ * that never sleeps keeps none. One ring to and one from each thread; no locks. A thread is given
+ * some milliseconds of work ahead; what is beyond that waits by share, and shares take turns. */
 #ifndef SERVER_ENGINE_REDUCER_H
 #define SERVER_ENGINE_REDUCER_H
 

@@ -140,6 +140,7 @@ void task_submit(struct exchange_group *group, struct reduce_task *task)
 {
     struct exchange *exchange = group->job->exchange;
     task->group = group;
+    task->share = group->job->share;
     task->timed = group->job->trace != NULL;
     task->begin_ns = 0;
     group->pending++;

@@ -23,7 +23,9 @@ struct exchange_job;
 /* A reduction or copy. Whoever takes it from io->reduce does it and gives it to exchange_reduced;
  * the task, its arrays and what they point to stay valid until then. */
 struct reduce_task {
-    struct reduce_task *next; /* free for whoever holds the task */
+    struct reduce_task *next;              /* free for whoever holds the task */
+    struct reduce_task *next_share, *last; /* these too */
+    const void *share; /* whose work it is: of equals, those with much do not hold up the others */
     struct reduction reduction;
     struct exchange_group *group;             /* the exchange's */
     void (*finish)(struct reduce_task *task); /* the exchange's: called when the task is done and

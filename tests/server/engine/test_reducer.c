@@ -431,6 +431,34 @@ START_TEST(threads_may_be_bound)
 }
 END_TEST
 
+/* One user has submitted much before another submits a task. */
+START_TEST(shares_take_turns)
+{
+    enum { WAITING = 40, COUNT = 1 << 19, AHEAD = 3 }; /* 6 MiB each */
+    int descriptor, first = 0, second = 0;
+    struct reducer *reducer = start(1, &descriptor);
+    struct work *works = calloc(WAITING + 2, sizeof(*works));
+    for (uint32_t i = 0; i < WAITING + 2; i++) {
+        work_init(&works[i], i, COUNT);
+        works[i].task.share = &works[i < WAITING ? 0 : i];
+        reducer_submit(reducer, &works[i].task);
+    }
+    for (int i = 0; i < WAITING + 2; i++) {
+        struct work *work = take(reducer, descriptor);
+        first = work == &works[WAITING] ? i : first;
+        second = work == &works[WAITING + 1] ? i : second;
+    }
+    /* Behind what the thread has been given, and one of those that wait before it. */
+    ck_assert_int_gt(first, 0);
+    ck_assert_int_le(first, AHEAD + 1);
+    ck_assert_int_le(second, AHEAD + 2);
+    for (uint32_t i = 0; i < WAITING + 2; i++)
+        work_check(&works[i]);
+    free(works);
+    stop(reducer, descriptor);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("reducer");
@@ -448,6 +476,7 @@ int main(void)
     tcase_add_test(tests, nothing_to_take_lets_the_taker_sleep);
     tcase_add_test(tests, a_slow_taker_loses_nothing);
     tcase_add_test(tests, stopping_nothing);
+    tcase_add_test(tests, shares_take_turns);
     tcase_add_test(tests, threads_may_be_bound);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
