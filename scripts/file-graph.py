@@ -40,7 +40,8 @@ LAYERS = """
 common           base text < memory reduce format auth config < transport
 worker           shoal request fusion < progress < device < job < drive < api < programs examples
 worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
-server/exchange         model < ground < owner < node < exchange_group exchange_trace < exchange_job < exchange
+server/exchange         model < ground < owner < node < exchange_group exchange_trace
+                 < exchange_job exchange_link < exchange
 server/exchange/model   port model < share < roster < ask disagreement < order
 server/exchange/ground  segments < recorder delivery < post submission
 server/exchange/owner   slots < slot
@@ -48,7 +49,8 @@ server/exchange/node    probe agreement chunk < issue < collective < transfer
 server           commands jobs sandbox < exchange < coordinator engine < status < control < shoald shoalctl
 server/commands  trace < engine_event < engine_command
 server/engine    engine_queue reducer < engine_private engine_status engine_share engine_release
-                 < engine_protect < engine_send < engine_io < engine_rings < engine_dispatch < engine_loop < engine
+                 < engine_protect < engine_send < engine_peer < engine_io < engine_rings
+                 < engine_dispatch < engine_loop < engine
 server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_home
                  coordinator_segment < coordinator_worker coordinator_group_home < coordinator_group < coordinator_job
                  < coordinator_member < coordinator_drain < coordinator

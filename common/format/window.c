@@ -36,8 +36,9 @@ uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window)
 
 uint32_t window_receives(uint32_t window, bool contributes, bool returns)
 {
-    /* Beside the contributions one DISAGREE, beside the results the ERROR that answers it. */
-    return (contributes ? window + 1 : 0) + (returns ? window + 1 : 0);
+    /* Beside the contributions one DISAGREE, beside the results the ERROR that answers it, and
+     * beside all of them a sign of life. */
+    return (contributes ? window + 1 : 0) + (returns ? window + 1 : 0) + (contributes || returns);
 }
 
 uint64_t window_sums(uint32_t window, uint32_t owners)

@@ -30,8 +30,9 @@ uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes);
  * large one that crosses the same link. */
 uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window);
 
-/* How many receives another node's messages of one group want. contributes: that node has ranks,
- * and this node is an owner. returns: that node is an owner, and this node has ranks. */
+/* How many receives another node's messages of one group, and a sign of life, want. contributes:
+ * that node has ranks, and this node is an owner. returns: that node is an owner, and this node has
+ * ranks. */
 uint32_t window_receives(uint32_t window, bool contributes, bool returns);
 
 /* How many buffers the sums of several ranks of this node take. */

@@ -94,7 +94,7 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
         .chunk = (uint32_t)get(message + 36, 4),
         .payload_bytes = (uint32_t)get(message + 40, 4),
     };
-    if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_GONE)
+    if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_ALIVE)
         return error_set(error, ERR_PROTOCOL, "a message has the unknown type %u", decoded.type);
     if (decoded.payload_bytes != length - WIRE_HEADER_BYTES)
         return error_set(error, ERR_PROTOCOL,

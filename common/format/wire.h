@@ -9,7 +9,7 @@
 #include "common/base/error.h"
 
 #define WIRE_MAGIC 0x4c4f4853u /* "SHOL" */
-#define WIRE_VERSION 3
+#define WIRE_VERSION 4
 #define WIRE_HEADER_BYTES 64
 
 enum wire_type {
@@ -21,6 +21,9 @@ enum wire_type {
     WIRE_PROBE = 5,        /* to a sender's node: has it sent this, or later, with this tag? */
     WIRE_READY = 6,        /* the answer: it has */
     WIRE_GONE = 7,         /* the answer: it has left the job, and has not */
+    WIRE_KEEPALIVE = 8,    /* a sign of life; the sender waits for the receiver, and wants such
+                            * signs back. Nothing behind the token but zeros */
+    WIRE_ALIVE = 9,        /* the same, from one that waits for nothing */
 };
 
 /* The sequence number of a send is not one of the group's collectives. It is

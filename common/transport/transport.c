@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -127,6 +128,15 @@ int transport_address(const struct transport *transport, uint8_t address[TRANSPO
                       uint32_t *bytes, struct error *error)
 {
     return transport->ops->address(transport, address, bytes, error);
+}
+
+void transport_address_text(const struct transport *transport, const uint8_t *address,
+                            uint32_t address_bytes, char *text, size_t room)
+{
+    if (transport->ops->address_text)
+        transport->ops->address_text(transport, address, address_bytes, text, room);
+    else
+        snprintf(text, room, "(%" PRIu32 " bytes)", address_bytes);
 }
 
 int transport_connect(struct transport *transport, uint32_t peer, const uint8_t *address,

@@ -96,6 +96,10 @@ const struct transport_info *transport_info(const struct transport *transport);
 int transport_address(const struct transport *transport, uint8_t address[TRANSPORT_ADDRESS_BYTES],
                       uint32_t *bytes, struct error *error);
 
+/* Such an address, readable: "10.0.0.1:4711". */
+void transport_address_text(const struct transport *transport, const uint8_t *address,
+                            uint32_t address_bytes, char *text, size_t room);
+
 /* Both sides of a pair call one of these once the control connection has authenticated the peer.
  * The side with the smaller node number connects; the other one expects. `token` is the one that
  * the expecting side made and sent over the control connection: a connection request that does not
@@ -161,6 +165,8 @@ struct transport_ops {
     void (*stop)(struct transport *); /* NULL: nothing is written to once all peers are gone */
     void (*close)(struct transport *);
     int (*address)(const struct transport *, uint8_t *, uint32_t *, struct error *);
+    /* NULL: addresses cannot be read */
+    void (*address_text)(const struct transport *, const uint8_t *, uint32_t, char *, size_t);
     int (*connect)(struct transport *, uint32_t, const uint8_t *, uint32_t, const uint8_t *,
                    struct error *);
     int (*expect)(struct transport *, uint32_t, const uint8_t *, uint32_t, const uint8_t *,

@@ -570,6 +570,7 @@ static void connected_close(struct transport *transport)
 static const struct transport_ops connected_ops = {
     .close = connected_close,
     .address = connected_address,
+    .address_text = fabric_address_text,
     .connect = connected_connect,
     .expect = connected_expect,
     .admit = connected_admit,

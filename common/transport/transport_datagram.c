@@ -308,6 +308,7 @@ static const struct transport_ops datagram_ops = {
     .stop = datagram_stop,
     .close = datagram_close,
     .address = datagram_address,
+    .address_text = fabric_address_text,
     .connect = datagram_connect,
     .expect = datagram_connect,
     .disconnect = datagram_disconnect,

@@ -324,6 +324,12 @@ void fabric_format_address(const struct fi_info *info, const void *address, size
     }
 }
 
+void fabric_address_text(const struct transport *transport, const uint8_t *address, uint32_t bytes,
+                         char *text, size_t room)
+{
+    fabric_format_address(((const struct fabric *)transport)->info, address, bytes, text, room);
+}
+
 /* --- operations and events --- */
 
 struct fabric_op *fabric_op_get(struct fabric *fabric)

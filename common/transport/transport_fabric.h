@@ -128,6 +128,8 @@ int fabric_progress(struct fabric *fabric);
 int fabric_register_memory(struct transport *transport, void *address, size_t bytes,
                            void **registration, struct error *error);
 void fabric_unregister_memory(struct transport *transport, void *registration);
+void fabric_address_text(const struct transport *transport, const uint8_t *address, uint32_t bytes,
+                         char *text, size_t room);
 int fabric_descriptor(const struct transport *transport);
 bool fabric_can_sleep(struct transport *transport);
 

@@ -185,6 +185,16 @@ static int memory_address(const struct transport *transport, uint8_t *address, u
     return 0;
 }
 
+static void memory_address_text(const struct transport *transport, const uint8_t *address,
+                                uint32_t bytes, char *text, size_t room)
+{
+    (void)transport;
+    uint32_t number = UINT32_MAX;
+    if (bytes == sizeof(number))
+        memcpy(&number, address, sizeof(number));
+    snprintf(text, room, "memory:%u", number);
+}
+
 static int memory_descriptor(const struct transport *transport)
 {
     (void)transport;
@@ -225,6 +235,7 @@ static void memory_close(struct transport *transport)
 static const struct transport_ops memory_ops = {
     .close = memory_close,
     .address = memory_address,
+    .address_text = memory_address_text,
     .connect = memory_connect,
     .expect = memory_expect,
     .disconnect = memory_disconnect,

@@ -44,6 +44,10 @@ uint32_t memory_fabric_receives(const struct memory_fabric *fabric, uint32_t nod
 
 /* Cut the pair a-b: messages under way are lost, both get PEER_DOWN at the next advance. */
 void memory_fabric_cut(struct memory_fabric *fabric, uint32_t a, uint32_t b);
+/* From now on nothing that `from` sends arrives at `to`, and nobody is told (a firewall that drops,
+ * a route that is gone one way); what is sent leaves its sender's memory all the same. When it is
+ * unblocked, what waits arrives, a nanosecond apart, unless its connection is over. */
+void memory_fabric_block(struct memory_fabric *fabric, uint32_t from, uint32_t to, bool blocked);
 /* Node `node` neither sends nor receives from now on, and nobody is told (SIGSTOP, cut cable).
  * What is under way waits, and goes on when it is thawed. */
 void memory_fabric_freeze(struct memory_fabric *fabric, uint32_t node, bool frozen);

@@ -339,10 +339,12 @@ static void deliver_control(struct memory_fabric *fabric, struct memory_item *it
     }
 }
 
-/* Whether the item waits for a frozen node. */
+/* Whether the item waits for a frozen node, or for its way to be free. */
 static bool item_held(const struct memory_fabric *fabric, const struct memory_item *item)
 {
     bool leaves = item->kind == ITEM_SEND;
+    if (!leaves && !item->local && fabric->nodes[item->from].sides[item->to].blocked)
+        return true;
     return (!item->local && fabric->nodes[item->from].frozen) ||
            (!leaves && fabric->nodes[item->to].frozen);
 }
@@ -397,6 +399,33 @@ void memory_fabric_cut(struct memory_fabric *fabric, uint32_t a, uint32_t b)
         snprintf(item->text, sizeof(item->text), "connection lost (cut)");
         memory_item_insert(fabric, item);
     }
+}
+
+/* The first message on the wire from one to the other that is overdue. */
+static struct memory_item *overdue(const struct memory_fabric *fabric, uint32_t from, uint32_t to)
+{
+    struct memory_item *item = fabric->first;
+    while (item && (item->from != from || item->to != to || item->kind == ITEM_SEND || item->local))
+        item = item->next;
+    return item && item->due_ns <= fabric->now_ns ? item : NULL;
+}
+
+void memory_fabric_block(struct memory_fabric *fabric, uint32_t from, uint32_t to, bool blocked)
+{
+    struct memory_side *side = memory_side(fabric, from, to);
+    struct memory_item *item;
+    side->blocked = blocked;
+    uint64_t due_ns = fabric->now_ns;
+    while (!blocked && (item = overdue(fabric, from, to)) != NULL) {
+        item_unlink(fabric, item);
+        if (item->epoch != side->epoch) {
+            item_free(item);
+            continue;
+        }
+        item->due_ns = ++due_ns;
+        memory_item_insert(fabric, item);
+    }
+    side->latest_ns = later(side->latest_ns, due_ns);
 }
 
 void memory_fabric_freeze(struct memory_fabric *fabric, uint32_t node, bool frozen)

@@ -62,6 +62,7 @@ enum memory_side_state { SIDE_IDLE, SIDE_EXPECTING, SIDE_CONNECTING, SIDE_UP };
 struct memory_side {
     enum memory_side_state state;
     bool down_queued; /* PEER_DOWN was not polled yet */
+    bool blocked;     /* nothing arrives at the other */
     uint8_t token[TRANSPORT_TOKEN_BYTES];
     uint64_t epoch; /* the pair's, from the time that both had called */
     struct memory_receive_list receives;

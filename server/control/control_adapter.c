@@ -124,8 +124,10 @@ static void adapter_peer_event(struct control *control, uint64_t now_ns,
         return;
     if (event->type == ENGINE_PEER_DOWN) {
         char text[MEMBERSHIP_REASON_BYTES];
-        snprintf(text, sizeof(text), "the fabric lost it: %.200s", event->text);
-        control_peer_end_node(control, node, text);
+        snprintf(text, sizeof(text), "the fabric lost it: %.480s", event->text);
+        /* The control connection may live: then the peer's ranks hear the reason, too. */
+        coordinator_peer_down(control->coordinator, now_ns, node, text);
+        control_peer_finish_node(control, node, text);
         return;
     }
     log_info(control->log, "node %s is reached over the fabric",

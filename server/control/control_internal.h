@@ -401,6 +401,8 @@ uint64_t control_peer_heard_ns(const struct control *control, uint32_t node, uin
 void control_peer_finish(struct control_peer *peer, const char *reason);
 /* As that, of the connection to the node, whatever its state. */
 void control_peer_end_node(struct control *control, uint32_t node, const char *reason);
+/* The same, but what was sent on it still goes out. */
+void control_peer_finish_node(struct control *control, uint32_t node, const char *reason);
 void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
 
 /* --- control_handshake.c, what daemons say to each other first: may call peers, streams */

@@ -71,6 +71,18 @@ void control_peer_end_node(struct control *control, uint32_t node, const char *r
         control_peer_finish(control->peer_of[node], reason);
 }
 
+void control_peer_finish_node(struct control *control, uint32_t node, const char *reason)
+{
+    struct control_peer *peer = control->peer_of[node];
+    if (!peer)
+        return;
+    struct control_stream *stream = peer->stream;
+    peer->stream = NULL;
+    if (stream)
+        control_stream_finish(stream);
+    control_peer_finish(peer, reason);
+}
+
 static void peer_on_timeout(evutil_socket_t fd, short what, void *argument)
 {
     (void)fd, (void)what;

@@ -109,6 +109,7 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
         .window_chunks = config->window_chunks,
         .window_bytes = config->window_bytes,
         .late_ns = config->late_ms * NS_PER_MS,
+        .silence_ns = engine_silence_ns(engine),
         .shared_receives = !transport_info(engine->transport)->per_peer_receives,
         .pool = engine->pool,
         .io = engine_exchange_io(engine),

@@ -52,6 +52,9 @@ static void dispatch_peer_connect(struct engine *engine, const struct engine_pee
         return;
     }
     engine->peers[node].connected = true;
+    engine->peers[node].connect_ns = clock_now_ns();
+    transport_address_text(engine->transport, peer->address, peer->address_bytes,
+                           engine->peers[node].address, sizeof(engine->peers[node].address));
     engine->peers[node].receive_token = dispatch_token_number(peer->receive_token);
     exchange_peer_up(engine->exchange, node, dispatch_token_number(peer->receive_token),
                      dispatch_token_number(peer->send_token));

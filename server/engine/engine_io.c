@@ -120,6 +120,11 @@ static void io_release_segment(void *context, struct exchange_segment *segment)
     free(segment);
 }
 
+static void io_peer_silent(void *context, uint32_t node)
+{
+    engine_peer_silent(context, node);
+}
+
 static uint64_t io_now_ns(void *context)
 {
     (void)context;
@@ -137,6 +142,7 @@ struct exchange_io engine_exchange_io(struct engine *engine)
         .event = io_event,
         .release_worker = io_release_worker,
         .release_segment = io_release_segment,
+        .peer_silent = io_peer_silent,
         .now_ns = io_now_ns,
     };
 }
@@ -163,38 +169,12 @@ struct buffer_pool_io engine_pool_io(struct engine *engine)
 
 /* --- what the transport says ------------------------------------------------------------------ */
 
-static void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node,
-                              const char *text)
-{
-    struct engine_event *event = engine_event_create(type);
-    event->node = node;
-    snprintf(event->text, sizeof(event->text), "%s", text);
-    engine_queue_put_event(&engine->events, event);
-}
-
-void engine_drop_peer(struct engine *engine, uint32_t node)
-{
-    struct engine_peer *peer = &engine->peers[node];
-    peer->up = false;
-    peer->connected = false;
-    peer->connection++;
-    exchange_peer_down(engine->exchange, node);
-    engine_drop_backlog(engine, node);
-}
-
 /* Whether it came over a connection that has been dropped since, be it by a message before it or by
  * a command: its token is none that the next connection knows. */
 static bool engine_receive_is_stale(const struct engine *engine, const struct buffer *buffer)
 {
     return transport_info(engine->transport)->per_peer_receives &&
            buffer->connection != engine->peers[buffer->peer].connection;
-}
-
-static void engine_end_peer(struct engine *engine, uint32_t node, const char *text)
-{
-    transport_disconnect(engine->transport, node);
-    engine_drop_peer(engine, node);
-    engine_peer_event(engine, ENGINE_PEER_DOWN, node, text);
 }
 
 static void engine_return_receive(struct engine *engine, struct buffer *buffer)
@@ -332,8 +312,7 @@ static void engine_on_event(struct engine *engine, const struct transport_event 
         engine_peer_event(engine, ENGINE_PEER_UP, event->peer, "");
         break;
     case TRANSPORT_PEER_DOWN:
-        engine_drop_peer(engine, event->peer);
-        engine_peer_event(engine, ENGINE_PEER_DOWN, event->peer, event->text);
+        engine_peer_lost(engine, event->peer, event->text);
         break;
     case TRANSPORT_RECEIVED:
         engine_on_received(engine, event, now_ns);

@@ -37,6 +37,7 @@ static void engine_tick(struct engine *engine, uint64_t now_ns)
         return;
     engine->next_tick_ns = now_ns + TICK_NS;
     exchange_tick(engine->exchange, now_ns);
+    engine_check_connecting(engine, now_ns);
     engine_update_status(engine, now_ns);
 }
 

@@ -6,6 +6,7 @@
  * - engine_dispatch.c: carries commands out.
  * - engine_rings.c: reads workers' rings.
  * - engine_io.c: the exchange's table, on the transport and the arenas; what the transport says.
+ * - engine_peer.c: the end of a peer's connection.
  * - engine_send.c: messages on their way to the fabric.
  * - engine_protect.c: messages that are sealed and opened.
  * - engine_share.c: the workers by their users.
@@ -79,6 +80,8 @@ struct engine_peer {
     bool up;
     bool connected;      /* from the command to connect until it is dropped */
     uint32_t connection; /* counts them: receives of an older one carry another number */
+    uint64_t connect_ns; /* when it was told to connect */
+    char address[TRANSPORT_NAME_BYTES]; /* of its end of the fabric link, readable */
     uint64_t bytes_in, bytes_out;
     uint64_t messages_in, messages_out;
     struct engine_link *link;     /* the keys of the connection; NULL: messages are in the clear */
@@ -219,7 +222,22 @@ void engine_drop_backlog(struct engine *engine, uint32_t node);
 /* Give sends to peers that are not there back to the exchange; whether there were any. */
 bool engine_return_lost(struct engine *engine);
 
-/* --- engine_io.c: may call engine_send.c, engine_share.c, the queues, the reducer, the exchange */
+/* --- engine_peer.c: may call engine_send.c and what is below it */
+void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node,
+                       const char *text);
+/* The peer is not there any more; nobody is told. */
+void engine_drop_peer(struct engine *engine, uint32_t node);
+/* End its connection, and tell the control thread why. */
+void engine_end_peer(struct engine *engine, uint32_t node, const char *text);
+/* The same; the text says how, and then which link. */
+void engine_peer_lost(struct engine *engine, uint32_t node, const char *how);
+void engine_peer_silent(struct engine *engine, uint32_t node);
+/* How long a peer may be silent on the fabric while it is waited for. */
+uint64_t engine_silence_ns(const struct engine *engine);
+/* End the connections that the fabric has not made in time. */
+void engine_check_connecting(struct engine *engine, uint64_t now_ns);
+
+/* --- engine_io.c: may call engine_peer.c, engine_share.c, the queues, the reducer, the exchange */
 struct exchange_io engine_exchange_io(struct engine *engine);
 struct buffer_pool_io engine_pool_io(struct engine *engine);
 bool engine_poll_transport(struct engine *engine, uint64_t now_ns);
@@ -229,7 +247,6 @@ void engine_ring_workers(struct engine *engine);
 /* Send an ENGINE_WORKER_FAILED about the worker; takes the event. */
 void engine_report_worker(struct engine *engine, struct engine_worker *worker,
                           struct engine_event *event);
-void engine_drop_peer(struct engine *engine, uint32_t node);
 
 /* --- engine_rings.c: may call engine_io.c and what is below it */
 /* Its ring is not read any more: the event says why. */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 
 #include "common/transport/transport.h"
+#include "server/exchange/exchange_group.h"
+#include "server/exchange/exchange_link.h"
 #include "server/exchange/ground/delivery.h"
 #include "server/exchange/ground/post.h"
 #include "server/exchange/ground/recorder.h"
@@ -50,7 +52,7 @@ void exchange_destroy(struct exchange *exchange)
     assert(!exchange->jobs);
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
         struct exchange_peer *peer = &exchange->peers[i];
-        assert(peer->posted == 0 && peer->held == 0);
+        assert(peer->posted == 0 && peer->held == 0 && !peer->link.under_way);
     }
     assert(exchange->sends.in_use == 0);
     slab_clear(&exchange->sends);
@@ -138,6 +140,7 @@ void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive
     peer->up = true;
     peer->receive_token = receive_token;
     peer->send_token = send_token;
+    link_begin(exchange, node);
     receive_replenish(exchange, node);
 }
 
@@ -206,6 +209,9 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
                             const struct wire_header *header, struct buffer *buffer,
                             struct error *error)
 {
+    link_heard(exchange, from, header->type);
+    if (link_is_sign(header->type))
+        return link_check(header, error);
     struct exchange_job *job = exchange_job_find(exchange, header->job);
     struct exchange_group *group = job ? exchange_group_find(job, header->group) : NULL;
     if (!group || group->failed) {
@@ -286,6 +292,8 @@ static void exchange_settle(struct exchange_group *group)
 void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code)
 {
     char text[ERROR_TEXT_BYTES];
+    if (!send->group)
+        return; /* if it is the link, silence will say so */
     snprintf(text, sizeof(text), "a message to node %s could not be sent: %s",
              exchange->options.node_names[send->node], error_name(code));
     exchange_group_fail(send->group, code, text);
@@ -294,6 +302,10 @@ void exchange_send_failed(struct exchange *exchange, struct exchange_send *send,
 void exchange_sent(struct exchange *exchange, struct exchange_send *send)
 {
     struct exchange_group *group = send->group;
+    if (!group) {
+        link_sent(exchange, send);
+        return;
+    }
     bool had_failed = group->failed;
     send_over(exchange, send);
     if (had_failed)
@@ -343,10 +355,7 @@ bool exchange_idle(const struct exchange *exchange)
 {
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
         for (const struct exchange_group *group = job->groups; group; group = group->next) {
-            uint64_t sequence, first_ns;
-            if (!group->failed &&
-                (group->order->oldest || group->order->transfers || group->pending > 0 ||
-                 slots_oldest_waiting(group, &sequence, &first_ns)))
+            if (!group->failed && exchange_group_busy(group))
                 return false;
         }
     }
@@ -415,6 +424,7 @@ void exchange_tick(struct exchange *exchange, uint64_t now_ns)
             group->starved = false;
         }
     }
+    links_tick(exchange, now_ns);
 }
 
 void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t id, uint64_t sequence)

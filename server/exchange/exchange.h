@@ -69,8 +69,8 @@ void exchange_run(struct exchange *exchange);
 /* The same for so many groups at the most, a turn each: users take turns, and a group issues a
  * bounded number of chunks. Whether there is more to do. */
 bool exchange_run_some(struct exchange *exchange, uint32_t groups);
-/* Look for late ranks, and try again what memory was lacking for; call every late_ns / 4 or so, and
- * exchange_run after it. */
+/* Look for late ranks and silent peers, and try again what memory was lacking for; call every
+ * late_ns / 4 and every silence_ns / 8 or so, and exchange_run after it. */
 void exchange_tick(struct exchange *exchange, uint64_t now_ns);
 /* Emits ENGINE_LATE with the ranks of this node that have not submitted the sequence. */
 void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t group,

@@ -131,8 +131,11 @@ static int group_reserve(struct exchange_group *group, struct error *error)
         return result;
     group->reserved = wanted;
     group->promised = true;
-    for (uint32_t node = 0; node < nodes; node++)
-        receive_account(exchange, node)->allowed += group_receives_from(group, node);
+    for (uint32_t node = 0; node < nodes; node++) {
+        uint32_t receives = group_receives_from(group, node);
+        receive_account(exchange, node)->allowed += receives;
+        exchange->peers[node].link.groups += receives > 0;
+    }
     for (uint32_t node = 0; node < nodes; node++)
         receive_replenish(exchange, node);
     return 0;
@@ -145,8 +148,11 @@ static void group_unreserve(struct exchange_group *group)
     if (!group->promised)
         return;
     group->promised = false;
-    for (uint32_t node = 0; node < exchange->options.node_count; node++)
-        receive_account(exchange, node)->allowed -= group_receives_from(group, node);
+    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
+        uint32_t receives = group_receives_from(group, node);
+        receive_account(exchange, node)->allowed -= receives;
+        exchange->peers[node].link.groups -= receives > 0;
+    }
     buffer_pool_unreserve(exchange->options.pool, group->reserved);
 }
 
@@ -233,6 +239,20 @@ int exchange_group_create(struct exchange_group **opened, struct exchange_job *j
     }
     *opened = group;
     return 0;
+}
+
+/* --- what is in progress ---------------------------------------------------------------------- */
+
+bool exchange_group_busy(const struct exchange_group *group)
+{
+    uint64_t sequence, first_ns;
+    return group->order->oldest || group->order->transfers || group->pending > 0 ||
+           slots_oldest_waiting(group, &sequence, &first_ns);
+}
+
+bool exchange_group_waits(const struct exchange_group *group)
+{
+    return exchange_group_busy(group) || probes_waiting(group);
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */

@@ -13,6 +13,11 @@
 int exchange_group_create(struct exchange_group **opened, struct exchange_job *job, uint32_t id,
                           const uint32_t *ranks, uint32_t rank_count, struct error *error);
 
+/* Whether something is in progress: a collective, a send, or a chunk of another node's. */
+bool exchange_group_busy(const struct exchange_group *group);
+/* Whether it waits for other nodes: the same, or a rank here looks for a sender. */
+bool exchange_group_waits(const struct exchange_group *group);
+
 /* Of a group that has failed: free what is in progress, as far as no task or send touches it.
  * *most: how many collectives may be freed in this turn, counted down; where that is not enough the
  * group is dirty, and is to be settled again. */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MEMBERSHIP_REASON_BYTES 256
+#define MEMBERSHIP_REASON_BYTES 512
 #define MEMBERSHIP_RETRY_LEAST_NS 50000000ull
 #define MEMBERSHIP_RETRY_MOST_NS 2000000000ull
 

@@ -112,6 +112,7 @@ void send_submit(struct exchange *exchange, struct exchange_send *send)
     send->group->pending++;
     if (send->group->job->trace)
         recorder_send_posted(send);
+    exchange->peers[send->node].link.sent = true;
     exchange->options.io.send(exchange->options.io.context, send);
 }
 

@@ -32,6 +32,20 @@ struct slots;
 
 /* --- the exchange ----------------------------------------------------------------------------- */
 
+/* Signs of life between this node and a peer, see server/exchange/exchange_link.h. Whoever sends or
+ * takes a message sets the first two; the rest is counted from tick to tick. */
+struct exchange_link {
+    bool sent;          /* something went to the peer since the last tick */
+    uint8_t heard;      /* and what came: LINK_HEARD, LINK_HEARD_WORK */
+    bool waits;         /* this node waits for the peer */
+    bool under_way;     /* `send` is out */
+    uint32_t groups;    /* open ones in which the two exchange messages: there are receives */
+    uint64_t silent_ns; /* nothing has come, while this node waits */
+    uint64_t quiet_ns;  /* nothing was sent */
+    uint64_t wanted_ns; /* for so long the peer may still wait for this node */
+    struct exchange_send send;
+};
+
 struct exchange_peer {
     bool up;
     uint64_t receive_token;
@@ -46,6 +60,7 @@ struct exchange_peer {
     uint32_t allowed;
     uint32_t posted; /* receives at the transport */
     uint32_t held;   /* received buffers still in use */
+    struct exchange_link link;
 };
 
 struct exchange {
@@ -58,6 +73,7 @@ struct exchange {
     struct slab sends;
     struct exchange_send unsent; /* handed out when there is no memory for a send; goes nowhere */
     uint64_t now_ns;             /* of the latest call that told it */
+    uint64_t link_ns;            /* of the latest tick that counted silence */
     uint64_t bytes_reduced;      /* from here on: figures for the status */
     uint64_t collectives;
     uint64_t dropped_messages;

@@ -48,7 +48,7 @@ struct exchange_send {
     const void *payload;
     struct buffer *buffer;          /* that payload lies in, held; or NULL */
     struct exchange_worker *worker; /* in whose arena payload lies; or NULL */
-    struct exchange_group *group;   /* the exchange's */
+    struct exchange_group *group;   /* the exchange's; NULL: a sign of life */
     /* The exchange's: called once, when the send no longer holds its buffer, even if its group has
      * failed meanwhile. NULL: nobody waits for it. */
     void (*done)(struct exchange_send *send);
@@ -106,6 +106,9 @@ struct exchange_io {
     void (*release_worker)(void *context, struct exchange_worker *worker);
     /* Nothing writes to the segment any more. */
     void (*release_segment)(void *context, struct exchange_segment *segment);
+    /* Nothing was heard of the peer on the fabric for options.silence_ns while it was waited for:
+     * its connection is to be ended, with exchange_peer_down. Its sends come back later. */
+    void (*peer_silent)(void *context, uint32_t node);
     /* Asked while a trace is taken; may be NULL where none ever is. */
     uint64_t (*now_ns)(void *context);
 };
@@ -119,6 +122,7 @@ struct exchange_options {
     uint32_t window_chunks;
     uint32_t window_bytes;
     uint64_t late_ns;
+    uint64_t silence_ns; /* a peer that is waited for and silent for so long is lost; 0: for ever */
     bool shared_receives; /* receives are not per peer (datagram endpoints) */
     struct buffer_pool *pool;
     struct exchange_io io;

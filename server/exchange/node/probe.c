@@ -69,6 +69,7 @@ static void any_free(struct exchange_group *group, uint32_t local, struct any_re
     struct exchange_worker *worker = group_local_worker(group, local);
     worker->requests--;
     worker->transfers--;
+    group->probes->waits--;
     free(any->numbers);
     any->numbers = NULL;
 }
@@ -216,6 +217,11 @@ void probes_rank_departed(struct exchange_group *group, uint32_t group_rank)
     }
 }
 
+bool probes_waiting(const struct exchange_group *group)
+{
+    return group->probes->waits > 0;
+}
+
 void probes_drop(struct exchange_group *group)
 {
     struct probes *probes = group->probes;
@@ -316,6 +322,7 @@ int probe_submit(struct exchange_group *group, uint32_t local, struct exchange_w
     any->tag = probe_tag_of(submission->sequence);
     worker->requests++;
     worker->transfers++;
+    group->probes->waits++;
     /* Here first: then there may be no need to ask elsewhere. */
     for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
         for (uint32_t from = 0; from < group->members.size && result == 0; from++) {

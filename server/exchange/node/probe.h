@@ -21,6 +21,7 @@
 struct probes {
     struct probe_pair *table[PROBE_BUCKETS]; /* what receivers from any rank ask of this node */
     uint64_t version;                        /* of the last probe that a rank of this node made */
+    uint32_t waits;                          /* receives of this node's ranks that look for one */
     struct any_receive **waiting; /* [local_count]: a rank's receives from any; NULL: none so far */
 };
 
@@ -38,6 +39,8 @@ int probe_message(struct exchange_group *group, uint32_t node, const struct wire
 void probes_sent(struct exchange_group *group, const struct collective *transfer);
 /* A rank of the group has departed; if it is of this node, those that wait for it are told. */
 void probes_rank_departed(struct exchange_group *group, uint32_t group_rank);
+/* Whether a rank of this node looks for a sender. */
+bool probes_waiting(const struct exchange_group *group);
 /* The group has failed: forget all. */
 void probes_drop(struct exchange_group *group);
 

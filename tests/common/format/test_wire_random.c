@@ -31,7 +31,7 @@ static uint64_t number(const uint8_t *bytes, int size)
 /* The rules once more, from the offsets in the header file. */
 static bool is_right(const uint8_t *m, size_t length)
 {
-    if (length < 64 || memcmp(m, "SHOL", 4) != 0 || m[4] != WIRE_VERSION || m[5] < 1 || m[5] > 7)
+    if (length < 64 || memcmp(m, "SHOL", 4) != 0 || m[4] != WIRE_VERSION || m[5] < 1 || m[5] > 9)
         return false;
     int16_t status = (int16_t)number(m + 6, 2);
     return (m[5] == 4 ? status < 0 && status >= ERR_CONFIG : status == 0) &&

@@ -85,6 +85,13 @@ static void table_release_segment(void *context, struct exchange_segment *segmen
     fixture->released_segments++;
 }
 
+static void table_peer_silent(void *context, uint32_t node)
+{
+    struct fixture *fixture = context;
+    fixture->silent[node]++;
+    exchange_peer_down(fixture->exchange, node);
+}
+
 /* Every look at the clock is a nanosecond later, so that stages have a length. */
 static uint64_t table_now_ns(void *context)
 {
@@ -174,6 +181,7 @@ struct fixture *fixture_create(const struct fixture_options *options)
         .window_chunks = own->window,
         .window_bytes = own->window_bytes ? own->window_bytes : UINT32_MAX,
         .late_ns = own->late_ns,
+        .silence_ns = own->silence_ns,
         .shared_receives = own->shared_receives,
         .pool = fixture->pool,
         .io = {.context = fixture,
@@ -184,6 +192,7 @@ struct fixture *fixture_create(const struct fixture_options *options)
                .event = table_event,
                .release_worker = table_release_worker,
                .release_segment = table_release_segment,
+               .peer_silent = table_peer_silent,
                .now_ns = table_now_ns},
     };
     EXPECT(exchange_create(&fixture->exchange, &made, NULL) == 0);

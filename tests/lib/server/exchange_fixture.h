@@ -35,6 +35,7 @@ struct fixture_options {
     uint32_t window;                 /* 0: 4 */
     uint32_t window_bytes;           /* 0: more than the window */
     uint64_t late_ns;                /* 0: 1000 */
+    uint64_t silence_ns;             /* 0: nobody is ever silent for too long */
     uint64_t buffers;                /* limit; 0: 1000 */
     uint64_t arena_bytes;            /* of a rank; 0: the least */
     bool shared_receives;
@@ -67,9 +68,10 @@ struct fixture {
     struct buffer *posted[FIXTURE_QUEUE];
     uint32_t posted_count;
     uint32_t released_segments;
-    bool refuse_receives; /* post_receive fails */
-    uint32_t receives;    /* post_receive fails when so many are posted; 0: never */
-    bool refuse_slabs;    /* and so does registering memory */
+    uint32_t silent[FIXTURE_NODES]; /* how often a peer was found to be silent */
+    bool refuse_receives;           /* post_receive fails */
+    uint32_t receives;              /* post_receive fails when so many are posted; 0: never */
+    bool refuse_slabs;              /* and so does registering memory */
     uint64_t now_ns;
     struct error error; /* of the last call that failed */
 };

@@ -64,6 +64,12 @@ void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns);
 void virtual_cluster_kill_worker(struct virtual_cluster *cluster, uint32_t job, uint32_t rank);
 void virtual_cluster_cut(struct virtual_cluster *cluster, uint32_t a, uint32_t b); /* both planes */
 void virtual_cluster_join_again(struct virtual_cluster *cluster, uint32_t a, uint32_t b);
+/* Nothing that the fabric carries from one to the other arrives any more; or again. The control
+ * connection stays. */
+void virtual_cluster_cut_data(struct virtual_cluster *cluster, uint32_t from, uint32_t to,
+                              bool cut);
+/* Whether one side at least has not heard that the two are cut. */
+bool virtual_cluster_linked(const struct virtual_cluster *cluster, uint32_t a, uint32_t b);
 /* From now on the rank asks for something else than the others, once. */
 void virtual_cluster_mislead(struct virtual_cluster *cluster, uint32_t job, uint32_t rank);
 /* The rank leaves properly after its first `collectives`. */
@@ -94,6 +100,8 @@ uint64_t virtual_cluster_part_bytes(const struct virtual_cluster *cluster, uint3
 uint64_t virtual_cluster_now_ns(const struct virtual_cluster *cluster);
 /* Late reports that the node's exchange has made. */
 uint32_t virtual_cluster_late_reports(const struct virtual_cluster *cluster, uint32_t node);
+/* How often a node has found another to be silent on the fabric. */
+uint32_t virtual_cluster_silences(const struct virtual_cluster *cluster);
 /* Buffer bytes in use on a node. */
 uint64_t virtual_cluster_used_bytes(const struct virtual_cluster *cluster, uint32_t node);
 

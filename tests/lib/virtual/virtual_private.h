@@ -41,7 +41,9 @@ struct virtual_happening {
 /* Keeps what goes one way in order. */
 struct virtual_channel {
     uint64_t last_ns;
-    uint64_t epoch; /* of the connection: what was sent in an older one is lost */
+    uint64_t epoch;            /* of the connection: what was sent in an older one is lost */
+    struct virtual_node *from; /* of those between daemons */
+    uint32_t to;
 };
 
 struct virtual_node {
@@ -57,6 +59,7 @@ struct virtual_node {
     struct virtual_channel commands, events; /* to and from the engine */
     struct virtual_channel to[VIRTUAL_NODES_MAX];
     bool connected[VIRTUAL_NODES_MAX];
+    uint32_t connection[VIRTUAL_NODES_MAX]; /* counts them, on both sides alike */
     bool tick_due;
     uint32_t late_reports;
     uint32_t traces; /* begun; virtual_trace.c */
@@ -87,6 +90,7 @@ struct virtual_cluster {
     struct virtual_job_run jobs[VIRTUAL_JOBS_MAX];
     uint32_t job_count;
     uint32_t next_handle;
+    uint32_t silences;
 };
 
 /* virtual_cluster.c */
@@ -105,6 +109,12 @@ struct coordinator_io virtual_world(struct virtual_node *node);
 void virtual_called(struct virtual_node *node);
 /* Takes the event to the coordinator, later. */
 void virtual_event(struct virtual_node *node, struct engine_event *event);
+
+/* virtual_link.c: what the engine does when the fabric has lost a peer, or it is silent (struct
+ * exchange_io), and the control thread when it hears of it. */
+void virtual_link_lost(struct virtual_node *node, uint32_t peer, const char *how);
+void virtual_link_silent(void *context, uint32_t peer);
+void virtual_link_end(struct virtual_node *node, const struct engine_event *event);
 
 /* virtual_trace.c: every other while each exchange takes a trace of some job. */
 void virtual_trace_tick(struct virtual_cluster *cluster, void *what, uint64_t number);
@@ -188,7 +198,7 @@ struct virtual_worker {
     struct flight *flights;
     uint32_t started, finished, mine; /* collectives; mine: that this rank takes part in */
     uint32_t leave_after;
-    bool held, mislead, pump_due;
+    bool held, mislead, pump_due, late_due;
     int code;
     char text[ERROR_TEXT_BYTES];
     uint64_t digest;

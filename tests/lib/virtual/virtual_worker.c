@@ -8,6 +8,7 @@
 
 #define ARENA_BYTES (4u << 20)
 #define SHARED_SLOTS 4
+#define IDLE_NS NS_PER_MS
 
 static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t number);
 
@@ -378,12 +379,15 @@ static bool worker_take_completed(struct virtual_worker *worker)
     return any;
 }
 
-static void worker_progress(struct virtual_worker *worker)
+/* Whether it has done anything. */
+static bool worker_progress(struct virtual_worker *worker)
 {
     struct progress_copy copy;
     enum progress_result result;
+    bool any = false;
     uint64_t now_ns = worker->cluster->now_ns;
     while ((result = progress_work(&worker->progress, now_ns, &copy)) != PROGRESS_IDLE) {
+        any = true;
         if (result == PROGRESS_COPY) {
             memcpy(copy.to, copy.from, copy.bytes);
             progress_copied(&worker->progress, &copy, now_ns);
@@ -392,6 +396,16 @@ static void worker_progress(struct virtual_worker *worker)
     if (progress_doorbell_due(&worker->progress))
         virtual_schedule(worker->cluster, virtual_random(worker->cluster, 5000), daemon_read,
                          worker, 0);
+    return any;
+}
+
+/* It has work that it cannot do: what it lacks, the daemon gives back, and rings. */
+static void worker_pump_late(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)cluster, (void)number;
+    struct virtual_worker *worker = what;
+    worker->late_due = false;
+    worker_pump_soon(worker, 0);
 }
 
 static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t number)
@@ -403,10 +417,16 @@ static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t nu
         return;
     arena_worker_cancel_sleep(&worker->arena);
     bool more = worker_start_some(worker);
-    worker_progress(worker);
-    more |= worker_take_completed(worker);
-    if (arena_worker_prepare_sleep(&worker->arena) || progress_has_work(&worker->progress))
+    bool any = worker_progress(worker);
+    any |= worker_take_completed(worker);
+    more |= any;
+    bool has_work = progress_has_work(&worker->progress);
+    if (arena_worker_prepare_sleep(&worker->arena) || (has_work && any)) {
         worker_pump_soon(worker, 3000);
+    } else if (has_work && !worker->late_due) {
+        worker->late_due = true;
+        virtual_schedule(cluster, IDLE_NS, worker_pump_late, worker, 0);
+    }
     if (worker->state != RUNNING)
         return;
     if (worker->finished >= worker->mine || worker->finished >= worker->leave_after)

@@ -206,7 +206,9 @@ static void tell_coordinator(struct virtual_cluster *cluster, void *what, uint64
     struct engine_event *event = carried->event;
     if (event->type == ENGINE_LATE)
         carried->node->late_reports++;
-    if (!coordinator_engine_event(carried->node->coordinator, cluster->now_ns, event))
+    if (event->type == ENGINE_PEER_DOWN)
+        virtual_link_end(carried->node, event);
+    else if (!coordinator_engine_event(carried->node->coordinator, cluster->now_ns, event))
         ck_abort_msg("event %d from an exchange", event->type);
     virtual_called(carried->node);
     engine_event_free(event);

@@ -51,7 +51,7 @@ static const struct {
     {0, 0, "not the magic"},
     {4, 9, "version 9"},
     {5, 0, "unknown type 0"},
-    {5, 9, "unknown type 9"},
+    {5, 10, "unknown type 10"},
     {6, 1, "status 1"},
     {8, 0xff, "a token that was not given out"},
     {8, 2, "a token that was not given out"}, /* that of node 2, sent by node 1 */

@@ -1,0 +1,75 @@
+/* What becomes of a peer's connection on the fabric: news of it for the control thread, its end,
+ * and how long it may take to come and be silent. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/base/clock.h"
+#include "server/engine/engine_private.h"
+
+#define SILENCE_LEAST_NS NS_PER_S       /* below that the engine's ticks are too coarse */
+#define CONNECT_LEAST_NS (5 * NS_PER_S) /* the kernel repeats what is lost after 1 s and 3 s */
+
+void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node,
+                       const char *text)
+{
+    struct engine_event *event = engine_event_create(type);
+    event->node = node;
+    snprintf(event->text, sizeof(event->text), "%s", text);
+    engine_queue_put_event(&engine->events, event);
+}
+
+void engine_drop_peer(struct engine *engine, uint32_t node)
+{
+    struct engine_peer *peer = &engine->peers[node];
+    peer->up = false;
+    peer->connected = false;
+    peer->connection++;
+    exchange_peer_down(engine->exchange, node);
+    engine_drop_backlog(engine, node);
+}
+
+void engine_end_peer(struct engine *engine, uint32_t node, const char *text)
+{
+    transport_disconnect(engine->transport, node);
+    engine_drop_peer(engine, node);
+    engine_peer_event(engine, ENGINE_PEER_DOWN, node, text);
+}
+
+void engine_peer_lost(struct engine *engine, uint32_t node, const char *how)
+{
+    char text[ERROR_TEXT_BYTES];
+    snprintf(text, sizeof(text), "%s on the fabric link between %s (%s) and %s (%s)", how,
+             engine->node_names[engine->config->self], transport_info(engine->transport)->local,
+             engine->node_names[node], engine->peers[node].address);
+    engine_end_peer(engine, node, text);
+}
+
+uint64_t engine_silence_ns(const struct engine *engine)
+{
+    uint64_t silence_ns = engine->config->peer_ms * NS_PER_MS;
+    return silence_ns < SILENCE_LEAST_NS ? SILENCE_LEAST_NS : silence_ns;
+}
+
+static void engine_peer_lacks(struct engine *engine, uint32_t node, const char *what, uint64_t ns)
+{
+    char how[64];
+    snprintf(how, sizeof(how), "%s for %" PRIu64 " ms", what, (uint64_t)(ns / NS_PER_MS));
+    engine_peer_lost(engine, node, how);
+}
+
+void engine_peer_silent(struct engine *engine, uint32_t node)
+{
+    engine_peer_lacks(engine, node, "no sign of life", engine_silence_ns(engine));
+}
+
+void engine_check_connecting(struct engine *engine, uint64_t now_ns)
+{
+    uint64_t limit_ns = engine_silence_ns(engine);
+    if (limit_ns < CONNECT_LEAST_NS)
+        limit_ns = CONNECT_LEAST_NS;
+    for (uint32_t node = 0; node < engine->node_count; node++) {
+        const struct engine_peer *peer = &engine->peers[node];
+        if (peer->connected && !peer->up && now_ns >= peer->connect_ns + limit_ns)
+            engine_peer_lacks(engine, node, "no connection", limit_ns);
+    }
+}
