@@ -227,7 +227,7 @@ size_t tls_output(struct tls *tls, const void **bytes)
 {
     char *start = NULL;
     long count = BIO_get_mem_data(tls->out, &start);
-    *bytes = start;
+    *bytes = start ? start : "";
     return count > 0 ? (size_t)count : 0;
 }
 
