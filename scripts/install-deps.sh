@@ -16,7 +16,7 @@ set -euo pipefail
 packages=(gcc libc6-dev make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
     libssl-dev libseccomp-dev uthash-dev check iproute2 python3-jsonschema systemd)
 lint_packages=(clang-format clang-tidy cppcheck mandoc shellcheck)
-bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev)
+bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev stunnel4)
 options=("$@")
 
 for option in "$@"; do

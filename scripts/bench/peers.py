@@ -7,6 +7,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -161,6 +162,22 @@ class Tools:
             raise Failed(f"{' '.join(argv)}: exit code {process.returncode}, {len(most)} daemons")
         return max(most.values())
 
+    def seal_GBps(self):
+        """What the cipher alone seals and opens, of messages as large as chunks, on one core."""
+        figures = run([self.program("bench/bench_seal")])[0]
+        return figures["seal_GBps"], figures["open_GBps"]
+
+    def shoal_nodes(self, nodes, case, protect, options=()):
+        """A rank on each of some nodes over loopback, whose daemons have a secret."""
+        with tempfile.TemporaryDirectory() as folder:
+            secret, config = os.path.join(folder, "secret"), os.path.join(folder, "config.json")
+            with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
+                file.write(os.urandom(32).hex() + "\n")
+            with open(config, "w", encoding="ascii") as file:
+                json.dump({"secret_file": secret, "protect": protect}, file)
+            return times(run(["env", "-u", "SHOAL_SOCKET", self.program("bin/shoalrun"), "--nodes", str(nodes),
+                              "-n", "1", "--config", config, "--", *self.perf(case, options)]))
+
     def copy_GBps(self):
         return run([self.program("bench/bench_copy")])[0]["copy_GBps"]
 
@@ -168,11 +185,11 @@ class Tools:
 class Cluster:
     """Nodes in network namespaces, for a `with`."""
 
-    def __init__(self, tools, nodes, cpu_nodes, rate):
+    def __init__(self, tools, nodes, cpu_nodes, rate=None, protect="none"):
         self.tools, self.name = tools, "bench-" + uuid.uuid4().hex[:8]
         self.script = os.path.join(os.path.dirname(HERE), "cluster.sh")
-        self.options = ["--nodes", str(nodes), "--cpu-nodes", str(cpu_nodes), "--rate", rate,
-                        "--build", tools.build]
+        self.options = ["--nodes", str(nodes), "--cpu-nodes", str(cpu_nodes), "--set", f'protect="{protect}"',
+                        "--build", tools.build, *(["--rate", rate] if rate else [])]
 
     def __enter__(self):
         if os.geteuid() != 0:
@@ -210,6 +227,14 @@ class Cluster:
     def stream_Bps(self):
         """What raw TCP gets on a link, both ways at once: bytes per second, the mean of the nodes."""
         rows = run(self.ranks([self.tools.program("bench/bench_stream"), "64"]))
+        return statistics.mean(row["stream_GBps"] for row in rows) * 1e9
+
+    def tls_Bps(self):
+        """The same between two nodes, through stunnel."""
+        if not shutil.which("stunnel"):
+            raise Missing("stunnel is not installed")
+        rows = run(self.ranks([PYTHON, os.path.join(HERE, "tls_stream.py"),
+                               self.tools.program("bench/bench_stream"), "64"]))
         return statistics.mean(row["stream_GBps"] for row in rows) * 1e9
 
 

@@ -3,6 +3,7 @@
 A row measures pair after pair, by turns, and gives Results: a name, a target, and one ratio a pair.
 """
 import math
+import os
 from dataclasses import dataclass, field
 
 from peers import Case, Cluster, Missing, run, run_cpu, say, times
@@ -271,5 +272,55 @@ def row_13(tools, pairs):
                      "growth / that of n log n", 1.0, False, ratios)
 
 
+def row_14(tools, pairs):
+    """Links at their limit: what encryption adds, and hides behind."""
+    size, nodes, results = 64 * MIB, 4, []
+    case = Case([size], 1, 5)
+    with Cluster(tools, nodes, 0, "1gbit") as clear, Cluster(tools, nodes, 0, "1gbit", "encrypt") as sealed:
+        for name, options in BUFFERS.values():
+            label = f"{nodes} nodes, 1gbit links, 64 MiB f32, {name}, encrypted"
+            seconds = by_turns(pairs, label,
+                               sealed=lambda options=options: sealed.shoal(case, 1, options)[size],
+                               clear=lambda options=options: clear.shoal(case, 1, options)[size])
+            results.append(Result("14", label, "our time / that in the clear", 1.02, False,
+                                  divided(seconds["sealed"], seconds["clear"]), seconds=seconds))
+    return results
+
+
+def bound_cipher(clear_s, size, nodes, seal_GBps, open_GBps, cores):
+    """The time in the clear, and that in which all cores seal and open what all nodes send."""
+    sent = nodes * 2 * size * (nodes - 1) / nodes
+    return clear_s + (sent / seal_GBps + sent / open_GBps) / (cores * 1e9)
+
+
+def row_15(tools, pairs):
+    """No link to hide behind: the processors do all of it."""
+    size, nodes, cores = 64 * MIB, 2, len(os.sched_getaffinity(0))
+    case = Case([size], 2, 10)
+    label = f"{nodes} nodes over loopback, {cores} cores, 64 MiB f32, arena, in place, encrypted"
+    options = BUFFERS["shoal_in_place"][1]
+    sides = by_turns(pairs, label,
+                     sealed=lambda: tools.shoal_nodes(nodes, case, "encrypt", options)[size],
+                     clear=lambda: tools.shoal_nodes(nodes, case, "none", options)[size],
+                     cipher_ms=lambda: 1e3 * bound_cipher(0, size, nodes, *tools.seal_GBps(), cores))
+    bounds = [clear + cipher_ms / 1e3 for clear, cipher_ms in zip(sides["clear"], sides["cipher_ms"])]
+    yield Result("15", label, "our time / in the clear and the cipher alone", 1.15, False,
+                 divided(sides["sealed"], bounds), seconds=sides)
+
+
+def row_16(tools, pairs):
+    """Bytes that an all-reduce of two nodes sends each way, through stunnel, over our all-reduce."""
+    size, nodes = 64 * MIB, 2
+    case = Case([size], 2, 10)
+    with Cluster(tools, nodes, 0, None, "encrypt") as cluster:
+        label = f"{nodes} nodes, links without a limit, 64 MiB f32, arena, in place, encrypted"
+        options = BUFFERS["shoal_in_place"][1]
+        seconds = by_turns(pairs, label, shoal=lambda: cluster.shoal(case, 1, options)[size],
+                           stunnel=lambda: size / cluster.tls_Bps())
+    yield Result("16", label, "time of stunnel for the bytes sent / ours", 2.0, True,
+                 divided(seconds["stunnel"], seconds["shoal"]), seconds=seconds)
+
+
 ROWS = {"1": row_1, "2": row_2, "2b": row_2b, "3": row_3, "4": row_4, "5": row_5, "6": row_6, "7": row_7,
-        "8": row_8, "9": row_9, "10": row_10, "11": row_11, "12": row_12, "13": row_13}
+        "8": row_8, "9": row_9, "10": row_10, "11": row_11, "12": row_12, "13": row_13, "14": row_14, "15": row_15,
+        "16": row_16}

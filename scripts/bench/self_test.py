@@ -243,6 +243,7 @@ class StandingCluster:
 
     def __init__(self, _tools, *shape):
         self.shape = shape
+        self.sealed = shape[-1] == "encrypt"
 
     def __enter__(self):
         return self
@@ -298,6 +299,53 @@ class Links(unittest.TestCase):
         results = Standing.measured(rows.links, None, 1, "9", (4, 2, "1gbit"), (100000000,), 1.06, None)
         self.assertEqual(len(results), 2)
         self.assertAlmostEqual(results[0].ratios[0], 1.0)
+
+
+class Encryption(unittest.TestCase):
+    """Rows 14 to 16."""
+
+    def test_over_links_both_kinds_against_the_clear(self):
+        class Standing(StandingCluster):
+            def shoal(self, case, _per_node, options):
+                return {case.sizes[0]: (1.0 if options else 2.0) + (0.01 if self.sealed else 0)}
+
+        results = Standing.measured(rows.row_14, None, 3)
+        self.assertEqual([len(result.ratios) for result in results], [3, 3])
+        self.assertAlmostEqual(results[0].ratios[0], 1.01)
+        self.assertAlmostEqual(results[1].ratios[0], 1.005)
+
+    def test_the_bound_counts_what_all_nodes_send_and_receive(self):
+        # Two nodes send 1e9 bytes each, four 1.5e9: sealed at 1 GB/s and opened at 2.
+        self.assertAlmostEqual(rows.bound_cipher(0, 1e9, 2, 1, 2, 1), 3.0)
+        self.assertAlmostEqual(rows.bound_cipher(5, 1e9, 2, 1, 2, 2), 6.5)
+        self.assertAlmostEqual(rows.bound_cipher(0, 1e9, 4, 1, 2, 1), 9.0)
+
+    def test_over_loopback_against_the_bound(self):
+        class Standing:
+            @staticmethod
+            def shoal_nodes(_nodes, case, protect, _options):
+                return {case.sizes[0]: 0.3 if protect == "encrypt" else 0.1}
+
+            @staticmethod
+            def seal_GBps():
+                cores = len(os.sched_getaffinity(0))
+                return 2 * (64 << 20) / 1e8 / cores, 2 * (64 << 20) / 1e8 / cores  # 0.1 s for each
+
+        (result,) = rows.row_15(Standing, 2)
+        self.assertAlmostEqual(result.ratios[0], 1.0)
+
+    def test_against_stunnel(self):
+        class Standing(StandingCluster):
+            def shoal(self, case, _per_node, _options):
+                assert self.sealed
+                return {case.sizes[0]: case.sizes[0] / 3e8}
+
+            @staticmethod
+            def tls_Bps():
+                return 1e8
+
+        (result,) = Standing.measured(rows.row_16, None, 2)
+        self.assertAlmostEqual(result.ratios[0], 3.0)
 
 
 class Models(unittest.TestCase):

@@ -2,10 +2,12 @@
 
     scripts/cluster.sh run -- python3 tls_stream.py BENCH_STREAM MEBIBYTES
 
-A rank of two, in a namespace each. Each starts one stunnel: what the other one sends arrives at its port
-and goes on to bench_stream; what bench_stream sends goes through it to the other's. TLS 1.3 with a key
-that both know, and AES-256-GCM, as between daemons. Prints what bench_stream prints.
+A rank of two, in a namespace each. What the other one sends arrives at one stunnel of this one and goes
+on to bench_stream; what bench_stream sends goes through a second one to the other's first. TLS 1.3 with a
+key that both know, and AES-128-GCM: with such a key stunnel cannot have the 256 bits that daemons use,
+which cost more. Prints what bench_stream prints.
 """
+import contextlib
 import os
 import socket
 import subprocess
@@ -13,19 +15,22 @@ import sys
 import tempfile
 import time
 
-FAR, NEAR = 7201, 7202  # ports: where the other's tunnel ends, where this one's begins
-START_S = 20
+FAR, NEAR = 7201, 7202  # ports: the tunnels' ends
+READY, DONE = 7203, 7204  # and where the ranks meet
+START_S, RUN_S = 20, 120
 
-CONFIG = """foreground = yes
+COMMON = """foreground = yes
 debug = 3
 pid =
 sslVersion = TLSv1.3
-ciphersuites = TLS_AES_256_GCM_SHA384
+ciphersuites = TLS_AES_128_GCM_SHA256
 PSKsecrets = {folder}/key
-[in]
+"""
+ARRIVES = """[in]
 accept = {own}:{far}
 connect = 127.0.0.1:{port}
-[out]
+"""
+LEAVES = """[out]
 client = yes
 accept = 127.0.0.1:{near}
 connect = {other}:{far}
@@ -33,7 +38,30 @@ PSKidentity = bench
 """
 
 
-def listens(address, port):
+def listening():
+    """Ports of this namespace that something listens on. Nobody is connected to, who takes one connection."""
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A"}
+
+
+def wait_until(what, test):
+    end = time.monotonic() + START_S
+    while not test():
+        if time.monotonic() > end:
+            sys.exit(f"tls_stream: {what} is not there after {START_S} s")
+        time.sleep(0.02)
+
+
+def meet(own, other, port):
+    """Both ranks are here when it returns: each has connected to the other."""
+    with socket.create_server((own, port)) as server:
+        server.settimeout(RUN_S)
+        wait_until("the other rank", lambda: socket_connects(other, port))
+        server.accept()[0].close()
+
+
+def socket_connects(address, port):
     try:
         with socket.create_connection((address, port), 1):
             return True
@@ -41,27 +69,39 @@ def listens(address, port):
         return False
 
 
+@contextlib.contextmanager
+def started(argv, errors=None):
+    with subprocess.Popen(argv, stderr=errors) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
 def main():
     rank, addresses = int(os.environ["RANK"]), os.environ["CLUSTER_ADDRESSES"].split(",")
     stream, mebibytes = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "key"), "w", encoding="ascii") as file:
-            os.fchmod(file.fileno(), 0o600)
+    own, other, port = addresses[rank], addresses[1 - rank], int(os.environ["MASTER_PORT"])
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+
+        def tunnel(name, text):
+            path = os.path.join(folder, name)
+            with open(path, "w", encoding="ascii") as file:
+                file.write((COMMON + text).format(folder=folder, own=own, other=other, far=FAR, near=NEAR, port=port))
+            stack.enter_context(started(["stunnel", path], subprocess.DEVNULL))
+
+        with open(os.open(os.path.join(folder, "key"), os.O_CREAT | os.O_WRONLY, 0o600), "w",
+                  encoding="ascii") as file:
             file.write("bench:" + "5a" * 32 + "\n")  # protects nothing
-        config = os.path.join(folder, "config")
-        with open(config, "w", encoding="ascii") as file:
-            file.write(CONFIG.format(folder=folder, own=addresses[rank], other=addresses[1 - rank], far=FAR,
-                                     near=NEAR, port=os.environ["MASTER_PORT"]))
-        with subprocess.Popen(["stunnel", config], stderr=subprocess.DEVNULL) as tunnel:
-            try:
-                end = time.monotonic() + START_S
-                while not all(listens(address, FAR) for address in addresses):
-                    if tunnel.poll() is not None or time.monotonic() > end:
-                        sys.exit("stunnel does not start")
-                    time.sleep(0.05)
-                return subprocess.run([stream, mebibytes, str(NEAR)], check=False).returncode
-            finally:
-                tunnel.terminate()
+        process = stack.enter_context(started([stream, mebibytes, str(NEAR)]))
+        tunnel("in", ARRIVES)
+        wait_until("what the data arrives at", lambda: {port, FAR} <= listening())
+        # Only when both ends are there may data leave: a tunnel that finds nobody gives up.
+        meet(own, other, READY)
+        tunnel("out", LEAVES)
+        code = process.wait(RUN_S)
+        meet(own, other, DONE)  # what it has sent may still be in the tunnel
+        return code
 
 
 if __name__ == "__main__":
