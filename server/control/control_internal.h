@@ -153,8 +153,10 @@ void control_share_leave(struct control *control, struct control_share *share);
 /* The streams of a user, those included that only wait for their last words to be read. */
 uint32_t control_share_streams(const struct control *control, uint32_t uid);
 bool control_share_is_spent(const struct control *control, const struct control_share *share);
-void control_share_spend(const struct control *control, struct control_share *share, uint64_t ns,
+void control_share_spend(struct control *control, struct control_share *share, uint64_t ns,
                          size_t bytes);
+/* How long a stream may give lines at a time; one line it may give always. */
+uint64_t control_turn_limit_ns(const struct control *control);
 
 /* --- control_wire.c, TLS or nothing between lines and a socket: may call none of these */
 struct control_wire;
@@ -462,6 +464,7 @@ struct control {
     struct control_stream *streams;
     struct event *turn_event;
     uint64_t turn; /* of the loop: after all streams that have something have had their share */
+    uint64_t turn_spent_ns;
     struct control_stream *turn_waiters;
     struct control_share *shares; /* of users, uthash by uid */
     struct control_share strangers, trusted;

@@ -216,7 +216,7 @@ static void stream_give_lines(struct control_stream *stream, uint64_t began_ns)
         size_t length;
         if (stream->dead || stream->finishing || stream->held || stream->overflow)
             return;
-        if (i > 0 && clock_now_ns() - began_ns >= CONTROL_TURN_NS)
+        if (i > 0 && clock_now_ns() - began_ns >= control_turn_limit_ns(stream->control))
             break;
         result = stream_next_line(stream, &line, &length, &error);
         if (result > 0)

@@ -15,6 +15,10 @@
 /* All authenticated daemons together: one of them may have much to say about a large job. */
 #define PEERS_NS 8000000u
 #define PEERS_BYTES ((size_t)4 << 20)
+/* When all users together have had so much, a connection has less at a time. Whoever may map
+ * numbers of users (subuid) is as many as he likes, and has as many shares. */
+#define CROWD_NS 50000000u
+#define CROWDED_NS 100000u
 /* Lines with lists that a user may be in the middle of. */
 #define USER_LISTS 16u
 
@@ -26,6 +30,7 @@ static void turn_begin(evutil_socket_t fd, short what, void *argument)
     struct control *control = argument;
     struct control_stream *stream, *next;
     control->turn++;
+    control->turn_spent_ns = 0;
     DL_FOREACH_SAFE2(control->turn_waiters, stream, next, turn_next)
     {
         DL_DELETE2(control->turn_waiters, stream, turn_prev, turn_next);
@@ -119,9 +124,16 @@ bool control_share_is_spent(const struct control *control, const struct control_
            (share->spent_ns >= share->limit_ns || share->spent_bytes >= share->limit_bytes);
 }
 
-void control_share_spend(const struct control *control, struct control_share *share, uint64_t ns,
+uint64_t control_turn_limit_ns(const struct control *control)
+{
+    return control->turn_spent_ns < CROWD_NS ? CONTROL_TURN_NS : CROWDED_NS;
+}
+
+void control_share_spend(struct control *control, struct control_share *share, uint64_t ns,
                          size_t bytes)
 {
+    if (share != &control->trusted)
+        control->turn_spent_ns += ns;
     if (share->turn != control->turn) {
         share->turn = control->turn;
         share->spent_ns = 0;

@@ -11,7 +11,7 @@
 #include "server/control/control_internal.h"
 #include "tests/lib/suite.h"
 
-#define STREAMS 40u
+#define STREAMS 110u
 #define ROUNDS 100000u
 #define SLICE 10u /* lines until the loop looks again: its clock is a coarse one */
 
@@ -26,14 +26,14 @@ struct end {
 
 static struct control control;
 static struct end ends[STREAMS];
-static uint32_t count, lines, line_ms;
+static uint32_t count, lines, line_us;
 static void (*on_line)(struct end *end);
 
 static void handle_line(void *context, char *line, size_t length)
 {
     struct end *end = context;
     (void)line, (void)length;
-    for (uint64_t until = clock_now_ns() + line_ms * 1000000ull; clock_now_ns() < until;)
+    for (uint64_t until = clock_now_ns() + line_us * 1000ull; clock_now_ns() < until;)
         ;
     end->lines++;
     end->before = lines++;
@@ -62,7 +62,7 @@ static void setup(void)
     control.update_event = event_new(control.base, -1, 0, on_update, NULL);
     memset(ends, 0, sizeof(ends));
     count = lines = 0;
-    line_ms = 1;
+    line_us = 1000;
     on_line = NULL;
 }
 
@@ -150,6 +150,21 @@ START_TEST(test_another_user)
     ck_assert_uint_eq(quiet->lines, 1);
     ck_assert_uint_ge(quiet->before, 20);
     ck_assert_uint_le(quiet->before, 20 + 6);
+}
+END_TEST
+
+/* Whoever is many users has many shares, but then a connection has less at a time. Each of these
+ * says twelve lines in a callback at most, until 50 ms are over, and then one or two. */
+START_TEST(test_many_users)
+{
+    line_us = 80;
+    for (uint32_t uid = 2000; uid < 2100; uid++)
+        flood(1, uid, 16);
+    quiet = open_end(true, 1001);
+    on_line = quiet_speaks_at_twenty;
+    rest();
+    ck_assert_uint_eq(lines, 100 * 16 + 1);
+    ck_assert_uint_le(quiet->before, 20 + 50 * 13 + 100 * 2);
 }
 END_TEST
 
@@ -285,7 +300,7 @@ START_TEST(test_sending_has_shares)
     enum { ANSWER = 3 << 20 };
     char *answer = calloc(1, ANSWER);
     size_t got[8] = {0}, sum = 0;
-    line_ms = 0;
+    line_us = 0;
     for (uint32_t i = 0; i < 8; i++) {
         struct end *end = open_end(true, 1000);
         control_stream_send(end->stream, answer, ANSWER);
@@ -344,7 +359,7 @@ static char *half_list(size_t bytes)
 START_TEST(test_few_lists_at_a_time)
 {
     char *half = half_list(60000);
-    line_ms = 0;
+    line_us = 0;
     for (uint32_t i = 0; i < 20; i++) {
         struct end *end = open_end(true, 1000);
         control_stream_allow_lists(end->stream, 64000);
@@ -500,6 +515,7 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, test_another_user);
+    tcase_add_test(cases, test_many_users);
     tcase_add_test(cases, test_strangers);
     tcase_add_test(cases, test_trusted_goes_first);
     tcase_add_test(cases, test_vital_goes_before_all);
