@@ -271,7 +271,8 @@ static bool control_accept(struct control *control, int listening)
     control->short_since_ns = 0;
     if (listening == control->unix_fd)
         control_dialogue_accept(control, fd);
-    else if (control_descriptor_is_kept(control, fd))
+    else if (control_descriptor_is_kept(control, fd) &&
+             !control_connect_squeeze(control, &fd, (struct sockaddr *)&address))
         control_refuse_stranger(control, fd);
     else
         control_connect_accept(control, fd, (struct sockaddr *)&address);

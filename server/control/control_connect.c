@@ -1,5 +1,6 @@
 /* Connections between daemons that come to be: accepted, or made by us. */
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -9,6 +10,29 @@
 #include "server/control/control_internal.h"
 
 /* --- accepting */
+
+static struct control_peer *connect_peer_of(struct admission_place *place)
+{
+    return (void *)((char *)place - offsetof(struct control_peer, place));
+}
+
+bool control_connect_squeeze(struct control *control, int *fd, const struct sockaddr *address)
+{
+    struct admission_source source;
+    uint64_t random;
+    control_source_of(address, &source);
+    auth_random(&random, sizeof(random));
+    struct admission_place *gone = admission_yield(&control->admission, &source, random);
+    if (!gone)
+        return admission_knows(&control->admission, &source);
+    control_peer_finish(connect_peer_of(gone), "descriptors are short, and it had to go");
+    int lower = fcntl(*fd, F_DUPFD_CLOEXEC, 0);
+    if (lower >= 0) {
+        close(lower < *fd ? *fd : lower);
+        *fd = lower < *fd ? lower : *fd;
+    }
+    return true;
+}
 
 /* It gets a place, or another one loses its own to it, or it is freed: false. */
 static bool connect_admit(struct control_peer *peer, const struct sockaddr *address)
@@ -22,7 +46,7 @@ static bool connect_admit(struct control_peer *peer, const struct sockaddr *addr
         admission_enter(&control->admission, &peer->place, &source, random);
     if (!gone)
         return true;
-    struct control_peer *victim = (void *)((char *)gone - offsetof(struct control_peer, place));
+    struct control_peer *victim = connect_peer_of(gone);
     bool admitted = victim != peer;
     control_peer_finish(victim, "too many have not authenticated, and one of them had to go");
     return admitted;

@@ -417,6 +417,10 @@ void control_handshake_settle(struct control *control);
 
 /* --- control_connect.c, how these connections come to be: may call the handshake, peers, the
  * listener */
+/* The connection has got one of the descriptors that are kept for workers. One that has not
+ * authenticated gives up its own, and *fd may be another then. False: there is none, and it is to
+ * be closed; from an address of the roster it may stay all the same. */
+bool control_connect_squeeze(struct control *control, int *fd, const struct sockaddr *address);
 void control_connect_accept(struct control *control, int fd, const struct sockaddr *address);
 void control_connect_node(struct control *control, uint32_t node);
 

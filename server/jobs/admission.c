@@ -43,8 +43,7 @@ void admission_learn(struct admission *admission, uint32_t node,
     of->sources[of->count++] = *source;
 }
 
-static bool admission_knows(const struct admission *admission,
-                            const struct admission_source *source)
+bool admission_knows(const struct admission *admission, const struct admission_source *source)
 {
     for (uint32_t node = 0; node < admission->node_count; node++) {
         for (uint32_t i = 0; i < admission->nodes[node].count; i++) {
@@ -121,6 +120,23 @@ struct admission_place *admission_enter(struct admission *admission, struct admi
     DL_APPEND(admission->places, place);
     *(place->known ? &admission->known : &admission->strangers) += 1;
     return gone;
+}
+
+struct admission_place *admission_yield(const struct admission *admission,
+                                        const struct admission_source *source, uint64_t random)
+{
+    bool known = admission->strangers == 0;
+    uint32_t count = known ? admission->known : admission->strangers;
+    if (count == 0 || (known && !admission_knows(admission, source)))
+        return NULL;
+    uint64_t nth = random % count;
+    struct admission_place *place;
+    DL_FOREACH(admission->places, place)
+    {
+        if (place->known == known && nth-- == 0)
+            return place;
+    }
+    return NULL;
 }
 
 void admission_leave(struct admission *admission, struct admission_place *place)

@@ -61,6 +61,12 @@ void admission_learn(struct admission *admission, uint32_t node,
  * own: then it has not got one; any other is to leave. */
 struct admission_place *admission_enter(struct admission *admission, struct admission_place *place,
                                         const struct admission_source *source, uint64_t random);
+/* Whether a node of the roster connects from there. */
+bool admission_knows(const struct admission *admission, const struct admission_source *source);
+/* One whose descriptor a connection from there may have when there is none: a stranger, or else,
+ * for an address of the roster, one from such an address. NULL: nobody's. */
+struct admission_place *admission_yield(const struct admission *admission,
+                                        const struct admission_source *source, uint64_t random);
 /* It has authenticated, or is over. Does nothing if it has no place. */
 void admission_leave(struct admission *admission, struct admission_place *place);
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -419,6 +420,46 @@ START_TEST(test_flood_of_strangers)
 }
 END_TEST
 
+/* Strangers have all descriptors that are not kept for workers: one of them gives its own up. */
+START_TEST(test_strangers_have_all_descriptors)
+{
+    enum { LEFT = 40, STRANGERS = 30 };
+    struct rlimit limit, before;
+    struct raw_peer peer;
+    struct message message;
+    int held[STRANGERS];
+    create(1, 1, take_fd(1));
+    int next = dup(STDERR_FILENO);
+    ck_assert_int_ge(next, 0);
+    close(next);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = before;
+    limit.rlim_cur = (rlim_t)next + LEFT + (rlim_t)control_descriptors_needed(&daemons[1]->config);
+    if (limit.rlim_cur > limit.rlim_max) {
+        suite_skip("test_strangers_have_all_descriptors", "it may not have enough descriptors");
+        return;
+    }
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    start(1); /* looks at the limit */
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    /* Both ends of each are in this process. */
+    for (int i = 0; i < STRANGERS; i++) {
+        held[i] = raw_connect(ports[1], (uint8_t)(10 + i));
+        ck_assert_int_ge(held[i], 0);
+    }
+    wait_log(1, "descriptors are short");
+    for (int i = 0; i < 3; i++) {
+        raw_peer_open(&peer, daemons[1], 4711);
+        raw_peer_shake_hands(&peer, daemons[1]);
+        ck_assert(raw_peer_next(&peer, &message));
+        ck_assert_int_eq(message.type, MESSAGE_FABRIC);
+        raw_peer_close(&peer);
+    }
+    for (int i = 0; i < STRANGERS; i++)
+        close(held[i]);
+}
+END_TEST
+
 START_TEST(test_lines_of_strangers)
 {
     create(1, 1, take_fd(1));
@@ -502,6 +543,7 @@ int main(void)
     tcase_add_test(cases, test_other_wire_version);
     tcase_add_test(cases, test_strangers_hold_all_places);
     tcase_add_test(cases, test_flood_of_strangers);
+    tcase_add_test(cases, test_strangers_have_all_descriptors);
     tcase_add_test(cases, test_lines_of_strangers);
     tcase_add_loop_test(cases, test_lines_of_a_user, 0, 2);
     tcase_add_test(cases, test_path_of_a_successor_stays);

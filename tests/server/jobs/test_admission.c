@@ -208,6 +208,28 @@ START_TEST(the_last_addresses_of_a_node_are_remembered)
 }
 END_TEST
 
+/* Without a descriptor a stranger goes first, and for strangers nobody of the roster does. */
+START_TEST(whose_descriptor_is_given_up)
+{
+    struct admission_source known = v4(0x7f000001), stranger = v4(0x0a000001);
+    admission_learn(&admission, 0, &known);
+    ck_assert(admission_knows(&admission, &known));
+    ck_assert(!admission_knows(&admission, &stranger));
+    ck_assert_ptr_null(admission_yield(&admission, &known, random_next()));
+    ck_assert_ptr_null(enter_new(known));
+    ck_assert_ptr_null(admission_yield(&admission, &stranger, random_next()));
+    ck_assert_ptr_eq(admission_yield(&admission, &known, random_next()), &places[0]);
+    ck_assert_ptr_null(enter_new(stranger));
+    ck_assert_ptr_null(enter_new(v4(0x0a000002)));
+    bool gone[3] = {false};
+    for (int i = 0; i < 100; i++) {
+        ck_assert_ptr_nonnull(admission_yield(&admission, &known, random_next()));
+        gone[admission_yield(&admission, &stranger, random_next()) - places] = true;
+    }
+    ck_assert(!gone[0] && gone[1] && gone[2]);
+}
+END_TEST
+
 /* What was learned in between does not confuse the counts. */
 START_TEST(a_place_stays_what_it_was)
 {
@@ -237,6 +259,7 @@ int main(void)
     tcase_add_test(tests, who_holds_all_places_keeps_nobody_out);
     tcase_add_test(tests, all_of_the_roster_together_have_a_limit);
     tcase_add_test(tests, the_last_addresses_of_a_node_are_remembered);
+    tcase_add_test(tests, whose_descriptor_is_given_up);
     tcase_add_test(tests, a_place_stays_what_it_was);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
