@@ -186,8 +186,8 @@ START_TEST(test_trusted_goes_first)
 {
     quiet = open_end(false, CONTROL_ANY_USER);
     control_stream_trust(quiet->stream);
-    for (uint32_t uid = 1000; uid < 1016; uid++)
-        flood(2, uid, 8);
+    for (uint32_t uid = 1000; uid < 1100; uid++)
+        flood(1, uid, 4);
     on_line = quiet_speaks_at_twenty;
     rest();
     ck_assert_uint_eq(quiet->lines, 1);
@@ -216,17 +216,18 @@ START_TEST(test_vital_goes_before_all)
 {
     control.stop_event = evtimer_new(control.base, on_vital, NULL);
     event_priority_set(control.stop_event, CONTROL_VITAL);
-    for (uint32_t i = 0; i < 16; i++) {
+    for (uint32_t i = 0; i < 40; i++) {
         struct end *end = open_end(false, CONTROL_ANY_USER);
         control_stream_trust(end->stream);
-        say_lines(end, 8);
+        say_lines(end, 4);
     }
-    flood(16, 1000, 8);
+    for (uint32_t uid = 1000; uid < 1060; uid++)
+        flood(1, uid, 4);
     on_line = ring_at_twenty;
     rung_at = 0;
     rest();
     event_free(control.stop_event);
-    ck_assert_uint_eq(lines, 32 * 8);
+    ck_assert_uint_eq(lines, 100 * 4);
     ck_assert_uint_ge(rung_at, 20);
     ck_assert_uint_le(rung_at, 20 + SLICE);
 }
