@@ -95,6 +95,7 @@ struct engine_job_status {
     uint64_t bytes_submitted; /* by workers of this node */
     uint64_t collectives;     /* completed on this node */
     uint64_t slots;           /* chunks in progress */
+    uint64_t kept_bytes;      /* memory of this daemon that its requests take */
     uint32_t groups;
     uint32_t slowest_rank;  /* the rank of this node that came last most often; UINT32_MAX: none */
     uint64_t slowest_times; /* how often it came last */

@@ -16,6 +16,11 @@
 /* How long engine_stop lets operations come back before it closes the fabric under them. */
 #define STOP_NS (2 * NS_PER_S)
 
+/* What the requests of one user may take of memory: this part of the limit, or this where that is
+ * more. A request takes some hundred bytes, and a hundred more for each rank of its group here. */
+#define KEPT_PART 16
+#define KEPT_LEAST_BYTES (16u << 20)
+
 /* --- starting --------------------------------------------------------------------------------- */
 
 static const struct reduce_kernels *engine_kernels(const struct config *config, struct log *log,
@@ -110,6 +115,9 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
         .window_bytes = config->window_bytes,
         .late_ns = config->late_ms * NS_PER_MS,
         .silence_ns = engine_silence_ns(engine),
+        .kept_bytes = config->memory_bytes / KEPT_PART > KEPT_LEAST_BYTES
+                          ? config->memory_bytes / KEPT_PART
+                          : KEPT_LEAST_BYTES,
         .shared_receives = !transport_info(engine->transport)->per_peer_receives,
         .pool = engine->pool,
         .io = engine_exchange_io(engine),

@@ -314,6 +314,7 @@ uint32_t exchange_job_totals(const struct exchange *exchange, struct engine_job_
                                         .bytes_submitted = job->bytes_submitted,
                                         .collectives = job->collectives,
                                         .slots = job->slots,
+                                        .kept_bytes = job->kept_bytes,
                                         .slowest_rank = UINT32_MAX,
                                         .failed = job->failed};
         for (const struct exchange_group *group = job->groups; group; group = group->next)

@@ -176,6 +176,7 @@ static void status_put_job_figures(struct json_text *text, const struct engine_j
     json_text_uint(text, "bytes", figures->bytes_submitted);
     json_text_uint(text, "collectives", figures->collectives);
     json_text_uint(text, "slots", figures->slots);
+    json_text_uint(text, "request_bytes", figures->kept_bytes);
     if (figures->slowest_rank == UINT32_MAX)
         json_text_null(text, "slowest_rank");
     else

@@ -99,6 +99,7 @@ struct exchange_job {
     uint64_t bytes_submitted;
     uint64_t collectives;
     uint64_t slots;
+    uint64_t kept_bytes; /* memory that its requests take */
     bool failed;         /* nothing moves any more */
     bool closing;        /* free it when nothing is pending */
     struct trace *trace; /* being taken, or NULL */

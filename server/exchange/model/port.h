@@ -123,6 +123,7 @@ struct exchange_options {
     uint32_t window_bytes;
     uint64_t late_ns;
     uint64_t silence_ns; /* a peer that is waited for and silent for so long is lost; 0: for ever */
+    uint64_t kept_bytes; /* the most that the requests of one user take here; 0: no limit */
     bool shared_receives; /* receives are not per peer (datagram endpoints) */
     struct buffer_pool *pool;
     struct exchange_io io;

@@ -1,5 +1,6 @@
 #include "server/exchange/model/share.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -28,6 +29,30 @@ void share_leave(struct exchange *exchange, struct share *share)
         return;
     DL_DELETE(exchange->shares, share);
     free(share);
+}
+
+void share_keep(struct exchange_group *group, uint64_t bytes)
+{
+    group->job->kept_bytes += bytes;
+    group->job->share->kept_bytes += bytes;
+}
+
+void share_let_go(struct exchange_group *group, uint64_t bytes)
+{
+    group->job->kept_bytes -= bytes;
+    group->job->share->kept_bytes -= bytes;
+}
+
+int share_check(const struct exchange_group *group, uint64_t bytes, struct error *error)
+{
+    const struct exchange_options *options = &group->job->exchange->options;
+    const struct share *share = group->job->share;
+    if (options->kept_bytes == 0 || share->kept_bytes + bytes <= options->kept_bytes)
+        return 0;
+    return error_set(error, ERR_MEMORY,
+                     "the requests of user %" PRIu32 " on node %s take more than %" PRIu64
+                     " bytes of its memory, a sixteenth of limits.memory_bytes",
+                     share->user, options->node_names[options->self], options->kept_bytes);
 }
 
 void group_mark_dirty(struct exchange_group *group)

@@ -13,6 +13,7 @@ struct share {
     struct share *next, *prev; /* of the exchange */
     uint32_t user;
     uint32_t jobs;
+    uint64_t kept_bytes;                   /* what their requests take, chunks and all */
     struct exchange_group *dirty;          /* oldest first */
     struct share *next_dirty, *prev_dirty; /* while there are such; whose turn is next, first */
 };
@@ -21,6 +22,12 @@ struct share {
 struct share *share_join(struct exchange *exchange, uint32_t user);
 /* None of the job's groups is dirty. */
 void share_leave(struct exchange *exchange, struct share *share);
+
+/* A request of the group, or a chunk of one, takes so much memory of the daemon; no more. */
+void share_keep(struct exchange_group *group, uint64_t bytes);
+void share_let_go(struct exchange_group *group, uint64_t bytes);
+/* Whether the user may have so much more: 0, ERR_MEMORY. */
+int share_check(const struct exchange_group *group, uint64_t bytes, struct error *error);
 
 /* Put the group on the list of those that exchange_run pumps, or take it off. */
 void group_mark_dirty(struct exchange_group *group);

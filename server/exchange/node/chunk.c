@@ -8,6 +8,7 @@
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
+#include "server/exchange/model/share.h"
 #include "server/exchange/owner/slot.h"
 
 /* --- taking and freeing ----------------------------------------------------------------------- */
@@ -49,6 +50,7 @@ struct chunk *chunk_get(struct collective *collective, uint32_t index)
     chunk->task.owner = chunk;
     collective->chunks[index] = chunk;
     collective->live++;
+    share_keep(group, group->chunk_slab.object_bytes);
     group->job->slots++;
     group->job->exchange->slots++;
     return chunk;
@@ -65,6 +67,7 @@ void chunk_free(struct chunk *chunk)
     collective->chunks[chunk->index] = NULL;
     collective->live--;
     slab_put(&group->chunk_slab, chunk);
+    share_let_go(group, group->chunk_slab.object_bytes);
     group->job->slots--;
     exchange->slots--;
 }

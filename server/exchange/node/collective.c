@@ -67,6 +67,13 @@ void collectives_record_open(const struct exchange_group *group, struct trace *t
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
+/* Without its chunks, which are counted as they come and go. */
+static uint64_t collective_bytes(const struct exchange_group *group, const struct layout *layout)
+{
+    return sizeof(struct collective) + group->members.local_count * sizeof(struct part) +
+           layout->shards * sizeof(struct outlet) + layout->chunks * sizeof(struct chunk *);
+}
+
 static void collective_free(struct collective *collective)
 {
     struct exchange_group *group = collective->group;
@@ -85,6 +92,7 @@ static void collective_free(struct collective *collective)
             group->members.locals[i].submitted = collective->previous;
     }
     order_remove(collective);
+    share_let_go(group, collective_bytes(group, &collective->layout));
     free(collective->outlets);
     free(collective->chunks);
     free(collective);
@@ -173,7 +181,7 @@ static int collective_check_room(const struct exchange_group *group, const struc
     if (layout->chunks > LAYOUT_MAX_CHUNKS - order->chunks)
         return error_set(error, ERR_MEMORY, "more than %u chunks of group %" PRIu32 " under way",
                          LAYOUT_MAX_CHUNKS, group->id);
-    return 0;
+    return share_check(group, collective_bytes(group, layout), error);
 }
 
 struct collective *collective_create(struct exchange_group *group, uint64_t sequence,
@@ -214,6 +222,7 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
     made->chunk_delivered = collective_chunk_delivered;
     collective_find_way(made);
     outlets_begin(made);
+    share_keep(group, collective_bytes(group, &layout));
     return made;
 }
 
@@ -363,8 +372,11 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
     struct chunk *chunk = chunk_get(collective, submission->chunk);
     if (!chunk)
         return error_set(error, ERR_MEMORY, "no memory for a chunk");
-    if (submission_check_room(worker, &chunk->piece, error) != 0)
-        return ERR_PROTOCOL;
+    int result = submission_check_room(worker, &chunk->piece, error);
+    if (result == 0)
+        result = share_check(group, 0, error);
+    if (result != 0)
+        return result;
     worker->handed_bytes += piece_arena_bytes(&chunk->piece);
     worker->handed_chunks++;
     chunk->piece.offsets[local] = submission->in_offset;

@@ -182,6 +182,7 @@ struct fixture *fixture_create(const struct fixture_options *options)
         .window_bytes = own->window_bytes ? own->window_bytes : UINT32_MAX,
         .late_ns = own->late_ns,
         .silence_ns = own->silence_ns,
+        .kept_bytes = own->kept_bytes,
         .shared_receives = own->shared_receives,
         .pool = fixture->pool,
         .io = {.context = fixture,

@@ -39,9 +39,10 @@ struct fixture_options {
     uint64_t buffers;                /* limit; 0: 1000 */
     uint64_t arena_bytes;            /* of a rank; 0: the least */
     bool shared_receives;
-    bool leave_closed; /* the job is not opened, nobody attached */
-    bool leave_down;   /* the peers are not up */
-    uint32_t user;     /* whose the jobs are that are opened */
+    bool leave_closed;   /* the job is not opened, nobody attached */
+    bool leave_down;     /* the peers are not up */
+    uint32_t user;       /* whose the jobs are that are opened */
+    uint64_t kept_bytes; /* of a user; 0: no limit */
 };
 
 struct fixture_completion {

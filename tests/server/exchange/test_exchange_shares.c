@@ -8,11 +8,15 @@
 #define OTHER 1u
 
 /* Two jobs of two users on one node, and a group of the one rank that is here of each. */
-static struct fixture *two_users(uint32_t groups)
+static struct fixture *two_users_with(uint32_t groups, uint64_t kept_bytes)
 {
     static const uint32_t many = MANY, other = OTHER;
-    struct fixture_options options = {
-        .nodes = 1, .ranks = 2, .weights = {1}, .leave_closed = true, .user = 1000};
+    struct fixture_options options = {.nodes = 1,
+                                      .ranks = 2,
+                                      .weights = {1},
+                                      .leave_closed = true,
+                                      .user = 1000,
+                                      .kept_bytes = kept_bytes};
     struct fixture *fixture = fixture_create(&options);
     EXPECT(fixture_open_job(fixture, MANY_JOB) == 0);
     EXPECT(fixture_attach(fixture, MANY_JOB, MANY) == 0);
@@ -23,6 +27,11 @@ static struct fixture *two_users(uint32_t groups)
     EXPECT(fixture_attach(fixture, OTHER_JOB, OTHER) == 0);
     EXPECT(exchange_group_open(fixture->exchange, OTHER_JOB, 1, &other, 1, NULL) == 0);
     return fixture;
+}
+
+static struct fixture *two_users(uint32_t groups)
+{
+    return two_users_with(groups, 0);
 }
 
 static void submit_barrier(struct fixture *fixture, uint32_t rank, uint32_t group,
@@ -133,6 +142,54 @@ START_TEST(a_job_that_ends_is_freed_in_turns)
 }
 END_TEST
 
+/* What requests take is counted for their user, and has a limit; it comes back with them. */
+START_TEST(what_requests_take_is_counted_and_limited)
+{
+    struct fixture *fixture = two_users_with(1, 100000);
+    struct engine_job_status jobs[2];
+    struct error error = {0};
+    int result = 0;
+    uint64_t sequence = 0;
+    for (; result == 0 && sequence < 2000; sequence++) {
+        struct arena_submission it = fixture_ask(fixture, MANY, sequence, 100 * FIXTURE_CHUNK);
+        it.flags = ARENA_FLAG_STAGED;
+        result = exchange_submit(fixture->exchange, &fixture->workers[MANY], &it, 1, &error);
+    }
+    fixture->error = error;
+    fixture_expect_error(fixture, result, ERR_MEMORY,
+                         "the requests of user 1000 on node a take more than 100000 bytes");
+    ck_assert_uint_gt(sequence, 10);
+    ck_assert_uint_lt(sequence, 125); /* with 8 bytes for each chunk at least */
+    submit_barrier(fixture, OTHER, 1, 0);
+    exchange_run(fixture->exchange);
+    ck_assert_uint_eq(completions_of(fixture, OTHER), 1);
+    ck_assert_uint_eq(exchange_job_totals(fixture->exchange, jobs, 2), 2);
+    ck_assert_uint_gt(jobs[0].kept_bytes + jobs[1].kept_bytes, 50000);
+    exchange_job_fail(fixture->exchange, MANY_JOB);
+    exchange_run(fixture->exchange);
+    exchange_job_totals(fixture->exchange, jobs, 2);
+    ck_assert_uint_eq(jobs[0].kept_bytes + jobs[1].kept_bytes, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Chunks count too, which an arena has room for many of. */
+START_TEST(so_are_their_chunks)
+{
+    struct fixture *fixture = two_users_with(1, 4000);
+    struct arena_submission it = fixture_ask(fixture, MANY, 0, 50 * FIXTURE_CHUNK);
+    it.flags = ARENA_FLAG_STAGED;
+    int result = fixture_submit(fixture, MANY, &it);
+    EXPECT_MSG(result == 0, "%s", fixture->error.text);
+    uint32_t chunk = 0;
+    for (; result == 0 && chunk < 50; chunk++)
+        result = fixture_hand_over(fixture, MANY, 0, chunk, fixture_offset(fixture, MANY, chunk));
+    fixture_expect_error(fixture, result, ERR_MEMORY, "take more than 4000 bytes");
+    ck_assert_uint_gt(chunk, 1);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* Whatever order their priorities come in, they go by them; and of equal ones the older first. */
 START_TEST(the_smallest_priority_goes_first)
 {
@@ -186,6 +243,8 @@ int main(void)
     tcase_add_test(tests, users_take_turns_however_many_groups_one_has);
     tcase_add_test(tests, a_turn_of_a_group_has_an_end);
     tcase_add_test(tests, a_turn_of_sends_has_an_end);
+    tcase_add_test(tests, what_requests_take_is_counted_and_limited);
+    tcase_add_test(tests, so_are_their_chunks);
     tcase_add_test(tests, a_job_that_ends_is_freed_in_turns);
     tcase_add_loop_test(tests, the_smallest_priority_goes_first, 0, 2);
     suite_add_tcase(suite, tests);

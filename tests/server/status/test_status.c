@@ -29,6 +29,7 @@ static void setup(void)
     engine_jobs[0] = (struct engine_job_status){.bytes_submitted = 4096,
                                                 .collectives = 12,
                                                 .slots = 3,
+                                                .kept_bytes = 4321,
                                                 .slowest_rank = 1,
                                                 .slowest_times = 5};
     engine_peers[1] = (struct engine_peer_status){
@@ -273,6 +274,7 @@ START_TEST(test_running_late_failed)
     expect_number(job, "bytes", 4096);
     expect_number(job, "collectives", 12);
     expect_number(job, "slots", 3);
+    expect_number(job, "request_bytes", 4321);
     expect_number(job, "slowest_rank", 1);
     expect_number(job, "slowest_times", 5);
     const json_t *late = json_array_get(json_object_get(job, "late"), 0);
