@@ -83,12 +83,14 @@ static int tls_failed(struct tls *tls, struct error *error)
     ERR_clear_error();
     if (reason == ERR_R_MALLOC_FAILURE)
         return error_set(error, ERR_MEMORY, "no memory for TLS");
-    if (tls->open)
-        return error_set(error, ERR_PROTOCOL, "TLS: %s", text ? text : "unknown");
+    /* The side that connects has been open for a moment when it hears of it. */
     if (reason == SSL_R_TLSV1_ALERT_UNKNOWN_CA || reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE ||
         reason == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED ||
-        reason == SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE)
+        reason == SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE ||
+        reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED)
         return error_set(error, ERR_REFUSED, "it refuses our certificate: %s", text);
+    if (tls->open)
+        return error_set(error, ERR_PROTOCOL, "TLS: %s", text ? text : "unknown");
     if (!tls->certificates &&
         ((tls->asked && tls->secret < 0) || reason == SSL_R_BINDER_DOES_NOT_VERIFY ||
          (tls->role == AUTH_CONNECTS && reason == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE)))

@@ -161,6 +161,18 @@ START_TEST(test_other_authority)
 }
 END_TEST
 
+/* The same, the other way round: who connects trusts both, and is not trusted. */
+START_TEST(test_other_authority_connects)
+{
+    certificate_write(foreign, configs[0].node, 10, configs[0].certificate_file,
+                      configs[0].key_file);
+    authority_write(foreign, configs[0].authority_file);
+    load(0);
+    load(1);
+    expect_refused("it refuses our certificate", "its certificate is not valid: ");
+}
+END_TEST
+
 START_TEST(test_certificate_and_secret)
 {
     struct error error = {0};
@@ -266,6 +278,7 @@ int main(void)
     tcase_add_test(cases, test_open);
     tcase_add_test(cases, test_rotation);
     tcase_add_test(cases, test_other_authority);
+    tcase_add_test(cases, test_other_authority_connects);
     tcase_add_test(cases, test_certificate_and_secret);
     tcase_add_test(cases, test_wrong_certificate);
     tcase_add_test(cases, test_wrong_key);
