@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -23,6 +24,9 @@
 /* How often the number of descriptors is looked at. */
 #define PROBE_NS NS_PER_MS
 #define PROBE_IDLE_NS (10 * NS_PER_MS)
+/* libfabric reads an end at once. 2.1 looks no more at a connection of which it has read the header
+ * of a request and nothing behind it: nobody has the descriptor then, and nobody else closes it. */
+#define FORGOTTEN_NS (2 * NS_PER_S)
 #define PROBE_GROWTH 32        /* new descriptors after which a scan does not wait for its time */
 #define TURNED_AWAY_AT_ONCE 16 /* connections, when there is no descriptor for them */
 #define FIRST_ROOM 64u
@@ -35,6 +39,7 @@ struct port_stranger {
     int fd;
     bool seen;  /* in this scan */
     bool ended; /* shut down; libfabric has not closed it yet */
+    uint64_t ended_ns;
 };
 
 struct port {
@@ -218,6 +223,7 @@ static void port_stranger_end(struct port *port, struct port_stranger *stranger,
                   "fabric: connection from %s ended: %s", from, why);
     shutdown(stranger->fd, SHUT_RDWR);
     stranger->ended = true;
+    stranger->ended_ns = now_ns;
 }
 
 /* Forget those that are closed, end those that are too old, and the oldest of too many. */
@@ -229,6 +235,10 @@ static uint32_t port_judge(struct port *port, uint64_t now_ns)
         if (!stranger.seen)
             continue;
         stranger.seen = false;
+        if (stranger.ended && now_ns - stranger.ended_ns >= FORGOTTEN_NS) {
+            close(stranger.fd);
+            continue;
+        }
         if (!stranger.ended && now_ns - stranger.since_ns >= PORT_SILENCE_MS * NS_PER_MS)
             port_stranger_end(port, &stranger, now_ns, "it has not said in time whose it is");
         silent += !stranger.ended;
@@ -321,6 +331,18 @@ void port_look(struct port *port, uint64_t now_ns, port_owned *owned, void *cont
 
 /* --- opening and closing */
 
+/* libfabric (1.17, 2.1) reads a request by a recv that blocks: of half a request it would wait for
+ * the other half in the thread that calls it, for ever. An accepted socket inherits the time limit
+ * of its listener; Linux takes one before zero for "not at all". Or else it is a clock tick. */
+static void port_read_without_waiting(const struct port *port)
+{
+    static const struct timeval never = {-1, 0}, least = {0, 1};
+    if (setsockopt(port->listener, SOL_SOCKET, SO_RCVTIMEO, &never, sizeof(never)) &&
+        setsockopt(port->listener, SOL_SOCKET, SO_RCVTIMEO, &least, sizeof(least)))
+        log_warning(port->log, "fabric: half a request on its port can stop it: %s",
+                    strerror(errno));
+}
+
 struct port *port_open(const struct sockaddr_storage *address, uint32_t strangers, bool door,
                        struct log *log)
 {
@@ -344,6 +366,7 @@ struct port *port_open(const struct sockaddr_storage *address, uint32_t stranger
     port->has_door = door && port_filter(port->listener, true);
     port->open = !port->has_door;
     port->busy = port->open;
+    port_read_without_waiting(port);
     if (door && !port->has_door)
         log_info(log, "fabric: its port stays open while nobody is expected: no filter (%s)",
                  strerror(errno));

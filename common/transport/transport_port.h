@@ -11,6 +11,9 @@
  * Silence. The kernel keeps a connection to itself until its first bytes have come, or a minute has
  * passed (TCP_DEFER_ACCEPT).
  *
+ * Half a request. libfabric would wait for the other half; here it is not there, and may come
+ * later.
+ *
  * Strangers. While the door is open, or where the kernel refuses the filter (some let only root
  * attach one), the accepted sockets that belong to no peer are looked for now and then. One that is
  * older than PORT_SILENCE_MS, and the oldest of too many, are shut down; libfabric then reads their

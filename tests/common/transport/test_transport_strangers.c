@@ -262,6 +262,75 @@ START_TEST(crowds_among_which_one_is_expected)
 }
 END_TEST
 
+/* What the provider of `end` sends to a port when it connects. */
+static size_t request_bytes(struct end *end, uint8_t *bytes, size_t room)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(address);
+    struct error error = {0};
+    size_t count = 0;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), fd = -1;
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&address, &length), 0);
+    ck_assert_int_eq(transport_connect(end->transport, 0, (const uint8_t *)&address,
+                                       sizeof(address), token_b, &error),
+                     0);
+    uint64_t deadline_ns = clock_now_ns() + PATIENCE_NS;
+    while (count <= TRANSPORT_TOKEN_BYTES) {
+        ck_assert_uint_lt(clock_now_ns(), deadline_ns);
+        end_poll(end);
+        if (fd < 0)
+            fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        ssize_t got = fd < 0 ? -1 : recv(fd, bytes + count, room - count, 0);
+        count += got > 0 ? (size_t)got : 0;
+    }
+    transport_disconnect(end->transport, 0);
+    close(fd);
+    close(listener);
+    return count;
+}
+
+/* The header of a request, and nothing behind it: libfabric waits for the rest. */
+START_TEST(crowd_of_half_requests)
+{
+    struct end a, b;
+    end_open(&a, "tcp");
+    end_open(&b, "tcp");
+    uint8_t address[TRANSPORT_ADDRESS_BYTES], request[512];
+    uint32_t bytes = 0;
+    struct error error = {0};
+    size_t header = request_bytes(&a, request, sizeof(request)) - TRANSPORT_TOKEN_BYTES;
+    ck_assert_int_eq(transport_address(b.transport, address, &bytes, &error), 0);
+    ck_assert_int_eq(transport_expect(b.transport, 0, address, bytes, token_a, &error), 0);
+    int before = descriptor_count(), most = 0, fds[CROWD];
+    for (int i = 0; i < CROWD; i++) {
+        fds[i] = raw_connect(&b);
+        ck_assert_int_eq(send(fds[i], request, header, MSG_NOSIGNAL), (ssize_t)header);
+    }
+    struct end *ends[1] = {&b};
+    uint64_t deadline_ns = clock_now_ns() + PATIENCE_NS;
+    bool all_ended = false;
+    while (!all_ended) {
+        ck_assert_uint_lt(clock_now_ns(), deadline_ns);
+        if (end_poll(&b) == 0)
+            ends_sleep(ends, 1, 10);
+        int held = descriptor_count() - before - CROWD;
+        most = held > most ? held : most;
+        all_ended = held == 0;
+        for (int i = 0; i < CROWD && all_ended; i++)
+            all_ended = has_ended(fds[i]);
+    }
+    ck_assert_msg(most < CROWD / 2, "%d of %d were kept open", most, CROWD);
+    ck_assert_int_eq(transport_connect(a.transport, 0, address, bytes, token_a, &error), 0);
+    ends_wait(&a, TRANSPORT_PEER_UP, 1, &b, TRANSPORT_PEER_UP, 1);
+    for (int i = 0; i < CROWD; i++)
+        close(fds[i]);
+    end_close(&a);
+    end_close(&b);
+}
+END_TEST
+
 int main(void)
 {
     transport_prepare_environment();
@@ -274,6 +343,7 @@ int main(void)
     tcase_add_test(c, garbage_on_the_port);
     tcase_add_loop_test(c, shut_to_strangers, 0, 2);
     tcase_add_test(c, crowds_among_which_one_is_expected);
+    tcase_add_test(c, crowd_of_half_requests);
     suite_add_tcase(suite, c);
     return suite_main(suite);
 }
