@@ -132,7 +132,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
-        check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz \
+        check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
         bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install install-man uninstall \
         clean
 
@@ -326,6 +326,12 @@ fuzz: deps-fuzz
 	    WARNINGS=-Wall SANITIZE=fuzzer-no-link,address,undefined SECONDS=$(SECONDS) FUZZ='$(FUZZ)' fuzz-built
 fuzz-built: $(FUZZ:%=$(BUILD)/libfuzzer/%)
 	@scripts/fuzz.sh $(BUILD) $(SECONDS) $(FUZZ)
+
+# The virtual cluster and whatever may go wrong, for so many seconds, from this seed on.
+soak: deps
+	@$(MAKE) --no-print-directory SECONDS=$(SECONDS) SEED=$(SEED) soak-built
+soak-built: $(BUILD)/tests/cluster/test_cluster_soak
+	@SEED=$(SEED) SOAK_SECONDS=$(SECONDS) $<
 
 deps-fuzz:
 	@scripts/install-deps.sh --fuzz

@@ -167,6 +167,26 @@ static void virtual_io_release_worker(void *context, struct exchange_worker *wor
     virtual_worker_released(worker);
 }
 
+/* Memory for the pool's buffers, a slab at a time. */
+static int virtual_register_slab(void *context, void *address, size_t bytes, void **registration,
+                                 struct error *error)
+{
+    const struct virtual_node *node = context;
+    (void)address, (void)bytes;
+    *registration = NULL;
+    return node->refuses_memory ? error_set(error, ERR_MEMORY, "memory is refused") : 0;
+}
+
+static void virtual_unregister_slab(void *context, void *registration)
+{
+    (void)context, (void)registration;
+}
+
+void virtual_cluster_refuse_memory(struct virtual_cluster *cluster, uint32_t node, bool refused)
+{
+    cluster->nodes[node].refuses_memory = refused;
+}
+
 /* --- the fabric ------------------------------------------------------------------------------- */
 
 static void fabric_event(struct virtual_node *node, const struct transport_event *event)
@@ -261,8 +281,9 @@ static void node_create(struct virtual_cluster *cluster, uint32_t number)
     EXPECT(coordinator_create(&node->coordinator, &node->config, NULL, &node->membership, &world) ==
            0);
     EXPECT(memory_fabric_open(cluster->fabric, number, &node->transport) == 0);
+    struct buffer_pool_io pool_io = {node, virtual_register_slab, virtual_unregister_slab};
     EXPECT(buffer_pool_create(&node->pool, WIRE_HEADER_BYTES + options->chunk_bytes,
-                              options->memory_bytes, NULL, &error) == 0);
+                              options->memory_bytes, &pool_io, &error) == 0);
     for (uint32_t i = 0; i < options->nodes; i++)
         node->names[i] = node->config.servers[i].name;
     for (uint32_t i = 0; i < options->nodes; i++) {

@@ -68,6 +68,13 @@ void virtual_cluster_join_again(struct virtual_cluster *cluster, uint32_t a, uin
  * connection stays. */
 void virtual_cluster_cut_data(struct virtual_cluster *cluster, uint32_t from, uint32_t to,
                               bool cut);
+/* What the daemon says to the other over the control connection from now on comes so much later. */
+void virtual_cluster_delay_control(struct virtual_cluster *cluster, uint32_t from, uint32_t to,
+                                   uint64_t ns);
+/* The node neither sends nor receives on the fabric; or again. Needs options.sends. */
+void virtual_cluster_stand_still(struct virtual_cluster *cluster, uint32_t node, bool still);
+/* The node's pool gets no further memory; or again. */
+void virtual_cluster_refuse_memory(struct virtual_cluster *cluster, uint32_t node, bool refused);
 /* Whether one side at least has not heard that the two are cut. */
 bool virtual_cluster_linked(const struct virtual_cluster *cluster, uint32_t a, uint32_t b);
 /* From now on the rank asks for something else than the others, once. */

@@ -80,6 +80,19 @@ void virtual_cluster_cut_data(struct virtual_cluster *cluster, uint32_t from, ui
     memory_fabric_block(cluster->fabric, from, to, cut);
 }
 
+void virtual_cluster_delay_control(struct virtual_cluster *cluster, uint32_t from, uint32_t to,
+                                   uint64_t ns)
+{
+    struct virtual_channel *channel = &cluster->nodes[from].to[to];
+    if (channel->last_ns < cluster->now_ns + ns)
+        channel->last_ns = cluster->now_ns + ns;
+}
+
+void virtual_cluster_stand_still(struct virtual_cluster *cluster, uint32_t node, bool still)
+{
+    memory_fabric_freeze(cluster->fabric, node, still);
+}
+
 /* --- the fabric lost it: what the engine and the control thread make of that ------------------ */
 
 /* The other side has closed the control connection. */

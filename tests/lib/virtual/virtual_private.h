@@ -61,6 +61,7 @@ struct virtual_node {
     bool connected[VIRTUAL_NODES_MAX];
     uint32_t connection[VIRTUAL_NODES_MAX]; /* counts them, on both sides alike */
     bool tick_due;
+    bool refuses_memory;
     uint32_t late_reports;
     uint32_t traces; /* begun; virtual_trace.c */
     struct virtual_traffic traffic;

@@ -1,0 +1,232 @@
+/* Whole clusters on virtual time, and whatever may go wrong, at any time, as a seed says: workers
+ * die, links are cut, for data alone, one way or both, heartbeats and other lines of control come
+ * late, a daemon stands still on the fabric, ranks are late or ask for something else, memory is
+ * refused. Every rank ends; a result that came is right; afterwards a job of all nodes works, and
+ * nothing is left.
+ *
+ * SEED in the environment is the first seed, and SOAK_SECONDS says for how long to go on from there
+ * (make soak). */
+#include "tests/lib/suite.h"
+#include "tests/lib/virtual/virtual_cluster.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/env.h"
+
+#ifdef SHOAL_SANITIZED
+#define HISTORIES 4
+#else
+#define HISTORIES 12
+#endif
+#define AT_ONCE 5 /* histories between two looks at the clock */
+#define SEED_BY_DEFAULT 30000
+#define LIMIT_NS (200 * NS_PER_S)
+#define FAULTS 12u
+#define NODES_MAX 4u
+#define RANKS_MAX 6u
+#define JOBS 3u
+
+static uint64_t first_seed;
+
+struct history {
+    struct virtual_cluster *cluster;
+    uint64_t random;
+    uint32_t nodes;
+    uint32_t jobs[JOBS + 1];
+    uint32_t ranks[JOBS + 1];
+    char names[JOBS + 1][16];
+    uint32_t rank_nodes[JOBS + 1][RANKS_MAX];
+};
+
+/* splitmix64 */
+static uint64_t pick(struct history *history, uint64_t below)
+{
+    uint64_t z = (history->random += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (z ^ (z >> 31)) % below;
+}
+
+static void run_for(struct history *history, uint64_t ns)
+{
+    uint64_t until_ns = virtual_cluster_now_ns(history->cluster) + ns;
+    while (virtual_cluster_now_ns(history->cluster) < until_ns)
+        virtual_cluster_run(history->cluster, 16);
+}
+
+static void job_start(struct history *history, uint32_t number, uint32_t collectives)
+{
+    history->ranks[number] = 2 + (uint32_t)pick(history, RANKS_MAX - 1);
+    snprintf(history->names[number], sizeof(history->names[number]), "job%u", number);
+    for (uint32_t i = 0; i < history->ranks[number]; i++)
+        history->rank_nodes[number][i] =
+            i < history->nodes ? i : (uint32_t)pick(history, history->nodes);
+    struct virtual_job job = {.name = history->names[number],
+                              .ranks = history->ranks[number],
+                              .rank_nodes = history->rank_nodes[number],
+                              .groups = (uint32_t)pick(history, 3),
+                              .collectives = collectives,
+                              .most_count = 6000,
+                              .in_flight = 1 + (uint32_t)pick(history, 4),
+                              .arena = pick(history, 2),
+                              .priorities = pick(history, 2),
+                              .kinds = (1u << COLLECTIVE_SEND) - 1,
+                              .seed = pick(history, UINT64_MAX)};
+    history->jobs[number] = virtual_cluster_start(history->cluster, &job);
+}
+
+static void fault(struct history *history)
+{
+    struct virtual_cluster *cluster = history->cluster;
+    uint32_t a = (uint32_t)pick(history, history->nodes);
+    uint32_t b = (a + 1 + (uint32_t)pick(history, history->nodes - 1)) % history->nodes;
+    uint32_t number = (uint32_t)pick(history, JOBS);
+    uint32_t rank = (uint32_t)pick(history, history->ranks[number]);
+    bool on = pick(history, 3) > 0;
+    switch (pick(history, 9)) {
+    case 0:
+        virtual_cluster_kill_worker(cluster, history->jobs[number], rank);
+        break;
+    case 1:
+        virtual_cluster_cut(cluster, a, b);
+        break;
+    case 2:
+        virtual_cluster_join_again(cluster, a, b);
+        break;
+    case 3:
+        virtual_cluster_cut_data(cluster, a, b, on);
+        break;
+    case 4:
+        virtual_cluster_cut_data(cluster, a, b, on);
+        virtual_cluster_cut_data(cluster, b, a, on);
+        break;
+    case 5:
+        virtual_cluster_delay_control(cluster, a, b, pick(history, 4 * NS_PER_S));
+        break;
+    case 6:
+        virtual_cluster_stand_still(cluster, a, on);
+        break;
+    case 7:
+        virtual_cluster_refuse_memory(cluster, a, on);
+        break;
+    default:
+        virtual_cluster_hold(cluster, history->jobs[number], rank, on);
+        break;
+    }
+}
+
+static void all_is_well(struct history *history)
+{
+    struct virtual_cluster *cluster = history->cluster;
+    for (uint32_t a = 0; a < history->nodes; a++) {
+        virtual_cluster_stand_still(cluster, a, false);
+        virtual_cluster_refuse_memory(cluster, a, false);
+        for (uint32_t b = 0; b < history->nodes; b++)
+            virtual_cluster_cut_data(cluster, a, b, false);
+    }
+    for (uint32_t number = 0; number < JOBS; number++) {
+        for (uint32_t rank = 0; rank < history->ranks[number]; rank++)
+            virtual_cluster_hold(cluster, history->jobs[number], rank, false);
+    }
+}
+
+static void join_all(struct history *history)
+{
+    for (uint32_t a = 0; a < history->nodes; a++) {
+        for (uint32_t b = a + 1; b < history->nodes; b++)
+            virtual_cluster_join_again(history->cluster, a, b);
+    }
+}
+
+static void history_run(uint64_t seed)
+{
+    struct history history = {.random = seed};
+    history.nodes = 2 + (uint32_t)pick(&history, NODES_MAX - 1);
+    struct virtual_options options = {.seed = seed,
+                                      .nodes = history.nodes,
+                                      .window_chunks = 2 + (uint32_t)pick(&history, 8),
+                                      .reorder = pick(&history, 2),
+                                      .shared_receives = pick(&history, 3) == 0,
+                                      .sends = true};
+    history.cluster = virtual_cluster_create(&options);
+    for (uint32_t number = 0; number < JOBS; number++)
+        job_start(&history, number, 40 + (uint32_t)pick(&history, 200));
+    for (uint32_t i = 0; i < FAULTS; i++) {
+        /* While much happens, or so much later that somebody may have lost patience. */
+        if (pick(&history, 2))
+            virtual_cluster_run(history.cluster, pick(&history, 4000));
+        else
+            run_for(&history, pick(&history, 2 * NS_PER_S));
+        fault(&history);
+    }
+    all_is_well(&history);
+    virtual_cluster_finish(history.cluster, LIMIT_NS);
+    join_all(&history);
+    job_start(&history, JOBS, 20);
+    virtual_cluster_finish(history.cluster, LIMIT_NS);
+    for (uint32_t i = 0; i < history.ranks[JOBS]; i++) {
+        struct virtual_outcome outcome =
+            virtual_cluster_outcome(history.cluster, history.jobs[JOBS], i);
+        ck_assert_msg(outcome.ended && outcome.code == 0, "seed %llu, rank %u: %d %s",
+                      (unsigned long long)seed, i, outcome.code, outcome.text);
+    }
+    virtual_cluster_destroy(history.cluster);
+}
+
+START_TEST(test_whatever_goes_wrong_has_an_end)
+{
+    history_run(first_seed + (uint64_t)_i);
+}
+END_TEST
+
+static Suite *soak_suite(int histories)
+{
+    Suite *suite = suite_create("cluster_soak");
+    TCase *tests = tcase_create("soak");
+    tcase_set_timeout(tests, 300);
+    tcase_add_loop_test(tests, test_whatever_goes_wrong_has_an_end, 0, histories);
+    suite_add_tcase(suite, tests);
+    return suite;
+}
+
+/* A number of the environment. */
+static uint64_t setting(const char *name, uint64_t fallback)
+{
+    struct error error;
+    long long value;
+    if (env_integer(name, 0, INT64_MAX / 2, (long long)fallback, &value, &error) != 0) {
+        fprintf(stderr, "%s\n", error.text);
+        exit(EXIT_FAILURE);
+    }
+    return (uint64_t)value;
+}
+
+int main(void)
+{
+    first_seed = setting("SEED", SEED_BY_DEFAULT);
+    uint64_t seconds = setting("SOAK_SECONDS", 0), begin_ns = clock_now_ns();
+    uint64_t begin_seed = first_seed;
+    printf("SEED=%llu: the number of a test that fails is to be added\n",
+           (unsigned long long)first_seed);
+    if (seconds == 0)
+        return suite_main(soak_suite(HISTORIES));
+    int result = EXIT_SUCCESS;
+    while (result == EXIT_SUCCESS && clock_now_ns() < begin_ns + seconds * NS_PER_S) {
+        SRunner *runner = srunner_create(soak_suite(AT_ONCE));
+        srunner_run_all(runner, CK_SILENT);
+        if (srunner_ntests_failed(runner) > 0) {
+            printf("SEED=%llu\n", (unsigned long long)first_seed);
+            srunner_print(runner, CK_NORMAL);
+            result = EXIT_FAILURE;
+        }
+        srunner_free(runner);
+        first_seed += AT_ONCE;
+    }
+    printf("soak: %llu histories in %llu s, %s\n", (unsigned long long)(first_seed - begin_seed),
+           (unsigned long long)((clock_now_ns() - begin_ns) / NS_PER_S),
+           result == EXIT_SUCCESS ? "all well" : "one went wrong");
+    return result;
+}
