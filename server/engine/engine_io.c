@@ -254,6 +254,7 @@ static void engine_on_sealed(struct engine *engine, uint32_t node, struct buffer
 
 void engine_move_protected(struct engine *engine)
 {
+    engine_protect_round(engine);
     if (!engine->protect_done)
         return;
     engine->protect_done = false;

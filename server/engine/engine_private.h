@@ -140,6 +140,7 @@ struct engine {
     uint32_t seal_bytes;          /* that a sealed message is longer; 0: none is sealed */
     uint32_t links;               /* peers with one */
     struct slab protect_messages; /* engine_protect.c's */
+    uint32_t protect_bytes;       /* that the engine's thread may seal and open in this round */
     bool protect_done;            /* a thread has sealed or opened one since it was looked */
 
     pthread_t thread;
@@ -179,6 +180,8 @@ void engine_share_remove(struct engine *engine, struct engine_worker *worker);
 /* Before and after all others; at the end no message is under way. */
 void engine_protect_init(struct engine *engine);
 void engine_protect_clear(struct engine *engine);
+/* A round of the engine's thread begins: it may seal and open some messages itself. */
+void engine_protect_round(struct engine *engine);
 /* Give the peer the command's keys, if it has any. ordered: its messages come in the order in which
  * they were sent. ERR_STATE: one side seals, and the other does not; ERR_MEMORY, ERR_SYSTEM. */
 int engine_protect_begin(struct engine *engine, const struct engine_peer_connect *peer,
@@ -241,7 +244,7 @@ void engine_check_connecting(struct engine *engine, uint64_t now_ns);
 struct exchange_io engine_exchange_io(struct engine *engine);
 struct buffer_pool_io engine_pool_io(struct engine *engine);
 bool engine_poll_transport(struct engine *engine, uint64_t now_ns);
-/* Post and deliver what the threads have sealed and opened. */
+/* Post and deliver what the threads have sealed and opened; once a round. */
 void engine_move_protected(struct engine *engine);
 void engine_ring_workers(struct engine *engine);
 /* Send an ENGINE_WORKER_FAILED about the worker; takes the event. */

@@ -10,8 +10,11 @@
 /* Messages to a peer that are being sealed, or are sealed and not sent. Each has a buffer, on top
  * of what groups are promised (config_table.c says so). */
 #define PROTECT_SENDS_MOST 8
-/* Up to here the engine's thread does it at once: about the cost of waking another. */
+/* Up to here the engine's thread does it at once: about the cost of waking another. And so much in
+ * a round: where the network is the limit few messages come at a time, and another thread would be
+ * woken for each. */
 #define PROTECT_INLINE_BYTES 16384
+#define PROTECT_ROUND_BYTES (128u << 10)
 
 struct engine_link {
     uint32_t references; /* the peer's, and one of each message */
@@ -154,10 +157,17 @@ static void message_run(struct reduce_task *task, uint32_t thread)
         message->result = seal_open(seal, message->buffer->data, WIRE_HEADER_BYTES, message->bytes);
 }
 
+void engine_protect_round(struct engine *engine)
+{
+    engine->protect_bytes = PROTECT_ROUND_BYTES;
+}
+
 static void message_start(struct engine *engine, struct protect_message *message)
 {
+    bool fits = message->bytes <= engine->protect_bytes;
     message->task.run = message_run;
-    if (message->bytes <= PROTECT_INLINE_BYTES) {
+    if (message->bytes <= PROTECT_INLINE_BYTES || fits) {
+        engine->protect_bytes -= fits ? message->bytes : 0;
         message_run(&message->task, 0);
         message->done = true;
         return;

@@ -5,7 +5,7 @@
 #include "tests/lib/suite.h"
 
 /* So that the reduce threads have messages to seal and to open. */
-#define LARGE_CHUNK_BYTES 65536u
+#define LARGE_CHUNK_BYTES 262144u
 
 struct both {
     struct node nodes[2];

@@ -17,8 +17,8 @@
     } while (0)
 
 #define JOB 7ull
-#define CHUNK_BYTES 65536u
-#define LARGE_BYTES 40000u /* more than the engine's thread seals or opens itself */
+#define CHUNK_BYTES 262144u
+#define LARGE_BYTES 200000u /* more than the engine's thread seals or opens itself */
 #define MESSAGE_BYTES (WIRE_HEADER_BYTES + CHUNK_BYTES + SEAL_TRAILER_BYTES)
 
 static const uint8_t out_key[SEAL_KEY_BYTES] = "from the engine to the test...";
