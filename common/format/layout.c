@@ -15,9 +15,10 @@
 #define MOST_ENOUGH_PIECES 256u
 #define LEAST_PIECE_BYTES (64u << 10)
 /* Linux' TCP hands up to 64 KiB, less headers, to the network at once. A message of so many bytes
- * with its headers (64 of ours, 16 of libfabric's tcp) fits into that: it is 43 segments of 1448
- * bytes, or with an MTU of 9000 7 of 8948, nearly full. One of 64 KiB is mostly followed by a
- * packet with its rest, which costs every processor on its way as much as a large one. */
+ * with what goes around it (our header of 64, libfabric's tcp's of 16, the trailer of 24 of a
+ * sealed one) fits into that: it is 43 segments of 1448 bytes, or with an MTU of 9000 7 of 8948,
+ * nearly full. One of 64 KiB is mostly followed by a packet with its rest, which costs every
+ * processor on its way as much as a large one. */
 #define BURST_BYTES 62144u
 /* Of fewer pieces one more costs more than the packets. */
 #define PIECES_WORTH_BURSTS 8u
