@@ -56,7 +56,8 @@ static void expect_all(const struct heap *heap, uint32_t count)
     heap_check(heap);
     uint32_t met = 0;
     for (const struct heap_entry *it = heap->first; it; it = heap_next(it)) {
-        ck_assert(((const struct number *)it)->queued);
+        if (!((const struct number *)it)->queued)
+            ck_abort_msg("one that was taken out is met");
         met++;
     }
     ck_assert_uint_eq(met, count);
@@ -133,7 +134,7 @@ START_TEST(coming_and_going_at_random)
     struct heap heap = new_heap();
     uint32_t count = 0;
     srandom((unsigned)_i);
-    for (int step = 0; step < 4000; step++) {
+    for (int step = 0; step < 2000; step++) {
         uint32_t value = (uint32_t)random() % 200;
         if (numbers[value].queued) {
             take(&heap, value);
@@ -153,6 +154,7 @@ int main(void)
 {
     Suite *suite = suite_create("heap");
     TCase *tests = tcase_create("heap");
+    tcase_set_timeout(tests, 60);
     tcase_add_test(tests, nothing_is_first_of_nothing);
     tcase_add_loop_test(tests, they_go_in_order_whatever_the_order_in_which_they_come, 0, 4);
     tcase_add_loop_test(tests, any_one_can_be_taken_out, 0, 4);
