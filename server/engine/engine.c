@@ -118,6 +118,7 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
         .kept_bytes = config->memory_bytes / KEPT_PART > KEPT_LEAST_BYTES
                           ? config->memory_bytes / KEPT_PART
                           : KEPT_LEAST_BYTES,
+        .own_user = geteuid(),
         .shared_receives = !transport_info(engine->transport)->per_peer_receives,
         .pool = engine->pool,
         .io = engine_exchange_io(engine),

@@ -126,9 +126,18 @@ static int group_reserve(struct exchange_group *group, struct error *error)
         wanted += window_sums(group->owners.window, group->owners.count);
     for (uint32_t node = 0; node < nodes; node++)
         wanted += group_receives_from(group, node);
-    int result = buffer_pool_reserve(exchange->options.pool, wanted, error);
+    struct buffer_pool *pool = exchange->options.pool;
+    uint64_t before = buffer_pool_reserved_bytes(pool);
+    int result = buffer_pool_reserve(pool, wanted, error);
     if (result != 0)
         return result;
+    uint64_t bytes = buffer_pool_reserved_bytes(pool) - before;
+    result = share_promise(exchange, group->job->share, bytes, error);
+    if (result != 0) {
+        buffer_pool_unreserve(pool, wanted);
+        return result;
+    }
+    group->reserved_bytes = bytes;
     group->reserved = wanted;
     group->promised = true;
     for (uint32_t node = 0; node < nodes; node++) {
@@ -154,6 +163,7 @@ static void group_unreserve(struct exchange_group *group)
         exchange->peers[node].link.groups -= receives > 0;
     }
     buffer_pool_unreserve(exchange->options.pool, group->reserved);
+    share_return(group->job->share, group->reserved_bytes);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "server/exchange/model/share.h"
+
 static struct exchange_segment *segment_find(const struct exchange_group *group, uint32_t number)
 {
     struct exchange_segment *it = group->segments;
@@ -17,9 +19,16 @@ int segments_open(struct exchange_group *group, struct exchange_segment *segment
     if (segment_find(group, segment->number))
         return error_set(error, ERR_STATE, "shared memory %" PRIu32 " is open already",
                          segment->number);
-    int result = buffer_pool_charge(group->job->exchange->options.pool, segment->bytes, error);
+    const struct exchange *exchange = group->job->exchange;
+    struct share *share = group->job->share;
+    int result = share_promise(exchange, share, segment->bytes, error);
     if (result != 0)
         return result;
+    result = buffer_pool_charge(exchange->options.pool, segment->bytes, error);
+    if (result != 0) {
+        share_return(share, segment->bytes);
+        return result;
+    }
     segment->users = 0;
     segment->closed = false;
     segment->next = group->segments;
@@ -36,6 +45,7 @@ static void segment_release(struct exchange_group *group, struct exchange_segmen
         link = &(*link)->next;
     *link = segment->next;
     buffer_pool_uncharge(exchange->options.pool, segment->bytes);
+    share_return(group->job->share, segment->bytes);
     exchange->options.io.release_segment(exchange->options.io.context, segment);
 }
 

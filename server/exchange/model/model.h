@@ -165,15 +165,16 @@ struct exchange_group {
     struct agreement *agreement; /* server/exchange/node/agreement.h */
     struct slab chunk_slab;      /* server/exchange/node/chunk.h */
 
-    uint64_t pending;       /* tasks and sends under way that touch its memory */
-    uint64_t reserved;      /* buffers promised for sums on this node and for receives */
-    uint64_t late_reported; /* sequence + 1 of the last report */
-    bool promised;          /* the pool's promise stands: not closing or failed, or still pending */
-    bool is_dirty;          /* in the exchange's list */
-    bool starved;           /* memory was lacking: it is pumped again at the next tick */
-    bool failed;            /* takes nothing any more, and drops what comes */
-    bool dropped;           /* has failed, and what nothing touches has been freed */
-    bool closing;           /* freed when nothing is pending */
+    uint64_t pending;        /* tasks and sends under way that touch its memory */
+    uint64_t reserved;       /* buffers promised for sums on this node and for receives */
+    uint64_t reserved_bytes; /* what these are */
+    uint64_t late_reported;  /* sequence + 1 of the last report */
+    bool promised; /* the pool's promise stands: not closing or failed, or still pending */
+    bool is_dirty; /* in the exchange's list */
+    bool starved;  /* memory was lacking: it is pumped again at the next tick */
+    bool failed;   /* takes nothing any more, and drops what comes */
+    bool dropped;  /* has failed, and what nothing touches has been freed */
+    bool closing;  /* freed when nothing is pending */
 };
 
 /* --- a collective ----------------------------------------------------------------------------- */

@@ -124,6 +124,7 @@ struct exchange_options {
     uint64_t late_ns;
     uint64_t silence_ns; /* a peer that is waited for and silent for so long is lost; 0: for ever */
     uint64_t kept_bytes; /* the most that the requests of one user take here; 0: no limit */
+    uint32_t own_user;   /* the daemon's: it and root have no share of memory, but all */
     bool shared_receives; /* receives are not per peer (datagram endpoints) */
     struct buffer_pool *pool;
     struct exchange_io io;

@@ -1,5 +1,6 @@
 #include "server/exchange/model/share.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <utlist.h>
@@ -53,6 +54,29 @@ int share_check(const struct exchange_group *group, uint64_t bytes, struct error
                      "the requests of user %" PRIu32 " on node %s take more than %" PRIu64
                      " bytes of its memory, a sixteenth of limits.memory_bytes",
                      share->user, options->node_names[options->self], options->kept_bytes);
+}
+
+int share_promise(const struct exchange *exchange, struct share *share, uint64_t bytes,
+                  struct error *error)
+{
+    const struct exchange_options *options = &exchange->options;
+    uint64_t limit = buffer_pool_limit_bytes(options->pool), most = SHARE_OF_MEMORY(limit);
+    bool limited = share->user != 0 && share->user != options->own_user;
+    if (limited && share->promised_bytes > 0 &&
+        (bytes > most || share->promised_bytes > most - bytes))
+        return error_set(error, ERR_MEMORY,
+                         "%" PRIu64 " bytes asked for, user %" PRIu32 " is promised %" PRIu64
+                         " already, and may be %" PRIu64
+                         ", three quarters of the limit limits.memory_bytes",
+                         bytes, share->user, share->promised_bytes, most);
+    share->promised_bytes += bytes;
+    return 0;
+}
+
+void share_return(struct share *share, uint64_t bytes)
+{
+    assert(bytes <= share->promised_bytes);
+    share->promised_bytes -= bytes;
 }
 
 void group_mark_dirty(struct exchange_group *group)

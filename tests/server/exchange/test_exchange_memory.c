@@ -57,6 +57,41 @@ START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
 }
 END_TEST
 
+/* One user's jobs leave a quarter for others; but one job may have all. */
+START_TEST(a_user_leaves_memory_for_others)
+{
+    enum { ALICE = 1000, BOB = 1001, OWN = 0 };
+    struct fixture_options options = four_nodes(150);
+    options.user = ALICE;
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_int_eq(fixture_open_job(fixture, 0x1), 0);
+    ck_assert_int_eq(fixture_open_job(fixture, 0x2), 0);
+    fixture_expect_error(fixture, fixture_open_job(fixture, 0x3), ERR_MEMORY,
+                         "15680 bytes asked for, user 1000 is promised 31360 already, and may be "
+                         "36000, three quarters of the limit limits.memory_bytes");
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 98 * 320);
+    fixture->options.user = BOB;
+    ck_assert_int_eq(fixture_open_job(fixture, 0x4), 0);
+    exchange_job_close(fixture->exchange, 0x1);
+    fixture->options.user = ALICE;
+    ck_assert_int_eq(fixture_open_job(fixture, 0x5), 0);
+    fixture_destroy(fixture);
+
+    options = four_nodes(150);
+    options.user = OWN;
+    fixture = fixture_create(&options);
+    for (uint64_t job = 1; job <= 3; job++)
+        ck_assert_int_eq(fixture_open_job(fixture, job), 0);
+    fixture_destroy(fixture);
+
+    options = four_nodes(49);
+    options.user = ALICE;
+    fixture = fixture_create(&options);
+    ck_assert_int_eq(fixture_open_job(fixture, 0x1), 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* What a group with two ranks here and one on each node of `members` is promised. */
 static uint64_t promised(uint32_t nodes, uint32_t servers, uint32_t members)
 {
@@ -317,6 +352,7 @@ int main(void)
     Suite *suite = suite_create("exchange_memory");
     TCase *tests = tcase_create("exchange_memory");
     tcase_add_test(tests, a_job_beyond_the_memory_is_refused_and_takes_none);
+    tcase_add_test(tests, a_user_leaves_memory_for_others);
     tcase_add_test(tests, the_check_of_the_configuration_promises_what_holds);
     tcase_add_test(tests, receives_of_a_closed_job_serve_the_next);
     tcase_add_loop_test(tests, a_closed_job_promises_nothing, 0, 2);
