@@ -474,8 +474,9 @@ static void contribute(uint8_t *message, uint64_t sequence, uint64_t count, uint
         .ask = {
             .kind = COLLECTIVE_ALL_REDUCE, .dtype = DTYPE_F32, .op = REDUCE_SUM, .count = count}};
     wire_encode_header(message, &header);
+    const float element = 1000;
     for (uint32_t i = 0; i < bytes / 4; i++)
-        ((float *)(message + WIRE_HEADER_BYTES))[i] = 1000;
+        memcpy(message + WIRE_HEADER_BYTES + 4 * (size_t)i, &element, sizeof(element));
     EXPECT(seal_message(sealer, next++, message, WIRE_HEADER_BYTES, message + WIRE_HEADER_BYTES,
                         bytes) == 0);
     post(message, WIRE_HEADER_BYTES + bytes + SEAL_TRAILER_BYTES);

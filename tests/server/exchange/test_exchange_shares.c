@@ -205,7 +205,7 @@ START_TEST(the_smallest_priority_goes_first)
     }
     exchange_run(fixture->exchange);
     exchange_check(fixture->exchange);
-    uint64_t done[COUNT];
+    uint64_t done[COUNT] = {0};
     uint32_t count = 0;
     while (fixture->task_count > 0) {
         fixture_reduce(fixture, 0);

@@ -32,13 +32,13 @@ static void setup(void)
                                                 .kept_bytes = 4321,
                                                 .slowest_rank = 1,
                                                 .slowest_times = 5};
-    engine_peers[1] = (struct engine_peer_status){
-        .node = 1,
-        .up = true,
-        .sealed = true,
-        .refused = {[SEAL_ALTERED] = 2, [SEAL_REPEATED] = 3},
-        .bytes_in = UINT64_C(1) << 40,
-        .bytes_out = 17};
+    engine_peers[1] =
+        (struct engine_peer_status){.node = 1,
+                                    .up = true,
+                                    .sealed = true,
+                                    .refused = {[SEAL_ALTERED] = 2, [SEAL_REPEATED] = 3},
+                                    .bytes_in = UINT64_C(1) << 40,
+                                    .bytes_out = 17};
     engine = (struct engine_status){.bytes_in = 1000,
                                     .bytes_out = 2000,
                                     .bytes_reduced = 3000,
