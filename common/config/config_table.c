@@ -365,7 +365,10 @@ static const struct config_key timeout_keys[] = {
      .most = 600000,
      .default_number = 3000,
      .unit = "ms",
-     .text = "A peer that has been silent for so long is gone. At least twice `heartbeat_ms`."},
+     .text =
+         "A peer that has been silent for so long is gone: on its control connection, or on the "
+         "fabric while work waits for it, there for 1000 at least. At least twice "
+         "`heartbeat_ms`."},
     {.name = "join_ms",
      .type = CONFIG_INTEGER,
      FIELD(join_ms),
