@@ -16,6 +16,7 @@ LINES_MAX=700
 floors() {
     cat <<'TABLE'
 common/base/*               0
+common/log/*                0
 common/text/*               0
 common/auth/*               1
 common/config/*             1
@@ -360,9 +361,9 @@ file_graph() {
 
 self_test_tree() {
     mkdir -p server/{control,engine,exchange,jobs} worker/{device,job,request,fusion,examples/digits} \
-        common/{base,format,transport} tests/common/base
+        common/{base,log,format,transport} tests/common/base
     printf '#include <stdio.h>\n' >common/base/error.h
-    printf '#include "common/base/error.h"\n/* getenv("X"); sleep(1) */\n' >common/base/log.c
+    printf '#include "common/base/error.h"\n/* getenv("X"); sleep(1) */\n' >common/log/log.c
     printf 'const char *s = "sleep(1) getenv(2)"; // usleep()\n' >common/base/clock.c
     printf '#include <rdma/fabric.h>\n' >common/transport/transport_libfabric.c
     printf '#include "common/base/error.h"\n' >common/transport/transport.h
@@ -437,13 +438,13 @@ self_test() {
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     tested=0 failed=0
-    self_test_expect "good tree" "" common/base/log.c ''
+    self_test_expect "good tree" "" common/log/log.c ''
     self_test_expect "unknown file" "no floor is known" common/gadget.c 'int gadget;'
-    self_test_expect "upwards" "includes point down" common/base/log.h '#include "common/transport/transport.h"'
+    self_test_expect "upwards" "includes point down" common/log/log.h '#include "common/transport/transport.h"'
     self_test_expect "upwards in server" "includes point down" server/exchange/slot.c '#include "server/control/control.h"'
-    self_test_expect "no folder" "does not name its folder" common/base/log.c '#include "error.h"'
-    self_test_expect "parent folder" "does not name its folder" common/base/log.c '#include "../common/error.h"'
-    self_test_expect "missing" "is not in the tree" common/base/log.c '#include "common/nothing.h"'
+    self_test_expect "no folder" "does not name its folder" common/log/log.c '#include "error.h"'
+    self_test_expect "parent folder" "does not name its folder" common/log/log.c '#include "../common/error.h"'
+    self_test_expect "missing" "is not in the tree" common/log/log.c '#include "common/nothing.h"'
     self_test_expect "server to worker" "never includes worker/" server/engine/engine.c '#include "worker/shoal.h"'
     self_test_expect "worker to server" "never includes server/" worker/job/client.c '#include "server/exchange/slot.h"'
     self_test_expect "common to server" "never includes server/" common/transport/transport.h '#include "server/exchange/slot.h"'
@@ -464,9 +465,9 @@ self_test() {
     self_test_expect "now in pure" "asks the clock" server/jobs/job.c 'long f(void) { return clock_now_ns(); }'
     self_test_expect "getenv" "only common/base/env.c" server/engine/engine.c 'char *f(void) { return getenv ("A"); }'
     self_test_expect "sleep" "no synchronisation" worker/job/client.c 'void f(void) { sleep(1); }'
-    self_test_expect "usleep" "no synchronisation" common/base/log.c 'void f(void) { /* x */ usleep(1); }'
+    self_test_expect "usleep" "no synchronisation" common/log/log.c 'void f(void) { /* x */ usleep(1); }'
     self_test_expect "nanosleep" "no synchronisation" server/engine/engine.c 'int i = nanosleep(0, 0);'
-    self_test_expect "long file" "lines, $LINES_MAX is the most" common/base/log.c "$(printf '\\n%.0s' $(seq $LINES_MAX))"
+    self_test_expect "long file" "lines, $LINES_MAX is the most" common/log/log.c "$(printf '\\n%.0s' $(seq $LINES_MAX))"
     self_test_expect "long script" "lines, $LINES_MAX is the most" scripts/long.sh "$(printf '\\n%.0s' $(seq $LINES_MAX))"
     self_test_expect "unused, floors" "matches nothing" worker/fusion ''
     self_test_expect "unused, homes" "matches nothing" common/memory/topology.c ''

@@ -37,7 +37,7 @@ import file_graph_test
 # The layers of a folder, lowest first, "<" between them. A word is a folder, or a file by its name
 # up to an underscore ("slot" is slot.c, slot_local.h); of several words that fit the longest counts.
 LAYERS = """
-common           base text < memory reduce format auth config < transport
+common           base text < log < memory reduce format auth config < transport
 worker           shoal request fusion < progress < device < job < drive < api < programs examples
 worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace
@@ -48,17 +48,19 @@ server/exchange/owner   slots < slot
 server/exchange/node    probe agreement chunk < issue < collective < transfer
 server           commands jobs sandbox < exchange < coordinator engine < status < control < shoald shoalctl
 server/commands  trace < engine_event < engine_command
-server/engine    engine_queue reducer < engine_private engine_status engine_share engine_release
+server/engine    threads < engine_private engine_status engine_share engine_release
                  < engine_protect < engine_send < engine_peer < engine_io < engine_rings
                  < engine_dispatch < engine_loop < engine
+server/engine/threads   engine_queue reducer
 server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_home
                  coordinator_segment < coordinator_worker coordinator_group_home < coordinator_group < coordinator_job
                  < coordinator_member < coordinator_drain < coordinator
-server/control   control_internal control_options < control_ground control_listener control_source control_segment
-                 control_closer control_engine control_account control_turn control_watch control_wire
-                 control_descriptors < control_http control_stream_out < control_stream < control_worker
-                 < admin admin_trace < control_peer < control_handshake < control_connect < control_adapter
-                 < control_dialogue < control
+server/control          ground < stream < users peers < control_adapter < control_dialogue < control
+server/control/ground   control_internal control_options < control_ground control_engine control_turn control_watch
+server/control/stream   control_listener control_segment control_closer control_account control_wire
+                 control_descriptors < control_stream_out < control_stream
+server/control/users    control_http control_worker < admin admin_trace
+server/control/peers    control_source control_peer < control_handshake < control_connect
 """
 
 # The SVG, and the room whose files it shows; None: all rooms.

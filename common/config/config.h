@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 #include "common/base/error.h"
-#include "common/base/log.h"
 #include "common/format/layout.h"
+#include "common/log/log.h"
 
 #define CONFIG_NAME_BYTES 64
 #define CONFIG_PATH_BYTES 256

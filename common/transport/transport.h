@@ -20,7 +20,7 @@
 #include <sys/uio.h>
 
 #include "common/base/error.h"
-#include "common/base/log.h"
+#include "common/log/log.h"
 
 #define TRANSPORT_ADDRESS_BYTES 256 /* an endpoint's name as libfabric gives it, at most */
 #define TRANSPORT_TOKEN_BYTES 16

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/log_throttle.h"
+#include "common/log/log_throttle.h"
 #include "common/text/number_text.h"
 
 #define SCAN_NS (100 * NS_PER_MS)

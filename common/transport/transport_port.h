@@ -30,7 +30,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "common/base/log.h"
+#include "common/log/log.h"
 
 #define PORT_SILENCE_MS 5000u
 

@@ -1,7 +1,7 @@
 /* What a trace of the chunk pipeline is made of: one record for each stage that a chunk has gone
  * through, in memory that is there before the first. The exchange writes the records
  * (server/exchange/ground/recorder.h), the control thread hands them out
- * (server/control/admin_trace.c), shoalctl makes a timeline of them
+ * (server/control/users/admin_trace.c), shoalctl makes a timeline of them
  * (server/shoalctl/trace_timeline.h). */
 #ifndef SERVER_COMMANDS_TRACE_H
 #define SERVER_COMMANDS_TRACE_H

@@ -10,7 +10,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 
 static void control_on_stop(evutil_socket_t fd, short what, void *argument)
 {

@@ -4,7 +4,7 @@
 #ifndef SERVER_CONTROL_CONTROL_H
 #define SERVER_CONTROL_CONTROL_H
 
-#include "server/control/control_options.h"
+#include "server/control/ground/control_options.h"
 
 struct control;
 

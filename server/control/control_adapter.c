@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 
 #define ENGINE_EVENTS_MAX 64u /* before others have their turn */
 

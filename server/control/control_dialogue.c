@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 
 static void dialogue_reject(struct control_worker *worker, const char *reason)
 {

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/base/log.h"
 #include "common/config/config.h"
+#include "common/log/log.h"
 #include "server/coordinator/coordinator_io.h"
 #include "server/jobs/gathering.h"
 #include "server/jobs/job.h"

@@ -6,9 +6,9 @@
 #include <uthash.h>
 #include <utlist.h>
 
-#include "common/base/log.h"
-#include "common/base/log_throttle.h"
 #include "common/config/config.h"
+#include "common/log/log.h"
+#include "common/log/log_throttle.h"
 #include "server/coordinator/coordinator_io.h"
 #include "server/jobs/gathering.h"
 #include "server/jobs/job.h"

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #include "common/base/error.h"
-#include "common/base/log.h"
 #include "common/config/config.h"
+#include "common/log/log.h"
 #include "common/memory/topology.h"
 #include "common/transport/transport.h"
 #include "server/commands/engine_command.h"

@@ -22,15 +22,15 @@
 
 #include "common/auth/seal.h"
 #include "common/base/clock.h"
-#include "common/base/log.h"
-#include "common/base/log_throttle.h"
 #include "common/config/config.h"
+#include "common/log/log.h"
+#include "common/log/log_throttle.h"
 #include "common/memory/slab.h"
 #include "common/reduce/reduce.h"
 #include "common/transport/transport.h"
-#include "server/engine/engine_queue.h"
 #include "server/engine/engine_status.h"
-#include "server/engine/reducer.h"
+#include "server/engine/threads/engine_queue.h"
+#include "server/engine/threads/reducer.h"
 #include "server/exchange/exchange.h"
 
 /* The most time that one kind of work takes of a round before the others have their turn. */

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 #include "tests/lib/suite.h"
 
 #define KIB ((size_t)1024)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/format/arena.h"
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 #include "tests/lib/server/control_daemon.h"
 #include "tests/lib/suite.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 #include "tests/lib/suite.h"
 
 enum { NODES = 5, SELF = 4 };

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 #include "tests/lib/suite.h"
 
 #define LINES 1000u

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "common/format/message.h"
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 #include "tests/lib/suite.h"
 
 #define STREAMS 110u

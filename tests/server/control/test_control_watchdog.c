@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "server/control/control_internal.h"
+#include "server/control/ground/control_internal.h"
 #include "server/engine/engine_private.h"
 #include "tests/lib/server/control_daemon.h"
 #include "tests/lib/server/engine_fixture.h"

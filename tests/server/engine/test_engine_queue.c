@@ -1,4 +1,4 @@
-#include "server/engine/engine_queue.h"
+#include "server/engine/threads/engine_queue.h"
 
 #include <poll.h>
 #include <pthread.h>

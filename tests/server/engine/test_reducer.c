@@ -1,4 +1,4 @@
-#include "server/engine/reducer.h"
+#include "server/engine/threads/reducer.h"
 
 #include <poll.h>
 #include <semaphore.h>

@@ -1,0 +1,151 @@
+#include "common/log/log.h"
+
+#include "common/base/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOG_LINE_BYTES 2048
+
+static const char *const level_names[] = {"error", "warning", "info", "debug"};
+
+/* syslog(3) priorities, which the journal reads from "<N>". */
+static const int journal_priorities[] = {3, 4, 6, 7};
+
+/* O_NONBLOCK belongs to the description, which others have inherited too, so a pipe or terminal is
+ * opened once more. Where that is refused (no /proc, a terminal of somebody else) log_put asks
+ * before it writes. */
+static void log_choose_sink(struct log *log)
+{
+    struct stat status;
+    if (log->fd < 0 || fstat(log->fd, &status) < 0 || S_ISREG(status.st_mode))
+        return;
+    if (S_ISSOCK(status.st_mode)) {
+        log->sink = LOG_SINK_SOCKET;
+        return;
+    }
+    log->sink = LOG_SINK_STREAM;
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", log->fd);
+    int fd = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd >= 0) {
+        log->fd = fd;
+        log->fd_owned = true;
+    }
+}
+
+void log_init(struct log *log, const char *program, enum log_level level, int fd, bool journal)
+{
+    *log = (struct log){.level = level, .fd = fd, .journal = journal};
+    snprintf(log->program, sizeof(log->program), "%s", program);
+    log_choose_sink(log);
+}
+
+void log_close(struct log *log)
+{
+    if (log->fd_owned)
+        close(log->fd);
+    log->fd_owned = false;
+    log->fd = -1;
+}
+
+int log_level_parse(const char *text, enum log_level *level)
+{
+    for (int i = 0; i <= LOG_LEVEL_DEBUG; i++) {
+        if (strcmp(text, level_names[i]) == 0) {
+            *level = (enum log_level)i;
+            return 0;
+        }
+    }
+    return ERR_INVALID;
+}
+
+const char *log_level_name(enum log_level level)
+{
+    return level_names[level];
+}
+
+static size_t log_prefix(struct log *log, enum log_level level, char *line, size_t bytes)
+{
+    if (log->journal)
+        return (size_t)snprintf(line, bytes, "<%d>", journal_priorities[level]);
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t used = strftime(line, bytes, "%Y-%m-%dT%H:%M:%S", &utc);
+    used += (size_t)snprintf(line + used, bytes - used, ".%03ldZ %s %s: ", now.tv_nsec / 1000000,
+                             log->program, level_names[level]);
+    return used;
+}
+
+/* Whether the line, of at most PIPE_BUF bytes, has gone as a whole. A pipe or socket takes all or
+ * nothing; of a line that a terminal cuts the rest is lost. What cannot be written for another
+ * reason than want of room has nowhere to be reported, and counts as gone. */
+static bool log_put(const struct log *log, const char *line, size_t bytes)
+{
+    ssize_t written;
+    if (log->sink == LOG_SINK_SOCKET) {
+        written = send(log->fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } else {
+        struct pollfd room = {.fd = log->fd, .events = POLLOUT};
+        if (log->sink == LOG_SINK_STREAM && !log->fd_owned && poll(&room, 1, 0) == 0)
+            return false;
+        written = write(log->fd, line, bytes);
+    }
+    return written < 0 ? errno != EAGAIN : (size_t)written == bytes;
+}
+
+/* Say first how many lines were dropped before this one, on a line of its own also behind one that
+ * was cut. */
+static void log_put_counted(struct log *log, const char *line, size_t bytes)
+{
+    uint64_t dropped = atomic_exchange(&log->dropped, 0);
+    if (dropped > 0) {
+        char notice[256];
+        size_t used = 0;
+        if (log->sink == LOG_SINK_STREAM && isatty(log->fd))
+            notice[used++] = '\n';
+        used += log_prefix(log, LOG_LEVEL_WARNING, notice + used, sizeof(notice) - used);
+        used += (size_t)snprintf(
+            notice + used, sizeof(notice) - used,
+            "%" PRIu64 " lines of this log were dropped: its reader was slow\n", dropped);
+        if (log_put(log, notice, used))
+            dropped = 0;
+    }
+    if (dropped > 0 || !log_put(log, line, bytes))
+        atomic_fetch_add(&log->dropped, dropped + 1);
+}
+
+void log_write(struct log *log, enum log_level level, const char *format, ...)
+{
+    if (!log || log->fd < 0 || level > log->level)
+        return;
+    char line[LOG_LINE_BYTES];
+    size_t used = log_prefix(log, level, line, sizeof(line));
+    va_list arguments;
+    va_start(arguments, format);
+    int wanted = vsnprintf(line + used, sizeof(line) - used - 1, format, arguments);
+    va_end(arguments);
+    if (wanted > 0) {
+        size_t room = sizeof(line) - used - 2;
+        used += (size_t)wanted < room ? (size_t)wanted : room;
+    }
+    /* One event stays one line, whatever a peer's text held. */
+    for (size_t i = 0; i < used; i++) {
+        if ((unsigned char)line[i] < ' ')
+            line[i] = ' ';
+    }
+    line[used++] = '\n';
+    log_put_counted(log, line, used);
+}

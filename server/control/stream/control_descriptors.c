@@ -1,0 +1,55 @@
+/* Who gets the last descriptors. A new descriptor has the lowest number that is free, so that those
+ * of strangers are kept below a number: what lies above it is left for this node's workers. And one
+ * descriptor is held in reserve, to tell whoever cannot be taken why. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "server/control/ground/control_internal.h"
+
+/* Its socket, its process and two doorbells; its arena's is closed. */
+#define WORKER_DESCRIPTORS 4u
+#define PATIENCE_NS (5 * NS_PER_S) /* that connections wait for a descriptor */
+#define REFUSED_AT_ONCE 16
+
+uint64_t control_descriptors_needed(const struct config *config)
+{
+    return (uint64_t)WORKER_DESCRIPTORS * config->workers + config->connections - config->workers;
+}
+
+void control_descriptors_init(struct control *control)
+{
+    uint64_t kept = control_descriptors_needed(control->config);
+    struct rlimit limit;
+    control->strangers_end = UINT64_MAX;
+    /* shoald does not start with fewer. */
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > kept)
+        control->strangers_end = limit.rlim_cur - kept;
+    control->spare_fd = fcntl(control->unix_fd, F_DUPFD_CLOEXEC, 0);
+}
+
+bool control_descriptor_is_kept(const struct control *control, int fd)
+{
+    return (uint64_t)fd >= control->strangers_end;
+}
+
+bool control_descriptors_wait(struct control *control, uint64_t now_ns)
+{
+    if (control->short_since_ns == 0)
+        control->short_since_ns = now_ns;
+    return now_ns - control->short_since_ns < PATIENCE_NS;
+}
+
+void control_descriptors_refuse(struct control *control, void (*refuse)(struct control *, int fd))
+{
+    if (control->spare_fd >= 0)
+        close(control->spare_fd);
+    for (int i = 0; i < REFUSED_AT_ONCE; i++) {
+        int fd = accept4(control->unix_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            break;
+        refuse(control, fd);
+    }
+    control->spare_fd = fcntl(control->unix_fd, F_DUPFD_CLOEXEC, 0);
+}

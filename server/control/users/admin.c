@@ -1,0 +1,178 @@
+/* What administration asks for: the status, and the metrics over HTTP. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/control/ground/control_internal.h"
+
+struct admin {
+    struct control *control;
+    struct event *status_event;
+    struct control_http *http; /* NULL: no metrics */
+};
+
+/* The engine's part is the caller's to clear. */
+static int admin_source(struct control *control, struct engine_status *engine,
+                        struct status_source *source)
+{
+    const struct control_options *options = &control->options;
+    int result = options->engine.status(options->engine.engine, engine);
+    if (result < 0)
+        return result;
+    *source = (struct status_source){
+        .software = CONTROL_SOFTWARE,
+        .pid = (uint32_t)getpid(),
+        .now_ns = clock_now_ns(),
+        .started_ns = control->started_ns,
+        .connections = HASH_COUNT(control->workers),
+        .instruction_set = options->instruction_set,
+        .topology = options->topology,
+        .config = control->config,
+        .transport = options->engine.transport_info(options->engine.engine),
+        .engine = engine,
+        .membership = &control->membership,
+        .coordinator = control->coordinator,
+        .accounts = &control->accounts,
+        .rates = &control->rates,
+    };
+    return 0;
+}
+
+/* One line with its newline; the caller frees it. NULL: out of memory. */
+static char *admin_status(struct control *control, size_t *length)
+{
+    struct engine_status engine;
+    struct status_source source;
+    if (admin_source(control, &engine, &source) < 0)
+        return NULL;
+    char *document = status_document(&source, length);
+    control->options.engine.status_clear(&engine);
+    return document;
+}
+
+static void admin_arm_status(struct control *control)
+{
+    static const struct timeval at_once = {0, 0};
+    if (control->status_waiters)
+        evtimer_add(control->admin->status_event, &at_once);
+}
+
+/* What is given instead of a status that cannot be; NULL: out of memory. */
+static char *admin_no_status(size_t status_bytes, size_t *length)
+{
+    struct message message = {.type = MESSAGE_ERROR, .code = ERR_MEMORY};
+    if (status_bytes > 0)
+        snprintf(message.text, sizeof(message.text),
+                 "the status has %zu bytes, more than the %zu that are allowed", status_bytes,
+                 CONTROL_STATUS_BYTES);
+    else
+        snprintf(message.text, sizeof(message.text), "no memory for the status");
+    return message_encode(&message, length);
+}
+
+static void admin_on_status(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control *control = argument;
+    size_t length = 0, copied = 0;
+    char *answer = admin_status(control, &length);
+    if (!answer || length > CONTROL_STATUS_BYTES) {
+        free(answer);
+        answer = admin_no_status(length, &length);
+    }
+    while (control->status_waiters && copied < CONTROL_OUTPUT_BYTES) {
+        struct control_worker *worker = control->status_waiters;
+        DL_DELETE(control->status_waiters, worker);
+        worker->wants_status = false;
+        control_stream_answer(worker->stream, answer ? answer : "", answer ? length : 0);
+        copied += length;
+    }
+    free(answer);
+    admin_arm_status(control);
+    control_update_later(control);
+}
+
+void admin_want_status(struct control_worker *worker)
+{
+    struct control *control = worker->control;
+    control_stream_hold(worker->stream);
+    worker->wants_status = true;
+    DL_APPEND(control->status_waiters, worker);
+    admin_arm_status(control);
+}
+
+void admin_sample(struct control *control)
+{
+    struct engine_status engine;
+    if (control->options.engine.status(control->options.engine.engine, &engine) < 0)
+        return;
+    status_rates_sample(&control->rates, clock_now_ns(), engine.bytes_in, engine.bytes_out);
+    control->options.engine.status_clear(&engine);
+}
+
+static char *admin_metrics(struct control *control, size_t *length)
+{
+    struct engine_status engine;
+    struct status_source source;
+    if (admin_source(control, &engine, &source) < 0)
+        return NULL;
+    char *text = status_metrics(&source, length);
+    control->options.engine.status_clear(&engine);
+    return text;
+}
+
+void admin_accept_again(struct control *control)
+{
+    control_http_accept_again(control->admin->http);
+}
+
+static int admin_serve_metrics(struct admin *admin, struct error *error)
+{
+    struct control *control = admin->control;
+    const struct config *config = control->config;
+    const char *address = config->metrics_address[0] ? config->metrics_address : "127.0.0.1";
+    const struct control_http_options options = {
+        .base = control->base,
+        .path = "/metrics",
+        .content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        .make = admin_metrics,
+        .control = control,
+    };
+    struct error cause = {0};
+    if (control_http_create(&admin->http, &options, address, config->metrics_port, &cause) < 0)
+        return error_set(error, ERR_SYSTEM, "metrics cannot be served on %s port %u: %s", address,
+                         config->metrics_port, cause.text);
+    log_info(control->log, "metrics are served at http://%s:%u/metrics", address,
+             config->metrics_port);
+    return 0;
+}
+
+int admin_create(struct admin **created, struct control *control, struct error *error)
+{
+    const struct config *config = control->config;
+    struct admin *admin = calloc(1, sizeof(*admin));
+    if (!admin)
+        return error_set(error, ERR_MEMORY, "no memory for the administration");
+    admin->control = control;
+    admin->status_event = evtimer_new(control->base, admin_on_status, control);
+    if (!admin->status_event) {
+        admin_free(admin);
+        return error_set(error, ERR_MEMORY, "no memory for the administration");
+    }
+    if (config->metrics_port != 0 && admin_serve_metrics(admin, error) < 0) {
+        admin_free(admin);
+        return ERR_SYSTEM;
+    }
+    *created = admin;
+    return 0;
+}
+
+void admin_free(struct admin *admin)
+{
+    if (!admin)
+        return;
+    control_http_free(admin->http);
+    if (admin->status_event)
+        event_free(admin->status_event);
+    free(admin);
+}

@@ -1,0 +1,219 @@
+/* One document over HTTP, for whoever reaches the port. libevent's own server has no limit of
+ * connections, and each byte restarts its clock; here a connection has a deadline for all that it
+ * does, the oldest gives way where there are too many, and a document is made for many clients at
+ * once. A request is answered with HTTP/1.0: one for each connection. */
+#include <errno.h>
+#include <event2/bufferevent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/text/http_request.h"
+#include "server/control/ground/control_internal.h"
+
+#define CONNECTIONS 16
+#define DEADLINE_S 5
+#define ACCEPTED_AT_ONCE 4
+#define DOCUMENT_NS (100 * NS_PER_MS) /* a document is given out for so long */
+
+struct http_connection {
+    struct control_http *http;
+    struct bufferevent *stream;
+    struct event *timer; /* for all of it */
+    bool answered;
+    bool ended; /* the other side sends no more, and may still read */
+    struct http_connection *next, *prev;
+};
+
+struct control_http {
+    struct control_http_options options;
+    int fd;
+    struct event *listener;
+    struct http_connection *connections; /* the oldest first */
+    uint32_t count;
+    char *document;
+    size_t length;
+    uint64_t made_ns;
+};
+
+static void http_connection_free(struct http_connection *connection)
+{
+    struct control_http *http = connection->http;
+    DL_DELETE(http->connections, connection);
+    http->count--;
+    if (connection->timer)
+        event_free(connection->timer);
+    bufferevent_free(connection->stream);
+    free(connection);
+}
+
+static void http_on_deadline(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    http_connection_free(argument);
+}
+
+/* Younger than DOCUMENT_NS. NULL: there is none. */
+static const char *http_document(struct control_http *http)
+{
+    uint64_t now_ns = clock_now_ns();
+    if (http->document && now_ns - http->made_ns < DOCUMENT_NS)
+        return http->document;
+    free(http->document);
+    http->document = http->options.make(http->options.control, &http->length);
+    http->made_ns = now_ns;
+    return http->document;
+}
+
+static void http_answer(struct http_connection *connection, int status, bool with_body)
+{
+    struct control_http *http = connection->http;
+    struct evbuffer *output = bufferevent_get_output(connection->stream);
+    const char *document = status == HTTP_STATUS_OK ? http_document(http) : NULL;
+    if (status == HTTP_STATUS_OK && !document)
+        status = HTTP_STATUS_UNAVAILABLE;
+    connection->answered = true;
+    evbuffer_add_printf(output, "HTTP/1.0 %d %s\r\nConnection: close\r\nContent-Length: %zu\r\n",
+                        status, http_status_text(status), document ? http->length : 0);
+    if (status == HTTP_STATUS_NOT_ALLOWED)
+        evbuffer_add_printf(output, "Allow: GET, HEAD\r\n");
+    if (document)
+        evbuffer_add_printf(output, "Content-Type: %s\r\n", http->options.content_type);
+    evbuffer_add(output, "\r\n", 2);
+    if (document && with_body)
+        evbuffer_add(output, document, http->length);
+}
+
+static void http_on_read(struct bufferevent *stream, void *argument)
+{
+    struct http_connection *connection = argument;
+    struct evbuffer *input = bufferevent_get_input(stream);
+    struct http_request request = {.head = false};
+    if (connection->answered) { /* what comes behind a request, until the other side closes */
+        evbuffer_drain(input, evbuffer_get_length(input));
+        return;
+    }
+    const char *bytes = (const char *)evbuffer_pullup(input, -1);
+    int status = http_request_parse(&request, bytes ? bytes : "", evbuffer_get_length(input));
+    if (status == 0)
+        return;
+    if (status == HTTP_STATUS_OK && strcmp(request.path, connection->http->options.path) != 0)
+        status = HTTP_STATUS_NOT_FOUND;
+    http_answer(connection, status, !request.head);
+    evbuffer_drain(input, evbuffer_get_length(input));
+}
+
+/* All is written. Closing at once could lose it, if anything has come that was not read. */
+static void http_on_written(struct bufferevent *stream, void *argument)
+{
+    struct http_connection *connection = argument;
+    if (connection->ended)
+        http_connection_free(connection);
+    else if (connection->answered)
+        shutdown(bufferevent_getfd(stream), SHUT_WR);
+}
+
+static void http_on_end(struct bufferevent *stream, short what, void *argument)
+{
+    struct http_connection *connection = argument;
+    bool waits = connection->answered && evbuffer_get_length(bufferevent_get_output(stream)) > 0;
+    if (!(what & BEV_EVENT_EOF) || !waits) {
+        http_connection_free(connection);
+        return;
+    }
+    connection->ended = true;
+    bufferevent_disable(stream, EV_READ);
+}
+
+static void http_take(struct control_http *http, int fd)
+{
+    static const struct timeval limit = {DEADLINE_S, 0};
+    struct event_base *base = http->options.base;
+    struct http_connection *connection = calloc(1, sizeof(*connection));
+    struct bufferevent *stream =
+        connection ? bufferevent_socket_new(base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
+    if (!stream) {
+        free(connection);
+        close(fd);
+        return;
+    }
+    connection->http = http;
+    connection->stream = stream;
+    /* Here and in control_http_free: takes the first of a list of several for its only one.
+     * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+    DL_APPEND(http->connections, connection);
+    http->count++;
+    connection->timer = evtimer_new(base, http_on_deadline, connection);
+    bufferevent_setcb(stream, http_on_read, http_on_written, http_on_end, connection);
+    /* More than a request is not read in. */
+    bufferevent_setwatermark(stream, EV_READ, 0, HTTP_REQUEST_BYTES);
+    if (!connection->timer || evtimer_add(connection->timer, &limit) < 0 ||
+        bufferevent_enable(stream, EV_READ | EV_WRITE) < 0)
+        http_connection_free(connection);
+    else if (http->count > CONNECTIONS)
+        http_connection_free(http->connections); /* whoever has something to ask is quick */
+}
+
+static void http_on_accept(evutil_socket_t listening, short what, void *argument)
+{
+    (void)what;
+    struct control_http *http = argument;
+    for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
+        int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0 && control_descriptor_is_kept(http->options.control, fd)) {
+            close(fd);
+            continue;
+        }
+        if (fd >= 0) {
+            http_take(http, fd);
+            continue;
+        }
+        /* It would be tried again at once and for ever. */
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            event_del(http->listener);
+        return;
+    }
+}
+
+void control_http_accept_again(struct control_http *http)
+{
+    if (http)
+        event_add(http->listener, NULL);
+}
+
+int control_http_create(struct control_http **created, const struct control_http_options *options,
+                        const char *address, uint16_t port, struct error *error)
+{
+    struct control_http *http = calloc(1, sizeof(*http));
+    if (!http)
+        return error_set(error, ERR_MEMORY, "no memory");
+    http->options = *options;
+    http->fd = -1;
+    int result = control_listen_address(address, port, &http->fd, error);
+    if (result == 0) {
+        http->listener =
+            event_new(options->base, http->fd, EV_READ | EV_PERSIST, http_on_accept, http);
+        if (!http->listener || event_add(http->listener, NULL) < 0)
+            result = error_set(error, ERR_MEMORY, "no memory");
+    }
+    if (result < 0) {
+        control_http_free(http);
+        return result;
+    }
+    *created = http;
+    return 0;
+}
+
+void control_http_free(struct control_http *http)
+{
+    if (!http)
+        return;
+    while (http->connections)
+        http_connection_free(http->connections); /* NOLINT(clang-analyzer-unix.Malloc) */
+    if (http->listener)
+        event_free(http->listener);
+    if (http->fd >= 0)
+        close(http->fd);
+    free(http->document);
+    free(http);
+}
