@@ -46,7 +46,8 @@ static void account_close(struct account_book *book, struct account *account)
 void account_book_clear(struct account_book *book)
 {
     while (book->accounts)
-        account_close(book, book->accounts);
+        account_close(book,
+                      book->accounts); /* NOLINT(clang-analyzer-unix.Malloc): one of several */
 }
 
 bool account_is_beyond(const struct account_book *book, uint32_t uid, enum account_kind kind,

@@ -109,6 +109,7 @@ struct exchange_group *share_take_group(struct exchange *exchange)
     if (!share)
         return NULL;
     struct exchange_group *group = share->dirty;
+    assert(group);
     group_unmark_dirty(group);
     if (share->dirty && share->next_dirty) {
         DL_DELETE2(exchange->dirty, share, prev_dirty, next_dirty);

@@ -315,13 +315,14 @@ START_TEST(crowd_of_half_requests)
         ck_assert_uint_lt(clock_now_ns(), deadline_ns);
         if (end_poll(&b) == 0)
             ends_sleep(ends, 1, 10);
-        int held = descriptor_count() - before - CROWD;
-        most = held > most ? held : most;
-        all_ended = held == 0;
-        for (int i = 0; i < CROWD && all_ended; i++)
-            all_ended = has_ended(fds[i]);
+        int held = descriptor_count() - before - CROWD, ended = 0;
+        for (int i = 0; i < CROWD; i++)
+            ended += has_ended(fds[i]);
+        /* Those that are ended are nobody's, but may be there for a while (libfabric 2.1). */
+        most = held - ended > most ? held - ended : most;
+        all_ended = held == 0 && ended == CROWD;
     }
-    ck_assert_msg(most < CROWD / 2, "%d of %d were kept open", most, CROWD);
+    ck_assert_msg(most < CROWD / 2, "%d of %d were kept", most, CROWD);
     ck_assert_int_eq(transport_connect(a.transport, 0, address, bytes, token_a, &error), 0);
     ends_wait(&a, TRANSPORT_PEER_UP, 1, &b, TRANSPORT_PEER_UP, 1);
     for (int i = 0; i < CROWD; i++)
