@@ -77,6 +77,7 @@ static void *listener_run(void *argument)
 {
     struct listener *listener = argument;
     uint8_t *packet = malloc(1 << 17);
+    ck_assert_ptr_nonnull(packet);
     for (;;) {
         struct pollfd waits[] = {{listener->fd, POLLIN, 0}, {listener->stop, POLLIN, 0}};
         ck_assert_int_gt(poll(waits, 2, -1), 0);
