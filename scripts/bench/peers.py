@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 
@@ -26,11 +27,35 @@ class Missing(Exception):
     """Something that would be run is not on this machine; the text says what."""
 
 
+class HeldSignals:
+    """Signals that would end this thread come later: what is being started could not be ended."""
+
+    def __init__(self):
+        self.came, self.handlers = [], {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self.handlers[number] = signal.signal(number, lambda number, _: self.came.append(number))
+
+    def release(self):
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        self.handlers = {}
+        for number in self.came:
+            signal.raise_signal(number)
+
+
 def call(argv):
     """Exit code, output and errors. In a process group of its own, which is ended with this."""
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    signals = HeldSignals()
+    try:
+        started = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+    except BaseException:
+        signals.release()
+        raise
+    with started as process:
         try:
+            signals.release()
             output, errors = process.communicate(timeout=TIMEOUT_S)
         except BaseException as error:  # also Ctrl-C
             os.killpg(process.pid, signal.SIGTERM)

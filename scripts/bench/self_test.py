@@ -155,6 +155,26 @@ class Running(unittest.TestCase):
         # still be on its way.
         self.assertTrue(select.select([ran], [], [], 60)[0])
 
+    def test_a_signal_in_the_middle_of_a_start_ends_it_too(self):
+        code = ("import os, signal, subprocess, sys; sys.path.insert(0, sys.argv[1]); import bench, peers\n"
+                "class Told(subprocess.Popen):\n"
+                "    def _execute_child(self, *arguments, **options):\n"
+                "        super()._execute_child(*arguments, **options)\n"
+                "        print(self.pid, flush=True)\n"
+                "        os.kill(os.getpid(), signal.SIGTERM)\n"
+                "bench.catch_signals()\n"
+                "subprocess.Popen = Told\n"
+                "peers.run(['sleep', '100'])")
+        done = subprocess.run([sys.executable, "-c", code, peers.HERE], stdout=subprocess.PIPE, text=True,
+                              timeout=60, check=False)
+        self.assertEqual(done.returncode, 143)
+        try:
+            ran = os.pidfd_open(int(done.stdout))
+        except ProcessLookupError:
+            return
+        self.addCleanup(os.close, ran)
+        self.assertTrue(select.select([ran], [], [], 60)[0])
+
     def test_processor_time_of_children(self):
         spent = peers.run_cpu([sys.executable, "-c", "sum(range(3000000))"])
         self.assertGreater(spent, 0)
