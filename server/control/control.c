@@ -283,9 +283,8 @@ static void control_on_accept(evutil_socket_t listening, short what, void *argum
 {
     (void)what;
     struct control *control = argument;
-    /* Strangers at the TCP port are many at once, or else a daemon behind them waits long. */
-    uint32_t most = listening == control->tcp_fd ? CONTROL_TURN_ACCEPTS : 1;
-    for (uint32_t i = 0; i < most && control_accept(control, listening); i++) {
+    /* Many may come at once, and whoever is behind them would wait a round of the loop for each. */
+    for (uint32_t i = 0; i < CONTROL_TURN_ACCEPTS && control_accept(control, listening); i++) {
     }
     control_update_later(control);
 }
