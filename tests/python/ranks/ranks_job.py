@@ -142,7 +142,8 @@ def fork():
     wrapper = shoal.torch.DistributedDataParallel(torch.nn.Linear(8, 8))
     wrapper(torch.ones(2, 8)).sum().backward()
     session = dist.GroupMember.WORLD.session
-    work = dist.all_reduce(torch.ones(5), async_op=True)
+    # Nobody sends before the children have ended: the operation is under way in all of them.
+    work = dist.irecv(torch.empty(5), (RANK + 1) % SIZE)
     with session.lock, session.completions.lock:
         child = os.fork()
     if child == 0:
@@ -158,7 +159,9 @@ def fork():
         dist.destroy_process_group()
         sys.exit(0)
     say("CHILD", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    sent = dist.isend(torch.ones(5), (RANK - 1) % SIZE)
     work.wait()
+    sent.wait()
     check_sum()
     dist.barrier()
     if RANK == SIZE - 1:
