@@ -109,7 +109,10 @@ BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_SEAL)
 GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
-PYTHON_TESTS := $(wildcard tests/python/test_*.py)
+PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/smddp/test_*.py)
+# The folders of the package, shoal/ itself among them.
+PYTHON_ROOMS := $(patsubst worker/python/%/__init__.py,%,$(wildcard worker/python/shoal/__init__.py \
+    worker/python/shoal/*/__init__.py worker/python/shoal/*/*/__init__.py))
 # Fuzzers (tests/fuzz): as tests they replay their corpus, as libFuzzer's they need clang.
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_TESTS := $(FUZZ_SRC:%.c=$(BUILD)/%)
@@ -386,9 +389,10 @@ install: all install-man
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' worker/shoal.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/shoal.pc
 	install -m 644 config/*.json config/*.conf config/reference.md $(DESTDIR)$(PREFIX)/share/shoal
-	install -d $(DESTDIR)$(PYTHON_DIR)/shoal/torch
-	install -m 644 worker/python/shoal/*.py $(DESTDIR)$(PYTHON_DIR)/shoal
-	install -m 644 worker/python/shoal/torch/*.py $(DESTDIR)$(PYTHON_DIR)/shoal/torch
+	set -e; for room in $(PYTHON_ROOMS); do \
+	    install -d $(DESTDIR)$(PYTHON_DIR)/$$room; \
+	    install -m 644 worker/python/$$room/*.py $(DESTDIR)$(PYTHON_DIR)/$$room; \
+	done
 	sed -e 's|@PREFIX@|$(PREFIX)|g' config/shoald.service.in \
 	    > $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
 	@test -n '$(DESTDIR)' || ldconfig 2>/dev/null || \

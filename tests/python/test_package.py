@@ -288,7 +288,7 @@ class Environment(unittest.TestCase):
             SLURM_STEP_ID="2",
         )
         os.environ["MASTER_PORT"] = "1234"
-        _launch._fill_in_slurm()
+        _launch.fill_in(os.environ)
         got = [os.environ[n] for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")]
         self.assertEqual(got, ["3", "8", "1", "n2"])
         self.assertEqual(os.environ["MASTER_PORT"], "1234")  # what is set stays
@@ -303,7 +303,7 @@ class Environment(unittest.TestCase):
         )
         os.environ.pop("MASTER_ADDR", None)
         os.environ.pop("SHOAL_INTERFACE", None)
-        _launch._fill_in_sagemaker()
+        _launch.fill_in(os.environ)
         self.assertEqual(os.environ["MASTER_ADDR"], "algo-1")
         self.assertEqual(_hosts.own_address(), "127.0.0.1")
 

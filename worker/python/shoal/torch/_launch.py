@@ -20,9 +20,14 @@ _rendezvous = importlib.import_module("torch.distributed.rendezvous")
 _stores = itertools.count()
 
 
-def _fill_in_slurm():
+def fill_in(environment):
+    """What srun and SageMaker leave out. environment: a mapping, changed."""
+    _fill_in_slurm(environment)
+    _fill_in_sagemaker(environment)
+
+
+def _fill_in_slurm(environment):
     """Task number and count, and the first host of the list as master."""
-    environment = os.environ
     if "RANK" in environment or "SLURM_PROCID" not in environment:
         return
     environment["RANK"] = environment["SLURM_PROCID"]
@@ -41,11 +46,11 @@ def first_host(hosts):
     return re.sub(r"\[(\d*)[^\]]*\]", r"\1", first)
 
 
-def _fill_in_sagemaker():
+def _fill_in_sagemaker(environment):
     hosts = _hosts.resource_config().get("hosts")
     if hosts:
-        os.environ.setdefault("MASTER_ADDR", sorted(hosts)[0])
-        os.environ.setdefault("MASTER_PORT", "29500")
+        environment.setdefault("MASTER_ADDR", sorted(hosts)[0])
+        environment.setdefault("MASTER_PORT", "29500")
 
 
 def _shoalrun_store():
@@ -78,8 +83,7 @@ def install():
         return
 
     def env_handler(url, *arguments, **options):
-        _fill_in_slurm()
-        _fill_in_sagemaker()
+        fill_in(os.environ)
         path = _shoalrun_store()
         if path is None:
             yield from original(url, *arguments, **options)

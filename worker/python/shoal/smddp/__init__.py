@@ -1,0 +1,1 @@
+"""Scripts that are written for SMDDP run on shoal as they are."""
