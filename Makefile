@@ -109,7 +109,7 @@ BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_SEAL)
 GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
-PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/smddp/test_*.py)
+PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/*/test_*.py)
 # The folders of the package, shoal/ itself among them.
 PYTHON_ROOMS := $(patsubst worker/python/%/__init__.py,%,$(wildcard worker/python/shoal/__init__.py \
     worker/python/shoal/*/__init__.py worker/python/shoal/*/*/__init__.py))

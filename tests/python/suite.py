@@ -41,7 +41,7 @@ def environment(**more):
     own = {name: value for name, value in os.environ.items() if not launchers.match(name)}
     # With it a line and its end are two writes, between which another rank may write.
     own.pop("PYTHONUNBUFFERED", None)
-    own["PYTHONPATH"] = str(TREE / "worker" / "python")
+    own["PYTHONPATH"] = f"{TREE / 'worker' / 'python'}:{RANKS}"  # cases in other folders use ranks.py
     own["SHOAL_LIBRARY"] = str(BUILD / "lib" / "libshoal.so")
     own.update(OMP_NUM_THREADS="1", USE_LIBUV="0", PYTHONWARNINGS="ignore", GLOO_SOCKET_IFNAME="lo")
     own.update(more)
@@ -157,7 +157,8 @@ def wait_for_daemons(folders):
 
 
 class RanksCase(unittest.TestCase):
-    """The cases of a ranks_<noun>.py under shoalrun: their results, as {name: text, "" when well}."""
+    """The cases of a ranks_<noun>.py (in ranks/, or by its path) under shoalrun: their results, as
+    {name: text, "" when well}."""
 
     def __init_subclass__(cls, script=None, **how):
         """how: of shoalrun()."""
