@@ -1,0 +1,135 @@
+#!/usr/bin/python3
+"""The names that scripts for SMDDP import, and the runner."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import suite  # noqa: E402
+
+INSTALL = "from shoal.smddp import install; install(); "
+
+
+def folder_of(test, files):
+    """A folder with these files, {name: text}, until the test ends."""
+    folder = tempfile.TemporaryDirectory(prefix="shoal-smddp-")
+    test.addCleanup(folder.cleanup)
+    for name, text in files.items():
+        path = pathlib.Path(folder.name) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return pathlib.Path(folder.name)
+
+
+def python(*arguments, beside=None, **more):
+    """An interpreter with this package, and with a folder on its path."""
+    if beside:
+        more["PYTHONPATH"] = f"{suite.TREE / 'worker' / 'python'}:{beside}"
+    return suite.run([sys.executable, *arguments], **more)
+
+
+class Names(unittest.TestCase):
+    def says(self, program, expected, **how):
+        finished = python("-c", program, **how)
+        self.assertEqual((finished.returncode, finished.stdout.strip()), (0, expected), finished.stdout)
+
+    def test_only_when_installed(self):
+        program = "import importlib.util as u; print(u.find_spec('smdistributed'))"
+        self.says(program, "None")
+        self.says(INSTALL + program.replace("))", ") is None)"), "False")
+
+    def test_torch_waits_until_it_is_needed(self):
+        program = INSTALL * 2 + "import sys, smdistributed.dataparallel as d; print(d.__version__,"
+        program += "'torch' in sys.modules, len([f for f in sys.meta_path if 'shoal' in type(f).__module__]))"
+        self.says(program, "1.8.0 False 1")
+
+    def test_names_that_there_are_not(self):
+        for name in ("smdistributed.modelparallel", "smdistributed.dataparallel.tensorflow"):
+            finished = python("-c", f"{INSTALL} import {name}")
+            self.assertIn(f"ModuleNotFoundError: No module named '{name}'", finished.stdout)
+        finished = python("-c", INSTALL + "from smdistributed.dataparallel import nothing")
+        self.assertIn("cannot import name 'nothing' from 'smdistributed.dataparallel'", finished.stdout)
+
+    def test_a_module_is_not_there_twice(self):
+        """Python must not find our files through the public names' paths."""
+        program = INSTALL + "import sys; from shoal.smddp import _names\n"
+        program += "import smdistributed.dataparallel.torch.torch_smddp\n"
+        program += "print([n for n in _names.MODULES if getattr(sys.modules.get(n), '__path__', None)], flush=True)\n"
+        program += "import smdistributed.dataparallel._version"
+        finished = python("-c", program)
+        self.assertTrue(finished.stdout.startswith("[]\n"), finished.stdout)
+        self.assertIn("No module named 'smdistributed.dataparallel._version'", finished.stdout)
+
+    def test_another_package_is_not_shadowed(self):
+        """Not even by what it has not."""
+        files = {"smdistributed/dataparallel/__init__.py": "whose = 'theirs'"}
+        for more in ({}, {"smdistributed/__init__.py": ""}):
+            folder = folder_of(self, {**files, **more})
+            program = INSTALL + "import smdistributed.dataparallel as d; print(d.whose)"
+            self.says(program, "theirs", beside=folder)
+            program = INSTALL + "import smdistributed.dataparallel.torch"
+            finished = python("-c", program, beside=folder)
+            self.assertIn("No module named 'smdistributed.dataparallel.torch'", finished.stdout)
+
+    def test_another_package_found_by_a_later_finder(self):
+        """As those that are installed to be edited are."""
+        folder = folder_of(self, {"there/smdistributed/dataparallel/__init__.py": "whose = 'theirs'"})
+        program = INSTALL + "import sys, importlib.machinery as m\n"
+        program += "class Later:\n    def find_spec(name, path=None, target=None):\n"
+        program += f"        return m.PathFinder.find_spec(name, path or [{str(folder / 'there')!r}])\n"
+        program += "sys.meta_path.append(Later)\nimport smdistributed.dataparallel as d; print(d.whose)"
+        self.says(program, "theirs")
+
+
+class Runner(unittest.TestCase):
+    def run_script(self, *arguments, **how):
+        finished = python("-m", "shoal.smddp", *arguments, **how)
+        return finished.returncode, finished.stdout
+
+    def test_a_script(self):
+        """As python3 runs it."""
+        text = "import sys, beside\nfrom smdistributed.dataparallel import __version__\n"
+        text += "assert sys.modules['__main__'].__dict__ is globals()\n"
+        text += "print(__name__, sys.argv, __file__, beside.name, __version__)\nsys.exit(3)\n"
+        folder = folder_of(self, {"a/script.py": text, "a/beside.py": "name = 'found'"})
+        script = str(folder / "a" / "script.py")
+        code, said = self.run_script(script, "-m", "--x=1")
+        self.assertEqual((code, said), (3, f"__main__ {[script, '-m', '--x=1']} {script} found 1.8.0\n"))
+
+    def test_a_module(self):
+        text = "import sys\nimport smdistributed.dataparallel\nprint(__name__, sys.argv)\n"
+        folder = folder_of(self, {"some/__init__.py": "", "some/module.py": text})
+        code, said = self.run_script("-m", "some.module", "-x", beside=folder)
+        argv = [str(folder / "some" / "module.py"), "-x"]
+        self.assertEqual((code, said), (0, f"__main__ {argv}\n"))
+
+    def test_what_it_cannot_run(self):
+        for arguments, expected, words in (
+            ((), 2, "usage: python3 -m shoal.smddp"),
+            (("-m",), 2, "usage: python3 -m shoal.smddp"),
+            (("--help",), 0, "usage: python3 -m shoal.smddp"),
+            (("-x", "script.py"), 2, "-x is not an option"),
+            (("/nowhere/script.py",), 2, "/nowhere/script.py: no such script"),
+            (("-m", "no_such_module"), 1, "No module named no_such_module"),
+        ):
+            code, said = self.run_script(*arguments)
+            self.assertEqual(code, expected, said)
+            self.assertIn(words, said)
+
+    def test_beside_another_package(self):
+        """It says which, and where, and does not run the script."""
+        for name, files in (
+            ("smdistributed.dataparallel", {"smdistributed/dataparallel/__init__.py": ""}),
+            ("torch.sagemaker", {"torch/__init__.py": "", "torch/sagemaker/__init__.py": ""}),
+        ):
+            folder = folder_of(self, {**files, "script.py": "print('it runs')"})
+            code, said = self.run_script(str(folder / "script.py"), beside=folder)
+            place = folder / name.replace(".", "/") / "__init__.py"
+            self.assertEqual(code, 1)
+            self.assertTrue(said.startswith(f"shoal.smddp: {name} is installed at {place}: "), said)
+
+
+if __name__ == "__main__":
+    sys.exit(suite.main())

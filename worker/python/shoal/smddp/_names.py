@@ -1,0 +1,111 @@
+"""The modules that scripts for SMDDP and SMP import by name, found where nobody else has them.
+
+A finder at the end of sys.meta_path serves them: what is installed is found before, so another
+maker's package is never shadowed. Each is a thin module that gives out what one of ours has. It does
+not have our folder as its own, where Python would look for a second copy of our files.
+
+Nothing here needs torch: interpreters import this at their start.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+
+# Name -> the module of ours behind it; None: nothing but its children.
+MODULES = {
+    "smdistributed": None,
+    "smdistributed.dataparallel": "shoal.smddp._version",
+    "smdistributed.dataparallel.torch": None,
+    "smdistributed.dataparallel.torch.torch_smddp": "shoal.smddp._torch_smddp",
+}
+
+# What is ours below these is ours as a whole, or not at all.
+TREES = ("smdistributed.dataparallel", "torch.sagemaker")
+
+
+def install():
+    """Find these names from now on. A second call changes nothing."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.append(Finder())
+
+
+def find_other(folders=None):
+    """(name, place) of a package of another maker that has a name of ours, or None. Nothing is
+    imported. folders: where packages are looked for; None: as this interpreter looks for them."""
+    for name in TREES:
+        place = _locate(name, folders)
+        if place is not None:
+            return name, place
+    return None
+
+
+def _locate(name, folders=None):
+    """Where the other finders would load a module from; None: they do not find it."""
+    found, path = None, folders
+    words = name.split(".")
+    for count in range(1, len(words) + 1):
+        found = _ask_others(".".join(words[:count]), path)
+        if found is None:
+            return None
+        path = found.submodule_search_locations or []
+    return found.origin or next(iter(found.submodule_search_locations or []), "an unknown place")
+
+
+def _ask_others(name, path):
+    if path is not None:
+        return importlib.machinery.PathFinder.find_spec(name, path)
+    for finder in sys.meta_path:
+        if isinstance(finder, Finder) or not hasattr(finder, "find_spec"):
+            continue
+        found = finder.find_spec(name, None)
+        if found is not None:
+            return found
+    return None
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and makes the modules of MODULES."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in MODULES:
+            return None
+        parent = name.rpartition(".")[0]
+        if name in TREES or not parent:
+            # A finder behind this one, of a package that is installed to be edited, may have it.
+            if _locate(name) is not None:
+                return None
+        elif not _is_ours(parent):
+            return None
+        is_package = any(other.startswith(f"{name}.") for other in MODULES)
+        return importlib.machinery.ModuleSpec(name, self, origin="shoal", is_package=is_package)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        source = MODULES[module.__name__]
+        if source is None:
+            return
+        ours = importlib.import_module(source)
+
+        def get(name):
+            # Its folder would make this a package whose files Python looks for.
+            if name == "__path__":
+                raise AttributeError(f"module {module.__name__!r} is not a package")
+            try:
+                return getattr(ours, name)
+            except AttributeError:
+                pass
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+        module.__doc__ = ours.__doc__
+        module.__getattr__ = get
+        module.__dir__ = lambda: sorted({*vars(module), *getattr(ours, "__all__", dir(ours))})
+        if hasattr(ours, "__all__"):
+            module.__all__ = ours.__all__
+
+
+def _is_ours(name):
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return isinstance(getattr(spec, "loader", None), Finder)
