@@ -202,6 +202,23 @@ void shoalctl_print_jobs(FILE *out, const json_t *status)
     print_late(out, jobs);
 }
 
+/* What is charged to users whose memory or descriptors the daemon holds. */
+static void print_users(FILE *out, const json_t *status)
+{
+    static const struct column columns[] = {
+        {"USER", "uid", print_cell_text, true},
+        {"MEMORY", "memory_bytes", print_cell_bytes, true},
+        {"LEFT", "left_bytes", print_cell_bytes, true},
+        {"OUTPUT", "output_bytes", print_cell_bytes, true},
+        {"DESCRIPTORS", "descriptors", print_cell_text, true},
+    };
+    const json_t *users = json_object_get(status, "users");
+    if (json_array_size(users) == 0)
+        return;
+    fputc('\n', out);
+    print_table(out, users, columns, sizeof(columns) / sizeof(columns[0]));
+}
+
 /* --- the whole ------------------------------------------------------------------------------ */
 
 static void print_head(FILE *out, const json_t *status)
@@ -269,6 +286,7 @@ void shoalctl_print_status(FILE *out, const json_t *status)
         {"WEIGHT", "weight", print_cell_text, true},
         {"STATE", "state", print_cell_text, false},
         {"FABRIC", "fabric", print_cell_text, false},
+        {"SEALED", "sealed", print_cell_text, false},
         {"IN", "bytes_in", print_cell_bytes, true},
         {"OUT", "bytes_out", print_cell_bytes, true},
         {"SILENT ms", "silent_ms", print_cell_text, true},
@@ -284,4 +302,5 @@ void shoalctl_print_status(FILE *out, const json_t *status)
         fprintf(out, "no peers\n");
     fputc('\n', out);
     shoalctl_print_jobs(out, status);
+    print_users(out, status);
 }

@@ -9,7 +9,7 @@ static const char status_text[] =
     "'state':'serving','provider':{'name':'tcp','endpoint':'connected','version':'libfabric 1.17',"
     "'address':'127.0.0.1'},'instruction_set':'avx2','topology':'1 package, 2 cores',"
     "'peers':[{'node':1,'name':'b','address':'10.0.0.2:7070','weight':2,'state':'up',"
-    "'fabric':'up','bytes_in':1048576,'bytes_out':0,'last_error':'','silent_ms':12},"
+    "'fabric':'up','sealed':true,'bytes_in':1048576,'bytes_out':0,'last_error':'','silent_ms':12},"
     "{'node':2,'name':'a-longer-name','address':'10.0.0.3:7070','weight':1,'state':'connecting',"
     "'fabric':'down','bytes_in':0,'bytes_out':0,'last_error':'connection refused'}],"
     "'jobs':[{'name':'train','job_id':'89ab','state':'running','world_size':6,'uid':1000,"
@@ -19,7 +19,8 @@ static const char status_text[] =
     "'traffic':{'bytes_in':1048576,'bytes_out':2097152,'bytes_reduced':0,'collectives':512,"
     "'dropped_messages':3,'in_GBps':1.25,'out_GBps':0.5},'memory':{'used_bytes':1024,"
     "'allocated_bytes':2048,'reserved_bytes':4096,'limit_bytes':1073741824},'slots':9,"
-    "'workers':{'count':2,'limit':64}}";
+    "'workers':{'count':2,'limit':64},'users':[{'uid':1000,'memory_bytes':134217728,'left_bytes':0,"
+    "'output_bytes':2048,'descriptors':3}]}";
 
 static json_t *parse(const char *text)
 {
@@ -60,8 +61,10 @@ START_TEST(test_status)
     has(text, "slots        9 in progress\n");
     has(text, "workers      2, limit 64\n");
     has(text, "connection refused\n");
+    has(text, "up      yes  ");
     has(text, "job train waits for rank 3-4 since 5.3 s (group 0, collective 17)\n");
     has(text, "job train has here, rank:pid: 0:77 1:78\n");
+    has(text, "\nUSER   MEMORY  LEFT  OUTPUT  DESCRIPTORS\n1000  128 MiB");
     free(text);
 }
 END_TEST
