@@ -23,7 +23,7 @@ mkdir -p "$build/found" "$build/logs"
 fuzz_one() {
     local name=$1 log=$build/logs/$1 result=$build/logs/$1.result
     mkdir -p "$build/corpus/$name"
-    local options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1
+    local options=(-max_total_time="$seconds" -timeout=100 -rss_limit_mb=2048 -print_final_stats=1
         -artifact_prefix="$build/found/$name-")
     [[ ! -e $tree/tests/fuzz/$name.dict ]] || options+=(-dict="$tree/tests/fuzz/$name.dict")
     if timeout -k 10 $((seconds + 60)) "$build/libfuzzer/$name" "${options[@]}" \

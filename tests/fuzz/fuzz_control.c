@@ -12,7 +12,7 @@
 #include "tests/lib/server/control_daemon.h"
 #include "tests/lib/server/raw_peer.h"
 
-#define WAIT_MS 20000
+#define WAIT_MS 60000 /* a backstop: fuzzers run behind whatever else runs */
 
 enum role {
     ROLE_USER,     /* on the Unix socket, without a word before */

@@ -19,7 +19,7 @@
 #include "common/format/arena.h"
 #include "tests/lib/tls_pair.h"
 
-#define WAIT_MS 20000
+#define WAIT_MS 60000 /* a backstop */
 
 /* --- the stand-in engine: everything works at once. Used by the control thread alone. */
 

@@ -13,7 +13,7 @@
 
 #include "common/format/wire.h"
 
-#define WAIT_MS 20000
+#define WAIT_MS 60000 /* a backstop */
 
 int raw_connect(uint16_t port, uint8_t host)
 {
