@@ -18,6 +18,15 @@ MODULES = {
     "smdistributed.dataparallel": "shoal.smddp._version",
     "smdistributed.dataparallel.torch": None,
     "smdistributed.dataparallel.torch.torch_smddp": "shoal.smddp._torch_smddp",
+    "torch.sagemaker": "shoal.smddp.smp",
+    "torch.sagemaker.logger": "shoal.smddp.smp.logger",
+    "torch.sagemaker.moe": None,
+    "torch.sagemaker.moe.moe_config": "shoal.smddp.smp.moe_config",
+    "torch.sagemaker.moe.moe_layer": "shoal.smddp.smp.moe_layer",
+    "torch.sagemaker.state_handler": "shoal.smddp.smp._state",
+    "torch.sagemaker.utils": None,
+    "torch.sagemaker.utils.process_group_utils": "shoal.smddp.smp.process_group_utils",
+    "torch.sagemaker.utils.utils": "shoal.smddp.smp.utils",
 }
 
 # What is ours below these is ours as a whole, or not at all.

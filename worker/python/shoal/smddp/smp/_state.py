@@ -6,7 +6,9 @@ import logging
 import torch.distributed as dist
 
 from shoal import errors
-from shoal.smddp.smp import _ranker
+from shoal.smddp.smp import _random, _ranker
+
+__all__ = ["state"]
 
 _log = logging.getLogger("shoal.smddp")
 
@@ -67,7 +69,7 @@ class State:
         self._clear()
 
     def _clear(self):
-        self._configuration = self._ranker = self._groups = None
+        self._configuration = self._ranker = self._groups = self._tracker = None
         self._own_groups = []  # those of _groups that start() made
 
     hybrid_shard_degree = _of_configuration("hybrid_shard_degree", settable=True)
@@ -133,6 +135,10 @@ class State:
     def dp_size(self):
         return self.world_size // self.tp_size
 
+    def get_rng_state_tracker(self):
+        """The random generators of this rank's own, by name: RngStateTracker."""
+        return self._started("_tracker", "get_rng_state_tracker()")
+
     @property
     def overrides(self):
         """Degrees that the script has set before init(): they go before every other source."""
@@ -145,6 +151,9 @@ class State:
         self._own_groups = []
         self._groups = self._make_groups(ranker, _ranker.is_native(configuration))
         self._configuration, self._ranker = configuration, ranker
+        self._tracker = _random.make_tracker(
+            configuration.random_seed, tp_rank=self.tp_rank, tp_size=self.tp_size, ep_rank=self.ep_rank
+        )
         if dist.get_rank() == 0:
             sizes = ", ".join(f"{dimension} {size}" for dimension, size in ranker.sizes.items())
             _log.info("torch.sagemaker: %d ranks: %s", ranker.world_size, sizes)
