@@ -14,13 +14,14 @@ gloo = None  # a group of all ranks to compare with and to meet in
 shoal_group = None  # the same ranks
 
 
-def start(default):
-    """The default group is of this backend; beside it there is one of the other."""
+def start(default, initialize=dist.init_process_group):
+    """The default group is of this backend; beside it there is one of the other. initialize: what a
+    script calls for torch's function."""
     global gloo, shoal_group
     import shoal.torch  # noqa: F401
 
     torch.set_num_threads(1)
-    dist.init_process_group(default, timeout=TIMEOUT)
+    initialize(default, timeout=TIMEOUT)
     gloo = shoal_group = dist.GroupMember.WORLD
     if default == "gloo":
         shoal_group = dist.new_group(backend="shoal", timeout=TIMEOUT)

@@ -21,23 +21,31 @@ def find(path):
     raise FileNotFoundError(f"{path}: in no folder above {__file__}, nor is its share/shoal")
 
 
-def start(description, *, devices=("cpu",), **switches):
-    """Options, then the process group; returns (options, rank, number of ranks). devices: where the
-    example can train. switches: what it may be told besides, name=help."""
+def parse_options(description, *, devices=("cpu",), backend="shoal", **switches):
+    """Options, and what no run may differ in. devices: where the example can train. backend: the
+    default one, None where the example has one alone. switches: what it may be told besides, name=help."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--backend", default="shoal", help="shoal (the default) or gloo")
+    if backend:
+        parser.add_argument("--backend", default=backend, help="shoal (the default) or gloo")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cpu", choices=devices)
     for name, text in switches.items():
         parser.add_argument("--" + name.replace("_", "-"), action="store_true", help=text)
     options = parser.parse_args()
     options.device = _device(options.device, parser)
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    return options
+
+
+def start(description, **more):
+    """Options, as parse_options() takes them, then the process group; returns (options, rank, number of
+    ranks)."""
+    options = parse_options(description, **more)
     # Only this line and the name of the backend are shoal's.
     import shoal.torch  # noqa: F401
 
     dist.init_process_group(backend=options.backend)
-    torch.manual_seed(1)
-    torch.set_num_threads(1)
     return options, dist.get_rank(), dist.get_world_size()
 
 
@@ -60,9 +68,13 @@ def finish(losses):
     dist.all_reduce(mean)
     mean /= dist.get_world_size()
     if dist.get_rank() == 0:
-        print(json.dumps({"backend": dist.get_backend(), "losses": mean.tolist()}), flush=True)
+        show(dist.get_backend(), mean)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def show(backend, losses):
+    print(json.dumps({"backend": backend, "losses": losses.tolist()}), flush=True)
 
 
 class TextModel(torch.nn.Module):

@@ -16,25 +16,36 @@ def load():
     return table[:, :64].float() / 16, table[:, 64]
 
 
-def main():
-    options, rank, size = common.start(__doc__.splitlines()[0], devices=("cpu", "cuda"))
+def make_batches(options, rank, size):
+    """Of 32 rows for each rank in each step."""
     pixels, digits = (table.to(options.device) for table in load())
-    model = DistributedDataParallel(
-        torch.nn.Sequential(
-            torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
-        ).to(options.device)
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
     for step in range(options.steps):
         rows = torch.arange(rank, 32 * size, size) + step * 32 * size
         rows %= len(digits)
-        loss = torch.nn.functional.cross_entropy(model(pixels[rows]), digits[rows])
+        yield pixels[rows], digits[rows]
+
+
+def make_perceptron():
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+
+
+def train(model, batches):
+    """The loss of each step on this rank."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for pixels, digits in batches:
+        loss = torch.nn.functional.cross_entropy(model(pixels), digits)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    common.finish(losses)
+    return losses
+
+
+def main():
+    options, rank, size = common.start(__doc__.splitlines()[0], devices=("cpu", "cuda"))
+    model = DistributedDataParallel(make_perceptron().to(options.device))
+    common.finish(train(model, make_batches(options, rank, size)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,10 @@ import sys
 MODULES = {
     "smdistributed": None,
     "smdistributed.dataparallel": "shoal.smddp._version",
-    "smdistributed.dataparallel.torch": None,
+    "smdistributed.dataparallel.torch": "shoal.smddp._distributed",  # the guides name it here too
+    "smdistributed.dataparallel.torch.distributed": "shoal.smddp._distributed",
+    "smdistributed.dataparallel.torch.parallel": "shoal.smddp._parallel",
+    "smdistributed.dataparallel.torch.parallel.distributed": "shoal.smddp._parallel",
     "smdistributed.dataparallel.torch.torch_smddp": "shoal.smddp._torch_smddp",
     "torch.sagemaker": "shoal.smddp.smp",
     "torch.sagemaker.logger": "shoal.smddp.smp.logger",
