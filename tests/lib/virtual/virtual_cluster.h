@@ -1,11 +1,8 @@
 /* Daemons and workers in one process, on the in-memory fabric and virtual time, driven by a seed.
  *
- * Real are: the coordinators and their messages (encoded and decoded), the exchanges, the arenas
- * with both sides' rings, the library's progress, the chunk buffers, the reductions. Simulated are:
- * time, threads (a reduction finishes some time after it was given), the control connections (in
- * order, of random delay, cut when told) and the fabric. Everything that happens has a virtual
- * time; what has the same time happens in the order in which it was scheduled, so a seed gives one
- * history.
+ * What is real and what is played: tests/lib/virtual/README.md. Everything that happens has a
+ * virtual time; what has the same time happens in the order in which it was scheduled, so a seed
+ * gives one history.
  */
 #ifndef TESTS_LIB_VIRTUAL_VIRTUAL_CLUSTER_H
 #define TESTS_LIB_VIRTUAL_VIRTUAL_CLUSTER_H
@@ -57,12 +54,14 @@ uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct vir
 /* Run for `steps` moments, or until nothing is left to happen. Checks the invariants after each,
  * and every finished collective against the reference. Returns the moments run. */
 uint64_t virtual_cluster_run(struct virtual_cluster *cluster, uint64_t steps);
+void virtual_cluster_run_for(struct virtual_cluster *cluster, uint64_t ns);
 /* Run until every worker of every job has ended; fails the test after limit_ns of virtual time. */
 void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns);
 
 /* Faults. */
 void virtual_cluster_kill_worker(struct virtual_cluster *cluster, uint32_t job, uint32_t rank);
-void virtual_cluster_cut(struct virtual_cluster *cluster, uint32_t a, uint32_t b); /* both planes */
+/* Both sides lose both planes, and do not get through until they may again. */
+void virtual_cluster_cut(struct virtual_cluster *cluster, uint32_t a, uint32_t b);
 void virtual_cluster_join_again(struct virtual_cluster *cluster, uint32_t a, uint32_t b);
 /* Nothing that the fabric carries from one to the other arrives any more; or again. The control
  * connection stays. */
@@ -73,9 +72,18 @@ void virtual_cluster_delay_control(struct virtual_cluster *cluster, uint32_t fro
                                    uint64_t ns);
 /* The node neither sends nor receives on the fabric; or again. Needs options.sends. */
 void virtual_cluster_stand_still(struct virtual_cluster *cluster, uint32_t node, bool still);
+/* The daemon is killed: its sockets end, and its ranks go on without it. */
+void virtual_cluster_kill_daemon(struct virtual_cluster *cluster, uint32_t node);
+/* The node's machine is off, at once: so are its ranks, and nobody is told. */
+void virtual_cluster_switch_off(struct virtual_cluster *cluster, uint32_t node);
+/* A daemon begins on a node that has none, with nothing but its configuration. */
+void virtual_cluster_return(struct virtual_cluster *cluster, uint32_t node);
+bool virtual_cluster_alive(const struct virtual_cluster *cluster, uint32_t node);
+/* The daemon stands still, all of it (SIGSTOP), and its ranks do not; or goes on. */
+void virtual_cluster_pause(struct virtual_cluster *cluster, uint32_t node, bool paused);
 /* The node's pool gets no further memory; or again. */
 void virtual_cluster_refuse_memory(struct virtual_cluster *cluster, uint32_t node, bool refused);
-/* Whether one side at least has not heard that the two are cut. */
+/* Whether each of the two has the other on both planes. */
 bool virtual_cluster_linked(const struct virtual_cluster *cluster, uint32_t a, uint32_t b);
 /* From now on the rank asks for something else than the others, once. */
 void virtual_cluster_mislead(struct virtual_cluster *cluster, uint32_t job, uint32_t rank);
@@ -87,6 +95,7 @@ void virtual_cluster_hold(struct virtual_cluster *cluster, uint32_t job, uint32_
 
 /* How a job's rank ended. */
 struct virtual_outcome {
+    bool joined; /* its job was open */
     bool ended;
     int code;          /* 0: all collectives finished */
     char text[1024];   /* of the failure */
@@ -105,8 +114,11 @@ struct virtual_traffic virtual_cluster_traffic(const struct virtual_cluster *clu
 /* Bytes of one part in each of the job's collectives, together. */
 uint64_t virtual_cluster_part_bytes(const struct virtual_cluster *cluster, uint32_t job);
 uint64_t virtual_cluster_now_ns(const struct virtual_cluster *cluster);
+uint64_t virtual_cluster_moments(const struct virtual_cluster *cluster); /* run so far */
 /* Late reports that the node's exchange has made. */
 uint32_t virtual_cluster_late_reports(const struct virtual_cluster *cluster, uint32_t node);
+/* Open connections with other daemons that the node's daemons have lost. */
+uint32_t virtual_cluster_losses(const struct virtual_cluster *cluster, uint32_t node);
 /* How often a node has found another to be silent on the fabric. */
 uint32_t virtual_cluster_silences(const struct virtual_cluster *cluster);
 /* Buffer bytes in use on a node. */

@@ -1,78 +1,374 @@
-/* Links between virtual daemons: the control connection and the pair on the fabric, how they begin,
- * and how they end. */
-#include "tests/lib/virtual/virtual_private.h"
-
+/* Control connections between virtual daemons. Who is there, when to connect, to send a heartbeat,
+ * and when a peer has been silent for too long, decides the real membership; the handshake is a
+ * word each way, and a socket is a channel that keeps order. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/clock.h"
+#include "tests/lib/virtual/virtual_private.h"
 
-static uint64_t link_token(const struct virtual_node *from, uint32_t to)
+#define HANDSHAKE_NS (5 * NS_PER_S) /* CONTROL_HANDSHAKE_S */
+
+enum word_kind {
+    WORD_HELLO,   /* a daemon connects */
+    WORD_WELCOME, /* it is let in */
+    WORD_LINE,    /* on an open connection */
+    WORD_CLOSE,   /* one side has closed it, or knows nothing of it */
+};
+
+struct word {
+    enum word_kind kind;
+    struct virtual_node *from, *to;
+    uint64_t connection;
+    uint64_t incarnation; /* of the sender's daemon */
+    const char *reason;   /* WORD_CLOSE */
+    size_t length;
+    char *line; /* WORD_LINE */
+};
+
+static void deliver_word(struct virtual_cluster *cluster, void *what, uint64_t number);
+
+static bool *severed(struct virtual_cluster *cluster, uint32_t a, uint32_t b)
 {
-    return 0x70000000ull + from->number * 1000 + to + ((uint64_t)from->connection[to] << 32);
+    return a < b ? &cluster->severed[a][b] : &cluster->severed[b][a];
 }
 
-static void link_connect_side(struct virtual_node *node, struct virtual_node *peer)
+static void word_send(struct virtual_node *from, uint32_t to, struct word word)
 {
-    struct virtual_cluster *cluster = node->cluster;
-    uint8_t address[TRANSPORT_ADDRESS_BYTES];
-    uint8_t token[TRANSPORT_TOKEN_BYTES] = {0};
-    uint32_t bytes;
-    struct error error;
-    EXPECT(transport_address(peer->transport, address, &bytes, &error) == 0);
-    token[0] = (uint8_t)(node->number + peer->number);
-    int result =
-        node->number < peer->number
-            ? transport_connect(node->transport, peer->number, address, bytes, token, &error)
-            : transport_expect(node->transport, peer->number, address, bytes, token, &error);
-    EXPECT_MSG(result == 0, "%s", error.text);
-    exchange_peer_up(node->exchange, peer->number, link_token(peer, node->number),
-                     link_token(node, peer->number));
-    membership_connected(&node->membership, peer->number, cluster->now_ns);
-    coordinator_peer_connected(node->coordinator, cluster->now_ns, peer->number);
+    struct word *carried = malloc(sizeof(*carried));
+    EXPECT(carried);
+    *carried = word;
+    carried->from = from;
+    carried->to = &from->cluster->nodes[to];
+    carried->incarnation = from->incarnation;
+    virtual_schedule_in(from->cluster, &from->to[to], deliver_word, carried, 0);
+}
+
+static void word_close(struct virtual_node *from, uint32_t to, uint64_t connection,
+                       const char *reason)
+{
+    word_send(from, to,
+              (struct word){.kind = WORD_CLOSE, .connection = connection, .reason = reason});
+}
+
+void virtual_link_send(struct virtual_node *node, uint32_t peer, const struct message *message)
+{
+    const struct virtual_link *link = &node->links[peer];
+    struct word word = {.kind = WORD_LINE, .connection = link->connection};
+    if (link->state != LINK_OPEN)
+        return;
+    word.line = message_encode(message, &word.length);
+    EXPECT(word.line);
+    word.line[--word.length] = '\0'; /* without the newline */
+    word_send(node, peer, word);
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
+/* As control_peer_finish in server/control/peers/control_peer.c. */
+static void link_end(struct virtual_link *link, const char *reason)
+{
+    struct virtual_node *node = link->node;
+    uint64_t now_ns = node->cluster->now_ns;
+    bool open = link->state == LINK_OPEN;
+    if (link->state == LINK_NONE)
+        return;
+    word_close(node, link->peer, link->connection, "the other side has closed the connection");
+    link->state = LINK_NONE;
+    link->connection = 0;
+    membership_lost(&node->membership, link->peer, now_ns, reason);
     virtual_called(node);
+    if (!open)
+        return;
+    node->losses++;
+    virtual_command(node,
+                    &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT, .peer = link->peer});
+    coordinator_peer_down(node->coordinator, now_ns, link->peer, reason);
+}
+
+/* --- the beginning ---------------------------------------------------------------------------- */
+
+static void token_write(uint8_t token[TRANSPORT_TOKEN_BYTES], uint64_t connection,
+                        const struct virtual_node *to)
+{
+    uint64_t number = connection << 8 | to->number;
+    memset(token, 0, TRANSPORT_TOKEN_BYTES);
+    memcpy(token, &number, sizeof(number));
+}
+
+/* As handshake_open in server/control/peers/control_handshake.c. */
+static void link_open(struct virtual_link *link, uint64_t connection, uint64_t incarnation,
+                      bool connects)
+{
+    struct virtual_node *node = link->node, *peer = &node->cluster->nodes[link->peer];
+    struct engine_command command = {.kind = COMMAND_PEER_CONNECT};
+    struct engine_peer_connect *fabric = &command.peer_connect;
+    link->state = LINK_OPEN;
+    link->connection = connection;
+    link->incarnation = incarnation;
+    fabric->node = peer->number;
+    fabric->active = connects;
+    fabric->address_bytes = sizeof(peer->number); /* of the memory fabric */
+    memcpy(fabric->address, &peer->number, sizeof(peer->number));
+    token_write(fabric->receive_token, connection, node);
+    token_write(fabric->send_token, connection, peer);
+    membership_connected(&node->membership, peer->number, node->cluster->now_ns);
+    virtual_command(node, &command);
+    if (!connects && !node->cluster->starting)
+        word_send(node, peer->number,
+                  (struct word){.kind = WORD_WELCOME, .connection = connection});
+    coordinator_peer_connected(node->coordinator, node->cluster->now_ns, peer->number);
+    virtual_called(node);
+}
+
+void virtual_link_begin(struct virtual_node *low, struct virtual_node *high)
+{
+    uint64_t connection = ++low->cluster->connections;
+    link_open(&high->links[low->number], connection, low->incarnation, false);
+    link_open(&low->links[high->number], connection, high->incarnation, true);
+}
+
+static void attempt_over(struct virtual_cluster *cluster, void *what, uint64_t connection)
+{
+    struct virtual_link *link = what;
+    if (!link->node->alive || link->state != LINK_TRYING || link->connection != connection)
+        return;
+    link_end(link, *severed(cluster, link->node->number, link->peer) ? "No route to host"
+                                                                     : "no answer in time");
+}
+
+/* As control_connect_node in server/control/peers/control_connect.c. */
+static void link_try(struct virtual_link *link)
+{
+    struct virtual_node *node = link->node;
+    struct virtual_cluster *cluster = node->cluster;
+    bool no_route = *severed(cluster, node->number, link->peer);
+    link->state = LINK_TRYING;
+    link->connection = ++cluster->connections;
+    if (!no_route)
+        word_send(node, link->peer,
+                  (struct word){.kind = WORD_HELLO, .connection = link->connection});
+    virtual_schedule(cluster, node, no_route ? cluster->options.most_delay_ns : HANDSHAKE_NS,
+                     attempt_over, link, link->connection);
+}
+
+static void claim_over(struct virtual_cluster *cluster, void *what, uint64_t connection)
+{
+    (void)cluster;
+    struct virtual_link *link = what;
+    if (!link->node->alive || link->claim != connection)
+        return;
+    link->claim = 0;
+    word_close(link->node, link->peer, connection,
+               "another daemon of its name has neither answered nor gone in time");
+}
+
+/* As handshake_claim: a daemon of another incarnation may be the same one started anew, or a second
+ * of its name; the older one's next word, or its end, says which. */
+static void link_claim(struct virtual_link *link, const struct word *hello)
+{
+    struct virtual_node *node = link->node;
+    if (link->state == LINK_OPEN && link->incarnation != hello->incarnation) {
+        link->claim = hello->connection;
+        link->claim_incarnation = hello->incarnation;
+        link->claimed_ns = node->cluster->now_ns;
+        virtual_link_send(node, link->peer, &(struct message){.type = MESSAGE_PING});
+        virtual_schedule(node->cluster, node, HANDSHAKE_NS, claim_over, link, link->claim);
+        return;
+    }
+    link_end(link, "it has connected again");
+    link_open(link, hello->connection, hello->incarnation, false);
+}
+
+/* As control_handshake_settle. */
+static void link_settle(struct virtual_link *link)
+{
+    const struct membership_peer *peer = &link->node->membership.peers[link->peer];
+    uint64_t claim = link->claim;
+    if (claim == 0)
+        return;
+    if (link->state != LINK_OPEN) {
+        link->claim = 0;
+        link_open(link, claim, link->claim_incarnation, false);
+    } else if (peer->heard_ns > link->claimed_ns) {
+        link->claim = 0;
+        word_close(link->node, link->peer, claim, "another daemon of that name is connected");
+    }
+}
+
+/* --- what comes ------------------------------------------------------------------------------- */
+
+/* As handshake_on_word. */
+static void take_line(struct virtual_link *link, const struct word *word)
+{
+    struct virtual_node *node = link->node;
+    struct message message;
+    struct error error;
+    int result =
+        message_decode(&message, MESSAGE_BETWEEN_DAEMONS, word->line, word->length, &error);
+    EXPECT_MSG(result == 0, "between daemons: %s: %s", word->line, error.text);
+    membership_heard(&node->membership, link->peer, node->cluster->now_ns);
+    if (message.type != MESSAGE_PING) {
+        result = coordinator_peer_message(node->coordinator, node->cluster->now_ns, link->peer,
+                                          &message, &error);
+        EXPECT_MSG(result == 0, "%s -> %s: %s", word->from->config.node, node->config.node,
+                   error.text);
+    }
+    message_clear(&message);
+}
+
+static void take_word(struct virtual_link *link, const struct word *word)
+{
+    bool known = link->state != LINK_NONE && link->connection == word->connection;
+    switch (word->kind) {
+    case WORD_HELLO:
+        link_claim(link, word);
+        break;
+    case WORD_WELCOME:
+        if (known && link->state == LINK_TRYING)
+            link_open(link, word->connection, word->incarnation, true);
+        else
+            word_close(link->node, link->peer, word->connection, "Connection reset by peer");
+        break;
+    case WORD_LINE:
+        if (known)
+            take_line(link, word);
+        else
+            word_close(link->node, link->peer, word->connection, "Connection reset by peer");
+        break;
+    case WORD_CLOSE:
+        if (known)
+            link_end(link, word->reason);
+        if (link->claim == word->connection)
+            link->claim = 0;
+        break;
+    }
+    virtual_called(link->node);
+}
+
+static void deliver_word(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)number;
+    struct word *word = what;
+    struct virtual_node *to = word->to;
+    bool way = !*severed(cluster, word->from->number, to->number);
+    if (way && to->alive)
+        take_word(&to->links[word->from->number], word);
+    else if (way && !to->off && word->kind == WORD_HELLO)
+        word_close(to, word->from->number, word->connection, "Connection refused");
+    free(word->line);
+    free(word);
+}
+
+/* --- what is due ------------------------------------------------------------------------------ */
+
+static bool word_is_line_of(const void *what, uint64_t from)
+{
+    const struct word *word = what;
+    return word->kind == WORD_LINE && word->from->number == from;
+}
+
+/* As in control_do_due in server/control/control.c: what has come is no silence. */
+static void link_silent(struct virtual_link *link)
+{
+    struct virtual_node *node = link->node;
+    char text[MEMBERSHIP_REASON_BYTES];
+    if (virtual_time_is_due(node, deliver_word, word_is_line_of, link->peer)) {
+        membership_heard(&node->membership, link->peer, node->cluster->now_ns);
+        return;
+    }
+    snprintf(text, sizeof(text), "no heartbeat for %" PRIu32 " ms", node->config.peer_ms);
+    link_end(link, text);
+}
+
+void virtual_link_due(struct virtual_node *node)
+{
+    enum membership_action action;
+    uint32_t peer;
+    for (uint32_t i = 0; i < node->cluster->options.nodes; i++)
+        link_settle(&node->links[i]);
+    while (membership_next_action(&node->membership, node->cluster->now_ns, &action, &peer)) {
+        switch (action) {
+        case MEMBERSHIP_CONNECT:
+            link_try(&node->links[peer]);
+            break;
+        case MEMBERSHIP_PING:
+            virtual_link_send(node, peer, &(struct message){.type = MESSAGE_PING});
+            break;
+        case MEMBERSHIP_SILENT:
+            link_silent(&node->links[peer]);
+            break;
+        }
+    }
+}
+
+/* As adapter_peer_event in server/control/control_adapter.c. */
+void virtual_link_engine_event(struct virtual_node *node, const struct engine_event *event)
+{
+    struct virtual_link *link = &node->links[event->node];
+    uint64_t now_ns = node->cluster->now_ns;
+    char text[MEMBERSHIP_REASON_BYTES];
+    if (link->state != LINK_OPEN)
+        return;
+    if (event->type == ENGINE_PEER_UP) {
+        membership_up(&node->membership, event->node);
+        coordinator_peer_up(node->coordinator, now_ns, event->node);
+        return;
+    }
+    snprintf(text, sizeof(text), "the fabric lost it: %.480s", event->text);
+    coordinator_peer_down(node->coordinator, now_ns, event->node, text);
+    link_end(link, text);
+}
+
+/* --- faults ----------------------------------------------------------------------------------- */
+
+void virtual_link_drop_all(struct virtual_node *node, bool silently)
+{
+    for (uint32_t i = 0; i < node->cluster->options.nodes; i++) {
+        struct virtual_link *link = &node->links[i];
+        const uint64_t ends[] = {link->connection, link->claim};
+        for (int e = 0; e < 2 && !silently; e++) {
+            if (ends[e] != 0)
+                word_close(node, i, ends[e], "Connection reset by peer");
+        }
+        *link = (struct virtual_link){.node = node, .peer = i};
+    }
 }
 
 bool virtual_cluster_linked(const struct virtual_cluster *cluster, uint32_t a, uint32_t b)
 {
-    return cluster->nodes[a].connected[b] || cluster->nodes[b].connected[a];
+    return cluster->nodes[a].alive && cluster->nodes[b].alive &&
+           cluster->nodes[a].membership.peers[b].state == MEMBERSHIP_UP &&
+           cluster->nodes[b].membership.peers[a].state == MEMBERSHIP_UP;
 }
 
-void virtual_cluster_join_again(struct virtual_cluster *cluster, uint32_t a, uint32_t b)
+static void link_cut(struct virtual_cluster *cluster, void *what, uint64_t connection)
 {
-    struct virtual_node *low = &cluster->nodes[a < b ? a : b];
-    struct virtual_node *high = &cluster->nodes[a < b ? b : a];
-    if (virtual_cluster_linked(cluster, a, b))
-        return;
-    low->connected[high->number] = true;
-    high->connected[low->number] = true;
-    low->connection[high->number]++;
-    high->connection[low->number]++;
-    link_connect_side(high, low);
-    link_connect_side(low, high);
+    (void)cluster;
+    struct virtual_link *link = what;
+    if (link->node->alive && link->connection == connection)
+        link_end(link, "the link was cut");
 }
 
-/* The side's part of the end; what is under way to the other may still arrive. */
-static void link_lose_side(struct virtual_node *node, uint32_t peer, const char *reason)
+static void link_cut_side(struct virtual_link *link)
 {
-    struct virtual_cluster *cluster = node->cluster;
-    node->connected[peer] = false;
-    cluster->nodes[peer].to[node->number].epoch++;
-    transport_disconnect(node->transport, peer);
-    exchange_peer_down(node->exchange, peer);
-    membership_lost(&node->membership, peer, cluster->now_ns, reason);
-    coordinator_peer_down(node->coordinator, cluster->now_ns, peer, reason);
-    virtual_called(node);
+    link->claim = 0;
+    if (link->state != LINK_NONE)
+        virtual_schedule(link->node->cluster, link->node, 0, link_cut, link, link->connection);
 }
 
 void virtual_cluster_cut(struct virtual_cluster *cluster, uint32_t a, uint32_t b)
 {
-    const char *reason = "the link was cut";
-    if (cluster->nodes[a].connected[b])
-        link_lose_side(&cluster->nodes[a], b, reason);
-    if (cluster->nodes[b].connected[a])
-        link_lose_side(&cluster->nodes[b], a, reason);
+    *severed(cluster, a, b) = true;
+    link_cut_side(&cluster->nodes[a].links[b]);
+    link_cut_side(&cluster->nodes[b].links[a]);
+}
+
+void virtual_cluster_join_again(struct virtual_cluster *cluster, uint32_t a, uint32_t b)
+{
+    *severed(cluster, a, b) = false;
 }
 
 void virtual_cluster_cut_data(struct virtual_cluster *cluster, uint32_t from, uint32_t to, bool cut)
@@ -88,58 +384,12 @@ void virtual_cluster_delay_control(struct virtual_cluster *cluster, uint32_t fro
         channel->last_ns = cluster->now_ns + ns;
 }
 
-void virtual_cluster_stand_still(struct virtual_cluster *cluster, uint32_t node, bool still)
-{
-    memory_fabric_freeze(cluster->fabric, node, still);
-}
-
-/* --- the fabric lost it: what the engine and the control thread make of that ------------------ */
-
-/* The other side has closed the control connection. */
-static void deliver_close(struct virtual_cluster *cluster, void *what, uint64_t connection)
-{
-    struct virtual_channel *channel = what;
-    struct virtual_node *from = channel->from, *to = &cluster->nodes[channel->to];
-    if (to->connected[from->number] && to->connection[from->number] == connection)
-        link_lose_side(to, from->number, "the other side has closed the connection");
-}
-
-/* As adapter_peer_event in server/control/control_adapter.c. */
-void virtual_link_end(struct virtual_node *node, const struct engine_event *event)
-{
-    struct virtual_cluster *cluster = node->cluster;
-    uint32_t peer = event->node;
-    if (!node->connected[peer] || node->connection[peer] != event->sequence)
-        return;
-    coordinator_peer_down(node->coordinator, cluster->now_ns, peer, event->text);
-    link_lose_side(node, peer, event->text);
-    virtual_schedule_in(cluster, &node->to[peer], deliver_close, &node->to[peer],
-                        node->connection[peer]);
-}
-
-/* As engine_peer_lost in server/engine/engine_peer.c. */
-void virtual_link_lost(struct virtual_node *node, uint32_t peer, const char *how)
-{
-    transport_disconnect(node->transport, peer);
-    exchange_peer_down(node->exchange, peer);
-    struct engine_event *event = engine_event_create(ENGINE_PEER_DOWN);
-    event->node = peer;
-    event->sequence = node->connection[peer];
-    snprintf(event->text, sizeof(event->text), "%s on the fabric link between %s and %s", how,
-             node->names[node->number], node->names[peer]);
-    virtual_event(node, event);
-}
-
-void virtual_link_silent(void *context, uint32_t peer)
-{
-    struct virtual_node *node = context;
-    char how[64];
-    node->cluster->silences++;
-    snprintf(how, sizeof(how), "no sign of life for %" PRIu32 " ms", node->config.peer_ms);
-    virtual_link_lost(node, peer, how);
-}
-
 uint32_t virtual_cluster_silences(const struct virtual_cluster *cluster)
 {
     return cluster->silences;
+}
+
+uint32_t virtual_cluster_losses(const struct virtual_cluster *cluster, uint32_t node)
+{
+    return cluster->nodes[node].losses;
 }

@@ -1,4 +1,4 @@
-/* What virtual_cluster.c (time, daemons, links) and virtual_worker.c (workers) share. */
+/* What the files of the virtual cluster share. */
 #ifndef TESTS_LIB_VIRTUAL_VIRTUAL_PRIVATE_H
 #define TESTS_LIB_VIRTUAL_VIRTUAL_PRIVATE_H
 
@@ -28,22 +28,52 @@
 #define VIRTUAL_NODES_MAX 16
 #define VIRTUAL_JOBS_MAX 16
 #define VIRTUAL_GROUPS_MAX 8
+#define VIRTUAL_ARENA_BYTES (4u << 20)
 
-/* Something that happens at a time. */
+typedef void virtual_happen(struct virtual_cluster *cluster, void *what, uint64_t number);
+
+/* Something that happens at a time, at a daemon (node) or elsewhere (NULL). */
 struct virtual_happening {
     uint64_t time_ns;
     uint64_t order;
-    void (*happen)(struct virtual_cluster *cluster, void *what, uint64_t number);
+    virtual_happen *happen;
     void *what;
     uint64_t number;
+    struct virtual_node *node;
+};
+
+struct virtual_happenings {
+    struct virtual_happening *items;
+    uint32_t count, capacity;
 };
 
 /* Keeps what goes one way in order. */
 struct virtual_channel {
     uint64_t last_ns;
-    uint64_t epoch;            /* of the connection: what was sent in an older one is lost */
-    struct virtual_node *from; /* of those between daemons */
-    uint32_t to;
+    struct virtual_node *node; /* whose daemon takes what comes out; NULL: a worker does */
+};
+
+enum virtual_link_state { LINK_NONE, LINK_TRYING, LINK_OPEN };
+
+/* A daemon's side of the control connection with another one. */
+struct virtual_link {
+    struct virtual_node *node;
+    uint32_t peer;
+    enum virtual_link_state state;
+    uint64_t connection;  /* its number, the same on both sides; 0: none */
+    uint64_t incarnation; /* of the other side */
+    /* A newer connection, which waits for word on this one; 0: none. */
+    uint64_t claim, claim_incarnation, claimed_ns;
+};
+
+/* What the engine has of another daemon. */
+struct virtual_peer {
+    bool connected, up;
+    uint64_t connect_ns;
+    uint64_t token;      /* of the connection that is wanted or there */
+    uint32_t connection; /* how many there were; of the receives */
+    struct engine_peer_connect request;
+    bool requested; /* it waits for the other side's engine to expect it */
 };
 
 struct virtual_node {
@@ -51,6 +81,13 @@ struct virtual_node {
     uint32_t number;
     struct config config;
     const char *names[VIRTUAL_NODES_MAX]; /* in the config */
+    bool alive;                           /* there is a daemon */
+    bool off;                             /* there is not even a machine */
+    bool paused;                          /* the daemon stands still */
+    bool still;                           /* its fabric does */
+    uint64_t incarnation;
+    struct virtual_happenings waiting; /* while it is paused */
+    uint64_t update_ns, update_number; /* when the control thread is to look what is due */
     struct membership membership;
     struct coordinator *coordinator;
     struct transport *transport;
@@ -58,12 +95,12 @@ struct virtual_node {
     struct exchange *exchange;
     struct virtual_channel commands, events; /* to and from the engine */
     struct virtual_channel to[VIRTUAL_NODES_MAX];
-    bool connected[VIRTUAL_NODES_MAX];
-    uint32_t connection[VIRTUAL_NODES_MAX]; /* counts them, on both sides alike */
-    bool tick_due;
+    struct virtual_link links[VIRTUAL_NODES_MAX];
+    struct virtual_peer peers[VIRTUAL_NODES_MAX];
     bool refuses_memory;
-    uint32_t late_reports;
+    uint32_t late_reports, losses;
     uint32_t traces; /* begun; virtual_trace.c */
+    bool quiet;      /* nothing happened in the last one */
     struct virtual_traffic traffic;
 };
 
@@ -84,38 +121,74 @@ struct virtual_cluster {
     uint64_t random;
     uint64_t order;
     uint64_t moments;
-    struct virtual_happening *heap;
-    uint32_t heap_count, heap_capacity;
+    struct virtual_happenings heap;
     struct memory_fabric *fabric;
     struct virtual_node nodes[VIRTUAL_NODES_MAX];
+    bool severed[VIRTUAL_NODES_MAX][VIRTUAL_NODES_MAX]; /* [smaller][larger] */
+    bool starting;                                      /* commands are carried out at once */
+    uint64_t connections, incarnations;
     struct virtual_job_run jobs[VIRTUAL_JOBS_MAX];
     uint32_t job_count;
     uint32_t next_handle;
     uint32_t silences;
 };
 
-/* virtual_cluster.c */
+/* virtual_time.c */
 uint64_t virtual_random(struct virtual_cluster *cluster, uint64_t below);
-void virtual_schedule(struct virtual_cluster *cluster, uint64_t delay_ns,
-                      void (*happen)(struct virtual_cluster *, void *, uint64_t), void *what,
-                      uint64_t number);
+/* happen() is called at a daemon that is not alive, too: then it is to give back what it carries,
+ * and to do nothing else. */
+void virtual_schedule(struct virtual_cluster *cluster, struct virtual_node *node, uint64_t delay_ns,
+                      virtual_happen *happen, void *what, uint64_t number);
 /* After a random delay, and after all that went into the channel before. */
 void virtual_schedule_in(struct virtual_cluster *cluster, struct virtual_channel *channel,
-                         void (*happen)(struct virtual_cluster *, void *, uint64_t), void *what,
-                         uint64_t number);
+                         virtual_happen *happen, void *what, uint64_t number);
+uint64_t virtual_time_next_ns(const struct virtual_cluster *cluster);
+/* Let the next thing happen, or keep it for a daemon that is paused. */
+void virtual_time_step(struct virtual_cluster *cluster);
+/* What was kept happens now. */
+void virtual_time_go_on(struct virtual_node *node);
+/* Whether this has come to the daemon, and it has only not looked at it yet. */
+bool virtual_time_is_due(const struct virtual_node *node, virtual_happen *happen,
+                         bool (*matches)(const void *what, uint64_t number), uint64_t number);
+/* All that was to happen at the daemon happens; whether there was anything. */
+bool virtual_time_drain(struct virtual_node *node);
+
+/* virtual_daemon.c: daemons that begin, end, stand still */
+/* Again: with a new incarnation. */
+void virtual_daemon_begin(struct virtual_node *node);
+/* It has ended by itself, or dies. Nobody hears of it from the daemon; what it had is freed. */
+void virtual_daemon_end(struct virtual_node *node);
+void virtual_daemon_configure(struct virtual_node *node);
+
+/* virtual_engine.c: what stands in for the engine's thread */
+struct exchange_io virtual_engine_io(struct virtual_node *node);
+struct buffer_pool_io virtual_engine_pool_io(struct virtual_node *node);
+uint64_t virtual_engine_silence_ns(const struct virtual_node *node);
+void virtual_engine_tick(struct virtual_cluster *cluster, void *what, uint64_t number);
+/* Whether the transport had anything to say. */
+bool virtual_engine_poll(struct virtual_node *node);
+void virtual_engine_command(struct virtual_node *node, const struct engine_command *command);
 
 /* virtual_world.c */
 struct coordinator_io virtual_world(struct virtual_node *node);
-/* The coordinator was called: what is due may have changed. */
+/* To the engine, in order, later. */
+void virtual_command(struct virtual_node *node, const struct engine_command *command);
+/* Something was called: what is due may have changed. */
 void virtual_called(struct virtual_node *node);
-/* Takes the event to the coordinator, later. */
+/* Takes the event to the control thread, later. */
 void virtual_event(struct virtual_node *node, struct engine_event *event);
 
-/* virtual_link.c: what the engine does when the fabric has lost a peer, or it is silent (struct
- * exchange_io), and the control thread when it hears of it. */
-void virtual_link_lost(struct virtual_node *node, uint32_t peer, const char *how);
-void virtual_link_silent(void *context, uint32_t peer);
-void virtual_link_end(struct virtual_node *node, const struct engine_event *event);
+/* virtual_link.c: control connections */
+/* One that is there from the beginning. */
+void virtual_link_begin(struct virtual_node *low, struct virtual_node *high);
+/* A line to another daemon. */
+void virtual_link_send(struct virtual_node *node, uint32_t peer, const struct message *message);
+/* Attempts, heartbeats and silence, as due. */
+void virtual_link_due(struct virtual_node *node);
+/* ENGINE_PEER_UP and ENGINE_PEER_DOWN. */
+void virtual_link_engine_event(struct virtual_node *node, const struct engine_event *event);
+/* The daemon is gone: its sockets end, or (silently) do not. */
+void virtual_link_drop_all(struct virtual_node *node, bool silently);
 
 /* virtual_trace.c: every other while each exchange takes a trace of some job. */
 void virtual_trace_tick(struct virtual_cluster *cluster, void *what, uint64_t number);
@@ -184,7 +257,9 @@ struct virtual_worker {
     struct virtual_node *node;
     struct exchange_worker *attached; /* the daemon's side */
     uint32_t rank, handle;
+    uint64_t incarnation; /* of the daemon that it is connected with */
     enum worker_state state;
+    uint64_t heard_ns, pinged_ns; /* pinged: the daemon's answer is awaited; 0: it is not */
     struct virtual_channel to, from;
     uint8_t *memory;
     struct arena arena;
@@ -211,14 +286,36 @@ int flight_start(struct virtual_worker *worker, uint32_t script, struct error *e
 void flight_check(struct virtual_worker *worker, const struct flight *flight);
 void flight_free(struct virtual_worker *worker, struct flight *flight);
 
-/* virtual_worker.c: what a node has for a worker, by its handle */
-void virtual_worker_message(struct virtual_cluster *cluster, uint32_t handle,
-                            const struct message *message);
-void virtual_worker_end(struct virtual_cluster *cluster, uint32_t handle);
+/* virtual_session.c: what a worker and its daemon say to each other */
+void virtual_session_join(struct virtual_cluster *cluster, void *worker, uint64_t number);
+void virtual_session_leave(struct virtual_worker *worker);
+/* The worker's process is gone: its socket ends. */
+void virtual_session_end(struct virtual_worker *worker);
+/* The daemon is gone: all workers of its node hear so. */
+void virtual_session_lose_all(struct virtual_node *node);
+/* From the daemon to a worker, by its handle. */
+void virtual_session_message(struct virtual_cluster *cluster, uint32_t handle,
+                             const struct message *message);
+void virtual_session_end_worker(struct virtual_cluster *cluster, uint32_t handle);
+
+/* virtual_worker.c: its arena and its work */
 void virtual_worker_attach(struct virtual_node *node, uint64_t job, uint32_t rank, uint32_t handle);
 /* The daemon pushed completions, or lets go of the arena. */
 void virtual_worker_rung(struct virtual_cluster *cluster, struct exchange_worker *worker);
 void virtual_worker_released(struct exchange_worker *worker);
+/* It has a first group, or a further one. */
+void virtual_worker_begin(struct virtual_worker *worker, const struct message *message);
+void virtual_worker_add_group(struct virtual_worker *worker, const struct message *message);
+void virtual_worker_pump_soon(struct virtual_worker *worker, uint64_t most_ns);
+/* All that it has under way fails, in one group or (-1) in all. */
+void virtual_worker_fail(struct virtual_worker *worker, int32_t group, int code, const char *text);
+/* The first failure is the worker's. */
+void virtual_worker_failed(struct virtual_worker *worker, int code, const char *text);
+
+/* virtual_job.c */
+struct virtual_worker *virtual_job_worker(const struct virtual_cluster *cluster, uint32_t handle);
+/* The node's ranks are gone, and their daemon does not hear of it. */
+void virtual_jobs_kill_on(struct virtual_node *node);
 void virtual_jobs_free(struct virtual_cluster *cluster);
 /* Print where every worker is: for a test that is about to fail. */
 void virtual_jobs_describe(const struct virtual_cluster *cluster);
