@@ -1,8 +1,8 @@
 /* Whole clusters on virtual time, and whatever may go wrong, at any time, as a seed says: workers
- * die, links are cut, for data alone, one way or both, heartbeats and other lines of control come
- * late, a daemon stands still on the fabric, ranks are late or ask for something else, memory is
- * refused. Every rank ends; a result that came is right; afterwards a job of all nodes works, and
- * nothing is left.
+ * die, daemons and machines do and return, daemons stand still, in all or on the fabric alone,
+ * links are cut, for data alone, one way or both, heartbeats and other lines of control come late,
+ * ranks are late, memory is refused. Every rank ends; a result that came is right; afterwards a job
+ * of all nodes works, and nothing is left.
  *
  * SEED in the environment is the first seed, and SOAK_SECONDS says for how long to go on from there
  * (make soak). */
@@ -50,13 +50,6 @@ static uint64_t pick(struct history *history, uint64_t below)
     return (z ^ (z >> 31)) % below;
 }
 
-static void run_for(struct history *history, uint64_t ns)
-{
-    uint64_t until_ns = virtual_cluster_now_ns(history->cluster) + ns;
-    while (virtual_cluster_now_ns(history->cluster) < until_ns)
-        virtual_cluster_run(history->cluster, 16);
-}
-
 static void job_start(struct history *history, uint32_t number, uint32_t collectives)
 {
     history->ranks[number] = 2 + (uint32_t)pick(history, RANKS_MAX - 1);
@@ -78,6 +71,12 @@ static void job_start(struct history *history, uint32_t number, uint32_t collect
     history->jobs[number] = virtual_cluster_start(history->cluster, &job);
 }
 
+static void return_all(struct history *history)
+{
+    for (uint32_t a = 0; a < history->nodes; a++)
+        virtual_cluster_return(history->cluster, a);
+}
+
 static void fault(struct history *history)
 {
     struct virtual_cluster *cluster = history->cluster;
@@ -86,7 +85,7 @@ static void fault(struct history *history)
     uint32_t number = (uint32_t)pick(history, JOBS);
     uint32_t rank = (uint32_t)pick(history, history->ranks[number]);
     bool on = pick(history, 3) > 0;
-    switch (pick(history, 9)) {
+    switch (pick(history, 13)) {
     case 0:
         virtual_cluster_kill_worker(cluster, history->jobs[number], rank);
         break;
@@ -112,6 +111,18 @@ static void fault(struct history *history)
     case 7:
         virtual_cluster_refuse_memory(cluster, a, on);
         break;
+    case 8:
+        virtual_cluster_kill_daemon(cluster, a);
+        break;
+    case 9:
+        virtual_cluster_switch_off(cluster, a);
+        break;
+    case 10:
+        return_all(history);
+        break;
+    case 11:
+        virtual_cluster_pause(cluster, a, on);
+        break;
     default:
         virtual_cluster_hold(cluster, history->jobs[number], rank, on);
         break;
@@ -121,9 +132,11 @@ static void fault(struct history *history)
 static void all_is_well(struct history *history)
 {
     struct virtual_cluster *cluster = history->cluster;
+    return_all(history);
     for (uint32_t a = 0; a < history->nodes; a++) {
         virtual_cluster_stand_still(cluster, a, false);
         virtual_cluster_refuse_memory(cluster, a, false);
+        virtual_cluster_pause(cluster, a, false);
         for (uint32_t b = 0; b < history->nodes; b++)
             virtual_cluster_cut_data(cluster, a, b, false);
     }
@@ -159,7 +172,7 @@ static void history_run(uint64_t seed)
         if (pick(&history, 2))
             virtual_cluster_run(history.cluster, pick(&history, 4000));
         else
-            run_for(&history, pick(&history, 2 * NS_PER_S));
+            virtual_cluster_run_for(history.cluster, pick(&history, 2 * NS_PER_S));
         fault(&history);
     }
     all_is_well(&history);
