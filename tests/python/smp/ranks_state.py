@@ -139,12 +139,18 @@ def test_the_ranks_of_a_group_are_checked():
 
 
 def alone():
-    """init() before anything else, configured by the environment."""
-    smp.init()
-    assert members(smp.state.shard_process_group) == [0, 1]
-    sys.stdout.write(f"sharded over {smp.state.shard_size}\n")  # one write: ranks share the output
+    """init() before anything else, configured by the environment; and again, for another process group."""
+    for _ in range(2):
+        smp.init()
+        assert members(smp.state.shard_process_group) == [0, 1]
+        size = smp.state.shard_size
+        dist.destroy_process_group()
+        assert not smp.is_initialized()
+        error = ranks.raises(errors.StateError, lambda: smp.state.tp_rank)
+        assert "since the process group ended" in str(error), error
+    smp.state.reset()  # what there is no more is left alone
+    sys.stdout.write(f"sharded over {size}\n")  # one write: ranks share the output
     sys.stdout.flush()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ GROUPS = {
 
 def _of_configuration(name, settable=False):
     def get(self):
-        if not self._configuration and name in self._overrides:
+        if not self.is_initialized and name in self._overrides:
             return self._overrides[name]
         return getattr(self._started("_configuration", name), name)
 
@@ -69,7 +69,7 @@ class State:
         self._clear()
 
     def _clear(self):
-        self._configuration = self._ranker = self._groups = self._tracker = None
+        self._configuration = self._ranker = self._groups = self._tracker = self._world = None
         self._own_groups = []  # those of _groups that start() made
 
     hybrid_shard_degree = _of_configuration("hybrid_shard_degree", settable=True)
@@ -96,7 +96,8 @@ class State:
 
     @property
     def is_initialized(self):
-        return self._configuration is not None
+        """False again when the process group has ended that init() has made groups of."""
+        return self._configuration is not None and dist.GroupMember.WORLD is self._world
 
     @property
     def is_native(self):
@@ -146,11 +147,11 @@ class State:
 
     def start(self, configuration):
         """Make the groups; all ranks of the default group call it with the same Configuration."""
+        self._clear()
         _check_agreement(configuration)
         ranker = _ranker.ranker_of(configuration, dist.get_world_size())
-        self._own_groups = []
         self._groups = self._make_groups(ranker, _ranker.is_native(configuration))
-        self._configuration, self._ranker = configuration, ranker
+        self._configuration, self._ranker, self._world = configuration, ranker, dist.GroupMember.WORLD
         self._tracker = _random.make_tracker(
             configuration.random_seed, tp_rank=self.tp_rank, tp_size=self.tp_size, ep_rank=self.ep_rank
         )
@@ -160,7 +161,7 @@ class State:
 
     def reset(self):
         """As before init(): what it made is given back. All ranks call it, before the process group ends."""
-        if dist.is_initialized():
+        if self.is_initialized:
             for group in self._own_groups:
                 dist.destroy_process_group(group)
         self._overrides = {}
@@ -191,14 +192,15 @@ class State:
         return own
 
     def _started(self, attribute, name):
-        if self._configuration is None:
+        if not self.is_initialized:
             raise errors.StateError(
                 f"torch.sagemaker.state.{name}: torch.sagemaker.init() has not been called"
+                + (" since the process group ended" if self._configuration else "")
             )
         return self.__dict__[attribute if attribute.startswith("_") else f"_{attribute}"]
 
     def _override(self, name, value):
-        if self._configuration is None:
+        if not self.is_initialized:
             self._overrides[name] = value
         elif value != getattr(self._configuration, name):
             raise errors.StateError(

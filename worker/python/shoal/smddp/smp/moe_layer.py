@@ -102,6 +102,21 @@ def sinkhorn(logits):
     return rows[:, None] * cost * columns
 
 
+class Experts(nn.ModuleDict):
+    """A rank's experts, by number. ranks: how many ranks send them tokens."""
+
+    def __init__(self, ranks):
+        super().__init__()
+        self.ranks = ranks
+
+    def forward(self, rows, counts):
+        """rows: [sum(counts), width], counts[i] of them for the i-th expert. Every expert runs, with or without
+        rows, so that each has a gradient on every rank."""
+        rows = _ScaleGradient.apply(rows, self.ranks)
+        parts = [expert(part) for expert, part in zip(self.values(), rows.split(counts))]
+        return _ScaleGradient.apply(torch.cat(parts), 1 / self.ranks)
+
+
 class MoELayer(nn.Module):
     """[..., width] -> [..., width]: for each token the weighted sum of what top_k of the experts make of it.
 
@@ -129,7 +144,7 @@ class MoELayer(nn.Module):
         with _random.seeded(config.random_seed):
             self.router = Router(width, expert_count, top_k, config)
         local = expert_count // self.ranks
-        self.experts = nn.ModuleDict()
+        self.experts = Experts(self.ranks)
         for number in range(rank * local, (rank + 1) * local):
             with _random.seeded(config.random_seed + 1 + number):
                 self.experts[str(number)] = make_expert()
@@ -143,14 +158,8 @@ class MoELayer(nn.Module):
         weights, experts = self.router(tokens)
         way = Exchange(self.expert_count, self.group)
         rows, counts = way.dispatch(tokens, experts)
-        made = way.combine(self._run_experts(rows, counts))
+        made = way.combine(self.experts(rows, counts))
         return (made * weights[..., None]).sum(1).reshape(hidden.shape)
-
-    def _run_experts(self, rows, counts):
-        """Every expert, with or without tokens: so that each has a gradient on every rank."""
-        rows = _ScaleGradient.apply(rows, self.ranks)
-        parts = [expert(part) for expert, part in zip(self.experts.values(), rows.split(counts))]
-        return _ScaleGradient.apply(torch.cat(parts), 1 / self.ranks)
 
 
 def _expert_group(group):
