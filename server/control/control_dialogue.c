@@ -110,15 +110,17 @@ static bool dialogue_is_socket(int fd)
            control_socket_is_empty(fd);
 }
 
-/* Take the three descriptors of a join. */
+/* Take the three descriptors of a join, which there is one of: what it brings, and the end of the
+ * process, are the connection's until that ends. */
 static int dialogue_take_arena(struct control_worker *worker, struct error *error)
 {
     struct control_stream *stream = worker->stream;
+    if (worker->joined)
+        return error_set(error, ERR_PROTOCOL, "a second join");
+    worker->joined = true;
     if (stream->descriptor_count != CONTROL_DESCRIPTORS)
         return error_set(error, ERR_PROTOCOL, "join came with %d descriptors, must be %d",
                          stream->descriptor_count, CONTROL_DESCRIPTORS);
-    if (worker->has_arena)
-        return error_set(error, ERR_PROTOCOL, "a second join");
     if (!dialogue_is_eventfd(stream->descriptors[1]))
         return error_set(error, ERR_PROTOCOL, "the submission doorbell of join is not an eventfd");
     if (!dialogue_is_socket(stream->descriptors[2]))

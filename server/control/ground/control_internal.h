@@ -288,6 +288,7 @@ struct control_worker {
     struct control_stream *stream;
     struct coordinator_credentials credentials;
     bool hello;
+    bool joined;       /* or has tried to */
     bool wants_status; /* is in control->status_waiters */
     /* Called, when it is not NULL, as the connection ends: whoever serves it lets go. */
     void (*gone)(struct control *control, uint32_t worker);
