@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <seccomp.h>
 #include <string.h>
+#include <unistd.h>
 
 /* By name: an older libseccomp does not know all of them, and those it cannot forbid. */
 static const char *const denied[] = {
@@ -115,6 +116,8 @@ static const char *const denied[] = {
     "process_madvise",
     "process_vm_readv",
     "process_vm_writev",
+    "rt_sigqueueinfo",
+    "tkill",
 #ifndef SHOAL_SANITIZED
     "fork",
     "ptrace",
@@ -152,6 +155,21 @@ static int sandbox_deny_processes(scmp_filter_ctx filter)
 #endif
 }
 
+/* Signals and limits of its own it may still set: abort and raise send one by number. */
+static int sandbox_deny_others(scmp_filter_ctx filter)
+{
+    scmp_datum_t self = (scmp_datum_t)getpid();
+    int code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(tgkill), 1,
+                                SCMP_A0(SCMP_CMP_NE, self));
+    if (code == 0)
+        code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(rt_tgsigqueueinfo), 1,
+                                SCMP_A0(SCMP_CMP_NE, self));
+    if (code == 0)
+        code = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 1,
+                                SCMP_A0(SCMP_CMP_NE, 0));
+    return code;
+}
+
 static int sandbox_load(scmp_filter_ctx filter)
 {
     /* All threads, or none. */
@@ -167,6 +185,8 @@ static int sandbox_load(scmp_filter_ctx filter)
         code = sandbox_deny(filter);
     if (code == 0)
         code = sandbox_deny_processes(filter);
+    if (code == 0)
+        code = sandbox_deny_others(filter);
     return code == 0 ? seccomp_load(filter) : code;
 }
 

@@ -6,7 +6,8 @@
 #include "common/base/error.h"
 
 /* From now on, for all threads of the process and for those to come: no program is started and no
- * process made, no other process is looked into, no right or name of a file is changed, and nothing
+ * process made, no other process is looked into or
+ * signalled, no right or name of a file is changed, and nothing
  * is asked of the kernel that only an administrator has use for. Such a call fails with EPERM
  * (clone3 with ENOSYS, for a C library then makes a thread by clone). It cannot be undone. Under a
  * sanitizer processes may be made and looked into: that is how leaks are found.

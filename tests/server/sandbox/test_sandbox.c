@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -60,7 +61,25 @@ static int looking_into_another(void)
 
 static int sending_a_signal(void)
 {
-    return refused(kill(getppid(), 0));
+    pid_t other = getppid();
+    siginfo_t info = {.si_code = SI_QUEUE};
+    return refused(kill(other, 0)) || refused(syscall(SYS_tgkill, other, other, 0)) ||
+           refused(syscall(SYS_tkill, other, 0)) ||
+           refused(syscall(SYS_rt_sigqueueinfo, other, 0, &info)) ||
+           refused(syscall(SYS_rt_tgsigqueueinfo, other, other, 0, &info));
+}
+
+static int setting_limits_of_another(void)
+{
+    struct rlimit limit;
+    return refused(prlimit(getppid(), RLIMIT_NOFILE, NULL, &limit));
+}
+
+/* As abort does. */
+static int signalling_itself(void)
+{
+    struct rlimit limit;
+    return raise(SIGURG) == 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0 ? HELD : DID_NOT_HOLD;
 }
 
 static int changing_rights(void)
@@ -130,6 +149,8 @@ static const struct {
     {"starting a program", starting_a_program},
     {"looking into another process", looking_into_another},
     {"sending a signal", sending_a_signal},
+    {"setting limits of another", setting_limits_of_another},
+    {"signalling itself", signalling_itself},
     {"changing rights of files", changing_rights},
     {"changing names of files", changing_names},
     {"becoming somebody else", becoming_somebody},
