@@ -43,6 +43,6 @@ for name in "$@"; do
 done
 wait
 
-failed=$(cat "$build/logs/"*.result | grep -c '^[a-z_]* *FAILED$' || true)
-printf '%d passed, %d failed\n' $(($# - failed)) "$failed"
-((failed == 0))
+passed=$(cat "$build/logs/"*.result | grep -c '^[a-z_]* *ok, [0-9]* runs$' || true)
+printf '%d passed, %d failed\n' "$passed" $(($# - passed))
+((passed == $#))
