@@ -29,6 +29,8 @@
 #define FORGOTTEN_NS (2 * NS_PER_S)
 #define PROBE_GROWTH 32        /* new descriptors after which a scan does not wait for its time */
 #define TURNED_AWAY_AT_ONCE 16 /* connections, when there is no descriptor for them */
+#define SCAN_STARVED_NS (20 * NS_PER_MS) /* the least from one to the next, without a descriptor   \
+                                          */
 #define FIRST_ROOM 64u
 #define TCP_FLAGS_OFFSET 13
 
@@ -51,6 +53,7 @@ struct port {
     bool has_door, open, expected, busy;
     uint64_t open_until_ns, busy_until_ns;
     uint64_t scan_ns, probe_ns; /* the next ones */
+    uint64_t starved_ns;        /* the next scan where no descriptor is free */
     int lowest;                 /* free descriptor, after the last scan */
     struct port_stranger *strangers;
     uint32_t count, room;
@@ -162,8 +165,9 @@ static void port_set_door(struct port *port, bool open)
     if (!port->has_door || open == port->open)
         return;
     if (!port_filter(port->listener, !open)) {
-        log_warning(port->log, "fabric: the port stays %s: %s", port->open ? "open" : "shut",
-                    strerror(errno));
+        log_throttled(port->log, &port->throttle, clock_now_ns(), LOG_LEVEL_WARNING,
+                      "fabric: the port stays %s: %s", port->open ? "open" : "shut",
+                      strerror(errno));
         return;
     }
     port->open = open;
@@ -321,8 +325,10 @@ void port_look(struct port *port, uint64_t now_ns, port_owned *owned, void *cont
     bool alert = port->expected || now_ns < port->open_until_ns || port->count > 0;
     port->probe_ns = now_ns + (alert ? PROBE_NS : PROBE_IDLE_NS);
     int lowest = port_probe(port);
-    if (now_ns < port->scan_ns && lowest >= 0 && lowest < port->lowest + PROBE_GROWTH)
+    bool grown = lowest < 0 ? now_ns >= port->starved_ns : lowest >= port->lowest + PROBE_GROWTH;
+    if (now_ns < port->scan_ns && !grown)
         return;
+    port->starved_ns = now_ns + SCAN_STARVED_NS;
     uint32_t strangers = port_scan(port, now_ns, owned, context);
     port->lowest = lowest < 0 ? 0 : lowest;
     port->scan_ns = now_ns + (alert || strangers > 0 ? SCAN_NS : SCAN_IDLE_NS);

@@ -9,6 +9,9 @@
 
 /* What is unmapped at once: that takes no longer than handing it over. */
 #define RELEASE_AT_ONCE_BYTES (2u << 20)
+/* What the thread unmaps in one call, in which no other thread can map or unmap: of some
+ * milliseconds. */
+#define RELEASE_PIECE_BYTES ((uint64_t)32 << 20)
 
 struct engine_release {
     struct engine_release *next;
@@ -20,8 +23,13 @@ struct engine_release {
 static void release_now(struct engine *engine, void *base, uint64_t bytes,
                         struct engine_event *event)
 {
-    if (base)
-        munmap(base, bytes);
+    for (uint64_t piece; base && bytes > 0; bytes -= piece) {
+        piece = bytes < RELEASE_PIECE_BYTES ? bytes : RELEASE_PIECE_BYTES;
+        /* Of pages that are larger still there is no piece. */
+        if (munmap(base, piece) < 0 && munmap(base, piece = bytes) < 0)
+            break;
+        base = (char *)base + piece;
+    }
     if (event)
         engine_queue_put_event(&engine->events, event);
 }
