@@ -36,6 +36,8 @@ int client_connect(struct client *client, const char *path, uint64_t deadline_ns
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return error_set_errno(error, errno, "cannot make a socket");
+    /* From here on a fork of another thread finds it. */
+    *client = (struct client){.fd = fd};
     /* A full backlog makes connect wait; this bounds it. */
     uint64_t now_ns = clock_now_ns();
     uint64_t remaining_ns = deadline_ns > now_ns ? deadline_ns - now_ns : NS_PER_MS;
@@ -52,10 +54,9 @@ int client_connect(struct client *client, const char *path, uint64_t deadline_ns
     else if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
         code = error_set_errno(error, errno, "cannot set up the socket");
     if (code < 0) {
-        close(fd);
+        client_close(client);
         return code;
     }
-    *client = (struct client){.fd = fd};
     memcpy(client->path, path, length + 1);
     return 0;
 }

@@ -35,7 +35,11 @@ static void forking_in_child(void)
     struct shoal_job *job, *next;
     DL_FOREACH_SAFE2(open_jobs.jobs, job, next, next_open)
     {
+        for (uint32_t i = 0; i < job->client.descriptor_count; i++)
+            forking_close(&job->client.descriptors[i]);
+        job->client.descriptor_count = 0;
         forking_close(&job->client.fd);
+        forking_close(&job->arena_fd);
         forking_close(&job->submission_doorbell);
         forking_close(&job->completion_doorbell);
         forking_close(&job->daemons_doorbell);

@@ -286,7 +286,7 @@ static int job_check_joined(const struct job_settings *settings, const struct me
     return 0;
 }
 
-static int ask_to_join(struct shoal_job *job, const struct job_settings *settings, int arena_fd,
+static int ask_to_join(struct shoal_job *job, const struct job_settings *settings,
                        struct message *joined, struct error *error)
 {
     struct message join = {
@@ -297,7 +297,7 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
         .timeout_ms = (uint32_t)settings->timeout_ms,
     };
     snprintf(join.job, sizeof(join.job), "%s", settings->name);
-    const int fds[3] = {arena_fd, job->submission_doorbell, job->daemons_doorbell};
+    const int fds[3] = {job->arena_fd, job->submission_doorbell, job->daemons_doorbell};
     uint64_t deadline_ns =
         clock_now_ns() + ((uint64_t)settings->timeout_ms + JOB_GRACE_MS) * NS_PER_MS;
     int code = client_send(&job->client, &join, fds, 3, deadline_ns, error);
@@ -378,7 +378,7 @@ static struct shoal_job *new_job(const struct job_settings *settings)
     job->timeout_ms = settings->timeout_ms;
     job->client.fd = -1;
     job->submission_doorbell = job->completion_doorbell = job->daemons_doorbell = -1;
-    job->wake_fd = job->completions_fd = -1;
+    job->wake_fd = job->completions_fd = job->arena_fd = -1;
     return job;
 }
 
@@ -387,7 +387,6 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
     struct shoal_job *made = new_job(settings);
     if (!made)
         return error_set(error, ERR_MEMORY, "out of memory for a job");
-    int arena_fd = -1;
     struct message joined = {0};
     uint64_t deadline_ns = job_deadline_ns(made, -1);
     int code = forking_add(made, error);
@@ -396,16 +395,17 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
     if (code == 0)
         code = say_hello(made, deadline_ns, error);
     if (code == 0)
-        code = arena_create(&made->arena, settings->arena_bytes, PROGRESS_RING_ENTRIES, &arena_fd,
-                            error);
+        code = arena_create(&made->arena, settings->arena_bytes, PROGRESS_RING_ENTRIES,
+                            &made->arena_fd, error);
     if (code == 0) {
         forking_keep_memory(made->arena.base, made->arena.total_bytes);
         code = make_descriptors(made, error);
     }
     if (code == 0)
-        code = ask_to_join(made, settings, arena_fd, &joined, error);
-    if (arena_fd >= 0)
-        close(arena_fd); /* the mapping holds it */
+        code = ask_to_join(made, settings, &joined, error);
+    if (made->arena_fd >= 0)
+        close(made->arena_fd); /* the mapping holds it */
+    made->arena_fd = -1;
     if (code == 0) {
         code = settle(made, &joined, error);
         message_clear(&joined);

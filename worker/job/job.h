@@ -136,6 +136,7 @@ struct shoal_job {
                             * that its end is never an event */
     int wake_fd;           /* wakes the driver */
     int completions_fd;    /* the caller's */
+    int arena_fd;          /* while the daemon is asked to join */
     bool completions_used; /* somebody asked for completions_fd */
 
     enum job_driver driver;
