@@ -151,6 +151,11 @@ class Failure(unittest.TestCase):
         (lost,) = found(r"^ERROR RankLostError (.*)", finished[0][1])
         self.assertIn("rank 1", lost)
 
+    def test_a_child_forked_after_the_job_keeps_its_own_descriptors(self):
+        finished = start(self, 2, "fork_afterwards").wait()
+        for code, text in finished:
+            self.assertEqual((code, found(r"^CHILD (.*)", text)), (0, ["0 True"]), text)
+
     def test_the_first_rank_ends_first(self):
         self.check_lost(start(self, 3, "leave_early", "politely").wait(), 0, 1)
         self.check_lost(start(self, 3, "leave_early", "abruptly").wait(), 0, 1)

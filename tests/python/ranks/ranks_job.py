@@ -175,6 +175,21 @@ def fork():
     say_error(lambda: dist.all_reduce(torch.ones(5)))
 
 
+def fork_afterwards():
+    """A child that is forked when the job is over, while somebody still holds its session: the numbers
+    of the session's descriptors are others' by then."""
+    start()
+    session = dist.GroupMember.WORLD.session
+    dist.destroy_process_group()
+    ends = [end for _ in range(16) for end in os.pipe()]
+    child = os.fork()
+    if child == 0:
+        for end in ends:
+            os.fstat(end)
+        os._exit(0)
+    say("CHILD", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session.pid == os.getpid())
+
+
 def lose_the_thread():
     """What completes operations that nobody waits for in Python ends by an exception."""
     start()

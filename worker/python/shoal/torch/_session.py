@@ -106,6 +106,7 @@ class Session:
             job, self.job = self.job, None
         if job is None:
             return
+        _sessions.discard(self)  # a child that is forked later has nothing of it to let go
         for user in list(self.arena_users):
             user.detach()
         closed = errors.StateError("the process group was destroyed before this was complete")
