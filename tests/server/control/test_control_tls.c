@@ -165,17 +165,20 @@ END_TEST
 
 /* --- the files */
 
+static void secret_path(char path[CONFIG_PATH_BYTES])
+{
+    snprintf(path, CONFIG_PATH_BYTES, "%.200s/secret", directory);
+}
+
 static void write_secret(const char *text)
 {
-    for (int i = 0; i < 2; i++) {
-        char *path = daemons[i]->config.secret_file;
-        snprintf(path, CONFIG_PATH_BYTES, "%.200s/secret", directory);
-        FILE *file = fopen(path, "w");
-        ck_assert_ptr_nonnull(file);
-        ck_assert_int_eq(fchmod(fileno(file), 0600), 0);
-        fputs(text, file);
-        fclose(file);
-    }
+    char path[CONFIG_PATH_BYTES];
+    secret_path(path);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fchmod(fileno(file), 0600), 0);
+    fputs(text, file);
+    fclose(file);
 }
 
 static void load(int i)
@@ -201,6 +204,7 @@ START_TEST(test_rotation)
     int again = fcntl(daemons[1]->options.listen_fd, F_DUPFD_CLOEXEC, 0);
     write_secret(LINE_A);
     for (int i = 0; i < 2; i++) {
+        secret_path(daemons[i]->config.secret_file);
         load(i);
         start(i);
     }
@@ -218,7 +222,7 @@ START_TEST(test_rotation)
     daemons[1]->options.listen_fd = again;
     log_init(&daemons[1]->log, "test", LOG_LEVEL_INFO, fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0),
              false);
-    write_secret(LINE_B);
+    secret_path(daemons[1]->config.secret_file);
     load(1);
     start(1);
     wait_told(0, "is connected, encrypted by secret ");
