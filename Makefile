@@ -11,6 +11,7 @@
 #   make lint       floors and calls, format, static analysis, papers and pictures
 #   make picture    draw doc/house.svg and doc/exchange.svg, who calls whom, anew from the code
 #   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
+#   make install-smddp    scripts for SMDDP run as they are, with what make install has installed
 #   make check-debian12   demo and check in a bare Debian 12, a fresh copy of what is under DEBIAN12_ROOT
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
@@ -136,8 +137,8 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
-        bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install install-man uninstall \
-        clean
+        bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install install-man \
+        install-smddp uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL)
 
@@ -398,6 +399,12 @@ install: all install-man
 	@test -n '$(DESTDIR)' || ldconfig 2>/dev/null || \
 	    echo 'run ldconfig as root: then $(PREFIX)/lib/$(SONAME) is found, where the system looks there'
 
+# Scripts for SMDDP find their names with plain python3.
+install-smddp:
+	@$(PYTHON) -B worker/python/smddp/smddp_builder.py
+	install -d $(DESTDIR)$(PYTHON_DIR)
+	install -m 644 worker/python/smddp/shoal-smddp.pth $(DESTDIR)$(PYTHON_DIR)
+
 uninstall:
 	rm -f $(SERVER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) $(WORKER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) \
 	    $(DESTDIR)$(PREFIX)/lib/libshoal.so* $(DESTDIR)$(PREFIX)/include/shoal.h \
@@ -405,7 +412,7 @@ uninstall:
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
 	rm -f $(foreach page,$(notdir $(MAN_PAGES)),$(MAN_DIR)/man$(patsubst .%,%,$(suffix $(page)))/$(page)) \
 	    $(MAN_FUNCTIONS:%=$(MAN_DIR)/man3/%.3)
-	rm -rf $(DESTDIR)$(PREFIX)/share/shoal $(DESTDIR)$(PYTHON_DIR)/shoal
+	rm -rf $(DESTDIR)$(PREFIX)/share/shoal $(DESTDIR)$(PYTHON_DIR)/shoal $(DESTDIR)$(PYTHON_DIR)/shoal-smddp.pth
 
 clean:
 	rm -rf build

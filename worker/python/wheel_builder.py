@@ -12,11 +12,12 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "shoal/__init__.py").read_text()).group(1)
 INFO = f"shoal-{VERSION}.dist-info"
+SUMMARY = "Gradient reduction by daemons on the CPUs: the PyTorch backend of shoal"
 
-METADATA = f"""Metadata-Version: 2.1
-Name: shoal
-Version: {VERSION}
-Summary: Gradient reduction by daemons on the CPUs: the PyTorch backend of shoal
+METADATA = """Metadata-Version: 2.1
+Name: {project}
+Version: {version}
+Summary: {summary}
 License: Apache-2.0
 Requires-Python: >=3.9
 """
@@ -27,14 +28,18 @@ Tag: py3-none-any
 """
 
 
-def _write(folder, files):
-    name = f"shoal-{VERSION}-py3-none-any.whl"
-    files = {**files, f"{INFO}/METADATA": METADATA.encode(), f"{INFO}/WHEEL": WHEEL.encode()}
+def write_wheel(folder, project, summary, files):
+    """A wheel of this version with these files, {path: bytes}; returns its name."""
+    name = f"{project.replace('-', '_')}-{VERSION}"
+    metadata = METADATA.format(project=project, version=VERSION, summary=summary)
+    info = f"{name}.dist-info"
+    files = {**files, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": WHEEL.encode()}
     record = ""
     for path, content in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         record += f"{path},sha256={digest},{len(content)}\n"
-    files[f"{INFO}/RECORD"] = (record + f"{INFO}/RECORD,,\n").encode()
+    files[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
+    name += "-py3-none-any.whl"
     with zipfile.ZipFile(pathlib.Path(folder) / name, "w", zipfile.ZIP_DEFLATED) as wheel:
         for path, content in files.items():
             # The same bytes whenever it is built.
@@ -45,8 +50,8 @@ def _write(folder, files):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     sources = sorted(HERE.glob("shoal/**/*.py"))
     files = {path.relative_to(HERE).as_posix(): path.read_bytes() for path in sources}
-    return _write(wheel_directory, files)
+    return write_wheel(wheel_directory, "shoal", SUMMARY, files)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
-    return _write(wheel_directory, {"shoal.pth": f"{HERE}\n".encode()})
+    return write_wheel(wheel_directory, "shoal", SUMMARY, {"shoal.pth": f"{HERE}\n".encode()})

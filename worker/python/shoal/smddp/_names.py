@@ -8,9 +8,9 @@ Nothing here needs torch: interpreters import this at their start.
 """
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
+import types
 
 # Name -> the module of ours behind it; None: nothing but its children.
 MODULES = {
@@ -76,8 +76,9 @@ def _ask_others(name, path):
     return None
 
 
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds and makes the modules of MODULES."""
+class Finder:
+    """Finds and makes the modules of MODULES: a finder and a loader, without importlib's classes for
+    these, which take longer to import than all else here."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in MODULES:
@@ -105,11 +106,13 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             # Its folder would make this a package whose files Python looks for.
             if name == "__path__":
                 raise AttributeError(f"module {module.__name__!r} is not a package")
-            try:
-                return getattr(ours, name)
-            except AttributeError:
-                pass
-            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            value = getattr(ours, name, None)
+            child = f"{module.__name__}.{name}"
+            if child in MODULES and (value is None or isinstance(value, types.ModuleType)):
+                return importlib.import_module(child)  # not one of ours by the same name
+            if value is None and not hasattr(ours, name):
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            return value
 
         module.__doc__ = ours.__doc__
         module.__getattr__ = get
