@@ -33,6 +33,17 @@ static void stream_listen(struct control_stream *stream)
 
 /* --- lines with lists: a user's are few at a time, so that halves of them are not much memory */
 
+/* There is room for the list that has begun. */
+static void stream_admit_list(struct control_stream *stream)
+{
+    static const struct timeval limit = {CONTROL_LIST_S, 0};
+    stream->list_comes = true;
+    stream->share->lists++;
+    if (stream->share != &stream->control->trusted)
+        evtimer_add(stream->list_event, &limit);
+    line_reader_allow(&stream->lines, stream->list_bytes);
+}
+
 static void stream_end_list(struct control_stream *stream)
 {
     struct control_share *share = stream->share;
@@ -49,6 +60,7 @@ static void stream_end_list(struct control_stream *stream)
         return;
     DL_DELETE2(share->list_waiters, first, list_prev, list_next);
     first->list_waits = false;
+    stream_admit_list(first); /* so that it passes the room on, however it ends */
     stream_listen(first);
     evtimer_add(first->turn_event, &at_once);
 }
@@ -56,12 +68,13 @@ static void stream_end_list(struct control_stream *stream)
 /* A line is longer than short ones are. Whether it may be; it may have to wait. */
 static bool stream_begin_list(struct control_stream *stream)
 {
-    static const struct timeval limit = {CONTROL_LIST_S, 0};
     struct control_share *share = stream->share;
     const char *head;
     size_t bytes = line_reader_head(&stream->lines, &head);
     enum message_conversation conversation =
         stream->with_descriptors ? MESSAGE_TO_DAEMON : MESSAGE_BETWEEN_DAEMONS;
+    if (stream->list_waits) /* it had something else to do, its output for one */
+        return true;
     if (stream->list_comes || stream->list_bytes == 0 ||
         !message_begins_list(conversation, head, bytes))
         return false;
@@ -69,13 +82,9 @@ static bool stream_begin_list(struct control_stream *stream)
         stream->list_waits = true;
         DL_APPEND2(share->list_waiters, stream, list_prev, list_next);
         stream_listen(stream);
-        return true;
+    } else {
+        stream_admit_list(stream);
     }
-    stream->list_comes = true;
-    share->lists++;
-    if (share != &stream->control->trusted)
-        evtimer_add(stream->list_event, &limit);
-    line_reader_allow(&stream->lines, stream->list_bytes);
     return true;
 }
 

@@ -411,6 +411,89 @@ START_TEST(test_few_lists_at_a_time)
 }
 END_TEST
 
+/* Halves of lists of a user on so many streams; the last of them wait. */
+static struct control_share *half_lists(uint32_t streams)
+{
+    char *half = half_list(20000);
+    line_us = 0;
+    for (uint32_t i = 0; i < streams; i++) {
+        struct end *end = open_end(true, 1000);
+        control_stream_allow_lists(end->stream, 64000);
+        say(end, half, 20000);
+    }
+    rest();
+    free(half);
+    return ends[0].stream->share;
+}
+
+static uint32_t count_list_waiters(const struct control_share *share)
+{
+    uint32_t waiters = 0;
+    for (const struct control_stream *stream = share->list_waiters; stream && waiters < STREAMS;
+         stream = stream->list_next)
+        waiters++;
+    return waiters;
+}
+
+static struct end *end_of(const struct control_stream *stream)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ends[i].stream == stream)
+            return &ends[i];
+    }
+    ck_abort_msg("a stream of nobody");
+}
+
+static struct control_stream *answered;
+
+static void answer_at_three(struct end *end)
+{
+    (void)end;
+    if (lines == 3)
+        control_stream_send(answered, "pong\n", 5);
+}
+
+/* One that waits with its list has output when its user's share is spent, and so a turn of its own:
+ * it waits on in its place. */
+START_TEST(test_list_waits_once)
+{
+    struct control_share *share = half_lists(18);
+    answered = share->list_waiters;
+    ck_assert_uint_eq(count_list_waiters(share), 2);
+    line_us = 1000;
+    on_line = answer_at_three;
+    flood(8, 1000, 8);
+    rest();
+    ck_assert_uint_eq(drain(end_of(answered)), 5);
+    ck_assert_uint_eq(count_list_waiters(share), 2);
+    ck_assert_ptr_eq(share->list_waiters, answered);
+}
+END_TEST
+
+/* One whose turn with its list has come goes before it begins: then it is the next one's. */
+START_TEST(test_list_passes_on)
+{
+    struct control_share *share = half_lists(18);
+    struct end *first = end_of(share->list_waiters);
+    struct end *second = end_of(share->list_waiters->list_next);
+    struct end *going[2] = {NULL, first};
+    for (uint32_t i = 0; i < 18 && !going[0]; i++)
+        going[0] = ends[i].stream->list_comes ? &ends[i] : NULL;
+    for (int i = 0; i < 2; i++) {
+        if (_i == 0)
+            control_stream_free(going[i]->stream);
+        else
+            control_stream_finish(going[i]->stream);
+        going[i]->stream = NULL;
+    }
+    say(second, "\n", 1);
+    rest();
+    ck_assert_uint_eq(second->lines, 1);
+    ck_assert_uint_eq(count_list_waiters(share), 0);
+    ck_assert_uint_eq(share->lists, 15);
+}
+END_TEST
+
 /* One that does not end holds its room for a time. */
 START_TEST(test_late_list)
 {
@@ -525,6 +608,8 @@ int main(void)
     tcase_add_test(cases, test_sending_has_shares);
     tcase_add_test(cases, test_heartbeats_have_no_share);
     tcase_add_test(cases, test_few_lists_at_a_time);
+    tcase_add_test(cases, test_list_waits_once);
+    tcase_add_loop_test(cases, test_list_passes_on, 0, 2);
     tcase_add_test(cases, test_late_list);
     tcase_add_test(cases, test_limits_of_lines);
     tcase_add_test(cases, test_heard);
