@@ -79,7 +79,8 @@ enum engine_command_kind {
  * the peer, and what opens those from it; of this connection, and used for no other. */
 struct engine_peer_connect {
     uint32_t node;
-    bool active; /* this side connects, the other expects it */
+    uint32_t connection; /* the control thread's number of it; its events carry the same */
+    bool active;         /* this side connects, the other expects it */
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     uint32_t address_bytes; /* TRANSPORT_ADDRESS_BYTES at most */
     uint8_t receive_token[TRANSPORT_TOKEN_BYTES];

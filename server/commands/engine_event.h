@@ -13,9 +13,9 @@
 
 /* After each: the fields that count. Commands are those of server/commands/engine_command.h. */
 enum engine_event_type {
-    /* node. The fabric reaches it. */
+    /* node, connection. The fabric reaches it. */
     ENGINE_PEER_UP = 1,
-    /* node, text. The fabric has lost it. */
+    /* node, connection, text. The fabric has lost it. */
     ENGINE_PEER_DOWN,
     /* job, code, text. The answer to COMMAND_JOB_OPEN. */
     ENGINE_JOB_OPENED,
@@ -54,6 +54,7 @@ struct engine_event {
     void *next; /* first: in a queue */
     enum engine_event_type type;
     uint32_t node;
+    uint32_t connection; /* as in struct engine_peer_connect */
     uint64_t job;
     uint32_t group;
     uint32_t segment;

@@ -115,12 +115,14 @@ struct coordinator_io control_coordinator_io(struct control *control)
     };
 }
 
+/* The engine may speak of a connection that has been over for long: after a pause of the daemon the
+ * control thread may have made another one before it hears of that. */
 static void adapter_peer_event(struct control *control, uint64_t now_ns,
                                const struct engine_event *event)
 {
     uint32_t node = event->node;
-    if (node >= control->config->server_count || !control->peer_of[node] ||
-        control->peer_of[node]->state != PEER_OPEN)
+    if (node >= control->config->server_count ||
+        !membership_has(&control->membership, node, event->connection))
         return;
     if (event->type == ENGINE_PEER_DOWN) {
         char text[MEMBERSHIP_REASON_BYTES];

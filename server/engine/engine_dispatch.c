@@ -44,11 +44,9 @@ static void dispatch_peer_connect(struct engine *engine, const struct engine_pee
     struct error error;
     uint32_t node = peer->node;
     exchange_peer_down(engine->exchange, node);
+    engine->peers[node].number = peer->connection;
     if (dispatch_connect(engine, peer, &error) != 0) {
-        struct engine_event *event = engine_event_create(ENGINE_PEER_DOWN);
-        event->node = node;
-        snprintf(event->text, sizeof(event->text), "%s", error.text);
-        engine_queue_put_event(&engine->events, event);
+        engine_peer_event(engine, ENGINE_PEER_DOWN, node, error.text);
         return;
     }
     engine->peers[node].connected = true;

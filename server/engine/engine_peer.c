@@ -14,6 +14,7 @@ void engine_peer_event(struct engine *engine, enum engine_event_type type, uint3
 {
     struct engine_event *event = engine_event_create(type);
     event->node = node;
+    event->connection = engine->peers[node].number;
     snprintf(event->text, sizeof(event->text), "%s", text);
     engine_queue_put_event(&engine->events, event);
 }

@@ -81,6 +81,7 @@ struct engine_peer {
     bool connected;      /* from the command to connect until it is dropped */
     uint32_t connection; /* counts them: receives of an older one carry another number */
     uint64_t connect_ns; /* when it was told to connect */
+    uint32_t number;     /* of the connection, as the control thread counts them */
     char address[TRANSPORT_NAME_BYTES]; /* of its end of the fabric link, readable */
     uint64_t bytes_in, bytes_out;
     uint64_t messages_in, messages_out;

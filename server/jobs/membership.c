@@ -41,9 +41,16 @@ void membership_connected(struct membership *membership, uint32_t node, uint64_t
 {
     struct membership_peer *peer = &membership->peers[node];
     peer->state = MEMBERSHIP_CONNECTED;
+    peer->connection++;
     peer->heard_ns = now_ns;
     peer->ping_ns = now_ns + membership->heartbeat_ns;
     peer->connect_ns = UINT64_MAX;
+}
+
+bool membership_has(const struct membership *membership, uint32_t node, uint32_t connection)
+{
+    const struct membership_peer *peer = &membership->peers[node];
+    return peer->state != MEMBERSHIP_DOWN && peer->connection == connection;
 }
 
 void membership_heard(struct membership *membership, uint32_t node, uint64_t now_ns)

@@ -22,6 +22,7 @@ struct membership_peer {
     uint64_t ping_ns;    /* next ping, while not down */
     uint64_t connect_ns; /* next attempt; UINT64_MAX: none (up, under way, or the peer's to make) */
     uint32_t attempts;   /* failed in a row */
+    uint32_t connection; /* how many there have been, with the one that is there */
     char reason[MEMBERSHIP_REASON_BYTES]; /* why it is down; "" at first */
 };
 
@@ -45,6 +46,8 @@ int membership_init(struct membership *membership, uint32_t count, uint32_t self
 void membership_clear(struct membership *membership);
 
 void membership_connected(struct membership *membership, uint32_t node, uint64_t now_ns);
+/* Whether what is said of this connection still counts: the last one, and it is there. */
+bool membership_has(const struct membership *membership, uint32_t node, uint32_t connection);
 void membership_heard(struct membership *membership, uint32_t node, uint64_t now_ns);
 void membership_up(struct membership *membership, uint32_t node);
 /* The connection is over, or an attempt failed. */

@@ -214,6 +214,7 @@ static void handshake_open(struct control_peer *peer)
                   LOG_LEVEL_INFO, "node %s (%s) is connected%s", control_peer_name(peer),
                   peer->address, protection);
     membership_connected(&control->membership, peer->node, clock_now_ns());
+    peer->fabric.connection = control->membership.peers[peer->node].connection;
     struct engine_command command = {.kind = COMMAND_PEER_CONNECT, .peer_connect = peer->fabric};
     control_command(control, &command);
     explicit_bzero(&command, sizeof(command));

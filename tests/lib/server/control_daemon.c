@@ -98,12 +98,19 @@ static void fake_address(const struct engine *engine, uint8_t address[TRANSPORT_
     *bytes = 4;
 }
 
+static void fake_add_peer_up(struct engine *engine, const struct engine_peer_connect *peer)
+{
+    struct engine_event *event = fake_add(engine, ENGINE_PEER_UP);
+    event->node = peer->node;
+    event->connection = peer->connection;
+}
+
 static void fake_peer_connect(struct engine *engine, const struct engine_peer_connect *peer)
 {
     fake(engine)->peer_connect = *peer;
     if (peer->address_bytes == 4 && memcmp(peer->address, "addr", 4) == 0 &&
         memcmp(peer->receive_token, peer->send_token, TRANSPORT_TOKEN_BYTES) != 0)
-        fake_add(engine, ENGINE_PEER_UP)->node = peer->node;
+        fake_add_peer_up(engine, peer);
 }
 
 static void fake_release(struct fake_engine *self, uint32_t index)

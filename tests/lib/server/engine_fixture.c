@@ -86,7 +86,9 @@ void nodes_connect(struct node nodes[2])
     for (uint32_t self = 2; self-- > 0;) { /* b expects before a connects */
         uint32_t other = 1 - self;
         struct engine_command command = {.kind = COMMAND_PEER_CONNECT,
-                                         .peer_connect = {.node = other, .active = self == 0}};
+                                         .peer_connect = {.node = other,
+                                                          .connection = ++nodes[self].connections,
+                                                          .active = self == 0}};
         struct engine_peer_connect *connect = &command.peer_connect;
         engine_fabric_address(nodes[other].engine, connect->address, &connect->address_bytes);
         memcpy(connect->receive_token, given_by[self], TRANSPORT_TOKEN_BYTES);

@@ -22,8 +22,9 @@
 #define give(engine, ...) engine_command(engine, &(struct engine_command){__VA_ARGS__})
 
 struct node {
-    bool sealed;    /* set before node_start; nodes_connect then gives keys */
-    bool wrong_key; /* that others cannot open what it seals */
+    bool sealed;          /* set before node_start; nodes_connect then gives keys */
+    bool wrong_key;       /* that others cannot open what it seals */
+    uint32_t connections; /* with the other one, made so far */
     struct config config;
     struct config_server servers[2];
     struct log log;

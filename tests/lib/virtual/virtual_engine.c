@@ -110,6 +110,7 @@ static void engine_peer_event(struct virtual_node *node, enum engine_event_type 
 {
     struct engine_event *event = engine_event_create(type);
     event->node = peer;
+    event->connection = node->peers[peer].request.connection;
     snprintf(event->text, sizeof(event->text), "%s", text);
     virtual_event(node, event);
 }

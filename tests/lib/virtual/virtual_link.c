@@ -115,6 +115,7 @@ static void link_open(struct virtual_link *link, uint64_t connection, uint64_t i
     token_write(fabric->receive_token, connection, node);
     token_write(fabric->send_token, connection, peer);
     membership_connected(&node->membership, peer->number, node->cluster->now_ns);
+    fabric->connection = node->membership.peers[peer->number].connection;
     virtual_command(node, &command);
     if (!connects && !node->cluster->starting)
         word_send(node, peer->number,
@@ -310,7 +311,7 @@ void virtual_link_engine_event(struct virtual_node *node, const struct engine_ev
     struct virtual_link *link = &node->links[event->node];
     uint64_t now_ns = node->cluster->now_ns;
     char text[MEMBERSHIP_REASON_BYTES];
-    if (link->state != LINK_OPEN)
+    if (!membership_has(&node->membership, event->node, event->connection))
         return;
     if (event->type == ENGINE_PEER_UP) {
         membership_up(&node->membership, event->node);

@@ -117,6 +117,7 @@ START_TEST(a_peer_that_goes_is_reported)
     }
     struct engine_event *event = node_event(&both.nodes[0], ENGINE_PEER_DOWN);
     ck_assert_uint_eq(event->node, 1);
+    ck_assert_uint_eq(event->connection, both.nodes[0].connections);
     ck_assert_uint_gt(strlen(event->text), 0);
     engine_event_free(event);
     give(both.nodes[0].engine, .kind = COMMAND_JOB_FAIL, .job = JOB);

@@ -136,6 +136,23 @@ START_TEST(test_long_reasons_are_cut)
 }
 END_TEST
 
+/* What is said of a connection that is over, or of one before it, does not count. */
+START_TEST(test_connections_are_told_apart)
+{
+    ck_assert(!membership_has(&membership, 2, 0));
+    membership_connected(&membership, 2, 1000 * MS);
+    uint32_t first = membership.peers[2].connection;
+    ck_assert(membership_has(&membership, 2, first));
+    membership_up(&membership, 2);
+    ck_assert(membership_has(&membership, 2, first));
+    membership_lost(&membership, 2, 2000 * MS, "reset");
+    ck_assert(!membership_has(&membership, 2, first));
+    membership_connected(&membership, 2, 3000 * MS);
+    ck_assert(!membership_has(&membership, 2, first));
+    ck_assert(membership_has(&membership, 2, membership.peers[2].connection));
+}
+END_TEST
+
 START_TEST(test_alone)
 {
     struct membership alone;
@@ -160,6 +177,7 @@ int main(void)
     tcase_add_test(cases, test_silence);
     tcase_add_test(cases, test_up_needs_a_connection);
     tcase_add_test(cases, test_long_reasons_are_cut);
+    tcase_add_test(cases, test_connections_are_told_apart);
     tcase_add_test(cases, test_alone);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
