@@ -18,6 +18,8 @@ from torch.distributed import distributed_c10d
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import suite  # noqa: E402
 
+from shoal.smddp import install  # noqa: E402
+
 sys.path.insert(0, str(suite.EXAMPLES))
 _kept = []
 
@@ -45,6 +47,7 @@ def run(script, *arguments):
 
 
 if __name__ == "__main__":
+    install()  # as python3 -m shoal.smddp does
     keep_groups_of_gloo()
     code = 1
     try:
