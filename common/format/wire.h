@@ -9,7 +9,7 @@
 #include "common/base/error.h"
 
 #define WIRE_MAGIC 0x4c4f4853u /* "SHOL" */
-#define WIRE_VERSION 4
+#define WIRE_VERSION 5
 #define WIRE_HEADER_BYTES 64
 
 enum wire_type {

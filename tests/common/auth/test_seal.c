@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/auth/openssl.h"
 #include "tests/lib/suite.h"
 
 #define HEADER_BYTES 64u
@@ -15,6 +16,30 @@ static const uint8_t key_b[SEAL_KEY_BYTES] = "the key from b to a, 32 bytes..";
 
 static struct seal *sealer, *opener;
 static uint8_t message[ROOM_BYTES], plain[ROOM_BYTES];
+
+/* OpenSSL's memory, which it asks these functions for. */
+static bool memory_refused;
+
+static void *openssl_allocate(size_t bytes, const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    return memory_refused ? NULL : malloc(bytes);
+}
+
+static void *openssl_resize(void *memory, size_t bytes, const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    return memory_refused ? NULL : realloc(memory, bytes);
+}
+
+static void openssl_free(void *memory, const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    free(memory);
+}
 
 static void setup(void)
 {
@@ -87,10 +112,9 @@ START_TEST(messages_are_as_the_protocol_says)
         {1, {0x06, 0x7a, 0xf7, 0xb3, 0x1d, 0xa9, 0x48, 0x07, 0xeb, 0xf9, 0x39, 0x10,
              0xce, 0x63, 0x45, 0x3a, 0x82, 0x3c, 0xc7, 0x1e, 0xaa, 0x67, 0xf3, 0xa7,
              0x7a, 0xc1, 0x04, 0x4a, 0xcf, 0x85, 0x93, 0x06, 0x65, 0x28, 0xd5, 0x02}},
-        {3 * SEAL_EPOCH_MESSAGES + 5,
-         {0x9f, 0x01, 0x03, 0x3d, 0x96, 0xd2, 0x11, 0xa7, 0xb2, 0xae, 0x8e, 0xc0,
-          0xd9, 0x3f, 0x55, 0x71, 0xb8, 0x49, 0xb1, 0x18, 0x64, 0x4a, 0x79, 0x53,
-          0x8b, 0x40, 0x46, 0x0e, 0x37, 0xa1, 0x08, 0x82, 0x46, 0xcd, 0x48, 0x25}},
+        {3 * 4096 + 5, {0x1f, 0x6e, 0x0c, 0xee, 0xac, 0x34, 0x34, 0x88, 0x03, 0xe5, 0x3b, 0xf7,
+                        0xb8, 0x3a, 0x46, 0xaf, 0xbc, 0x90, 0xa0, 0xcb, 0x65, 0xd6, 0x5d, 0xba,
+                        0x2f, 0xa2, 0xa3, 0x2a, 0xc2, 0x3f, 0x45, 0xca, 0xc0, 0x67, 0xc3, 0x4c}},
     };
     for (int i = 0; i < 2; i++) {
         uint32_t bytes = seal_plain(sealer, known[i].sequence, 20);
@@ -174,6 +198,72 @@ START_TEST(keys_change_with_the_epoch)
 }
 END_TEST
 
+/* The largest chunks of data.chunk_bytes (config/reference.md), the header, and a block for the
+ * tag; RFC 8446, 5.5 has 2^34.5, which is 2^34 and some. */
+START_TEST(a_key_seals_fewer_blocks_than_it_may)
+{
+    uint64_t blocks = (16u << 20) / 16 + HEADER_BYTES / 16 + 2;
+    ck_assert_uint_lt(blocks * SEAL_EPOCH_MESSAGES, UINT64_C(1) << 33);
+}
+END_TEST
+
+/* A new epoch's key takes memory. Without it nothing is sealed, and what came is not called
+ * altered; both are done when there is memory again. */
+START_TEST(memory_that_is_refused_alters_nothing)
+{
+    static const uint64_t sequences[] = {SEAL_EPOCH_MESSAGES, 5 * SEAL_EPOCH_MESSAGES, 1};
+    for (int i = 0; i < 3; i++) {
+        uint8_t sealed[ROOM_BYTES] = {0};
+        memcpy(sealed, plain, HEADER_BYTES);
+        memory_refused = true;
+        int code =
+            seal_message(sealer, sequences[i], sealed, HEADER_BYTES, plain + HEADER_BYTES, 100);
+        memory_refused = false;
+        ck_assert_int_eq(code, ERR_MEMORY);
+        ck_assert_mem_eq(sealed + HEADER_BYTES, (uint8_t[100 + SEAL_TRAILER_BYTES]){0},
+                         100 + SEAL_TRAILER_BYTES);
+        uint32_t bytes = seal_plain(sealer, sequences[i], 100);
+        memcpy(sealed, message, bytes);
+        memory_refused = true;
+        code = seal_open(opener, message, HEADER_BYTES, bytes);
+        memory_refused = false;
+        ck_assert_int_eq(code, ERR_MEMORY);
+        ck_assert_mem_eq(message, sealed, bytes);
+        ck_assert_int_eq(seal_open(opener, message, HEADER_BYTES, bytes), 0);
+        expect_plain(bytes);
+    }
+}
+END_TEST
+
+/* The key of before is not used for the epoch that there was no memory for, nor the other way
+ * round. */
+START_TEST(the_epoch_before_goes_on)
+{
+    uint32_t bytes = seal_plain(sealer, SEAL_EPOCH_MESSAGES - 1, 100);
+    uint8_t sealed[ROOM_BYTES];
+    memcpy(sealed, message, bytes);
+    memory_refused = true;
+    int code = seal_message(sealer, SEAL_EPOCH_MESSAGES, message, HEADER_BYTES, plain, 100);
+    memory_refused = false;
+    ck_assert_int_eq(code, ERR_MEMORY);
+    seal_plain(sealer, SEAL_EPOCH_MESSAGES - 1, 100);
+    ck_assert_mem_eq(message, sealed, bytes);
+}
+END_TEST
+
+START_TEST(a_seal_without_memory_says_so)
+{
+    struct error error = {0};
+    struct seal *none = NULL;
+    memory_refused = true;
+    int code = seal_create(&none, key_a, &error);
+    memory_refused = false;
+    ck_assert_int_eq(code, ERR_MEMORY);
+    ck_assert_ptr_null(none);
+    ck_assert_msg(strstr(error.text, "no memory") != NULL, "%s", error.text);
+}
+END_TEST
+
 /* --- which sequences are taken ---------------------------------------------------------------- */
 
 START_TEST(in_order_only_the_next_is_taken)
@@ -199,40 +289,73 @@ START_TEST(datagrams_are_taken_once_each)
     ck_assert_int_eq(seal_window_take(&window, 5), SEAL_REPEATED);
     ck_assert_int_eq(seal_window_take(&window, 3), SEAL_REPEATED);
     ck_assert_int_eq(seal_window_take(&window, 4), SEAL_TAKEN);
+    ck_assert_uint_eq(window.oldest, 0);
+    ck_assert_uint_eq(window.next, 6);
+    ck_assert_int_eq(seal_window_take(&window, most), SEAL_DISORDERED); /* 0 has not come */
+    ck_assert_int_eq(seal_window_take(&window, most - 1), SEAL_TAKEN);
+    for (uint64_t i = 0; i < 3; i++)
+        ck_assert_int_eq(seal_window_take(&window, i), SEAL_TAKEN);
+    ck_assert_uint_eq(window.oldest, 6);
     ck_assert_int_eq(seal_window_take(&window, 6 + most), SEAL_DISORDERED);
     ck_assert_int_eq(seal_window_take(&window, 5 + most), SEAL_TAKEN);
-    ck_assert_int_eq(seal_window_take(&window, 5), SEAL_REPEATED); /* too old to tell */
-    ck_assert_int_eq(seal_window_take(&window, 6), SEAL_TAKEN);    /* the oldest that is not */
-    ck_assert_int_eq(seal_window_take(&window, 6), SEAL_REPEATED);
+    ck_assert_int_eq(seal_window_take(&window, 5 + most), SEAL_REPEATED);
+    ck_assert_int_eq(seal_window_take(&window, 5), SEAL_REPEATED);
+    ck_assert_int_eq(seal_window_take(&window, 6), SEAL_TAKEN);
     ck_assert_int_eq(seal_window_take(&window, UINT64_MAX), SEAL_DISORDERED);
 }
 END_TEST
 
-/* Against a list of all that were taken, round the window several times. */
+/* Whoever looks first takes nothing by it. */
+START_TEST(a_look_takes_nothing)
+{
+    for (int ordered = 0; ordered < 2; ordered++) {
+        struct seal_window window = {.ordered = ordered};
+        for (int i = 0; i < 3; i++)
+            ck_assert_int_eq(seal_window_check(&window, 0), SEAL_TAKEN);
+        ck_assert_int_eq(seal_window_check(&window, 1), ordered ? SEAL_DISORDERED : SEAL_TAKEN);
+        ck_assert_int_eq(seal_window_take(&window, 0), SEAL_TAKEN);
+        ck_assert_int_eq(seal_window_check(&window, 0), SEAL_REPEATED);
+        ck_assert_int_eq(seal_window_check(&window, 1), SEAL_TAKEN);
+    }
+}
+END_TEST
+
+/* Against a list of all that were taken, round the window several times. In each round all come in
+ * an order of its own, some again and again; some that are too early come again later. */
 START_TEST(the_window_agrees_with_a_list)
 {
     enum { COUNT = 40000 };
     struct seal_window window = {.ordered = false};
     bool *taken = calloc(COUNT, sizeof(*taken));
-    uint64_t next = 0;
+    uint64_t oldest = 0, next = 0;
+    long counts[SEAL_REFUSALS] = {0};
     srand48(7);
-    for (int i = 0; i < 200000; i++) {
-        int64_t middle = (int64_t)((uint64_t)i * COUNT / 250000);
-        int64_t sequence = middle + (int64_t)(drand48() * 12000) - 6000;
-        if (sequence < 0 || sequence >= COUNT)
+    for (int i = 0; oldest < COUNT - 10000; i++) {
+        int64_t sequence = (int64_t)oldest + (int64_t)(drand48() * 10000) - 1000;
+        if (i % 5 == 0)
+            sequence = (int64_t)oldest;
+        if (sequence < 0)
             continue;
         uint64_t it = (uint64_t)sequence;
         enum seal_refusal expected = SEAL_TAKEN;
-        if (it >= next + SEAL_WINDOW_MESSAGES)
+        if (it >= oldest + SEAL_WINDOW_MESSAGES)
             expected = SEAL_DISORDERED;
-        else if (taken[it] || it + SEAL_WINDOW_MESSAGES < next)
+        else if (taken[it])
             expected = SEAL_REPEATED;
+        counts[expected]++;
+        ck_assert_int_eq(seal_window_check(&window, it), expected);
         ck_assert_int_eq(seal_window_take(&window, it), expected);
         if (expected != SEAL_TAKEN)
             continue;
         taken[it] = true;
         next = it + 1 > next ? it + 1 : next;
+        while (taken[oldest])
+            oldest++;
+        ck_assert_uint_eq(window.oldest, oldest);
+        ck_assert_uint_eq(window.next, next);
     }
+    ck_assert_int_gt(counts[SEAL_DISORDERED], 100);
+    ck_assert_int_gt(counts[SEAL_REPEATED], 100);
     free(taken);
 }
 END_TEST
@@ -335,6 +458,10 @@ static TCase *messages(void)
     tcase_add_test(tests, a_cut_message_is_found);
     tcase_add_test(tests, another_key_does_not_open);
     tcase_add_test(tests, keys_change_with_the_epoch);
+    tcase_add_test(tests, a_key_seals_fewer_blocks_than_it_may);
+    tcase_add_test(tests, memory_that_is_refused_alters_nothing);
+    tcase_add_test(tests, the_epoch_before_goes_on);
+    tcase_add_test(tests, a_seal_without_memory_says_so);
     tcase_set_timeout(tests, 600);
     tcase_add_test(tests, no_attack_opens);
     return tests;
@@ -345,6 +472,7 @@ static TCase *windows(void)
     TCase *tests = tcase_create("windows");
     tcase_add_test(tests, in_order_only_the_next_is_taken);
     tcase_add_test(tests, datagrams_are_taken_once_each);
+    tcase_add_test(tests, a_look_takes_nothing);
     tcase_add_test(tests, the_window_agrees_with_a_list);
     tcase_add_test(tests, refusals_have_names);
     return tests;
@@ -352,6 +480,8 @@ static TCase *windows(void)
 
 int main(int argc, char **argv)
 {
+    if (!CRYPTO_set_mem_functions(openssl_allocate, openssl_resize, openssl_free))
+        return EXIT_FAILURE; /* OpenSSL has memory already */
     if (argc > 1)
         frame_count = strtol(argv[1], NULL, 10);
     Suite *suite = suite_create("seal");
