@@ -1,11 +1,13 @@
 """A mixture of experts over expert parallel ranks, beside the whole of it in one process."""
 
+import copy
+
 import ranks
 import torch
 import torch.distributed as dist
 from shoal import errors
 from shoal.smddp import smp
-from shoal.smddp.smp import _random, _token_exchange
+from shoal.smddp.smp import _random, _token_exchange, moe_layer
 from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.moe_layer import MoELayer
 
@@ -182,6 +184,18 @@ def test_what_is_refused():
     error = ranks.raises(errors.InvalidError, lambda: MoELayer(WIDTH, make_expert, 8, group=wrong))
     assert "which differ in tp" in str(error) and "in ep only" in str(error), error
     MoELayer(WIDTH, make_expert, 8, group=smp.state.ep_process_group)
+
+
+def test_a_copy_is_in_the_same_place():
+    """As those that average weights make."""
+    smp.state.reset()
+    smp.init({"expert_parallel_degree": 4, "hybrid_shard_degree": 1})
+    layer = make_layer(2, "none")
+    tokens, _ = inputs_of(dist.get_rank())
+    torch.testing.assert_close(copy.deepcopy(layer)(tokens), layer(tokens))
+    place = moe_layer.place_of(layer.experts)
+    assert place.group is smp.state.ep_process_group and moe_layer.place_of(layer.router) is None
+    assert all(moe_layer.place_of(module) is place for module in layer.experts.modules())
 
 
 def test_random_states_of_a_rank():

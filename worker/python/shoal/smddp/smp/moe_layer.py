@@ -15,7 +15,7 @@ from shoal.smddp.smp._token_exchange import Exchange
 from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.process_group_utils import get_global_ranks
 
-__all__ = ["MoELayer", "Router"]
+__all__ = ["MoELayer", "Router", "place_of"]
 
 SINKHORN_ITERATIONS_MOST = 100
 SINKHORN_TOLERANCE = 1e-4
@@ -102,19 +102,33 @@ def sinkhorn(logits):
     return rows[:, None] * cost * columns
 
 
-class Experts(nn.ModuleDict):
-    """A rank's experts, by number. ranks: how many ranks send them tokens."""
+class Place:
+    """Where experts are: the ranks that have the others; a group of None is this rank alone."""
 
-    def __init__(self, ranks):
-        super().__init__()
-        self.ranks = ranks
+    def __init__(self, group):
+        self.group = group
+        self.ranks = 1 if group is None else dist.get_world_size(group)
+        self.rank = 0 if group is None else dist.get_rank(group)
+
+    def __deepcopy__(self, memo):
+        return self  # a copy of a model has its experts in the same place
+
+
+class Experts(nn.ModuleDict):
+    """A rank's experts, by number. Each module in it has the `shoal_place`: whoever shards or sums parameters one
+    by one must know which are other ones on other ranks."""
+
+    def __init__(self, place, experts):
+        super().__init__(experts)
+        for module in self.modules():
+            module.shoal_place = place
 
     def forward(self, rows, counts):
         """rows: [sum(counts), width], counts[i] of them for the i-th expert. Every expert runs, with or without
         rows, so that each has a gradient on every rank."""
-        rows = _ScaleGradient.apply(rows, self.ranks)
+        rows = _ScaleGradient.apply(rows, self.shoal_place.ranks)
         parts = [expert(part) for expert, part in zip(self.values(), rows.split(counts))]
-        return _ScaleGradient.apply(torch.cat(parts), 1 / self.ranks)
+        return _ScaleGradient.apply(torch.cat(parts), 1 / self.shoal_place.ranks)
 
 
 class MoELayer(nn.Module):
@@ -131,23 +145,22 @@ class MoELayer(nn.Module):
     def __init__(self, width, make_expert, expert_count, top_k=2, config=None, group=None):
         super().__init__()
         config = MoEConfig() if config is None else config
-        self.group = _expert_group(group)
-        self.ranks = 1 if self.group is None else dist.get_world_size(self.group)
-        rank = 0 if self.group is None else dist.get_rank(self.group)
-        if expert_count < 1 or expert_count % self.ranks:
+        self.shoal_place = place = Place(_expert_group(group))
+        if expert_count < 1 or expert_count % place.ranks:
             raise errors.InvalidError(
-                f"MoELayer: the expert parallel degree {self.ranks} does not divide {expert_count} experts"
+                f"MoELayer: the expert parallel degree {place.ranks} does not divide {expert_count} experts"
             )
         if not 1 <= top_k <= expert_count:
             raise errors.InvalidError(f"MoELayer: top_k is {top_k}, but 1 to {expert_count} is wanted")
         self.width, self.expert_count = width, expert_count
         with _random.seeded(config.random_seed):
             self.router = Router(width, expert_count, top_k, config)
-        local = expert_count // self.ranks
-        self.experts = Experts(self.ranks)
-        for number in range(rank * local, (rank + 1) * local):
+        local = expert_count // place.ranks
+        experts = {}
+        for number in range(place.rank * local, (place.rank + 1) * local):
             with _random.seeded(config.random_seed + 1 + number):
-                self.experts[str(number)] = make_expert()
+                experts[str(number)] = make_expert()
+        self.experts = Experts(place, experts)
 
     def forward(self, hidden):
         if hidden.shape[-1:] != (self.width,):
@@ -156,7 +169,7 @@ class MoELayer(nn.Module):
             )
         tokens = hidden.reshape(-1, self.width)
         weights, experts = self.router(tokens)
-        way = Exchange(self.expert_count, self.group)
+        way = Exchange(self.expert_count, self.shoal_place.group)
         rows, counts = way.dispatch(tokens, experts)
         made = way.combine(self.experts(rows, counts))
         return (made * weights[..., None]).sum(1).reshape(hidden.shape)
@@ -169,3 +182,10 @@ def _expert_group(group):
     if state.is_initialized:
         state.ranker.check_members(get_global_ranks(group), "ep", what="MoELayer: the group")
     return group
+
+
+def place_of(module):
+    """The Place of a module that is an expert's, or experts', and has others on other ranks; None."""
+    place = getattr(module, "shoal_place", None)
+    is_expert = isinstance(place, Place) and place.ranks > 1 and not isinstance(module, MoELayer)
+    return place if is_expert else None
