@@ -427,7 +427,7 @@ static int control_make_parts(struct control *control, struct error *error)
                        config->user_bytes > 0 ? config->user_bytes : control_machine_bytes(),
                    [ACCOUNT_LEFT] = UINT64_MAX,
                    [ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_BYTES,
-                   [ACCOUNT_DESCRIPTORS] = (uint64_t)CONTROL_DESCRIPTORS * config->workers}};
+                   [ACCOUNT_DESCRIPTORS] = CONTROL_USER_DESCRIPTORS(config->workers)}};
     control->peer_of = calloc(config->server_count, sizeof(struct control_peer *));
     if (control_turn_init(control) < 0 || !control->peer_of || control_source_begin(control) < 0 ||
         membership_init(&control->membership, config->server_count, config->self,

@@ -10,7 +10,7 @@ static const char *const account_words[ACCOUNT_KINDS] = {
     [ACCOUNT_MEMORY] = "bytes of arenas and shared memory (limits.user_bytes)",
     [ACCOUNT_LEFT] = "bytes of arenas that are no longer its workers'",
     [ACCOUNT_OUTPUT] = "bytes that its connections do not read",
-    [ACCOUNT_DESCRIPTORS] = "descriptors under way",
+    [ACCOUNT_DESCRIPTORS] = "descriptors under way or being closed",
 };
 
 static struct account *account_find(const struct account_book *book, uint32_t uid)
@@ -67,6 +67,12 @@ int account_charge(struct account_book *book, uint32_t uid, enum account_kind ki
                          "user %" PRIu32 " may have %" PRIu64 " %s on node %s, has %" PRIu64
                          ", and asks for %" PRIu64 " more",
                          uid, limit, account_words[kind], book->node, used, amount);
+    return account_add(book, uid, kind, amount, error);
+}
+
+int account_add(struct account_book *book, uint32_t uid, enum account_kind kind, uint64_t amount,
+                struct error *error)
+{
     if (amount == 0)
         return 0;
     struct account *account = account_open(book, uid);

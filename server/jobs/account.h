@@ -16,7 +16,7 @@ enum account_kind {
     ACCOUNT_LEFT,        /* bytes of arenas whose workers have gone and that sums still use: a job
                           * that comes after another need not wait for these */
     ACCOUNT_OUTPUT,      /* bytes of answers that connections have not taken yet */
-    ACCOUNT_DESCRIPTORS, /* that have come and are not yet used, or are to go out */
+    ACCOUNT_DESCRIPTORS, /* that have come and are not yet used, are to go out, or being closed */
     ACCOUNT_KINDS,
 };
 
@@ -38,6 +38,9 @@ void account_book_clear(struct account_book *book);
  * than memory the first is never refused. */
 int account_charge(struct account_book *book, uint32_t uid, enum account_kind kind, uint64_t amount,
                    struct error *error);
+/* The same of what is there already, whatever the limit. ERR_MEMORY. */
+int account_add(struct account_book *book, uint32_t uid, enum account_kind kind, uint64_t amount,
+                struct error *error);
 /* As much as was charged, at once or in parts. */
 void account_release(struct account_book *book, uint32_t uid, enum account_kind kind,
                      uint64_t amount);

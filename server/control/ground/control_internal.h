@@ -29,6 +29,9 @@
 #define CONTROL_HANDSHAKE_S 5
 #define CONTROL_FLUSH_S 2
 #define CONTROL_DESCRIPTORS 3
+/* Under way, or being closed, of one user: some more than his workers may join with at once, since
+ * closing takes a moment. */
+#define CONTROL_USER_DESCRIPTORS(workers) ((uint64_t)CONTROL_DESCRIPTORS * ((workers) + 16u))
 #define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
 #define CONTROL_ANY_USER UINT32_MAX
 #define CONTROL_OUTPUT_BYTES ((size_t)16 << 20) /* a reader that is further behind is cut off */
@@ -84,7 +87,8 @@ int control_segment_make(uint64_t bytes, uint8_t **base, int *descriptor, struct
 
 /* --- control_closer.c, closing what strangers have sent, which may have to wait: may call none of
  * these */
-/* In a thread of its own; until that is done it counts as a connection of the user. */
+/* In a thread of its own; until that is done it counts as a connection of the user, and they as
+ * his descriptors. */
 void control_close_foreign(struct control *control, uint32_t uid, const int *descriptors,
                            size_t count);
 /* A connection on the Unix socket, in which messages may lie unread. */
@@ -177,12 +181,14 @@ int control_wire_receive(struct control_wire *wire, const char *bytes, size_t co
 int control_wire_send(struct control_wire *wire, const char *bytes, size_t length,
                       struct evbuffer *output, struct error *error);
 
-/* --- control_account.c, what waits in a stream, charged to its user: may call none of these */
+/* --- control_account.c, what waits in a stream, charged to its user: may call the closer */
 struct control_stream;
 /* The output is so long: false when that is too much for the user, and nothing has changed. */
 bool control_account_output(struct control_stream *stream, size_t bytes);
 /* The same of the descriptors that it has now. */
 bool control_account_descriptors(struct control_stream *stream);
+/* Whether the user has more of them than he may. */
+bool control_account_is_full(const struct control *control, uint32_t uid);
 /* Whether one more may be sent, which is charged then. */
 bool control_account_has_room(struct control_stream *stream);
 void control_account_clear(struct control_stream *stream);

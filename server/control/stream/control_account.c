@@ -42,7 +42,8 @@ static bool account_descriptors(struct control_stream *stream, uint32_t more)
                                stream->sent_count + more);
 }
 
-/* Room for one more to be sent; of the user's other streams some may have been read since. */
+/* Room for one more to be sent; of the user's other streams some may have been read since, and some
+ * descriptors closed. */
 bool control_account_has_room(struct control_stream *stream)
 {
     struct control_stream *other;
@@ -55,12 +56,22 @@ bool control_account_has_room(struct control_stream *stream)
         if (other->with_descriptors && other->uid == stream->uid && other->sent_count > 0)
             account_descriptors(other, 0);
     }
+    control_closer_sweep(stream->control);
     return account_descriptors(stream, 1);
 }
 
 bool control_account_descriptors(struct control_stream *stream)
 {
+    if (account_descriptors(stream, 0))
+        return true;
+    control_closer_sweep(stream->control); /* some may be closed since */
     return account_descriptors(stream, 0);
+}
+
+bool control_account_is_full(const struct control *control, uint32_t uid)
+{
+    return account_is_beyond(&control->accounts, uid, ACCOUNT_DESCRIPTORS,
+                             account_used(&control->accounts, uid, ACCOUNT_DESCRIPTORS));
 }
 
 void control_account_clear(struct control_stream *stream)

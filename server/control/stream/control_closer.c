@@ -15,7 +15,8 @@
 #define THREADS_MAX 1024u
 
 struct control_closing {
-    uint32_t uid; /* who has sent them */
+    uint32_t uid;     /* who has sent them */
+    uint64_t charged; /* to his account, until they are closed */
     bool running;
     atomic_bool done;
     atomic_uint holders; /* the control thread and, while it runs, the other */
@@ -61,6 +62,15 @@ static int closing_start(struct control_closing *closing)
     return cause;
 }
 
+static void closing_remove(struct control *control, struct control_closing *closing)
+{
+    /* Takes each of a list of several for its only one.
+     * NOLINTNEXTLINE(clang-analyzer-core.NullDereference) */
+    DL_DELETE(control->closings, closing);
+    account_release(&control->accounts, closing->uid, ACCOUNT_DESCRIPTORS, closing->charged);
+    closing_let_go(closing); /* its thread, if it has one, frees it, or the end of the process */
+}
+
 void control_closer_sweep(struct control *control)
 {
     struct control_closing *closing, *next;
@@ -71,8 +81,7 @@ void control_closer_sweep(struct control *control)
             running += closing->running;
             continue;
         }
-        DL_DELETE(control->closings, closing);
-        closing_let_go(closing);
+        closing_remove(control, closing);
     }
     DL_FOREACH(control->closings, closing)
     {
@@ -86,6 +95,7 @@ void control_close_foreign(struct control *control, uint32_t uid, const int *des
 {
     if (count == 0)
         return;
+    struct error error;
     struct control_closing *closing = calloc(1, sizeof(*closing) + count * sizeof(int));
     if (!closing) {
         log_error(control->log, "no memory to close %zu descriptors: they stay open", count);
@@ -96,6 +106,8 @@ void control_close_foreign(struct control *control, uint32_t uid, const int *des
     atomic_init(&closing->holders, 1);
     closing->count = count;
     memcpy(closing->descriptors, descriptors, count * sizeof(int));
+    if (account_add(&control->accounts, uid, ACCOUNT_DESCRIPTORS, count, &error) == 0)
+        closing->charged = count;
     DL_APPEND(control->closings, closing);
     control_closer_sweep(control);
 }
@@ -130,8 +142,6 @@ void control_closer_clear(struct control *control)
     struct control_closing *closing, *next;
     DL_FOREACH_SAFE(control->closings, closing, next)
     {
-        DL_DELETE(control->closings, closing);
-        closing_let_go(
-            closing); /* its thread, if it has one, frees it, or the end of the process */
+        closing_remove(control, closing);
     }
 }

@@ -172,6 +172,17 @@ static int stream_take_descriptors(struct control_stream *stream, struct msghdr 
     return 0;
 }
 
+/* However many connections a user ends, what they have brought and what is still being closed is
+ * no more than so much and one message. */
+static bool stream_may_bring(const struct control_stream *stream)
+{
+    struct control *control = stream->control;
+    if (!stream->with_descriptors || !control_account_is_full(control, stream->uid))
+        return true;
+    control_closer_sweep(control); /* some may be closed since */
+    return !control_account_is_full(control, stream->uid);
+}
+
 /* Bytes read, 0 for "not now", or negative. */
 static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct error *error)
 {
@@ -187,6 +198,10 @@ static ssize_t stream_receive(struct control_stream *stream, char *bytes, struct
         header.msg_control = ancillary.bytes;
         header.msg_controllen = sizeof(ancillary.bytes);
     }
+    if (!stream_may_bring(stream))
+        return error_set(error, ERR_MEMORY,
+                         "too many descriptors that user %u has sent are still being closed",
+                         stream->uid);
     ssize_t count = recvmsg(stream->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (count > 0 && stream->with_descriptors) {
         int result = stream_take_descriptors(stream, &header, error);
@@ -274,7 +289,9 @@ static size_t stream_read(struct control_stream *stream, uint64_t now_ns)
     if (count > 0 && !stream->finishing &&
         stream_take_bytes(stream, bytes, (size_t)count, &error) < 0)
         count = -1;
-    if (count < 0)
+    if (count < 0 && stream->finishing && error.code == ERR_MEMORY)
+        event_del(stream->read_event); /* its last words go out unhindered */
+    else if (count < 0)
         stream_end(stream, &error);
     return count > 0 ? (size_t)count : 0;
 }

@@ -1,5 +1,6 @@
 /* Descriptors of kinds whose closing waits: whatever a user of the socket does with them, the
  * control thread does not wait with it. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -8,6 +9,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -17,6 +20,8 @@
 #include "tests/lib/suite.h"
 
 #define LINGER_S 600 /* tests end before */
+#define ALICE 61001u
+#define WORKERS 16u
 
 static char *directory;
 static struct control_daemon *daemon_under_test;
@@ -29,6 +34,9 @@ static void setup(void)
     uint16_t port = 0;
     directory = suite_make_directory();
     daemon_under_test = control_daemon_create(directory, 1, 0, &port);
+    ck_assert_int_eq(chmod(directory, 0755), 0);
+    daemon_under_test->config.socket_mode = 0666;
+    daemon_under_test->config.workers = WORKERS;
     ck_assert_msg(control_daemon_start(daemon_under_test, &error) == 0, "%s", error.text);
     control_client_open(&good, daemon_under_test);
     control_client_hello(&good);
@@ -67,7 +75,7 @@ static void send_with(int socket, const char *line, const int *fds, size_t count
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(16 * sizeof(int))];
+        char bytes[CMSG_SPACE(CONTROL_DESCRIPTORS_SENT * sizeof(int))];
     } ancillary = {0};
     struct iovec part = {(char *)(uintptr_t)line, strlen(line)};
     struct msghdr header = {.msg_iov = &part,
@@ -244,6 +252,8 @@ START_TEST(test_what_is_being_closed_counts)
     ck_assert_uint_eq(control_closing_count(&control, 1001), 2);
     ck_assert_uint_eq(control_closing_count(&control, 1002), 0);
     ck_assert_uint_eq(control_closing_count(&control, CONTROL_ANY_USER), 3);
+    ck_assert_uint_eq(account_used(&control.accounts, 1000, ACCOUNT_DESCRIPTORS), 2);
+    ck_assert_uint_eq(account_used(&control.accounts, 1001, ACCOUNT_DESCRIPTORS), 4);
     control_closer_clear(&control);
     /* One that need not wait is gone soon. */
     int fd = lingering_socket();
@@ -253,6 +263,78 @@ START_TEST(test_what_is_being_closed_counts)
         control_closer_sweep(&control);
     }
     ck_assert_int_lt(fcntl(fd, F_GETFD), 0);
+    ck_assert_ptr_null(control.accounts.accounts);
+}
+END_TEST
+
+/* Of this process, the daemon's among them. */
+static uint32_t count_descriptors(void)
+{
+    uint32_t sum = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(folder);
+    while (readdir(folder))
+        sum++;
+    closedir(folder);
+    return sum;
+}
+
+/* A thread alone may be somebody else: the daemon's goes on as it is. */
+static void open_as_alice(struct control_client *client)
+{
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, ALICE, -1), 0);
+    control_client_open(client, daemon_under_test);
+    ck_assert_int_eq(syscall(SYS_setresuid, -1, 0, -1), 0);
+}
+
+static const char *last_words(struct control_client *client)
+{
+    static char words[512];
+    const char *line;
+    words[0] = '\0';
+    while ((line = control_client_line(client)) != NULL)
+        snprintf(words, sizeof(words), "%s", line);
+    control_client_close(client);
+    return words;
+}
+
+/* One whose closing waits holds up those behind it, for as long as its owner likes. Of all the
+ * connections that a user ends so, they are no more than he may have and one message. */
+START_TEST(test_hostages)
+{
+    enum { SENT = CONTROL_DESCRIPTORS_SENT };
+    struct control control = {.log = &daemon_under_test->log};
+    struct control_client client;
+    int fds[SENT], harmless = eventfd(0, EFD_CLOEXEC);
+    if (geteuid() != 0) {
+        suite_skip("test_hostages", "connecting as another user takes root");
+        return;
+    }
+    uint32_t before = count_descriptors();
+    for (int n = 0; n < 6; n++) {
+        for (int i = 0; i < SENT; i++)
+            fds[i] = harmless;
+        fds[CONTROL_DESCRIPTORS] = stuffed_socket();
+        open_as_alice(&client);
+        send_with(client.fd, "{", fds, SENT);
+        control_close_foreign(&control, 0, &fds[CONTROL_DESCRIPTORS], 1); /* maybe the last */
+        const char *words = last_words(&client);
+        ck_assert_msg(n == 0 || strstr(words, "are still being closed"), "%s", words);
+    }
+    expect_alive();
+    ck_assert_uint_le(count_descriptors(), before + CONTROL_USER_DESCRIPTORS(WORKERS) + SENT);
+    /* When they are closed he gets in again. */
+    ck_assert_int_eq(shutdown(listener, SHUT_RDWR), 0);
+    const char *words;
+    do {
+        open_as_alice(&client);
+        send_with(client.fd, "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\",\"pid\":1}\n",
+                  &harmless, 1);
+        shutdown(client.fd, SHUT_WR);
+        words = last_words(&client);
+    } while (!strstr(words, "\"hello\""));
+    close(harmless);
+    control_closer_clear(&control);
 }
 END_TEST
 
@@ -268,6 +350,7 @@ int main(void)
     tcase_add_loop_test(cases, test_in_a_join, 0, 3);
     tcase_add_test(cases, test_doorbell_takes_nothing);
     tcase_add_test(cases, test_what_is_being_closed_counts);
+    tcase_add_test(cases, test_hostages);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

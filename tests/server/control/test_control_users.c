@@ -14,7 +14,7 @@
 #define ALICE 61001u
 #define BOB 61002u
 #define WORKERS 16u
-#define DESCRIPTORS (CONTROL_DESCRIPTORS * WORKERS) /* of one user */
+#define DESCRIPTORS (unsigned)CONTROL_USER_DESCRIPTORS(WORKERS) /* of one user */
 
 static char *directory;
 static struct control_daemon *daemon_under_test;
