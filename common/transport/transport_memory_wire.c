@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RECEIVE_WAIT_NS 5000u /* until a message looks for a receive again */
+/* Until a message looks for a receive again, at first and at most. */
+#define RECEIVE_WAIT_NS 5000u
+#define RECEIVE_WAIT_MOST_NS 1000000u
 
 void memory_fault(const char *format, ...)
 {
@@ -274,7 +276,7 @@ static bool waits_behind(const struct memory_fabric *fabric, const struct memory
     if (!fabric->options.messages_wait || fabric->options.reorder)
         return false;
     for (const struct memory_item *it = fabric->first; it; it = it->next) {
-        if (it->waits && it->from == item->from && it->to == item->to &&
+        if (it->wait_ns > 0 && it->from == item->from && it->to == item->to &&
             it->sequence < item->sequence)
             return true;
     }
@@ -284,8 +286,9 @@ static bool waits_behind(const struct memory_fabric *fabric, const struct memory
 /* Looked at again soon, in turn. */
 static void message_wait(struct memory_fabric *fabric, struct memory_item *item)
 {
-    item->waits = true;
-    item->due_ns = fabric->now_ns + RECEIVE_WAIT_NS;
+    uint64_t wait_ns = item->wait_ns ? 2 * item->wait_ns : RECEIVE_WAIT_NS;
+    item->wait_ns = wait_ns < RECEIVE_WAIT_MOST_NS ? wait_ns : RECEIVE_WAIT_MOST_NS;
+    item->due_ns = fabric->now_ns + item->wait_ns;
     memory_item_insert(fabric, item);
 }
 

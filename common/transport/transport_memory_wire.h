@@ -29,9 +29,9 @@ struct memory_item {
     /* ITEM_MESSAGE */
     uint8_t *data;
     uint32_t bytes;
-    bool waits;    /* for a receive */
-    char text[64]; /* ITEM_DOWN: the reason */
-    bool local;    /* ITEM_DOWN: known without word from the other side */
+    uint64_t wait_ns; /* how long it waits for a receive until it looks again; 0: it does not */
+    char text[64];    /* ITEM_DOWN: the reason */
+    bool local;       /* ITEM_DOWN: known without word from the other side */
 };
 
 struct memory_queued_event {

@@ -441,7 +441,7 @@ void exchange_check(const struct exchange *exchange)
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
         const struct exchange_peer *account = &exchange->peers[i];
         if (account->up && !exchange->options.shared_receives)
-            assert(account->posted + account->held >= account->allowed);
+            assert(account->posted + account->held >= account->allowed || account->lacking);
     }
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
         for (const struct exchange_group *group = job->groups; group; group = group->next) {

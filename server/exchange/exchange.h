@@ -13,7 +13,8 @@
  *     last of them is only ever of the oldest collective that is not complete, issued when no local
  *     rank could submit an older one any more;
  *   - a chunk is issued once, and only when every local rank has handed its part over;
- *   - for every peer, receives posted plus buffers held is at least what it may send.
+ *   - for every peer, receives posted plus buffers held is at least what it may send, unless the
+ *     machine has refused memory for them.
  *
  * Layer: the highest. It may call all of server/exchange/; jobs, groups and workers, and traces,
  * are opened and closed through the two headers that are included here.

@@ -37,10 +37,12 @@ static bool receive_post(struct exchange *exchange, uint32_t node, struct buffer
 void receive_replenish(struct exchange *exchange, uint32_t node)
 {
     struct exchange_peer *account = receive_account(exchange, node);
+    account->lacking = false;
     if (account->posted + account->held >= account->allowed || !receive_possible(exchange, node))
         return;
     while (account->posted + account->held < account->allowed) {
         struct buffer *buffer = buffer_get(exchange->options.pool);
+        account->lacking = !buffer;
         if (!buffer)
             return; /* tried again when the next message is released */
         if (!receive_post(exchange, node, buffer)) {

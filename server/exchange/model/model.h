@@ -60,6 +60,7 @@ struct exchange_peer {
     uint32_t allowed;
     uint32_t posted; /* receives at the transport */
     uint32_t held;   /* received buffers still in use */
+    bool lacking;    /* the machine refused memory for some: tried again with each tick */
     struct exchange_link link;
 };
 

@@ -522,7 +522,7 @@ START_TEST(messages_wait)
     }
     uint64_t now = 0;
     for (uint32_t i = 0; i < 10; i++) {
-        now += 100000;
+        now += 2000000; /* longer than a message waits until it looks again */
         memory_fabric_advance(c.fabric, now);
         collect(&c);
         ck_assert_int_eq(count_of(&c, 0, TRANSPORT_SENT), 20);
@@ -530,7 +530,7 @@ START_TEST(messages_wait)
         ck_assert_uint_lt(memory_fabric_next_ns(c.fabric), UINT64_MAX);
         post(&c, 1, 0, &in[i]);
     }
-    memory_fabric_advance(c.fabric, now + 100000);
+    memory_fabric_advance(c.fabric, now + 2000000);
     collect(&c);
     for (uint32_t i = 0; i < 10; i++)
         ck_assert_uint_eq(in[i], i);

@@ -12,6 +12,7 @@
 #define TICK_NS (50 * NS_PER_MS)
 #define CONNECT_NS (5 * NS_PER_S) /* as engine_check_connecting in server/engine/engine_peer.c */
 #define ASK_AGAIN_NS 1000
+#define ASK_PAUSED_NS NS_PER_MS
 
 /* --- the exchange's table --------------------------------------------------------------------- */
 
@@ -201,7 +202,8 @@ static void engine_ask_again(struct virtual_cluster *cluster, void *what, uint64
         (uint32_t)number != node->peers[peer].connection)
         return;
     if (engine_is_early(node, peer))
-        virtual_schedule(cluster, node, ASK_AGAIN_NS, engine_ask_again, node, number);
+        virtual_schedule(cluster, node, cluster->nodes[peer].paused ? ASK_PAUSED_NS : ASK_AGAIN_NS,
+                         engine_ask_again, node, number);
     else
         engine_connect(node, peer);
 }

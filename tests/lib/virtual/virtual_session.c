@@ -89,7 +89,9 @@ void virtual_session_join(struct virtual_cluster *cluster, void *what, uint64_t 
     if (worker->state == ENDED)
         return;
     if (!worker->node->alive) {
-        virtual_worker_failed(worker, ERR_DISCONNECTED, "no daemon on this node");
+        char text[ERROR_TEXT_BYTES];
+        snprintf(text, sizeof(text), "no daemon runs on node %s", worker->node->config.node);
+        virtual_worker_failed(worker, ERR_DISCONNECTED, text);
         worker->state = ENDED;
         return;
     }
