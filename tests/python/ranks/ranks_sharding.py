@@ -132,6 +132,14 @@ def test_later_names():
     assert output.tolist() == list(range(size))
 
 
+def test_the_device_of_a_group():
+    """FSDP asks for it where it makes sharded state dicts, and torch's asynchronous checkpoints do."""
+    if not hasattr(dist.distributed_c10d, "_get_object_coll_device"):
+        raise unittest.SkipTest("this torch asks no group for its devices")
+    assert dist.distributed_c10d._get_pg_default_device(ranks.shoal_group) == torch.device("cpu")
+    assert torch.device("cpu") in ranks.shoal_group._device_types
+
+
 def test_parameters_that_differ_between_ranks():
     """DDP's verification of shapes: the rank whose model is another hears of it."""
     last = dist.get_rank() == dist.get_world_size() - 1

@@ -4,6 +4,7 @@ import datetime
 import functools
 import inspect
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d, utils
 
@@ -39,6 +40,7 @@ class Torch2Group:
     _name = _desc = ""
     group_name = property(lambda self: self._name)
     group_desc = property(lambda self: self._desc)
+    _device_types = property(lambda self: [torch.device("cpu"), torch.device("cuda")])
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
     def _set_group_name(self, name):
