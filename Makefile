@@ -113,7 +113,7 @@ PYTHON ?= /usr/bin/python3
 PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/*/test_*.py)
 # The folders of the package, shoal/ itself among them.
 PYTHON_ROOMS := $(patsubst worker/python/%/__init__.py,%,$(wildcard worker/python/shoal/__init__.py \
-    worker/python/shoal/*/__init__.py worker/python/shoal/*/*/__init__.py))
+    worker/python/shoal/*/__init__.py worker/python/shoal/*/*/__init__.py worker/python/shoal/*/*/*/__init__.py))
 # Fuzzers (tests/fuzz): as tests they replay their corpus, as libFuzzer's they need clang.
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_TESTS := $(FUZZ_SRC:%.c=$(BUILD)/%)

@@ -168,10 +168,14 @@ class RanksCase(unittest.TestCase):
                 setattr(cls, name, lambda self, name=name: self.check(name))
 
     @classmethod
+    def run_ranks(cls):
+        """What the ranks print."""
+        return shoalrun(script=cls.script, **cls.how).stdout
+
+    @classmethod
     def setUpClass(cls):
-        finished = shoalrun(script=cls.script, **cls.how)
-        cls.output = finished.stdout
-        lines = [line[7:] for line in finished.stdout.splitlines() if line.startswith("RESULT ")]
+        cls.output = cls.run_ranks()
+        lines = [line[7:] for line in cls.output.splitlines() if line.startswith("RESULT ")]
         cls.results = dict(json.loads(line) for line in lines)
 
     def check(self, name):
@@ -179,6 +183,46 @@ class RanksCase(unittest.TestCase):
         if self.results[name].startswith("SKIP ") and "\n" not in self.results[name]:
             self.skipTest(self.results[name][5:])
         self.assertEqual(self.results[name], "")
+
+
+class ForkedRanksCase(RanksCase):
+    """As RanksCase, in forks of one interpreter, which has imported what takes long. The script is in the test's
+    own folder. TEST_FOLDER is an empty one that all ranks see."""
+
+    imports = ""
+    fsdp = False  # whether the cases need torch's FSDP
+
+    @classmethod
+    def setUpClass(cls):
+        cls.reason = _reason_without_fsdp() if cls.fsdp else None
+        if cls.reason is None:
+            super().setUpClass()
+
+    def check(self, name):
+        if self.reason:
+            self.skipTest(self.reason)
+        super().check(name)
+
+    @classmethod
+    def run_ranks(cls):
+        with tempfile.TemporaryDirectory(prefix="shoal-test-") as folder:
+            path = f"{environment()['PYTHONPATH']}:{cls.script.parent}"
+            size = cls.how["ranks"]
+            forked = ForkedRanks(
+                size, cls.script, PYTHONPATH=path, TEST_IMPORTS=cls.imports, TEST_FOLDER=folder
+            )
+            try:
+                said = [text for _, text in forked.wait()]
+            finally:
+                forked.close()
+        return "".join(said)
+
+
+def _reason_without_fsdp():
+    probe = [sys.executable, "-c", "import torch.distributed.fsdp"]
+    if subprocess.run(probe, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+        return None
+    return "this torch's FSDP does not import (1.13's does not on Python 3.11)"
 
 
 def names_of(script):

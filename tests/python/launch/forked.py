@@ -1,8 +1,9 @@
 """forked.py SIZE FOLDER SCRIPT [ARGUMENT...]: ranks that are forks of one interpreter, so that torch is loaded
-once. What rank R says goes to FOLDER/R; at the end their exit codes are printed as a line of JSON.
-A rank ends as an interpreter would, but for the teardown of its modules."""
+once; and what TEST_IMPORTS names, with commas between. What rank R says goes to FOLDER/R; at the end their exit
+codes are printed as a line of JSON. A rank ends as an interpreter would, but for the teardown of its modules."""
 
 import atexit
+import importlib
 import json
 import os
 import runpy
@@ -31,6 +32,8 @@ def run(rank, size, folder, script, *arguments):
 
 
 def main(size, *more):
+    for name in filter(None, os.environ.get("TEST_IMPORTS", "").split(",")):
+        importlib.import_module(name)
     children = []
     for rank in range(size):
         child = os.fork()

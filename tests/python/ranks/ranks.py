@@ -3,6 +3,7 @@
 import datetime
 import importlib
 import json
+import os
 import traceback
 import unittest
 
@@ -21,7 +22,11 @@ def start(default, initialize=dist.init_process_group):
     import shoal.torch  # noqa: F401
 
     torch.set_num_threads(1)
-    initialize(default, timeout=TIMEOUT)
+    where = {}
+    if "TEST_STORE" in os.environ:  # no launcher has said where to meet
+        where = {"init_method": f"file://{os.environ['TEST_STORE']}"}
+        where.update(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    initialize(default, timeout=TIMEOUT, **where)
     gloo = shoal_group = dist.GroupMember.WORLD
     if default == "gloo":
         shoal_group = dist.new_group(backend="shoal", timeout=TIMEOUT)

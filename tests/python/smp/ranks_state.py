@@ -77,7 +77,8 @@ def test_the_scripts_own_sharding():
             assert getattr(state, f"{name}_process_group") is None, name
         assert state.dp_process_group is state.world_process_group is dist.GroupMember.WORLD
         assert (state.tp_rank, state.ep_rank, state.cp_rank, state.tp_size, state.cp_size) == (0, 0, 0, 1, 1)
-        assert state.ranker.get_rep_rank(7) == (7 if degree else 0)
+        assert state.ranker.get_rep_rank(7) == 0  # FSDP's group is the whole world
+        assert len(state.ranker.get_rep_groups()) == 8
 
 
 def test_a_second_init():

@@ -11,8 +11,17 @@ from shoal import errors
 from shoal.smddp import _settings
 from shoal.smddp.smp import _configuration
 from shoal.smddp.smp._state import state
+from shoal.smddp.smp.checkpoint import full, optimizer
+from shoal.smddp.smp.fsdp import _offloading, _sharding
+from shoal.smddp.smp.tensor_parallel import _transform
 
-__all__ = ["init", "is_initialized", "state"]
+__all__ = ["init", "is_initialized", "state", "transform"]
+
+# Scripts import what these change from torch, after torch.sagemaker or before.
+_sharding.install(state)
+_offloading.install(state)
+full.install()
+optimizer.install()
 
 
 def init(config=None):
@@ -35,6 +44,23 @@ def init(config=None):
 def is_initialized():
     """Whether init() has been called."""
     return state.is_initialized
+
+
+def transform(
+    model, device=None, dtype=None, config=None, load_state_dict_from_rank0=False, cp_comm_type="p2p"
+):
+    """Divide a model among the tensor parallel ranks, in place, before FSDP wraps it; returns it. With a
+    tensor_parallel_degree of 1 nothing is divided.
+
+    device, dtype: where the model goes, and as what; one that is on the meta device in part stays there.
+    config: {"tensor_parallel_plan": {name pattern: style}}, which goes before the plan that the model has; styles
+    are in tensor_parallel/_plan.py. load_state_dict_from_rank0: the ranks of the first tensor parallel group get
+    rank 0's weights and need have none; FSDP's sync_module_states=True then gives them to all others. Else the
+    weights are those that each group's first rank has. cp_comm_type means nothing without context parallelism.
+    Raises StateError before init(), and what shoal.errors has where a model cannot be divided."""
+    if not state.is_initialized:
+        raise errors.StateError("torch.sagemaker.transform(): torch.sagemaker.init() has not been called")
+    return _transform.transform(model, state, device, dtype, config, load_state_dict_from_rank0, cp_comm_type)
 
 
 def _check_same(configuration):

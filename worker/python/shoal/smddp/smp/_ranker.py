@@ -75,11 +75,14 @@ class Ranker:
 
     # The names by which scripts call it.
 
+    # Scripts decide with these two who saves what of an FSDP model. Where nothing is sharded, FSDP's group is
+    # that of the replicas, and all of it saves: by these names no rank replicates another then.
+
     def get_rep_rank(self, rank):
-        return self.coordinates(rank)["rep"]
+        return self.coordinates(rank)["rep"] if self.sizes["shard"] > 1 else 0
 
     def get_rep_groups(self):
-        return self.groups("rep")
+        return self.groups("rep") if self.sizes["shard"] > 1 else self.groups()
 
     def get_shard_rank(self, rank):
         return self.coordinates(rank)["shard"]

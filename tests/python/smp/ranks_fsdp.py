@@ -1,0 +1,266 @@
+"""Hybrid sharding on 8 ranks: every degree trains as one process does, and goes on with another's checkpoint."""
+
+import functools
+import os
+import warnings
+
+import models
+import ranks
+import torch
+import torch.distributed as dist
+from shoal import errors
+from shoal.smddp import smp
+from shoal.smddp.smp.fsdp import delayed_param, module_utils
+from shoal.smddp.smp.checkpoint import filesystem, state_dict_loader, state_dict_saver, state_dict_utils
+from shoal.smddp.smp.checkpoint import optimizer as optimizer_states
+from shoal.smddp.smp.checkpoint.state_dict_utils import SMStateDictType
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy, StateDictType
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+warnings.simplefilter("ignore")
+DEGREES = (1, 2, 4, 8)
+FOLDER = os.environ["TEST_FOLDER"]
+POLICY = functools.partial(
+    transformer_auto_wrap_policy, transformer_layer_cls={torch.nn.TransformerEncoderLayer}
+)
+
+
+def init(**configuration):
+    smp.state.reset()
+    smp.init(configuration)
+
+
+def wrapped(model, **arguments):
+    return FSDP(model, auto_wrap_policy=POLICY, **arguments)
+
+
+def train(model, optimizer, steps, **how):
+    return models.train(model, optimizer, steps, rank=smp.state.dp_rank, size=smp.state.dp_size, **how)
+
+
+def save(model, optimizer, folder):
+    """As a script does, one sharding group alone."""
+    state, group = smp.state, model.process_group
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        content = {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer), "steps": 3}
+    if state.ranker.get_rep_rank(state.rank) == 0:
+        coordinator = min(dist.get_process_group_ranks(group))
+        state_dict_saver.async_save(
+            content, checkpoint_id=folder, process_group=group, coordinator_rank=coordinator
+        )
+    state_dict_saver.maybe_finalize_async_calls(blocking=True, process_group=group)
+    dist.barrier()
+
+
+def load(model, optimizer, folder):
+    group = model.process_group
+    reader = filesystem.DistributedFileSystemReader(folder)
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        content = {"model": model.state_dict(), "steps": 0}
+        state_dict_loader.load(
+            content,
+            storage_reader=reader,
+            process_group=group,
+            coordinator_rank=min(dist.get_process_group_ranks(group)),
+        )
+        model.load_state_dict(content["model"])
+        loaded = optimizer_states.load_for_group("optimizer", reader, None, group)
+        flat = FSDP.optim_state_dict_to_load(model, optimizer, loaded["optimizer"], group=group)
+        optimizer.load_state_dict(flat)
+    assert content["steps"] == 3
+
+
+def test_degrees_train_as_one_process():
+    expected = models.of_one_process(4)
+    assert min(expected) < expected[0]
+    for degree in DEGREES:
+        init(hybrid_shard_degree=degree)
+        model = wrapped(models.make())
+        kind = {1: "NO_SHARD", 8: "FULL_SHARD"}.get(degree, "HYBRID_SHARD")
+        assert model.sharding_strategy.name == kind
+        assert model.process_group.size() == (8 if degree == 1 else degree)
+        models.check_close(train(model, models.adam(model), 4), expected, 1e-6)
+
+
+def test_a_checkpoint_of_any_degree_on_any_other():
+    expected = models.of_one_process(12)
+    step = 0
+    before = None
+    for degree in (2, 8, 1, 4):
+        init(hybrid_shard_degree=degree)
+        model = wrapped(models.make(seed=5 if before is None else 77))
+        optimizer = models.adam(model)
+        if before is not None:
+            load(model, optimizer, before)
+        models.check_close(train(model, optimizer, 3, first=step), expected[step : step + 3], 1e-6)
+        step += 3
+        before = f"{FOLDER}/degree{degree}"
+        save(model, optimizer, before)
+
+
+def test_replaced_strategies():
+    for degree, asked, kind in (
+        (2, ShardingStrategy._HYBRID_SHARD_ZERO2, "_HYBRID_SHARD_ZERO2"),
+        (8, ShardingStrategy._HYBRID_SHARD_ZERO2, "SHARD_GRAD_OP"),
+        (4, ShardingStrategy.NO_SHARD, "HYBRID_SHARD"),
+        (0, ShardingStrategy.SHARD_GRAD_OP, "SHARD_GRAD_OP"),
+    ):
+        init(hybrid_shard_degree=degree)
+        assert wrapped(torch.nn.Linear(4, 4), sharding_strategy=asked).sharding_strategy.name == kind
+    init(hybrid_shard_degree=4)  # a group that the script names is its own
+    assert wrapped(torch.nn.Linear(4, 4), process_group=dist.GroupMember.WORLD).process_group.size() == 8
+
+
+def test_local_state_dicts():
+    """As a script does: each shard saves its own, its replicas share the work."""
+    init(hybrid_shard_degree=4)
+    ranker, rank = smp.state.ranker, smp.state.rank
+    (replicas,) = (group for group in ranker.get_rep_groups() if rank in group)
+    groups = [dist.new_group(members) for members in ranker.get_rep_groups()]
+    group = groups[ranker.get_rep_groups().index(replicas)]
+    how = {"process_group": group, "coordinator_rank": min(replicas)}
+    expected = models.of_one_process(6)
+
+    def content_of(model, optimizer):
+        with state_dict_utils.sm_state_dict_type(model, SMStateDictType.SM_LOCAL_STATE_DICT):
+            return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rows": 4}
+
+    for use_orig_params in (False, True):
+        model = wrapped(models.make(), use_orig_params=use_orig_params)
+        optimizer = models.adam(model)
+        models.check_close(train(model, optimizer, 3), expected[:3], 1e-6)
+        folder = f"{FOLDER}/local{use_orig_params}/fsdp{model.rank}"
+        state_dict_saver.async_save(content_of(model, optimizer), checkpoint_id=folder, **how)
+        train(model, optimizer, 1, first=3)  # what is saved is what was there
+        assert state_dict_saver.maybe_finalize_async_calls(blocking=True, process_group=group)
+        model = wrapped(models.make(seed=77), use_orig_params=use_orig_params)
+        optimizer = models.adam(model)
+        state_dict_utils.init_optim_state(optimizer, skip_empty_param=True)
+        content = content_of(model, optimizer)
+        state_dict_loader.load(content, checkpoint_id=folder, **how)
+        models.check_close(train(model, optimizer, 3, first=3), expected[3:], 1e-6)
+
+
+def test_what_cannot_be_saved_or_loaded_is_heard_of_by_all():
+    rank = dist.get_rank()
+    bad = f"{FOLDER}/file"
+    if rank == 0:
+        with open(bad, "w"):
+            pass
+    dist.barrier()
+    folder = f"{bad}/below" if rank == 3 else f"{FOLDER}/good"
+    error = ranks.raises(
+        errors.ShoalError, lambda: state_dict_saver.save({"a": torch.ones(3)}, checkpoint_id=folder)
+    )
+    assert "rank 3 could not" in str(error), error
+    error = ranks.raises(
+        errors.ShoalError, lambda: state_dict_loader.load({"a": torch.ones(3)}, checkpoint_id=f"{FOLDER}/nowhere")
+    )
+    assert "rank 0 could not" in str(error), error
+    wanted = {"a": torch.ones(3)} if rank else {"a": torch.ones(3), "b": 1}
+    error = ranks.raises(
+        errors.MismatchError, lambda: state_dict_loader.load(wanted, checkpoint_id=f"{FOLDER}/nowhere")
+    )
+    assert "rank 0 has 'b' in its state dict, rank 1 has not" in str(error), error
+
+
+def whole(model):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        return model.state_dict()
+
+
+def on_meta(kind=models.Text):
+    with torch.device("meta"):
+        model = kind()
+    model.register_buffer("mask", torch.full((models.LENGTH, models.LENGTH), float("-inf")).triu(1))
+    return model
+
+
+def test_delayed_parameters():
+    init(hybrid_shard_degree=2)
+    model = on_meta()
+    initer = delayed_param.DelayedParamIniter(model)
+    torch.manual_seed(3)
+    with initer.validate_params_and_buffers_inited():
+        model = wrapped(model, param_init_fn=initer.get_param_init_fn())
+    got = whole(model)
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, {name: tensor.sum().item() for name, tensor in got.items()})
+    assert all(other == everyone[0] for other in everyone)
+    assert torch.equal(got["head.weight"], got["embedding.weight"])
+    assert all(torch.isfinite(tensor).all() for name, tensor in got.items() if name != "mask")
+    assert 0.5 < got["embedding.weight"].std() < 1.5 and torch.all(got["layers.1.norm2.weight"] == 1)
+    losses = train(model, models.adam(model), 4)
+    assert losses[-1] < losses[0]
+
+
+def test_delayed_parameters_that_nobody_makes():
+    init(hybrid_shard_degree=2)
+
+    class Silent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(4))
+
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), Silent())
+    initer = delayed_param.DelayedParamIniter(model)
+    error = ranks.raises(
+        errors.InvalidError, lambda: wrapped(model, param_init_fn=initer.get_param_init_fn())
+    )
+    assert "nothing initializes scale of a Silent" in str(error), error
+
+    def validate():
+        with initer.validate_params_and_buffers_inited():
+            pass
+
+    assert "1.scale" in str(ranks.raises(AssertionError, validate))
+
+
+def test_shared_weights_that_a_script_initializes():
+    """Its function makes two of them; post_param_init_fn, which torch's FSDP does not have, one again."""
+    init(hybrid_shard_degree=4)
+
+    class Tied(models.Text):
+        def tie_weights(self):
+            self.head.weight = self.embedding.weight
+
+    model = on_meta(Tied)
+
+    def initialize(module):
+        module_utils.empty_module_params(module, device="cpu")
+        for parameter in module.parameters(recurse=False):
+            parameter.data.normal_(std=0.1)
+
+    initer = delayed_param.DelayedParamIniter(model, init_method_using_config=initialize)
+    torch.manual_seed(4)
+    model = wrapped(
+        model,
+        param_init_fn=initer.get_param_init_fn(),
+        post_param_init_fn=initer.get_post_param_init_fn(),
+    )
+    got = whole(model)
+    assert torch.equal(got["head.weight"], got["embedding.weight"])
+    assert sum(parameter.numel() for parameter in models.make().parameters()) == sum(
+        tensor.numel() for name, tensor in got.items() if name not in ("mask", "head.weight")
+    )
+
+
+def test_activation_checkpoints_and_offloading():
+    expected = models.of_one_process(3)
+    for on in (True, False):
+        init(hybrid_shard_degree=2, sm_activation_offloading=on, activation_loading_horizon=1)
+        model = wrapped(models.make())
+        checkpoint_wrapper.apply_activation_checkpointing(
+            model, check_fn=lambda module: isinstance(module, torch.nn.TransformerEncoderLayer)
+        )
+        model = checkpoint_wrapper.offload_wrapper(model)
+        assert model.process_group.size() == 2
+        models.check_close(train(model, models.adam(model), 3), expected, 1e-6)
+
+
+if __name__ == "__main__":
+    ranks.start("shoal")
+    ranks.run("__main__")

@@ -1,0 +1,234 @@
+"""Tensor parallelism on 8 ranks, inside of hybrid sharding, equal to one process."""
+
+import functools
+import os
+import warnings
+
+import models
+import ranks
+import torch
+import torch.distributed as dist
+from shoal import errors
+from shoal.smddp import smp
+from shoal.smddp.smp.fsdp import delayed_param, grad_norm
+from shoal.smddp.smp.checkpoint import full
+from shoal.smddp.smp.tensor_parallel import transformer
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+warnings.simplefilter("ignore")
+FOLDER = os.environ["TEST_FOLDER"]
+POLICY = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={transformer.TransformerLayer})
+ALLOWED = 1e-5
+
+
+def init(**configuration):
+    smp.state.reset()
+    smp.init(configuration)
+
+
+def train(model, optimizer, steps, **how):
+    return models.train(model, optimizer, steps, rank=smp.state.dp_rank, size=smp.state.dp_size, **how)
+
+
+def make_divided(*arguments, **named):
+    return smp.transform(models.make(*arguments, **named))
+
+
+def check_training(model, steps=3, expected=None):
+    expected = expected or models.of_one_process(steps)
+    # What dp ranks share is summed over all ranks: each loss is there as often as tensor parallel ranks are.
+    losses = train(model, models.adam(model), steps, group=smp.state.dp_process_group)
+    models.check_close(losses, expected, ALLOWED)
+
+
+def test_division_alone():
+    for degree in (2, 4):
+        init(tensor_parallel_degree=degree, hybrid_shard_degree=1)
+        model = make_divided()
+        weight = model.layers[0].linear1.weight
+        assert weight.shape == (2 * models.WIDTH // degree, models.WIDTH)
+        assert model.head.weight is model.embedding.weight
+        model = FSDP(model, auto_wrap_policy=POLICY)
+        assert model.sharding_strategy.name == "NO_SHARD"
+        check_training(model)
+
+
+def test_division_inside_and_sharding_outside():
+    """2 x 2 x 2: replicas, shards, parts of layers."""
+    for use_orig_params in (False, True):
+        init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+        model = FSDP(make_divided(), auto_wrap_policy=POLICY, use_orig_params=use_orig_params)
+        assert isinstance(model.layers[0], FSDP)
+        assert model.sharding_strategy.name == "HYBRID_SHARD"
+        assert model.process_group.size() == 2 and model._inter_node_pg.size() == 2
+        check_training(model)
+
+
+def test_clipping_by_the_whole_norm():
+    norms, expected_norms = [], []
+
+    def clip_one(model):
+        expected_norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+
+    expected = models.of_one_process(2, clip=clip_one)
+    for use_orig_params, shard in ((False, 4), (True, 2), (True, 1)):
+        init(tensor_parallel_degree=2, hybrid_shard_degree=shard)
+        model = FSDP(make_divided(), auto_wrap_policy=POLICY, use_orig_params=use_orig_params)
+        norms.clear()
+        losses = train(
+            model,
+            models.adam(model),
+            2,
+            group=smp.state.dp_process_group,
+            clip=lambda m: norms.append(grad_norm.clip_grad_norm_(m, 0.5).item()),
+        )
+        models.check_close(losses, expected, ALLOWED)
+        models.check_close(norms, expected_norms, ALLOWED)
+
+
+def test_full_checkpoints_are_those_of_the_whole_model():
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    model = FSDP(make_divided(), auto_wrap_policy=POLICY)
+    whole = models.make().state_dict()
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)):
+        got = model.state_dict()
+    assert bool(got) == (smp.state.shard_rank == 0)
+    if got:
+        assert set(got) == set(whole)
+        assert all(torch.equal(got[name], whole[name]) for name in whole)
+    configuration = FullStateDictConfig(translate_on_save=False)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, configuration):
+        parts = model.state_dict()
+    assert parts["layers.0.linear1.weight"].shape == (models.WIDTH, models.WIDTH)
+    other = models.make(seed=9).state_dict()
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        model.load_state_dict(other)
+        got = model.state_dict()
+    assert all(torch.equal(got[name], other[name]) for name in other)
+
+
+def test_weights_of_rank_0():
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    with torch.device("cpu" if smp.state.rank == 0 else "meta"):
+        model = models.make()
+    model = smp.transform(model, load_state_dict_from_rank0=True)
+    is_meta = [parameter.is_meta for parameter in model.parameters()]
+    assert not any(is_meta) if smp.state.rank < 2 else all(is_meta)
+    initer = delayed_param.DelayedParamIniter(model) if smp.state.rank > 1 else None
+    model.register_buffer("mask", torch.full((models.LENGTH, models.LENGTH), float("-inf")).triu(1))
+    model = FSDP(
+        model,
+        auto_wrap_policy=POLICY,
+        sync_module_states=True,
+        param_init_fn=initer.get_param_init_fn() if initer else None,
+    )
+    check_training(model)
+    with torch.device("meta"):
+        model = models.make()
+    error = ranks.raises(errors.InvalidError, lambda: smp.transform(model, load_state_dict_from_rank0=True))
+    assert "position is on its meta device" in str(error), error
+
+
+def test_parts_are_of_one_model():
+    """Each rank has seeded differently: the first tensor parallel rank's weights count."""
+    init(tensor_parallel_degree=4)
+    model = smp.transform(models.make(seed=5 + smp.state.rank))
+    whole = full.join_parts(model, model.state_dict())
+    expected = models.make(seed=5 + smp.state.rank // 4 * 4).state_dict()
+    assert all(torch.equal(whole[name], expected[name]) for name in expected)
+
+
+class Gated(torch.nn.Module):
+    """As models of Hugging Face's transformers are built, and with a plan as they have it."""
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            width = models.WIDTH
+            self.num_heads, self.num_key_value_heads, self.head_dim = 4, 2, width // 4
+            self.q_proj = torch.nn.Linear(width, width, bias=False)
+            self.k_proj = torch.nn.Linear(width, width // 2, bias=False)
+            self.v_proj = torch.nn.Linear(width, width // 2, bias=False)
+            self.o_proj = torch.nn.Linear(width, width, bias=False)
+            self.up_proj = torch.nn.Linear(width, 2 * width)
+            self.down_proj = torch.nn.Linear(2 * width, width)
+
+        def forward(self, tensor):
+            batch, length, _ = tensor.shape
+            q, k, v = (
+                project(tensor).view(batch, length, heads, self.head_dim).transpose(1, 2)
+                for project, heads in (
+                    (self.q_proj, self.num_heads),
+                    (self.k_proj, self.num_key_value_heads),
+                    (self.v_proj, self.num_key_value_heads),
+                )
+            )
+            k, v = (t.repeat_interleave(self.num_heads // self.num_key_value_heads, 1) for t in (k, v))
+            attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            tensor = tensor + self.o_proj(attended.transpose(1, 2).flatten(2))
+            return tensor + self.down_proj(torch.nn.functional.silu(self.up_proj(tensor)))
+
+    _tp_plan = {
+        "embedding": "rowwise_rep",
+        "layers.*.[qkv]_proj": "colwise",
+        "layers.*.o_proj": "rowwise",
+        "layers.*.up_proj": "colwise",
+        "layers.*.down_proj": "rowwise",
+        "head": "colwise_rep",
+    }
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(models.CHARACTERS, models.WIDTH, padding_idx=3)
+        self.layers = torch.nn.ModuleList(self.Block() for _ in range(2))
+        self.head = torch.nn.Linear(models.WIDTH, models.CHARACTERS)
+
+    def forward(self, text):
+        hidden = self.embedding(text)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.head(hidden)
+
+
+def test_a_model_with_a_plan_of_its_own():
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    model = FSDP(make_divided(Gated), auto_wrap_policy=POLICY, use_orig_params=True)
+    assert isinstance(model.layers[0], FSDP)
+    check_training(model, expected=models.of_one_process(3, Gated))
+
+
+def test_plans_that_do_not_fit():
+    init(tensor_parallel_degree=4)
+
+    def refused(kind, words, model=Gated, **arguments):
+        error = ranks.raises(kind, lambda: smp.transform(models.make(model), **arguments))
+        assert words in str(error), error
+
+    refused(errors.InvalidError, "layers.0 has num_key_value_heads 2")
+    plan = {"layers.*.gate": "colwise"}
+    refused(errors.InvalidError, "layers.*.gate", config={"tensor_parallel_plan": plan})
+    plan = {"head": "sideways"}
+    refused(errors.UnsupportedError, "'sideways' for head", config={"tensor_parallel_plan": plan})
+    refused(errors.InvalidError, "Embedding", config={"tensor_parallel_plan": {"embedding": "colwise"}})
+    refused(errors.InvalidError, "'tp'", config={"tp": 2})
+    refused(errors.InvalidError, "cp_comm_type is 'ring'", cp_comm_type="ring")
+    refused(errors.UnsupportedError, "nothing in a Linear", model=lambda: torch.nn.Linear(2, 2))
+    shared = {"tensor_parallel_plan": {"embedding": "rowwise_rep"}}
+    refused(errors.UnsupportedError, "head.weight is shared", model=models.Text, config=shared)
+    init(tensor_parallel_degree=8)
+    refused(errors.InvalidError, "layers.0.self_attn has 4 heads", model=models.Text)
+
+
+def test_groups_of_the_script_that_join_parts():
+    init(tensor_parallel_degree=2)
+    error = ranks.raises(
+        errors.InvalidError, lambda: FSDP(torch.nn.Linear(2, 2), process_group=dist.GroupMember.WORLD)
+    )
+    assert "ranks 0 and 1, whose tensor parallel ranks are 0 and 1" in str(error), error
+
+
+if __name__ == "__main__":
+    ranks.start("shoal")
+    ranks.run("__main__")

@@ -1,0 +1,90 @@
+"""torch.distributed.checkpoint.optimizer.load_sharded_optimizer_state_dict, for the ranks of one group.
+
+torch's own shards an optimizer's state over all ranks. With replicas, or where tensor parallel ranks have
+checkpoints of their own, those that share the state are the ranks of the model's group; scripts name it with
+an argument that torch's does not have.
+"""
+
+import functools
+
+import torch
+
+from shoal.smddp.smp.fsdp import module_utils
+
+
+def install():
+    """Let torch's function take a process_group."""
+    try:
+        from torch.distributed import checkpoint
+        from torch.distributed.checkpoint import optimizer
+    except ImportError:  # torch 1.13
+        return
+
+    original = optimizer.load_sharded_optimizer_state_dict
+    if hasattr(original, "shoal_original"):
+        return
+
+    @functools.wraps(original)
+    def load(model_state_dict, optimizer_key, storage_reader, planner=None, process_group=None):
+        if process_group is None:
+            return original(model_state_dict, optimizer_key, storage_reader, planner)
+        return load_for_group(optimizer_key, storage_reader, planner, process_group)
+
+    load.shoal_original = original
+    optimizer.load_sharded_optimizer_state_dict = load
+    if getattr(checkpoint, "load_sharded_optimizer_state_dict", None) is original:
+        checkpoint.load_sharded_optimizer_state_dict = load
+    _give_empty_shards_a_device()
+
+
+def _give_empty_shards_a_device():
+    """torch asks a ShardedTensor of which this rank has nothing for CUDA's device, unless its group is gloo's;
+    where there is no CUDA, that fails. A tensor with fewer rows than there are ranks is such a one."""
+    from torch.distributed._shard.sharded_tensor import api
+
+    key = torch.Tensor.device.__get__
+    original = api._SHARDED_OPS.get(key)
+    if original is None or torch.cuda.is_available():
+        return
+
+    @functools.wraps(original)
+    def device(types, args=(), kwargs=None, process_group=None):
+        if not args[0]._local_shards:
+            return torch.device("cpu")
+        return original(types, args, kwargs, process_group)
+
+    api._SHARDED_OPS[key] = device
+
+
+def load_for_group(optimizer_key, storage_reader, planner, group):
+    """{optimizer_key: state} of a checkpoint, each tensor sharded over the group by its first dimension, as
+    FSDP.optim_state_dict_to_load() takes it."""
+    from shoal.smddp.smp.checkpoint import state_dict_loader
+    from torch.distributed.checkpoint import _nested_dict
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    metadata = storage_reader.read_metadata()
+    flat = {}
+    for key, value in metadata.state_dict_metadata.items():
+        path = metadata.planner_data[key]
+        if path[0] != optimizer_key:
+            continue
+        if not isinstance(value, TensorStorageMetadata):
+            flat[key] = None
+        elif value.size.numel() == 1:
+            flat[key] = torch.empty(value.size, dtype=value.properties.dtype)
+        else:
+            flat[key] = _shards(value, group)
+    state_dict_loader.load(flat, storage_reader=storage_reader, planner=planner, process_group=group)
+    return _nested_dict.unflatten_state_dict(flat, metadata.planner_data)
+
+
+def _shards(value, group):
+    """An empty ShardedTensor with an equal share of rows on each rank of the group, as FSDP has them."""
+    from torch.distributed.fsdp import _shard_utils
+
+    size, rank = group.size(), group.rank()
+    device = module_utils.default_device()
+    # torch's function makes a share out of the whole, of which a view of one element has the shape.
+    whole = torch.empty(1, dtype=value.properties.dtype, device=device).expand(value.size)
+    return _shard_utils._create_chunk_sharded_tensor(whole, rank, size, max(1, torch.cuda.device_count()), group)

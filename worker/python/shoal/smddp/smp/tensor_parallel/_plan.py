@@ -1,0 +1,120 @@
+"""Which modules of a model are divided, and how: a plan, {pattern of names: style}.
+
+Patterns are those of fnmatch over the names of model.named_modules(), where a "*" stands for the number of a
+layer. Styles, by the names that plans of Hugging Face's transformers have:
+
+    colwise       a linear layer by output features; its output stays divided
+    colwise_rep   likewise; its output is joined
+    rowwise       a linear layer by input features, from a colwise one; its output is added up
+    rowwise_rep   likewise, from what all ranks have; an embedding by rows
+    attention     a torch.nn.MultiheadAttention by heads
+    dropout       a torch.nn.Dropout between a colwise and a rowwise layer
+
+A model has a plan of its own (transformers: `_tp_plan`, and config.base_model_tp_plan), or a script gives one;
+in every model torch's own layers, which are always built alike, are known.
+"""
+
+import fnmatch
+
+import torch
+
+from shoal import errors
+from shoal.smddp.smp.tensor_parallel import _attention, _modules
+
+STYLES = ("colwise", "colwise_rep", "rowwise", "rowwise_rep", "attention", "dropout")
+_LAYERS = (torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer)
+
+
+def of_model(model):
+    """The plan that comes with a model; {} where none does."""
+    plan = {}
+    inner = getattr(model, "base_model_prefix", "")
+    base = getattr(getattr(model, "config", None), "base_model_tp_plan", None) or {}
+    for pattern, style in base.items():
+        plan[f"{inner}.{pattern}" if inner and hasattr(model, inner) else pattern] = style
+    plan.update(getattr(model, "_tp_plan", None) or {})
+    return plan
+
+
+def of_torch(model, size):
+    """{name: style} of torch's own layers in a model, and of the embeddings that `size` divides."""
+    found = {}
+    for name, module in model.named_modules():
+        if isinstance(module, _LAYERS):
+            inner = f"{name}." if name else ""
+            found[f"{inner}linear1"], found[f"{inner}linear2"] = "colwise", "rowwise"
+            found[f"{inner}dropout"] = "dropout"
+        elif isinstance(module, torch.nn.MultiheadAttention):
+            found[name] = "attention"
+    if found:
+        found.update(_vocabularies(model, size))
+    return found
+
+
+def _vocabularies(model, size):
+    """Embeddings, and the linear layers that share their weights."""
+    shared = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding) and module.num_embeddings % size == 0:
+            if module.max_norm is None and not module.scale_grad_by_freq:
+                shared[id(module.weight)] = name
+    found = {name: "rowwise_rep" for name in shared.values()}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and id(module.weight) in shared:
+            found[name] = "colwise_rep"
+    return found
+
+
+def match(model, plan):
+    """{name: style} for the modules that a plan's patterns name. A pattern that names none is an error, and
+    so is an unknown style."""
+    names = [name for name, _ in model.named_modules()]
+    found = {}
+    for pattern, style in plan.items():
+        if style not in STYLES:
+            raise errors.UnsupportedError(
+                f"the tensor parallel plan has style {style!r} for {pattern}; known are {', '.join(STYLES)}"
+            )
+        matching = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        if not matching:
+            raise errors.InvalidError(f"the tensor parallel plan names {pattern}, which the model does not have")
+        for name in matching:
+            found[name] = style
+    return found
+
+
+def divide_module(name, module, style, tp, memo):
+    """Divide one module as a style says."""
+    wanted = {
+        "attention": torch.nn.MultiheadAttention,
+        "dropout": torch.nn.Dropout,
+        "rowwise_rep": (torch.nn.Linear, torch.nn.Embedding),
+    }.get(style, torch.nn.Linear)
+    if not isinstance(module, wanted):
+        raise errors.InvalidError(f"{name} is a {type(module).__name__}, which cannot be divided {style}")
+    if style == "attention":
+        _attention.divide_attention(module, tp, name, memo)
+    elif style == "dropout":
+        _modules.divide_dropout(module, tp)
+    elif isinstance(module, torch.nn.Embedding):
+        _modules.divide_embedding(module, tp, name, memo)
+    elif style.startswith("col"):
+        _modules.divide_column(module, tp, name, memo, split_output=style == "colwise")
+    else:
+        _modules.divide_row(module, tp, name, memo, split_input=style == "rowwise")
+
+
+# Attributes in which models keep how many heads they have; a rank has its share of them.
+_HEADS = ("num_heads", "num_attention_heads", "num_key_value_heads")
+
+
+def divide_heads(name, module, tp):
+    """For a module with colwise children that reckons with its number of heads: its attributes."""
+    for attribute in _HEADS:
+        count = getattr(module, attribute, None)
+        if isinstance(count, int) and not isinstance(count, bool):
+            if count % tp.size:
+                raise errors.InvalidError(
+                    f"{name} has {attribute} {count}, which tensor_parallel_degree {tp.size} does not divide"
+                )
+            setattr(module, attribute, count // tp.size)
