@@ -37,11 +37,30 @@ void membership_clear(struct membership *membership)
     *membership = (struct membership){0};
 }
 
-void membership_connected(struct membership *membership, uint32_t node, uint64_t now_ns)
+enum membership_claim membership_claim(const struct membership *membership, uint32_t node,
+                                       uint64_t incarnation)
+{
+    const struct membership_peer *peer = &membership->peers[node];
+    bool other = peer->state != MEMBERSHIP_DOWN && peer->incarnation != incarnation;
+    return other ? MEMBERSHIP_WAIT : MEMBERSHIP_TAKE;
+}
+
+enum membership_claim membership_settle(const struct membership *membership, uint32_t node,
+                                        uint64_t waits_ns)
+{
+    const struct membership_peer *peer = &membership->peers[node];
+    if (peer->state == MEMBERSHIP_DOWN)
+        return MEMBERSHIP_TAKE;
+    return peer->heard_ns > waits_ns ? MEMBERSHIP_REFUSE : MEMBERSHIP_WAIT;
+}
+
+void membership_connected(struct membership *membership, uint32_t node, uint64_t incarnation,
+                          uint64_t now_ns)
 {
     struct membership_peer *peer = &membership->peers[node];
     peer->state = MEMBERSHIP_CONNECTED;
     peer->connection++;
+    peer->incarnation = incarnation;
     peer->heard_ns = now_ns;
     peer->ping_ns = now_ns + membership->heartbeat_ns;
     peer->connect_ns = UINT64_MAX;

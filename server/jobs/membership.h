@@ -22,7 +22,8 @@ struct membership_peer {
     uint64_t ping_ns;    /* next ping, while not down */
     uint64_t connect_ns; /* next attempt; UINT64_MAX: none (up, under way, or the peer's to make) */
     uint32_t attempts;   /* failed in a row */
-    uint32_t connection; /* how many there have been, with the one that is there */
+    uint64_t incarnation; /* of the daemon that is connected: another one after each start */
+    uint32_t connection;  /* how many there have been, with the one that is there */
     char reason[MEMBERSHIP_REASON_BYTES]; /* why it is down; "" at first */
 };
 
@@ -45,7 +46,24 @@ int membership_init(struct membership *membership, uint32_t count, uint32_t self
                     uint32_t heartbeat_ms, uint32_t silence_ms, uint64_t now_ns);
 void membership_clear(struct membership *membership);
 
-void membership_connected(struct membership *membership, uint32_t node, uint64_t now_ns);
+/* What becomes of a new connection that a peer has made. */
+enum membership_claim {
+    MEMBERSHIP_TAKE,   /* it is the node's; an older one is over */
+    MEMBERSHIP_WAIT,   /* for word on the older one, or its end */
+    MEMBERSHIP_REFUSE, /* the older one lives: there are two daemons of that name */
+};
+
+/* A daemon that has connected before and has a new connection may have lost the old one without our
+ * knowing: MEMBERSHIP_TAKE. If it is another daemon, it may have been started anew, or there are
+ * two of that name: MEMBERSHIP_WAIT. Then the older one is to be asked for word. */
+enum membership_claim membership_claim(const struct membership *membership, uint32_t node,
+                                       uint64_t incarnation);
+/* The same later, of one that waits since waits_ns. */
+enum membership_claim membership_settle(const struct membership *membership, uint32_t node,
+                                        uint64_t waits_ns);
+
+void membership_connected(struct membership *membership, uint32_t node, uint64_t incarnation,
+                          uint64_t now_ns);
 /* Whether what is said of this connection still counts: the last one, and it is there. */
 bool membership_has(const struct membership *membership, uint32_t node, uint32_t connection);
 void membership_heard(struct membership *membership, uint32_t node, uint64_t now_ns);

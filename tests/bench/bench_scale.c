@@ -369,7 +369,7 @@ static uint64_t link_token(uint32_t from, uint32_t to)
 
 static void daemon_hears_peer(struct daemon *daemon, uint32_t peer)
 {
-    membership_connected(&daemon->membership, peer, NOW_NS);
+    membership_connected(&daemon->membership, peer, 1, NOW_NS);
     coordinator_peer_connected(daemon->coordinator, NOW_NS, peer);
     exchange_peer_up(daemon->exchange, peer, link_token(peer, daemon->number),
                      link_token(daemon->number, peer));

@@ -213,7 +213,7 @@ static void handshake_open(struct control_peer *peer)
     log_throttled(control->log, log_throttle_of(&control->node_lines, peer->node), clock_now_ns(),
                   LOG_LEVEL_INFO, "node %s (%s) is connected%s", control_peer_name(peer),
                   peer->address, protection);
-    membership_connected(&control->membership, peer->node, clock_now_ns());
+    membership_connected(&control->membership, peer->node, peer->incarnation, clock_now_ns());
     peer->fabric.connection = control->membership.peers[peer->node].connection;
     struct engine_command command = {.kind = COMMAND_PEER_CONNECT, .peer_connect = peer->fabric};
     control_command(control, &command);
@@ -225,15 +225,14 @@ static void handshake_open(struct control_peer *peer)
     coordinator_peer_connected(control->coordinator, clock_now_ns(), peer->node);
 }
 
-/* A daemon that has connected before and has a new connection may have lost the old one without our
- * knowing. If it is another daemon, it may have been started anew, or there are two of that name:
- * the older one says which, with its next heartbeat or its end. A ping makes a machine that has
- * started anew tell that it knows nothing of the old connection. */
+/* It may have to wait for what the older daemon of its name says, with its next heartbeat or its
+ * end. A ping makes a machine that has started anew tell that it knows nothing of the old
+ * connection. */
 static void handshake_claim(struct control_peer *peer)
 {
     struct control *control = peer->control;
-    const struct control_peer *old = control->peer_of[peer->node];
-    if (old && !peer->connects && old->incarnation != peer->incarnation) {
+    if (!peer->connects &&
+        membership_claim(&control->membership, peer->node, peer->incarnation) == MEMBERSHIP_WAIT) {
         peer->state = PEER_CONTESTED;
         peer->contested_ns = clock_now_ns();
         control->contested++;
@@ -277,12 +276,16 @@ void control_handshake_settle(struct control *control)
     {
         if (peer->state != PEER_CONTESTED)
             continue;
-        const struct control_peer *old = control->peer_of[peer->node];
-        if (!old) {
+        switch (membership_settle(&control->membership, peer->node, peer->contested_ns)) {
+        case MEMBERSHIP_TAKE:
             control->contested--;
             handshake_open(peer);
-        } else if (control->membership.peers[peer->node].heard_ns > peer->contested_ns) {
-            handshake_refuse(peer, old);
+            break;
+        case MEMBERSHIP_WAIT:
+            break;
+        case MEMBERSHIP_REFUSE:
+            handshake_refuse(peer, control->peer_of[peer->node]);
+            break;
         }
     }
 }

@@ -338,7 +338,7 @@ static void node_hear(struct network *network, uint32_t from, uint32_t to)
     struct error error = {0};
     switch (item.kind) {
     case ITEM_CONNECTED:
-        membership_connected(&node->membership, from, network->now_ns);
+        membership_connected(&node->membership, from, 1, network->now_ns);
         coordinator_peer_connected(node->coordinator, network->now_ns, from);
         break;
     case ITEM_UP:

@@ -107,14 +107,13 @@ static void link_open(struct virtual_link *link, uint64_t connection, uint64_t i
     struct engine_peer_connect *fabric = &command.peer_connect;
     link->state = LINK_OPEN;
     link->connection = connection;
-    link->incarnation = incarnation;
     fabric->node = peer->number;
     fabric->active = connects;
     fabric->address_bytes = sizeof(peer->number); /* of the memory fabric */
     memcpy(fabric->address, &peer->number, sizeof(peer->number));
     token_write(fabric->receive_token, connection, node);
     token_write(fabric->send_token, connection, peer);
-    membership_connected(&node->membership, peer->number, node->cluster->now_ns);
+    membership_connected(&node->membership, peer->number, incarnation, node->cluster->now_ns);
     fabric->connection = node->membership.peers[peer->number].connection;
     virtual_command(node, &command);
     if (!connects && !node->cluster->starting)
@@ -166,12 +165,11 @@ static void claim_over(struct virtual_cluster *cluster, void *what, uint64_t con
                "another daemon of its name has neither answered nor gone in time");
 }
 
-/* As handshake_claim: a daemon of another incarnation may be the same one started anew, or a second
- * of its name; the older one's next word, or its end, says which. */
+/* As handshake_claim. */
 static void link_claim(struct virtual_link *link, const struct word *hello)
 {
     struct virtual_node *node = link->node;
-    if (link->state == LINK_OPEN && link->incarnation != hello->incarnation) {
+    if (membership_claim(&node->membership, link->peer, hello->incarnation) == MEMBERSHIP_WAIT) {
         link->claim = hello->connection;
         link->claim_incarnation = hello->incarnation;
         link->claimed_ns = node->cluster->now_ns;
@@ -186,16 +184,20 @@ static void link_claim(struct virtual_link *link, const struct word *hello)
 /* As control_handshake_settle. */
 static void link_settle(struct virtual_link *link)
 {
-    const struct membership_peer *peer = &link->node->membership.peers[link->peer];
     uint64_t claim = link->claim;
     if (claim == 0)
         return;
-    if (link->state != LINK_OPEN) {
+    switch (membership_settle(&link->node->membership, link->peer, link->claimed_ns)) {
+    case MEMBERSHIP_TAKE:
         link->claim = 0;
         link_open(link, claim, link->claim_incarnation, false);
-    } else if (peer->heard_ns > link->claimed_ns) {
+        break;
+    case MEMBERSHIP_WAIT:
+        break;
+    case MEMBERSHIP_REFUSE:
         link->claim = 0;
         word_close(link->node, link->peer, claim, "another daemon of that name is connected");
+        break;
     }
 }
 

@@ -60,8 +60,7 @@ struct virtual_link {
     struct virtual_node *node;
     uint32_t peer;
     enum virtual_link_state state;
-    uint64_t connection;  /* its number, the same on both sides; 0: none */
-    uint64_t incarnation; /* of the other side */
+    uint64_t connection; /* its number, the same on both sides; 0: none */
     /* A newer connection, which waits for word on this one; 0: none. */
     uint64_t claim, claim_incarnation, claimed_ns;
 };

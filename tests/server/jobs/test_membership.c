@@ -63,7 +63,7 @@ START_TEST(test_attempts_back_off)
     ck_assert_str_eq(membership.peers[2].reason, "refused");
     /* Success makes the next attempt quick again. */
     expect(now_ns / MS, MEMBERSHIP_CONNECT, 2);
-    membership_connected(&membership, 2, now_ns);
+    membership_connected(&membership, 2, 7, now_ns);
     membership_up(&membership, 2);
     ck_assert_str_eq(membership.peers[2].reason, "");
     membership_lost(&membership, 2, now_ns, "reset");
@@ -74,7 +74,7 @@ END_TEST
 START_TEST(test_accepting_side_waits)
 {
     expect(1000, MEMBERSHIP_CONNECT, 2);
-    membership_connected(&membership, 0, 1000 * MS);
+    membership_connected(&membership, 0, 7, 1000 * MS);
     membership_lost(&membership, 0, 1100 * MS, "reset");
     expect_nothing(100000);
     ck_assert_int_eq(membership.peers[0].state, MEMBERSHIP_DOWN);
@@ -84,7 +84,7 @@ END_TEST
 START_TEST(test_heartbeats)
 {
     expect(1000, MEMBERSHIP_CONNECT, 2);
-    membership_connected(&membership, 2, 1000 * MS);
+    membership_connected(&membership, 2, 7, 1000 * MS);
     ck_assert_int_eq(membership.peers[2].state, MEMBERSHIP_CONNECTED);
     ck_assert_uint_eq(membership_deadline(&membership), 1500 * MS);
     expect_nothing(1499);
@@ -99,8 +99,8 @@ END_TEST
 START_TEST(test_silence)
 {
     expect(1000, MEMBERSHIP_CONNECT, 2);
-    membership_connected(&membership, 2, 1000 * MS);
-    membership_connected(&membership, 0, 1000 * MS);
+    membership_connected(&membership, 2, 7, 1000 * MS);
+    membership_connected(&membership, 0, 7, 1000 * MS);
     membership_up(&membership, 2);
     membership_heard(&membership, 0, 3000 * MS);
     for (uint64_t now_ms = 1500; now_ms < 4000; now_ms += 500) {
@@ -140,16 +140,56 @@ END_TEST
 START_TEST(test_connections_are_told_apart)
 {
     ck_assert(!membership_has(&membership, 2, 0));
-    membership_connected(&membership, 2, 1000 * MS);
+    membership_connected(&membership, 2, 7, 1000 * MS);
     uint32_t first = membership.peers[2].connection;
     ck_assert(membership_has(&membership, 2, first));
     membership_up(&membership, 2);
     ck_assert(membership_has(&membership, 2, first));
     membership_lost(&membership, 2, 2000 * MS, "reset");
     ck_assert(!membership_has(&membership, 2, first));
-    membership_connected(&membership, 2, 3000 * MS);
+    membership_connected(&membership, 2, 7, 3000 * MS);
     ck_assert(!membership_has(&membership, 2, first));
     ck_assert(membership_has(&membership, 2, membership.peers[2].connection));
+}
+END_TEST
+
+/* Node 0 connects to this one. */
+static enum membership_claim settle(uint64_t since_ms)
+{
+    return membership_settle(&membership, 0, since_ms * MS);
+}
+
+START_TEST(test_a_daemon_that_connects_again_is_taken)
+{
+    ck_assert_int_eq(membership_claim(&membership, 0, 7), MEMBERSHIP_TAKE);
+    membership_connected(&membership, 0, 7, 1000 * MS);
+    ck_assert_int_eq(membership_claim(&membership, 0, 7), MEMBERSHIP_TAKE);
+    membership_lost(&membership, 0, 2000 * MS, "reset");
+    ck_assert_int_eq(membership_claim(&membership, 0, 8), MEMBERSHIP_TAKE);
+}
+END_TEST
+
+START_TEST(test_another_daemon_waits_for_the_end_of_the_older)
+{
+    membership_connected(&membership, 0, 7, 1000 * MS);
+    membership_heard(&membership, 0, 1500 * MS);
+    ck_assert_int_eq(membership_claim(&membership, 0, 8), MEMBERSHIP_WAIT);
+    ck_assert_int_eq(settle(1500), MEMBERSHIP_WAIT);
+    membership_lost(&membership, 0, 2000 * MS, "reset");
+    ck_assert_int_eq(settle(1500), MEMBERSHIP_TAKE);
+}
+END_TEST
+
+START_TEST(test_another_daemon_is_refused_while_the_older_lives)
+{
+    membership_connected(&membership, 0, 7, 1000 * MS);
+    ck_assert_int_eq(membership_claim(&membership, 0, 8), MEMBERSHIP_WAIT);
+    membership_heard(&membership, 0, 1501 * MS);
+    ck_assert_int_eq(settle(1500), MEMBERSHIP_REFUSE);
+    /* Of a fabric that is up, too. */
+    membership_up(&membership, 0);
+    ck_assert_int_eq(membership_claim(&membership, 0, 8), MEMBERSHIP_WAIT);
+    ck_assert_int_eq(settle(1500), MEMBERSHIP_REFUSE);
 }
 END_TEST
 
@@ -178,6 +218,9 @@ int main(void)
     tcase_add_test(cases, test_up_needs_a_connection);
     tcase_add_test(cases, test_long_reasons_are_cut);
     tcase_add_test(cases, test_connections_are_told_apart);
+    tcase_add_test(cases, test_a_daemon_that_connects_again_is_taken);
+    tcase_add_test(cases, test_another_daemon_waits_for_the_end_of_the_older);
+    tcase_add_test(cases, test_another_daemon_is_refused_while_the_older_lives);
     tcase_add_test(cases, test_alone);
     suite_add_tcase(suite, cases);
     return suite_main(suite);

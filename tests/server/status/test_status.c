@@ -24,7 +24,7 @@ static void setup(void)
     network_connect_all(network);
     network_settle(network);
     ck_assert_int_eq(membership_init(&membership, 2, 0, 500, 3000, 0), 0);
-    membership_connected(&membership, 1, network_now(network) - 40 * NETWORK_MS);
+    membership_connected(&membership, 1, 1, network_now(network) - 40 * NETWORK_MS);
     membership_up(&membership, 1);
     engine_jobs[0] = (struct engine_job_status){.bytes_submitted = 4096,
                                                 .collectives = 12,
