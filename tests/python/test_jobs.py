@@ -156,6 +156,10 @@ class Failure(unittest.TestCase):
         for code, text in finished:
             self.assertEqual((code, found(r"^CHILD (.*)", text)), (0, ["0 True"]), text)
 
+    def test_a_group_outlives_the_modules(self):
+        for code, text in start(self, 2, "outlive_the_modules").wait():
+            self.assertEqual((code, text), (0, "GONE\n"))
+
     def test_the_first_rank_ends_first(self):
         self.check_lost(start(self, 3, "leave_early", "politely").wait(), 0, 1)
         self.check_lost(start(self, 3, "leave_early", "abruptly").wait(), 0, 1)

@@ -1,6 +1,7 @@
 """One rank of a job without launcher and configured daemon; what it does is its first argument."""
 
 import datetime
+import gc
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import shoal.torch  # noqa: F401
 import torch
 import torch.distributed as dist
 from shoal import library
-from shoal.torch import _daemon
+from shoal.torch import _daemon, _session
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -46,6 +47,18 @@ def join():
         check_sum()
         if number < 2:
             dist.destroy_process_group()
+
+
+def outlive_the_modules():
+    """A group that goes as the interpreter's end lets it: after the modules' names have."""
+    start()
+    check_sum()
+    _session.close_all()
+    os_of_session, _session.os = _session.os, None
+    dist.destroy_process_group()
+    gc.collect()
+    _session.os = os_of_session
+    say("GONE")
 
 
 def say_error(call):

@@ -18,6 +18,7 @@ class Session:
 
     def __init__(self, store, rank, size, timeout):
         self.pid = os.getpid()
+        self.forgotten = False
         self.lock = threading.Lock()
         self.groups = 0
         self.device = None  # its number
@@ -83,8 +84,9 @@ class Session:
             self.groups += 1
 
     def release(self, group):
-        """A process group has gone."""
-        if self.pid != os.getpid():
+        """A process group has gone. The last ones may go at the process's end after the modules
+        have, so that nothing of this one's is there: close_all() has been by then."""
+        if self.job is None or self.forgotten:
             return
         with self.lock:
             self.groups -= 1
@@ -120,6 +122,7 @@ class Session:
     def forget(self):
         """In a forked child, which has nothing of the job: it must not wait for a lock that a thread of
         the parent held, touch the arena, or keep the embedded daemon."""
+        self.forgotten = True
         self.lock = threading.Lock()
         for user in list(self.arena_users):
             user.forget()
