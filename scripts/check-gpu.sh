@@ -68,14 +68,12 @@ torch_with_cuda() {
         2>/dev/null
 }
 losses() {
-    local example=$1
-    shift
-    "$bin/shoalrun" --timeout 240 -n 2 -- "$python" "$package/examples/$example.py" \
-        --device cuda --steps 10 "$@" | grep -o '"losses".*'
+    "$bin/shoalrun" --timeout 240 -n 2 -- "$python" "$@" --device cuda --steps 10 | grep -o '"losses".*'
 }
+# The words by which Python trains it with shoal, and the example that does the same on gloo.
 same_losses() {
-    local ours theirs
-    ours=$(losses "$@") && theirs=$(losses "$1" --backend gloo) &&
+    local ours theirs gloo=$package/examples/${!#}.py
+    ours=$(losses "${@:1:$#-1}") && theirs=$(losses "$gloo" --backend gloo) &&
         "$python" - "$ours" "$theirs" <<'PYTHON'
 import json, sys
 ours, theirs = (json.loads("{" + text)["losses"] for text in sys.argv[1:])
@@ -103,9 +101,17 @@ dist.destroy_process_group()'
 }
 if torch_with_cuda; then
     check 'sends and receives of CUDA tensors' sends_and_receives
-    check "digits in torch's DDP on CUDA tensors, as on gloo" same_losses digits_ddp
-    check "torch's DDP on CUDA tensors, as on gloo" same_losses transformer_ddp
-    check "shoal's DDP on CUDA tensors, as on gloo" same_losses transformer_ddp --zero-copy
+    examples=$package/examples
+    check "digits in torch's DDP on CUDA tensors, as on gloo" \
+        same_losses "$examples/digits_ddp.py" digits_ddp
+    check "torch's DDP on CUDA tensors, as on gloo" \
+        same_losses "$examples/transformer_ddp.py" transformer_ddp
+    check "shoal's DDP on CUDA tensors, as on gloo" \
+        same_losses "$examples/transformer_ddp.py" --zero-copy transformer_ddp
+    check "a script for SMDDP, on CUDA tensors, as on gloo" \
+        same_losses -m shoal.smddp "$examples/digits_smddp.py" digits_ddp
+    check "a script for SMDDP's first versions, on CUDA tensors, as on gloo" \
+        same_losses -m shoal.smddp "$examples/digits_smdataparallel.py" digits_ddp
 else
     printf 'SKIP check-gpu torch: %s has no torch with CUDA\n' "$python"
 fi

@@ -1,21 +1,11 @@
 """Running examples on gloo and on shoal, and comparing the loss of every step."""
 
-import importlib.util
 import json
-import pathlib
-import re
 import unittest
 
 import suite
 
 ALLOWED = 1e-6  # relative, of a step's loss in f32
-
-
-def torch_version():
-    """Read, since loading torch takes a second."""
-    folder = pathlib.Path(importlib.util.find_spec("torch").origin).parent
-    version = re.search(r"__version__ = '(\d+)\.(\d+)", (folder / "version.py").read_text())
-    return tuple(int(part) for part in version.groups())
 
 
 class ExamplesCase(unittest.TestCase):

@@ -4,6 +4,7 @@ A test program is test_<noun>.py, run by scripts/run-tests.sh like the C program
 same words. Its cases are unittest's. What runs inside ranks is in ranks/ranks_<noun>.py.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -68,6 +69,21 @@ def shoalrun(ranks, script, *arguments, nodes=None, limit_s=LIMIT_S, **more):
         command += ["--nodes", nodes]
     command += ["-n", ranks, "--", sys.executable, script, *arguments]
     return run(command, limit_s=limit_s, **more)
+
+
+def torch_version():
+    """Read, since loading torch takes a second."""
+    folder = pathlib.Path(importlib.util.find_spec("torch").origin).parent
+    version = re.search(r"__version__ = '(\d+)\.(\d+)", (folder / "version.py").read_text())
+    return tuple(int(part) for part in version.groups())
+
+
+def torchrun(*options):
+    """The command that starts two ranks on this node."""
+    command = [sys.executable, LAUNCH / "torchrun.py", "--nproc_per_node=2", "--monitor_interval=0.2"]
+    if torch_version() < (2, 0):
+        command += ["-r", "1", "-t", "1"]  # 1.13 cannot do without on Python 3.11
+    return [*command, *options]
 
 
 class Ranks:

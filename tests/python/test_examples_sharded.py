@@ -4,14 +4,14 @@
 import sys
 
 import suite
-from examples_case import ExamplesCase, torch_version
+from examples_case import ExamplesCase
 
 
 class Sharded(ExamplesCase):
     @classmethod
     def commands(cls):
         every = [("transformer_zero.py",), ("two_groups.py",), ("tensor_parallel.py",)]
-        if torch_version() >= (2, 0):
+        if suite.torch_version() >= (2, 0):
             every += [("transformer_fsdp.py",), ("transformer_fsdp.py", "--hybrid")]
         return every
 

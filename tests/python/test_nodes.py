@@ -14,22 +14,14 @@ import tempfile
 import unittest
 
 import suite
-from examples_case import torch_version
 from launch import namespaces, with_daemon
 
 SCRIPT = suite.RANKS / "ranks_node.py"
 
 
-def torchrun(*options):
-    command = [sys.executable, suite.LAUNCH / "torchrun.py", "--nproc_per_node=2", "--monitor_interval=0.2"]
-    if torch_version() < (2, 0):
-        command += ["-r", "1", "-t", "1"]  # 1.13 cannot do without on Python 3.11
-    return [*command, *options]
-
-
 def across(node):
     """torchrun's options for two nodes."""
-    if torch_version() < (2, 0):  # has no --local_addr
+    if suite.torch_version() < (2, 0):  # has no --local_addr
         master = ["--master_addr=10.232.8.1", "--master_port=29500"]
         return ["--nnodes=2", "--max_restarts=0", f"--node_rank={node}", *master]
     meeting = ["--rdzv_backend=c10d", "--rdzv_endpoint=10.232.8.1:29500", "--rdzv_id=nodes"]
@@ -56,7 +48,7 @@ class OneNode(Launchers):
     def test_torchrun(self):
         """It starts the ranks once more after one has died."""
         options = ["--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0", "--max_restarts=1"]
-        finished = suite.run([*torchrun(*options), SCRIPT, "die-once"])
+        finished = suite.run([*suite.torchrun(*options), SCRIPT, "die-once"])
         self.assertEqual(finished.returncode, 0, finished.stdout)
         ranks = places(finished.stdout)
         self.assertEqual([place["in_node"] for place in ranks], [[0, 2], [1, 2]], finished.stdout)
@@ -101,7 +93,7 @@ class TwoNodes(Launchers):
 
     def test_torchrun(self):
         self.check(
-            [self.nodes.start(node, [[*torchrun(*across(node)), SCRIPT]]) for node in range(2)],
+            [self.nodes.start(node, [[*suite.torchrun(*across(node)), SCRIPT]]) for node in range(2)],
             4,
             8,
         )
@@ -129,7 +121,7 @@ class TwoNodes(Launchers):
         sockets, daemons = self.start_daemons()
         numbers = [self.nodes.pids(node, "shoald") for node in range(2)]
         jobs = [
-            self.nodes.start(node, [[*torchrun(*across(node)), SCRIPT]], SHOAL_SOCKET=sockets[node])
+            self.nodes.start(node, [[*suite.torchrun(*across(node)), SCRIPT]], SHOAL_SOCKET=sockets[node])
             for node in range(2)
         ]
         text = self.nodes.wait(jobs)

@@ -1,5 +1,7 @@
 """The backend smddp: what the backend shoal does, by another name."""
 
+import unittest
+
 import ranks
 import shoal.smddp
 
@@ -34,9 +36,9 @@ def test_groups():
             assert tensor.item() == 2
 
 
-def train(wrap, make_optimizer, group):
-    """The loss of each step, averaged over the ranks."""
-    torch.manual_seed(dist.get_rank() if wrap is DistributedDataParallel else 1)
+def train(wrap, make_optimizer, group, seed=None):
+    """The loss of each step, averaged over the ranks. seed: None: the ranks' models differ at the start."""
+    torch.manual_seed(dist.get_rank() if seed is None else seed)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).double()
     wrapped = wrap(model, process_group=group)
     optimizer = make_optimizer(wrapped.parameters(), group)
@@ -73,6 +75,31 @@ def test_sharded_optimizer():
         return ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1, momentum=0.5, **options)
 
     check_training(DistributedDataParallel, sharded)
+
+
+def test_sharded_modules():
+    """As torch's data-parallel wrapper on gloo, whatever is sharded."""
+    if torch.__version__ < "2":
+        raise unittest.SkipTest("torch.distributed.fsdp of 1.13 does not import on Python 3.11")
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, size, 2)]
+    across = [dist.new_group(list(range(first, size, 2))) for first in range(2)]
+    hybrid = (pairs[rank // 2], across[rank % 2])
+    expected = train(DistributedDataParallel, plain, ranks.gloo, seed=1)
+    for strategy, groups in (("FULL_SHARD", None), ("SHARD_GRAD_OP", None), ("HYBRID_SHARD", hybrid)):
+
+        def wrap(model, process_group, strategy=strategy, groups=groups):
+            return FullyShardedDataParallel(
+                model,
+                process_group=groups,
+                sharding_strategy=ShardingStrategy[strategy],
+                device_id=torch.device("cpu"),
+            )
+
+        got = train(wrap, plain, None, seed=1)
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=0, msg=strategy)
 
 
 if __name__ == "__main__":

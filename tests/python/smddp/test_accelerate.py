@@ -18,7 +18,6 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import suite  # noqa: E402
-from examples_case import torch_version  # noqa: E402
 
 FOLDER = os.environ.get("SHOAL_SMDDP_SCRIPTS")
 RANKS = 2
@@ -52,7 +51,7 @@ def find_accelerate():
 def reason_to_skip():
     if not find_accelerate():
         return "SHOAL_SMDDP_SCRIPTS names no folder with accelerate"
-    if suite.reason_to_skip() is None and torch_version() < (2, 0):
+    if suite.reason_to_skip() is None and suite.torch_version() < (2, 0):
         return "accelerate wants torch 2.0"
     return None
 

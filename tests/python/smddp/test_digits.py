@@ -37,6 +37,17 @@ class Digits(unittest.TestCase):
     def test_its_own_functions_and_wrapper(self):
         self.check("digits_smdataparallel.py")
 
+    def test_under_torchrun(self):
+        """It starts a module, ours, which runs the script."""
+        options = ["--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0", "-m", "shoal.smddp"]
+        script = suite.EXAMPLES / "digits_smddp.py"
+        finished = suite.run([*suite.torchrun(*options), script, "--steps", "8"])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        (line,) = [line for line in finished.stdout.splitlines() if '{"backend"' in line]
+        losses = json.loads(line[line.index("{") :])["losses"]
+        self.assertEqual(len(losses), 8)
+        self.assertLess(losses[-1], losses[0] * 0.95)
+
 
 if __name__ == "__main__":
     sys.exit(suite.main())

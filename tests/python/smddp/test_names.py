@@ -62,6 +62,15 @@ class Names(unittest.TestCase):
         self.assertTrue(finished.stdout.startswith("[]\n"), finished.stdout)
         self.assertIn("No module named 'smdistributed.dataparallel._version'", finished.stdout)
 
+    def test_a_public_module_comes_before_ours_of_its_name(self):
+        """Also once ours has been imported, and is an attribute of the module behind the parent."""
+        program = INSTALL + "import sys, types; from shoal.smddp import _names\n"
+        program += "sys.modules.update(ours=types.ModuleType('ours'), one=types.ModuleType('one'))\n"
+        program += "import ours; ours.child, ours.value, ours.nothing = types.ModuleType('wrong'), 7, None\n"
+        program += "_names.MODULES.update({'smdistributed': 'ours', 'smdistributed.child': 'one'})\n"
+        program += "from smdistributed import child, value, nothing; print(child.__name__, value, nothing)"
+        self.says(program, "smdistributed.child 7 None")
+
     def test_another_package_is_not_shadowed(self):
         """Not even by what it has not."""
         files = {"smdistributed/dataparallel/__init__.py": "whose = 'theirs'"}
@@ -97,6 +106,15 @@ class Runner(unittest.TestCase):
         script = str(folder / "a" / "script.py")
         code, said = self.run_script(script, "-m", "--x=1")
         self.assertEqual((code, said), (3, f"__main__ {[script, '-m', '--x=1']} {script} found 1.8.0\n"))
+
+    def test_a_path_that_is_safe(self):
+        """As python3 -P has it (3.11): nothing is put on the path."""
+        if sys.version_info < (3, 11):
+            self.skipTest("python3 has no -P")
+        folder = folder_of(self, {"script.py": "import beside", "beside.py": ""})
+        code, said = self.run_script(str(folder / "script.py"), PYTHONSAFEPATH="1")
+        self.assertEqual(code, 1)
+        self.assertIn("No module named 'beside'", said)
 
     def test_a_module(self):
         text = "import sys\nimport smdistributed.dataparallel\nprint(__name__, sys.argv)\n"
