@@ -345,8 +345,8 @@ static const struct config_key limit_keys[] = {
      .text = "Connections to the Unix socket, of workers and `shoalctl`. More than `workers`, so "
              "that an administrator gets in when all workers are there. One user other than root "
              "and the daemon's own may have half of them, or `workers` where that is more. "
-             "Four descriptors for each worker and one for each other connection must fit into "
-             "the hard limit that the daemon is started with (`ulimit -Hn`)."},
+             "Seven descriptors for each worker, one for each other connection, and 554 must fit "
+             "into the hard limit that the daemon is started with (`ulimit -Hn`)."},
 };
 
 static const struct config_key timeout_keys[] = {

@@ -1,5 +1,6 @@
 /* Between the coordinator and the rest: what its I/O table asks for, what the engine has to say to
  * it, and the drain that a signal, the end of the parent process or shoalctl asks for. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -66,16 +67,40 @@ static void adapter_command(void *context, const struct engine_command *command)
     control_command(control, command);
 }
 
+/* Its memory, and the descriptor that it has until all have it who may. The other half of what the
+ * user may have is for the copies that go out to them. */
+static int adapter_segment_charge(struct control *control, uint32_t uid, uint64_t bytes,
+                                  struct error *error)
+{
+    int result = account_charge(&control->accounts, uid, ACCOUNT_MEMORY, bytes, error);
+    if (result < 0)
+        return result;
+    uint64_t used = account_used(&control->accounts, uid, ACCOUNT_DESCRIPTORS);
+    if (account_is_beyond(&control->accounts, uid, ACCOUNT_DESCRIPTORS, 2 * (used + 1)))
+        result = error_set(error, ERR_MEMORY,
+                           "user %" PRIu32 " has %" PRIu64
+                           " descriptors under way, being closed, or of shared memory on node %s",
+                           uid, used, control->config->node);
+    else
+        result = account_charge(&control->accounts, uid, ACCOUNT_DESCRIPTORS, 1, error);
+    if (result < 0)
+        account_release(&control->accounts, uid, ACCOUNT_MEMORY, bytes);
+    return result;
+}
+
 static int adapter_segment_make(void *context, uint32_t uid, uint64_t bytes, uint8_t **base,
                                 int *descriptor, struct error *error)
 {
     struct control *control = context;
-    int result = account_charge(&control->accounts, uid, ACCOUNT_MEMORY, bytes, error);
+    control_closer_sweep(control); /* of his descriptors some may be closed since */
+    int result = adapter_segment_charge(control, uid, bytes, error);
     if (result < 0)
         return result;
     result = control_segment_make(bytes, base, descriptor, error);
-    if (result < 0)
+    if (result < 0) {
         account_release(&control->accounts, uid, ACCOUNT_MEMORY, bytes);
+        account_release(&control->accounts, uid, ACCOUNT_DESCRIPTORS, 1);
+    }
     return result;
 }
 
@@ -93,9 +118,10 @@ static void adapter_segment_send(void *context, uint32_t id, const struct messag
         control_stream_send_descriptor(worker->stream, message, descriptor);
 }
 
-static void adapter_segment_drop(void *context, int descriptor)
+static void adapter_segment_drop(void *context, uint32_t uid, int descriptor)
 {
-    (void)context;
+    struct control *control = context;
+    account_release(&control->accounts, uid, ACCOUNT_DESCRIPTORS, 1);
     close(descriptor);
 }
 

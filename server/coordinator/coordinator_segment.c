@@ -5,17 +5,18 @@
 
 #include "server/coordinator/coordinator_internal.h"
 
-static void segment_drop_descriptor(struct coordinator *c, struct segment *segment)
+static void segment_drop_descriptor(struct coordinator *c, const struct job *job,
+                                    struct segment *segment)
 {
     if (segment->descriptor >= 0)
-        c->io.segment_drop(c->io.context, segment->descriptor);
+        c->io.segment_drop(c->io.context, job->uid, segment->descriptor);
     segment->descriptor = -1;
 }
 
 static void segment_remove(struct coordinator *c, struct job *job, struct group *group,
                            struct segment *segment)
 {
-    segment_drop_descriptor(c, segment);
+    segment_drop_descriptor(c, job, segment);
     DL_DELETE(group->segments, segment);
     c->io.segment_freed(c->io.context, job->uid, segment->bytes);
     job->segment_count--;
@@ -27,7 +28,7 @@ static void segment_settle(struct coordinator *c, struct job *job, struct group 
                            struct segment *segment)
 {
     if (!segment_is_wanted(segment))
-        segment_drop_descriptor(c, segment);
+        segment_drop_descriptor(c, job, segment);
     if (!segment_is_done(segment))
         return;
     coordinator_command(c, &(struct engine_command){.kind = COMMAND_SEGMENT_CLOSE,

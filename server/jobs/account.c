@@ -10,7 +10,7 @@ static const char *const account_words[ACCOUNT_KINDS] = {
     [ACCOUNT_MEMORY] = "bytes of arenas and shared memory (limits.user_bytes)",
     [ACCOUNT_LEFT] = "bytes of arenas that are no longer its workers'",
     [ACCOUNT_OUTPUT] = "bytes that its connections do not read",
-    [ACCOUNT_DESCRIPTORS] = "descriptors under way or being closed",
+    [ACCOUNT_DESCRIPTORS] = "descriptors under way, being closed, or of shared memory",
 };
 
 static struct account *account_find(const struct account_book *book, uint32_t uid)

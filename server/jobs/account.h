@@ -16,7 +16,8 @@ enum account_kind {
     ACCOUNT_LEFT,        /* bytes of arenas whose workers have gone and that sums still use: a job
                           * that comes after another need not wait for these */
     ACCOUNT_OUTPUT,      /* bytes of answers that connections have not taken yet */
-    ACCOUNT_DESCRIPTORS, /* that have come and are not yet used, are to go out, or being closed */
+    ACCOUNT_DESCRIPTORS, /* that have come and are not yet used, are to go out, or being closed;
+                          * those of shared memory until all ranks have it */
     ACCOUNT_KINDS,
 };
 

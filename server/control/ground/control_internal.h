@@ -29,8 +29,8 @@
 #define CONTROL_HANDSHAKE_S 5
 #define CONTROL_FLUSH_S 2
 #define CONTROL_DESCRIPTORS 3
-/* Under way, or being closed, of one user: some more than his workers may join with at once, since
- * closing takes a moment. */
+/* Under way, or being closed, or of shared memory, of one user: some more than his workers may join
+ * with at once, since closing takes a moment. */
 #define CONTROL_USER_DESCRIPTORS(workers) ((uint64_t)CONTROL_DESCRIPTORS * ((workers) + 16u))
 #define CONTROL_DESCRIPTORS_SENT 253 /* that one message may bring: the kernel's limit */
 #define CONTROL_ANY_USER UINT32_MAX
@@ -187,7 +187,8 @@ struct control_stream;
 bool control_account_output(struct control_stream *stream, size_t bytes);
 /* The same of the descriptors that it has now. */
 bool control_account_descriptors(struct control_stream *stream);
-/* Whether the user has more of them than he may. */
+/* Whether the user has more of them than he may and one message can bring: what one connection too
+ * many has brought does not end his others. */
 bool control_account_is_full(const struct control *control, uint32_t uid);
 /* Whether one more may be sent, which is charged then. */
 bool control_account_has_room(struct control_stream *stream);

@@ -70,8 +70,10 @@ bool control_account_descriptors(struct control_stream *stream)
 
 bool control_account_is_full(const struct control *control, uint32_t uid)
 {
-    return account_is_beyond(&control->accounts, uid, ACCOUNT_DESCRIPTORS,
-                             account_used(&control->accounts, uid, ACCOUNT_DESCRIPTORS));
+    uint64_t used = account_used(&control->accounts, uid, ACCOUNT_DESCRIPTORS);
+    return used > CONTROL_DESCRIPTORS_SENT &&
+           account_is_beyond(&control->accounts, uid, ACCOUNT_DESCRIPTORS,
+                             used - CONTROL_DESCRIPTORS_SENT);
 }
 
 void control_account_clear(struct control_stream *stream)

@@ -13,9 +13,11 @@
 #define PATIENCE_NS (5 * NS_PER_S) /* that connections wait for a descriptor */
 #define REFUSED_AT_ONCE 16
 
+/* Of what users have under way it is that of one of them, with two messages that go beyond it. */
 uint64_t control_descriptors_needed(const struct config *config)
 {
-    return (uint64_t)WORKER_DESCRIPTORS * config->workers + config->connections - config->workers;
+    return (uint64_t)WORKER_DESCRIPTORS * config->workers + config->connections - config->workers +
+           CONTROL_USER_DESCRIPTORS(config->workers) + 2u * CONTROL_DESCRIPTORS_SENT;
 }
 
 void control_descriptors_init(struct control *control)

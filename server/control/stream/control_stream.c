@@ -173,7 +173,7 @@ static int stream_take_descriptors(struct control_stream *stream, struct msghdr 
 }
 
 /* However many connections a user ends, what they have brought and what is still being closed is
- * no more than so much and one message. */
+ * no more than so much and two messages. */
 static bool stream_may_bring(const struct control_stream *stream)
 {
     struct control *control = stream->control;

@@ -283,10 +283,10 @@ END_TEST
 
 START_TEST(test_hard_limit_of_descriptors)
 {
-    limit_descriptors(400, 400);
+    limit_descriptors(1100, 1100);
     configure("");
     fails(daemon_begin(NULL), 3, "limits.connections 4096 with limits.workers 1024 takes ",
-          "this process may have 400");
+          "this process may have 1100");
     configure(", \"limits\": {\"workers\": 50, \"connections\": 60}");
     struct process *daemon = daemon_start();
     daemon_end(daemon);

@@ -270,9 +270,10 @@ static void network_io_segment_send(void *context, uint32_t id, const struct mes
     network_io_send_worker(context, id, message);
 }
 
-static void network_io_segment_drop(void *context, int descriptor)
+static void network_io_segment_drop(void *context, uint32_t uid, int descriptor)
 {
     struct node *node = context;
+    (void)uid;
     ck_assert_int_ge(descriptor, 1000);
     ck_assert_uint_gt(node->descriptors, 0);
     node->descriptors--;

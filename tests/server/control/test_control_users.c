@@ -24,7 +24,7 @@ static bool is_root(void)
     return geteuid() == 0;
 }
 
-static void begin(bool keep_arenas)
+static void begin(bool keep_arenas, uint64_t arenas)
 {
     struct error error = {0};
     uint16_t port = 0;
@@ -33,7 +33,7 @@ static void begin(bool keep_arenas)
     daemon_under_test = control_daemon_create(directory, 1, 0, &port);
     daemon_under_test->config.socket_mode = 0666;
     daemon_under_test->config.workers = WORKERS;
-    daemon_under_test->config.user_bytes = 2 * ARENA_LEAST_BYTES;
+    daemon_under_test->config.user_bytes = arenas * ARENA_LEAST_BYTES;
     if (keep_arenas)
         control_daemon_keep_arenas(daemon_under_test);
     ck_assert_msg(control_daemon_start(daemon_under_test, &error) == 0, "%s", error.text);
@@ -41,12 +41,17 @@ static void begin(bool keep_arenas)
 
 static void setup(void)
 {
-    begin(false);
+    begin(false, 2);
 }
 
 static void setup_keeping(void)
 {
-    begin(true);
+    begin(true, 2);
+}
+
+static void setup_two_ranks(void)
+{
+    begin(false, 3);
 }
 
 static void teardown(void)
@@ -248,14 +253,72 @@ START_TEST(test_descriptors_that_are_not_taken)
     for (unsigned nth = 0; nth < 2 * DESCRIPTORS; nth++) /* who takes them may have any number */
         asks_for_shared(&bob, nth, 64, NULL);
     unsigned got = 0;
-    while (control_client_line(&alice))
-        got++;
-    ck_assert_uint_le(got, DESCRIPTORS);
-    control_client_close(&alice);
+    for (unsigned nth = 0; nth <= DESCRIPTORS; nth++) {
+        const char *said = control_client_line(&alice);
+        ck_assert_ptr_nonnull(said);
+        got += strstr(said, "shared_opened") != NULL;
+    }
+    ck_assert_uint_le(got, DESCRIPTORS / 2);
+    leaves(&alice);
     joins(&alice, ALICE, "again");
     asks_for_shared(&alice, 0, 64, NULL);
     leaves(&alice);
     leaves(&bob);
+}
+END_TEST
+
+/* Not read before the next is asked for: a rank that asks and another that does not. */
+static bool has_segment(struct control_client *client, unsigned nth)
+{
+    struct message message;
+    char line[128];
+    snprintf(line, sizeof(line),
+             "{\"type\":\"shared_open\",\"request\":%u,\"group\":0,\"nth\":%u,\"bytes\":64}\n", nth,
+             nth);
+    control_client_write(client, line);
+    struct error error;
+    const char *answer = control_client_line(client);
+    ck_assert_ptr_nonnull(answer);
+    char *text = strdup(answer);
+    ck_assert_int_eq(message_decode(&message, MESSAGE_TO_WORKER, text, strlen(text), &error), 0);
+    bool has = message.type == MESSAGE_SHARED_OPENED;
+    if (!has)
+        ck_assert_msg(strstr(message.text, "descriptors") != NULL, "%s", message.text);
+    message_clear(&message);
+    free(text);
+    return has;
+}
+
+/* The daemon keeps the descriptor of shared memory until all ranks of the group have it. */
+START_TEST(test_descriptors_of_shared_memory)
+{
+    struct control_client alice[2], bob;
+    struct message message;
+    unsigned count = 0;
+    if (!is_root()) {
+        suite_skip("test_descriptors_of_shared_memory", "connecting as another user takes root");
+        return;
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        open_as(&alice[rank], ALICE);
+        control_client_join(&alice[rank], "alice", 2, rank);
+    }
+    for (int rank = 0; rank < 2; rank++)
+        control_client_expect(&alice[rank], MESSAGE_JOINED, &message);
+    while (count <= DESCRIPTORS && has_segment(&alice[0], count))
+        count++;
+    ck_assert_uint_le(count, DESCRIPTORS / 2);
+    ck_assert_uint_gt(count, DESCRIPTORS / 4);
+    joins(&bob, BOB, "bob"); /* whose are his own */
+    asks_for_shared(&bob, 0, 64, NULL);
+    leaves(&bob);
+    for (unsigned nth = 0; nth < count; nth++)
+        ck_assert(has_segment(&alice[1], nth));
+    ck_assert(has_segment(&alice[0], count));
+    for (int rank = 0; rank < 2; rank++)
+        leaves(&alice[rank]);
+    joins(&alice[0], ALICE, "again");
+    leaves(&alice[0]);
 }
 END_TEST
 
@@ -285,6 +348,11 @@ int main(void)
     tcase_add_test(cases, test_descriptors_that_are_not_taken);
     tcase_add_test(cases, test_no_limit_for_root);
     suite_add_tcase(suite, cases);
+    TCase *two_ranks = tcase_create("two ranks");
+    tcase_set_timeout(two_ranks, 60);
+    tcase_add_checked_fixture(two_ranks, setup_two_ranks, teardown);
+    tcase_add_test(two_ranks, test_descriptors_of_shared_memory);
+    suite_add_tcase(suite, two_ranks);
     TCase *keeping = tcase_create("keeping");
     tcase_set_timeout(keeping, 60);
     tcase_add_checked_fixture(keeping, setup_keeping, teardown);

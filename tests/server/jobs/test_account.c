@@ -74,8 +74,8 @@ START_TEST(test_kinds_do_not_share)
     ck_assert_int_eq(charge(ALICE, ACCOUNT_MEMORY, 100), 0);
     ck_assert_int_eq(charge(ALICE, ACCOUNT_DESCRIPTORS, 4), 0);
     ck_assert_int_eq(charge(ALICE, ACCOUNT_DESCRIPTORS, 1), ERR_MEMORY);
-    ck_assert_ptr_nonnull(
-        strstr(error.text, "4 descriptors under way or being closed on node a, has 4"));
+    ck_assert_ptr_nonnull(strstr(
+        error.text, "4 descriptors under way, being closed, or of shared memory on node a, has 4"));
     ck_assert_int_eq(charge(ALICE, ACCOUNT_OUTPUT, 9), 0);
     ck_assert_int_eq(charge(ALICE, ACCOUNT_OUTPUT, 2), ERR_MEMORY);
     ck_assert_int_eq(charge(ALICE, ACCOUNT_OUTPUT, 1), 0);
