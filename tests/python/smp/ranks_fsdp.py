@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 import warnings
 
 import models
@@ -10,14 +11,16 @@ import torch
 import torch.distributed as dist
 from shoal import errors
 from shoal.smddp import smp
-from shoal.smddp.smp.fsdp import delayed_param, module_utils
+from shoal.smddp.smp.fsdp import delayed_param, grad_norm, module_utils
+from shoal.smddp.smp.moe_config import MoEConfig
+from shoal.smddp.smp.moe_layer import MoELayer
 from shoal.smddp.smp.checkpoint import filesystem, state_dict_loader, state_dict_saver, state_dict_utils
 from shoal.smddp.smp.checkpoint import optimizer as optimizer_states
 from shoal.smddp.smp.checkpoint.state_dict_utils import SMStateDictType
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy, StateDictType
-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, transformer_auto_wrap_policy
 
 warnings.simplefilter("ignore")
 DEGREES = (1, 2, 4, 8)
@@ -259,6 +262,75 @@ def test_activation_checkpoints_and_offloading():
         model = checkpoint_wrapper.offload_wrapper(model)
         assert model.process_group.size() == 2
         models.check_close(train(model, models.adam(model), 3), expected, 1e-6)
+
+
+class Mixed(torch.nn.Module):
+    """A mixture of experts between layers that all have."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(models.CHARACTERS, models.WIDTH)
+        make_expert = functools.partial(torch.nn.Linear, models.WIDTH, models.WIDTH)
+        config = MoEConfig(moe_load_balancing="none", moe_z_loss_coeff=0.0)
+        self.mixture = MoELayer(models.WIDTH, make_expert, 4, config=config)
+        self.head = torch.nn.Linear(models.WIDTH, models.CHARACTERS)
+
+    def forward(self, text):
+        hidden = self.embedding(text)
+        return self.head(hidden + self.mixture(hidden))
+
+
+def test_experts():
+    """Each is in one place; all the rest is shared by all."""
+    smp.state.reset()
+    norms, expected_norms = [], []
+
+    def clip_one(model):
+        expected_norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3).item())
+
+    expected = models.of_one_process(4, Mixed, clip=clip_one)
+    policy = ModuleWrapPolicy({torch.nn.Embedding})
+    for shard, expert, wrap, kinds in (
+        (2, 2, None, ("HYBRID_SHARD", "HYBRID_SHARD")),
+        (4, 2, policy, ("HYBRID_SHARD", "FULL_SHARD")),
+        (2, 4, POLICY, ("HYBRID_SHARD", "FULL_SHARD")),
+        (1, 2, None, ("NO_SHARD", "NO_SHARD")),
+    ):
+        init(hybrid_shard_degree=shard, expert_parallel_degree=expert)
+        model = FSDP(models.make(Mixed), auto_wrap_policy=wrap)
+        assert isinstance(model.mixture.experts, FSDP)
+        assert (model.sharding_strategy.name, model.mixture.experts.sharding_strategy.name) == kinds
+        norms.clear()
+        clip = lambda m: norms.append(grad_norm.clip_grad_norm_(m, 0.3).item())  # noqa: E731
+        losses = train(model, models.adam(model), 4, clip=clip)
+        models.check_close(losses, expected, 1e-5)
+        models.check_close(norms, expected_norms, 1e-5)
+
+
+def test_what_is_being_written_is_not_complete():
+    """A writer that waits: until it has written nothing is, on no rank; what fails on one fails on all."""
+    go, rank = threading.Event(), dist.get_rank()
+
+    def wait(writer):
+        assert go.wait(60)
+        if rank == 5 and writer.path.name == "bad":
+            raise OSError("the disk is full")
+
+    queue = state_dict_saver.AsyncCallsQueue()
+    for name in ("good", "bad"):
+        writer = filesystem.DistributedFileSystemWriter(f"{FOLDER}/written/{name}", pre_write_hooks=[wait])
+        state_dict_saver.async_save({f"a{rank}": torch.full((3,), rank)}, storage_writer=writer, queue=queue)
+    assert queue.maybe_finalize_async_calls(blocking=False) == []
+    assert not os.path.exists(f"{FOLDER}/written/good/.metadata")
+    dist.barrier()
+    go.set()
+    error = ranks.raises(errors.ShoalError, queue.maybe_finalize_async_calls)
+    assert "rank 5 could not write a checkpoint: OSError: the disk is full" in str(error), error
+    assert queue.get_num_unfinalized_calls() == 0
+    loaded = {"a3": torch.zeros(3, dtype=torch.int64)}
+    state_dict_loader.load(loaded, checkpoint_id=f"{FOLDER}/written/good")
+    assert torch.all(loaded["a3"] == 3)
+    assert not os.path.exists(f"{FOLDER}/written/bad/.metadata")
 
 
 if __name__ == "__main__":

@@ -203,7 +203,8 @@ def test_dropped_parts():
     text, _ = next(models.batches(1))
     model = smp.transform(models.make(dropout=0.3))
     gradients = []
-    for layer_of in (lambda layer: layer, lambda layer: lambda *a, **n: checkpoint(layer, *a, use_reentrant=False, **n)):
+    again = lambda layer: lambda *a, **n: checkpoint(layer, *a, use_reentrant=False, **n)  # noqa: E731
+    for layer_of in (lambda layer: layer, again):
         torch.manual_seed(22)
         hidden = model.embedding(text)
         for layer in model.layers:

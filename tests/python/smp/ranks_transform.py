@@ -11,8 +11,9 @@ import torch.distributed as dist
 from shoal import errors
 from shoal.smddp import smp
 from shoal.smddp.smp.fsdp import delayed_param, grad_norm
-from shoal.smddp.smp.checkpoint import full
+from shoal.smddp.smp.checkpoint import filesystem, full, state_dict_loader, state_dict_saver
 from shoal.smddp.smp.tensor_parallel import transformer
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
 from torch.distributed.fsdp import FullStateDictConfig, StateDictType
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
@@ -138,6 +139,36 @@ def test_parts_are_of_one_model():
     whole = full.join_parts(model, model.state_dict())
     expected = models.make(seed=5 + smp.state.rank // 4 * 4).state_dict()
     assert all(torch.equal(whole[name], expected[name]) for name in expected)
+
+
+def test_checkpoints_of_parts_with_other_shards():
+    """As a script does: a folder for each tensor parallel rank, of which one sharding group saves."""
+    expected = models.of_one_process(6)
+    for step, shard in ((0, 2), (3, 4)):
+        init(tensor_parallel_degree=2, hybrid_shard_degree=shard)
+        model = FSDP(make_divided(seed=5 + step), auto_wrap_policy=POLICY)
+        optimizer = models.adam(model)
+        group = model.process_group
+        where = {"process_group": group, "coordinator_rank": min(dist.get_process_group_ranks(group))}
+        folder = f"{FOLDER}/tp{smp.state.tp_rank}_ep{smp.state.ep_rank}"
+        reader = filesystem.DistributedFileSystemReader(folder)
+        if step:
+            with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+                content = {"model": model.state_dict()}
+                state_dict_loader.load(content, storage_reader=reader, **where)
+                model.load_state_dict(content["model"])
+                loaded = load_sharded_optimizer_state_dict(
+                    content["model"], "optimizer", reader, process_group=group
+                )
+                flat = FSDP.optim_state_dict_to_load(model, optimizer, loaded["optimizer"], group=group)
+            optimizer.load_state_dict(flat)
+        losses = train(model, optimizer, 3, first=step, group=smp.state.dp_process_group)
+        models.check_close(losses, expected[step : step + 3], ALLOWED)
+        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            content = {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}
+        if smp.state.ranker.get_rep_rank(smp.state.rank) == 0:
+            state_dict_saver.save(content, checkpoint_id=folder, **where)
+        dist.barrier()
 
 
 class Gated(torch.nn.Module):

@@ -39,5 +39,5 @@ def folder(path):
     """A checkpoint's path; what is no folder is an error."""
     text = os.fspath(path)
     if "://" in text:
-        raise errors.UnsupportedError(f"checkpoint: {text} is an address; checkpoints go to and come from folders only")
+        raise errors.UnsupportedError(f"checkpoint: {text} is an address; checkpoints are files in folders")
     return text

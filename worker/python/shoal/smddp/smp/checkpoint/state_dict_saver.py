@@ -195,4 +195,4 @@ def _writer(storage_writer, checkpoint_id):
 def check_storage(s3_region, s3client_config):
     for name, value in (("s3_region", s3_region), ("s3client_config", s3client_config)):
         if value is not None:
-            raise errors.UnsupportedError(f"checkpoint: {name} is given, but checkpoints go to and come from folders only")
+            raise errors.UnsupportedError(f"checkpoint: {name} is given, but checkpoints are files in folders")

@@ -8,6 +8,9 @@ device mesh, and before init().
     1                                         NO_SHARD: every rank has all parameters
     2 and more, fewer than data parallel ranks      HYBRID_SHARD over (shard group, group of the replicas)
     as many as there are data parallel ranks        FULL_SHARD over the shard group
+
+Experts are other ones on other expert parallel ranks: they become FSDP modules of their own, whose replicas are
+those of `rep` alone.
 """
 
 import functools
@@ -17,8 +20,9 @@ import logging
 import torch
 
 from shoal import errors
-from shoal.smddp.smp.fsdp import delayed_param
+from shoal.smddp.smp import moe_layer
 from shoal.smddp.smp.checkpoint import full
+from shoal.smddp.smp.fsdp import delayed_param
 
 _log = logging.getLogger("shoal.smddp")
 
@@ -67,25 +71,69 @@ def set_groups(arguments, state, strategies):
     where torch would refuse to guess one. strategies: torch's ShardingStrategy."""
     if arguments.get("device_id") is None and not torch.cuda.is_available():
         arguments["device_id"] = torch.device("cpu")
+    asked = arguments.get("sharding_strategy")
+    if _has_other_experts(arguments["module"]) and _is_dense(arguments.get("process_group"), state):
+        arguments.update(_choose(asked, state, strategies, state.rep_process_group))
+        return
     if arguments.get("process_group") is not None or arguments.get("device_mesh") is not None:
         _check_own_groups(arguments, state)
         return
-    asked = arguments.get("sharding_strategy")
     if state.is_native:
         if state.hybrid_shard_degree == 1:
             arguments["sharding_strategy"] = _replace(asked, strategies.NO_SHARD, state)
         return
-    zero2 = asked == strategies._HYBRID_SHARD_ZERO2
-    replicas = state.dense_rep_process_group
+    chosen = _choose(asked, state, strategies, state.dense_rep_process_group)
+    _replace(asked, chosen["sharding_strategy"], state)
+    arguments.update(chosen)
+    if any(map(_has_other_experts, arguments["module"].modules())):
+        arguments["auto_wrap_policy"] = _wrapping_experts(arguments.get("auto_wrap_policy"))
+
+
+def _choose(asked, state, strategies, replicas):
+    """FSDP's sharding_strategy and process_group, for parameters with these replicas of a shard."""
+    zero2 = asked in (strategies._HYBRID_SHARD_ZERO2, strategies.SHARD_GRAD_OP)
+    shard = state.shard_process_group
     if state.shard_size == 1:
-        chosen, group = strategies.NO_SHARD, replicas
-    elif replicas.size() == 1:
+        return {"sharding_strategy": strategies.NO_SHARD, "process_group": replicas}
+    if replicas.size() == 1:
         chosen = strategies.SHARD_GRAD_OP if zero2 else strategies.FULL_SHARD
-        group = state.shard_process_group
-    else:
-        chosen = asked if zero2 else strategies.HYBRID_SHARD
-        group = (state.shard_process_group, replicas)
-    arguments.update(sharding_strategy=_replace(asked, chosen, state), process_group=group)
+        return {"sharding_strategy": chosen, "process_group": shard}
+    chosen = strategies._HYBRID_SHARD_ZERO2 if zero2 else strategies.HYBRID_SHARD
+    return {"sharding_strategy": chosen, "process_group": (shard, replicas)}
+
+
+def _has_other_experts(module):
+    """Whether these are experts, and other ones on other ranks."""
+    return isinstance(module, moe_layer.Experts) and module.shoal_place.ranks > 1
+
+
+def _is_dense(group, state):
+    """Whether a process_group is what _choose() gives what is not an expert."""
+    shard, replicas = state.shard_process_group, state.dense_rep_process_group
+    groups = group if isinstance(group, tuple) else (group,)
+    return state.ep_size > 1 and all(one is shard or one is replicas for one in groups)
+
+
+def _wrapping_experts(policy):
+    """A script's auto_wrap_policy, which wraps experts too."""
+    from torch.distributed.fsdp import wrap
+
+    if policy is None:
+        return wrap.ModuleWrapPolicy({moe_layer.Experts})
+    if isinstance(policy, wrap.ModuleWrapPolicy):
+        return wrap.ModuleWrapPolicy({*policy._module_classes, moe_layer.Experts})
+    if not callable(policy):
+        raise errors.UnsupportedError(
+            f"FSDP: an auto_wrap_policy that is a {type(policy).__name__} cannot be had with expert parallelism; "
+            "a ModuleWrapPolicy or a function can"
+        )
+
+    def wrap_experts_too(module, recurse, nonwrapped_numel):
+        if not recurse and isinstance(module, moe_layer.Experts):
+            return True
+        return policy(module=module, recurse=recurse, nonwrapped_numel=nonwrapped_numel)
+
+    return wrap_experts_too
 
 
 # What differs in the groups alone.

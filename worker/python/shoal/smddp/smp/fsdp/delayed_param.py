@@ -11,6 +11,7 @@ import logging
 import torch
 
 from shoal import errors
+from shoal.smddp.smp import _random
 from shoal.smddp.smp.fsdp import module_utils
 
 _log = logging.getLogger("shoal.smddp")
@@ -85,12 +86,21 @@ class DelayedParamIniter:
         known = {name: self._in_place_of[id(p)] for name, p in mine.items() if id(p) in self._in_place_of}
         if len(known) < len(mine):
             module_utils.empty_module_params(module, device)
-            init_values(module, self.model)
+            with _of_its_own(module):
+                init_values(module, self.model)
         for name, parameter in mine.items():
             if name in known:
                 module._parameters[name] = known[name]
             self._in_place_of[id(parameter)] = module._parameters[name]
         module_utils.move_buffers_to_device(module, device)
+
+
+def _of_its_own(module):
+    """Random numbers for an expert: ranks that were seeded alike have other experts in the same place."""
+    place = getattr(module, "shoal_place", None)
+    if place is None or place.ranks == 1:
+        return contextlib.nullcontext()
+    return _random.seeded(int(torch.randint(2**31, (1,)).item()) + place.rank)
 
 
 def init_values(module, model):

@@ -61,13 +61,13 @@ def _pieces(model):
         seen.update(map(id, (handle.flat_param, *(handle.flat_param._params or ()))))
         sharded = (module.process_group,) if handle.uses_sharded_strategy else ()
         for info, piece in zip(handle.flat_param._param_infos, _of_handle(handle)):
-            piece.groups = sharded + _divided_over(info.module, info.param_name)
+            piece.groups = sharded + _parted_over(info.module, info.param_name)
             yield piece
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
-                yield _Piece(_divided_over(module, name), parameter.grad, parameter.grad)
+                yield _Piece(_parted_over(module, name), parameter.grad, parameter.grad)
 
 
 def _fsdp_modules(model):
@@ -92,5 +92,8 @@ def _of_handle(handle):
     ]
 
 
-def _divided_over(module, name):
-    return (module.tp.group,) if isinstance(module, Divided) and name in module.splits else ()
+def _parted_over(module, name):
+    """The groups whose ranks have other parts of a parameter, or other experts, in its place."""
+    groups = (module.tp.group,) if isinstance(module, Divided) and name in module.splits else ()
+    place = getattr(module, "shoal_place", None)  # of an expert
+    return groups + ((place.group,) if place is not None and place.ranks > 1 else ())
