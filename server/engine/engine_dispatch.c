@@ -127,11 +127,10 @@ static int dispatch_worker_watch(struct engine *engine, struct engine_worker *wo
     return 0;
 }
 
-/* No memory for the worker. */
+/* No memory for the worker. Its arena is let go of as if it had been one. */
 static void dispatch_attach_refuse(struct engine *engine, const struct engine_command *command)
 {
-    struct arena arena = command->attach.arena;
-    arena_unmap(&arena);
+    const struct arena *arena = &command->attach.arena;
     close(command->attach.submission_doorbell);
     close(command->attach.completion_doorbell);
     struct engine_event *event = engine_event_create(ENGINE_WORKER_FAILED);
@@ -140,6 +139,11 @@ static void dispatch_attach_refuse(struct engine *engine, const struct engine_co
     event->code = ERR_MEMORY;
     snprintf(event->text, sizeof(event->text), "no memory for a worker");
     engine_queue_put_event(&engine->events, event);
+    event = engine_event_create(ENGINE_WORKER_RELEASED);
+    event->worker = command->attach.worker;
+    event->job = command->job;
+    event->rank = command->attach.rank;
+    engine_release(engine, arena->base, arena->total_bytes, event);
 }
 
 static void dispatch_worker_attach(struct engine *engine, const struct engine_command *command)

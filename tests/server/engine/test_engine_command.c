@@ -24,6 +24,7 @@
 #define RANKS 2u
 #define CHUNK_BYTES 256u
 #define SEGMENT_BYTES 4096u
+#define WORKER 40u /* the number of rank 0's connection */
 
 static struct engine engine;
 static struct config config;
@@ -152,7 +153,7 @@ static void open_job(void)
 
 static void attach(uint32_t rank)
 {
-    struct engine_attach attached = {.rank = rank};
+    struct engine_attach attached = {.rank = rank, .worker = WORKER + rank};
     int fd, ends[2];
     EXPECT(arena_create(&arenas[rank], ARENA_LEAST_BYTES, 16, &fd, NULL) == 0);
     EXPECT(arena_attach(&attached.arena, fd, 1 << 30, NULL) == 0);
@@ -390,6 +391,12 @@ START_TEST(memory_for_workers_is_refused)
     ck_assert_int_eq(event->type, ENGINE_WORKER_FAILED);
     ck_assert_int_eq(event->code, ERR_MEMORY);
     ck_assert_uint_eq(event->rank, 1);
+    engine_event_free(event);
+    /* So that its user may have the memory again. */
+    event = engine_queue_take_event(&engine.events);
+    ck_assert_ptr_nonnull(event);
+    ck_assert_int_eq(event->type, ENGINE_WORKER_RELEASED);
+    ck_assert_uint_eq(event->worker, WORKER + 1);
     engine_event_free(event);
     release(1);
     /* A report is not given now, and given later. */
