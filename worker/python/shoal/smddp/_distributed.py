@@ -71,8 +71,7 @@ def _log_backend(backend):
 
 def get_local_rank():
     """The number of this rank on its node: as the launcher says, or else by the nodes of the group."""
-    _settings.apply()
-    told = os.environ.get("LOCAL_RANK")
+    told = os.environ.get("LOCAL_RANK")  # whatever the launcher calls it: apply() has seen to that
     if told is not None:
         return int(told)
     if not isinstance(dist.GroupMember.WORLD, _process_group.ProcessGroup):
