@@ -145,8 +145,8 @@ int seal_open(struct seal *seal, uint8_t *message, uint32_t header_bytes, uint32
 
 const char *seal_refusal_name(enum seal_refusal refusal)
 {
-    static const char *const names[SEAL_REFUSALS] = {"taken", "short", "altered", "repeated",
-                                                     "disordered"};
+    static const char *const names[SEAL_REFUSALS] = {"taken",    "short",      "altered",
+                                                     "repeated", "disordered", "unkeyed"};
     return refusal < SEAL_REFUSALS ? names[refusal] : "unknown";
 }
 

@@ -56,6 +56,7 @@ enum seal_refusal {
     SEAL_ALTERED,    /* the tag does not fit: changed, or sealed with another key */
     SEAL_REPEATED,   /* a message with this sequence has come before, or is too old to tell */
     SEAL_DISORDERED, /* others should have come before it */
+    SEAL_UNKEYED,    /* the connection has no keys to open it with */
     SEAL_REFUSALS
 };
 const char *seal_refusal_name(enum seal_refusal refusal); /* "altered" */

@@ -278,6 +278,7 @@ void engine_stop(struct engine *engine)
         if (engine->exchange)
             exchange_abandon_receives(engine->exchange);
         exchange_destroy(engine->exchange);
+        engine_protect_release(engine);
         buffer_pool_destroy(engine->pool);
         transport_close(engine->transport);
     }

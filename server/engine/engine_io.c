@@ -205,9 +205,11 @@ static void engine_deliver(struct engine *engine, uint32_t node, struct buffer *
     engine_end_peer(engine, from, error.text);
 }
 
-/* The peer's messages are no longer to be trusted: whoever altered this one may go on. */
+/* Where a message comes over the peer's own connection, its messages are no longer to be trusted:
+ * whoever altered this one may go on. A datagram may be anybody's who has heard the token, which
+ * goes in the clear: it is dropped, and the peer's own are taken. */
 static void engine_refuse_message(struct engine *engine, uint32_t node, int code,
-                                  enum seal_refusal refusal)
+                                  enum seal_refusal refusal, uint64_t now_ns)
 {
     static const char *const texts[SEAL_REFUSALS] = {
         [SEAL_SHORT] = "a sealed message was cut short",
@@ -216,37 +218,58 @@ static void engine_refuse_message(struct engine *engine, uint32_t node, int code
         [SEAL_DISORDERED] = "a sealed message came before one that was sent earlier",
     };
     if (code != ERR_PROTOCOL) {
-        engine_end_peer(engine, node, "there is no memory to open a sealed message");
+        engine_end_peer(engine, node,
+                        code == ERR_MEMORY ? "there is no memory to open a sealed message"
+                                           : "OpenSSL cannot open a sealed message here");
         return;
     }
     engine->peers[node].refused[refusal]++;
-    engine_end_peer(engine, node, texts[refusal]);
+    if (engine_protect_is_stranger(engine, node, refusal))
+        log_throttled(engine->log, &engine->refused_lines, now_ns, LOG_LEVEL_WARNING,
+                      "fabric: message with the token of node %s dropped: %s",
+                      engine->node_names[node], texts[refusal]);
+    else
+        engine_end_peer(engine, node, texts[refusal]);
 }
 
 static void engine_deliver_opened(struct engine *engine, uint32_t node, uint64_t now_ns)
 {
+    enum seal_refusal refusal;
     struct buffer *buffer;
     uint32_t bytes = 0;
     int code = 0;
-    while ((buffer = engine_protect_opened(engine, node, &bytes, &code)) != NULL) {
+    while ((buffer = engine_protect_opened(engine, node, &bytes, &code, &refusal)) != NULL) {
         if (code == 0) {
             engine_deliver(engine, node, buffer, bytes - SEAL_TRAILER_BYTES, SEAL_TRAILER_BYTES,
                            now_ns);
             continue;
         }
         engine_return_receive(engine, buffer);
-        engine_refuse_message(engine, node, code, SEAL_ALTERED);
+        engine_refuse_message(engine, node, code, refusal, now_ns);
     }
 }
 
+/* Where messages are sealed none is taken in the clear: without keys it is dropped. A datagram may
+ * be of a connection before this one: its token tells. */
 static void engine_on_sealed(struct engine *engine, uint32_t node, struct buffer *buffer,
                              uint32_t bytes, uint64_t now_ns)
 {
+    bool datagram = !transport_info(engine->transport)->per_peer_receives;
+    if (datagram)
+        node = engine_protect_sender(engine, buffer, bytes);
+    if (node >= engine->node_count || !engine->peers[node].link) {
+        log_throttled(engine->log, &engine->stray_lines, now_ns, LOG_LEVEL_WARNING,
+                      "fabric: message of nobody who is connected dropped");
+        if (node < engine->node_count)
+            engine->peers[node].refused[SEAL_UNKEYED]++;
+        engine_return_receive(engine, buffer);
+        return;
+    }
     enum seal_refusal refusal = SEAL_TAKEN;
     int code = engine_protect_open(engine, node, buffer, bytes, &refusal);
     if (code != 0) {
         engine_return_receive(engine, buffer);
-        engine_refuse_message(engine, node, code, refusal);
+        engine_refuse_message(engine, node, code, refusal, now_ns);
         return;
     }
     engine_deliver_opened(engine, node, now_ns);
@@ -265,29 +288,31 @@ void engine_move_protected(struct engine *engine)
     }
 }
 
+void engine_check_protected(struct engine *engine, uint64_t now_ns)
+{
+    char text[ERROR_TEXT_BYTES];
+    for (uint32_t node = 0; node < engine->node_count; node++) {
+        if (!engine->peers[node].link)
+            continue;
+        engine_protect_retry(engine, node);
+        engine_deliver_opened(engine, node, now_ns);
+        engine_flush_backlog(engine, node);
+        if (engine_protect_check(engine, node, now_ns, engine_silence_ns(engine), text,
+                                 sizeof(text)))
+            engine_peer_lost(engine, node, text);
+    }
+}
+
 static void engine_on_received(struct engine *engine, const struct transport_event *event,
                                uint64_t now_ns)
 {
     struct buffer *buffer = event->context;
-    uint32_t node = event->peer;
-    if (engine_receive_is_stale(engine, buffer)) {
+    if (engine_receive_is_stale(engine, buffer))
         engine_return_receive(engine, buffer);
-        return;
-    }
-    if (engine->links > 0 && !transport_info(engine->transport)->per_peer_receives) {
-        /* A datagram may be of a connection before this one: its token tells. */
-        node = engine_protect_sender(engine, buffer, event->bytes);
-        if (node == TRANSPORT_NO_PEER) {
-            log_throttled(engine->log, &engine->stray_lines, now_ns, LOG_LEVEL_WARNING,
-                          "fabric: message of nobody who is connected dropped");
-            engine_return_receive(engine, buffer);
-            return;
-        }
-    }
-    if (node < engine->node_count && engine->peers[node].link)
-        engine_on_sealed(engine, node, buffer, event->bytes, now_ns);
+    else if (engine->seal_bytes > 0)
+        engine_on_sealed(engine, event->peer, buffer, event->bytes, now_ns);
     else
-        engine_deliver(engine, node, buffer, event->bytes, 0, now_ns);
+        engine_deliver(engine, event->peer, buffer, event->bytes, 0, now_ns);
 }
 
 /* On connected endpoints the peer goes down with its first send that fails; elsewhere it stays, and
@@ -295,10 +320,10 @@ static void engine_on_received(struct engine *engine, const struct transport_eve
 static void engine_on_sent(struct engine *engine, const struct transport_event *event)
 {
     struct exchange_send *send = event->context;
-    bool stays = !transport_info(engine->transport)->per_peer_receives &&
-                 send->connection == engine->peers[send->node].connection;
+    bool datagram = !transport_info(engine->transport)->per_peer_receives;
+    bool stays = datagram && send->connection == engine->peers[send->node].connection;
     engine->sends_posted--;
-    engine_protect_free(engine, send);
+    engine_protect_free(engine, send, datagram && event->status != 0);
     if (event->status != 0 && stays)
         exchange_send_failed(engine->exchange, send, event->status);
     exchange_sent(engine->exchange, send);

@@ -38,6 +38,8 @@ static void engine_tick(struct engine *engine, uint64_t now_ns)
     engine->next_tick_ns = now_ns + TICK_NS;
     exchange_tick(engine->exchange, now_ns);
     engine_check_connecting(engine, now_ns);
+    if (engine->links > 0)
+        engine_check_protected(engine, now_ns);
     engine_update_status(engine, now_ns);
 }
 

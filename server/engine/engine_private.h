@@ -90,6 +90,7 @@ struct engine_peer {
     struct protect_queue sealing; /* to the peer, not posted yet */
     struct protect_queue opening; /* from the peer, not delivered yet */
     uint64_t refused[SEAL_REFUSALS]; /* messages from it, by reason */
+    uint64_t unsent;                 /* messages to it for which the connection had no keys */
 };
 
 /* The thread that gives large memory back. */
@@ -106,6 +107,8 @@ struct engine {
     const struct config *config;
     struct log *log;
     struct log_throttle stray_lines; /* about messages of strangers */
+    struct log_throttle
+        refused_lines; /* about messages that have a peer's token, and do not open */
     const char *instruction_set;
     struct transport *transport;
     struct buffer_pool *pool;
@@ -143,6 +146,8 @@ struct engine {
     struct slab protect_messages; /* engine_protect.c's */
     uint32_t protect_bytes;       /* that the engine's thread may seal and open in this round */
     bool protect_done;            /* a thread has sealed or opened one since it was looked */
+    struct buffer *aside;         /* free, for sealed messages alone; see engine_protect_free */
+    uint64_t aside_bytes;         /* with those in use */
 
     pthread_t thread;
     bool thread_started;
@@ -192,26 +197,42 @@ int engine_protect_begin(struct engine *engine, const struct engine_peer_connect
 void engine_protect_end(struct engine *engine, uint32_t node);
 /* A task with `run` is done. */
 void engine_protect_over(struct engine *engine, struct reduce_task *task);
-/* Begin to seal the message, as the next to its peer. ERR_AGAIN: as many as may be are under way;
- * ERR_MEMORY. */
+/* The transport has stopped: buffers that were set aside are the pool's again. */
+void engine_protect_release(struct engine *engine);
+/* Begin to seal the message, as the next to its peer. ERR_AGAIN: as many as may be are under way,
+ * or as there is memory for; ERR_MEMORY: there is none for a single one. */
 int engine_protect_seal(struct engine *engine, struct exchange_send *send);
-/* The oldest to the peer that is not posted, if it is sealed. *code is not 0 when it could not be:
- * it is not to be posted. */
-struct exchange_send *engine_protect_sealed(struct engine *engine, uint32_t node, int *code);
-/* It has been posted, or never will be. */
+/* The oldest to the peer that is not posted, if it is sealed. One that cannot be sealed now stays
+ * the oldest, since its sequence is taken, and is tried again with every look. */
+struct exchange_send *engine_protect_sealed(struct engine *engine, uint32_t node);
+/* It has been posted. */
 void engine_protect_posted(struct engine *engine, struct exchange_send *send);
+/* It could not be posted now, for this reason; it stays the oldest. */
+void engine_protect_unposted(struct engine *engine, uint32_t node, int code);
 /* What is to be posted in place of the send's header and payload, or NULL: those. */
 const struct buffer *engine_protect_bytes(const struct exchange_send *send, uint32_t *bytes);
-/* The fabric no longer holds the send, or never will. */
-void engine_protect_free(struct engine *engine, struct exchange_send *send);
-/* Begin to open a message of the peer; takes the buffer. ERR_PROTOCOL with the refusal, and
- * ERR_MEMORY: the caller keeps it. */
+/* The send is over. read: the fabric may still read what was sealed, and deliver it. Another
+ * message would be opened in that buffer, so it is set aside, for sealed ones alone, until the
+ * transport stops. */
+void engine_protect_free(struct engine *engine, struct exchange_send *send, bool read);
+/* Begin to open a message of the peer, which has keys; takes the buffer. ERR_PROTOCOL with the
+ * refusal, and ERR_MEMORY: the caller keeps it. */
 int engine_protect_open(struct engine *engine, uint32_t node, struct buffer *buffer, uint32_t bytes,
                         enum seal_refusal *refusal);
 /* The oldest from the peer that is not delivered, if the work on it is done: the caller's, with its
- * bytes on the wire. *code: 0, ERR_PROTOCOL when it was altered, or ERR_MEMORY. */
+ * bytes on the wire. *code: 0, ERR_PROTOCOL with the refusal, or ERR_SYSTEM. One for which there is
+ * no memory stays the oldest, and is tried again with every look. */
 struct buffer *engine_protect_opened(struct engine *engine, uint32_t node, uint32_t *bytes,
-                                     int *code);
+                                     int *code, enum seal_refusal *refusal);
+/* Whether a message that is refused so may be a stranger's, who has but heard the token. */
+bool engine_protect_is_stranger(const struct engine *engine, uint32_t node,
+                                enum seal_refusal refusal);
+/* Once a tick, before and after a look at what was to be sealed, posted and opened. check: why the
+ * connection cannot go on, or false: for want of memory for half of silence_ns, or because of a
+ * message that has not come for ten times that. */
+void engine_protect_retry(struct engine *engine, uint32_t node);
+bool engine_protect_check(struct engine *engine, uint32_t node, uint64_t now_ns,
+                          uint64_t silence_ns, char *text, size_t room);
 /* Which peer with keys has given out the token in the message, where the fabric does not tell whose
  * it is. TRANSPORT_NO_PEER: none. */
 uint32_t engine_protect_sender(const struct engine *engine, const struct buffer *buffer,
@@ -247,6 +268,8 @@ struct buffer_pool_io engine_pool_io(struct engine *engine);
 bool engine_poll_transport(struct engine *engine, uint64_t now_ns);
 /* Post and deliver what the threads have sealed and opened; once a round. */
 void engine_move_protected(struct engine *engine);
+/* Once a tick: what memory was lacking for is tried again, or its connection ends. */
+void engine_check_protected(struct engine *engine, uint64_t now_ns);
 void engine_ring_workers(struct engine *engine);
 /* Send an ENGINE_WORKER_FAILED about the worker; takes the event. */
 void engine_report_worker(struct engine *engine, struct engine_worker *worker,

@@ -2,6 +2,8 @@
  * connection, and messages that are being sealed or opened, large ones by the reduce threads.
  * engine_io.c asks for what is ready, and posts or delivers it in the order of the sequences. */
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +17,8 @@
  * woken for each. */
 #define PROTECT_INLINE_BYTES 16384
 #define PROTECT_ROUND_BYTES (128u << 10)
+/* A datagram may take long beside others; one that has not come for so many silences never will. */
+#define PROTECT_MISSING_SILENCES 10
 
 struct engine_link {
     uint32_t references; /* the peer's, and one of each message */
@@ -24,7 +28,14 @@ struct engine_link {
     struct seal_window window;
     uint8_t seal_key[SEAL_KEY_BYTES], open_key[SEAL_KEY_BYTES];
     uint32_t threads;
-    struct seal **seals; /* [threads], then as many to open with; made by the thread that uses it */
+    /* [threads], then as many to open with; made by the thread that uses it, but those of thread 0,
+     * which does what others had no memory for */
+    struct seal **seals;
+    const char *stuck; /* "sealed": what the next message could not be, since the last tick */
+    int stuck_code;    /* why */
+    uint64_t stuck_ns; /* the first tick at which one was; 0: none was at the last */
+    uint64_t missing;  /* the oldest sequence that had not come at the last tick, from a peer of */
+    uint64_t missing_ns; /* whom later ones had, and the first such tick; 0: none was missing */
 };
 
 /* One that is being sealed or opened, or has been and waits for its turn; sealed ones stay until
@@ -39,6 +50,7 @@ struct protect_message {
     uint32_t node;
     uint64_t sequence;
     bool done;
+    bool aside; /* the buffer is one of those that were set aside */
     int result;
 };
 
@@ -83,6 +95,8 @@ int engine_protect_begin(struct engine *engine, const struct engine_peer_connect
     link->seals = calloc(2 * (size_t)link->threads, sizeof(struct seal *));
     int result = link->seals ? seal_create(&link->seals[0], link->seal_key, error)
                              : error_set(error, ERR_MEMORY, "no memory for a cipher");
+    if (result == 0)
+        result = seal_create(&link->seals[link->threads], link->open_key, error);
     if (result != 0) {
         link_release(link);
         return result;
@@ -157,6 +171,27 @@ static void message_run(struct reduce_task *task, uint32_t thread)
         message->result = seal_open(seal, message->buffer->data, WIRE_HEADER_BYTES, message->bytes);
 }
 
+/* A failure that is over when there is memory again: the message is as it was. */
+static bool message_may_be_tried_again(const struct protect_message *message)
+{
+    return message->result == ERR_MEMORY || (message->send && message->result != 0);
+}
+
+/* Whether the work on the oldest is done. What a thread had no memory for this one does, which has
+ * its ciphers; later ones wait for it, for the order of the sequences. */
+static bool message_is_ready(struct protect_message *message)
+{
+    if (!message || !message->done)
+        return false;
+    if (message_may_be_tried_again(message))
+        message_run(&message->task, 0);
+    if (!message_may_be_tried_again(message))
+        return true;
+    message->link->stuck = message->send ? "sealed" : "opened";
+    message->link->stuck_code = message->result;
+    return false;
+}
+
 void engine_protect_round(struct engine *engine)
 {
     engine->protect_bytes = PROTECT_ROUND_BYTES;
@@ -183,7 +218,7 @@ static void message_abandon(struct engine *engine, struct protect_message *messa
     struct exchange_send *send = message->send;
     struct buffer *buffer = message->buffer;
     if (send) {
-        engine_protect_free(engine, send);
+        engine_protect_free(engine, send, false);
         send->next = engine->lost;
         engine->lost = send;
         return;
@@ -231,20 +266,30 @@ void engine_protect_over(struct engine *engine, struct reduce_task *task)
 
 /* --- out -------------------------------------------------------------------------------------- */
 
+/* One that was set aside, or a fresh one. */
+static bool message_get_buffer(struct engine *engine, struct protect_message *message)
+{
+    message->aside = engine->aside != NULL;
+    message->buffer = message->aside ? engine->aside : buffer_get(engine->pool);
+    if (message->aside)
+        engine->aside = message->buffer->next;
+    return message->buffer != NULL;
+}
+
 int engine_protect_seal(struct engine *engine, struct exchange_send *send)
 {
     struct engine_link *link = engine->peers[send->node].link;
     if (link->sends >= PROTECT_SENDS_MOST)
         return ERR_AGAIN;
-    struct buffer *buffer = buffer_get(engine->pool);
-    struct protect_message *message = buffer ? message_create(engine, send->node) : NULL;
-    if (!message) {
-        buffer_release(buffer);
-        return ERR_MEMORY;
+    struct protect_message *message = message_create(engine, send->node);
+    if (!message || !message_get_buffer(engine, message)) {
+        if (message)
+            message_free(engine, message);
+        return link->sends > 0 ? ERR_AGAIN : ERR_MEMORY;
     }
-    assert(WIRE_HEADER_BYTES + send->payload_bytes + SEAL_TRAILER_BYTES <= buffer->capacity);
+    assert(WIRE_HEADER_BYTES + send->payload_bytes + SEAL_TRAILER_BYTES <=
+           message->buffer->capacity);
     message->send = send;
-    message->buffer = buffer;
     message->bytes = WIRE_HEADER_BYTES + send->payload_bytes + SEAL_TRAILER_BYTES;
     message->sequence = link->next++;
     link->sends++;
@@ -254,13 +299,10 @@ int engine_protect_seal(struct engine *engine, struct exchange_send *send)
     return 0;
 }
 
-struct exchange_send *engine_protect_sealed(struct engine *engine, uint32_t node, int *code)
+struct exchange_send *engine_protect_sealed(struct engine *engine, uint32_t node)
 {
-    const struct protect_message *message = engine->peers[node].sealing.first;
-    if (!message || !message->done)
-        return NULL;
-    *code = message->result;
-    return message->send;
+    struct protect_message *message = engine->peers[node].sealing.first;
+    return message_is_ready(message) ? message->send : NULL;
 }
 
 void engine_protect_posted(struct engine *engine, struct exchange_send *send)
@@ -268,6 +310,12 @@ void engine_protect_posted(struct engine *engine, struct exchange_send *send)
     struct protect_queue *queue = &engine->peers[send->node].sealing;
     assert(queue->first == send->user);
     queue_pop(queue);
+}
+
+void engine_protect_unposted(struct engine *engine, uint32_t node, int code)
+{
+    engine->peers[node].link->stuck = "posted";
+    engine->peers[node].link->stuck_code = code;
 }
 
 const struct buffer *engine_protect_bytes(const struct exchange_send *send, uint32_t *bytes)
@@ -279,19 +327,39 @@ const struct buffer *engine_protect_bytes(const struct exchange_send *send, uint
     return message->buffer;
 }
 
-void engine_protect_free(struct engine *engine, struct exchange_send *send)
+void engine_protect_free(struct engine *engine, struct exchange_send *send, bool read)
 {
     struct protect_message *message = send->user;
     if (!message)
         return;
     send->user = NULL;
     message->link->sends--;
-    buffer_release(message->buffer);
+    if (read && !message->aside) {
+        message->aside = true;
+        engine->aside_bytes += message->buffer->capacity;
+    }
+    if (message->aside) {
+        message->buffer->next = engine->aside;
+        engine->aside = message->buffer;
+    } else {
+        buffer_release(message->buffer);
+    }
     message_free(engine, message);
+}
+
+void engine_protect_release(struct engine *engine)
+{
+    while (engine->aside) {
+        struct buffer *buffer = engine->aside;
+        engine->aside = buffer->next;
+        buffer_release(buffer);
+    }
+    engine->aside_bytes = 0;
 }
 
 /* --- in --------------------------------------------------------------------------------------- */
 
+/* What anybody may have written has its sequence taken when it is open, and not before. */
 int engine_protect_open(struct engine *engine, uint32_t node, struct buffer *buffer, uint32_t bytes,
                         enum seal_refusal *refusal)
 {
@@ -299,32 +367,48 @@ int engine_protect_open(struct engine *engine, uint32_t node, struct buffer *buf
     *refusal = SEAL_SHORT;
     if (bytes < WIRE_HEADER_BYTES + SEAL_TRAILER_BYTES || bytes > buffer->capacity)
         return ERR_PROTOCOL;
-    *refusal = seal_window_take(&peer->link->window, seal_sequence(buffer->data, bytes));
-    if (*refusal != SEAL_TAKEN)
+    struct seal_window *window = &peer->link->window;
+    uint64_t sequence = seal_sequence(buffer->data, bytes);
+    *refusal =
+        window->ordered ? seal_window_take(window, sequence) : seal_window_check(window, sequence);
+    if (*refusal != SEAL_TAKEN && (window->ordered || *refusal == SEAL_REPEATED))
         return ERR_PROTOCOL;
     struct protect_message *message = message_create(engine, node);
     if (!message)
         return ERR_MEMORY;
     message->buffer = buffer;
     message->bytes = bytes;
+    message->sequence = sequence;
     queue_append(&peer->opening, message);
     message_start(engine, message);
     return 0;
 }
 
 struct buffer *engine_protect_opened(struct engine *engine, uint32_t node, uint32_t *bytes,
-                                     int *code)
+                                     int *code, enum seal_refusal *refusal)
 {
     struct protect_queue *queue = &engine->peers[node].opening;
     struct protect_message *message = queue->first;
-    if (!message || !message->done)
+    if (!message_is_ready(message))
         return NULL;
+    struct seal_window *window = &message->link->window;
     struct buffer *buffer = message->buffer;
     *bytes = message->bytes;
     *code = message->result;
+    *refusal = SEAL_ALTERED;
+    if (*code == 0 && !window->ordered) {
+        *refusal = seal_window_take(window, message->sequence);
+        *code = *refusal == SEAL_TAKEN ? 0 : ERR_PROTOCOL;
+    }
     queue_pop(queue);
     message_free(engine, message);
     return buffer;
+}
+
+bool engine_protect_is_stranger(const struct engine *engine, uint32_t node,
+                                enum seal_refusal refusal)
+{
+    return !engine->peers[node].link->window.ordered && refusal != SEAL_DISORDERED;
 }
 
 uint32_t engine_protect_sender(const struct engine *engine, const struct buffer *buffer,
@@ -340,4 +424,55 @@ uint32_t engine_protect_sender(const struct engine *engine, const struct buffer 
             return node;
     }
     return TRANSPORT_NO_PEER;
+}
+
+/* --- what does not go on ---------------------------------------------------------------------- */
+
+void engine_protect_retry(struct engine *engine, uint32_t node)
+{
+    engine->peers[node].link->stuck = NULL;
+}
+
+static bool link_is_stuck(struct engine_link *link, uint64_t now_ns, uint64_t limit_ns)
+{
+    if (!link->stuck)
+        link->stuck_ns = 0;
+    else if (link->stuck_ns == 0)
+        link->stuck_ns = now_ns;
+    return link->stuck && now_ns - link->stuck_ns >= limit_ns;
+}
+
+static bool link_misses_one(struct engine_link *link, uint64_t now_ns, uint64_t limit_ns)
+{
+    const struct seal_window *window = &link->window;
+    if (window->oldest == window->next) {
+        link->missing_ns = 0;
+        return false;
+    }
+    if (link->missing_ns == 0 || link->missing != window->oldest)
+        link->missing_ns = now_ns;
+    link->missing = window->oldest;
+    return now_ns - link->missing_ns >= limit_ns;
+}
+
+bool engine_protect_check(struct engine *engine, uint32_t node, uint64_t now_ns,
+                          uint64_t silence_ns, char *text, size_t room)
+{
+    struct engine_link *link = engine->peers[node].link;
+    uint64_t stuck_ns = silence_ns / 2, missing_ns = silence_ns * PROTECT_MISSING_SILENCES;
+    if (!link)
+        return false;
+    if (link_is_stuck(link, now_ns, stuck_ns)) {
+        snprintf(text, room, "a message could not be %s here for %" PRIu64 " ms (%s)", link->stuck,
+                 (uint64_t)(stuck_ns / NS_PER_MS), error_name(link->stuck_code));
+        return true;
+    }
+    if (link_misses_one(link, now_ns, missing_ns)) {
+        snprintf(text, room,
+                 "a sealed message has not come for %" PRIu64
+                 " ms, and later ones have: it was lost or altered on its way",
+                 (uint64_t)(missing_ns / NS_PER_MS));
+        return true;
+    }
+    return false;
 }

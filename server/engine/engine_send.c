@@ -72,23 +72,22 @@ static bool engine_seal_backlog(struct engine *engine, struct engine_peer *peer)
     return any;
 }
 
-/* From those that are sealed to the fabric, in order. */
+/* From those that are sealed to the fabric, in order. One that the fabric does not take stays: its
+ * sequence is taken, and the peer takes no later one before it. While the connection is being made
+ * it waits as long as that may take. */
 static bool engine_post_sealed(struct engine *engine, uint32_t node)
 {
     struct exchange_send *send;
     bool any = false;
-    int result = 0;
-    while ((send = engine_protect_sealed(engine, node, &result)) != NULL) {
-        if (result == 0)
-            result = engine_try_sealed(engine, send);
-        if (result == ERR_AGAIN)
+    while ((send = engine_protect_sealed(engine, node)) != NULL) {
+        int result = engine_try_sealed(engine, send);
+        if (result != 0) {
+            if (result != ERR_AGAIN && result != ERR_LOST)
+                engine_protect_unposted(engine, node, result);
             return any;
+        }
         any = true;
         engine_protect_posted(engine, send);
-        if (result == 0)
-            continue;
-        engine_protect_free(engine, send);
-        engine_refuse(engine, send, result);
     }
     return any;
 }
@@ -103,26 +102,46 @@ static void engine_flush_sealed(struct engine *engine, uint32_t node)
     }
 }
 
+static void engine_append_backlog(struct engine_peer *peer, struct exchange_send *send)
+{
+    *peer->backlog_end = send;
+    peer->backlog_end = &send->next;
+}
+
+/* Where messages are sealed none goes out in the clear: without keys it is lost. */
+static void engine_send_sealed(struct engine *engine, struct exchange_send *send)
+{
+    struct engine_peer *peer = &engine->peers[send->node];
+    if (!peer->link) {
+        peer->unsent++;
+        engine_lose(engine, send);
+        return;
+    }
+    engine_append_backlog(peer, send);
+    engine_flush_sealed(engine, send->node);
+}
+
 void engine_send(struct engine *engine, struct exchange_send *send)
 {
     struct engine_peer *peer = &engine->peers[send->node];
     send->next = NULL;
-    int result = peer->backlog || peer->link ? ERR_AGAIN : engine_try_send(engine, send);
-    if (result == ERR_AGAIN) {
-        *peer->backlog_end = send;
-        peer->backlog_end = &send->next;
-        if (peer->link)
-            engine_flush_sealed(engine, send->node);
-    } else if (result != 0) {
-        engine_refuse(engine, send, result);
+    if (engine->seal_bytes > 0) {
+        engine_send_sealed(engine, send);
+        return;
     }
+    int result = peer->backlog ? ERR_AGAIN : engine_try_send(engine, send);
+    if (result == ERR_AGAIN)
+        engine_append_backlog(peer, send);
+    else if (result != 0)
+        engine_refuse(engine, send, result);
 }
 
 void engine_flush_backlog(struct engine *engine, uint32_t node)
 {
     struct engine_peer *peer = &engine->peers[node];
-    if (peer->link) {
-        engine_flush_sealed(engine, node);
+    if (engine->seal_bytes > 0) {
+        if (peer->link)
+            engine_flush_sealed(engine, node);
         return;
     }
     while (peer->backlog) {

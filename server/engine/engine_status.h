@@ -17,6 +17,7 @@ struct engine_peer_status {
     bool up;
     bool sealed;                     /* its connection has keys */
     uint64_t refused[SEAL_REFUSALS]; /* messages from it that were refused, by reason */
+    uint64_t unsent;                 /* to it, for which its connection had no keys */
     uint64_t bytes_in, bytes_out;
     uint64_t messages_in, messages_out;
 };
@@ -27,6 +28,7 @@ struct engine_status {
     uint64_t collectives;         /* completed */
     uint64_t dropped_messages;    /* of unknown jobs or groups */
     uint64_t buffer_bytes_used, buffer_bytes_allocated, buffer_bytes_reserved, buffer_bytes_limit;
+    uint64_t buffer_bytes_set_aside; /* of the used, those that the fabric may still read */
     uint64_t slots;
     uint32_t workers;
     struct engine_job_status *jobs;

@@ -63,6 +63,7 @@ static void status_put_peers(struct json_text *text, const struct status_source 
         json_text_string(text, "fabric", traffic->up ? "up" : "down");
         json_text_bool(text, "sealed", traffic->sealed);
         status_put_refused(text, traffic);
+        json_text_uint(text, "unsent", traffic->unsent);
         json_text_uint(text, "bytes_in", traffic->bytes_in);
         json_text_uint(text, "bytes_out", traffic->bytes_out);
         json_text_string(text, "last_error", peer->reason);
@@ -358,6 +359,7 @@ static void status_put_traffic(struct json_text *text, const struct status_sourc
     json_text_uint(text, "allocated_bytes", engine->buffer_bytes_allocated);
     json_text_uint(text, "reserved_bytes", engine->buffer_bytes_reserved);
     json_text_uint(text, "limit_bytes", engine->buffer_bytes_limit);
+    json_text_uint(text, "set_aside_bytes", engine->buffer_bytes_set_aside);
     json_text_close_object(text);
     json_text_uint(text, "slots", engine->slots);
 }

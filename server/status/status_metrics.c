@@ -148,6 +148,9 @@ char *status_metrics(const struct status_source *source, size_t *length)
                       engine->buffer_bytes_reserved);
     metrics_put_gauge(&text, "shoal_buffer_limit_bytes", "Limit of what groups are promised.",
                       engine->buffer_bytes_limit);
+    metrics_put_gauge(&text, "shoal_buffer_set_aside_bytes",
+                      "Of the used, those that the fabric may still read.",
+                      engine->buffer_bytes_set_aside);
     metrics_put_jobs(&text, source);
     metrics_put_peers(&text, source);
     metrics_put_refused(&text, source);

@@ -146,6 +146,7 @@ void half_stop(struct sealed_half *half)
     ck_assert_uint_eq(half->engine.links, 0);
     exchange_abandon_receives(half->engine.exchange);
     exchange_destroy(half->engine.exchange);
+    engine_protect_release(&half->engine);
     ck_assert_uint_eq(buffer_pool_used_bytes(half->engine.pool), 0);
     buffer_pool_destroy(half->engine.pool);
     reducer_stop(half->engine.reducer);

@@ -37,6 +37,7 @@ static void setup(void)
                                     .up = true,
                                     .sealed = true,
                                     .refused = {[SEAL_ALTERED] = 2, [SEAL_REPEATED] = 3},
+                                    .unsent = 4,
                                     .bytes_in = UINT64_C(1) << 40,
                                     .bytes_out = 17};
     engine = (struct engine_status){.bytes_in = 1000,
@@ -48,6 +49,7 @@ static void setup(void)
                                     .buffer_bytes_allocated = 7,
                                     .buffer_bytes_reserved = 8,
                                     .buffer_bytes_limit = 9,
+                                    .buffer_bytes_set_aside = 3,
                                     .slots = 10,
                                     .jobs = engine_jobs,
                                     .job_count = 1,
@@ -159,6 +161,7 @@ START_TEST(test_head)
     expect_number(memory, "allocated_bytes", 7);
     expect_number(memory, "reserved_bytes", 8);
     expect_number(memory, "limit_bytes", 9);
+    expect_number(memory, "set_aside_bytes", 3);
     expect_number(status, "slots", 10);
     expect_number(json_object_get(status, "workers"), "count", 0);
     expect_number(json_object_get(status, "workers"), "limit", 64);
@@ -187,6 +190,8 @@ START_TEST(test_peers)
     expect_number(refused, "altered", 2);
     expect_number(refused, "repeated", 3);
     expect_number(refused, "disordered", 0);
+    expect_number(refused, "unkeyed", 0);
+    expect_number(peer, "unsent", 4);
     expect_number(peer, "bytes_in", (json_int_t)1 << 40);
     expect_number(peer, "silent_ms", 40);
     expect_text(peer, "last_error", "");
@@ -380,6 +385,7 @@ START_TEST(test_metrics)
         "shoal_slots 10\n",
         "shoal_buffer_reserved_bytes 8\n",
         "shoal_buffer_limit_bytes 9\n",
+        "shoal_buffer_set_aside_bytes 3\n",
         "shoal_jobs{state=\"running\"} 1\n",
         "shoal_workers 1\n",
         "shoal_peer_up{peer=\"b\"} 1\n",
