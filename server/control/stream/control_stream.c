@@ -246,7 +246,7 @@ static void stream_give_lines(struct control_stream *stream, uint64_t began_ns)
         if (result > 0)
             stream->handlers.line(stream->context, line, length);
     }
-    if (stream->dead)
+    if (stream->dead || stream->finishing) /* whose turn_event is its end */
         return;
     control_account_descriptors(stream); /* some may have been taken */
     stream->unread = result > 0 || stream->list_waits;

@@ -592,6 +592,36 @@ START_TEST(test_finishing_has_an_end)
 }
 END_TEST
 
+#define LAST_WORDS ((size_t)1 << 20)
+
+static void finish_at_the_last(struct end *end)
+{
+    static char words[LAST_WORDS];
+    if (end->lines < CONTROL_TURN_LINES)
+        return;
+    control_stream_send(end->stream, words, sizeof(words));
+    control_stream_finish(end->stream);
+    end->stream = NULL;
+}
+
+/* One that is told its last words in the last line of its turn has as long for them as any. */
+START_TEST(test_finished_at_the_end_of_a_turn)
+{
+    struct end *end = open_end(true, 1000);
+    line_us = 0;
+    on_line = finish_at_the_last;
+    say_lines(end, CONTROL_TURN_LINES + 1);
+    rest();
+    ck_assert_uint_eq(end->lines, CONTROL_TURN_LINES);
+    size_t heard = 0;
+    for (uint32_t round = 0; round < ROUNDS && control.streams; round++) {
+        heard += drain(end);
+        round_of_loop();
+    }
+    ck_assert_uint_eq(heard + drain(end), LAST_WORDS);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("control_turn");
@@ -614,6 +644,7 @@ int main(void)
     tcase_add_test(cases, test_limits_of_lines);
     tcase_add_test(cases, test_heard);
     tcase_add_test(cases, test_finishing_has_an_end);
+    tcase_add_test(cases, test_finished_at_the_end_of_a_turn);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
