@@ -74,6 +74,7 @@ static void teardown(void)
             control_stream_free(ends[i].stream);
         close(ends[i].other);
     }
+    control_closer_clear(&control);
     ck_assert_ptr_null(control.accounts.accounts);
     event_free(control.update_event);
     control_turn_clear(&control);

@@ -111,8 +111,10 @@ static void teardown(void)
     if (stream)
         control_stream_free(stream);
     client_close(&client);
+    control_closer_clear(&control);
     event_free(control.update_event);
     control_turn_clear(&control);
+    ck_assert_ptr_null(control.accounts.accounts);
 }
 
 static void send_words(uint32_t words)

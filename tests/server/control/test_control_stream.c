@@ -69,6 +69,7 @@ static void teardown(void)
         control_stream_free(stream);
     if (other >= 0)
         close(other);
+    control_closer_clear(&control);
     event_free(control.update_event);
     control_turn_clear(&control);
     ck_assert_ptr_null(control.shares);

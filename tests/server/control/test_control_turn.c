@@ -79,8 +79,10 @@ static void teardown(void)
     ck_assert_ptr_null(control.turn_waiters);
     ck_assert_uint_eq(control.strangers.streams, 1);
     ck_assert_uint_eq(control.trusted.streams, 1);
+    control_closer_clear(&control);
     event_free(control.update_event);
     control_turn_clear(&control);
+    ck_assert_ptr_null(control.accounts.accounts);
 }
 
 static struct end *open_end(bool with_descriptors, uint32_t uid)
