@@ -171,6 +171,45 @@ START_TEST(test_a_job_of_others_goes_on)
 }
 END_TEST
 
+/* The job's home dies, which has nothing else to do with it. Whether the job came after all. */
+static bool home_dies(uint64_t seed, uint64_t after_ns)
+{
+    static const uint32_t weights[] = {1, 1, 0}, others[] = {0, 1, 1, 0};
+    char name[64];
+    struct virtual_options options = {.seed = seed, .nodes = NODES, .weights = weights};
+    struct virtual_cluster *cluster = virtual_cluster_create(&options);
+    virtual_cluster_run_for(cluster, NS_PER_S);
+    struct virtual_job job = job_of_four(name, seed, 20);
+    job_name_with_home(name, "gathering", 2, NODES);
+    job.rank_nodes = others;
+    uint32_t number = virtual_cluster_start(cluster, &job);
+    virtual_cluster_run_for(cluster, after_ns);
+    kill(cluster, 2, seed % 2);
+    virtual_cluster_run_for(cluster, NS_PER_S);
+    virtual_cluster_return(cluster, 2);
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    bool came = virtual_cluster_outcome(cluster, number, 0).code == 0;
+    for (uint32_t i = 0; i < RANKS; i++) {
+        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, number, i);
+        ck_assert_msg(came ? outcome.code == 0
+                           : outcome.code == ERR_LOST && strstr(outcome.text, "node n2"),
+                      "rank %u: %d %s", i, outcome.code, outcome.text);
+    }
+    virtual_cluster_destroy(cluster);
+    return came;
+}
+
+/* Ranks that gather ask the home anew when it is back; an open job ends with its home. */
+START_TEST(test_a_home_that_is_back_is_asked_again)
+{
+    uint32_t came = 0;
+    for (uint64_t i = 0; i < SEEDS; i++)
+        came += home_dies(25500 + i, i * 2 * NS_PER_MS / SEEDS);
+    ck_assert_uint_ge(came, 1);
+    ck_assert_uint_lt(came, SEEDS);
+}
+END_TEST
+
 /* All die, one after the other or at once, and are there again: nothing is left of before. */
 START_TEST(test_all_daemons_die)
 {
@@ -206,6 +245,7 @@ int main(void)
     tcase_add_loop_test(deaths, test_a_machine_dies_and_returns, 0, SEEDS);
     tcase_add_loop_test(deaths, test_a_machine_is_back_before_it_is_missed, 0, SEEDS);
     tcase_add_loop_test(deaths, test_a_job_of_others_goes_on, 0, SEEDS / 2);
+    tcase_add_test(deaths, test_a_home_that_is_back_is_asked_again);
     tcase_add_loop_test(deaths, test_all_daemons_die, 0, SEEDS / 4);
     suite_add_tcase(suite, deaths);
     return suite_main(suite);
