@@ -123,6 +123,22 @@ class Runner(unittest.TestCase):
         argv = [str(folder / "some" / "module.py"), "-x"]
         self.assertEqual((code, said), (0, f"__main__ {argv}\n"))
 
+    def test_a_script_that_imports_only_torch(self):
+        """The backend is there, and torch not before the script imports it."""
+        text = "import sys\nbefore = 'torch' in sys.modules\nimport torch.distributed as dist\n"
+        text += "print(before, dist.Backend('smddp'), hasattr(dist.Backend, 'SMDDP'), sys.meta_path[0].__module__)\n"
+        folder = folder_of(self, {"script.py": text})
+        first = "print(__import__('sys').meta_path[0].__module__)"
+        code, said = self.run_script(str(folder / "script.py"))
+        self.assertEqual(code, 0, said)
+        self.assertEqual(said.strip(), f"False smddp True {python('-c', first).stdout.strip()}")
+
+    def test_where_torch_is_not(self):
+        folder = folder_of(self, {"script.py": "import sys\nsys.path[:] = []\nimport torch\n"})
+        code, said = self.run_script(str(folder / "script.py"))
+        self.assertEqual(code, 1)
+        self.assertIn("No module named 'torch'", said)
+
     def test_what_it_cannot_run(self):
         for arguments, expected, words in (
             ((), 2, "usage: python3 -m shoal.smddp"),

@@ -3,9 +3,9 @@
 
     SHOAL_SMDDP_SCRIPTS=FOLDER python3 test_scripts.py
 
-FOLDER is where they have been put, for none of them is here: every
-train_pytorch_smdataparallel_mnist.py below it (aws/amazon-sagemaker-examples, of any year, with its
-model_def.py) is run. FOLDER/site goes on PYTHONPATH and FOLDER/lib on LD_LIBRARY_PATH: what the
+FOLDER is where they have been put, for none of them is here: every smdataparallel_mnist.py
+(aws/deep-learning-containers) and train_pytorch_smdataparallel_mnist.py (aws/amazon-sagemaker-examples,
+with its model_def.py) below it, of any year, is run. FOLDER/site goes on PYTHONPATH and FOLDER/lib on LD_LIBRARY_PATH: what the
 scripts import and this machine has not. doc/smddp.md says how to fill it.
 """
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import suite  # noqa: E402
 
 FOLDER = os.environ.get("SHOAL_SMDDP_SCRIPTS")
-NAME = "train_pytorch_smdataparallel_mnist.py"
+NAME = "*smdataparallel_mnist.py"
 RANKS = 8  # the scripts divide by the number of nodes of eight GPUs
 # Of a printed loss, relative: in the first epoch, and later, when what was rounded in another order
 # has grown under a learning rate of 1.
@@ -147,11 +147,12 @@ class Mnist(unittest.TestCase):
         text, changed = replace(script.read_text(), [one for part in rules for one in part])
         own = self.path / f"script{len(list(self.path.glob('script*')))}"
         own.mkdir()
-        (own / NAME).write_text(text)
-        (own / "model_def.py").write_text((script.parent / "model_def.py").read_text())
+        (own / script.name).write_text(text)
+        for beside in script.parent.glob("model_def.py"):
+            (own / beside.name).write_text(beside.read_text())
         (own / "sitecustomize.py").write_text(SITE)
         paths = [suite.TREE / "worker" / "python", own, pathlib.Path(FOLDER) / "site"]
-        command = [sys.executable, "-m", "shoal.smddp", own / NAME, "--data-path", self.path / "data"]
+        command = [sys.executable, "-m", "shoal.smddp", own / script.name, "--data-path", self.path / "data"]
         command += ["--epochs", "2", "--batch-size", "16", "--log-interval", "1"]
         finished = suite.run(
             [sys.executable, suite.LAUNCH / "mpirun.py", RANKS, *command],

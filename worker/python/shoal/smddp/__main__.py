@@ -5,7 +5,7 @@ import pathlib
 import runpy
 import sys
 
-from shoal.smddp import _names
+from shoal.smddp import _after_torch, _names
 
 USAGE = """usage: python3 -m shoal.smddp SCRIPT [ARGUMENT ...]
        python3 -m shoal.smddp -m MODULE [ARGUMENT ...]
@@ -28,6 +28,7 @@ def main(arguments):
         )
         return 1
     _names.install()
+    _after_torch.install()
     if arguments[0] == "-m":
         if len(arguments) < 2:
             sys.stderr.write(USAGE)

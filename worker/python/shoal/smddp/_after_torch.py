@@ -1,0 +1,42 @@
+"""The backend smddp as soon as a script has imported torch.
+
+Scripts may ask for it without an import of smdistributed: in Amazon's containers it is there. torch
+itself is not imported before the script does, which may first set what torch reads as it is loaded.
+"""
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+
+
+def install():
+    """Of this interpreter; the runner's."""
+    if "torch" in sys.modules:
+        _register()
+    else:
+        sys.meta_path.insert(0, Watcher())
+
+
+def _register():
+    importlib.import_module("shoal.smddp._torch_smddp")
+
+
+class Watcher(importlib.abc.MetaPathFinder):
+    """Has torch found as it would be without it; once."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            _register()
+
+        spec.loader.exec_module = exec_module
+        return spec
