@@ -1,6 +1,7 @@
 """Hybrid sharding on 8 ranks: every degree trains as one process does, and goes on with another's checkpoint."""
 
 import functools
+import importlib
 import os
 import threading
 import warnings
@@ -331,6 +332,21 @@ def test_what_is_being_written_is_not_complete():
     state_dict_loader.load(loaded, checkpoint_id=f"{FOLDER}/written/good")
     assert torch.all(loaded["a3"] == 3)
     assert not os.path.exists(f"{FOLDER}/written/bad/.metadata")
+
+
+def test_the_names_that_scripts_import():
+    from shoal.smddp import _names, install
+
+    install()
+    names = [name for name in _names.MODULES if name.startswith("torch.sagemaker")]
+    for name in names:
+        importlib.import_module(name)
+    from torch.sagemaker.distributed.checkpoint import async_utils, state_dict_loader
+    from torch.sagemaker.distributed.checkpoint.state_dict_utils import init_optim_state  # noqa: F401
+
+    assert async_utils.AsyncCallsQueue is state_dict_saver.AsyncCallsQueue
+    assert state_dict_loader.load.__module__.startswith("shoal.")
+    assert torch.sagemaker.transform is smp.transform and torch.sagemaker.state is smp.state
 
 
 if __name__ == "__main__":

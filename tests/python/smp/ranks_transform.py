@@ -178,7 +178,7 @@ class Gated(torch.nn.Module):
         def __init__(self):
             super().__init__()
             width = models.WIDTH
-            self.num_heads, self.num_key_value_heads, self.head_dim = 4, 2, width // 4
+            self.num_heads, self.num_key_value_heads, self.head_dim, self.hidden_size = 4, 2, width // 4, width
             self.q_proj = torch.nn.Linear(width, width, bias=False)
             self.k_proj = torch.nn.Linear(width, width // 2, bias=False)
             self.v_proj = torch.nn.Linear(width, width // 2, bias=False)
@@ -198,7 +198,7 @@ class Gated(torch.nn.Module):
             )
             k, v = (t.repeat_interleave(self.num_heads // self.num_key_value_heads, 1) for t in (k, v))
             attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            tensor = tensor + self.o_proj(attended.transpose(1, 2).flatten(2))
+            tensor = tensor + self.o_proj(attended.transpose(1, 2).reshape(batch, length, self.hidden_size))
             return tensor + self.down_proj(torch.nn.functional.silu(self.up_proj(tensor)))
 
     _tp_plan = {
@@ -228,6 +228,51 @@ def test_a_model_with_a_plan_of_its_own():
     model = FSDP(make_divided(Gated), auto_wrap_policy=POLICY, use_orig_params=True)
     assert isinstance(model.layers[0], FSDP)
     check_training(model, expected=models.of_one_process(3, Gated))
+
+
+class Named(Gated):
+    """Without a plan, but with the names of such models."""
+
+    _tp_plan = None
+
+    class Block(Gated.Block):
+        def __init__(self):
+            super().__init__()
+            self.gate_proj = torch.nn.Linear(models.WIDTH, 2 * models.WIDTH)
+
+        def forward(self, tensor):
+            gate = self.gate_proj(tensor)  # of no use but to be there
+            return super().forward(tensor) + 0.0 * gate.sum()
+
+    def __init__(self):
+        super().__init__()
+        self.lm_head = self.head
+        del self.head
+        self.wide = torch.nn.Embedding(models.CHARACTERS + 1, 4)  # no degree divides it
+
+    def forward(self, text):
+        hidden = self.embedding(text) + self.wide(text).sum(-1, keepdim=True)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.lm_head(hidden)
+
+
+def test_a_model_with_known_names():
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    model = make_divided(Named)
+    assert model.layers[0].up_proj.weight.shape[0] == models.WIDTH
+    assert model.lm_head.weight.shape[0] == models.CHARACTERS // 2
+    assert model.wide.weight.shape[0] == models.CHARACTERS + 1
+    model = FSDP(model, auto_wrap_policy=POLICY)
+    assert isinstance(model.layers[1], FSDP)
+    check_training(model, expected=models.of_one_process(3, Named))
+
+
+def test_layers_are_known_without_parts():
+    init(hybrid_shard_degree=2)
+    model = smp.transform(models.make(Gated))
+    assert isinstance(model.layers[0], transformer.TETransformerLayer)
+    assert type(model.layers[0].q_proj) is torch.nn.Linear
 
 
 def test_plans_that_do_not_fit():

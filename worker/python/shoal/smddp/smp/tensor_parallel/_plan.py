@@ -10,8 +10,9 @@ layer. Styles, by the names that plans of Hugging Face's transformers have:
     attention     a torch.nn.MultiheadAttention by heads
     dropout       a torch.nn.Dropout between a colwise and a rowwise layer
 
-A model has a plan of its own (transformers: `_tp_plan`, and config.base_model_tp_plan), or a script gives one;
-in every model torch's own layers, which are always built alike, are known.
+A model has a plan of its own (transformers: `_tp_plan`, and config.base_model_tp_plan), or a script gives one.
+Else what is always built alike is known: torch's own layers, and modules whose children have the names of
+PAIRS, as those of Llama, Mistral and GPT-NeoX have.
 """
 
 import fnmatch
@@ -36,8 +37,37 @@ def of_model(model):
     return plan
 
 
-def of_torch(model, size):
-    """{name: style} of torch's own layers in a model, and of the embeddings that `size` divides."""
+# Names of linear layers: the first ones give what the last one takes.
+PAIRS = (
+    ("q_proj", "k_proj", "v_proj", "o_proj"),
+    ("gate_proj", "up_proj", "down_proj"),
+    ("query_key_value", "dense"),
+    ("dense_h_to_4h", "dense_4h_to_h"),
+)
+HEADS = ("lm_head", "embed_out")
+
+
+def of_known(model, size):
+    """{name: style} of what is known in a model, and of its embeddings and head as far as `size` divides them."""
+    found = {**_of_torch(model), **_of_names(model)}
+    if found:
+        found.update(_vocabularies(model, size))
+    return found
+
+
+def _of_names(model):
+    found = {}
+    for name, module in model.named_modules():
+        children = dict(module.named_children())
+        for *columns, row in PAIRS:
+            if all(isinstance(children.get(child), torch.nn.Linear) for child in (*columns, row)):
+                inner = f"{name}." if name else ""
+                found.update({f"{inner}{child}": "colwise" for child in columns})
+                found[f"{inner}{row}"] = "rowwise"
+    return found
+
+
+def _of_torch(model):
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, _LAYERS):
@@ -46,13 +76,11 @@ def of_torch(model, size):
             found[f"{inner}dropout"] = "dropout"
         elif isinstance(module, torch.nn.MultiheadAttention):
             found[name] = "attention"
-    if found:
-        found.update(_vocabularies(model, size))
     return found
 
 
 def _vocabularies(model, size):
-    """Embeddings, and the linear layers that share their weights."""
+    """Embeddings, and the linear layers that share their weights or have the names of a head."""
     shared = {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Embedding) and module.num_embeddings % size == 0:
@@ -60,8 +88,10 @@ def _vocabularies(model, size):
                 shared[id(module.weight)] = name
     found = {name: "rowwise_rep" for name in shared.values()}
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and id(module.weight) in shared:
-            found[name] = "colwise_rep"
+        if isinstance(module, torch.nn.Linear):
+            is_head = name.rpartition(".")[2] in HEADS and module.out_features % size == 0
+            if is_head or id(module.weight) in shared:
+                found[name] = "colwise_rep"
     return found
 
 
@@ -104,13 +134,17 @@ def divide_module(name, module, style, tp, memo):
         _modules.divide_row(module, tp, name, memo, split_input=style == "rowwise")
 
 
-# Attributes in which models keep how many heads they have; a rank has its share of them.
-_HEADS = ("num_heads", "num_attention_heads", "num_key_value_heads")
+# Attributes in which attention keeps how many heads it has, and how wide they are together; a rank has its
+# share of them.
+_HEAD_COUNTS = ("num_heads", "num_attention_heads", "num_key_value_heads")
+_WIDTHS = ("hidden_size", "embed_dim")
 
 
 def divide_heads(name, module, tp):
     """For a module with colwise children that reckons with its number of heads: its attributes."""
-    for attribute in _HEADS:
+    if not any(hasattr(module, attribute) for attribute in _HEAD_COUNTS):
+        return
+    for attribute in (*_HEAD_COUNTS, *_WIDTHS):
         count = getattr(module, attribute, None)
         if isinstance(count, int) and not isinstance(count, bool):
             if count % tp.size:

@@ -19,10 +19,11 @@ def transform(model, state, device, dtype, config, load_state_dict_from_rank0, c
     plan = _plan_of(config)
     has_meta = any(parameter.is_meta for parameter in model.parameters())
     model = model.to(device=None if has_meta else device, dtype=dtype)
+    styles = _plan.match(model, plan or _plan.of_model(model)) or _plan.of_known(model, state.tp_size)
+    transformer.register_layers(model, styles)
     if state.tp_size == 1:
         return model
     tp = _divided.TensorParallel(state.tp_process_group, state.tp_rank, state.tp_size, state.random_seed)
-    styles = _plan.match(model, plan or _plan.of_model(model)) or _plan.of_torch(model, tp.size)
     if not styles:
         raise errors.UnsupportedError(
             f"transform: nothing in a {type(model).__name__} is known how to divide into tensor_parallel_degree "
@@ -63,7 +64,6 @@ def _divide(model, styles, tp):
     for module in modules.values():
         if isinstance(module, torch.nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0  # its path for inference reads whole weights
-    transformer.register_layers(model, styles)
     if tp.rank == 0:
         _log.debug("transform: %d modules divided into %d parts", len(styles), tp.size)
 

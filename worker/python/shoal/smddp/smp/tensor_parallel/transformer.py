@@ -9,7 +9,10 @@ import abc
 
 
 class TransformerLayer(abc.ABC):
-    """A layer of a model that transform() has divided."""
+    """A layer of a model that transform() knows how to divide, whether or not there is more than one part."""
+
+
+TETransformerLayer = TransformerLayer  # its name before torch 2.2
 
 
 def register_layers(model, names):

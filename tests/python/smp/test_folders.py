@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+"""Folders of checkpoints: which are kept, and what is no folder."""
+
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import suite  # noqa: E402
+
+sys.path.insert(0, str(suite.TREE / "worker" / "python"))
+
+
+class Folders(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="shoal-test-")
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for name in ("llama-9steps", "llama-100steps", "llama-20steps", "model"):
+            os.mkdir(f"{self.root}/{name}")
+        pathlib.Path(self.root, "llama-1steps").touch()
+        pathlib.Path(self.root, "llama-9steps", "part").touch()
+        os.symlink(f"{self.root}/model", f"{self.root}/link-0steps")
+
+    def limit(self, count, **named):
+        from shoal.smddp.smp.checkpoint import utils
+
+        return utils.limit_num_subdirs(self.root, count, regex=r"^.*\d+steps$", **named)
+
+    def test_the_greatest_numbers_are_kept(self):
+        before = set(os.listdir(self.root))
+        self.assertEqual(self.limit(2), ["llama-9steps"])
+        self.assertEqual(before - set(os.listdir(self.root)), {"llama-9steps"})
+        self.assertEqual(self.limit(2), [])
+
+    def test_one_rank_alone_removes(self):
+        before = set(os.listdir(self.root))
+        self.assertEqual(self.limit(1, log=False), ["llama-9steps", "llama-20steps"])
+        self.assertEqual(set(os.listdir(self.root)), before)
+
+    def test_all_are_kept(self):
+        for count in (0, -1, 3, 10):
+            self.assertEqual(self.limit(count), [])
+
+    def test_the_last_number_of_a_name(self):
+        from shoal.smddp.smp.checkpoint import utils
+
+        for name, number in (("a12b7steps", 7), ("7", 7), ("none", -1)):
+            self.assertEqual(utils.SORT_BY_LAST_INT(name), number)
+
+    def test_an_address_is_no_folder(self):
+        if suite.torch_version() < (2, 0):
+            self.skipTest("torch 1.13 has no torch.distributed.checkpoint")
+        from shoal import errors
+        from shoal.smddp.smp.checkpoint import filesystem, state_dict_loader, state_dict_saver
+
+        address = "s3://bucket/key"
+        for call in (
+            lambda: filesystem.DistributedFileSystemReader(address),
+            lambda: state_dict_saver.save({}, checkpoint_id=address),
+            lambda: state_dict_loader.load({}, checkpoint_id=address),
+        ):
+            with self.assertRaisesRegex(errors.UnsupportedError, "s3://bucket/key is an address"):
+                call()
+        with self.assertRaisesRegex(errors.UnsupportedError, "s3_region"):
+            state_dict_saver.async_save({}, checkpoint_id=self.root, s3_region="us-west-2")
+        with self.assertRaisesRegex(errors.UnsupportedError, "sharded_strategy"):
+            state_dict_saver.async_save({}, checkpoint_id=self.root, sharded_strategy=("torch_dist", 1))
+        with self.assertRaisesRegex(errors.InvalidError, "checkpoint_id or storage_writer"):
+            state_dict_saver.save({})
+
+    def test_one_process_alone(self):
+        if suite.torch_version() < (2, 0):
+            self.skipTest("torch 1.13 has no torch.distributed.checkpoint")
+        import torch
+        from shoal.smddp.smp.checkpoint import state_dict_loader, state_dict_saver
+
+        model = torch.nn.Linear(2, 2)  # has a state_dict() of its own
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        state_dict_saver.async_save({"model": model, "steps": 7}, checkpoint_id=f"{self.root}/alone")
+        torch.nn.init.zeros_(model.weight)
+        self.assertTrue(state_dict_saver.maybe_finalize_async_calls())
+        content = {"model": model, "steps": 0}
+        state_dict_loader.load(content, checkpoint_id=f"{self.root}/alone")
+        self.assertEqual(content["steps"], 7)
+        self.assertTrue(all(torch.equal(model.state_dict()[name], before[name]) for name in before))
+
+    def test_what_torch_lacks_is_said(self):
+        if suite.torch_version() >= (2, 0):
+            self.skipTest("this torch has it")
+        with self.assertRaisesRegex(ImportError, "which torch has from 2.0 on; this is torch 1.13"):
+            import shoal.smddp.smp.checkpoint.state_dict_saver  # noqa: F401
+
+
+if __name__ == "__main__":
+    sys.exit(suite.main())
