@@ -302,7 +302,7 @@ def test_groups_of_the_script_that_join_parts():
     error = ranks.raises(
         errors.InvalidError, lambda: FSDP(torch.nn.Linear(2, 2), process_group=dist.GroupMember.WORLD)
     )
-    assert "ranks 0 and 1, whose tensor parallel ranks are 0 and 1" in str(error), error
+    assert "ranks 0 and 1, which differ in tp (0 and 1)" in str(error), error
 
 
 if __name__ == "__main__":

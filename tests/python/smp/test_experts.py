@@ -86,7 +86,7 @@ class OneProcess(unittest.TestCase):
         weights = chosen.softmax(-1)
         for place in ((0, 0), (1, 4)):
             wanted = sum(
-                weights[place][i] * layer.experts[str(numbers[place][i].item())](hidden[place])
+                weights[place][i] * layer.experts[numbers[place][i].item()](hidden[place])
                 for i in range(2)
             )
             torch.testing.assert_close(made[place], wanted)
@@ -146,11 +146,11 @@ class OneProcess(unittest.TestCase):
         before = torch.get_rng_state()
         first, second, other = self.layer(), self.layer(experts=8), self.layer(random_seed=5)
         self.assertTrue(torch.equal(before, torch.get_rng_state()))
-        for number in "0123":
+        for number in range(4):
             same = torch.equal(first.experts[number].weight, second.experts[number].weight)
             self.assertTrue(same, number)
-        self.assertFalse(torch.equal(first.experts["0"].weight, other.experts["0"].weight))
-        self.assertFalse(torch.equal(first.experts["0"].weight, first.experts["1"].weight))
+        self.assertFalse(torch.equal(first.experts[0].weight, other.experts[0].weight))
+        self.assertFalse(torch.equal(first.experts[0].weight, first.experts[1].weight))
 
     def test_what_is_refused(self):
         import torch

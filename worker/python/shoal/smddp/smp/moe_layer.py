@@ -114,8 +114,8 @@ class Place:
         return self  # a copy of a model has its experts in the same place
 
 
-class Experts(nn.ModuleDict):
-    """A rank's experts, by number. Each module in it has the `shoal_place`: whoever shards or sums parameters one
+class Experts(nn.ModuleList):
+    """A rank's experts. Each module in it has the `shoal_place`: whoever shards or sums parameters one
     by one must know which are other ones on other ranks."""
 
     def __init__(self, place, experts):
@@ -127,7 +127,7 @@ class Experts(nn.ModuleDict):
         """rows: [sum(counts), width], counts[i] of them for the i-th expert. Every expert runs, with or without
         rows, so that each has a gradient on every rank."""
         rows = _ScaleGradient.apply(rows, self.shoal_place.ranks)
-        parts = [expert(part) for expert, part in zip(self.values(), rows.split(counts))]
+        parts = [expert(part) for expert, part in zip(self, rows.split(counts))]
         return _ScaleGradient.apply(torch.cat(parts), 1 / self.shoal_place.ranks)
 
 
@@ -136,8 +136,9 @@ class MoELayer(nn.Module):
 
     make_expert() makes one expert, a module [n, width] -> [n, width] that takes n of 0 too. Every rank of the
     expert parallel group (state's, or `group`, whose ranks must differ in nothing but experts) makes
-    expert_count / size of them: `experts`, by number. Weights depend on the seed and the expert's number
-    alone, so that every degree begins with the same model.
+    expert_count / size of them: `experts`, of which the first has the number first_expert among all. So parameters
+    have the same names on all ranks, as FSDP wants. Weights depend on the seed and the expert's number alone, so
+    that every degree begins with the same model.
 
     The gradients of the experts are sums over the group's ranks divided by their number. So whoever takes the
     mean over the data parallel ranks takes it for experts over `rep` and `shard` alone."""
@@ -156,10 +157,11 @@ class MoELayer(nn.Module):
         with _random.seeded(config.random_seed):
             self.router = Router(width, expert_count, top_k, config)
         local = expert_count // place.ranks
-        experts = {}
-        for number in range(place.rank * local, (place.rank + 1) * local):
+        self.first_expert = place.rank * local
+        experts = []
+        for number in range(self.first_expert, self.first_expert + local):
             with _random.seeded(config.random_seed + 1 + number):
-                experts[str(number)] = make_expert()
+                experts.append(make_expert())
         self.experts = Experts(place, experts)
 
     def forward(self, hidden):

@@ -9,8 +9,8 @@ device mesh, and before init().
     2 and more, fewer than data parallel ranks      HYBRID_SHARD over (shard group, group of the replicas)
     as many as there are data parallel ranks        FULL_SHARD over the shard group
 
-Experts are other ones on other expert parallel ranks: they become FSDP modules of their own, whose replicas are
-those of `rep` alone.
+Experts are other ones on other expert parallel ranks: their replicas are those of `rep` alone
+(_expert_sharding.py).
 """
 
 import functools
@@ -20,9 +20,9 @@ import logging
 import torch
 
 from shoal import errors
-from shoal.smddp.smp import moe_layer
 from shoal.smddp.smp.checkpoint import full
-from shoal.smddp.smp.fsdp import delayed_param
+from shoal.smddp.smp.fsdp import _expert_sharding, delayed_param
+from shoal.smddp.smp.moe_layer import place_of
 
 _log = logging.getLogger("shoal.smddp")
 
@@ -48,7 +48,9 @@ def install(state):
             set_groups(arguments, state, fsdp.ShardingStrategy)
         if post_param_init_fn is not None:
             delayed_param.call_after_init(arguments, post_param_init_fn)
+        layers = _expert_sharding.set_aside(arguments, kind)
         original(self, **arguments)
+        _expert_sharding.wrap(layers, arguments, kind)
         if state.is_initialized and state.tp_size > 1:
             full.join_in_full_state_dicts(self)
 
@@ -71,22 +73,20 @@ def set_groups(arguments, state, strategies):
     where torch would refuse to guess one. strategies: torch's ShardingStrategy."""
     if arguments.get("device_id") is None and not torch.cuda.is_available():
         arguments["device_id"] = torch.device("cpu")
-    asked = arguments.get("sharding_strategy")
-    if _has_other_experts(arguments["module"]) and _is_dense(arguments.get("process_group"), state):
-        arguments.update(_choose(asked, state, strategies, state.rep_process_group))
-        return
     if arguments.get("process_group") is not None or arguments.get("device_mesh") is not None:
         _check_own_groups(arguments, state)
         return
+    asked = arguments.get("sharding_strategy")
     if state.is_native:
         if state.hybrid_shard_degree == 1:
             arguments["sharding_strategy"] = _replace(asked, strategies.NO_SHARD, state)
         return
-    chosen = _choose(asked, state, strategies, state.dense_rep_process_group)
-    _replace(asked, chosen["sharding_strategy"], state)
+    of_expert = place_of(arguments["module"]) is not None
+    replicas = state.rep_process_group if of_expert else state.dense_rep_process_group
+    chosen = _choose(asked, state, strategies, replicas)
+    if not of_expert:
+        _replace(asked, chosen["sharding_strategy"], state)
     arguments.update(chosen)
-    if any(map(_has_other_experts, arguments["module"].modules())):
-        arguments["auto_wrap_policy"] = _wrapping_experts(arguments.get("auto_wrap_policy"))
 
 
 def _choose(asked, state, strategies, replicas):
@@ -100,40 +100,6 @@ def _choose(asked, state, strategies, replicas):
         return {"sharding_strategy": chosen, "process_group": shard}
     chosen = strategies._HYBRID_SHARD_ZERO2 if zero2 else strategies.HYBRID_SHARD
     return {"sharding_strategy": chosen, "process_group": (shard, replicas)}
-
-
-def _has_other_experts(module):
-    """Whether these are experts, and other ones on other ranks."""
-    return isinstance(module, moe_layer.Experts) and module.shoal_place.ranks > 1
-
-
-def _is_dense(group, state):
-    """Whether a process_group is what _choose() gives what is not an expert."""
-    shard, replicas = state.shard_process_group, state.dense_rep_process_group
-    groups = group if isinstance(group, tuple) else (group,)
-    return state.ep_size > 1 and all(one is shard or one is replicas for one in groups)
-
-
-def _wrapping_experts(policy):
-    """A script's auto_wrap_policy, which wraps experts too."""
-    from torch.distributed.fsdp import wrap
-
-    if policy is None:
-        return wrap.ModuleWrapPolicy({moe_layer.Experts})
-    if isinstance(policy, wrap.ModuleWrapPolicy):
-        return wrap.ModuleWrapPolicy({*policy._module_classes, moe_layer.Experts})
-    if not callable(policy):
-        raise errors.UnsupportedError(
-            f"FSDP: an auto_wrap_policy that is a {type(policy).__name__} cannot be had with expert parallelism; "
-            "a ModuleWrapPolicy or a function can"
-        )
-
-    def wrap_experts_too(module, recurse, nonwrapped_numel):
-        if not recurse and isinstance(module, moe_layer.Experts):
-            return True
-        return policy(module=module, recurse=recurse, nonwrapped_numel=nonwrapped_numel)
-
-    return wrap_experts_too
 
 
 # What differs in the groups alone.
@@ -156,16 +122,24 @@ def _replace(asked, chosen, state):
 
 
 def _check_own_groups(arguments, state):
-    """Groups that the script names itself may not join tensor parallel ranks: their parameters differ."""
-    if state.tp_size == 1 or arguments.get("process_group") is None:
+    """Groups that the script names itself may not join ranks whose parameters differ: tensor parallel ranks, and
+    those with other experts."""
+    groups = arguments.get("process_group")
+    if groups is None:
         return
-    groups = arguments["process_group"]
+    of_expert = place_of(arguments["module"]) is not None
     for group in groups if isinstance(groups, tuple) else (groups,):
-        ranks = torch.distributed.get_process_group_ranks(group)
-        at = {rank: state.ranker.get_tp_rank(rank) for rank in ranks}
-        other = next((rank for rank in ranks if at[rank] != at[ranks[0]]), None)
-        if other is not None:
+        at = [(rank, state.ranker.coordinates(rank)) for rank in torch.distributed.get_process_group_ranks(group)]
+        for dimension in ("tp", "ep") if of_expert else ("tp",):
+            _check_same(dimension, at)
+
+
+def _check_same(dimension, at):
+    """at: [(rank, coordinates)]."""
+    first, here = at[0]
+    for rank, there in at:
+        if there[dimension] != here[dimension]:
             raise errors.InvalidError(
-                f"FSDP's process_group has ranks {ranks[0]} and {other}, whose tensor parallel ranks are "
-                f"{at[ranks[0]]} and {at[other]}: they have different parts of the parameters"
+                f"FSDP's process_group has ranks {first} and {rank}, which differ in {dimension} "
+                f"({here[dimension]} and {there[dimension]}): they have different parts of the parameters"
             )

@@ -11,7 +11,7 @@ import logging
 import torch
 
 from shoal import errors
-from shoal.smddp.smp import _random
+from shoal.smddp.smp import _random, moe_layer
 from shoal.smddp.smp.fsdp import module_utils
 
 _log = logging.getLogger("shoal.smddp")
@@ -97,8 +97,8 @@ class DelayedParamIniter:
 
 def _of_its_own(module):
     """Random numbers for an expert: ranks that were seeded alike have other experts in the same place."""
-    place = getattr(module, "shoal_place", None)
-    if place is None or place.ranks == 1:
+    place = moe_layer.place_of(module)
+    if place is None:
         return contextlib.nullcontext()
     return _random.seeded(int(torch.randint(2**31, (1,)).item()) + place.rank)
 

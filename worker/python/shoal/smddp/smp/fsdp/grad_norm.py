@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.smddp.smp.fsdp import module_utils
+from shoal.smddp.smp.moe_layer import place_of
 from shoal.smddp.smp.tensor_parallel._divided import Divided
 
 
@@ -95,5 +96,5 @@ def _of_handle(handle):
 def _parted_over(module, name):
     """The groups whose ranks have other parts of a parameter, or other experts, in its place."""
     groups = (module.tp.group,) if isinstance(module, Divided) and name in module.splits else ()
-    place = getattr(module, "shoal_place", None)  # of an expert
-    return groups + ((place.group,) if place is not None and place.ranks > 1 else ())
+    place = place_of(module)
+    return groups + ((place.group,) if place else ())
