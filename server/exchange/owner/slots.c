@@ -9,6 +9,7 @@
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
+#include "server/exchange/model/share.h"
 
 /* --- the table of open slots ------------------------------------------------------------------ */
 
@@ -75,7 +76,10 @@ static struct slot *slot_create(struct exchange_group *group, uint64_t sequence,
     if (slot->next)
         slot->next->previous = slot;
     *bucket = slot;
-    group->slots->transfers += slot->transfer;
+    if (slot->transfer) {
+        group->slots->transfers++;
+        share_keep(group, group->slots->slab.object_bytes);
+    }
     group->job->slots++;
     exchange->slots++;
     return slot;
@@ -85,10 +89,13 @@ struct slot *slots_get(struct exchange_group *group, uint64_t sequence, const st
                        uint32_t chunk)
 {
     struct slot *slot = slot_find(group, sequence, ask->block, chunk);
-    if (!slot)
+    if (slot)
+        return slot;
+    struct error error = {.text = "no memory for a slot"};
+    if (!ask_is_transfer(ask) || share_check(group, group->slots->slab.object_bytes, &error) == 0)
         slot = slot_create(group, sequence, ask, chunk);
     if (!slot)
-        exchange_group_fail(group, ERR_MEMORY, "no memory for a slot");
+        exchange_group_fail(group, ERR_MEMORY, error.text);
     return slot;
 }
 
@@ -104,7 +111,10 @@ void slot_free(struct slot *slot)
         *slot_bucket(group, slot->sequence, slot->block, slot->chunk) = slot->next;
     if (slot->next)
         slot->next->previous = slot->previous;
-    group->slots->transfers -= slot->transfer;
+    if (slot->transfer) {
+        group->slots->transfers--;
+        share_let_go(group, group->slots->slab.object_bytes);
+    }
     slab_put(&group->slots->slab, slot);
     group->job->slots--;
     exchange->slots--;

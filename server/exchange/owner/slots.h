@@ -71,8 +71,9 @@ struct slot {
 bool slots_open(struct exchange_group *group);
 void slots_close(struct exchange_group *group);
 
-/* The slot for the chunk of what is asked for, made when it is not there yet. NULL: there was no
- * memory, and the group has failed. */
+/* The slot for the chunk of what is asked for, made when it is not there yet. A send's counts as
+ * memory of the job's user: no window ends how many are asked for. NULL: there was no memory, or
+ * the user has as much as he may, and the group has failed. */
 struct slot *slots_get(struct exchange_group *group, uint64_t sequence, const struct wire_ask *ask,
                        uint32_t chunk);
 void slot_free(struct slot *slot);

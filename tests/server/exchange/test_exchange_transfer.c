@@ -283,6 +283,39 @@ START_TEST(asks_of_a_peer_are_bounded)
 }
 END_TEST
 
+/* What that takes is the job's user's, and limited: then the job fails, and the connection, which
+ * is others' too, stays. It comes back as the asks are answered. */
+START_TEST(asks_of_a_peer_count_as_memory)
+{
+    struct fixture_options options = {.nodes = 4,
+                                      .ranks = BLOCKS_RANKS,
+                                      .weights = {0, 0, 0, 1},
+                                      .user = 1000,
+                                      .kept_bytes = 20000};
+    memcpy(options.rank_nodes, blocks_rank_nodes, sizeof(blocks_rank_nodes));
+    struct fixture *fixture = fixture_create(&options);
+    struct engine_job_status job;
+    ck_assert_int_eq(ask_for(fixture, 1, 0, 2, number(0, 0), 1, 0), 0);
+    exchange_job_totals(fixture->exchange, &job, 1);
+    ck_assert_uint_gt(job.kept_bytes, 0);
+    submit_send(fixture, 0, 2, number(0, 0), 1, 1);
+    fixture_all_sent(fixture);
+    ck_assert(fixture_completed(fixture, 0, 1));
+    exchange_job_totals(fixture->exchange, &job, 1);
+    ck_assert_uint_eq(job.kept_bytes, 0);
+    uint32_t counter = 1;
+    while (counter < 1000 && fixture->event_count == 0)
+        ck_assert_int_eq(ask_for(fixture, 1, 0, 2, number(0, counter++), 1, 0), 0);
+    ck_assert_uint_gt(counter, 10);
+    fixture_expect_failure(fixture, ERR_MEMORY,
+                           "the requests of user 1000 on node a take more than 20000 bytes");
+    fixture_run(fixture);
+    exchange_job_totals(fixture->exchange, &job, 1);
+    ck_assert_uint_eq(job.kept_bytes, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* --- nonsense --------------------------------------------------------------------------------- */
 
 START_TEST(a_workers_nonsense_is_refused)
@@ -587,6 +620,7 @@ int main(void)
     tcase_add_test(amount, early_asks_hold_nothing);
     tcase_add_test(amount, sends_of_a_rank_are_bounded);
     tcase_add_test(amount, asks_of_a_peer_are_bounded);
+    tcase_add_test(amount, asks_of_a_peer_count_as_memory);
     suite_add_tcase(suite, amount);
     TCase *refusals = tcase_create("refusals");
     tcase_add_test(refusals, a_workers_nonsense_is_refused);
