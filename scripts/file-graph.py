@@ -45,7 +45,7 @@ server/exchange         model < ground < owner < node < exchange_group exchange_
 server/exchange/model   port model < share < roster < ask disagreement < order
 server/exchange/ground  segments < recorder delivery < post submission
 server/exchange/owner   slots < slot
-server/exchange/node    probe agreement chunk < issue < collective < transfer
+server/exchange/node    any_receive agreement chunk < probe issue < collective < transfer
 server           commands jobs sandbox < exchange < coordinator engine < status < control < shoald shoalctl
 server/commands  trace < engine_event < engine_command
 server/engine    threads < engine_private engine_status engine_share engine_release

@@ -18,6 +18,7 @@
 #include "server/exchange/model/roster.h"
 #include "server/exchange/model/share.h"
 #include "server/exchange/node/agreement.h"
+#include "server/exchange/node/any_receive.h"
 #include "server/exchange/node/chunk.h"
 #include "server/exchange/node/collective.h"
 #include "server/exchange/node/issue.h"
@@ -331,6 +332,8 @@ static void exchange_pump(struct exchange_group *group)
     if (!group->failed)
         agreement_report(group);
     if (!group->failed)
+        any_receives_ask(group);
+    if (!group->failed)
         group_issue(group);
     if (!group->failed)
         group_issue_transfers(group);
@@ -448,6 +451,8 @@ void exchange_check(const struct exchange *exchange)
             slots_check_invariants(group);
             issue_check_invariants(group);
             collectives_check_invariants(group);
+            any_receives_check_invariants(group);
+            probes_check_invariants(group);
         }
     }
 }

@@ -13,6 +13,7 @@
 #include "server/exchange/model/roster.h"
 #include "server/exchange/model/share.h"
 #include "server/exchange/node/agreement.h"
+#include "server/exchange/node/any_receive.h"
 #include "server/exchange/node/chunk.h"
 #include "server/exchange/node/collective.h"
 #include "server/exchange/node/issue.h"
@@ -25,6 +26,7 @@ struct group_memory {
     struct exchange_group group; /* first: either is known by the other */
     struct order order;
     struct slots slots;
+    struct any_receives any;
     struct probes probes;
     struct issuing issuing;
     struct agreement agreement;
@@ -172,7 +174,8 @@ static void group_free_memory(struct exchange_group *group)
 {
     chunks_close(group);
     slots_close(group);
-    probes_close(group);
+    any_receives_close(group);
+    order_close(group);
     issuing_close(group);
     free(group->members.ranks);
     free(group->members.nodes);
@@ -204,6 +207,7 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
                    .weights = calloc(servers, sizeof(uint32_t))},
         .order = &memory->order,
         .slots = &memory->slots,
+        .any = &memory->any,
         .probes = &memory->probes,
         .issuing = &memory->issuing,
         .agreement = &memory->agreement,
@@ -221,7 +225,7 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
 static int group_open_layers(struct exchange_group *group, struct error *error)
 {
     chunks_open(group);
-    if (!slots_open(group) || !probes_open(group) || !issuing_open(group))
+    if (!slots_open(group) || !any_receives_open(group) || !issuing_open(group))
         return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32,
                          group->members.size);
     return 0;
@@ -262,7 +266,7 @@ bool exchange_group_busy(const struct exchange_group *group)
 
 bool exchange_group_waits(const struct exchange_group *group)
 {
-    return exchange_group_busy(group) || probes_waiting(group);
+    return exchange_group_busy(group) || any_receives_waiting(group);
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */
@@ -272,12 +276,12 @@ bool exchange_group_waits(const struct exchange_group *group)
 static bool group_drop(struct exchange_group *group, uint32_t *most)
 {
     assert(group->pending == 0);
-    if (!collectives_drop(group, most)) {
+    if (!collectives_drop(group, most) || !any_receives_drop(group, most) ||
+        !probes_drop(group, most)) {
         group_mark_dirty(group);
         return false;
     }
     slots_drop(group);
-    probes_drop(group);
     issuing_drop(group);
     return true;
 }

@@ -21,6 +21,7 @@
 #define NO_INDEX UINT32_MAX
 
 struct agreement;
+struct any_receives;
 struct chunk;
 struct collective;
 struct issuing;
@@ -161,6 +162,7 @@ struct exchange_group {
      * the group is. */
     struct order *order;         /* server/exchange/model/order.h */
     struct slots *slots;         /* server/exchange/owner/slots.h */
+    struct any_receives *any;    /* server/exchange/node/any_receive.h */
     struct probes *probes;       /* server/exchange/node/probe.h */
     struct issuing *issuing;     /* server/exchange/node/issue.h */
     struct agreement *agreement; /* server/exchange/node/agreement.h */
@@ -197,6 +199,9 @@ struct collective {
     struct collective *next; /* in the group's order, or among its transfers */
     struct collective *previous;
     struct collective *next_in_bucket;
+    struct collective *next_sent; /* of a send that its sender, which is here, has submitted */
+    struct collective *previous_sent;
+    uint32_t sender; /* its local index */
     struct exchange_group *group;
     uint64_t sequence;
     uint64_t first_ns; /* when the first local rank submitted it */

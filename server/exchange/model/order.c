@@ -1,5 +1,8 @@
 #include "server/exchange/model/order.h"
 
+#include <stdlib.h>
+#include <utlist.h>
+
 #include "server/exchange/model/ask.h"
 
 static struct collective **order_bucket(const struct exchange_group *group, uint64_t sequence,
@@ -65,6 +68,58 @@ void order_add_transfer(struct collective *made)
     order_add_to_table(made);
 }
 
+/* --- what has been sent ----------------------------------------------------------------------- */
+
+static struct collective **sent_bucket(const struct exchange_group *group, uint32_t local,
+                                       uint32_t to, uint32_t tag)
+{
+    return &group->order->sent[local * SENT_BUCKETS + group_bucket(tag, to, 0, SENT_BUCKETS)];
+}
+
+static struct collective **sent_bucket_of(const struct collective *transfer, uint32_t local)
+{
+    return sent_bucket(transfer->group, local, transfer->route.to, send_tag(transfer->sequence));
+}
+
+int order_add_sent(struct collective *transfer, uint32_t local, struct error *error)
+{
+    const struct exchange_group *group = transfer->group;
+    struct order *order = group->order;
+    if (!order->sent)
+        order->sent =
+            calloc((size_t)group->members.local_count * SENT_BUCKETS, sizeof(*order->sent));
+    if (!order->sent)
+        return error_set(error, ERR_MEMORY, "no memory for the sends of a group");
+    struct collective **bucket = sent_bucket_of(transfer, local);
+    DL_APPEND2(*bucket, transfer, previous_sent, next_sent);
+    transfer->sender = local;
+    return 0;
+}
+
+bool order_find_sent(const struct exchange_group *group, uint32_t local, uint32_t to, uint32_t tag,
+                     uint32_t number, uint32_t *steps)
+{
+    if (!group->order->sent)
+        return false;
+    const struct collective *it = *sent_bucket(group, local, to, tag);
+    for (; it; it = it->next_sent) {
+        ++*steps;
+        if (it->route.to == to && send_serves(it->sequence, tag, number))
+            return true;
+    }
+    return false;
+}
+
+static void order_remove_sent(struct collective *transfer)
+{
+    if (!transfer->previous_sent)
+        return; /* its sender is elsewhere, or has not come */
+    struct collective **bucket = sent_bucket_of(transfer, transfer->sender);
+    DL_DELETE2(*bucket, transfer, previous_sent, next_sent);
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
 static void order_remove_from_list(struct collective *collective)
 {
     struct order *order = collective->group->order;
@@ -89,5 +144,11 @@ void order_remove(struct collective *collective)
         link = &(*link)->next_in_bucket;
     *link = collective->next_in_bucket;
     order_remove_from_list(collective);
+    order_remove_sent(collective);
     group->order->chunks -= collective->layout.chunks;
+}
+
+void order_close(struct exchange_group *group)
+{
+    free(group->order->sent);
 }

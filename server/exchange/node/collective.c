@@ -424,6 +424,7 @@ uint64_t collectives_finished_by(const struct exchange_group *group, uint32_t lo
 void collectives_check_invariants(const struct exchange_group *group)
 {
     for (const struct collective *it = group->order->transfers; it; it = it->next) {
+        assert(!it->previous_sent || it->parts[it->sender].submitted);
         assert(it->outlets[0].in_flight <= group->owners.window); /* it has one shard */
         assert(it->issued <= it->ready && it->outlets[0].in_flight == it->issued - it->delivered);
         assert(collective_find(group, it->sequence, it->ask.block) == it);

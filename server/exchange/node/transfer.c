@@ -8,6 +8,7 @@
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
 #include "server/exchange/node/agreement.h"
+#include "server/exchange/node/any_receive.h"
 #include "server/exchange/node/chunk.h"
 #include "server/exchange/node/collective.h"
 #include "server/exchange/node/issue.h"
@@ -91,7 +92,7 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
     struct wire_ask ask = ask_of_submission(submission);
     if (submission->flags & ARENA_FLAG_ANY)
         return submission_check_transfers(worker, error) == 0
-                   ? probe_submit(group, local, worker, submission, error)
+                   ? any_receive_submit(group, local, worker, submission, error)
                    : ERR_PROTOCOL;
     int result = wire_ask_check(&ask, group->members.size, error);
     if (result == 0)
@@ -113,8 +114,12 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
         order_add_transfer(transfer);
     }
     bool all_here = collective_add_part(transfer, local, &ask, submission);
-    if (group->members.locals[local].group_rank == transfer->route.from)
+    if (group->members.locals[local].group_rank == transfer->route.from) {
+        result = order_add_sent(transfer, local, error);
+        if (result != 0)
+            return result;
         probes_sent(group, transfer);
+    }
     if (all_here && transfer->disagree)
         agreement_fail_here(transfer);
     else if (all_here)
