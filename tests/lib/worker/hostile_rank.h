@@ -1,0 +1,37 @@
+/* A rank of another user, without a library: what it puts into its ring is the test's. And a job
+ * beside it, which nobody is to disturb. */
+#ifndef TESTS_LIB_WORKER_HOSTILE_RANK_H
+#define TESTS_LIB_WORKER_HOSTILE_RANK_H
+
+#include "common/format/arena.h"
+#include "tests/lib/cluster.h"
+
+#define HOSTILE_RING_ENTRIES 32768u
+
+struct hostile_rank {
+    int fd;
+    struct arena arena;
+    int doorbell, bells[2];
+};
+
+/* A job of so many ranks, which have joined: of a user who is neither root nor the daemon's, if the
+ * test is root's. */
+struct hostile_rank *hostile_job_start(const struct cluster *cluster, const char *job, int size);
+void hostile_job_end(struct hostile_rank *ranks, int size);
+/* What the daemon says until it says one of the words, or ends the connection. */
+const char *hostile_hears(struct hostile_rank *rank, const char *word, const char *other);
+/* The daemon is to look at the ring. */
+void hostile_ring(struct hostile_rank *rank);
+/* Whether or not it has been ended before. */
+void hostile_leave(struct hostile_rank *rank);
+
+/* A cluster of one daemon, and a job of two ranks that does nothing but small collectives. */
+struct undisturbed;
+struct undisturbed *undisturbed_start(void);
+struct cluster *undisturbed_cluster(struct undisturbed *job);
+/* So many more collectives have been done. */
+void undisturbed_goes_on(struct undisturbed *job, uint32_t count);
+/* It has gone on, none of its collectives took longer, and the daemon never found itself stuck. */
+void undisturbed_finish(struct undisturbed *job, int64_t most_ms);
+
+#endif
