@@ -10,6 +10,7 @@ from shoal.smddp import smp
 from shoal.smddp.smp import _random, _token_exchange, moe_layer
 from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.moe_layer import MoELayer
+from torch.utils.checkpoint import checkpoint
 
 WIDTH, EXPERTS = 6, 8
 COUNTS = [5, 0, 3, 8, 1, 7, 2, 6]  # tokens of each rank
@@ -205,6 +206,39 @@ def test_a_copy_is_in_the_same_place():
     place = moe_layer.place_of(layer.experts)
     assert place.group is smp.state.ep_process_group and moe_layer.place_of(layer.router) is None
     assert all(moe_layer.place_of(module) is place for module in layer.experts.modules())
+
+
+def test_activations_that_are_made_again():
+    """The backward pass makes the exchange of the forward pass once more, in the same order on all ranks."""
+    smp.state.reset()
+    smp.init({"expert_parallel_degree": 4, "hybrid_shard_degree": 1})
+    gradients = []
+    for forward in (
+        lambda layer, tokens: layer(tokens),
+        lambda layer, tokens: checkpoint(layer, tokens, use_reentrant=True),
+        lambda layer, tokens: checkpoint(layer, tokens, use_reentrant=False),
+    ):
+        layer = make_layer(2, "aux_loss", moe_aux_loss_coeff=0.1)
+        tokens, _ = inputs_of(dist.get_rank())
+        forward(layer, tokens).square().sum().backward()
+        gradients.append([tokens.grad, *(parameter.grad for parameter in layer.parameters())])
+    for other in gradients[1:]:
+        assert all(map(torch.equal, gradients[0], other))
+
+
+def test_half_precision():
+    """The router works in f32, tokens travel as they are."""
+    smp.state.reset()
+    whole = make_layer(2, "none").bfloat16()
+    smp.init({"expert_parallel_degree": 8, "hybrid_shard_degree": 1})
+    layer = make_layer(2, "none").bfloat16()
+    tokens = inputs_of(dist.get_rank())[0].detach().bfloat16().requires_grad_()
+    made = layer(tokens)
+    made.sum().backward()
+    assert made.dtype == tokens.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(made, whole(tokens))
+    with torch.no_grad():
+        assert torch.equal(layer.eval()(tokens), made)
 
 
 def test_random_states_of_a_rank():

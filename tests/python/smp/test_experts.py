@@ -13,8 +13,11 @@ import suite  # noqa: E402
 sys.path.insert(0, str(suite.TREE / "worker" / "python"))
 
 
-class Experts(suite.RanksCase, script=pathlib.Path(__file__).with_name("ranks_experts.py"), ranks=8):
-    pass
+SCRIPT = pathlib.Path(__file__).with_name("ranks_experts.py")
+
+
+class Experts(suite.ForkedRanksCase, script=SCRIPT, ranks=8):
+    imports = "shoal.smddp.smp"
 
 
 class Configuration(unittest.TestCase):

@@ -12,8 +12,8 @@ import suite  # noqa: E402
 SCRIPT = pathlib.Path(__file__).with_name("ranks_state.py")
 
 
-class State(suite.RanksCase, script=SCRIPT, ranks=8):
-    pass
+class State(suite.ForkedRanksCase, script=SCRIPT, ranks=8):
+    imports = "shoal.smddp.smp"
 
 
 class BeforeInit(unittest.TestCase):
