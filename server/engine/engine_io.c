@@ -316,17 +316,21 @@ static void engine_on_received(struct engine *engine, const struct transport_eve
 }
 
 /* On connected endpoints the peer goes down with its first send that fails; elsewhere it stays, and
- * nobody else would come to know that it has not got this one. */
+ * nobody else would come to know that it has not got this one. A sealed one leaves a gap, which the
+ * peer would wait for, and could not tell from an attack. */
 static void engine_on_sent(struct engine *engine, const struct transport_event *event)
 {
     struct exchange_send *send = event->context;
+    uint32_t node = send->node;
     bool datagram = !transport_info(engine->transport)->per_peer_receives;
-    bool stays = datagram && send->connection == engine->peers[send->node].connection;
+    bool stays = datagram && send->connection == engine->peers[node].connection;
     engine->sends_posted--;
     engine_protect_free(engine, send, datagram && event->status != 0);
     if (event->status != 0 && stays)
         exchange_send_failed(engine->exchange, send, event->status);
     exchange_sent(engine->exchange, send);
+    if (event->status != 0 && stays && engine->peers[node].link)
+        engine_peer_lost(engine, node, "a sealed message could not be sent");
 }
 
 static void engine_on_event(struct engine *engine, const struct transport_event *event,
