@@ -291,6 +291,13 @@ def test_plans_that_do_not_fit():
     refused(errors.InvalidError, "'tp'", config={"tp": 2})
     refused(errors.InvalidError, "cp_comm_type is 'ring'", cp_comm_type="ring")
     refused(errors.UnsupportedError, "nothing in a Linear", model=lambda: torch.nn.Linear(2, 2))
+    class Own(torch.nn.Linear):
+        def forward(self, tensor):
+            return super().forward(tensor) + 1
+
+    plan = {"0": "colwise"}
+    own = lambda: torch.nn.Sequential(Own(4, 4))  # noqa: E731
+    refused(errors.UnsupportedError, "0 is a Own with a forward()", model=own, config={"tensor_parallel_plan": plan})
     shared = {"tensor_parallel_plan": {"embedding": "rowwise_rep"}}
     refused(errors.UnsupportedError, "head.weight is shared", model=models.Text, config=shared)
     init(tensor_parallel_degree=8)

@@ -118,6 +118,27 @@ class Offloading(unittest.TestCase):
         tensor.add_(1)  # another value now
         self.assertIsNot(offloading.pack(tensor), first)
 
+    def test_what_fsdp_has_taken_back_stays(self):
+        """Its memory is gone until the backward pass, when the same tensor has it again."""
+        import torch
+        from shoal.smddp.smp.fsdp import _offloading
+
+        if not hasattr(torch.Tensor, "untyped_storage"):
+            self.skipTest("this torch has no FSDP that imports")
+        copies = Copies()
+        offloading = _offloading.Offloading(1, copies)
+        tensor = torch.ones(2, 2)
+        kept = offloading.pack(tensor)
+        tensor.untyped_storage().resize_(0)
+        offloading.begin_group()
+        other = offloading.pack(torch.ones(3, 3))
+        offloading.begin_group()
+        self.assertEqual(copies.log, ["out"])  # the other
+        tensor.untyped_storage().resize_(16)
+        tensor.fill_(5)
+        self.assertTrue(torch.equal(offloading.unpack(other), torch.ones(3, 3)))
+        self.assertTrue(torch.equal(offloading.unpack(kept), torch.full((2, 2), 5.0)))
+
     def test_parameters_and_what_is_elsewhere_stay(self):
         import torch
         from shoal.smddp.smp.fsdp import _offloading

@@ -113,6 +113,8 @@ class _Kept:
 
     def put_away(self, copies):
         if self.on_host is None:
+            if _is_taken_back(self.on_device):
+                return  # a parameter that FSDP has taken back, and gives again before the backward pass
             self.on_host = copies.to_host(self.on_device)
         self.on_device = None
 
@@ -127,6 +129,11 @@ class _Kept:
 
     def take(self, copies):
         return copies.wait(self.on_device)
+
+
+def _is_taken_back(tensor):
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else None  # torch 2
+    return storage is not None and storage.size() == 0
 
 
 class CudaCopies:

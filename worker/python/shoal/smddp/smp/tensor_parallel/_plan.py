@@ -122,6 +122,11 @@ def divide_module(name, module, style, tp, memo):
     }.get(style, torch.nn.Linear)
     if not isinstance(module, wanted):
         raise errors.InvalidError(f"{name} is a {type(module).__name__}, which cannot be divided {style}")
+    known = (torch.nn.Linear, torch.nn.Embedding, torch.nn.Dropout, torch.nn.MultiheadAttention)
+    if type(module).forward not in [kind.forward for kind in known]:
+        raise errors.UnsupportedError(
+            f"{name} is a {type(module).__name__} with a forward() of its own, which division would put aside"
+        )
     if style == "attention":
         _attention.divide_attention(module, tp, name, memo)
     elif style == "dropout":
