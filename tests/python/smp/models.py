@@ -1,8 +1,12 @@
 """What the tests of sharding and division train: small models, batches that ranks share, and one process's
 losses to compare with."""
 
+import functools
+
 import torch
 import torch.distributed as dist
+from shoal.smddp.smp.moe_config import MoEConfig
+from shoal.smddp.smp.moe_layer import MoELayer
 from torch.nn import functional
 
 WIDTH, HEADS, CHARACTERS, LENGTH, ROWS = 16, 4, 24, 6, 16
@@ -34,6 +38,22 @@ class Text(torch.nn.Module):
         for layer in self.layers:
             hidden = layer(hidden, src_mask=self.mask)
         return self.head(hidden)
+
+
+class Mixed(torch.nn.Module):
+    """A mixture of experts between layers that all have."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(CHARACTERS, WIDTH)
+        make_expert = functools.partial(torch.nn.Linear, WIDTH, WIDTH)
+        config = MoEConfig(moe_load_balancing="none", moe_z_loss_coeff=0.0)
+        self.mixture = MoELayer(WIDTH, make_expert, 4, config=config)
+        self.head = torch.nn.Linear(WIDTH, CHARACTERS)
+
+    def forward(self, text):
+        hidden = self.embedding(text)
+        return self.head(hidden + self.mixture(hidden))
 
 
 def make(kind=Text, seed=5, **arguments):

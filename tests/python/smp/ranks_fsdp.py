@@ -13,8 +13,6 @@ import torch.distributed as dist
 from shoal import errors
 from shoal.smddp import smp
 from shoal.smddp.smp.fsdp import delayed_param, grad_norm, module_utils
-from shoal.smddp.smp.moe_config import MoEConfig
-from shoal.smddp.smp.moe_layer import MoELayer
 from shoal.smddp.smp.checkpoint import filesystem, state_dict_loader, state_dict_saver, state_dict_utils
 from shoal.smddp.smp.checkpoint import optimizer as optimizer_states
 from shoal.smddp.smp.checkpoint.state_dict_utils import SMStateDictType
@@ -265,22 +263,6 @@ def test_activation_checkpoints_and_offloading():
         models.check_close(train(model, models.adam(model), 3), expected, 1e-6)
 
 
-class Mixed(torch.nn.Module):
-    """A mixture of experts between layers that all have."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(models.CHARACTERS, models.WIDTH)
-        make_expert = functools.partial(torch.nn.Linear, models.WIDTH, models.WIDTH)
-        config = MoEConfig(moe_load_balancing="none", moe_z_loss_coeff=0.0)
-        self.mixture = MoELayer(models.WIDTH, make_expert, 4, config=config)
-        self.head = torch.nn.Linear(models.WIDTH, models.CHARACTERS)
-
-    def forward(self, text):
-        hidden = self.embedding(text)
-        return self.head(hidden + self.mixture(hidden))
-
-
 def test_experts():
     """Each is in one place; all the rest is shared by all."""
     smp.state.reset()
@@ -289,7 +271,7 @@ def test_experts():
     def clip_one(model):
         expected_norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3).item())
 
-    expected = models.of_one_process(4, Mixed, clip=clip_one)
+    expected = models.of_one_process(4, models.Mixed, clip=clip_one)
     policy = ModuleWrapPolicy({torch.nn.Embedding})
     for shard, expert, wrap, kinds in (
         (2, 2, None, ("HYBRID_SHARD", "HYBRID_SHARD")),
@@ -298,7 +280,7 @@ def test_experts():
         (1, 2, None, ("NO_SHARD", "NO_SHARD")),
     ):
         init(hybrid_shard_degree=shard, expert_parallel_degree=expert)
-        model = FSDP(models.make(Mixed), auto_wrap_policy=wrap)
+        model = FSDP(models.make(models.Mixed), auto_wrap_policy=wrap)
         assert isinstance(model.mixture.experts, FSDP)
         assert (model.sharding_strategy.name, model.mixture.experts.sharding_strategy.name) == kinds
         norms.clear()

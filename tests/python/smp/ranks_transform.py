@@ -67,6 +67,30 @@ def test_division_inside_and_sharding_outside():
         check_training(model)
 
 
+def test_parts_and_shards_and_experts():
+    """2 x 2 x 2: each rank has a part of the head, a shard of it, and half of the experts."""
+    smp.state.reset()
+    norms, expected_norms = [], []
+
+    def clip_one(model):
+        expected_norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3).item())
+
+    expected = models.of_one_process(3, models.Mixed, clip=clip_one)
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2, expert_parallel_degree=2)
+    plan = {"embedding": "rowwise_rep", "head": "colwise_rep"}
+    model = smp.transform(models.make(models.Mixed), config={"tensor_parallel_plan": plan})
+    model = FSDP(model, use_orig_params=True)
+    losses = train(
+        model,
+        models.adam(model),
+        3,
+        group=smp.state.dp_process_group,
+        clip=lambda m: norms.append(grad_norm.clip_grad_norm_(m, 0.3).item()),
+    )
+    models.check_close(losses, expected, ALLOWED)
+    models.check_close(norms, expected_norms, ALLOWED)
+
+
 def test_clipping_by_the_whole_norm():
     norms, expected_norms = [], []
 
