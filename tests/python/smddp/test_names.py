@@ -125,7 +125,9 @@ class Runner(unittest.TestCase):
 
     def test_a_script_that_imports_only_torch(self):
         """The backend is there, and torch not before the script imports it."""
-        text = "import sys\nbefore = 'torch' in sys.modules\nimport torch.distributed as dist\n"
+        text = "import sys, importlib.util\nbefore = 'torch' in sys.modules\n"
+        text += "assert importlib.util.find_spec('torch')\n"  # as libraries look for what is there
+        text += "import torch.distributed as dist\n"
         text += "print(before, dist.Backend('smddp'), hasattr(dist.Backend, 'SMDDP'), sys.meta_path[0].__module__)\n"
         folder = folder_of(self, {"script.py": text})
         first = "print(__import__('sys').meta_path[0].__module__)"

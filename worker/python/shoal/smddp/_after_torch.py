@@ -6,7 +6,6 @@ itself is not imported before the script does, which may first set what torch re
 
 import importlib
 import importlib.abc
-import importlib.util
 import sys
 
 
@@ -23,19 +22,21 @@ def _register():
 
 
 class Watcher(importlib.abc.MetaPathFinder):
-    """Has torch found as it would be without it; once."""
+    """Has torch found as it would be without it, until it is imported: scripts may look for it before."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module):
             execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             _register()
 
         spec.loader.exec_module = exec_module
