@@ -182,6 +182,35 @@ def test_attention_that_cannot_be_divided():
     ranks.raises(errors.UnsupportedError, lambda: part(tensor, tensor, tensor, average_attn_weights=False))
 
 
+class GPTNeoXAttention(torch.nn.Module):
+    """As in transformers: queries, keys and values of a head lie together."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_attention_heads, self.hidden_size, self.head_size = 4, WIDTH, WIDTH // 4
+        self.query_key_value = torch.nn.Linear(WIDTH, 3 * WIDTH)
+        self.dense = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, tensor):
+        both = tensor.shape[:2]
+        qkv = self.query_key_value(tensor).view(*both, self.num_attention_heads, 3 * self.head_size)
+        q, k, v = (part.transpose(1, 2) for part in qkv.chunk(3, -1))
+        attended = (q @ k.transpose(-2, -1)).softmax(-1) @ v
+        return self.dense(attended.transpose(1, 2).reshape(*both, self.num_attention_heads * self.head_size))
+
+
+def test_heads_that_lie_together():
+    init(4)
+    part, whole = (make(lambda: torch.nn.Sequential(GPTNeoXAttention())) for make in (seeded, seeded))
+    check_alike(smp.transform(part), whole, (BATCH, LENGTH, WIDTH))
+
+    class FalconAttention(GPTNeoXAttention):
+        pass
+
+    refused = lambda: smp.transform(torch.nn.Sequential(FalconAttention()))  # noqa: E731
+    assert "nothing in a Sequential" in str(ranks.raises(errors.UnsupportedError, refused))
+
+
 def test_inference():
     """torch's layers have a faster way for it, which reads whole weights."""
     init(2)

@@ -37,12 +37,13 @@ def of_model(model):
     return plan
 
 
-# Names of linear layers: the first ones give what the last one takes.
+# (What the class's name begins with, names of linear layers): the first layers give what the last one takes.
+# In query_key_value the heads lie in another order in other models than in GPT-NeoX.
 PAIRS = (
-    ("q_proj", "k_proj", "v_proj", "o_proj"),
-    ("gate_proj", "up_proj", "down_proj"),
-    ("query_key_value", "dense"),
-    ("dense_h_to_4h", "dense_4h_to_h"),
+    ("", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    ("", ("gate_proj", "up_proj", "down_proj")),
+    ("GPTNeoX", ("query_key_value", "dense")),
+    ("", ("dense_h_to_4h", "dense_4h_to_h")),
 )
 HEADS = ("lm_head", "embed_out")
 
@@ -59,8 +60,8 @@ def _of_names(model):
     found = {}
     for name, module in model.named_modules():
         children = dict(module.named_children())
-        for *columns, row in PAIRS:
-            if all(isinstance(children.get(child), torch.nn.Linear) for child in (*columns, row)):
+        for start, (*columns, row) in PAIRS:
+            if type(module).__name__.startswith(start) and all(isinstance(children.get(child), torch.nn.Linear) for child in (*columns, row)):
                 inner = f"{name}." if name else ""
                 found.update({f"{inner}{child}": "colwise" for child in columns})
                 found[f"{inner}{row}"] = "rowwise"
