@@ -23,6 +23,8 @@
 
 /* --- the stand-in engine: everything works at once. Used by the control thread alone. */
 
+#define FAKE_ARENAS 64u
+
 struct fake_arena {
     uint64_t job;
     uint32_t rank, worker;
@@ -34,7 +36,7 @@ struct fake_engine {
     int descriptor;
     void *first, **last;
     struct transport_info info;
-    struct fake_arena arenas[16];
+    struct fake_arena arenas[FAKE_ARENAS];
     uint32_t arena_count;
     _Atomic uint32_t status_count;
     uint64_t turns;
@@ -171,6 +173,7 @@ static void fake_job_close(struct engine *engine, uint64_t job)
 static void fake_attach(struct engine *engine, uint64_t job, const struct engine_attach *attach)
 {
     struct fake_engine *self = fake(engine);
+    ck_assert_uint_lt(self->arena_count, FAKE_ARENAS);
     self->arenas[self->arena_count++] =
         (struct fake_arena){job,
                             attach->rank,
