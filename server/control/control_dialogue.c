@@ -240,7 +240,9 @@ static void dialogue_on_line(void *context, char *line, size_t length)
     }
     /* It may have been ended by what it said. */
     worker = control_worker_find(control, id);
-    if (error.code != 0 && worker)
+    if (error.code == ERR_MEMORY && worker)
+        dialogue_refuse(worker, error.code, error.text);
+    else if (error.code != 0 && worker)
         dialogue_reject(worker, error.text);
 }
 
@@ -268,6 +270,11 @@ void control_dialogue_accept(struct control *control, int fd)
     worker->credentials =
         (struct coordinator_credentials){credentials.uid, (uint32_t)credentials.pid};
     HASH_ADD(hh, control->workers, id, sizeof(worker->id), worker);
+    if (!HASH_IS_ADDED(worker)) {
+        free(worker);
+        control_close_connection(control, credentials.uid, fd);
+        return;
+    }
     worker->stream = control_stream_create(control, fd, true, credentials.uid, &handlers, worker);
     worker->timer = evtimer_new(control->base, dialogue_on_timeout, worker);
     struct timeval limit = {CONTROL_HANDSHAKE_S, 0};

@@ -195,12 +195,15 @@ int group_on_open(struct coordinator *c, uint32_t node, const struct message *me
     opened.group = message->group;
     struct group *group = group_create((uint32_t)message->group, message->nth, ranks->values,
                                        ranks->count, job->roster);
-    if (!group) {
+    if (group)
+        HASH_ADD(hh, job->groups, id, sizeof(group->id), group);
+    if (!group || !HASH_IS_ADDED(group)) {
+        if (group)
+            group_free(group);
         coordinator_message_error(&opened, ERR_MEMORY, "no memory for a group");
         coordinator_send(c, job->home, &opened);
         return 0;
     }
-    HASH_ADD(hh, job->groups, id, sizeof(group->id), group);
     if (job->home == job->self)
         group->deadline_ns =
             coordinator_deadline(c, COORDINATOR_GROUP_OPEN_MS, c->config->group_ms);

@@ -38,6 +38,19 @@ static void home_refuse_all(struct coordinator *c, struct gathering *gathering, 
     home_end_gathering(c, gathering);
 }
 
+/* NULL: out of memory. */
+static struct gathering *home_begin_gathering(struct coordinator *c, const struct message *message)
+{
+    struct gathering *gathering = gathering_create(message->job, message->uid, message->world_size);
+    if (!gathering)
+        return NULL;
+    HASH_ADD_STR(c->gatherings, name, gathering);
+    if (HASH_IS_ADDED(gathering))
+        return gathering;
+    gathering_free(gathering);
+    return NULL;
+}
+
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error)
 {
@@ -64,11 +77,9 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
         error_set(&refusal, ERR_MEMORY, "%u jobs gather at node %s, its limit (limits.jobs)",
                   HASH_COUNT(c->gatherings), coordinator_node_name(c, c->config->self));
     } else if (!gathering) {
-        gathering = gathering_create(message->job, message->uid, message->world_size);
+        gathering = home_begin_gathering(c, message);
         if (!gathering)
             error_set(&refusal, ERR_MEMORY, "no memory for job '%s'", message->job);
-        else
-            HASH_ADD_STR(c->gatherings, name, gathering);
     } else if (gathering_complete(gathering)) {
         error_set(&refusal, ERR_REFUSED, "job '%s' has all its %u ranks", message->job,
                   gathering->world_size);

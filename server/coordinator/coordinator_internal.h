@@ -3,9 +3,9 @@
 #ifndef SERVER_COORDINATOR_COORDINATOR_INTERNAL_H
 #define SERVER_COORDINATOR_COORDINATOR_INTERNAL_H
 
-#include <uthash.h>
 #include <utlist.h>
 
+#include "common/base/hash.h"
 #include "common/config/config.h"
 #include "common/log/log.h"
 #include "common/log/log_throttle.h"

@@ -139,6 +139,10 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
         return result;
     bool full = HASH_COUNT(c->jobs) >= c->config->jobs;
     HASH_ADD(hh, c->jobs, id, sizeof(job->id), job);
+    if (!HASH_IS_ADDED(job)) {
+        job_free(job);
+        return error_set(error, ERR_MEMORY, "no memory for job '%s'", message->job);
+    }
     job->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
     uint32_t missing = 0;
     bool bound = job_bind_workers(c, job, &missing);

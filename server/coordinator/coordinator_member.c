@@ -64,6 +64,11 @@ int member_join(struct coordinator *c, uint32_t id,
     if (!worker)
         return error_set(error, ERR_MEMORY, "no memory for a worker");
     worker->id = id;
+    HASH_ADD(hh, c->workers, id, sizeof(worker->id), worker);
+    if (!HASH_IS_ADDED(worker)) {
+        free(worker);
+        return error_set(error, ERR_MEMORY, "no memory for a worker");
+    }
     worker->uid = credentials->uid;
     worker->pid = credentials->pid;
     snprintf(worker->name, sizeof(worker->name), "%s", message->job);
@@ -72,7 +77,6 @@ int member_join(struct coordinator *c, uint32_t id,
     worker->wished_local_rank = message->local_rank;
     worker->home = auth_home_of_job(worker->name, c->config->server_count);
     worker->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
-    HASH_ADD(hh, c->workers, id, sizeof(worker->id), worker);
     struct error refusal = {0};
     if (member_join_check(c, message, &refusal) < 0)
         worker_refuse(c, worker, refusal.code, refusal.text);

@@ -1,5 +1,3 @@
-/* Without memory for its table nothing is added (hh.tbl is NULL); the default ends the process. */
-#define HASH_NONFATAL_OOM 1
 #include "server/jobs/account.h"
 
 #include <assert.h>
@@ -30,7 +28,7 @@ static struct account *account_open(struct account_book *book, uint32_t uid)
         return NULL;
     account->uid = uid;
     HASH_ADD(hh, book->accounts, uid, sizeof(uid), account);
-    if (!account->hh.tbl) {
+    if (!HASH_IS_ADDED(account)) {
         free(account);
         return NULL;
     }

@@ -6,9 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <uthash.h>
-
 #include "common/base/error.h"
+#include "common/base/hash.h"
 
 enum account_kind {
     ACCOUNT_MEMORY,      /* bytes of arenas and of memory that ranks share, touched or not: what the

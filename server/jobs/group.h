@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <uthash.h>
 
+#include "common/base/hash.h"
 #include "server/jobs/segment.h"
 
 struct group {

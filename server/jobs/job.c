@@ -61,6 +61,8 @@ static int job_make_lists(struct job *job, const struct message *message)
         struct group *world = group_create(0, 0, all, world_size, job->roster);
         if (world)
             HASH_ADD(hh, job->groups, id, sizeof(world->id), world);
+        if (world && !HASH_IS_ADDED(world))
+            group_free(world);
         free(all);
     }
     if (!job->rank_nodes || !job->members || !job->servers || !job->weights || !job->roles ||

@@ -5,9 +5,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <uthash.h>
 
 #include "common/base/error.h"
+#include "common/base/hash.h"
 #include "common/format/message.h"
 #include "server/jobs/group.h"
 

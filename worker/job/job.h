@@ -14,10 +14,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Without memory for its table nothing is added (hh.tbl is NULL); the default ends the process. */
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
-
+#include "common/base/hash.h"
 #include "common/format/arena.h"
 #include "worker/device/device_queue.h"
 #include "worker/job/client.h"

@@ -32,7 +32,7 @@ int pairing_counter(struct shoal_group *group, uint32_t peer, uint32_t tag, bool
         return error_set(error, ERR_MEMORY, "out of memory for a tag");
     (*counter)->key = key;
     HASH_ADD(hh, group->transfer_counters, key, sizeof(key), *counter);
-    if ((*counter)->hh.tbl)
+    if (HASH_IS_ADDED(*counter))
         return 0;
     free(*counter);
     return error_set(error, ERR_MEMORY, "out of memory for a tag");

@@ -11,11 +11,11 @@
 #include <event2/event.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <uthash.h>
 #include <utlist.h>
 
 #include "common/auth/tls.h"
 #include "common/base/clock.h"
+#include "common/base/hash.h"
 #include "common/log/log_throttle.h"
 #include "common/text/line_reader.h"
 #include "server/control/ground/control_options.h"

@@ -98,6 +98,10 @@ struct control_share *control_share_of_user(struct control *control, uint32_t ui
         share->limit_bytes = USER_BYTES;
         share->limit_lists = USER_LISTS;
         HASH_ADD(hh, control->shares, uid, sizeof(share->uid), share);
+        if (!HASH_IS_ADDED(share)) {
+            free(share);
+            return NULL;
+        }
     }
     share->streams++;
     return share;

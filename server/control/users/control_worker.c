@@ -98,13 +98,16 @@ int control_arena_charge(struct control_worker *worker, uint64_t bytes, struct e
                            " bytes of arenas on node %s that its earlier jobs have not let go of",
                            uid, left, control->config->node);
     }
-    if (result < 0) {
-        free(arena);
-        return result;
+    if (result == 0) {
+        *arena = (struct control_arena){.worker = worker->id, .uid = uid, .bytes = bytes};
+        HASH_ADD(hh, control->arenas, worker, sizeof(arena->worker), arena);
+        if (HASH_IS_ADDED(arena))
+            return 0;
+        account_release(&control->accounts, uid, ACCOUNT_MEMORY, bytes);
+        result = error_set(error, ERR_MEMORY, "no memory for a worker");
     }
-    *arena = (struct control_arena){.worker = worker->id, .uid = uid, .bytes = bytes};
-    HASH_ADD(hh, control->arenas, worker, sizeof(arena->worker), arena);
-    return 0;
+    free(arena);
+    return result;
 }
 
 static struct control_arena *worker_arena(const struct control *control, uint32_t worker)
