@@ -12,7 +12,7 @@
 #ifdef SHOAL_SANITIZED
 #define SEEDS 3
 #else
-#define SEEDS 9
+#define SEEDS 6
 #endif
 
 #define LIMIT_NS (200 * NS_PER_S)
