@@ -52,6 +52,17 @@ class Names(unittest.TestCase):
         finished = python("-c", INSTALL + "from smdistributed.dataparallel import nothing")
         self.assertIn("cannot import name 'nothing' from 'smdistributed.dataparallel'", finished.stdout)
 
+    def test_every_name(self):
+        """It is what its parent has by that name; where torch is too old for it, the error says so."""
+        program = INSTALL + "import importlib, sys; from shoal.smddp import _names\n"
+        program += "for name in _names.MODULES:\n    parent, _, child = name.rpartition('.')\n"
+        program += "    try:\n        module = importlib.import_module(name)\n"
+        program += "    except ImportError as why:\n"
+        program += "        assert f'this is torch {sys.modules[\"torch\"].__version__}' in str(why), (name, why)\n"
+        program += "    else:\n        assert module.__name__ == name\n"
+        program += "        assert not parent or getattr(sys.modules[parent], child) is module, name\n"
+        self.says(program, "")
+
     def test_a_module_is_not_there_twice(self):
         """Python must not find our files through the public names' paths."""
         program = INSTALL + "import sys; from shoal.smddp import _names\n"
