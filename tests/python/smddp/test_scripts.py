@@ -5,25 +5,19 @@
 
 FOLDER is where they have been put, for none of them is here: every smdataparallel_mnist.py
 (aws/deep-learning-containers) and train_pytorch_smdataparallel_mnist.py (aws/amazon-sagemaker-examples,
-with its model_def.py) below it, of any year, is run. FOLDER/site goes on PYTHONPATH and FOLDER/lib on LD_LIBRARY_PATH: what the
-scripts import and this machine has not. doc/smddp.md says how to fill it.
+with its model_def.py) below it, of any year, is run. In FOLDER/site is what they import and this machine has not, such as torchvision.
 """
 
 import json
-import os
-import pathlib
 import re
 import struct
 import sys
-import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import suite  # noqa: E402
+from scripts_case import FOLDER, NO_FOLDER, ScriptsCase, find
+import suite
 
-FOLDER = os.environ.get("SHOAL_SMDDP_SCRIPTS")
 NAME = "*smdataparallel_mnist.py"
-RANKS = 8  # the scripts divide by the number of nodes of eight GPUs
 # Of a printed loss, relative: in the first epoch, and later, when what was rounded in another order
 # has grown under a learning rate of 1.
 ALLOWED = (2e-5, 2e-2)
@@ -47,7 +41,7 @@ GLOO = (
         "from torch.nn.parallel import DistributedDataParallel as DDP",
     ),
     (r"init_process_group\([^)]*\)", 'init_process_group("gloo")'),
-    (r"dist\.get_local_rank\(\)", 'int(os.environ["LOCAL_RANK"])'),
+    (r"dist\.get_local_rank\(\)", 'int(__import__("os").environ["LOCAL_RANK"])'),
     (r"DDP\(Net\(\)\.to\(device\)\)", "DDP(Net().to(device), broadcast_buffers=False)"),
 )
 # For a package that only logs, where it is missing.
@@ -115,7 +109,7 @@ def write_sagemaker(folder):
         "SAGEMAKER_BASE_DIR": str(folder),
         "SM_HOSTS": '["algo-1"]',
         "SM_CURRENT_HOST": "algo-1",
-        "SM_NUM_GPUS": str(RANKS),
+        "SM_NUM_GPUS": str(Mnist.RANKS),
         "SM_MODEL_DIR": str(folder / "model"),
         "SM_HPS": '{"epochs": 2}',
         "SM_FRAMEWORK_PARAMS": json.dumps(parameters),
@@ -124,45 +118,31 @@ def write_sagemaker(folder):
     }
 
 
-def find_scripts():
-    return sorted(pathlib.Path(FOLDER).rglob(NAME)) if FOLDER else []
-
-
-@unittest.skipUnless(FOLDER, "SHOAL_SMDDP_SCRIPTS names no folder with scripts for SMDDP")
-class Mnist(unittest.TestCase):
+@unittest.skipUnless(FOLDER, NO_FOLDER)
+class Mnist(ScriptsCase):
     """Each script on shoal, and edited for gloo: the same losses."""
 
+    RANKS = 8  # the scripts divide by the number of nodes of eight GPUs
+
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="shoal-scripts-")
-        self.addCleanup(self.folder.cleanup)
-        self.path = pathlib.Path(self.folder.name)
+        self.path = self.folder()
         write_digits(self.path / "data")
         self.settings = write_sagemaker(self.path / "ml")
 
     def test_scripts_are_there(self):
-        self.assertTrue(find_scripts(), f"no {NAME} below {FOLDER}")
+        self.assertTrue(find(NAME), f"no {NAME} below {FOLDER}")
 
     def train(self, script, *rules):
         """(what it printed, how many lines were changed)."""
         text, changed = replace(script.read_text(), [one for part in rules for one in part])
-        own = self.path / f"script{len(list(self.path.glob('script*')))}"
-        own.mkdir()
+        own = self.folder()
         (own / script.name).write_text(text)
         for beside in script.parent.glob("model_def.py"):
             (own / beside.name).write_text(beside.read_text())
         (own / "sitecustomize.py").write_text(SITE)
-        paths = [suite.TREE / "worker" / "python", own, pathlib.Path(FOLDER) / "site"]
-        command = [sys.executable, "-m", "shoal.smddp", own / script.name, "--data-path", self.path / "data"]
-        command += ["--epochs", "2", "--batch-size", "16", "--log-interval", "1"]
-        finished = suite.run(
-            [sys.executable, suite.LAUNCH / "mpirun.py", RANKS, *command],
-            limit_s=280,
-            **self.settings,
-            PYTHONPATH=":".join(map(str, paths)),
-            LD_LIBRARY_PATH=str(pathlib.Path(FOLDER) / "lib"),
-        )
-        self.assertEqual(finished.returncode, 0, finished.stdout[-6000:])
-        return finished.stdout, changed
+        options = ["--data-path", self.path / "data", "--epochs", "2", "--batch-size", "16"]
+        command = [own / script.name, *options, "--log-interval", "1"]
+        return self.start(*command, paths=[own], **self.settings), changed
 
     def check(self, script):
         output, changed = self.train(script, DEVICE)
@@ -183,7 +163,7 @@ class Mnist(unittest.TestCase):
             self.assertLessEqual(found, most, (losses, expected))
 
 
-for number, found in enumerate(find_scripts()):
+for number, found in enumerate(find(NAME)):
     setattr(
         Mnist,
         f"test_{number}_{re.sub(r'[^a-z0-9]+', '_', found.parent.name.lower())}",
