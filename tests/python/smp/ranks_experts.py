@@ -208,6 +208,57 @@ def test_a_copy_is_in_the_same_place():
     assert all(moe_layer.place_of(module) is place for module in layer.experts.modules())
 
 
+class Mixtral(torch.nn.Module):
+    """As Hugging Face's transformers build it."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Linear(WIDTH, EXPERTS, bias=False)
+        self.experts = torch.nn.ModuleList(make_expert() for _ in range(EXPERTS))
+        self.top_k = 2
+
+    def forward(self, hidden):
+        tokens = hidden.reshape(-1, WIDTH)
+        logits = self.gate(tokens)
+        weights, experts = logits.softmax(-1).topk(self.top_k)
+        weights = weights / weights.sum(-1, keepdim=True)
+        made = torch.stack([expert(tokens) for expert in self.experts], 1)
+        chosen = made.gather(1, experts[..., None].expand(-1, -1, WIDTH))
+        return (chosen * weights[..., None]).sum(1).reshape(hidden.shape), logits
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mixture = Mixtral()
+
+    def forward(self, hidden):
+        made, logits = self.mixture(hidden)
+        return hidden + made, logits
+
+
+def test_a_transformed_model():
+    """tsm.transform with a MoEConfig: the mixture that the model has, over 4 ranks."""
+    smp.state.reset()
+    smp.init({"expert_parallel_degree": 4, "hybrid_shard_degree": 1})
+    torch.manual_seed(3)
+    whole = Block().double()
+    parts = smp.transform(copy.deepcopy(whole), config=MoEConfig(moe_load_balancing="none", moe_z_loss_coeff=0))
+    mine, _ = inputs_of(dist.get_rank())
+    other = mine.detach().clone().requires_grad_()
+    for got, wanted in zip(parts(mine[None]), whole(other[None])):
+        torch.testing.assert_close(got, wanted, **CLOSE)
+    parts(mine[None])[0].square().sum().backward()
+    whole(other[None])[0].square().sum().backward()
+    torch.testing.assert_close(mine.grad, other.grad, **CLOSE)
+    torch.testing.assert_close(parts.mixture.router.gate.weight.grad, whole.mixture.gate.weight.grad, **CLOSE)
+    assert len(parts.mixture.experts) == 2
+    error = ranks.raises(
+        errors.UnsupportedError, lambda: smp.transform(torch.nn.Linear(2, 2), config=MoEConfig())
+    )
+    assert "nothing in a Linear is a known mixture" in str(error), error
+
+
 def test_activations_that_are_made_again():
     """The backward pass makes the exchange of the forward pass once more, in the same order on all ranks."""
     smp.state.reset()

@@ -113,7 +113,7 @@ class OneProcess(unittest.TestCase):
         import torch
 
         layer = self.layer(balancing="balanced")
-        _, experts = layer.router(torch.randn(8, 6))
+        _, experts, _ = layer.router(torch.randn(8, 6))
         self.assertEqual(torch.bincount(experts.reshape(-1)).tolist(), [4] * 4)
 
     def test_losses_of_the_router(self):
@@ -123,7 +123,7 @@ class OneProcess(unittest.TestCase):
         for balancing in ("aux_loss", "none"):
             layer = self.layer(top_k=1, balancing=balancing, moe_aux_loss_coeff=0.5, moe_z_loss_coeff=0.25)
             tokens = torch.randn(7, 6)
-            weights, experts = layer.router(tokens)
+            weights, experts, _ = layer.router(tokens)
             (weights.sum() * 0).backward()
             logits = tokens @ layer.router.gate.weight.detach().requires_grad_().T
             weight = layer.router.gate.weight.detach().requires_grad_()
@@ -139,7 +139,7 @@ class OneProcess(unittest.TestCase):
         import torch
 
         layer = self.layer(balancing="aux_loss").eval()
-        weights, _ = layer.router(torch.randn(7, 6))
+        weights, _, _ = layer.router(torch.randn(7, 6))
         (weights.sum() * 0).backward()
         self.assertEqual(layer.router.gate.weight.grad.abs().max(), 0)
 
@@ -154,6 +154,50 @@ class OneProcess(unittest.TestCase):
             self.assertTrue(same, number)
         self.assertFalse(torch.equal(first.experts[0].weight, other.experts[0].weight))
         self.assertFalse(torch.equal(first.experts[0].weight, first.experts[1].weight))
+
+    def mixture(self, **more):
+        """As transformers' Mixtral has it, without its forward()."""
+        import torch
+
+        module = torch.nn.Module()
+        module.gate = torch.nn.Linear(6, 4, bias=False)
+        module.experts = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(4))
+        module.top_k = 2
+        for name, value in more.items():
+            setattr(module, name, value)
+        return torch.nn.ModuleDict({"mixture": module, "other": torch.nn.Linear(6, 6)})
+
+    def test_a_models_mixtures_become_layers(self):
+        import torch
+        from shoal.smddp.smp import _mixtures, moe_config, moe_layer
+
+        model = self.mixture().eval()
+        gate, experts = model["mixture"].gate, list(model["mixture"].experts)
+        _mixtures.transform(model, moe_config.MoEConfig(smp_moe=False), False)
+        self.assertNotIsInstance(model["mixture"], moe_layer.MoELayer)
+        _mixtures.transform(model, moe_config.MoEConfig(), False)
+        mixture = model["mixture"]
+        self.assertIsInstance(mixture, moe_layer.MoELayer)
+        self.assertFalse(mixture.training)
+        self.assertIs(mixture.router.gate, gate)
+        self.assertTrue(all(a is b for a, b in zip(mixture.experts, experts)))
+        made, logits = mixture(torch.ones(2, 3, 6))
+        self.assertEqual((made.shape, logits.shape), ((2, 3, 6), (6, 4)))
+
+    def test_models_without_known_mixtures(self):
+        import torch
+        from shoal import errors
+        from shoal.smddp.smp import _mixtures, moe_config
+
+        for pattern, model, from_rank0 in (
+            ("nothing in a Linear is a known mixture", torch.nn.Linear(2, 2), False),
+            ("nothing in a ModuleDict", self.mixture(top_k=None), False),
+            ("4 experts and a gate .*bias=True", self.mixture(gate=torch.nn.Linear(6, 4)), False),
+            ("4 experts and a gate .*=3", self.mixture(gate=torch.nn.Linear(6, 3, bias=False)), False),
+            ("load_state_dict_from_rank0 is not done", self.mixture(), True),
+        ):
+            with self.assertRaisesRegex(errors.UnsupportedError, pattern):
+                _mixtures.transform(model, moe_config.MoEConfig(), from_rank0)
 
     def test_what_is_refused(self):
         import torch

@@ -9,10 +9,11 @@ import torch.distributed as dist
 import shoal.torch  # noqa: F401 - registers the backend
 from shoal import errors
 from shoal.smddp import _settings
-from shoal.smddp.smp import _configuration
+from shoal.smddp.smp import _configuration, _mixtures
 from shoal.smddp.smp._state import state
 from shoal.smddp.smp.checkpoint import full, optimizer
 from shoal.smddp.smp.fsdp import _offloading, _sharding
+from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.tensor_parallel import _transform
 
 __all__ = ["init", "is_initialized", "state", "transform"]
@@ -54,12 +55,16 @@ def transform(
 
     device, dtype: where the model goes, and as what; one that is on the meta device in part stays there.
     config: {"tensor_parallel_plan": {name pattern: style}}, which goes before the plan that the model has; styles
-    are in tensor_parallel/_plan.py. load_state_dict_from_rank0: the ranks of the first tensor parallel group get
+    are in tensor_parallel/_plan.py. Or a MoEConfig: mixtures of experts then become MoELayers, of which each rank
+    keeps its experts. load_state_dict_from_rank0: the ranks of the first tensor parallel group get
     rank 0's weights and need have none; FSDP's sync_module_states=True then gives them to all others. Else the
     weights are those that each group's first rank has. cp_comm_type means nothing without context parallelism.
     Raises StateError before init(), and what shoal.errors has where a model cannot be divided."""
     if not state.is_initialized:
         raise errors.StateError("torch.sagemaker.transform(): torch.sagemaker.init() has not been called")
+    if isinstance(config, MoEConfig):
+        _mixtures.transform(model, config, load_state_dict_from_rank0)
+        config = None
     return _transform.transform(model, state, device, dtype, config, load_state_dict_from_rank0, cp_comm_type)
 
 

@@ -48,7 +48,8 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 class Router(nn.Module):
-    """Which experts get a token, and with what weights: [n, width] -> weights and experts, both [n, k]."""
+    """Which experts get a token, and with what weights: [n, width] -> weights and experts, both [n, k], and what
+    they come from, [n, experts]."""
 
     def __init__(self, width, expert_count, top_k, config):
         super().__init__()
@@ -65,7 +66,7 @@ class Router(nn.Module):
             weights = weights / weights.sum(-1, keepdim=True)
         if self.training and len(tokens):
             weights = _AttachLoss.apply(weights, self._loss(logits, probabilities, experts))
-        return weights.to(tokens.dtype), experts
+        return weights.to(tokens.dtype), experts, logits
 
     @torch.no_grad()
     def _choose(self, logits, probabilities):
@@ -165,16 +166,20 @@ class MoELayer(nn.Module):
         self.experts = Experts(place, experts)
 
     def forward(self, hidden):
+        return self.run(hidden)[0]
+
+    def run(self, hidden):
+        """The output, and the router's logits, [tokens, experts]."""
         if hidden.shape[-1:] != (self.width,):
             raise errors.InvalidError(
                 f"MoELayer: the input is {list(hidden.shape)}, but its last dimension should be {self.width}"
             )
         tokens = hidden.reshape(-1, self.width)
-        weights, experts = self.router(tokens)
+        weights, experts, logits = self.router(tokens)
         way = Exchange(self.expert_count, self.shoal_place.group)
         rows, counts = way.dispatch(tokens, experts)
         made = way.combine(self.experts(rows, counts))
-        return (made * weights[..., None]).sum(1).reshape(hidden.shape)
+        return (made * weights[..., None]).sum(1).reshape(hidden.shape), logits
 
 
 def _expert_group(group):
