@@ -29,8 +29,8 @@
 #define FORGOTTEN_NS (2 * NS_PER_S)
 #define PROBE_GROWTH 32        /* new descriptors after which a scan does not wait for its time */
 #define TURNED_AWAY_AT_ONCE 16 /* connections, when there is no descriptor for them */
-#define SCAN_STARVED_NS (20 * NS_PER_MS) /* the least from one to the next, without a descriptor   \
-                                          */
+/* The least from one scan to the next while no descriptor is free. */
+#define SCAN_STARVED_NS (20 * NS_PER_MS)
 #define FIRST_ROOM 64u
 #define TCP_FLAGS_OFFSET 13
 

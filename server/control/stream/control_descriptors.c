@@ -17,7 +17,7 @@
 uint64_t control_descriptors_needed(const struct config *config)
 {
     return (uint64_t)WORKER_DESCRIPTORS * config->workers + config->connections - config->workers +
-           CONTROL_USER_DESCRIPTORS(config->workers) + 2u * CONTROL_DESCRIPTORS_SENT;
+           CONTROL_USER_DESCRIPTORS(config->workers) + (uint64_t)2 * CONTROL_DESCRIPTORS_SENT;
 }
 
 void control_descriptors_init(struct control *control)

@@ -17,8 +17,8 @@
 
 #include "server/exchange/model/model.h"
 
-#define ANY_POSITIONS 64u /* receives from any rank of a rank of the group; the library has fewer  \
-                           */
+/* Receives from any rank of a rank of the group; the library has fewer. */
+#define ANY_POSITIONS 64u
 
 struct any_receive;
 
