@@ -29,6 +29,7 @@
 /* The daemon's own descriptors, and those for another daemon: generous. */
 #define OWN_DESCRIPTORS 128u
 #define PEER_DESCRIPTORS 8u
+#define LEAST_WORKERS 16u /* that the daemon lowers its defaults to */
 
 /* The manual of shoald names them. */
 enum exit_code { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_CONFIG = 3 };
@@ -213,6 +214,33 @@ static int daemon_start_signals(struct daemon *daemon, struct error *error)
     return 0;
 }
 
+static uint64_t daemon_descriptors_needed(const struct config *config)
+{
+    return OWN_DESCRIPTORS + (uint64_t)PEER_DESCRIPTORS * config->server_count +
+           control_descriptors_needed(config);
+}
+
+/* Nobody has asked for as many workers as the defaults allow. A machine that gives a process few
+ * descriptors has room for some all the same. */
+static void daemon_fit_limits(struct daemon *daemon, uint64_t descriptors)
+{
+    struct config *config = &daemon->config, defaults;
+    config_defaults(&defaults);
+    bool asked = config->workers != defaults.workers || config->connections != defaults.connections;
+    config_clear(&defaults);
+    if (asked || daemon_descriptors_needed(config) <= descriptors)
+        return;
+    while (config->workers > LEAST_WORKERS && daemon_descriptors_needed(config) > descriptors) {
+        config->workers /= 2;
+        config->connections /= 2;
+    }
+    log_warning(
+        &daemon->log,
+        "limits.workers is %u here, and limits.connections %u: this process may have %" PRIu64
+        " descriptors (ulimit -Hn, LimitNOFILE)",
+        config->workers, config->connections, descriptors);
+}
+
 /* What a shell or a service manager gives softly is often less than a node with many ranks needs.
  */
 static int daemon_start_descriptors(struct daemon *daemon, struct error *error)
@@ -225,8 +253,8 @@ static int daemon_start_descriptors(struct daemon *daemon, struct error *error)
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
         limit.rlim_cur = soft;
-    uint64_t needed = OWN_DESCRIPTORS + (uint64_t)PEER_DESCRIPTORS * config->server_count +
-                      control_descriptors_needed(config);
+    daemon_fit_limits(daemon, limit.rlim_cur);
+    uint64_t needed = daemon_descriptors_needed(config);
     if (needed > limit.rlim_cur)
         return error_set(error, ERR_CONFIG,
                          "limits.connections %u with limits.workers %u takes %" PRIu64

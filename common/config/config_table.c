@@ -342,11 +342,13 @@ static const struct config_key limit_keys[] = {
      .most = 1048576,
      .default_number = 4096,
      .unit = "connections",
-     .text = "Connections to the Unix socket, of workers and `shoalctl`. More than `workers`, so "
-             "that an administrator gets in when all workers are there. One user other than root "
-             "and the daemon's own may have half of them, or `workers` where that is more. "
-             "Seven descriptors for each worker, one for each other connection, and 554 must fit "
-             "into the hard limit that the daemon is started with (`ulimit -Hn`)."},
+     .text =
+         "Connections to the Unix socket, of workers and `shoalctl`. More than `workers`, so "
+         "that an administrator gets in when all workers are there. One user other than root "
+         "and the daemon's own may have half of them, or `workers` where that is more. "
+         "Seven descriptors for each worker, one for each other connection, and 554 must fit "
+         "into the hard limit that the daemon is started with (`ulimit -Hn`). Where they do not, "
+         "the defaults of `workers` and `connections` are halved until they do."},
 };
 
 static const struct config_key timeout_keys[] = {

@@ -284,12 +284,28 @@ END_TEST
 START_TEST(test_hard_limit_of_descriptors)
 {
     limit_descriptors(1100, 1100);
-    configure("");
-    fails(daemon_begin(NULL), 3, "limits.connections 4096 with limits.workers 1024 takes ",
+    configure(", \"limits\": {\"workers\": 1024, \"connections\": 4095}");
+    fails(daemon_begin(NULL), 3, "limits.connections 4095 with limits.workers 1024 takes ",
           "this process may have 1100");
     configure(", \"limits\": {\"workers\": 50, \"connections\": 60}");
     struct process *daemon = daemon_start();
     daemon_end(daemon);
+}
+END_TEST
+
+/* The defaults become what fits. */
+START_TEST(test_defaults_where_descriptors_are_few)
+{
+    limit_descriptors(1100, 1100);
+    configure("");
+    struct process *daemon = daemon_start();
+    ck_assert_ptr_nonnull(strstr(process_errors(daemon), "limits.workers is 32 here, and "
+                                                         "limits.connections 128: this process "
+                                                         "may have 1100 descriptors"));
+    daemon_end(daemon);
+    limit_descriptors(400, 400);
+    fails(daemon_begin(NULL), 3, "limits.connections 64 with limits.workers 16 takes ",
+          "this process may have 400");
 }
 END_TEST
 
@@ -672,6 +688,7 @@ int main(void)
         test_instruction_set,
         test_soft_limit_of_descriptors,
         test_hard_limit_of_descriptors,
+        test_defaults_where_descriptors_are_few,
         test_quiet_log,
         test_secret,
         test_other_machines_need_a_secret,
