@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -258,54 +257,6 @@ START_TEST(test_fabric_environment)
     const char *said = process_errors(daemon);
     ck_assert(strstr(said, ", libfabric 2") || strstr(said, "eager_limit=17825792"));
     process_free(daemon);
-}
-END_TEST
-
-static void limit_descriptors(rlim_t soft, rlim_t hard)
-{
-    const struct rlimit limit = {soft, hard};
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-}
-
-/* A soft limit is taken for what it is: the daemon may have as many as the hard one says. */
-START_TEST(test_soft_limit_of_descriptors)
-{
-    struct rlimit own, of_daemon;
-    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &own), 0);
-    limit_descriptors(100, own.rlim_max);
-    configure("");
-    struct process *daemon = daemon_start();
-    ck_assert_int_eq(prlimit(daemon->pid, RLIMIT_NOFILE, NULL, &of_daemon), 0);
-    ck_assert_uint_eq(of_daemon.rlim_cur, own.rlim_max);
-    daemon_end(daemon);
-}
-END_TEST
-
-START_TEST(test_hard_limit_of_descriptors)
-{
-    limit_descriptors(1100, 1100);
-    configure(", \"limits\": {\"workers\": 1024, \"connections\": 4095}");
-    fails(daemon_begin(NULL), 3, "limits.connections 4095 with limits.workers 1024 takes ",
-          "this process may have 1100");
-    configure(", \"limits\": {\"workers\": 50, \"connections\": 60}");
-    struct process *daemon = daemon_start();
-    daemon_end(daemon);
-}
-END_TEST
-
-/* The defaults become what fits. */
-START_TEST(test_defaults_where_descriptors_are_few)
-{
-    limit_descriptors(1100, 1100);
-    configure("");
-    struct process *daemon = daemon_start();
-    ck_assert_ptr_nonnull(strstr(process_errors(daemon), "limits.workers is 32 here, and "
-                                                         "limits.connections 128: this process "
-                                                         "may have 1100 descriptors"));
-    daemon_end(daemon);
-    limit_descriptors(400, 400);
-    fails(daemon_begin(NULL), 3, "limits.connections 64 with limits.workers 16 takes ",
-          "this process may have 400");
 }
 END_TEST
 
@@ -686,9 +637,6 @@ int main(void)
         test_unknown_provider,
         test_fabric_environment,
         test_instruction_set,
-        test_soft_limit_of_descriptors,
-        test_hard_limit_of_descriptors,
-        test_defaults_where_descriptors_are_few,
         test_quiet_log,
         test_secret,
         test_other_machines_need_a_secret,
