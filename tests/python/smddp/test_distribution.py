@@ -17,6 +17,15 @@ PACKAGE = suite.TREE / "worker" / "python"
 SOURCE = PACKAGE / "smddp"
 SHOW = "import smdistributed.dataparallel as d, sys; print(d.__version__, 'torch' in sys.modules)"
 
+# As setuptools has it for a package that is installed to be edited.
+FINDER = """
+import sys, importlib.machinery
+class Edited:
+    def find_spec(name, path=None, target=None):
+        return importlib.machinery.PathFinder.find_spec(name, path or [{folder!r}])
+sys.meta_path.append(Edited)
+"""
+
 
 class Distribution(unittest.TestCase):
     """In an interpreter with a folder of packages of its own, which reads .pth files at its start."""
@@ -67,6 +76,38 @@ class Distribution(unittest.TestCase):
         (other / "shoal").mkdir(parents=True)
         (other / "shoal" / "__init__.py").write_text("")
         self.assertEqual(self.python("-c", "import shoal; print(2)", PYTHONPATH=str(other)), (0, "2\n"))
+
+    def test_where_shoal_comes_by_a_later_line(self):
+        """As it does where it is installed to be edited: shoal.pth is read after shoal-smddp.pth. Until a name is
+        looked for, nothing of it is imported; and what another finder has is found before, however late it comes.
+        An environment of its own reads its files twice; a folder that a script adds is read once."""
+        shutil.copy(SOURCE / "shoal-smddp.pth", self.packages)
+        once = f"import site; site.addsitedir({str(self.folder / 'site')!r}); "
+        (self.folder / "site").symlink_to(self.packages)
+        loaded = "import sys; print([n for n in ('shoal', 'torch') if n in sys.modules])"
+        twice = "import importlib.util as u; print([u.find_spec('torch.sagemaker').origin for _ in range(2)])"
+
+        def says(program, expected):
+            self.assertEqual(self.python("-c", program, PYTHONPATH=""), (0, expected + "\n"))
+            finished = suite.run([sys.executable, "-c", once + program], PYTHONPATH="")
+            self.assertEqual((finished.returncode, finished.stdout), (0, expected + "\n"))
+
+        says(loaded, "[]")
+        code, said = self.python("-c", SHOW, PYTHONPATH="")
+        self.assertIn("No module named 'smdistributed'", said)
+        (self.packages / "shoal.pth").write_text(f"{PACKAGE}\n")
+        says(loaded, "[]")
+        says(SHOW, "1.8.0 False")
+        says(twice, "['shoal', 'shoal']")
+        script = self.folder / "script.py"
+        script.write_text(SHOW)
+        self.assertEqual(self.python("-m", "shoal.smddp", script, PYTHONPATH=""), (0, "1.8.0 False\n"))
+        theirs = self.folder / "theirs"
+        (theirs / "smdistributed" / "dataparallel").mkdir(parents=True)
+        (theirs / "smdistributed" / "dataparallel" / "__init__.py").write_text("__version__ = 'theirs'")
+        (self.packages / "zz.pth").write_text("import zz_finder\n")
+        (self.packages / "zz_finder.py").write_text(FINDER.format(folder=str(theirs)))
+        says(SHOW, "theirs False")
 
     def test_another_package_that_comes_later(self):
         shutil.copy(SOURCE / "shoal-smddp.pth", self.packages)

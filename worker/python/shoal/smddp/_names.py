@@ -4,7 +4,7 @@ A finder at the end of sys.meta_path serves them: what is installed is found bef
 maker's package is never shadowed. Each is a thin module that gives out what one of ours has. It does
 not have our folder as its own, where Python would look for a second copy of our files.
 
-Nothing here needs torch: interpreters import this at their start.
+Nothing here needs torch: scripts look for these names without it.
 """
 
 import importlib
@@ -52,9 +52,12 @@ TREES = ("smdistributed.dataparallel", "torch.sagemaker")
 
 
 def install():
-    """Find these names from now on. A second call changes nothing."""
-    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.append(Finder())
+    """Find these names from now on; returns the finder. A second call changes nothing."""
+    found = next((finder for finder in sys.meta_path if isinstance(finder, Finder)), None)
+    if found is None:
+        found = Finder()
+        sys.meta_path.append(found)
+    return found
 
 
 def find_other(folders=None):
@@ -86,7 +89,8 @@ def _ask_others(name, path):
         if isinstance(finder, Finder) or not hasattr(finder, "find_spec"):
             continue
         found = finder.find_spec(name, None)
-        if found is not None:
+        # shoal-smddp's finder gives what Finder gives.
+        if found is not None and not isinstance(found.loader, Finder):
             return found
     return None
 
