@@ -10,7 +10,7 @@
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       floors and calls, format, static analysis, papers and pictures
 #   make picture    draw doc/house.svg and doc/exchange.svg, who calls whom, anew from the code
-#   make install    PREFIX=/usr/local, DESTDIR=, PYTHON=/usr/bin/python3
+#   make install    PREFIX=/usr/local, DESTDIR=, LIBDIR=, PYTHON=/usr/bin/python3
 #   make install-smddp    scripts for SMDDP run as they are, with what make install has installed
 #   make check-debian12   demo and check in a bare Debian 12, a fresh copy of what is under DEBIAN12_ROOT
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
@@ -20,6 +20,7 @@
 CC ?= gcc
 PREFIX ?= /usr/local
 DESTDIR ?=
+LIBDIR ?= $(PREFIX)/lib
 BUILD ?= build
 SANITIZE ?=
 
@@ -131,6 +132,11 @@ DEBIAN13_CHECKS ?= check-built check-torch
 MAN_PAGES := $(wildcard doc/man/*.[1-8])
 MAN_DIR = $(DESTDIR)$(PREFIX)/share/man
 MAN_FUNCTIONS = $(shell sed -n 's/^\.F[no] \(shoal_[a-z_]*\).*/\1/p' doc/man/shoal.3 | sort -u)
+# What completes options, in bash and zsh: made from --help, so that there is one list.
+COMPLETIONS := $(BUILD)/completions
+COMPLETED := $(SERVER_PROGRAMS) $(WORKER_PROGRAMS)
+BASH_COMPLETION_DIR ?= $(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETION_DIR ?= $(PREFIX)/share/zsh/site-functions
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
 TEST_WORKER := $(BUILD)/tests/helper_worker
 
@@ -138,7 +144,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
         bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install install-man \
-        install-smddp uninstall clean
+        install-completions install-smddp uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL)
 
@@ -378,17 +384,27 @@ install-man:
 	    install -D -m 644 "$$page" "$(MAN_DIR)/man$${page##*.}/$${page##*/}" || exit 1; done
 	@for function in $(MAN_FUNCTIONS); do ln -sf shoal.3 "$(MAN_DIR)/man3/$$function.3" || exit 1; done
 
-install: all install-man
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+install-completions: all
+	@if command -v $(PYTHON) >/dev/null; then \
+	    $(PYTHON) -B scripts/packages/completions.py $(COMPLETIONS) $(COMPLETED:%=$(BUILD)/bin/%) && \
+	    install -d $(DESTDIR)$(BASH_COMPLETION_DIR) $(DESTDIR)$(ZSH_COMPLETION_DIR) && \
+	    install -m 644 $(COMPLETED:%=$(COMPLETIONS)/bash/%) $(DESTDIR)$(BASH_COMPLETION_DIR) && \
+	    install -m 644 $(COMPLETED:%=$(COMPLETIONS)/zsh/_%) $(DESTDIR)$(ZSH_COMPLETION_DIR); \
+	else \
+	    echo 'no completions: $(PYTHON) is not there'; \
+	fi
+
+install: all install-man install-completions
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig \
 	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/shoal \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(filter-out %/shoal-digits %/shoal-first,$(PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(BUILD)/lib/libshoal.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib
-	ln -sf libshoal.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
-	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libshoal.so
+	install -m 755 $(BUILD)/lib/libshoal.so.$(VERSION) $(DESTDIR)$(LIBDIR)
+	ln -sf libshoal.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libshoal.so
 	install -m 644 worker/shoal.h $(DESTDIR)$(PREFIX)/include
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' worker/shoal.pc.in \
-	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/shoal.pc
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' worker/shoal.pc.in \
+	    > $(DESTDIR)$(LIBDIR)/pkgconfig/shoal.pc
 	install -m 644 config/*.json config/*.conf config/reference.md $(DESTDIR)$(PREFIX)/share/shoal
 	set -e; for room in $(PYTHON_ROOMS); do \
 	    install -d $(DESTDIR)$(PYTHON_DIR)/$$room; \
@@ -397,7 +413,7 @@ install: all install-man
 	sed -e 's|@PREFIX@|$(PREFIX)|g' config/shoald.service.in \
 	    > $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
 	@test -n '$(DESTDIR)' || ldconfig 2>/dev/null || \
-	    echo 'run ldconfig as root: then $(PREFIX)/lib/$(SONAME) is found, where the system looks there'
+	    echo 'run ldconfig as root: then $(LIBDIR)/$(SONAME) is found, where the system looks there'
 
 # Scripts for SMDDP find their names with plain python3.
 install-smddp:
@@ -407,8 +423,9 @@ install-smddp:
 
 uninstall:
 	rm -f $(SERVER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) $(WORKER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) \
-	    $(DESTDIR)$(PREFIX)/lib/libshoal.so* $(DESTDIR)$(PREFIX)/include/shoal.h \
-	    $(DESTDIR)$(PREFIX)/lib/pkgconfig/shoal.pc \
+	    $(DESTDIR)$(LIBDIR)/libshoal.so* $(DESTDIR)$(PREFIX)/include/shoal.h \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/shoal.pc \
+	    $(COMPLETED:%=$(DESTDIR)$(BASH_COMPLETION_DIR)/%) $(COMPLETED:%=$(DESTDIR)$(ZSH_COMPLETION_DIR)/_%) \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
 	rm -f $(foreach page,$(notdir $(MAN_PAGES)),$(MAN_DIR)/man$(patsubst .%,%,$(suffix $(page)))/$(page)) \
 	    $(MAN_FUNCTIONS:%=$(MAN_DIR)/man3/%.3)

@@ -65,6 +65,7 @@ class Installation(unittest.TestCase):
         )
         self.check_library(folder)
         self.check_pages(folder / "opt/shoal/share/man")
+        self.check_completions(folder / "opt/shoal/share", ["shoalctl", "shoald", "shoalperf", "shoalrun"])
         # From there it finds the library beside it, without a variable.
         program = "from shoal import library; print(library.load().path)"
         finished = self.python(program, PYTHONPATH=str(package), SHOAL_LIBRARY="")
@@ -74,6 +75,7 @@ class Installation(unittest.TestCase):
         self.assertEqual(finished.returncode, 0, finished.stdout)
         self.assertEqual(list(folder.glob("**/*.py")), [])
         self.assertEqual([path for path in folder.glob("**/man[1-8]/*")], [])
+        self.check_completions(folder / "opt/shoal/share", [])
 
     def check_pages(self, folder):
         """Each in its section, and every function a name for the library's page."""
@@ -88,11 +90,18 @@ class Installation(unittest.TestCase):
         page = (folder / "man3/shoal_open.3").read_text()
         self.assertIn("\n.Nm shoal\n", page)
 
+    def check_completions(self, folder, programs):
+        names = sorted(path.name for path in folder.glob("bash-completion/completions/*"))
+        self.assertEqual(names, programs)
+        names = sorted(path.name for path in folder.glob("zsh/site-functions/*"))
+        self.assertEqual(names, [f"_{program}" for program in programs])
+
     def check_library(self, folder):
         """What a program that is built and started outside this tree meets."""
         lines = (folder / "opt/shoal/lib/pkgconfig/shoal.pc").read_text().splitlines()
         # Not that of an earlier `make`.
         self.assertIn("prefix=/opt/shoal", lines)
+        self.assertIn("libdir=/opt/shoal/lib", lines)
         library = folder / "opt/shoal/lib/libshoal.so"
         dynamic = suite.run(["readelf", "--dynamic", "--wide", library]).stdout
         self.assertIn("soname: [libshoal.so.0]", dynamic)
