@@ -155,11 +155,20 @@ class OneProcess(unittest.TestCase):
         self.assertFalse(torch.equal(first.experts[0].weight, other.experts[0].weight))
         self.assertFalse(torch.equal(first.experts[0].weight, first.experts[1].weight))
 
-    def mixture(self, **more):
-        """As transformers' Mixtral has it, without its forward()."""
+    def mixture(self, kind="MixtralSparseMoeBlock", **more):
+        """As transformers' Mixtral has it; its forward() one expert after the other."""
         import torch
 
-        module = torch.nn.Module()
+        class Block(torch.nn.Module):
+            def forward(self, hidden):
+                logits = self.gate(hidden)
+                weights, chosen = logits.softmax(-1).topk(self.top_k)
+                weights = weights / weights.sum(-1, keepdim=True)
+                made = torch.stack([expert(hidden) for expert in self.experts], -2)
+                made = made.gather(-2, chosen[..., None].expand(*chosen.shape, 6))
+                return (made * weights[..., None]).sum(-2), logits
+
+        module = type(kind, (Block,), {})()
         module.gate = torch.nn.Linear(6, 4, bias=False)
         module.experts = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(4))
         module.top_k = 2
@@ -184,20 +193,46 @@ class OneProcess(unittest.TestCase):
         made, logits = mixture(torch.ones(2, 3, 6))
         self.assertEqual((made.shape, logits.shape), ((2, 3, 6), (6, 4)))
 
+    def test_a_mixture_of_one_expert_a_token(self):
+        """Mixtral's weights add up to 1 then too."""
+        import torch
+        from shoal.smddp.smp import _mixtures, moe_config
+
+        for top_k in (1, 3):
+            model = self.mixture(top_k=top_k).eval()
+            hidden = torch.randn(5, 6)
+            wanted, _ = model["mixture"](hidden)
+            _mixtures.transform(model, moe_config.MoEConfig(), False)
+            torch.testing.assert_close(model["mixture"](hidden)[0], wanted)
+
     def test_models_without_known_mixtures(self):
         import torch
         from shoal import errors
         from shoal.smddp.smp import _mixtures, moe_config
 
+        shared = {"shared_expert": torch.nn.Linear(6, 6), "norm_topk_prob": False}
+        hooked = self.mixture()
+        hooked["mixture"].register_forward_hook(lambda *_: None)
         for pattern, model, from_rank0 in (
             ("nothing in a Linear is a known mixture", torch.nn.Linear(2, 2), False),
-            ("nothing in a ModuleDict", self.mixture(top_k=None), False),
+            ("mixture is a Qwen2MoeSparseMoeBlock, .* not known", self.mixture("Qwen2MoeSparseMoeBlock", **shared), False),
+            ("mixture is a OlmoeSparseMoeBlock", self.mixture("OlmoeSparseMoeBlock", norm_topk_prob=False), False),
+            ("mixture is a Qwen3MoeSparseMoeBlock", self.mixture("Qwen3MoeSparseMoeBlock"), False),
+            ("mixture is a PhimoeSparseMoeBlock", self.mixture("PhimoeSparseMoeBlock"), False),
+            ("mixture is a Mixtral.* it has shared_expert beside", self.mixture(**shared), False),
+            ("it has bias beside", self.mixture(bias=torch.nn.Parameter(torch.ones(4))), False),
+            ("jitter_noise 0.1, which is not done", self.mixture(jitter_noise=0.1), False),
+            ("its top_k is None", self.mixture(top_k=None), False),
+            ("experts a Linear", self.mixture(experts=torch.nn.Linear(6, 6)), False),
+            ("hooks, which would be lost", hooked, False),
             ("4 experts and a gate .*bias=True", self.mixture(gate=torch.nn.Linear(6, 4)), False),
             ("4 experts and a gate .*=3", self.mixture(gate=torch.nn.Linear(6, 3, bias=False)), False),
             ("load_state_dict_from_rank0 is not done", self.mixture(), True),
         ):
+            before = list(model.modules())
             with self.assertRaisesRegex(errors.UnsupportedError, pattern):
                 _mixtures.transform(model, moe_config.MoEConfig(), from_rank0)
+            self.assertEqual(list(model.modules()), before)
 
     def test_what_is_refused(self):
         import torch

@@ -49,11 +49,12 @@ class _ScaleGradient(torch.autograd.Function):
 
 class Router(nn.Module):
     """Which experts get a token, and with what weights: [n, width] -> weights and experts, both [n, k], and what
-    they come from, [n, experts]."""
+    they come from, [n, experts]. adds_up_to_one: the weights of a token do. With a top_k of 1 that leaves the
+    router without a gradient of the output's, so it is not the default there."""
 
     def __init__(self, width, expert_count, top_k, config):
         super().__init__()
-        self.top_k, self.config = top_k, config
+        self.top_k, self.config, self.adds_up_to_one = top_k, config, top_k > 1
         self.gate = nn.Linear(width, expert_count, bias=False)
 
     def forward(self, tokens):
@@ -62,7 +63,7 @@ class Router(nn.Module):
         probabilities = logits.softmax(-1)
         experts = self._choose(logits, probabilities)
         weights = probabilities.gather(-1, experts)
-        if self.top_k > 1:
+        if self.adds_up_to_one:
             weights = weights / weights.sum(-1, keepdim=True)
         if self.training and len(tokens):
             weights = _AttachLoss.apply(weights, self._loss(logits, probabilities, experts))
