@@ -228,6 +228,14 @@ class Mixtral(torch.nn.Module):
 
 
 class Block(torch.nn.Module):
+    """With a plan of its own for tensor parallelism, by the names that it has."""
+
+    _tp_plan = {
+        "mixture.gate": "colwise_rep",
+        "mixture.experts.*.0": "colwise",
+        "mixture.experts.*.2": "rowwise",
+    }
+
     def __init__(self):
         super().__init__()
         self.mixture = Mixtral()
@@ -237,26 +245,53 @@ class Block(torch.nn.Module):
         return hidden + made, logits
 
 
-def test_a_transformed_model():
+def check_transformed(degrees):
     """tsm.transform with a MoEConfig: the mixture that the model has, over 4 ranks."""
     smp.state.reset()
-    smp.init({"expert_parallel_degree": 4, "hybrid_shard_degree": 1})
+    smp.init(degrees)
     torch.manual_seed(3)
     whole = Block().double()
     parts = smp.transform(copy.deepcopy(whole), config=MoEConfig(moe_load_balancing="none", moe_z_loss_coeff=0))
-    mine, _ = inputs_of(dist.get_rank())
+    mine, _ = inputs_of(smp.state.dp_rank)
     other = mine.detach().clone().requires_grad_()
     for got, wanted in zip(parts(mine[None]), whole(other[None])):
         torch.testing.assert_close(got, wanted, **CLOSE)
     parts(mine[None])[0].square().sum().backward()
     whole(other[None])[0].square().sum().backward()
     torch.testing.assert_close(mine.grad, other.grad, **CLOSE)
-    torch.testing.assert_close(parts.mixture.router.gate.weight.grad, whole.mixture.gate.weight.grad, **CLOSE)
-    assert len(parts.mixture.experts) == 2
+    return parts.mixture, whole.mixture
+
+
+def test_a_transformed_model():
+    parts, whole = check_transformed({"expert_parallel_degree": 4, "hybrid_shard_degree": 1})
+    torch.testing.assert_close(parts.router.gate.weight.grad, whole.gate.weight.grad, **CLOSE)
+    assert len(parts.experts) == 2 and parts.experts[0][0].weight.shape == (10, WIDTH)
     error = ranks.raises(
         errors.UnsupportedError, lambda: smp.transform(torch.nn.Linear(2, 2), config=MoEConfig())
     )
     assert "nothing in a Linear is a known mixture" in str(error), error
+
+
+def test_a_transformed_model_in_parts():
+    """Its plan is for the names before, and divides the gate and the experts that a rank keeps."""
+    parts, whole = check_transformed({"expert_parallel_degree": 4, "tensor_parallel_degree": 2})
+    assert parts.router.gate.weight.shape == (EXPERTS // 2, WIDTH)
+    assert parts.experts[1][0].weight.shape == (5, WIDTH) and parts.experts[1][2].weight.shape == (WIDTH, 5)
+    wanted = whole.gate.weight.grad.chunk(2)[smp.state.tp_rank]
+    torch.testing.assert_close(parts.router.gate.weight.grad, wanted, **CLOSE)
+
+
+def test_a_plan_that_comes_with_a_model_where_nothing_is_divided():
+    """It may have styles that are not known here, and names that the model has no more."""
+    smp.state.reset()
+    smp.init({"expert_parallel_degree": 2})
+    model = Block()
+    model._tp_plan = {**Block._tp_plan, "mixture": "ep_router", "lm_head": "colwise_rep"}
+    model = smp.transform(model, config=MoEConfig())
+    assert len(model.mixture.experts) == EXPERTS // 2
+    plan = {"tensor_parallel_plan": {"other": "colwise"}}
+    error = ranks.raises(errors.InvalidError, lambda: smp.transform(Block(), config=plan))
+    assert "names other, which the model does not have" in str(error), error
 
 
 def test_activations_that_are_made_again():

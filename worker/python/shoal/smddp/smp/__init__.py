@@ -2,6 +2,7 @@
 
 README.md in this folder says what is here; doc/smddp-model-parallel.md what is done and what is not."""
 
+import functools
 import os
 
 import torch.distributed as dist
@@ -62,10 +63,15 @@ def transform(
     Raises StateError before init(), and what shoal.errors has where a model cannot be divided."""
     if not state.is_initialized:
         raise errors.StateError("torch.sagemaker.transform(): torch.sagemaker.init() has not been called")
+    replace = None
     if isinstance(config, MoEConfig):
-        _mixtures.transform(model, config, load_state_dict_from_rank0)
+        replace = functools.partial(
+            _mixtures.transform, config=config, load_state_dict_from_rank0=load_state_dict_from_rank0
+        )
         config = None
-    return _transform.transform(model, state, device, dtype, config, load_state_dict_from_rank0, cp_comm_type)
+    return _transform.transform(
+        model, state, device, dtype, config, load_state_dict_from_rank0, cp_comm_type, replace
+    )
 
 
 def _check_same(configuration):

@@ -96,18 +96,18 @@ def _vocabularies(model, size):
     return found
 
 
-def match(model, plan):
-    """{name: style} for the modules that a plan's patterns name. A pattern that names none is an error, and
+def match(model, plan, check=True):
+    """{name: style} for the modules that a plan's patterns name. check: a pattern that names none is an error, and
     so is an unknown style."""
     names = [name for name, _ in model.named_modules()]
     found = {}
     for pattern, style in plan.items():
-        if style not in STYLES:
+        if check and style not in STYLES:
             raise errors.UnsupportedError(
                 f"the tensor parallel plan has style {style!r} for {pattern}; known are {', '.join(STYLES)}"
             )
         matching = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-        if not matching:
+        if check and not matching:
             raise errors.InvalidError(f"the tensor parallel plan names {pattern}, which the model does not have")
         for name in matching:
             found[name] = style

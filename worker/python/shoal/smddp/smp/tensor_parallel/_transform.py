@@ -12,14 +12,18 @@ _log = logging.getLogger("shoal.smddp")
 COMMUNICATION = ("p2p", "all_gather")
 
 
-def transform(model, state, device, dtype, config, load_state_dict_from_rank0, cp_comm_type):
-    """As torch.sagemaker.transform; state: torch.sagemaker.state."""
+def transform(model, state, device, dtype, config, load_state_dict_from_rank0, cp_comm_type, replace=None):
+    """As torch.sagemaker.transform; state: torch.sagemaker.state. replace(model): replaces modules after what is
+    divided has been found by the names that the model has."""
     if cp_comm_type not in COMMUNICATION:
         raise errors.InvalidError(f"cp_comm_type is {cp_comm_type!r}, but one of {COMMUNICATION} is wanted")
     plan = _plan_of(config)
     has_meta = any(parameter.is_meta for parameter in model.parameters())
     model = model.to(device=None if has_meta else device, dtype=dtype)
-    styles = _plan.match(model, plan or _plan.of_model(model)) or _plan.of_known(model, state.tp_size)
+    styles = _styles(model, plan, state.tp_size)
+    if replace is not None:
+        replace(model)
+    styles = {name: styles[module] for name, module in model.named_modules() if module in styles}
     transformer.register_layers(model, styles)
     if state.tp_size == 1:
         return model
@@ -36,6 +40,14 @@ def transform(model, state, device, dtype, config, load_state_dict_from_rank0, c
         _give_out(model, tp, from_first=load_state_dict_from_rank0)
     _divide(model, styles, tp)
     return model
+
+
+def _styles(model, plan, size):
+    """{module: style}. Where nothing is divided, a plan that comes with the model may say what is not known here:
+    it only tells which layers there are."""
+    named = _plan.match(model, plan or _plan.of_model(model), check=bool(plan) or size > 1)
+    modules = dict(model.named_modules())
+    return {modules[name]: style for name, style in (named or _plan.of_known(model, size)).items()}
 
 
 def _plan_of(config):
