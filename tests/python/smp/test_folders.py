@@ -66,8 +66,6 @@ class Folders(unittest.TestCase):
                 call()
         with self.assertRaisesRegex(errors.UnsupportedError, "s3_region"):
             state_dict_saver.async_save({}, checkpoint_id=self.root, s3_region="us-west-2")
-        with self.assertRaisesRegex(errors.UnsupportedError, "sharded_strategy"):
-            state_dict_saver.async_save({}, checkpoint_id=self.root, sharded_strategy=("torch_dist", 1))
         with self.assertRaisesRegex(errors.InvalidError, "checkpoint_id or storage_writer"):
             state_dict_saver.save({})
 
@@ -86,6 +84,30 @@ class Folders(unittest.TestCase):
         state_dict_loader.load(content, checkpoint_id=f"{self.root}/alone")
         self.assertEqual(content["steps"], 7)
         self.assertTrue(all(torch.equal(model.state_dict()[name], before[name]) for name in before))
+
+    def test_the_strategy_of_a_save(self):
+        """The name that Amazon's reference gives it, and what it stands for; every other one is refused."""
+        if suite.torch_version() < (2, 0):
+            self.skipTest("torch 1.13 has no torch.distributed.checkpoint")
+        from shoal import errors
+        from shoal.smddp.smp.checkpoint import state_dict_saver
+
+        kind = state_dict_saver.PyTorchDistSaveShardedStrategy
+        for number, strategy in enumerate((None, kind(), kind("torch_dist", 1), ("torch_dist", 1))):
+            path = f"{self.root}/strategy-{number}"
+            state_dict_saver.async_save({"steps": number}, checkpoint_id=path, sharded_strategy=strategy)
+            state_dict_saver.maybe_finalize_async_calls()
+            self.assertTrue(os.path.exists(f"{path}/.metadata"))
+        for strategy, words in (
+            (("zarr", 1), "sharded_strategy: 'zarr', 1 is not done here"),
+            (("torch_dist", 2), "'torch_dist', 2"),
+            (kind, "sharded_strategy is a type"),
+            ("torch_dist", "sharded_strategy is a str"),
+        ):
+            with self.assertRaisesRegex(errors.UnsupportedError, words):
+                state_dict_saver.async_save({}, checkpoint_id=self.root, sharded_strategy=strategy)
+        with self.assertRaisesRegex(errors.UnsupportedError, "PyTorchDistSaveShardedStrategy: 'zarr'"):
+            kind("zarr")
 
     def test_what_torch_lacks_is_said(self):
         if suite.torch_version() >= (2, 0):

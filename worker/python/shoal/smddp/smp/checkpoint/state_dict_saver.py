@@ -56,10 +56,9 @@ def async_save(
 ):
     """As save(), but on return this rank's part is copied and its writing has begun: the state may change. The
     checkpoint is complete after maybe_finalize_async_calls(). queue: an AsyncCallsQueue other than the default
-    one."""
+    one. sharded_strategy: a PyTorchDistSaveShardedStrategy, ("torch_dist", 1), or None; all mean the same."""
     check_storage(s3_region, s3client_config)
-    if sharded_strategy is not None:
-        raise errors.UnsupportedError("async_save: there is one sharded_strategy, torch.distributed.checkpoint's")
+    _check_strategy(sharded_strategy)
     together = Together(process_group, coordinator_rank)
     one = _Save(state_dict, _writer(storage_writer, checkpoint_id), planner, together)
     one.stage()
@@ -71,6 +70,32 @@ def maybe_finalize_async_calls(blocking=True, process_group=None):
     have written. Every rank that has begun them calls it. process_group is not needed: a save has its own.
     Returns the numbers of those that are complete now, counted from 1. Raises what went wrong with one."""
     return DEFAULT_ASYNC_REQUEST_QUEUE.maybe_finalize_async_calls(blocking, process_group)
+
+
+class PyTorchDistSaveShardedStrategy:
+    """The one way in which checkpoints are written here, and the default: in torch.distributed.checkpoint's format.
+    backend, version: the format's name and version, as Megatron's strategies of this kind are made."""
+
+    def __init__(self, backend="torch_dist", version=1):
+        _check_format("PyTorchDistSaveShardedStrategy", backend, version)
+        self.backend, self.version = backend, version
+
+
+def _check_strategy(strategy):
+    if strategy is None or isinstance(strategy, PyTorchDistSaveShardedStrategy):
+        return
+    if not isinstance(strategy, (tuple, list)) or len(strategy) != 2:
+        raise errors.UnsupportedError(
+            f"async_save: sharded_strategy is a {type(strategy).__name__}; there is PyTorchDistSaveShardedStrategy alone"
+        )
+    _check_format("async_save: sharded_strategy", *strategy)
+
+
+def _check_format(where, backend, version):
+    if (backend, version) != ("torch_dist", 1):
+        raise errors.UnsupportedError(
+            f"{where}: {backend!r}, {version!r} is not done here; torch.distributed.checkpoint's, 'torch_dist', 1, is"
+        )
 
 
 class AsyncCallsQueue:
