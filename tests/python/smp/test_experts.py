@@ -286,6 +286,51 @@ class Random(unittest.TestCase):
             with tracker.fork("other"):
                 pass
 
+    def test_before_cuda_is_set_up(self):
+        """The seed that a script leaves for CUDA's generator stays: nothing else is left for it."""
+        from unittest import mock
+
+        import torch
+        from shoal.smddp.smp import _random
+
+        with mock.patch("torch.cuda.random._lazy_call") as lazy_call:
+            tracker = _random.make_tracker(7, tp_rank=0, tp_size=2, ep_rank=0)
+            with tracker.fork(), _random.seeded(3):
+                torch.rand(1)
+        lazy_call.assert_not_called()
+
+    def test_a_gpu(self):
+        """It takes part once CUDA is set up, from the state's seed; a generator of the CPU stands in for its own."""
+        from unittest import mock
+
+        import torch
+        from shoal.smddp.smp import _random
+
+        tracker = _random.RngStateTracker()
+        tracker.add("name", 4)
+        with tracker.fork("name"):
+            pass
+        gpu = torch.Generator().manual_seed(9)
+        wanted = torch.rand(2, generator=torch.Generator().manual_seed(4))
+        make = torch.Generator
+        with mock.patch.multiple(
+            torch.cuda,
+            is_available=lambda: True,
+            is_initialized=lambda: True,
+            current_device=lambda: 0,
+            get_rng_state=gpu.get_state,
+            set_rng_state=gpu.set_state,
+        ), mock.patch("torch.Generator", lambda device: make()):
+            drawn = []
+            for _ in range(2):
+                with tracker.fork("name"):
+                    drawn.append(torch.rand(1, generator=gpu))
+        self.assertTrue(torch.equal(torch.cat(drawn), wanted))
+        self.assertEqual(torch.rand(1, generator=gpu), torch.rand(1, generator=make().manual_seed(9)))
+        with tracker.fork("name"):  # where there is no GPU its state is kept
+            pass
+        self.assertIsNotNone(tracker.get_states()["name"].gpu)
+
     def test_each_rank_has_its_own(self):
         import itertools
 

@@ -1,6 +1,7 @@
 """Random generators that differ between the ranks of a model: named states, taken up for a while."""
 
 import contextlib
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -11,6 +12,14 @@ MODEL_PARALLEL = "model-parallel-rng"
 EXPERT_PARALLEL = "expert-parallel-rng"
 
 
+class _State(NamedTuple):
+    """Of torch's generators. gpu: None until the process has set up CUDA; the seed makes it then."""
+
+    seed: int
+    cpu: torch.Tensor
+    gpu: Optional[torch.Tensor] = None
+
+
 class RngStateTracker:
     """States of torch's generators (the CPU's, and the current GPU's) by name."""
 
@@ -18,27 +27,31 @@ class RngStateTracker:
         self._states = {}
 
     def add(self, name, seed):
-        """A new state, as torch.manual_seed(seed) leaves it; the generators stay as they are."""
+        """A new state, as torch.manual_seed(seed) leaves it; the generators stay as they are. That function is not
+        called, for before CUDA is set up it would leave the seed for CUDA's own generator."""
         if name in self._states:
             raise errors.InvalidError(f"random state {name!r} is there already")
-        before = _get()
-        torch.manual_seed(seed)
-        self._states[name] = _get()
-        _set(before)
+        self._states[name] = _State(seed, _seeded_state("cpu", seed))
 
     @contextlib.contextmanager
     def fork(self, name=MODEL_PARALLEL):
-        """Inside, the generators are in this state, and go on from where the last fork of it has ended."""
+        """Inside, the generators are in this state, and go on from where the last fork of it has ended. A GPU's
+        takes part from the first fork on before which CUDA is set up."""
         if name not in self._states:
             known = ", ".join(self._states) or "none"
             raise errors.InvalidError(f"there is no random state {name!r}; there are: {known}")
-        before = _get()
-        _set(self._states[name])
+        state, with_gpu = self._states[name], _on_gpu()
+        before = _get(with_gpu)
+        gpu = state.gpu
+        if with_gpu and gpu is None:
+            gpu = _seeded_state(torch.device("cuda", torch.cuda.current_device()), state.seed)
+        _set(state.cpu, gpu if with_gpu else None)
         try:
             yield
         finally:
-            self._states[name] = _get()
-            _set(before)
+            cpu, gpu = _get(with_gpu)
+            self._states[name] = _State(state.seed, cpu, gpu if with_gpu else state.gpu)
+            _set(*before)
 
     def get_states(self):
         """{name: state}; it stays as it is when a state goes on."""
@@ -56,12 +69,15 @@ def _on_gpu():
     return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
-def _get():
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if _on_gpu() else None
+def _seeded_state(device, seed):
+    return torch.Generator(device).manual_seed(seed).get_state()
 
 
-def _set(state):
-    cpu, gpu = state
+def _get(with_gpu):
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if with_gpu else None
+
+
+def _set(cpu, gpu):
     torch.set_rng_state(cpu)
     if gpu is not None:
         torch.cuda.set_rng_state(gpu)
