@@ -5,6 +5,7 @@ import importlib
 import os
 import threading
 import warnings
+from unittest import mock
 
 import models
 import ranks
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from shoal import errors
 from shoal.smddp import smp
-from shoal.smddp.smp.fsdp import delayed_param, grad_norm, module_utils
+from shoal.smddp.smp.fsdp import _offloading, delayed_param, grad_norm, module_utils
 from shoal.smddp.smp.checkpoint import filesystem, state_dict_loader, state_dict_saver, state_dict_utils
 from shoal.smddp.smp.checkpoint import optimizer as optimizer_states
 from shoal.smddp.smp.checkpoint.state_dict_utils import SMStateDictType
@@ -250,9 +251,30 @@ def test_shared_weights_that_a_script_initializes():
     )
 
 
+class HostCopies:
+    """Takes activations to another place in the host's memory, in place of a GPU's copies; counts them."""
+
+    count = 0
+
+    def has(self, tensor):
+        return tensor.dim() == 3  # what the layers hand on
+
+    def to_host(self, tensor):
+        HostCopies.count += 1
+        return tensor.numpy().copy()
+
+    def to_device(self, hosted):
+        return torch.from_numpy(hosted)
+
+    def wait(self, on_device):
+        return on_device
+
+
+@mock.patch.object(_offloading, "CudaCopies", HostCopies)
 def test_activation_checkpoints_and_offloading():
     expected = models.of_one_process(3)
     for on in (True, False):
+        HostCopies.count = 0
         init(hybrid_shard_degree=2, sm_activation_offloading=on, activation_loading_horizon=1)
         model = wrapped(models.make())
         checkpoint_wrapper.apply_activation_checkpointing(
@@ -261,6 +283,8 @@ def test_activation_checkpoints_and_offloading():
         model = checkpoint_wrapper.offload_wrapper(model)
         assert model.process_group.size() == 2
         models.check_close(train(model, models.adam(model), 3), expected, 1e-6)
+        # In each step, of each of the layers but for the last one.
+        assert (HostCopies.count >= 3) if on else (HostCopies.count == 0), HostCopies.count
 
 
 def test_experts():

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """Activation offloading: which activations are where at each moment, with a stand-in for the GPU's copies."""
 
+import contextlib
 import pathlib
+import re
 import sys
 import unittest
 
@@ -9,6 +11,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import suite  # noqa: E402
 
 sys.path.insert(0, str(suite.TREE / "worker" / "python"))
+
+
+CHANGED = r"modified by an inplace operation: (\[.*?\]\]).* is at version (\d); expected version (\d) instead"
 
 
 class Copies:
@@ -30,6 +35,18 @@ class Copies:
 
     def wait(self, on_device):
         return on_device
+
+
+@contextlib.contextmanager
+def offloaded(horizon):
+    """Offloading around a forward pass."""
+    import torch
+    from shoal.smddp.smp.fsdp import _offloading
+
+    offloading = _offloading.Offloading(horizon, Copies())
+    with torch.autograd.graph.saved_tensors_hooks(offloading.pack, offloading.unpack):
+        yield offloading
+    offloading.end_forward()
 
 
 class Layers:
@@ -135,7 +152,7 @@ class Offloading(unittest.TestCase):
         offloading.begin_group()
         self.assertEqual(copies.log, ["out"])  # the other
         tensor.untyped_storage().resize_(16)
-        tensor.fill_(5)
+        tensor.data.fill_(5)  # as a collective does, whose output is another tensor in the same memory
         self.assertTrue(torch.equal(offloading.unpack(other), torch.ones(3, 3)))
         self.assertTrue(torch.equal(offloading.unpack(kept), torch.full((2, 2), 5.0)))
 
@@ -145,8 +162,45 @@ class Offloading(unittest.TestCase):
 
         offloading = _offloading.Offloading(1, Copies())
         for tensor in (torch.nn.Parameter(torch.ones(2, 2)), torch.ones(2)):
-            self.assertIs(offloading.pack(tensor), tensor)
-            self.assertIs(offloading.unpack(tensor), tensor)
+            self.assertIs(offloading.unpack(offloading.pack(tensor)), tensor)
+
+    def test_what_was_changed_in_place_is_an_error(self):
+        """torch's own, wherever the tensor has been meanwhile: on the host, on the device, or left alone as what
+        has one dimension is here, and a parameter."""
+        import torch
+
+        for count, horizon, shape in ((4, 1, (2, 3)), (1, 1, (2, 3)), (1, 1, (3,)), (0, 1, (2, 3))):
+            said = []
+            for offloads in (False, True):
+                first = torch.nn.Parameter(torch.ones(shape)) if count == 0 else torch.ones(shape, requires_grad=True)
+                with offloaded(horizon) if offloads else contextlib.nullcontext() as kept:
+                    first = first if count == 0 else first * 1
+                    output = first * first
+                    for _ in range(count):
+                        if kept:
+                            kept.begin_group()
+                        output = output.sin()
+                with torch.no_grad():
+                    first.view(-1)[:1].add_(1)
+                with self.assertRaises(RuntimeError) as caught:
+                    output.sum().backward()
+                said.append(re.search(CHANGED, str(caught.exception)).groups())
+            self.assertEqual(said[0], said[1])
+
+    def test_the_memory_of_what_is_put_away_is_given_back(self):
+        import torch
+        from shoal.smddp.smp.fsdp import _offloading
+
+        if not hasattr(torch.Tensor, "untyped_storage"):
+            self.skipTest("this torch does not say who has a storage")
+        offloading = _offloading.Offloading(1, Copies())
+        tensor = torch.ones(2, 2)
+        kept = offloading.pack(tensor)
+        offloading.begin_group()
+        offloading.pack(torch.ones(3, 3))
+        offloading.begin_group()
+        self.assertIsNone(kept.on_device)
+        self.assertNotEqual(kept.version._counter.untyped_storage().data_ptr(), tensor.untyped_storage().data_ptr())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ activation_loading_horizon groups are on the device:
     forward    a group goes to the host when as many later ones have begun; the last ones stay
     backward   when a group is asked for, the ones before it are fetched
 
-What is on the CPU anyway is kept as it is.
+What is on the CPU anyway is kept as it is. What has been changed in place since the forward pass is an error in the
+backward pass, as it is without offloading: where hooks keep tensors, torch leaves that to them.
 """
 
 import functools
@@ -77,9 +78,9 @@ class Offloading:
     def pack(self, tensor):
         """For saved_tensors_hooks."""
         if isinstance(tensor, torch.nn.Parameter) or not self.copies.has(tensor):
-            return tensor
+            return _Same(tensor)
         reference, kept = self._kept.get(id(tensor), (None, None))
-        if reference is None or reference() is not tensor or kept.version != tensor._version:
+        if reference is None or reference() is not tensor or kept.version.has_changed():
             kept = _Kept(tensor, len(self.groups) - 1)
             self._kept[id(tensor)] = (weakref.ref(tensor), kept)
             self.groups[-1].append(weakref.ref(kept))
@@ -87,8 +88,9 @@ class Offloading:
 
     def unpack(self, packed):
         """For saved_tensors_hooks."""
-        if not isinstance(packed, _Kept):
-            return packed
+        packed.version.check()
+        if isinstance(packed, _Same):
+            return packed.tensor
         first = max(0, packed.group - self.horizon + 1)
         for group in self.groups[packed.group + 1 :]:
             for kept in _alive(group):
@@ -103,11 +105,41 @@ def _alive(references):
     return [kept for kept in (reference() for reference in references) if kept is not None]
 
 
+class _Version:
+    """How often a tensor had been changed in place when it was packed, and by its counter, how often now."""
+
+    def __init__(self, tensor):
+        self.packed, self.kind, self.shape = tensor._version, tensor.type(), list(tensor.shape)
+        self._counter = None  # a tensor of several, as torch.distributed.tensor has them, is not watched
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            self._counter = tensor.detach()
+            self._counter.data = tensor.detach().new_empty(0)  # keeps the counter, and not the memory
+
+    def has_changed(self):
+        return self._counter is not None and self._counter._version != self.packed
+
+    def check(self):
+        """Raises torch's error."""
+        if self.has_changed():
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"[{self.kind} {self.shape}] is at version {self._counter._version}; expected version {self.packed} "
+                "instead. torch.autograd.set_detect_anomaly(True) finds the operation that needs it"
+            )
+
+
+class _Same:
+    """What stays where it is."""
+
+    def __init__(self, tensor):
+        self.tensor, self.version = tensor, _Version(tensor)
+
+
 class _Kept:
     """One activation: on the device, on the host, or, while the host has it, on both."""
 
     def __init__(self, tensor, group):
-        self.group, self.version = group, tensor._version
+        self.group, self.version = group, _Version(tensor)
         # Not the tensor itself, which may be an output that would keep its graph alive.
         self.on_device, self.on_host = tensor.detach(), None
 
