@@ -251,13 +251,18 @@ class Completed(SettingsCase):
         self.assertEqual(got, {**environment, "SMDATAPARALLEL_LOCAL_RANK": "1"})
 
     def test_under_srun(self):
-        slurm = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_NODELIST": "n[2-3]"}
+        batch = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_NODELIST": "n[2-3]"}
+        slurm = {**batch, "SLURM_STEP_ID": "0"}
         got = self.completed(slurm)
         self.assertEqual([got["RANK"], got["WORLD_SIZE"], got["MASTER_ADDR"]], ["3", "4", "n2"])
         self.assertEqual(got["SMDATAPARALLEL_LOCAL_RANK"], "1")
         # pmi2 of srun has the same numbers, and no host.
         got = self.completed({**slurm, **MPICH})
         self.assertEqual([got["RANK"], got["MASTER_ADDR"]], ["3", "n2"])
+        # A script of sbatch, before or without srun; salloc's shell is a step of its own kind.
+        for more in ({}, {"SLURM_STEP_ID": "4294967291"}, {"SLURM_STEP_ID": "4294967290"}):
+            self.assertEqual(self.completed({**batch, **more}), {**batch, **more})
+            self.assertFalse(self.settings.apply({**batch, **more}).started)
 
     def test_under_shoalrun(self):
         environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "SHOAL_JOB": "job"}

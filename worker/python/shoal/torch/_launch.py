@@ -27,8 +27,9 @@ def fill_in(environment):
 
 
 def _fill_in_slurm(environment):
-    """Task number and count, and the first host of the list as master."""
-    if "RANK" in environment or "SLURM_PROCID" not in environment:
+    """Task number and count, and the first host of the list as master, in a step of srun's. The script of sbatch
+    has a task number too, but is not one of the tasks: what it has, every srun in it would inherit."""
+    if "RANK" in environment or "SLURM_PROCID" not in environment or not _is_slurm_step(environment):
         return
     environment["RANK"] = environment["SLURM_PROCID"]
     environment.setdefault("WORLD_SIZE", environment.get("SLURM_NTASKS", "1"))
@@ -38,6 +39,13 @@ def _fill_in_slurm(environment):
     environment.setdefault("MASTER_ADDR", first_host(hosts) or "127.0.0.1")
     job = int(environment.get("SLURM_JOB_ID", "0")) + int(environment.get("SLURM_STEP_ID", "0"))
     environment.setdefault("MASTER_PORT", str(20000 + job % 20000))
+
+
+def _is_slurm_step(environment):
+    """Whether srun has started this process, to run it: the numbers from 2^32 - 16 on are not of such steps, but of
+    the script of sbatch, the shell of salloc, and the like (slurm.h)."""
+    number = environment.get("SLURM_STEP_ID", "")
+    return number.isdigit() and int(number) < 2**32 - 16
 
 
 def first_host(hosts):
