@@ -358,6 +358,19 @@ START_TEST(test_ranks_stop_and_go_on)
 }
 END_TEST
 
+/* The launcher's first child is the daemon. Nobody waits for the grace to pass. */
+START_TEST(test_stopped_daemon_ends)
+{
+    struct process *process =
+        RUN("--nodes", "1", "-n", "1", "--", "sh", "-c",
+            "read -r daemon others </proc/$PPID/task/$PPID/children; kill -STOP $daemon; "
+            "until grep -q stopped /proc/$daemon/status; do sleep 0.01; done; exit 7");
+    end_with(process, 7);
+    ck_assert_ptr_null(strstr(process_errors(process), "do not end at SIGTERM"));
+    process_free(process);
+}
+END_TEST
+
 struct processes {
     pid_t pids[8];
     int count;
@@ -535,6 +548,7 @@ int main(void)
     tcase_add_test(tests, test_what_was_killed_is_waited_for);
     tcase_add_test(tests, test_no_spinning_while_ranks_are_ended);
     tcase_add_test(tests, test_ranks_stop_and_go_on);
+    tcase_add_test(tests, test_stopped_daemon_ends);
     tcase_add_test(tests, test_killed_launcher_leaves_no_process);
     tcase_add_test(tests, test_other_folders_stay);
     tcase_add_test(tests, test_running_daemon);

@@ -352,6 +352,7 @@ void supervisor_wait_workers(struct supervisor *supervisor)
 void supervisor_stop_daemons(struct supervisor *supervisor)
 {
     kind_signal(supervisor, CHILD_DAEMON, SIGTERM);
+    kind_signal(supervisor, CHILD_DAEMON, SIGCONT); /* one that is stopped would not hear of it */
     uint64_t due = clock_now_ns() + supervisor->grace_ns;
     bool killed = false;
     for (;;) {
