@@ -81,6 +81,7 @@ class Configuration(unittest.TestCase):
                 "SM_HPS": json.dumps({"mp_parameters": parameters}),
             },
         ):
+            importlib.import_module("shoal.smddp._log").warn.cache_clear()
             with self.assertLogs("shoal.smddp", "WARNING") as log:
                 configuration = self.read(given, environment)
             self.assertEqual(configuration.hybrid_shard_degree, 8)
@@ -153,10 +154,17 @@ class Configuration(unittest.TestCase):
         self.assertIs(self.read({"fp8": False, "context_parallel_degree": 1}).fp8, False)
 
     def test_what_changes_nothing_is_named_once(self):
-        with self.assertLogs("shoal.smddp", "INFO") as log:
-            self.read({"allow_empty_shards": True, "fsdp_cache_flush_warnings": True})
-        self.assertEqual(len(log.output), 2)
-        self.assertRegex(log.output[0], "allow_empty_shards changes nothing here")
+        """Where nothing has been set up for logging, by rank 0 alone."""
+        given = {"allow_empty_shards": True, "fsdp_cache_flush_warnings": True}
+        program = "from shoal.smddp.smp import _configuration as c, moe_config as m\n"
+        program += f"for _ in range(2):\n    c.read({given}, {{}})\n    m.MoEConfig(moe_all_to_all_dispatcher=False)"
+        for rank in ("0", "1"):
+            said = suite.run([sys.executable, "-c", program], RANK=rank).stdout
+            wanted = [f"torch.sagemaker.init(): {name} changes nothing here: " for name in given]
+            wanted += ["MoEConfig: moe_all_to_all_dispatcher: "]
+            lines = said.splitlines()
+            self.assertEqual(len(lines), 0 if rank == "1" else 3, said)
+            self.assertTrue(all(line.startswith(words) for line, words in zip(lines, wanted)), said)
 
     def test_the_paper_has_the_same_keys(self):
         rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| (\w+) \| ([^|]*) \|$", PAPER.read_text(), re.M)

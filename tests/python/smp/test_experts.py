@@ -62,11 +62,6 @@ class Configuration(unittest.TestCase):
         fields = dataclasses.asdict(self.make())
         self.assertEqual(rows, [(name, str(value).lower()) for name, value in fields.items()])
 
-    def test_another_dispatcher_is_named_in_the_log(self):
-        with self.assertLogs("shoal.smddp", "INFO") as log:
-            self.make(moe_all_to_all_dispatcher=False)
-        self.assertRegex(log.output[0], "moe_all_to_all_dispatcher")
-
 
 class OneProcess(unittest.TestCase):
     """What needs no other ranks."""

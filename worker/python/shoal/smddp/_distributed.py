@@ -1,15 +1,13 @@
 """smdistributed.dataparallel.torch.distributed, as versions 1.0 to 1.3 of the library had it: names,
 signatures, defaults. Groups, which it only names, are those of torch.distributed."""
 
-import functools
-import logging
 import os
 
 import torch.distributed as dist
 from torch.distributed import get_rank, get_world_size, group, is_initialized
 
 from shoal import errors
-from shoal.smddp import _settings, _torch_smddp  # noqa: F401  (the backend)
+from shoal.smddp import _log, _settings, _torch_smddp  # noqa: F401  (the backend)
 from shoal.torch import _process_group
 
 __all__ = [
@@ -57,16 +55,9 @@ def init_process_group(backend=None, *arguments, **options):
             )
         return
     if backend not in _OURS:
-        _log_backend(backend)
+        _log.warn_on_rank_0(f"init_process_group: the backend {backend} is not asked here, it is smddp")
     _settings.apply()
     dist.init_process_group("smddp", *arguments, **options)
-
-
-@functools.lru_cache
-def _log_backend(backend):
-    logging.getLogger("shoal.smddp").warning(
-        "init_process_group: the backend %s is not asked here, it is smddp", backend
-    )
 
 
 def get_local_rank():

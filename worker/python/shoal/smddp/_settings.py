@@ -6,15 +6,13 @@ public training toolkit (aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.m
 guides to its library.
 """
 
-import functools
 import json
-import logging
 import os
 import zlib
 from typing import NamedTuple, Optional
 
 from shoal import errors
-from shoal.smddp import _launchers
+from shoal.smddp import _launchers, _log
 from shoal.torch import _hosts, _launch
 
 # Of Amazon's library, without a meaning here, and why.
@@ -102,14 +100,8 @@ def apply(environment=None):
     if local_rank:
         environment.setdefault("SMDATAPARALLEL_LOCAL_RANK", str(local_rank.number))
     if settings.unused and (not local_rank or local_rank.number == 0):
-        _log_once("without a meaning here: " + ", ".join(settings.unused))
+        _log.warn("without a meaning here: " + ", ".join(settings.unused))  # in each node's log
     return settings
-
-
-@functools.lru_cache
-def _log_once(text):
-    """A line in each node's log, whoever calls how often."""
-    logging.getLogger("shoal.smddp").warning(text)
 
 
 def _find_hosts(environment, resource_config):

@@ -33,12 +33,13 @@ def init(config=None):
     (hyperparameter mp_parameters) goes before it. Without a default process group, one of backend "shoal" is
     made first. Raises InvalidError, UnsupportedError, MismatchError (ranks differ), StateError (a second call
     with something else), OSError (no such file)."""
+    if not dist.is_initialized():
+        _settings.apply()  # which rank this is, too
     configuration = _configuration.read(config, os.environ, state.overrides)
     if state.is_initialized:
         _check_same(configuration)
         return
     if not dist.is_initialized():
-        _settings.apply()
         dist.init_process_group("shoal")
     state.start(configuration)
 

@@ -7,16 +7,13 @@ parameters"). doc/smddp-model-parallel.md has the same table in words; a test co
 import dataclasses
 import difflib
 import json
-import logging
 import numbers
 import os
 from collections.abc import Mapping
 from typing import Optional
 
 from shoal import errors
-
-_log = logging.getLogger("shoal.smddp")
-
+from shoal.smddp import _log
 
 @dataclasses.dataclass(frozen=True)
 class Key:
@@ -75,7 +72,7 @@ def read(given, environment, overrides=None):
     ):
         for name, value in _check(where, mapping).items():
             if values.get(name, value) != value:
-                _log.warning("%s sets %s to %s, in place of %s", where, name, value, values[name])
+                _log.warn_on_rank_0(f"{where} sets {name} to {value}, in place of {values[name]}")
             values[name] = value
     return Configuration(**values)
 
@@ -183,5 +180,5 @@ def _check_value(where, key, value):
             f"{where}: {key.name} is {value}, but {key.only[1]} is not done here: {key.only[0]} is the only value"
         )
     if key.idle and value:
-        _log.info("%s: %s changes nothing here: %s", where, key.name, key.idle)
+        _log.warn_on_rank_0(f"{where}: {key.name} changes nothing here: {key.idle}")
     return value

@@ -1,13 +1,11 @@
 """torch.sagemaker.moe.moe_config: how a mixture of experts is to be done."""
 
 import dataclasses
-import logging
 import numbers
 
 from shoal import errors
+from shoal.smddp import _log
 from shoal.smddp.smp import _configuration
-
-_log = logging.getLogger("shoal.smddp")
 
 __all__ = ["MoEConfig"]
 
@@ -50,7 +48,7 @@ class MoEConfig:
         if self.global_token_shuffle:
             raise errors.UnsupportedError("MoEConfig: global_token_shuffle is not done here")
         if not self.moe_all_to_all_dispatcher:
-            _log.info("MoEConfig: moe_all_to_all_dispatcher: tokens go by all-to-all all the same")
+            _log.warn_on_rank_0("MoEConfig: moe_all_to_all_dispatcher: tokens go by all-to-all all the same")
 
 
 def _is(value, kind):

@@ -6,15 +6,13 @@ default random generator: ranks that were seeded alike make the same ones.
 """
 
 import contextlib
-import logging
 
 import torch
 
 from shoal import errors
 from shoal.smddp.smp import _random, moe_layer
 from shoal.smddp.smp.fsdp import module_utils
-
-_log = logging.getLogger("shoal.smddp")
+from shoal.smddp.smp.logger import get_logger
 
 
 class DelayedParamIniter:
@@ -72,7 +70,7 @@ class DelayedParamIniter:
     def _init_module(self, module):
         before = dict(module._parameters)
         if self.verbose:
-            _log.info("initializing %s", type(module).__name__)
+            get_logger().info("initializing %s", type(module).__name__)
         with torch.no_grad():
             if self.init_method_using_config is not None:
                 self.init_method_using_config(module)
