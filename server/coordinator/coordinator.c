@@ -328,6 +328,12 @@ const struct gathering *coordinator_gatherings(const struct coordinator *c)
     return c->gatherings;
 }
 
+bool coordinator_gathering_waits(const struct coordinator *c, const struct gathering *gathering,
+                                 char *text, size_t bytes)
+{
+    return home_waits_text(c, gathering, text, bytes);
+}
+
 uint32_t coordinator_worker_count(const struct coordinator *c)
 {
     return HASH_COUNT(c->workers);

@@ -68,6 +68,9 @@ struct coordinator_worker_view {
 };
 const struct job *coordinator_jobs(const struct coordinator *coordinator);
 const struct gathering *coordinator_gatherings(const struct coordinator *coordinator);
+/* What a gathering that has all its ranks waits for. False: nothing. */
+bool coordinator_gathering_waits(const struct coordinator *coordinator,
+                                 const struct gathering *gathering, char *text, size_t bytes);
 uint32_t coordinator_worker_count(const struct coordinator *coordinator);
 /* views: [coordinator_worker_count]. */
 void coordinator_worker_views(const struct coordinator *coordinator,

@@ -88,8 +88,10 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
         gathering_add(gathering, &member, message->uid, message->world_size, c->config, &refusal);
     if (refusal.code != 0)
         home_refuse(c, message->job, &member, refusal.code, refusal.text);
-    else
+    else if (gathering_complete(gathering)) {
+        gathering->say_ns = c->now_ns + COORDINATOR_SAY_NS;
         home_try_open(c, gathering);
+    }
     return 0;
 }
 
@@ -224,15 +226,22 @@ int home_job_opened(struct coordinator *c, uint32_t node, const struct message *
     return 0;
 }
 
+bool home_waits_text(const struct coordinator *c, const struct gathering *gathering, char *text,
+                     size_t bytes)
+{
+    int64_t node = gathering_complete(gathering) ? home_missing_node(c, gathering) : -1;
+    if (node < 0)
+        return false;
+    coordinator_unreachable_text(c, (uint32_t)node, text, bytes);
+    return true;
+}
+
 /* What its members wait for in vain. */
 static void home_timeout_text(const struct coordinator *c, const struct gathering *gathering,
                               char *text, size_t bytes)
 {
     char cause[600];
-    if (gathering_complete(gathering)) {
-        int64_t node = home_missing_node(c, gathering);
-        coordinator_unreachable_text(c, node < 0 ? c->config->self : (uint32_t)node, cause,
-                                     sizeof(cause));
+    if (home_waits_text(c, gathering, cause, sizeof(cause))) {
         snprintf(text, bytes, "job '%s' has all its ranks, but %s", gathering->name, cause);
         return;
     }
@@ -245,8 +254,21 @@ static void home_timeout_text(const struct coordinator *c, const struct gatherin
     snprintf(text, bytes, "%s%s", cause, more);
 }
 
+/* Once, and long before its members' time is over. */
+static void home_say_what_it_waits_for(struct coordinator *c, struct gathering *gathering)
+{
+    char cause[600];
+    gathering->say_ns = UINT64_MAX;
+    if (home_waits_text(c, gathering, cause, sizeof(cause)))
+        coordinator_log(c, LOG_LEVEL_WARNING, gathering->uid,
+                        "job '%s' has all its %u ranks and waits to open: %s", gathering->name,
+                        gathering->world_size, cause);
+}
+
 void home_tick(struct coordinator *c, struct gathering *gathering)
 {
+    if (c->now_ns >= gathering->say_ns)
+        home_say_what_it_waits_for(c, gathering);
     for (uint32_t i = gathering->count; i-- > 0;) {
         struct gathering_member member = gathering->members[i];
         if (c->now_ns < member.deadline_ns)
@@ -291,6 +313,8 @@ uint64_t home_deadline(const struct coordinator *c)
     uint64_t deadline_ns = UINT64_MAX;
     for (const struct gathering *gathering = c->gatherings; gathering;
          gathering = gathering->hh.next) {
+        if (gathering->say_ns < deadline_ns)
+            deadline_ns = gathering->say_ns;
         for (uint32_t i = 0; i < gathering->count; i++) {
             if (gathering->members[i].deadline_ns < deadline_ns)
                 deadline_ns = gathering->members[i].deadline_ns;

@@ -18,6 +18,9 @@
 /* The other side's own deadline comes first; its words say more. */
 #define COORDINATOR_GRACE_NS (1000 * COORDINATOR_MS)
 #define COORDINATOR_OPEN_LEAST_MS 2000u
+/* After which a job that has all its ranks and cannot open says why: a daemon that starts at the
+ * same time connects sooner. */
+#define COORDINATOR_SAY_NS (500 * COORDINATOR_MS)
 /* Within which all daemons have opened a group whose ranks have all come. */
 #define COORDINATOR_GROUP_OPEN_MS 60000u
 #define COORDINATOR_LATE_ASKS_MAX 1024u
@@ -162,6 +165,9 @@ int home_job_opened(struct coordinator *c, uint32_t node, const struct message *
                     struct error *error);
 void home_try_open(struct coordinator *c, struct gathering *gathering);
 void home_tick(struct coordinator *c, struct gathering *gathering);
+/* What a gathering that has all its ranks still waits for. False: nothing. */
+bool home_waits_text(const struct coordinator *c, const struct gathering *gathering, char *text,
+                     size_t bytes);
 void home_peer_down(struct coordinator *c, uint32_t node);
 void home_drain(struct coordinator *c);
 uint64_t home_deadline(const struct coordinator *c);

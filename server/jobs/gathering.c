@@ -19,6 +19,7 @@ struct gathering *gathering_create(const char *name, uint32_t uid, uint32_t worl
     snprintf(gathering->name, sizeof(gathering->name), "%s", name);
     gathering->uid = uid;
     gathering->world_size = world_size;
+    gathering->say_ns = UINT64_MAX;
     return gathering;
 }
 
@@ -66,6 +67,7 @@ int gathering_add(struct gathering *gathering, const struct gathering_member *me
 void gathering_remove_at(struct gathering *gathering, uint32_t index)
 {
     gathering->count--;
+    gathering->say_ns = UINT64_MAX;
     memmove(&gathering->members[index], &gathering->members[index + 1],
             (gathering->count - index) * sizeof(gathering->members[0]));
 }

@@ -168,6 +168,22 @@ static void print_late(FILE *out, const json_t *jobs)
     }
 }
 
+static void print_waiting(FILE *out, const json_t *jobs)
+{
+    size_t i;
+    const json_t *job;
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        const char *cause = json_string_value(json_object_get(job, "waits_for"));
+        char name[CELL_BYTES], text[ERROR_TEXT_BYTES];
+        if (!cause)
+            continue;
+        print_cell_text(job, "name", name);
+        shoalctl_format_text(cause, text, sizeof(text));
+        fprintf(out, "job %s has all its ranks and waits to open: %s\n", name, text);
+    }
+}
+
 void shoalctl_print_jobs(FILE *out, const json_t *status)
 {
     static const struct column columns[] = {
@@ -200,6 +216,7 @@ void shoalctl_print_jobs(FILE *out, const json_t *status)
         fprintf(out, "job %s has here, rank:pid: %s\n", name, local);
     }
     print_late(out, jobs);
+    print_waiting(out, jobs);
 }
 
 /* What is charged to users whose memory or descriptors the daemon holds. */

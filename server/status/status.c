@@ -315,6 +315,11 @@ static void status_put_gatherings(struct json_text *text, struct rank_room *room
         status_put_waiting_ranks(text, waiting, status_waiting_find(waiting, gathering->name),
                                  gathering->name);
         json_text_uint(text, "joined", gathering->count);
+        char cause[ERROR_TEXT_BYTES];
+        if (coordinator_gathering_waits(source->coordinator, gathering, cause, sizeof(cause)))
+            json_text_string(text, "waits_for", cause);
+        else
+            json_text_null(text, "waits_for");
         status_put_no_figures(text);
     }
 }

@@ -296,6 +296,39 @@ START_TEST(test_rank_that_never_comes)
 }
 END_TEST
 
+static bool waits_for_node2(const json_t *status)
+{
+    const json_t *job = json_array_get(json_object_get(status, "jobs"), 0);
+    const char *cause = json_string_value(json_object_get(job, "waits_for"));
+    return cause && strstr(cause, "server node2 (");
+}
+
+/* A server that has no ranks is gone before the job begins: said long before the ranks' time is
+ * over, in the home's log and status. */
+START_TEST(test_server_that_is_not_there)
+{
+    struct cluster *cluster = cluster_start(3, NULL);
+    const char *argv[] = {CLUSTER_HELPER, "once", NULL};
+    struct process *workers[2];
+    char name[64];
+    process_signal(cluster->nodes[2].daemon, SIGKILL);
+    process_wait(cluster->nodes[2].daemon, CLUSTER_PATIENCE_MS);
+    job_name_with_home(name, "early", 0, 3);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        workers[rank] = cluster_worker(cluster, rank, name, rank, 2, argv);
+    ck_assert(cluster_wait_status(cluster, 0, waits_for_node2, CLUSTER_PATIENCE_MS));
+    for (int waits = 0; !strstr(cluster_log(cluster, 0), "waits to open: server node2"); waits++)
+        ck_assert(waits < 100 && process_wait(workers[0], 100) == -1);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        process_signal(workers[rank], SIGKILL);
+        process_wait(workers[rank], CLUSTER_PATIENCE_MS);
+        process_free(workers[rank]);
+    }
+    cluster_stop(cluster);
+    cluster_free(cluster);
+}
+END_TEST
+
 /* SIGTERM during a job: the daemon ends with 0, the ranks had right results as long as they had
  * any, and know why they have none any more. */
 static void daemon_terminated(uint32_t nodes)
@@ -376,6 +409,7 @@ int main(void)
     tcase_add_test(tests, test_daemon_stopped);
     tcase_add_test(tests, test_daemon_stopped_datagrams);
     tcase_add_test(tests, test_rank_that_never_comes);
+    tcase_add_test(tests, test_server_that_is_not_there);
     tcase_add_test(tests, test_daemon_terminated);
     tcase_add_test(tests, test_drain_lets_jobs_finish);
     suite_add_tcase(suite, tests);

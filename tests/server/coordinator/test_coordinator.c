@@ -184,6 +184,12 @@ START_TEST(test_server_not_connected)
     network_cut(network, 1, 2, "no route to host");
     network_settle(network);
     struct network_worker *worker = join_two(network_name_at(network, 1), 1000);
+    const struct coordinator *home = network_coordinator(network, 1);
+    char cause[600];
+    network_settle(network);
+    ck_assert(
+        coordinator_gathering_waits(home, coordinator_gatherings(home), cause, sizeof(cause)));
+    ck_assert_str_eq(cause, "server c (10.0.0.2:7002) is not connected: no route to host");
     network_run(network, 1100);
     network_assert_text(worker,
                         "has all its ranks, but server c (10.0.0.2:7002) is not connected: no "

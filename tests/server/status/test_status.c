@@ -230,6 +230,7 @@ START_TEST(test_gathering)
     network_settle(network);
     status = document();
     expect_number(job_of(status, 0), "joined", 3);
+    ck_assert(json_is_null(json_object_get(job_of(status, 0), "waits_for")));
     expect_ranks(job_of(status, 0), "ranks_missing", "[]");
     json_decref(status);
 }
