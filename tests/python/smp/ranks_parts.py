@@ -119,6 +119,9 @@ def test_embeddings():
             (model(indices) * weights).sum().backward()
         check(part(indices).detach(), whole(indices).detach())
         check_gradients(part, whole)
+        for index in (-1, 12):  # torch's own raises the same
+            error = ranks.raises(IndexError, lambda part=part, index=index: part(torch.tensor([[0, index]])))
+            assert f"index {index} is out of range in a divided Embedding of 12 rows" in str(error), error
     refused = lambda: divided(  # noqa: E731
         lambda: torch.nn.Sequential(torch.nn.Embedding(12, 6, max_norm=1.0)), {"0": "rowwise_rep"}
     )
@@ -180,6 +183,8 @@ def test_attention_that_cannot_be_divided():
     part, _ = attentions()
     tensor = torch.ones(LENGTH, BATCH, WIDTH)
     ranks.raises(errors.UnsupportedError, lambda: part(tensor, tensor, tensor, average_attn_weights=False))
+    error = ranks.raises(RuntimeError, lambda: part(tensor, tensor, tensor, is_causal=True))
+    assert "is_causal says what attn_mask is" in str(error), error
 
 
 class GPTNeoXAttention(torch.nn.Module):
@@ -218,6 +223,16 @@ def test_inference():
     part, whole = smp.transform(models.make()).eval(), models.make().eval()
     with torch.no_grad():
         torch.testing.assert_close(part(text), whole(text), rtol=1e-4, atol=1e-5)
+    make = lambda: torch.nn.TransformerEncoder(  # noqa: E731
+        torch.nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, batch_first=True), 2
+    )
+    part, whole = smp.transform(seeded(make)).eval(), seeded(make).eval()
+    rows = torch.randn((BATCH, LENGTH, WIDTH), generator=torch.Generator().manual_seed(4))
+    padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    padding[:2, -2:] = True
+    with torch.no_grad():
+        got, expected = (model(rows, src_key_padding_mask=padding) for model in (part, whole))
+    check(got[~padding], expected[~padding])
 
 
 def test_dropped_parts():

@@ -109,6 +109,18 @@ class Folders(unittest.TestCase):
         with self.assertRaisesRegex(errors.UnsupportedError, "PyTorchDistSaveShardedStrategy: 'zarr'"):
             kind("zarr")
 
+    def test_a_function_that_was_imported_before(self):
+        """torch's load_sharded_optimizer_state_dict takes a process_group too, also where a script has it already."""
+        if suite.torch_version() < (2, 0):
+            self.skipTest("torch 1.13 has no torch.distributed.checkpoint")
+        program = "from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict as load\n"
+        program += "from shoal.smddp.smp.checkpoint import optimizer\n"
+        program += "optimizer.install()\noptimizer.load_for_group = lambda *given: given\n"
+        program += "load.shoal_original = lambda *given: ('original', *given)\n"
+        program += "print(load(1, 2, 3, process_group=5), load(1, 2, planner=4, storage_reader=3))"
+        said = suite.run([sys.executable, "-c", program]).stdout
+        self.assertEqual(said, "(2, 3, None, 5) ('original', 1, 2, 3, 4)\n")
+
     def test_what_torch_lacks_is_said(self):
         if suite.torch_version() >= (2, 0):
             self.skipTest("this torch has it")

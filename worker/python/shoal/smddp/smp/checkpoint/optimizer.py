@@ -6,6 +6,7 @@ an argument that torch's does not have.
 """
 
 import functools
+import types
 
 import torch
 
@@ -20,21 +21,33 @@ def install():
     except ImportError:  # torch 1.13
         return
 
-    original = optimizer.load_sharded_optimizer_state_dict
-    if hasattr(original, "shoal_original"):
+    function = optimizer.load_sharded_optimizer_state_dict
+    if hasattr(function, "shoal_original"):
         return
-
-    @functools.wraps(original)
-    def load(model_state_dict, optimizer_key, storage_reader, planner=None, process_group=None):
-        if process_group is None:
-            return original(model_state_dict, optimizer_key, storage_reader, planner)
-        return load_for_group(optimizer_key, storage_reader, planner, process_group)
-
-    load.shoal_original = original
-    optimizer.load_sharded_optimizer_state_dict = load
-    if getattr(checkpoint, "load_sharded_optimizer_state_dict", None) is original:
-        checkpoint.load_sharded_optimizer_state_dict = load
+    code, named = function.__code__, function.__globals__
+    original = types.FunctionType(code, named, function.__name__, function.__defaults__, function.__closure__)
+    if code.co_freevars:  # one that torch has wrapped: by its names
+        optimizer.load_sharded_optimizer_state_dict = checkpoint.load_sharded_optimizer_state_dict = function = _load
+    else:  # the function itself, which a script may have imported before
+        function.__code__, function.__defaults__ = _load.__code__, _load.__defaults__
+    function.shoal_original = original
     _give_empty_shards_a_device()
+
+
+def _load(model_state_dict, optimizer_key, storage_reader, planner=None, process_group=None):
+    """torch's function, which gets this code: names of this module are not there by themselves."""
+    from shoal.smddp.smp.checkpoint.optimizer import load
+
+    return load(model_state_dict, optimizer_key, storage_reader, planner, process_group)
+
+
+def load(model_state_dict, optimizer_key, storage_reader, planner, process_group):
+    if process_group is not None:
+        return load_for_group(optimizer_key, storage_reader, planner, process_group)
+    from torch.distributed.checkpoint import optimizer
+
+    original = optimizer.load_sharded_optimizer_state_dict.shoal_original
+    return original(model_state_dict, optimizer_key, storage_reader, planner)
 
 
 def _give_empty_shards_a_device():

@@ -29,6 +29,10 @@ class PartAttention(Divided, torch.nn.MultiheadAttention):
             raise errors.UnsupportedError(
                 "a divided MultiheadAttention gives the average of the heads' weights only"
             )
+        if is_causal and attn_mask is None:
+            raise errors.InvalidError(
+                "a divided MultiheadAttention: is_causal says what attn_mask is, as torch has it, and attn_mask is None"
+            )
         batched = query.dim() == 3
         if not batched:
             query, key, value = (tensor.unsqueeze(0) for tensor in (query, key, value))

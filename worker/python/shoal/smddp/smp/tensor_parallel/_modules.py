@@ -32,6 +32,7 @@ class VocabularyEmbedding(Divided, torch.nn.Embedding):
     """Each rank has some of the rows, and gives zeros for the others."""
 
     def forward(self, indices):
+        self._check(indices)
         rows = self.weight.shape[0]
         first = self.tp.rank * rows
         local = indices - first
@@ -43,6 +44,16 @@ class VocabularyEmbedding(Divided, torch.nn.Embedding):
         # Not by a product: a row that is not a number would spread.
         found = found.masked_fill(elsewhere.unsqueeze(-1), 0.0)
         return _functions.add_up(found, self.tp)
+
+    def _check(self, indices):
+        """Raises torch's kind of error for what no rank has; a GPU raises it where it gets to it, as torch's does."""
+        count = self.whole_shapes["weight"][0]
+        outside = (indices < 0) | (indices >= count)
+        if indices.is_cuda:
+            torch._assert_async(~outside.any())
+        elif not indices.is_meta and outside.any():
+            index = indices[outside][0].item()
+            raise IndexError(f"index {index} is out of range in a divided Embedding of {count} rows")
 
 
 class PartDropout(torch.nn.Dropout):

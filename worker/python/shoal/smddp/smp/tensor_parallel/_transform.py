@@ -76,6 +76,8 @@ def _divide(model, styles, tp):
     for module in modules.values():
         if isinstance(module, torch.nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0  # its path for inference reads whole weights
+        elif isinstance(module, torch.nn.TransformerEncoder):
+            module.enable_nested_tensor = module.use_nested_tensor = False  # and so does this one's, from 2.1 on
     if tp.rank == 0:
         _log.debug("transform: %d modules divided into %d parts", len(styles), tp.size)
 
