@@ -119,10 +119,20 @@ class Hosts(SettingsCase):
 
     def test_the_number_of_ranks(self):
         environment = {**SAGEMAKER, "SM_NUM_GPUS": "8", "WORLD_SIZE": "4"}
-        self.refused(environment, "algo-1, algo-2: SM_HOSTS", "SM_NUM_GPUS=8", "16 ranks", "WORLD_SIZE=4")
+        self.refused(environment, "algo-1, algo-2: SM_HOSTS", "SM_NUM_GPUS=8", "9 ranks at", "WORLD_SIZE=4")
         self.refused({**OPEN_MPI, "SM_NUM_GPUS": "8"}, "SM_NUM_GPUS=8", "LOCAL_SIZE=2")
         self.refused({**SAGEMAKER, "SM_NUM_GPUS": "0", "WORLD_SIZE": "1"}, "2 (algo-1", "WORLD_SIZE=1")
         self.refused({**SAGEMAKER, **TORCHRUN, "SM_HOSTS": '["algo-2"]'}, "1 (algo-2", "WORLD_SIZE=4")
+
+    def test_hosts_with_other_numbers_of_gpus(self):
+        """8 on one, 4 on another; what holds for every host is multiplied."""
+        sizes = {"WORLD_SIZE": "12", "LOCAL_WORLD_SIZE": "4", "SM_NUM_GPUS": "4"}
+        environment = {**SAGEMAKER, **TORCHRUN, **sizes}
+        self.assertTrue(self.read(environment).started)
+        self.assertTrue(self.read({**environment, "SM_NUM_GPUS": "0"}).started)
+        self.refused({**environment, "WORLD_SIZE": "4"}, "SM_NUM_GPUS=4", "5 ranks at least", "WORLD_SIZE=4")
+        environment["SM_FRAMEWORK_PARAMS"] = '{"sagemaker_mpi_num_of_processes_per_host": 4}'
+        self.refused(environment, "(SM_FRAMEWORK_PARAMS)=4", "makes 8 ranks", "WORLD_SIZE=12")
 
     def test_without_gpus_the_launcher_has_its_way(self):
         environment = {**SAGEMAKER, **TORCHRUN, "SM_NUM_GPUS": "0"}

@@ -219,7 +219,8 @@ def test_delayed_parameters_that_nobody_makes():
         with initer.validate_params_and_buffers_inited():
             pass
 
-    assert "1.scale" in str(ranks.raises(AssertionError, validate))
+    error = ranks.raises(AssertionError, validate)
+    assert isinstance(error, errors.InvalidError) and "1.scale" in str(error), error
 
 
 def test_shared_weights_that_a_script_initializes():

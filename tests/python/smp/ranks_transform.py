@@ -223,7 +223,10 @@ class Gated(torch.nn.Module):
             k, v = (t.repeat_interleave(self.num_heads // self.num_key_value_heads, 1) for t in (k, v))
             attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             tensor = tensor + self.o_proj(attended.transpose(1, 2).reshape(batch, length, self.hidden_size))
-            return tensor + self.down_proj(torch.nn.functional.silu(self.up_proj(tensor)))
+            return tensor + self.down_proj(self.between(tensor))
+
+        def between(self, tensor):
+            return torch.nn.functional.silu(self.up_proj(tensor))
 
     _tp_plan = {
         "embedding": "rowwise_rep",
@@ -264,9 +267,8 @@ class Named(Gated):
             super().__init__()
             self.gate_proj = torch.nn.Linear(models.WIDTH, 2 * models.WIDTH)
 
-        def forward(self, tensor):
-            gate = self.gate_proj(tensor)  # of no use but to be there
-            return super().forward(tensor) + 0.0 * gate.sum()
+        def between(self, tensor):
+            return torch.nn.functional.silu(self.gate_proj(tensor)) * self.up_proj(tensor)
 
     def __init__(self):
         super().__init__()
@@ -284,7 +286,7 @@ class Named(Gated):
 def test_a_model_with_known_names():
     init(tensor_parallel_degree=2, hybrid_shard_degree=2)
     model = make_divided(Named)
-    assert model.layers[0].up_proj.weight.shape[0] == models.WIDTH
+    assert model.layers[0].up_proj.weight.shape[0] == model.layers[0].gate_proj.weight.shape[0] == models.WIDTH
     assert model.lm_head.weight.shape[0] == models.CHARACTERS // 2
     assert model.wide.weight.shape[0] == models.CHARACTERS + 1
     model = FSDP(model, auto_wrap_policy=POLICY)

@@ -6,6 +6,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import suite  # noqa: E402
@@ -120,6 +121,20 @@ class Folders(unittest.TestCase):
         program += "print(load(1, 2, 3, process_group=5), load(1, 2, planner=4, storage_reader=3))"
         said = suite.run([sys.executable, "-c", program]).stdout
         self.assertEqual(said, "(2, 3, None, 5) ('original', 1, 2, 3, 4)\n")
+
+    def test_a_rank_that_is_not_in_the_group(self):
+        import torch.distributed as dist
+        from shoal import errors
+        from shoal.smddp.smp.checkpoint._agreement import Together
+
+        dist.init_process_group("gloo", init_method=f"file://{self.root}/store", rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+        self.assertEqual(Together(dist.GroupMember.WORLD).ranks, [0])
+        with self.assertRaisesRegex(errors.InvalidError, "checkpoint: rank 0 is not in the process_group: "):
+            Together(dist.GroupMember.NON_GROUP_MEMBER)
+        with mock.patch.object(dist, "get_process_group_ranks", lambda group: [1, 3]):
+            with self.assertRaisesRegex(errors.InvalidError, r"rank 0 is not in the process_group, .* \[1, 3\]"):
+                Together(dist.GroupMember.WORLD, coordinator_rank=1)
 
     def test_what_torch_lacks_is_said(self):
         if suite.torch_version() >= (2, 0):

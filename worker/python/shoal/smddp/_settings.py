@@ -139,13 +139,14 @@ def _choose_hosts(environment, hosts):
 
 
 def _check_ranks(environment, place, hosts, parameters):
-    """The number of ranks against that of hosts, and of processes on each."""
-    gpus = _launchers.read_number(environment, "SM_NUM_GPUS")
-    each = _processes_per_host(parameters) or gpus
-    if not each or each.number == 0:  # no GPUs: as many ranks as the launcher likes
-        each = place.local_size
-    if each and place.local_size and each.number != place.local_size.number:
-        raise errors.InvalidError(f"{each} and {place.local_size} contradict each other")
+    """The number of ranks against that of hosts, and of processes on each, or on this one: others may have other
+    numbers of GPUs."""
+    each = _processes_per_host(parameters)
+    here = each or _launchers.read_number(environment, "SM_NUM_GPUS")
+    if not here or here.number == 0:  # no GPUs: as many ranks as the launcher likes
+        each, here = None, place.local_size
+    if here and place.local_size and here.number != place.local_size.number:
+        raise errors.InvalidError(f"{here} and {place.local_size} contradict each other")
     if not hosts or not place.size:
         return
     text = f"the hosts are {len(hosts)} ({', '.join(hosts)}: SM_HOSTS)"
@@ -153,8 +154,10 @@ def _check_ranks(environment, place, hosts, parameters):
         raise errors.InvalidError(
             f"{text} with {each}, which makes {len(hosts) * each.number} ranks, and {place.size}"
         )
-    if place.size.number < len(hosts):
-        raise errors.InvalidError(f"{text}, each of which has a rank, and {place.size}")
+    least = (here.number if here else 1) + len(hosts) - 1
+    if place.size.number < least or here and len(hosts) == 1 and place.size.number != least:
+        here = f", here {here}" if here else ""
+        raise errors.InvalidError(f"{text}{here}, which makes {least} ranks at least, and {place.size}")
 
 
 def _processes_per_host(parameters):

@@ -5,6 +5,16 @@ import torch.distributed as dist
 from shoal import errors
 
 
+def _ranks_of(group, rank):
+    """All of its ranks: this one must be there."""
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise errors.InvalidError(f"checkpoint: rank {rank} is not in the process_group: new_group() made it of others")
+    ranks = dist.get_process_group_ranks(group)
+    if rank not in ranks:
+        raise errors.InvalidError(f"checkpoint: rank {rank} is not in the process_group, whose ranks are {ranks}")
+    return ranks
+
+
 class Together:
     """The ranks of a process group (None: of the default one; without any, this process alone)."""
 
@@ -16,7 +26,7 @@ class Together:
         rank = 0
         if dist.is_initialized():
             rank = dist.get_rank()
-            self.ranks = dist.get_process_group_ranks(group or dist.GroupMember.WORLD)
+            self.ranks = _ranks_of(dist.GroupMember.WORLD if group is None else group, rank)
         if coordinator_rank not in self.ranks:
             if coordinator_rank != 0:
                 raise errors.InvalidError(

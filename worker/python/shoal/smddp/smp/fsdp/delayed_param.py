@@ -15,6 +15,10 @@ from shoal.smddp.smp.fsdp import module_utils
 from shoal.smddp.smp.logger import get_logger
 
 
+class NotInitializedError(errors.InvalidError, AssertionError):
+    """What validate_params_and_buffers_inited() raises: by SMP's reference an AssertionError."""
+
+
 class DelayedParamIniter:
     """Gives FSDP the functions that give the parameters of `model` their values.
 
@@ -52,20 +56,22 @@ class DelayedParamIniter:
 
     @contextlib.contextmanager
     def validate_params_and_buffers_inited(self, enabled=True):
-        """Around FSDP's constructor: raises AssertionError, naming what, unless every parameter was given
+        """Around FSDP's constructor: raises NotInitializedError, naming what, unless every parameter was given
         values and no buffer is left on the meta device."""
         yield
         if not enabled:
             return
         missing = [self._names[key] for key in self._unset]
-        assert not missing, f"{len(missing)} parameters were not initialized: {', '.join(missing[:5])}"
+        if missing:
+            raise NotInitializedError(f"{len(missing)} parameters were not initialized: {', '.join(missing[:5])}")
         left = [
             name
             for named in (self.model.named_parameters(), self.model.named_buffers())
             for name, tensor in named
             if tensor.is_meta
         ]
-        assert not left, f"still on the meta device: {', '.join(left[:5])}"
+        if left:
+            raise NotInitializedError(f"still on the meta device: {', '.join(left[:5])}")
 
     def _init_module(self, module):
         before = dict(module._parameters)
