@@ -69,7 +69,9 @@ struct config {
     uint32_t join_ms;      /* "timeouts.join_ms": all ranks of a job must have come, a day */
     uint32_t group_ms;     /* "timeouts.group_ms": the same for a group's ranks, a day */
     uint32_t late_ms;      /* "timeouts.late_ms": a rank is reported as late, 5000 */
-    uint32_t drain_ms;     /* "timeouts.drain_ms": running collectives may finish, 30000 */
+    uint32_t
+        collective_ms; /* "timeouts.collective_ms": a rank that is so late ends its job; 0: none */
+    uint32_t drain_ms; /* "timeouts.drain_ms": running collectives may finish, 30000 */
 
     enum log_level log_level; /* "log.level" */
 
@@ -98,6 +100,9 @@ void config_defaults(struct config *config);
 void config_clear(struct config *config);
 /* Whether what goes between daemons is encrypted. */
 bool config_encrypts(const struct config *config);
+/* After how long a late rank is looked for: timeouts.late_ms, or collective_ms when that is less.
+ */
+uint32_t config_late_ms(const struct config *config);
 void config_problems_clear(struct config_problems *problems);
 
 /* The effective configuration as JSON, all keys present; the caller frees it. NULL: out of memory.

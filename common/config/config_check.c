@@ -142,6 +142,12 @@ static uint32_t check_roster(const struct config *config, struct config_report *
     return owners;
 }
 
+uint32_t config_late_ms(const struct config *config)
+{
+    bool sooner = config->collective_ms > 0 && config->collective_ms < config->late_ms;
+    return sooner ? config->collective_ms : config->late_ms;
+}
+
 bool config_encrypts(const struct config *config)
 {
     return strcmp(config->protect, "encrypt") == 0;

@@ -398,6 +398,16 @@ static const struct config_key timeout_keys[] = {
      .unit = "ms",
      .text = "A rank that has not reached a collective so long after the first one is named in the "
              "log and in the status."},
+    {.name = "collective_ms",
+     .type = CONFIG_INTEGER,
+     FIELD(collective_ms),
+     .least = 0,
+     .most = DAY_MS,
+     .default_number = 0,
+     .unit = "ms",
+     .text = "A rank that has not handed its part of a collective over so long after the first one "
+             "fails the job, by its name: a process that is stopped, or hangs. 0: its job waits, "
+             "and each caller's own timeout decides. More than the longest step takes."},
     {.name = "drain_ms",
      .type = CONFIG_INTEGER,
      FIELD(drain_ms),

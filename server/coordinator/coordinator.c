@@ -283,7 +283,7 @@ static uint64_t coordinator_next_deadline(const struct coordinator *c)
                 deadline_ns, job->deadline_ns + (job->acknowledged ? COORDINATOR_GRACE_NS : 0));
         if (job->state == JOB_READY)
             deadline_ns = coordinator_earlier(
-                deadline_ns, coordinator_earlier(group_home_deadline(job), late_deadline(job)));
+                deadline_ns, coordinator_earlier(group_home_deadline(job), late_deadline(c, job)));
     }
     return coordinator_earlier(deadline_ns, home_deadline(c));
 }

@@ -154,7 +154,9 @@ void late_engine_report(struct coordinator *c, const struct engine_event *event)
 void late_forget_job(struct coordinator *c, uint64_t job);
 void late_forget_node(struct coordinator *c, uint32_t node);
 void late_tick(struct coordinator *c, struct job *job);
-uint64_t late_deadline(const struct job *job);
+uint64_t late_deadline(const struct coordinator *c, const struct job *job);
+/* The ranks that have been late for as long as timeouts.collective_ms lets them. False: none. */
+bool late_over_text(const struct coordinator *c, const struct job *job, char *text, size_t bytes);
 
 /* --- coordinator_home.c, jobs that gather here: may call the ground */
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,

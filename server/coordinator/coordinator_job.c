@@ -329,6 +329,9 @@ void job_tick(struct coordinator *c, struct job *job)
     if (job->state == JOB_READY) {
         group_home_tick(c, job);
         late_tick(c, job);
+        char text[ERROR_TEXT_BYTES];
+        if (late_over_text(c, job, text, sizeof(text)))
+            job_fail(c, job, ERR_TIMEOUT, "%s", text);
     } else if (job->state == JOB_OPENING) {
         job_opening_tick(c, job);
     }

@@ -25,6 +25,21 @@ static void late_drop(struct job *job, struct job_late *late)
     free(late);
 }
 
+/* When its ranks have been waited for as long as they may be. */
+static uint64_t late_end_ns(const struct coordinator *c, const struct job_late *late)
+{
+    return c->config->collective_ms > 0 ? late->since_ns + c->config->collective_ms * COORDINATOR_MS
+                                        : UINT64_MAX;
+}
+
+/* At the end it is asked once more: what is known may be old. */
+static uint64_t late_next_ns(const struct coordinator *c, const struct job_late *late)
+{
+    uint64_t next_ns = c->now_ns + config_late_ms(c->config) * COORDINATOR_MS;
+    uint64_t end_ns = late_end_ns(c, late);
+    return end_ns > c->now_ns && end_ns < next_ns ? end_ns : next_ns;
+}
+
 /* The entry of this collective; an older one of the group makes room. NULL: out of memory. */
 static struct job_late *late_entry(struct coordinator *c, struct job *job, uint32_t group,
                                    uint64_t sequence)
@@ -43,11 +58,12 @@ static struct job_late *late_entry(struct coordinator *c, struct job *job, uint3
         free(ranks);
         return NULL;
     }
-    uint64_t late_ns = c->config->late_ms * COORDINATOR_MS;
+    uint64_t late_ns = config_late_ms(c->config) * COORDINATOR_MS;
     late->group = group;
     late->sequence = sequence;
     late->since_ns = c->now_ns > late_ns ? c->now_ns - late_ns : 0;
-    late->again_ns = c->now_ns + late_ns;
+    late->asked_ns = c->now_ns;
+    late->again_ns = late_next_ns(c, late);
     late->ranks = ranks;
     DL_APPEND(job->lates, late);
     return late;
@@ -243,7 +259,8 @@ void late_forget_node(struct coordinator *c, uint32_t node)
 /* Ask again, so that what is over goes from the status. */
 static void late_ask_again(struct coordinator *c, struct job *job, struct job_late *late)
 {
-    late->again_ns = c->now_ns + c->config->late_ms * COORDINATOR_MS;
+    late->asked_ns = c->now_ns;
+    late->again_ns = late_next_ns(c, late);
     late->waiting = 0;
     for (uint32_t i = 0; i < late->rank_count; i++) {
         uint32_t node = job->rank_nodes[late->ranks[i]];
@@ -269,14 +286,41 @@ void late_tick(struct coordinator *c, struct job *job)
     }
 }
 
-uint64_t late_deadline(const struct job *job)
+/* Of an answer that came after the end of their time. */
+static bool late_is_over(const struct coordinator *c, const struct job_late *late)
+{
+    return late->rank_count > 0 && late->waiting == 0 && late->asked_ns >= late_end_ns(c, late);
+}
+
+bool late_over_text(const struct coordinator *c, const struct job *job, char *text, size_t bytes)
+{
+    const struct job_late *late;
+    DL_FOREACH(job->lates, late)
+    {
+        if (!late_is_over(c, late))
+            continue;
+        char ranks[JOB_RANKS_TEXT_BYTES];
+        uint32_t node = job->rank_nodes[late->ranks[0]];
+        job_ranks_text(late->ranks, late->rank_count, ranks);
+        snprintf(text, bytes,
+                 "%s (the first on node %s) %s not handed over collective %" PRIu64
+                 " of group %" PRIu32 " for %" PRIu32 " ms (timeouts.collective_ms)",
+                 ranks, coordinator_node_name(c, node), late->rank_count == 1 ? "has" : "have",
+                 late->sequence, late->group, c->config->collective_ms);
+        return true;
+    }
+    return false;
+}
+
+uint64_t late_deadline(const struct coordinator *c, const struct job *job)
 {
     uint64_t deadline_ns = UINT64_MAX;
     const struct job_late *late;
     DL_FOREACH(job->lates, late)
     {
-        if (late->again_ns < deadline_ns)
-            deadline_ns = late->again_ns;
+        uint64_t due_ns = late_is_over(c, late) ? c->now_ns : late->again_ns;
+        if (due_ns < deadline_ns)
+            deadline_ns = due_ns;
     }
     return deadline_ns;
 }

@@ -113,7 +113,7 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
         .least_shard_bytes = config->least_shard_bytes,
         .window_chunks = config->window_chunks,
         .window_bytes = config->window_bytes,
-        .late_ns = config->late_ms * NS_PER_MS,
+        .late_ns = config_late_ms(config) * NS_PER_MS,
         .silence_ns = engine_silence_ns(engine),
         .kept_bytes = config->memory_bytes / KEPT_PART > KEPT_LEAST_BYTES
                           ? config->memory_bytes / KEPT_PART

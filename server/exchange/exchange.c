@@ -400,7 +400,7 @@ static void exchange_tick_group(struct exchange_group *group, uint64_t now_ns)
     uint64_t first_ns = 0;
     bool waits = slots_oldest_waiting(group, &sequence, &first_ns);
     const struct collective *oldest = group->order->oldest;
-    if (oldest && oldest->submitted < oldest->needed && (!waits || oldest->sequence <= sequence)) {
+    if (oldest && collective_waits(oldest) && (!waits || oldest->sequence <= sequence)) {
         waits = true;
         sequence = oldest->sequence;
         first_ns = oldest->first_ns;

@@ -73,7 +73,8 @@ bool exchange_run_some(struct exchange *exchange, uint32_t groups);
 /* Look for late ranks and silent peers, and try again what memory was lacking for; call every
  * late_ns / 4 and every silence_ns / 8 or so, and exchange_run after it. */
 void exchange_tick(struct exchange *exchange, uint64_t now_ns);
-/* Emits ENGINE_LATE with the ranks of this node that have not submitted the sequence. */
+/* Emits ENGINE_LATE with the ranks of this node that have not submitted the sequence, or have
+ * stopped to hand it over. */
 void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t group,
                          uint64_t sequence);
 

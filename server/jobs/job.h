@@ -29,6 +29,7 @@ struct job_late {
     uint32_t group;
     uint64_t sequence;
     uint64_t since_ns;
+    uint64_t asked_ns; /* when its nodes were asked the last time */
     uint64_t again_ns; /* when to ask again whether they still are */
     uint32_t waiting;  /* answers that are to come */
     uint32_t *ranks;

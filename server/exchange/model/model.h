@@ -190,6 +190,7 @@ struct part {
     uint64_t out_offset;
     struct exchange_segment *segment; /* that out_offset is in; NULL: in its arena */
     uint32_t handed;                  /* chunks handed over so far; all, when not staged */
+    uint64_t handed_ns;               /* when the latest was, or it was submitted */
     bool submitted;
     bool staged;
 };

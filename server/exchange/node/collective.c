@@ -283,6 +283,7 @@ bool collective_add_part(struct collective *collective, uint32_t local, const st
         .out_offset = submission->out_offset,
         .segment = shared ? segment_hold(group, submission->segment) : NULL,
         .handed = staged ? 0 : UINT32_MAX,
+        .handed_ns = collective->group->job->exchange->now_ns,
         .submitted = true,
         .staged = staged,
     };
@@ -383,6 +384,7 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
     chunk->piece.offsets[local] = submission->in_offset;
     chunk_trace_handed(chunk, worker, submission);
     part->handed++;
+    part->handed_ns = collective->group->job->exchange->now_ns;
     collective_update_ready(collective);
     return 0;
 }
@@ -401,12 +403,41 @@ void collectives_check_departed(struct exchange_group *group)
     exchange_group_fail(group, ERR_LOST, text);
 }
 
+/* The rank has all its chunks back, has more to hand over, and has not done so for long: its
+ * process is stopped, or so busy that others wait. */
+static bool collective_part_stalls(const struct collective *collective, uint32_t local)
+{
+    const struct part *part = &collective->parts[local];
+    const struct exchange *exchange = collective->group->job->exchange;
+    return part->submitted && part->handed < collective->layout.chunks &&
+           part->handed == collective->delivered &&
+           exchange->now_ns >= part->handed_ns + exchange->options.late_ns;
+}
+
+static bool collectives_stall(const struct exchange_group *group, uint64_t sequence, uint32_t local)
+{
+    for (const struct collective *it = group->order->oldest; it && it->sequence <= sequence;
+         it = it->next)
+        if (it->sequence == sequence && collective_part_stalls(it, local))
+            return true;
+    return false;
+}
+
+bool collective_waits(const struct collective *collective)
+{
+    bool waits = collective->submitted < collective->needed;
+    for (uint32_t i = 0; i < collective->group->members.local_count && !waits; i++)
+        waits = collective_part_stalls(collective, i);
+    return waits;
+}
+
 uint32_t collectives_missing_ranks(const struct exchange_group *group, uint64_t sequence,
                                    uint32_t *ranks)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < group->members.local_count; i++) {
-        if (group->members.locals[i].next_sequence <= sequence)
+        if (group->members.locals[i].next_sequence <= sequence ||
+            collectives_stall(group, sequence, i))
             ranks[count++] = group->members.locals[i].job_rank;
     }
     return count;

@@ -33,8 +33,10 @@ bool collectives_drop(struct exchange_group *group, uint32_t *most);
 
 /* Fail the group when a rank has departed that a collective under way waits for. */
 void collectives_check_departed(struct exchange_group *group);
-/* The local ranks that have not submitted the sequence, into ranks[local_count] as ranks of the
- * job; how many. */
+/* Whether a local rank has not submitted it, or has stopped to hand over what others wait for. */
+bool collective_waits(const struct collective *collective);
+/* The local ranks that have not submitted the sequence, or have stopped to hand it over, into
+ * ranks[local_count] as ranks of the job; how many. */
 uint32_t collectives_missing_ranks(const struct exchange_group *group, uint64_t sequence,
                                    uint32_t *ranks);
 /* How many collectives a rank that leaves has given all that it has to give to. One of which it has

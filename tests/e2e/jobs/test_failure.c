@@ -275,6 +275,32 @@ START_TEST(test_daemon_stopped_datagrams)
 }
 END_TEST
 
+/* count: of floats that are handed over in one piece, or in many. */
+static void rank_stopped(struct cluster *cluster, const char *count)
+{
+    struct process *workers[4];
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, count, NULL};
+    cluster_job(cluster, count, 2, argv, workers);
+    wait_running(workers, 4);
+    process_signal(workers[3], SIGSTOP);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        heard(workers[rank], "rank 3 (the first on node node1) has not handed over", "1500 ms");
+    process_signal(workers[3], SIGKILL);
+    process_wait(workers[3], CLUSTER_PATIENCE_MS);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        process_free(workers[rank]);
+}
+
+START_TEST(test_rank_stopped)
+{
+    struct cluster *cluster = cluster_start(2, "{\"timeouts\":{\"collective_ms\":1500}}");
+    rank_stopped(cluster, "1000");
+    rank_stopped(cluster, "3000007");
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+}
+END_TEST
+
 START_TEST(test_rank_that_never_comes)
 {
     struct cluster *cluster = cluster_start(2, "{\"timeouts\":{\"join_ms\":4000}}");
@@ -408,6 +434,7 @@ int main(void)
     tcase_add_test(tests, test_home_killed);
     tcase_add_test(tests, test_daemon_stopped);
     tcase_add_test(tests, test_daemon_stopped_datagrams);
+    tcase_add_test(tests, test_rank_stopped);
     tcase_add_test(tests, test_rank_that_never_comes);
     tcase_add_test(tests, test_server_that_is_not_there);
     tcase_add_test(tests, test_daemon_terminated);

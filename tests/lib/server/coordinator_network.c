@@ -70,6 +70,7 @@ static void network_node_configure(struct node *node, const uint32_t *weights)
     config->join_ms = 10000;
     config->group_ms = 5000;
     config->late_ms = 5000;
+    config->collective_ms = 0;
     config->drain_ms = 2000;
     config->memory_bytes = 1 << 20;
 }
