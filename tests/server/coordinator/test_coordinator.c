@@ -523,92 +523,6 @@ START_TEST(test_engine_events)
 }
 END_TEST
 
-/* --- late ranks */
-
-static const struct job_late *late_of(uint32_t node)
-{
-    return coordinator_jobs(network_coordinator(network, node))->lates;
-}
-
-START_TEST(test_late)
-{
-    static const uint32_t rank_3[] = {3};
-    uint32_t nodes[] = {1, 2};
-    struct network_worker *workers[4];
-    network_join_four(network, workers, network_name_at(network, 0));
-    network_set_late(network, 2, rank_3, 1);
-    network_engine_says(network, 0,
-                        (struct engine_event){.type = ENGINE_LATE,
-                                              .job = workers[0]->joined.job_id,
-                                              .sequence = 17,
-                                              .nodes = nodes,
-                                              .node_count = 2});
-    network_settle(network);
-    const struct job_late *late = late_of(0);
-    ck_assert_ptr_nonnull(late);
-    ck_assert_uint_eq(late->sequence, 17);
-    ck_assert_uint_eq(late->rank_count, 1);
-    ck_assert_uint_eq(late->ranks[0], 3);
-    /* It stays while it is so, and goes when the rank has come. */
-    network_run(network, 6000);
-    ck_assert_ptr_nonnull(late_of(0));
-    network_set_late(network, 2, NULL, 0);
-    network_run(network, 6000);
-    ck_assert_ptr_null(late_of(0));
-    ck_assert_ptr_null(late_of(2));
-}
-END_TEST
-
-/* timeouts.collective_ms: whoever has come meanwhile is not blamed; who has not ends the job. */
-START_TEST(test_late_for_too_long)
-{
-    static const uint32_t rank_3[] = {3};
-    uint32_t nodes[] = {1, 2};
-    struct network_worker *workers[4];
-    network_run(network, 10000);
-    network_config(network, 0)->collective_ms = 8000;
-    network_join_four(network, workers, network_name_at(network, 0));
-    for (uint64_t sequence = 17; sequence < 19; sequence++) {
-        network_set_late(network, 2, rank_3, 1);
-        network_engine_says(network, 0,
-                            (struct engine_event){.type = ENGINE_LATE,
-                                                  .job = workers[0]->joined.job_id,
-                                                  .sequence = sequence,
-                                                  .nodes = nodes,
-                                                  .node_count = 2});
-        network_run(network, 2500);
-        ck_assert_ptr_nonnull(late_of(0));
-        if (sequence == 17)
-            network_set_late(network, 2, NULL, 0);
-        network_run(network, 1000);
-    }
-    for (uint32_t i = 0; i < 3; i++)
-        network_assert_text(workers[i], "rank 3 (the first on node c) has not handed over "
-                                        "collective 18 of group 0 for 8000 ms");
-}
-END_TEST
-
-START_TEST(test_late_here)
-{
-    uint32_t rank_1[] = {1};
-    struct network_worker *workers[4];
-    network_join_four(network, workers, network_name_at(network, 1));
-    network_set_late(network, 0, rank_1, 1);
-    for (uint64_t sequence = 3; sequence < 5; sequence++)
-        network_engine_says(network, 0,
-                            (struct engine_event){.type = ENGINE_LATE,
-                                                  .job = workers[0]->joined.job_id,
-                                                  .sequence = sequence,
-                                                  .ranks = rank_1,
-                                                  .rank_count = 1});
-    ck_assert_uint_eq(late_of(0)->sequence, 4);
-    ck_assert_ptr_null(late_of(0)->next);
-    network_set_late(network, 0, NULL, 0);
-    network_run(network, 11000);
-    ck_assert_ptr_null(late_of(0));
-}
-END_TEST
-
 /* --- nonsense */
 
 START_TEST(test_nonsense_of_workers)
@@ -717,9 +631,6 @@ int main(void)
     tcase_add_test(cases, test_groups_that_a_rank_waits_for);
     tcase_add_test(cases, test_group_failed);
     tcase_add_test(cases, test_engine_events);
-    tcase_add_test(cases, test_late);
-    tcase_add_test(cases, test_late_for_too_long);
-    tcase_add_test(cases, test_late_here);
     tcase_add_test(cases, test_nonsense_of_workers);
     tcase_add_test(cases, test_nonsense_of_peers);
     tcase_add_test(cases, test_unknown_jobs_are_dropped);
