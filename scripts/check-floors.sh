@@ -28,6 +28,7 @@ server/exchange/*           3 pure
 server/jobs/*               3 pure
 server/coordinator/*        3 pure
 server/commands/*           3 pure
+server/waits/*              3 pure
 server/engine/*             4
 server/control/*            4
 server/status/*             4

@@ -46,7 +46,8 @@ server/exchange/model   port model < share < roster < ask disagreement < order
 server/exchange/ground  segments < recorder delivery < post submission
 server/exchange/owner   slots < slot
 server/exchange/node    any_receive agreement chunk < probe issue < collective < transfer
-server           commands jobs sandbox < exchange < coordinator engine < status < control < shoald shoalctl
+server           waits < commands jobs sandbox < exchange < coordinator engine < status < control < shoald shoalctl
+server/waits     waits < verdict
 server/commands  trace < engine_event < engine_command
 server/engine    threads < engine_private engine_status engine_share engine_release
                  < engine_protect < engine_send < engine_peer < engine_io < engine_rings

@@ -1,0 +1,116 @@
+/* Who a job waits for on this daemon, and for how long: an account that the data path feeds with
+ * what it knows anyway, and that is read ten times a second.
+ *
+ * A collective waits for a rank of this node when that rank alone has not come, and a chunk at its
+ * owner waits for a node when that node alone has not been heard. What counts is the time in which
+ * anything waits for somebody: buckets that wait for one rank at once cost the job that time once.
+ * So each figure is the time that the job would have without the one who is named.
+ *
+ * Every event costs a few additions: nothing is allocated, no clock is read. Times are those of the
+ * exchange. Figures are of the last 2 to 4 s, or, where collectives are rare, of up to two minutes.
+ *
+ * Pure. Calls nothing.
+ */
+#ifndef SERVER_WAITS_WAITS_H
+#define SERVER_WAITS_WAITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define WAITS_NOBODY UINT32_MAX
+#define WAITS_RANKS 2u /* of a node, those that are told: who was waited for longest */
+#define WAITS_NODES 4u /* likewise */
+#define WAITS_ASKS 128u
+#define WAITS_WORDS 36u /* of figures, packed */
+
+/* Time in which at least one thing waits. Halves of the window: the present one, and the one
+ * before. */
+struct wait {
+    uint32_t open; /* things that wait now */
+    uint32_t times[2];
+    uint64_t since_ns; /* while one does: until here it is in `ns` */
+    uint64_t ns[2];
+};
+
+/* A rank of this node. */
+struct waits_rank {
+    struct wait start; /* it has not submitted, the node's other ranks have */
+    struct wait give;  /* all have submitted, and it has not handed all of its data over */
+};
+
+/* A node of the roster, as an owner here sees it; this node itself too. */
+struct waits_node {
+    struct wait start; /* since the wait for it began nothing has come of it */
+    struct wait flow;  /* something has, and more is lacking */
+    uint64_t counted;  /* the newest collective that is in `times`, + 1 */
+};
+
+struct waits {
+    uint64_t began_ns[2]; /* of the halves */
+    uint64_t still_ns[2]; /* the engine's count of it when they began */
+    uint32_t collectives[2];
+    uint32_t gathered[2]; /* chunks that this node owns */
+    struct wait tasks;    /* sums and copies under way */
+    uint32_t asked;       /* asks that have been noted, modulo 2^32 */
+    uint32_t asks[WAITS_ASKS];
+    struct waits_node *nodes; /* [node_count] */
+    uint32_t node_count;
+};
+
+/* What a daemon tells of a job. Times are in microseconds. */
+struct waits_figures {
+    uint32_t window_us; /* of all below; 0: there are none */
+    uint32_t collectives;
+    uint32_t step;     /* collectives that repeat: of a step; 0: no pattern was seen */
+    uint32_t gathered; /* chunks; 0: the node owns nothing */
+    uint32_t tasks_us; /* sums and copies were under way */
+    uint32_t still_us; /* the engine did not run though it had to */
+    uint32_t self_us;  /* chunks here had all but this node's own part */
+    uint32_t self_times;
+    uint32_t ranks; /* of this node */
+    uint32_t own;   /* this node's number */
+    struct {
+        uint32_t rank; /* of the job; WAITS_NOBODY: and none behind it */
+        uint32_t start_us, give_us;
+        uint32_t times; /* collectives that it began last */
+        uint32_t gives; /* collectives of which it was the last to hand over its data */
+    } rank[WAITS_RANKS];
+    struct {
+        uint32_t node; /* of the roster; WAITS_NOBODY: and none behind it */
+        uint32_t start_us, flow_us;
+        uint32_t times; /* collectives of which something waited for it */
+    } node[WAITS_NODES];
+};
+
+void wait_begin(struct wait *wait, uint64_t now_ns);
+void wait_end(struct wait *wait, uint64_t now_ns);
+
+/* `nodes`: zeroed, [node_count], the caller's. */
+void waits_init(struct waits *waits, struct waits_node *nodes, uint32_t node_count, uint64_t now_ns,
+                uint64_t still_ns);
+/* All ranks of this node have begun a collective; `ask` is a hash of what they asked for. */
+void waits_collective(struct waits *waits, uint32_t ask);
+/* Something of a collective waits for the node alone. */
+void waits_node_lacks(struct waits *waits, uint32_t node, uint64_t sequence, uint64_t now_ns);
+/* Something of it has come. */
+void waits_node_heard(struct waits *waits, uint32_t node, uint64_t now_ns);
+/* What waited for it alone does so no more. */
+void waits_node_done(struct waits *waits, uint32_t node, uint64_t now_ns);
+
+/* Whether the present half of the window is over; then waits_turn, and waits_rank_turn for each
+ * rank of the node, begin the next one. To be asked every 100 ms or so. */
+bool waits_half_over(const struct waits *waits, uint64_t now_ns);
+void waits_turn(struct waits *waits, uint64_t now_ns, uint64_t still_ns);
+void waits_rank_turn(struct waits_rank *rank, uint64_t now_ns);
+
+/* What the account says now, without ranks; `self` is this node's number. Then each rank. */
+void waits_tell(const struct waits *waits, uint32_t self, uint64_t now_ns, uint64_t still_ns,
+                struct waits_figures *figures);
+void waits_tell_rank(const struct waits_rank *it, uint32_t rank, uint64_t now_ns,
+                     struct waits_figures *figures);
+
+/* Figures as numbers of a message, and back. False: they make no sense. */
+void waits_pack(const struct waits_figures *figures, uint32_t words[WAITS_WORDS]);
+bool waits_unpack(struct waits_figures *figures, const uint32_t *words, uint32_t count);
+
+#endif

@@ -1,0 +1,420 @@
+/* Verdicts over reports of daemons: made up one by one, and by a small model of a job with one
+ * fault, whose events go through the account. */
+#include "server/waits/verdict.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/suite.h"
+
+#define MS UINT64_C(1000000)
+#define NODES_MAX 6u
+#define RANKS_MAX 3u
+
+/* --- a model of a job ------------------------------------------------------------------------- */
+
+/* All nodes own a part. A step: ranks compute, submit, hand over; each node's chunks then go to all
+ * owners, which sum; the next step begins when all of that is over. */
+struct model {
+    uint32_t nodes, ranks; /* ranks: of each node */
+    uint64_t compute_ns, chunk_ns, sum_ns;
+    uint64_t jitter_ns;
+    /* The fault. */
+    uint32_t late_rank;          /* rank of the job; WAITS_NOBODY: none */
+    uint32_t late_node;          /* all of its ranks */
+    uint32_t drain_rank;         /* begins in time, hands over late */
+    uint32_t slow_from, slow_to; /* chunks that take longer; WAITS_NOBODY: any */
+    uint32_t slow_server;
+    uint64_t fault_ns;
+
+    struct waits waits[NODES_MAX];
+    struct waits_node of[NODES_MAX][NODES_MAX];
+    struct waits_rank rank[NODES_MAX][RANKS_MAX];
+    uint64_t now_ns, sequence;
+};
+
+static struct model model_of(uint32_t nodes, uint32_t ranks)
+{
+    return (struct model){.nodes = nodes,
+                          .ranks = ranks,
+                          .compute_ns = 40 * MS,
+                          .chunk_ns = 2 * MS,
+                          .sum_ns = MS,
+                          .jitter_ns = MS / 2,
+                          .late_rank = WAITS_NOBODY,
+                          .late_node = WAITS_NOBODY,
+                          .drain_rank = WAITS_NOBODY,
+                          .slow_from = WAITS_NOBODY,
+                          .slow_to = WAITS_NOBODY,
+                          .slow_server = WAITS_NOBODY,
+                          .now_ns = 1000 * MS};
+}
+
+static uint64_t model_jitter(const struct model *model)
+{
+    return (uint64_t)rand() % (model->jitter_ns + 1);
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The last of them, and when the last but one came. */
+static uint32_t model_last(const uint64_t *ns, uint32_t count, uint64_t *before_ns)
+{
+    uint32_t last = 0;
+    *before_ns = 0;
+    for (uint32_t i = 1; i < count; i++)
+        last = ns[i] > ns[last] ? i : last;
+    for (uint32_t i = 0; i < count; i++)
+        *before_ns = i != last ? later(*before_ns, ns[i]) : *before_ns;
+    return last;
+}
+
+static void model_wait(struct wait *wait, uint64_t from_ns, uint64_t to_ns)
+{
+    wait_begin(wait, from_ns);
+    wait_end(wait, to_ns);
+}
+
+/* When the node's own sum is there. */
+static uint64_t model_node(struct model *model, uint32_t node)
+{
+    uint64_t start_ns[RANKS_MAX], give_ns[RANKS_MAX], before_ns;
+    uint32_t ranks = model->ranks;
+    for (uint32_t i = 0; i < ranks; i++) {
+        uint32_t rank = node * ranks + i;
+        start_ns[i] = model->now_ns + model->compute_ns + model_jitter(model);
+        if (rank == model->late_rank || node == model->late_node)
+            start_ns[i] += model->fault_ns;
+        give_ns[i] = start_ns[i] + MS + (rank == model->drain_rank ? model->fault_ns : 0);
+    }
+    uint32_t last = model_last(start_ns, ranks, &before_ns);
+    uint64_t all_ns = start_ns[last];
+    if (ranks > 1)
+        model_wait(&model->rank[node][last].start, before_ns, all_ns);
+    waits_collective(&model->waits[node], 1);
+    last = model_last(give_ns, ranks, &before_ns);
+    if (ranks > 1 && give_ns[last] > all_ns)
+        model_wait(&model->rank[node][last].give, later(before_ns, all_ns), give_ns[last]);
+    return give_ns[last];
+}
+
+static uint64_t model_chunk_ns(const struct model *model, uint32_t from, uint32_t to)
+{
+    bool slow = (model->slow_from != WAITS_NOBODY || model->slow_to != WAITS_NOBODY) &&
+                (model->slow_from == WAITS_NOBODY || model->slow_from == from) &&
+                (model->slow_to == WAITS_NOBODY || model->slow_to == to);
+    return from == to ? 0 : model->chunk_ns + (slow ? model->fault_ns : 0) + model_jitter(model);
+}
+
+static uint64_t model_owner(struct model *model, uint32_t owner, const uint64_t *ready_ns)
+{
+    uint64_t heard_ns[NODES_MAX], before_ns;
+    struct waits *waits = &model->waits[owner];
+    for (uint32_t i = 0; i < model->nodes; i++)
+        heard_ns[i] = ready_ns[i] + model_chunk_ns(model, i, owner);
+    uint32_t last = model_last(heard_ns, model->nodes, &before_ns);
+    waits_node_lacks(waits, last, model->sequence, before_ns);
+    waits_node_heard(waits, last, heard_ns[last]);
+    waits_node_done(waits, last, heard_ns[last]);
+    waits->gathered[0]++;
+    uint64_t done_ns = heard_ns[last] + model->sum_ns + model_jitter(model) / 4;
+    done_ns += owner == model->slow_server ? model->fault_ns : 0;
+    model_wait(&waits->tasks, heard_ns[last], done_ns);
+    return done_ns;
+}
+
+/* Runs it for four seconds and asks. */
+static struct verdict model_run(struct model *model)
+{
+    struct waits_figures reports[NODES_MAX];
+    struct verdict verdict;
+    for (uint32_t i = 0; i < model->nodes; i++)
+        waits_init(&model->waits[i], model->of[i], model->nodes, model->now_ns, 0);
+    uint64_t end_ns = model->now_ns + 4000 * MS;
+    for (; model->now_ns < end_ns; model->sequence++) {
+        uint64_t ready_ns[NODES_MAX], over_ns = 0;
+        for (uint32_t i = 0; i < model->nodes; i++)
+            ready_ns[i] = model_node(model, i);
+        for (uint32_t i = 0; i < model->nodes; i++)
+            over_ns =
+                later(over_ns, model->nodes > 1 ? model_owner(model, i, ready_ns) : ready_ns[0]);
+        model->now_ns = over_ns;
+    }
+    for (uint32_t i = 0; i < model->nodes; i++) {
+        waits_tell(&model->waits[i], i, model->now_ns, 0, &reports[i]);
+        for (uint32_t k = 0; k < model->ranks; k++)
+            waits_tell_rank(&model->rank[i][k], i * model->ranks + k, model->now_ns, &reports[i]);
+    }
+    verdict_find(&verdict, reports, model->nodes);
+    return verdict;
+}
+
+/* The step measured with the fault taken away. */
+static double model_step_ms(struct model model)
+{
+    model.fault_ns = 0;
+    return model_run(&model).step_ms;
+}
+
+static void model_expect(const struct model *model, enum verdict_kind kind, uint32_t node,
+                         uint32_t rank)
+{
+    struct model run = *model;
+    struct verdict verdict = model_run(&run);
+    ck_assert_msg(verdict.kind == kind, "%s, not %s", verdict_kind_name(verdict.kind),
+                  verdict_kind_name(kind));
+    ck_assert_uint_eq(verdict.node, node);
+    ck_assert_uint_eq(verdict.rank, rank);
+    double wanted_ms = model_step_ms(*model);
+    ck_assert_msg(verdict.without_ms > 0.95 * wanted_ms && verdict.without_ms < 1.05 * wanted_ms,
+                  "%.2f ms without it, %.2f ms in truth", verdict.without_ms, wanted_ms);
+}
+
+START_TEST(a_sound_job_waits_for_nobody)
+{
+    for (uint32_t nodes = 1; nodes <= NODES_MAX; nodes++) {
+        srand(nodes);
+        struct model model = model_of(nodes, 2);
+        struct verdict verdict = model_run(&model);
+        ck_assert_int_eq(verdict.kind, VERDICT_NOBODY);
+        ck_assert_uint_eq(verdict.node, WAITS_NOBODY);
+        ck_assert_double_eq(verdict.without_ms, verdict.step_ms);
+        ck_assert_double_eq_tol(verdict.step_ms, nodes == 1 ? 41.3 : 44.7, 1.0);
+    }
+}
+END_TEST
+
+/* Seeded: which kind, who, how much, how many nodes and ranks. */
+START_TEST(late_ranks_are_named)
+{
+    for (uint32_t seed = 0; seed < 60; seed++) {
+        srand(seed);
+        uint32_t nodes = 1 + seed % NODES_MAX, ranks = nodes == 1 ? 3 : 1 + seed % RANKS_MAX;
+        struct model model = model_of(nodes, ranks);
+        model.late_rank = (uint32_t)rand() % (nodes * ranks);
+        model.fault_ns = (5 + (uint64_t)rand() % 40) * MS;
+        model_expect(&model, VERDICT_RANK_LATE, model.late_rank / ranks, model.late_rank);
+    }
+}
+END_TEST
+
+START_TEST(ranks_that_drain_slowly_are_named)
+{
+    for (uint32_t seed = 0; seed < 40; seed++) {
+        srand(seed);
+        uint32_t nodes = 1 + seed % NODES_MAX, ranks = 2 + seed % 2;
+        struct model model = model_of(nodes, ranks);
+        model.drain_rank = (uint32_t)rand() % (nodes * ranks);
+        model.fault_ns = (5 + (uint64_t)rand() % 40) * MS;
+        model_expect(&model, VERDICT_RANK_DRAINS, model.drain_rank / ranks, model.drain_rank);
+    }
+}
+END_TEST
+
+START_TEST(a_late_node_is_none_of_its_ranks)
+{
+    for (uint32_t seed = 0; seed < 40; seed++) {
+        srand(seed);
+        uint32_t nodes = 2 + seed % (NODES_MAX - 1), ranks = 2 + seed % 2;
+        struct model model = model_of(nodes, ranks);
+        model.late_node = (uint32_t)rand() % nodes;
+        model.fault_ns = (10 + (uint64_t)rand() % 40) * MS;
+        model_expect(&model, VERDICT_NODE_LATE, model.late_node, WAITS_NOBODY);
+    }
+}
+END_TEST
+
+START_TEST(slow_links_are_named)
+{
+    for (uint32_t seed = 0; seed < 60; seed++) {
+        srand(seed);
+        uint32_t nodes = 3 + seed % (NODES_MAX - 2);
+        struct model model = model_of(nodes, 1 + seed % 2);
+        model.slow_from = (uint32_t)rand() % nodes;
+        model.fault_ns = (5 + (uint64_t)rand() % 40) * MS;
+        model_expect(&model, VERDICT_LINK_SLOW, model.slow_from, WAITS_NOBODY);
+        struct verdict verdict = model_run(&model);
+        ck_assert_uint_eq(verdict.to, WAITS_NOBODY);
+    }
+}
+END_TEST
+
+/* From one node to one other; of two nodes it is all that there is. */
+START_TEST(one_slow_link_is_named)
+{
+    for (uint32_t seed = 0; seed < 60; seed++) {
+        srand(seed);
+        uint32_t nodes = 2 + seed % (NODES_MAX - 1);
+        struct model model = model_of(nodes, 1 + seed % 2);
+        model.slow_from = (uint32_t)rand() % nodes;
+        model.slow_to = (model.slow_from + 1 + (uint32_t)rand() % (nodes - 1)) % nodes;
+        model.fault_ns = (5 + (uint64_t)rand() % 40) * MS;
+        model_expect(&model, VERDICT_LINK_SLOW, model.slow_from, WAITS_NOBODY);
+        struct verdict verdict = model_run(&model);
+        ck_assert_uint_eq(verdict.to, model.slow_to);
+    }
+}
+END_TEST
+
+START_TEST(slow_servers_are_named)
+{
+    for (uint32_t seed = 0; seed < 60; seed++) {
+        srand(seed);
+        uint32_t nodes = 2 + seed % (NODES_MAX - 1);
+        struct model model = model_of(nodes, 1 + seed % 2);
+        model.slow_server = (uint32_t)rand() % nodes;
+        model.fault_ns = (12 + (uint64_t)rand() % 40) * MS;
+        model_expect(&model, VERDICT_SERVER_SLOW, model.slow_server, WAITS_NOBODY);
+    }
+}
+END_TEST
+
+/* --- reports one by one ----------------------------------------------------------------------- */
+
+static struct waits_figures report_of(uint32_t node)
+{
+    struct waits_figures report = {.window_us = 1000000,
+                                   .collectives = 100,
+                                   .step = 10,
+                                   .gathered = 400,
+                                   .ranks = 1,
+                                   .own = node,
+                                   .rank = {{.rank = node}, {.rank = WAITS_NOBODY}}};
+    for (uint32_t i = 0; i < WAITS_NODES; i++)
+        report.node[i].node = WAITS_NOBODY;
+    return report;
+}
+
+static void report_wait(struct waits_figures *report, uint32_t node, uint32_t start_us,
+                        uint32_t flow_us)
+{
+    uint32_t i = 0;
+    while (report->node[i].node != WAITS_NOBODY)
+        i++;
+    report->node[i].node = node;
+    report->node[i].start_us = start_us;
+    report->node[i].flow_us = flow_us;
+    report->node[i].times = 60;
+}
+
+START_TEST(a_node_that_takes_slowly_from_all_is_the_receiver)
+{
+    struct waits_figures reports[4];
+    struct verdict verdict;
+    for (uint32_t i = 0; i < 4; i++)
+        reports[i] = report_of(i);
+    for (uint32_t i = 0; i < 4; i++) {
+        if (i != 2)
+            report_wait(&reports[2], i, 1000, 100000 + i * 1000);
+    }
+    verdict_find(&verdict, reports, 4);
+    ck_assert_int_eq(verdict.kind, VERDICT_RECEIVER_SLOW);
+    ck_assert_uint_eq(verdict.node, 2);
+    ck_assert_uint_eq(verdict.to, WAITS_NOBODY);
+    ck_assert_double_eq_tol(verdict.step_ms, 100, 1e-6);
+    ck_assert_double_eq_tol(verdict.lost_ms, 10.4, 1e-6);
+    ck_assert_uint_eq(verdict.times, 60);
+    /* Its daemon does not get to run: that is why. */
+    reports[2].still_us = 120000;
+    verdict_find(&verdict, reports, 4);
+    ck_assert_int_eq(verdict.kind, VERDICT_SERVER_SLOW);
+    ck_assert_uint_eq(verdict.node, 2);
+}
+END_TEST
+
+/* A node that owns nothing cannot know that its own part is what lacks. */
+START_TEST(a_late_node_without_a_part_is_known_by_the_others)
+{
+    struct waits_figures reports[3] = {report_of(0), report_of(1), report_of(2)};
+    struct verdict verdict;
+    reports[2].gathered = 0;
+    report_wait(&reports[0], 2, 80000, 500);
+    report_wait(&reports[1], 2, 81000, 500);
+    verdict_find(&verdict, reports, 3);
+    ck_assert_int_eq(verdict.kind, VERDICT_RANK_LATE);
+    ck_assert_uint_eq(verdict.rank, 2);
+    ck_assert_uint_eq(verdict.node, 2);
+}
+END_TEST
+
+/* What all have alike is nobody's: a network that is the limit. */
+START_TEST(what_all_have_alike_is_nobodys)
+{
+    struct waits_figures reports[3] = {report_of(0), report_of(1), report_of(2)};
+    struct verdict verdict;
+    for (uint32_t i = 0; i < 3; i++) {
+        report_wait(&reports[i], (i + 1) % 3, 0, 300000 + i * 2000);
+        report_wait(&reports[i], (i + 2) % 3, 0, 300000);
+        reports[i].tasks_us = 400000;
+    }
+    verdict_find(&verdict, reports, 3);
+    ck_assert_int_eq(verdict.kind, VERDICT_NOBODY);
+}
+END_TEST
+
+START_TEST(of_little_nothing_is_said)
+{
+    struct waits_figures report = report_of(0);
+    struct verdict verdict;
+    report.gathered = 0;
+    report.ranks = 2;
+    report.rank[0].start_us = 900000;
+    report.collectives = 3;
+    verdict_find(&verdict, &report, 1);
+    ck_assert_int_eq(verdict.kind, VERDICT_UNKNOWN);
+    report.collectives = 4;
+    report.step = 0; /* no pattern: a collective is the step */
+    verdict_find(&verdict, &report, 1);
+    ck_assert_int_eq(verdict.kind, VERDICT_RANK_LATE);
+    ck_assert_double_eq_tol(verdict.step_ms, 250, 1e-6);
+    ck_assert_double_eq_tol(verdict.without_ms, 25, 1e-6);
+    report.window_us = 0;
+    verdict_find(&verdict, &report, 1);
+    ck_assert_int_eq(verdict.kind, VERDICT_UNKNOWN);
+}
+END_TEST
+
+/* Whatever another daemon tells, the answer is a number and names somebody who was told of. */
+START_TEST(nonsense_leads_to_numbers)
+{
+    for (uint32_t seed = 0; seed < 500; seed++) {
+        srand(seed);
+        uint32_t words[WAITS_WORDS];
+        struct waits_figures reports[3];
+        struct verdict verdict;
+        for (uint32_t i = 0; i < 3; i++) {
+            for (uint32_t k = 0; k < WAITS_WORDS; k++)
+                words[k] =
+                    rand() % 3 == 0 ? (uint32_t)rand() % 4 : (uint32_t)rand() << (rand() % 3);
+            ck_assert(waits_unpack(&reports[i], words, WAITS_WORDS));
+        }
+        verdict_find(&verdict, reports, 3);
+        ck_assert(verdict.step_ms >= 0 && verdict.lost_ms >= 0 && verdict.without_ms >= 0);
+        ck_assert(verdict.lost_ms <= verdict.step_ms);
+        ck_assert_ptr_nonnull(verdict_kind_name(verdict.kind));
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("verdict");
+    TCase *cases = tcase_create("verdict");
+    tcase_add_test(cases, a_sound_job_waits_for_nobody);
+    tcase_add_test(cases, late_ranks_are_named);
+    tcase_add_test(cases, ranks_that_drain_slowly_are_named);
+    tcase_add_test(cases, a_late_node_is_none_of_its_ranks);
+    tcase_add_test(cases, slow_links_are_named);
+    tcase_add_test(cases, one_slow_link_is_named);
+    tcase_add_test(cases, slow_servers_are_named);
+    tcase_add_test(cases, a_node_that_takes_slowly_from_all_is_the_receiver);
+    tcase_add_test(cases, a_late_node_without_a_part_is_known_by_the_others);
+    tcase_add_test(cases, what_all_have_alike_is_nobodys);
+    tcase_add_test(cases, of_little_nothing_is_said);
+    tcase_add_test(cases, nonsense_leads_to_numbers);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}
