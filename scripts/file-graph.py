@@ -43,7 +43,7 @@ worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace
                  < exchange_job exchange_link < exchange
 server/exchange/model   port model < share < roster < ask disagreement < order
-server/exchange/ground  segments < recorder delivery < post submission
+server/exchange/ground  segments < recorder delivery waiting < post submission
 server/exchange/owner   slots < slot
 server/exchange/node    any_receive agreement chunk < probe issue < collective < transfer
 server           waits < commands jobs sandbox < exchange < coordinator engine < status < control < shoald shoalctl
@@ -56,7 +56,7 @@ server/engine/threads   engine_queue reducer
 server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_home
                  coordinator_segment < coordinator_worker coordinator_group_home < coordinator_group < coordinator_job
                  < coordinator_member < coordinator_drain < coordinator
-server/control          ground < stream < users peers < control_adapter < control_dialogue < control
+server/control          ground < stream < users peers < control_why < control_adapter < control_dialogue < control
 server/control/ground   control_internal control_options < control_ground control_engine control_turn control_watch
 server/control/stream   control_listener control_segment control_closer control_wire
                  control_descriptors < control_account < control_stream_out < control_stream

@@ -73,6 +73,7 @@ enum field {
     SERVERS,
     WEIGHTS,
     POSITIONS,
+    FIGURES,
     FIELDS
 };
 
@@ -129,6 +130,7 @@ static const struct message_field fields[FIELDS] = {
     [SERVERS] = FIELD_LIST("servers", servers, UINT32_MAX),
     [WEIGHTS] = FIELD_LIST("weights", weights, UINT32_MAX),
     [POSITIONS] = {"positions", MESSAGE_FIELD_POSITIONS, 0, 0, 0, 0, 0},
+    [FIGURES] = FIELD_LIST("figures", members, UINT32_MAX),
 };
 
 #define KEYS_MAX 16
@@ -153,6 +155,7 @@ static const struct message_form {
     [MESSAGE_DRAIN] = {"drain", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_TRACE] = {"trace", MESSAGE_TO_DAEMON, {JOB, DURATION}},
     [MESSAGE_TRACE_READ] = {"trace_read", MESSAGE_TO_DAEMON, {END}},
+    [MESSAGE_WHY] = {"why", MESSAGE_TO_DAEMON, {JOB}},
 
     [MESSAGE_DAEMON_HELLO] = {"hello", MESSAGE_TO_WORKER, {PROTOCOL, SOFTWARE, NODE}},
     [MESSAGE_JOINED] = {"joined",
@@ -211,6 +214,8 @@ static const struct message_form {
     [MESSAGE_LATE_REPLY] = {"late_reply",
                             MESSAGE_BETWEEN_DAEMONS,
                             {JOB_ID, GROUP, SEQUENCE, RANKS}},
+    [MESSAGE_WHY_QUERY] = {"why_query", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, REQUEST}},
+    [MESSAGE_WHY_REPLY] = {"why_reply", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, REQUEST, FIGURES}},
 };
 
 static int message_decode_object(struct message *message, enum message_conversation conversation,

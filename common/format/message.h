@@ -3,7 +3,8 @@
  * Every type uses the fields that its row in the table of message.c names, the rest being zero.
  * Every key has one form wherever it occurs. Its range differs for rank and local_rank (-1 in join
  * and job_join) and for group (-1 in failed), its meaning for ranks (nodes in job_open) and
- * timeout_ms. Decoding checks all of it; what the parties' state allows is theirs to check.
+ * timeout_ms. Figures are kept where the members of a job_open are. Decoding checks all of it; what
+ * the parties' state allows is theirs to check.
  *
  * Calls common/text and common/base.
  */
@@ -52,7 +53,8 @@ enum message_type {
     MESSAGE_DRAIN,
     MESSAGE_TRACE,
     MESSAGE_TRACE_READ,
-    /* to the worker (the answers to status, trace and trace_read are documents of their own:
+    MESSAGE_WHY,
+    /* to the worker (the answers to status, trace, trace_read and why are documents of their own:
      * doc/protocol/control.md) */
     MESSAGE_DAEMON_HELLO,
     MESSAGE_JOINED,
@@ -89,6 +91,8 @@ enum message_type {
     MESSAGE_RANK_LEFT,
     MESSAGE_LATE_QUERY,
     MESSAGE_LATE_REPLY,
+    MESSAGE_WHY_QUERY,
+    MESSAGE_WHY_REPLY,
     MESSAGE_TYPES,
 };
 

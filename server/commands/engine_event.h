@@ -10,6 +10,7 @@
 #include "common/base/error.h"
 #include "common/config/config.h"
 #include "server/commands/trace.h"
+#include "server/waits/waits.h"
 
 /* After each: the fields that count. Commands are those of server/commands/engine_command.h. */
 enum engine_event_type {
@@ -101,6 +102,7 @@ struct engine_job_status {
     uint32_t slowest_rank;  /* the rank of this node that came last most often; UINT32_MAX: none */
     uint64_t slowest_times; /* how often it came last */
     bool failed;
+    struct waits_figures waits;
 };
 
 #endif

@@ -448,6 +448,7 @@ int control_create(struct control **created, const struct control_options *optio
     control->config = options->config;
     control->log = options->log;
     control->unix_fd = control->tcp_fd = control->spare_fd = -1;
+    control->on_told = control_why_told;
     control->next_worker = 1;
     control->started_ns = clock_now_ns();
     auth_roster_hash(control->roster_hash, control->config);
@@ -501,6 +502,7 @@ void control_free(struct control *control)
         control_worker_free(worker);
     }
     admin_trace_clear(control);
+    control_why_clear(control);
     while (control->peers)
         control_peer_free(control->peers);
     while (control->streams)

@@ -217,6 +217,9 @@ static void dialogue_dispatch(struct control_worker *worker, const struct messag
     case MESSAGE_TRACE_READ:
         admin_trace_read(worker);
         break;
+    case MESSAGE_WHY:
+        control_why_ask(worker, message);
+        break;
     case MESSAGE_WORKER_PING:
         control_stream_send_message(worker->stream, &(struct message){.type = MESSAGE_PONG});
         break;

@@ -15,6 +15,8 @@
 /* How much is done before the clock is asked whether a slice of the round is over. */
 #define TASKS_A_LOOK 8
 #define GROUPS_A_LOOK 2
+/* Rounds end after some milliseconds: one that begins so much later was kept from its core. */
+#define ROUND_NS (10 * NS_PER_MS)
 
 bool engine_take_reduced(struct engine *engine)
 {
@@ -67,6 +69,9 @@ static bool engine_run(struct engine *engine)
 static bool engine_round(struct engine *engine)
 {
     uint64_t now_ns = clock_now_ns();
+    bool still = engine->due_ns > 0 && now_ns > engine->due_ns;
+    exchange_time(engine->exchange, now_ns, still ? now_ns - engine->due_ns : 0);
+    engine->due_ns = now_ns + ROUND_NS;
     bool any = engine_take_commands(engine);
     any |= engine_read_workers(engine, now_ns);
     any |= engine_poll_transport(engine, now_ns);
@@ -126,6 +131,7 @@ static void engine_sleep(struct engine *engine)
 {
     if (!engine_prepare_sleep(engine))
         return;
+    engine->due_ns = engine->next_tick_ns + ROUND_NS;
     engine_wait(engine, engine_sleep_ns(engine));
     reducer_rested(engine->reducer);
     reducer_cancel_sleep(engine->reducer);

@@ -137,6 +137,7 @@ struct engine {
     bool draining;
     bool stopping;
     uint64_t next_tick_ns;
+    uint64_t due_ns;        /* when the next round has to begin at the latest; 0: none has been */
     _Atomic uint64_t turns; /* of its loop; engine_turns reads it */
     uint64_t stop_ns;       /* how long engine_stop lets operations come back; tests shorten it */
     uint64_t receives_posted;

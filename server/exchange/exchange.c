@@ -13,6 +13,7 @@
 #include "server/exchange/ground/post.h"
 #include "server/exchange/ground/recorder.h"
 #include "server/exchange/ground/segments.h"
+#include "server/exchange/ground/waiting.h"
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
@@ -354,6 +355,12 @@ void exchange_run(struct exchange *exchange)
         ;
 }
 
+void exchange_time(struct exchange *exchange, uint64_t now_ns, uint64_t still_ns)
+{
+    exchange->now_ns = now_ns;
+    exchange->still_ns += still_ns;
+}
+
 bool exchange_idle(const struct exchange *exchange)
 {
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
@@ -417,6 +424,7 @@ void exchange_tick(struct exchange *exchange, uint64_t now_ns)
     for (uint32_t node = 0; node < exchange->options.node_count; node++)
         receive_replenish(exchange, node);
     for (struct exchange_job *job = exchange->jobs; job; job = job->next) {
+        waiting_tick(job);
         for (struct exchange_group *group = job->groups; group; group = group->next) {
             if (group->failed)
                 continue;

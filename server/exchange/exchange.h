@@ -65,6 +65,9 @@ void exchange_sent(struct exchange *exchange, struct exchange_send *send);
 void exchange_send_failed(struct exchange *exchange, struct exchange_send *send, int code);
 void exchange_reduced(struct exchange *exchange, struct reduce_task *task);
 
+/* A round of the engine begins: calls that are told no time are made now. For still_ns before it
+ * the engine did not run, though it had to. */
+void exchange_time(struct exchange *exchange, uint64_t now_ns, uint64_t still_ns);
 /* Issue what the calls above have made possible. To be called after each batch of them. */
 void exchange_run(struct exchange *exchange);
 /* The same for so many groups at the most, a turn each: users take turns, and a group issues a

@@ -7,6 +7,7 @@
 
 #include "server/exchange/exchange_group.h"
 #include "server/exchange/exchange_trace.h"
+#include "server/exchange/ground/waiting.h"
 #include "server/exchange/model/roster.h"
 #include "server/exchange/model/share.h"
 #include "server/exchange/node/collective.h"
@@ -26,6 +27,7 @@ static void exchange_job_free_arrays(struct exchange_job *job)
     free(job->server_weights);
     free(job->by_rank);
     free(job->last_to_arrive);
+    free(job->waits.nodes);
     free(job);
 }
 
@@ -76,9 +78,12 @@ static struct exchange_job *exchange_job_allocate(struct exchange *exchange,
         .by_rank = calloc(from->world_size, sizeof(*job->by_rank)),
         .last_to_arrive = calloc(from->world_size, sizeof(*job->last_to_arrive)),
     };
+    uint32_t nodes = exchange->options.node_count;
+    waits_init(&job->waits, calloc(nodes, sizeof(struct waits_node)), nodes, exchange->now_ns,
+               exchange->still_ns);
     snprintf(job->name, sizeof(job->name), "%s", from->name);
     if (!job->share || !job->rank_nodes || !job->server_nodes || !job->server_weights ||
-        !job->by_rank || !job->last_to_arrive) {
+        !job->by_rank || !job->last_to_arrive || !job->waits.nodes) {
         exchange_job_free_arrays(job);
         return NULL;
     }
@@ -325,6 +330,7 @@ uint32_t exchange_job_totals(const struct exchange *exchange, struct engine_job_
                 one.slowest_rank = rank;
             }
         }
+        waiting_tell(job, &one.waits);
         if (count < room)
             jobs[count] = one;
         count++;

@@ -16,18 +16,21 @@
 #include "common/format/message.h"
 #include "server/shoalctl/shoalctl_print.h"
 #include "server/shoalctl/shoalctl_trace.h"
+#include "server/shoalctl/shoalctl_why.h"
 
 #define EXIT_NO_DAEMON 1
 #define EXIT_USAGE 2
 
 static const char usage_text[] =
     "usage: shoalctl [OPTION]... COMMAND\n"
-    "Ask the daemon of this node how it is, record a trace, tell it to drain, or\n"
-    "make a secret.\n"
+    "Ask the daemon of this node how it is and whom a job waits for, record a\n"
+    "trace, tell it to drain, or make a secret.\n"
     "\n"
     "Commands:\n"
     "  status                    the daemon, its peers, jobs and memory\n"
     "  jobs                      the jobs alone\n"
+    "  why JOB                   which rank, link or server a job waits for, and\n"
+    "                            what a step would take without that\n"
     "  drain                     take no new jobs, finish what runs, then end;\n"
     "                            for root and the daemon's own user\n"
     "  trace JOB                 record what the chunks of a job go through on this\n"
@@ -39,7 +42,7 @@ static const char usage_text[] =
     "Options:\n"
     "  --socket PATH             the daemon's socket (default: SHOAL_SOCKET, then\n"
     "                            " SHOAL_DEFAULT_SOCKET ")\n"
-    "  --json                    of status and jobs: as JSON\n"
+    "  --json                    of status, jobs and why: as JSON\n"
     "  --watch [SECONDS]         of status: again and again, every 2 s or SECONDS\n"
     "  --wait                    of drain: until the daemon has ended\n"
     "  --seconds S               of trace: how long (default 2, at most 60)\n"
@@ -59,6 +62,7 @@ struct options {
     const char *socket_path;
     const char *command;
     const char *secret_path; /* NULL: the standard output */
+    const char *why_job;
     bool json, watch, wait, help, version;
     double watch_s;
     struct trace_options trace;
@@ -90,7 +94,7 @@ static bool shoalctl_command_is(const struct options *options, const char *comma
 
 static int shoalctl_command_take(struct options *options, const char *word)
 {
-    static const char *const commands[] = {"status", "jobs", "drain", "trace", "secret"};
+    static const char *const commands[] = {"status", "jobs", "why", "drain", "trace", "secret"};
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]) && !options->command; i++) {
         if (strcmp(word, commands[i]) == 0) {
             options->command = word;
@@ -99,6 +103,10 @@ static int shoalctl_command_take(struct options *options, const char *word)
     }
     if (shoalctl_command_is(options, "trace") && !options->trace.job) {
         options->trace.job = word;
+        return 0;
+    }
+    if (shoalctl_command_is(options, "why") && !options->why_job) {
+        options->why_job = word;
         return 0;
     }
     if (shoalctl_command_is(options, "secret") && !options->secret_path) {
@@ -123,8 +131,12 @@ static int shoalctl_options_check(const struct options *options)
     if (options->watch && !shoalctl_command_is(options, "status"))
         return shoalctl_usage_error("--watch is for status", "");
     if (options->json && !shoalctl_command_is(options, "status") &&
-        !shoalctl_command_is(options, "jobs"))
-        return shoalctl_usage_error("--json is for status and jobs", "");
+        !shoalctl_command_is(options, "jobs") && !shoalctl_command_is(options, "why"))
+        return shoalctl_usage_error("--json is for status, jobs and why", "");
+    if (shoalctl_command_is(options, "why") && !options->why_job)
+        return shoalctl_usage_error("why which job?", "");
+    if (options->why_job && strlen(options->why_job) >= MESSAGE_NAME_BYTES)
+        return shoalctl_usage_error("no job has so long a name: ", options->why_job);
     if ((options->seconds || options->trace.output) && !trace)
         return shoalctl_usage_error("--seconds and --output are for trace", "");
     if (trace && !options->trace.job)
@@ -289,6 +301,10 @@ static int shoalctl_command_run(struct conversation *talk, const struct options 
         return shoalctl_drain_command(talk, options, error);
     if (shoalctl_command_is(options, "trace"))
         return shoalctl_trace(talk, &options->trace, error);
+    if (shoalctl_command_is(options, "why")) {
+        int result = shoalctl_why(talk, options->why_job, options->json, error);
+        return result == 0 ? shoalctl_output_check(error) : result;
+    }
     return shoalctl_status_command(talk, options, error);
 }
 

@@ -171,7 +171,7 @@ static void status_put_job_ranks(struct json_text *text, struct rank_room *room,
 }
 
 static void status_put_job_figures(struct json_text *text, const struct engine_job_status *figures,
-                                   uint64_t groups)
+                                   uint64_t groups, const struct config *config)
 {
     json_text_uint(text, "groups", groups);
     json_text_uint(text, "bytes", figures->bytes_submitted);
@@ -183,6 +183,9 @@ static void status_put_job_figures(struct json_text *text, const struct engine_j
     else
         json_text_uint(text, "slowest_rank", figures->slowest_rank);
     json_text_uint(text, "slowest_times", figures->slowest_times);
+    json_text_open_object(text, "waits");
+    status_put_waits(text, &figures->waits, config);
+    json_text_close_object(text);
 }
 
 static void status_put_job_head(struct json_text *text, const char *name, const char *state,
@@ -204,7 +207,7 @@ static void status_put_open_jobs(struct json_text *text, struct rank_room *room,
         json_text_hex(text, "job_id", job->id);
         status_put_job_ranks(text, room, job);
         status_put_job_figures(text, status_find_engine_job(source, job->id),
-                               HASH_COUNT(job->groups));
+                               HASH_COUNT(job->groups), source->config);
         status_put_late(text, room, source, job);
         if (job->state == JOB_FAILED)
             json_text_string(text, "error", job->text);
@@ -294,10 +297,10 @@ static uint32_t status_put_waiting_ranks(struct json_text *text, const struct wa
     return i;
 }
 
-static void status_put_no_figures(struct json_text *text)
+static void status_put_no_figures(struct json_text *text, const struct config *config)
 {
     static const struct engine_job_status none = {.slowest_rank = UINT32_MAX};
-    status_put_job_figures(text, &none, 0);
+    status_put_job_figures(text, &none, 0, config);
     json_text_open_array(text, "late");
     json_text_close_array(text);
     json_text_close_object(text);
@@ -320,7 +323,7 @@ static void status_put_gatherings(struct json_text *text, struct rank_room *room
             json_text_string(text, "waits_for", cause);
         else
             json_text_null(text, "waits_for");
-        status_put_no_figures(text);
+        status_put_no_figures(text, source->config);
     }
 }
 
@@ -342,7 +345,7 @@ static void status_put_waiting(struct json_text *text, struct rank_room *room,
         json_text_null(text, "job_id");
         status_put_both_ranks(text, room, NULL, 0, false);
         i = status_put_waiting_ranks(text, waiting, i, view->job_name);
-        status_put_no_figures(text);
+        status_put_no_figures(text, source->config);
     }
 }
 

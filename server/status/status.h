@@ -7,11 +7,13 @@
 #include <stdint.h>
 
 #include "common/config/config.h"
+#include "common/text/json_text.h"
 #include "common/transport/transport.h"
 #include "server/coordinator/coordinator.h"
 #include "server/engine/engine.h"
 #include "server/jobs/account.h"
 #include "server/jobs/membership.h"
+#include "server/waits/waits.h"
 
 /* Traffic over the fabric in the last second or so. */
 struct status_rates {
@@ -41,6 +43,9 @@ struct status_source {
     const struct status_rates *rates;
 };
 
+/* The keys of what a daemon tells of a job's waits, into an open object. */
+void status_put_waits(struct json_text *text, const struct waits_figures *figures,
+                      const struct config *config);
 /* One line with its newline, the caller's to free; NULL: out of memory. */
 char *status_document(const struct status_source *source, size_t *length);
 /* OpenMetrics 1.0 text with its "# EOF", the caller's to free; NULL: out of memory. */

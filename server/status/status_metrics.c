@@ -6,11 +6,9 @@
 
 #include "common/text/json_text.h" /* for its growing buffer */
 #include "server/status/status.h"
+#include "server/status/status_metric.h"
 
-static void metrics_put_line(struct json_text *text, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void metrics_put_line(struct json_text *text, const char *format, ...)
+void metrics_put_line(struct json_text *text, const char *format, ...)
 {
     char line[1024];
     va_list arguments;
@@ -23,8 +21,8 @@ static void metrics_put_line(struct json_text *text, const char *format, ...)
     json_text_raw(text, line, used);
 }
 
-static void metrics_put_family(struct json_text *text, const char *name, const char *type,
-                               const char *help)
+void metrics_put_family(struct json_text *text, const char *name, const char *type,
+                        const char *help)
 {
     metrics_put_line(text, "# TYPE %s %s", name, type);
     metrics_put_line(text, "# HELP %s %s", name, help);
@@ -44,8 +42,7 @@ static void metrics_put_gauge(struct json_text *text, const char *name, const ch
     metrics_put_line(text, "%s %" PRIu64, name, value);
 }
 
-/* A label's value: quotes, backslashes and newlines escaped. */
-static const char *metrics_label(const char *value, char escaped[2 * CONFIG_NAME_BYTES + 1])
+const char *metrics_label(const char *value, char escaped[2 * CONFIG_NAME_BYTES + 1])
 {
     size_t used = 0;
     for (; *value && used < 2 * CONFIG_NAME_BYTES - 1; value++) {
@@ -152,6 +149,7 @@ char *status_metrics(const struct status_source *source, size_t *length)
                       "Of the used, those that the fabric may still read.",
                       engine->buffer_bytes_set_aside);
     metrics_put_jobs(&text, source);
+    metrics_put_waits(&text, source);
     metrics_put_peers(&text, source);
     metrics_put_refused(&text, source);
     json_text_raw(&text, "# EOF\n", 6);

@@ -3,6 +3,8 @@
  *   once                  one checked all-reduce
  *   loop FILE [COUNT]     all-reduces of COUNT elements until FILE is there or one fails; the time
  *                         between the last success and the failure is printed
+ *   lag FILE COUNT RANK MS
+ *                         as loop, 5 ms apart; rank RANK comes MS later
  *   forked FILE [COUNT]   the same beside a child that lives until FILE is there
  *   cloned FILE [COUNT]   the same, the child being made by a bare system call, so that it keeps
  *                         whatever the library has open
@@ -46,6 +48,7 @@ struct rank {
     int rank, size;
     const char *file;
     size_t count;
+    int apart_ms; /* what a rank computes, in a loop */
 };
 
 static void failure_say(int result, const char *what)
@@ -144,6 +147,8 @@ static void run_loop(struct rank *self, bool shared)
     expect(recv ? SHOAL_OK : SHOAL_EMEMORY, "memory for results");
     long last = now_ms();
     for (unsigned long rounds = 0;; rounds++) {
+        if (self->apart_ms > 0)
+            poll(NULL, 0, self->apart_ms);
         /* The last element says that rank 0 has seen the file. */
         send[self->count] = self->rank == 0 && file_there(self->file) ? 1 : 0;
         int result =
@@ -427,6 +432,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_once(self);
     else if (strcmp(mode, "loop") == 0)
         run_loop(self, false);
+    else if (strcmp(mode, "lag") == 0)
+        run_loop(self, false);
     else if (strcmp(mode, "shared") == 0)
         run_loop(self, true);
     else if (strcmp(mode, "forked") == 0 || strcmp(mode, "cloned") == 0)
@@ -462,6 +469,8 @@ int main(int argc, char **argv)
     self.world = shoal_world(self.job);
     self.rank = shoal_rank(self.job);
     self.size = shoal_world_size(self.job);
+    if (argc > 5)
+        self.apart_ms = 5 + (self.rank == atoi(argv[4]) ? atoi(argv[5]) : 0);
     run_mode(&self, argv[1]);
     expect(shoal_close(self.job), "close");
     say("done");

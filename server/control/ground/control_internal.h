@@ -356,6 +356,10 @@ struct admin_trace {
     uint32_t next;       /* record to be read */
     struct event *timer; /* its end, or that of waiting for the client */
 };
+/* A job that runs and has a part on this node. NULL: there is none, and the error says what there
+ * is. */
+const struct job *admin_find_job(const struct control *control, const char *name,
+                                 struct error *error);
 void admin_trace_start(struct control_worker *worker, const struct message *message);
 void admin_trace_read(struct control_worker *worker);
 /* ENGINE_TRACED; may take the trace out of it. */
@@ -438,6 +442,15 @@ struct coordinator_io control_coordinator_io(struct control *control);
 /* Drain for limit_ms at most; again: for less. */
 void control_drain(struct control *control, uint32_t limit_ms);
 
+/* --- control_why.c, whom a job waits for: may call all of the above */
+struct control_why;
+/* The worker asks, and is answered when the job's daemons have told theirs. */
+void control_why_ask(struct control_worker *worker, const struct message *message);
+/* A node asks, or answers. ERR_PROTOCOL: it makes no sense. */
+int control_why_told(struct control *control, uint32_t node, const struct message *message,
+                     struct error *error);
+void control_why_clear(struct control *control);
+
 /* --- control_dialogue.c, what a connection on the Unix socket says: may call all of the above */
 void control_dialogue_accept(struct control *control, int fd);
 /* There is no descriptor for it but this one: say so, and close it. */
@@ -499,6 +512,11 @@ struct control {
     struct admin *admin;
     struct control_worker *status_waiters;
     struct admin_trace tracing;
+    struct control_why *whys; /* questions that wait for other daemons */
+    uint32_t why_number;      /* of the newest */
+    /* What a node says that is neither a connection's nor a job's: control_why_told. */
+    int (*on_told)(struct control *control, uint32_t node, const struct message *message,
+                   struct error *error);
     struct status_rates rates;
     uint64_t started_ns;
     bool draining, stopping;

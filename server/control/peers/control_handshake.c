@@ -330,6 +330,9 @@ static int handshake_on_word(struct control_peer *peer, const struct message *me
                       LOG_LEVEL_WARNING, "two daemons are called %s: %s", control->config->node,
                       message->text);
         return 0;
+    case MESSAGE_WHY_QUERY:
+    case MESSAGE_WHY_REPLY:
+        return control->on_told(control, peer->node, message, error);
     default:
         return coordinator_peer_message(control->coordinator, now_ns, peer->node, message, error);
     }

@@ -83,7 +83,7 @@ static void tracing_document_begin(struct json_text *text, const char *type)
 
 /* --- which job -------------------------------------------------------------------------------- */
 
-/* Names of the jobs that could be traced here, for whoever asked for another. */
+/* Names of the jobs that have a part here, for whoever asked for another. */
 static void tracing_jobs_text(const struct control *control, char *text, size_t bytes)
 {
     size_t used = 0;
@@ -98,8 +98,8 @@ static void tracing_jobs_text(const struct control *control, char *text, size_t 
         snprintf(text, bytes, "none");
 }
 
-static const struct job *tracing_find_job(const struct control *control, const char *name,
-                                          struct error *error)
+const struct job *admin_find_job(const struct control *control, const char *name,
+                                 struct error *error)
 {
     const char *node = control->config->node;
     if (control->draining) {
@@ -190,7 +190,7 @@ void admin_trace_start(struct control_worker *worker, const struct message *mess
 {
     struct control *control = worker->control;
     struct error error = {0};
-    const struct job *job = tracing_find_job(control, message->job, &error);
+    const struct job *job = admin_find_job(control, message->job, &error);
     if (!job) {
         tracing_send_error(worker, error.code, error.text);
         return;

@@ -146,6 +146,7 @@ void task_submit(struct exchange_group *group, struct reduce_task *task)
     task->share = group->job->share;
     task->timed = group->job->trace != NULL;
     task->begin_ns = 0;
+    wait_begin(&group->job->waits.tasks, exchange->now_ns);
     group->pending++;
     const struct reduction *reduction = &task->reduction;
     exchange->bytes_reduced += reduction->count * dtype_bytes(reduction->dtype) * reduction->inputs;
@@ -157,6 +158,7 @@ void task_over(struct reduce_task *task)
     struct exchange_group *group = task->group;
     assert(group->pending > 0);
     group->pending--;
+    wait_end(&group->job->waits.tasks, group->job->exchange->now_ns);
     if (!group->failed)
         task->finish(task);
 }

@@ -16,6 +16,7 @@
 #include "common/format/route.h"
 #include "common/memory/slab.h"
 #include "server/exchange/model/port.h"
+#include "server/waits/waits.h"
 
 /* No index, or a buffer that is no peer's receive. */
 #define NO_INDEX UINT32_MAX
@@ -75,6 +76,7 @@ struct exchange {
     struct slab sends;
     struct exchange_send unsent; /* handed out when there is no memory for a send; goes nowhere */
     uint64_t now_ns;             /* of the latest call that told it */
+    uint64_t still_ns;           /* for so long the engine did not run though it had to */
     uint64_t link_ns;            /* of the latest tick that counted silence */
     uint64_t bytes_reduced;      /* from here on: figures for the status */
     uint64_t collectives;
@@ -105,6 +107,7 @@ struct exchange_job {
     bool failed;         /* nothing moves any more */
     bool closing;        /* free it when nothing is pending */
     struct trace *trace; /* being taken, or NULL */
+    struct waits waits;  /* whom it waits for */
 };
 
 /* --- a group ---------------------------------------------------------------------------------- */
@@ -225,6 +228,9 @@ struct collective {
     struct outlet *outlets;  /* [layout.shards] */
 
     uint32_t submitted;    /* local ranks */
+    uint32_t given;        /* of these, those that have handed over all of their part */
+    uint32_t lacks_start;  /* local index + 1 of the only rank that has not submitted; or 0 */
+    uint32_t lacks_give;   /* likewise, that has not given all */
     uint32_t ready;        /* chunks [0, ready) have been handed over by all local ranks */
     uint32_t issued;       /* chunks */
     uint32_t delivered;    /* chunks */

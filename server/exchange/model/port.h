@@ -15,6 +15,7 @@
 #include "common/format/wire.h"
 #include "common/memory/buffer.h"
 #include "common/reduce/reduce.h"
+#include "server/waits/waits.h"
 
 struct engine_event;
 struct exchange_group;
@@ -72,7 +73,8 @@ struct exchange_worker {
     uint64_t handed_bytes;
     uint32_t handed_chunks;
     uint32_t requests;
-    uint32_t transfers;  /* of the requests, those that are sends or receives */
+    uint32_t transfers; /* of the requests, those that are sends or receives */
+    struct waits_rank waits;
     uint64_t given_back; /* chunks whose copying out the worker has not reported; it need not */
 };
 

@@ -9,6 +9,7 @@
 #include "server/exchange/ground/recorder.h"
 #include "server/exchange/ground/segments.h"
 #include "server/exchange/ground/submission.h"
+#include "server/exchange/ground/waiting.h"
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
@@ -82,6 +83,7 @@ static void collective_free(struct collective *collective)
             chunk_free(collective->chunks[i]);
     }
     outlets_end(collective);
+    waiting_collective_over(collective);
     for (uint32_t i = 0; i < group->members.local_count; i++) {
         if (collective->parts[i].submitted) {
             segment_let_go(group, collective->parts[i].segment);
@@ -251,6 +253,7 @@ static void collective_complete_asks(struct collective *collective, uint32_t las
     uint32_t last_rank = group->members.locals[last_local].job_rank;
     if (group->members.local_count > 1 && collective->ask.block == 0)
         group->job->last_to_arrive[last_rank]++;
+    waiting_began(collective);
     if (collective->needed > 1)
         collective_trace(collective, TRACE_ARRIVE, last_rank);
     if (collective->disagree)
@@ -292,7 +295,10 @@ bool collective_add_part(struct collective *collective, uint32_t local, const st
     group->job->bytes_submitted += ask_bytes(ask);
     if (!wire_ask_equal(ask, &collective->ask))
         agreement_lost(collective);
-    return ++collective->submitted == collective->needed;
+    collective->given += !staged || collective->layout.chunks == 0;
+    collective->submitted++;
+    waiting_rank_moved(collective);
+    return collective->submitted == collective->needed;
 }
 
 int collective_submit(struct exchange_group *group, uint32_t local, struct exchange_worker *worker,
@@ -383,8 +389,11 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
     worker->handed_chunks++;
     chunk->piece.offsets[local] = submission->in_offset;
     chunk_trace_handed(chunk, worker, submission);
-    part->handed++;
     part->handed_ns = collective->group->job->exchange->now_ns;
+    if (++part->handed == collective->layout.chunks) {
+        collective->given++;
+        waiting_rank_moved(collective);
+    }
     collective_update_ready(collective);
     return 0;
 }

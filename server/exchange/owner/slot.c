@@ -10,6 +10,7 @@
 #include "server/exchange/model/disagreement.h"
 #include "server/exchange/model/roster.h"
 #include "server/exchange/owner/slots.h"
+#include "server/exchange/owner/slots_wait.h"
 
 /* --- the result's way back -------------------------------------------------------------------- */
 
@@ -357,7 +358,9 @@ static void slot_hear(struct slot *slot, uint32_t node_index, const struct contr
     assert(!slot->contributions[node_index].heard);
     slot->contributions[node_index] = *heard;
     slot->contributions[node_index].heard = true;
-    if (++slot->heard < slot->needed) {
+    slot->heard++;
+    slot_wait_heard(slot, node_index);
+    if (slot->heard < slot->needed) {
         slot_answer_heard(slot, node_index);
         return;
     }

@@ -10,6 +10,7 @@
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
 #include "server/exchange/model/share.h"
+#include "server/exchange/owner/slots_wait.h"
 
 /* --- the table of open slots ------------------------------------------------------------------ */
 
@@ -103,6 +104,7 @@ void slot_free(struct slot *slot)
 {
     struct exchange_group *group = slot->group;
     struct exchange *exchange = group->job->exchange;
+    slot_wait_over(slot);
     for (uint32_t i = 0; i < group->members.node_count; i++)
         receive_release(exchange, slot->contributions[i].buffer);
     if (slot->previous)

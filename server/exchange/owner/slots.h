@@ -57,6 +57,7 @@ struct slot {
     uint32_t chunk;
     uint32_t heard;  /* nodes */
     uint32_t needed; /* nodes that take part, as the first that was heard has it */
+    uint32_t lacks;  /* index + 1 of the only one that has not been heard; or 0 */
     bool transfer;
     enum slot_state state;
     struct wire_ask ask;        /* from when all nodes have been heard, or one is answered before */

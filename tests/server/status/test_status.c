@@ -31,7 +31,15 @@ static void setup(void)
                                                 .slots = 3,
                                                 .kept_bytes = 4321,
                                                 .slowest_rank = 1,
-                                                .slowest_times = 5};
+                                                .slowest_times = 5,
+                                                .waits = {.window_us = 3000000,
+                                                          .collectives = 40,
+                                                          .step = 5,
+                                                          .self_us = 500000,
+                                                          .rank = {{1, 750000, 0, 7, 0}},
+                                                          .node = {{1, 1500000, 250000, 9}}}};
+    engine_jobs[0].waits.rank[1].rank = WAITS_NOBODY;
+    engine_jobs[0].waits.node[1].node = WAITS_NOBODY;
     engine_peers[1] =
         (struct engine_peer_status){.node = 1,
                                     .up = true,
@@ -289,7 +297,23 @@ START_TEST(test_running_late_failed)
     expect_ranks(late, "ranks", "[1]");
     ck_assert_int_ge(json_integer_value(json_object_get(late, "since_ms")), 1000);
     ck_assert_ptr_null(json_object_get(job, "error"));
+    const json_t *waits = json_object_get(job, "waits");
+    ck_assert_double_eq_tol(json_number_value(json_object_get(waits, "window_s")), 3, 1e-9);
+    ck_assert_double_eq_tol(json_number_value(json_object_get(waits, "own_part_s")), 0.5, 1e-9);
+    expect_number(waits, "collectives", 40);
+    expect_number(waits, "step_collectives", 5);
+    expect_ranks(waits, "ranks", "[{\"rank\":1,\"times\":7,\"start_s\":0.75,\"data_s\":0}]");
+    expect_ranks(waits, "nodes", "[{\"node\":\"b\",\"times\":9,\"start_s\":1.5,\"data_s\":0.25}]");
     json_decref(status);
+    struct status_source source = source_of(0);
+    size_t length;
+    char *text = status_metrics(&source, &length), line[200];
+    snprintf(line, sizeof(line),
+             "shoal_job_wait_ratio{job=\"%s\",cause=\"node\",culprit=\"b\"} 0.500000\n",
+             network_name_at(network, 0));
+    ck_assert_msg(strstr(text, line) != NULL, "%s is not in %s", line, text);
+    ck_assert_ptr_nonnull(strstr(text, "cause=\"rank\",culprit=\"1\"} 0.250000\n"));
+    free(text);
     network_kill(network, workers[1]);
     network_settle(network);
     status = document();
@@ -405,7 +429,7 @@ START_TEST(test_metrics)
         const char *value = strrchr(line, ' ');
         ck_assert_ptr_nonnull(value);
         ck_assert_int_eq(strncmp(line, "shoal_", 6), 0);
-        ck_assert_uint_eq(strspn(value + 1, "0123456789"), strlen(value + 1));
+        ck_assert_uint_eq(strspn(value + 1, "0123456789."), strlen(value + 1));
     }
     free(text);
 }

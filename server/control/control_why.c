@@ -1,0 +1,265 @@
+/* Whom a job waits for, and why: the job's daemons are asked for their accounts when shoalctl asks,
+ * and what all of them come to is its answer. Nothing of it is sent while nobody asks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/text/json_text.h"
+#include "server/control/ground/control_internal.h"
+#include "server/waits/verdict.h"
+
+#define ANSWERS_MS 1000
+#define QUESTIONS_MAX 16u /* at once */
+
+/* A question of a client of the Unix socket. */
+struct control_why {
+    struct control *control;
+    uint32_t number;
+    uint32_t worker; /* who asked; it may be gone */
+    uint64_t job;
+    char name[MESSAGE_NAME_BYTES];
+    struct waits_figures *reports; /* [roster]: the first `count` have come */
+    uint32_t count;
+    bool *silent; /* [roster]: asked, and it has not answered */
+    uint32_t waiting;
+    struct event *timer;
+    struct control_why *next, *prev;
+};
+
+static void why_free(struct control_why *why)
+{
+    DL_DELETE(why->control->whys, why);
+    if (why->timer)
+        event_free(why->timer);
+    free(why->reports);
+    free(why->silent);
+    free(why);
+}
+
+/* False: the job is not on this daemon, or there is no memory to look. */
+static bool why_own_figures(struct control *control, uint64_t job, struct waits_figures *figures)
+{
+    const struct control_engine *engine = &control->options.engine;
+    struct engine_status status;
+    bool found = false;
+    if (engine->status(engine->engine, &status) < 0)
+        return false;
+    for (uint32_t i = 0; i < status.job_count && !found; i++) {
+        found = status.jobs[i].job == job;
+        if (found)
+            *figures = status.jobs[i].waits;
+    }
+    engine->status_clear(&status);
+    return found;
+}
+
+/* --- the document ----------------------------------------------------------------------------- */
+
+static void why_put_node(struct json_text *text, const char *key, const struct control *control,
+                         uint32_t node)
+{
+    if (node < control->config->server_count)
+        json_text_string(text, key, control->config->servers[node].name);
+    else
+        json_text_null(text, key);
+}
+
+static void why_put_verdict(struct json_text *text, const struct control *control,
+                            const struct verdict *verdict)
+{
+    json_text_string(text, "kind", verdict_kind_name(verdict->kind));
+    if (verdict->rank == WAITS_NOBODY)
+        json_text_null(text, "rank");
+    else
+        json_text_uint(text, "rank", verdict->rank);
+    why_put_node(text, "of_node", control, verdict->node);
+    why_put_node(text, "to_node", control, verdict->to);
+    json_text_uint(text, "times", verdict->times);
+    json_text_uint(text, "collectives", verdict->collectives);
+    json_text_uint(text, "step_collectives", verdict->step);
+    json_text_real(text, "window_s", verdict->window_s);
+    json_text_real(text, "step_ms", verdict->step_ms);
+    json_text_real(text, "lost_ms", verdict->lost_ms);
+    json_text_real(text, "without_ms", verdict->without_ms);
+}
+
+static char *why_document(const struct control_why *why, size_t *length)
+{
+    struct control *control = why->control;
+    const struct config *config = control->config;
+    struct verdict verdict;
+    struct json_text text;
+    verdict_find(&verdict, why->reports, why->count);
+    json_text_init(&text);
+    json_text_open_object(&text, NULL);
+    json_text_string(&text, "type", "why");
+    json_text_string(&text, "job", why->name);
+    json_text_string(&text, "node", config->node);
+    why_put_verdict(&text, control, &verdict);
+    json_text_open_array(&text, "silent_nodes");
+    for (uint32_t node = 0; node < config->server_count; node++) {
+        if (why->silent[node])
+            why_put_node(&text, NULL, control, node);
+    }
+    json_text_close_array(&text);
+    json_text_open_array(&text, "reports");
+    for (uint32_t i = 0; i < why->count; i++) {
+        json_text_open_object(&text, NULL);
+        why_put_node(&text, "node", control, why->reports[i].own);
+        status_put_waits(&text, &why->reports[i], config);
+        json_text_close_object(&text);
+    }
+    json_text_close_array(&text);
+    json_text_close_object(&text);
+    json_text_raw(&text, "\n", 1);
+    return json_text_take(&text, length);
+}
+
+/* All have answered, or have had their time. */
+static void why_answer(struct control_why *why)
+{
+    struct control_worker *worker = control_worker_find(why->control, why->worker);
+    size_t length = 0;
+    char *document = worker ? why_document(why, &length) : NULL;
+    if (worker)
+        control_stream_answer(worker->stream, document ? document : "", document ? length : 0);
+    free(document);
+    why_free(why);
+}
+
+static void why_on_timer(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd, (void)what;
+    struct control_why *why = argument;
+    struct control *control = why->control;
+    why_answer(why);
+    control_update_later(control);
+}
+
+/* --- the question ----------------------------------------------------------------------------- */
+
+static struct control_why *why_create(struct control_worker *worker, const struct job *job)
+{
+    struct control *control = worker->control;
+    uint32_t roster = control->config->server_count;
+    struct control_why *why = calloc(1, sizeof(*why));
+    if (!why)
+        return NULL;
+    why->control = control;
+    why->number = ++control->why_number;
+    why->worker = worker->id;
+    why->job = job->id;
+    snprintf(why->name, sizeof(why->name), "%s", job->name);
+    DL_APPEND(control->whys, why);
+    why->timer = evtimer_new(control->base, why_on_timer, why);
+    why->reports = calloc(roster, sizeof(*why->reports));
+    why->silent = calloc(roster, sizeof(*why->silent));
+    if (why->timer && why->reports && why->silent)
+        return why;
+    why_free(why);
+    return NULL;
+}
+
+static void why_ask_peers(struct control_why *why, const struct job *job)
+{
+    struct control *control = why->control;
+    const struct message query = {
+        .type = MESSAGE_WHY_QUERY, .job_id = job->id, .request = why->number};
+    for (uint32_t node = 0; node < job->roster; node++) {
+        if (node == job->self || !(job->roles[node] & (JOB_NODE_RANKS | JOB_NODE_SERVER)))
+            continue;
+        why->silent[node] = true;
+        why->waiting++;
+        control_peer_send(control, node, &query);
+    }
+}
+
+static void why_refuse(struct control_worker *worker, int code, const char *text)
+{
+    struct message refusal = {.type = MESSAGE_ERROR, .code = code};
+    snprintf(refusal.text, sizeof(refusal.text), "%s", text);
+    control_stream_send_message(worker->stream, &refusal);
+}
+
+void control_why_ask(struct control_worker *worker, const struct message *message)
+{
+    struct control *control = worker->control;
+    struct error error = {0};
+    const struct control_why *other;
+    struct timeval limit = {ANSWERS_MS / 1000, 0}, at_once = {0, 0};
+    uint32_t others;
+    const struct job *job = admin_find_job(control, message->job, &error);
+    if (!job) {
+        why_refuse(worker, error.code, error.text);
+        return;
+    }
+    DL_COUNT(control->whys, other, others);
+    if (others >= QUESTIONS_MAX) {
+        why_refuse(worker, ERR_REFUSED, "many others ask why at this moment; ask again");
+        return;
+    }
+    struct control_why *why = why_create(worker, job);
+    if (!why) {
+        why_refuse(worker, ERR_MEMORY, "no memory for an answer");
+        return;
+    }
+    /* Of a job that has just begun the engine has told nothing yet: its window is empty. */
+    why->reports[0] = (struct waits_figures){.own = control->config->self};
+    why_own_figures(control, job->id, &why->reports[0]);
+    why->count = 1;
+    control_stream_hold(worker->stream);
+    why_ask_peers(why, job);
+    evtimer_add(why->timer, why->waiting > 0 ? &limit : &at_once);
+}
+
+/* --- between daemons -------------------------------------------------------------------------- */
+
+static void why_tell(struct control *control, uint32_t node, const struct message *query)
+{
+    struct waits_figures figures;
+    uint32_t words[WAITS_WORDS];
+    struct message reply = {
+        .type = MESSAGE_WHY_REPLY, .job_id = query->job_id, .request = query->request};
+    if (why_own_figures(control, query->job_id, &figures)) {
+        waits_pack(&figures, words);
+        reply.members = (struct message_list){words, WAITS_WORDS};
+    }
+    control_peer_send(control, node, &reply);
+}
+
+static int why_take(struct control *control, uint32_t node, const struct message *reply,
+                    struct error *error)
+{
+    struct waits_figures figures;
+    bool told = reply->members.count > 0;
+    if (told && (!waits_unpack(&figures, reply->members.values, reply->members.count) ||
+                 figures.own != node))
+        return error_set(error, ERR_PROTOCOL, "figures of %u numbers, or of another node",
+                         reply->members.count);
+    struct control_why *why = control->whys;
+    while (why && (why->number != reply->request || why->job != reply->job_id))
+        why = why->next;
+    if (!why || !why->silent[node])
+        return 0; /* too late */
+    why->silent[node] = false;
+    if (told)
+        why->reports[why->count++] = figures;
+    if (--why->waiting == 0)
+        why_answer(why);
+    return 0;
+}
+
+int control_why_told(struct control *control, uint32_t node, const struct message *message,
+                     struct error *error)
+{
+    if (message->type == MESSAGE_WHY_REPLY)
+        return why_take(control, node, message, error);
+    why_tell(control, node, message);
+    return 0;
+}
+
+void control_why_clear(struct control *control)
+{
+    while (control->whys)
+        why_free(control->whys); /* NOLINT(clang-analyzer-unix.Malloc) */
+}

@@ -1,0 +1,23 @@
+/* Feeding the job's account of whom it waits for (server/waits/waits.h) with what ranks of this
+ * node do; the account itself is part of the job and of its workers.
+ *
+ * Layer: may call server/exchange/model/.
+ */
+#ifndef SERVER_EXCHANGE_GROUND_WAITING_H
+#define SERVER_EXCHANGE_GROUND_WAITING_H
+
+#include "server/exchange/model/model.h"
+#include "server/waits/waits.h"
+
+/* A rank has submitted the collective, or handed over the last of its part. */
+void waiting_rank_moved(struct collective *collective);
+/* All ranks here have submitted it. */
+void waiting_began(const struct collective *collective);
+/* It is about to be freed. */
+void waiting_collective_over(struct collective *collective);
+
+/* Every 100 ms or so. */
+void waiting_tick(struct exchange_job *job);
+void waiting_tell(const struct exchange_job *job, struct waits_figures *figures);
+
+#endif

@@ -1,0 +1,20 @@
+/* One metric after the other, as OpenMetrics text. Of this room alone. */
+#ifndef SERVER_STATUS_STATUS_METRIC_H
+#define SERVER_STATUS_STATUS_METRIC_H
+
+#include "common/config/config.h"
+#include "common/text/json_text.h"
+
+struct status_source;
+
+void metrics_put_line(struct json_text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void metrics_put_family(struct json_text *text, const char *name, const char *type,
+                        const char *help);
+/* A label's value: quotes, backslashes and newlines escaped. */
+const char *metrics_label(const char *value, char escaped[2 * CONFIG_NAME_BYTES + 1]);
+
+/* status_waits.c: of each job, whom it waits for on this node. */
+void metrics_put_waits(struct json_text *text, const struct status_source *source);
+
+#endif

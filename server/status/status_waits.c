@@ -1,0 +1,94 @@
+/* Whom a job waits for on a daemon, in words. */
+#include "server/status/status.h"
+
+#include <stdio.h>
+
+#include "server/status/status_metric.h"
+
+#define US_PER_S 1e6
+
+static void waits_put_ranks(struct json_text *text, const struct waits_figures *figures)
+{
+    json_text_open_array(text, "ranks");
+    uint32_t count =
+        figures->window_us > 0 ? WAITS_RANKS : 0; /* what nobody has filled in is zero */
+    for (uint32_t i = 0; i < count && figures->rank[i].rank != WAITS_NOBODY; i++) {
+        json_text_open_object(text, NULL);
+        json_text_uint(text, "rank", figures->rank[i].rank);
+        json_text_uint(text, "times", figures->rank[i].times);
+        json_text_real(text, "start_s", figures->rank[i].start_us / US_PER_S);
+        json_text_real(text, "data_s", figures->rank[i].give_us / US_PER_S);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+}
+
+static void waits_put_nodes(struct json_text *text, const struct waits_figures *figures,
+                            const struct config *config)
+{
+    json_text_open_array(text, "nodes");
+    uint32_t count = figures->window_us > 0 ? WAITS_NODES : 0;
+    for (uint32_t i = 0; i < count && figures->node[i].node < config->server_count; i++) {
+        json_text_open_object(text, NULL);
+        json_text_string(text, "node", config->servers[figures->node[i].node].name);
+        json_text_uint(text, "times", figures->node[i].times);
+        json_text_real(text, "start_s", figures->node[i].start_us / US_PER_S);
+        json_text_real(text, "data_s", figures->node[i].flow_us / US_PER_S);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+}
+
+void status_put_waits(struct json_text *text, const struct waits_figures *figures,
+                      const struct config *config)
+{
+    json_text_real(text, "window_s", figures->window_us / US_PER_S);
+    json_text_uint(text, "collectives", figures->collectives);
+    json_text_uint(text, "step_collectives", figures->step);
+    json_text_real(text, "sums_s", figures->tasks_us / US_PER_S);
+    json_text_real(text, "still_s", figures->still_us / US_PER_S);
+    json_text_real(text, "own_part_s", figures->self_us / US_PER_S);
+    waits_put_ranks(text, figures);
+    waits_put_nodes(text, figures, config);
+}
+
+/* --- metrics ---------------------------------------------------------------------------------- */
+
+static void metrics_put_wait(struct json_text *text, const struct job *job, const char *cause,
+                             const char *culprit, uint32_t us, uint32_t window_us)
+{
+    char name[2 * CONFIG_NAME_BYTES + 1], who[2 * CONFIG_NAME_BYTES + 1];
+    metrics_put_line(text, "shoal_job_wait_ratio{job=\"%s\",cause=\"%s\",culprit=\"%s\"} %.6f",
+                     metrics_label(job->name, name), cause, metrics_label(culprit, who),
+                     us < window_us ? (double)us / window_us : 1.0);
+}
+
+static void metrics_put_job_waits(struct json_text *text, const struct job *job,
+                                  const struct waits_figures *it, const struct config *config)
+{
+    char rank[16];
+    for (uint32_t i = 0; i < WAITS_RANKS && it->rank[i].rank != WAITS_NOBODY; i++) {
+        snprintf(rank, sizeof(rank), "%u", it->rank[i].rank);
+        metrics_put_wait(text, job, "rank", rank, it->rank[i].start_us, it->window_us);
+        metrics_put_wait(text, job, "rank data", rank, it->rank[i].give_us, it->window_us);
+    }
+    for (uint32_t i = 0; i < WAITS_NODES && it->node[i].node < config->server_count; i++) {
+        const char *node = config->servers[it->node[i].node].name;
+        metrics_put_wait(text, job, "node", node, it->node[i].start_us, it->window_us);
+        metrics_put_wait(text, job, "node data", node, it->node[i].flow_us, it->window_us);
+    }
+}
+
+/* A job that runs has a name of its own; what the engine does not know yet has no window. */
+void metrics_put_waits(struct json_text *text, const struct status_source *source)
+{
+    metrics_put_family(text, "shoal_job_wait_ratio", "gauge",
+                       "Part of the last seconds in which the job waited here for one alone.");
+    for (const struct job *job = coordinator_jobs(source->coordinator); job; job = job->hh.next) {
+        for (uint32_t i = 0; job->state == JOB_READY && i < source->engine->job_count; i++) {
+            const struct engine_job_status *it = &source->engine->jobs[i];
+            if (it->job == job->id && it->waits.window_us > 0)
+                metrics_put_job_waits(text, job, &it->waits, source->config);
+        }
+    }
+}
