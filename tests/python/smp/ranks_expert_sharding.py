@@ -7,6 +7,7 @@ import warnings
 import ranks
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint.optimizer
 from shoal import errors
 from shoal.smddp import smp
 from shoal.smddp.smp.checkpoint import filesystem, state_dict_loader, state_dict_saver
@@ -14,6 +15,7 @@ from shoal.smddp.smp.checkpoint import optimizer as optimizer_states
 from shoal.smddp.smp.fsdp.grad_norm import clip_grad_norm_
 from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.moe_layer import MoELayer
+from torch.distributed import checkpoint
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import ShardingStrategy, StateDictType
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
@@ -132,20 +134,25 @@ def test_experts_have_groups_of_their_own():
     assert whole / 2 <= count < whole / 2 + 20, (count, whole)  # 20: padding
 
 
-def test_checkpoints():
+def content_of(model, optimizer):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        return {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}
+
+
+def check_checkpoint(shard):
     """As SMP's scripts save them: a folder for each expert parallel rank, by the first replica."""
     smp.state.reset()
     wanted, _ = train(make_model(), 0, 1, steps=range(5))
-    init(2, 2)
+    init(shard, 2)
     state = smp.state
-    place = {"process_group": state.shard_process_group, "coordinator_rank": state.rank - state.shard_rank}
-    folder = f"{FOLDER}/ep{state.ep_size}-{state.ep_rank}"
+    folder = f"{FOLDER}/shard{shard}/ep{state.ep_size}-{state.ep_rank}"
     model = wrap_blocks(make_model())
+    group = model.process_group
+    place = {"process_group": group, "coordinator_rank": min(dist.get_process_group_ranks(group))}
     optimizer = adam(model)
     train(model, state.dp_rank, state.dp_size, steps=range(3), optimizer=optimizer)
-    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-        content = {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}
-    if state.rep_rank == 0:
+    content = content_of(model, optimizer)
+    if state.ranker.get_rep_rank(state.rank) == 0:
         state_dict_saver.save(content, checkpoint_id=folder, **place)
     dist.barrier()
     model = wrap_blocks(make_model())
@@ -155,13 +162,53 @@ def test_checkpoints():
         state_dict_loader.load(content, checkpoint_id=folder, **place)
         model.load_state_dict(content["model"])
         reader = filesystem.DistributedFileSystemReader(folder)
-        loaded = optimizer_states.load_for_group("optimizer", reader, None, state.shard_process_group)
-        flat = FSDP.optim_state_dict_to_load(
-            model, optimizer, loaded["optimizer"], group=state.shard_process_group
-        )
+        loaded = optimizer_states.load_for_group("optimizer", reader, None, group)
+        flat = FSDP.optim_state_dict_to_load(model, optimizer, loaded["optimizer"], group=group)
         optimizer.load_state_dict(flat)
     got, _ = train(model, state.dp_rank, state.dp_size, steps=range(3, 5), optimizer=optimizer)
     torch.testing.assert_close(got, wanted[3:], rtol=1e-5, atol=0)
+
+
+def test_checkpoints():
+    for shard in (2, 1):
+        check_checkpoint(shard)
+
+
+def test_what_is_not_sharded_has_a_group_without_other_experts():
+    """Means are taken over all that have the same, whoever is named as FSDP's group."""
+    init(1, 2)
+    model = wrap_blocks(make_model())
+    for module in FSDP.fsdp_modules(model):
+        assert module.process_group is smp.state.rep_process_group
+        assert (module.rank, module.world_size) == (smp.state.rep_rank, 4)
+    assert model._comm_hook_state.process_group is smp.state.dense_rep_process_group
+
+
+def test_a_checkpoint_that_would_lose_experts():
+    init(1, 2)
+    model = wrap_blocks(make_model())
+    optimizer = adam(model)
+    train(model, smp.state.dp_rank, smp.state.dp_size, steps=range(1), optimizer=optimizer)
+    content = content_of(model, optimizer)
+    folder = f"{FOLDER}/lost"
+    for save in (state_dict_saver.save, state_dict_saver.async_save, checkpoint.save):
+        for group in (None, smp.state.dense_rep_process_group):
+            error = ranks.raises(
+                errors.MismatchError,
+                lambda s=save, g=group: s(content, checkpoint_id=folder, process_group=g),
+            )
+            assert "is another part of the model on ranks 0 and 1, which differ in ep (0 and 1)" in str(error), error
+            assert "experts.0" in str(error) and "state.rep_process_group" in str(error), error
+    assert not os.path.exists(f"{folder}/.metadata")
+    whole = {"model": make_model()[2].state_dict(), "steps": 7}
+    state_dict_saver.save(whole, checkpoint_id=folder)  # the same on all
+    checkpoint.save(whole, checkpoint_id=folder)
+    for load in (
+        lambda: optimizer_states.load_for_group("optimizer", None, None, smp.state.dp_process_group),
+        lambda: checkpoint.optimizer.load_sharded_optimizer_state_dict(content["model"], "optimizer", None),
+    ):
+        error = ranks.raises(errors.InvalidError, load)
+        assert "has ranks 0 and 1, which differ in ep (0 and 1)" in str(error), error
 
 
 def test_other_arguments():

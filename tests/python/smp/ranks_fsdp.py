@@ -146,6 +146,17 @@ def test_local_state_dicts():
         models.check_close(train(model, optimizer, 3, first=3), expected[3:], 1e-6)
 
 
+def test_local_shards_in_one_checkpoint():
+    """They have one name, and are others."""
+    init(hybrid_shard_degree=2)
+    model = wrapped(models.make())
+    with state_dict_utils.sm_state_dict_type(model, SMStateDictType.SM_LOCAL_STATE_DICT):
+        content = {"model": model.state_dict()}
+    save = lambda: state_dict_saver.save(content, checkpoint_id=f"{FOLDER}/lost")  # noqa: E731
+    error = ranks.raises(errors.MismatchError, save)
+    assert "on ranks 0 and 1, which differ in shard (0 and 1), and one would be lost" in str(error), error
+
+
 def test_what_cannot_be_saved_or_loaded_is_heard_of_by_all():
     rank = dist.get_rank()
     bad = f"{FOLDER}/file"

@@ -195,6 +195,23 @@ def test_checkpoints_of_parts_with_other_shards():
         dist.barrier()
 
 
+def test_a_checkpoint_that_would_lose_parts():
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    model = FSDP(make_divided(), auto_wrap_policy=POLICY)
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        content = {"model": model.state_dict()}
+    save = state_dict_saver.save
+    error = ranks.raises(errors.MismatchError, lambda: save(content, checkpoint_id=f"{FOLDER}/lost"))
+    assert "part of the model on ranks 0 and 1, which differ in tp (0 and 1)" in str(error), error
+    assert "torch.sagemaker.state.shard_process_group" in str(error), error
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        content = {"model": model.state_dict()}
+    save(content, checkpoint_id=f"{FOLDER}/whole")  # nothing is lost of what all have
+    loaded = {"model": {name: torch.zeros_like(tensor) for name, tensor in content["model"].items()}}
+    state_dict_loader.load(loaded, checkpoint_id=f"{FOLDER}/whole")
+    assert all(torch.equal(loaded["model"][name], tensor) for name, tensor in content["model"].items())
+
+
 class Gated(torch.nn.Module):
     """As models of Hugging Face's transformers are built, and with a plan as they have it."""
 

@@ -12,7 +12,7 @@ from shoal import errors
 from shoal.smddp import _settings
 from shoal.smddp.smp import _configuration, _mixtures
 from shoal.smddp.smp._state import state
-from shoal.smddp.smp.checkpoint import full, optimizer
+from shoal.smddp.smp.checkpoint import _parts, full, optimizer
 from shoal.smddp.smp.fsdp import _offloading, _sharding
 from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.tensor_parallel import _transform
@@ -24,6 +24,7 @@ _sharding.install(state)
 _offloading.install(state)
 full.install()
 optimizer.install()
+_parts.install()
 
 
 def init(config=None):

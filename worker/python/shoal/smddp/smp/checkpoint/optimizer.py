@@ -9,7 +9,9 @@ import functools
 import types
 
 import torch
+import torch.distributed as dist
 
+from shoal.smddp.smp.checkpoint import _parts
 from shoal.smddp.smp.fsdp import module_utils
 
 
@@ -46,6 +48,8 @@ def load(model_state_dict, optimizer_key, storage_reader, planner, process_group
         return load_for_group(optimizer_key, storage_reader, planner, process_group)
     from torch.distributed.checkpoint import optimizer
 
+    if dist.is_initialized():
+        _parts.check_group(dist.GroupMember.WORLD, "load_sharded_optimizer_state_dict() without a process_group")
     original = optimizer.load_sharded_optimizer_state_dict.shoal_original
     return original(model_state_dict, optimizer_key, storage_reader, planner)
 
@@ -76,6 +80,7 @@ def load_for_group(optimizer_key, storage_reader, planner, group):
     from torch.distributed.checkpoint import _nested_dict
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+    _parts.check_group(group, "load_sharded_optimizer_state_dict(): the process_group")
     metadata = storage_reader.read_metadata()
     flat = {}
     for key, value in metadata.state_dict_metadata.items():

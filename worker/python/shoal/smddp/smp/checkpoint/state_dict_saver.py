@@ -11,7 +11,7 @@ import threading
 import torch
 
 from shoal import errors
-from shoal.smddp.smp.checkpoint import filesystem
+from shoal.smddp.smp.checkpoint import _parts, filesystem
 from shoal.smddp.smp.checkpoint._agreement import Together
 from shoal.smddp.smp.checkpoint._torch_checkpoint import checkpoint
 
@@ -142,6 +142,7 @@ class _Save:
         self.source = planner or checkpoint.DefaultSavePlanner()  # where what is written comes from
         self.failure = self.results = None
         plans = together.gather("plan a checkpoint", lambda: self._plan(state_dict))
+        _parts.check_nothing_is_lost(together, plans, self.source.resolve_data, state_dict)
         plans, self.metadata = together.ask_coordinator("plan a checkpoint", lambda: self._plan_all(plans))
         self.plan = self.source.finish_plan(plans[together.index])
 

@@ -5,6 +5,8 @@ import enum
 
 import torch
 
+from shoal.smddp.smp.checkpoint._parts import LocalStateDict
+
 WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -44,7 +46,7 @@ def clean_name(name):
 
 def _local_state_dict(model):
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    return {clean_name(name): tensor.detach() for name, tensor in tensors}
+    return LocalStateDict((clean_name(name), tensor.detach()) for name, tensor in tensors)
 
 
 def _load_local_state_dict(model, given, strict):

@@ -51,6 +51,8 @@ def install(state):
         layers = _expert_sharding.set_aside(arguments, kind)
         original(self, **arguments)
         _expert_sharding.wrap(layers, arguments, kind)
+        if state.is_initialized:
+            _leave_out_other_experts(self, state, fsdp.ShardingStrategy)
         if state.is_initialized and state.tp_size > 1:
             full.join_in_full_state_dicts(self)
 
@@ -100,6 +102,22 @@ def _choose(asked, state, strategies, replicas):
         return {"sharding_strategy": chosen, "process_group": shard}
     chosen = strategies._HYBRID_SHARD_ZERO2 if zero2 else strategies.HYBRID_SHARD
     return {"sharding_strategy": chosen, "process_group": (shard, replicas)}
+
+
+def _leave_out_other_experts(module, state, strategies):
+    """Where nothing is sharded, FSDP's group is all that have the same parameters: other experts are in it. Scripts
+    save checkpoints with FSDP's group, and FSDP cuts what it saves by it. So it becomes that of the same experts;
+    means are taken over the other one all the same."""
+    everyone = state.dense_rep_process_group
+    is_one = module.sharding_strategy == strategies.NO_SHARD and module.process_group is everyone
+    if not is_one or everyone is state.rep_process_group or everyone is None:
+        return
+    from torch.distributed.algorithms._comm_hooks import default_hooks
+
+    module._comm_hook = default_hooks.allreduce_hook
+    module._comm_hook_state = default_hooks.DefaultState(process_group=everyone)
+    module.process_group = state.rep_process_group
+    module.rank, module.world_size = module.process_group.rank(), module.process_group.size()
 
 
 # What differs in the groups alone.
