@@ -17,7 +17,7 @@ from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.moe_layer import MoELayer
 from torch.distributed import checkpoint
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import ShardingStrategy, StateDictType
+from torch.distributed.fsdp import FullStateDictConfig, ShardingStrategy, StateDictType
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 warnings.simplefilter("ignore")
@@ -209,6 +209,51 @@ def test_a_checkpoint_that_would_lose_experts():
     ):
         error = ranks.raises(errors.InvalidError, load)
         assert "has ranks 0 and 1, which differ in ep (0 and 1)" in str(error), error
+
+
+def full(model, **how):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(**how)):
+        return model.state_dict()
+
+
+def test_full_state_dicts_have_all_experts():
+    smp.state.reset()
+    whole = make_model().state_dict()
+    other = {name: torch.full_like(tensor, i) for i, (name, tensor) in enumerate(whole.items())}
+    for shard, ep in ((2, 2), (1, 2), (1, 8)):
+        init(shard, ep)
+        model = wrap_blocks(make_model())
+        got = full(model)
+        bad = [n for n in whole if n not in got or not torch.equal(got[n], whole[n])]
+        assert set(got) == set(whole), set(got) ^ set(whole)
+        assert not bad, bad
+        got = full(model, rank0_only=True)  # which for NO_SHARD means nothing to torch
+        assert set(got) == (set(whole) if shard == 1 or model.rank == 0 else set()), sorted(got)
+        parts = full(model, translate_on_save=False)
+        assert len(parts) < len(whole) and "0.mixture.experts.0.0.weight" in parts
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+            model.load_state_dict(other)
+        got = full(model)
+        assert all(torch.equal(got[name], other[name]) for name in other)
+    one = make_model()[0].mixture  # without FSDP
+    number = one.first_expert
+    one.load_state_dict({name[10:]: other[name] for name in other if name.startswith("0.mixture.")})
+    assert torch.equal(one.experts[0][0].bias, other[f"0.mixture.experts.{number}.0.bias"])
+
+
+def test_full_states_of_an_optimizer():
+    init(2, 2)
+    model = wrap_blocks(make_model())
+    optimizer = adam(model)
+    train(model, smp.state.dp_rank, smp.state.dp_size, steps=range(1), optimizer=optimizer)
+    for call in (FSDP.optim_state_dict, FSDP.full_optim_state_dict):
+        error = ranks.raises(errors.UnsupportedError, lambda c=call: c(model, optimizer))
+        assert "take StateDictType.SHARDED_STATE_DICT" in str(error), error
+    state = {"state": {"1.mixture.experts.4.0.weight": {}}, "param_groups": []}
+    error = ranks.raises(
+        errors.UnsupportedError, lambda: FSDP.optim_state_dict_to_load(model, optimizer, state)
+    )
+    assert "experts.4.0.weight is of all experts, and this rank has 4" in str(error), error
 
 
 def test_other_arguments():

@@ -158,13 +158,26 @@ class MoELayer(nn.Module):
         self.width, self.expert_count = width, expert_count
         with _random.seeded(config.random_seed):
             self.router = Router(width, expert_count, top_k, config)
-        local = expert_count // place.ranks
-        self.first_expert = place.rank * local
+        self.local_count = expert_count // place.ranks
+        self.first_expert = place.rank * self.local_count
         experts = []
-        for number in range(self.first_expert, self.first_expert + local):
+        for number in range(self.first_expert, self.first_expert + self.local_count):
             with _random.seeded(config.random_seed + 1 + number):
                 experts.append(make_expert())
         self.experts = Experts(place, experts)
+
+    def _load_from_state_dict(self, state_dict, prefix, *arguments):
+        """All experts, by their numbers among all, may be loaded too: each rank takes its own."""
+        start = f"{prefix}experts."
+        keys = [key for key in state_dict if key.startswith(start)]
+        number_of = {key: int(key[len(start) :].split(".")[0]) for key in keys}
+        if any(number >= self.local_count for number in number_of.values()):
+            given = {key: state_dict.pop(key) for key in keys}
+            for key, value in given.items():
+                number = number_of[key] - self.first_expert
+                if 0 <= number < self.local_count:
+                    state_dict[f"{start}{number}.{key[len(start):].partition('.')[2]}"] = value
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def forward(self, hidden):
         return self.run(hidden)[0]

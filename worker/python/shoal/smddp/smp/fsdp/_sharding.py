@@ -53,7 +53,6 @@ def install(state):
         _expert_sharding.wrap(layers, arguments, kind)
         if state.is_initialized:
             _leave_out_other_experts(self, state, fsdp.ShardingStrategy)
-        if state.is_initialized and state.tp_size > 1:
             full.join_in_full_state_dicts(self)
 
     construct.shoal_original = original
