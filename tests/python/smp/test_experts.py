@@ -210,7 +210,7 @@ class OneProcess(unittest.TestCase):
         hooked["mixture"].register_forward_hook(lambda *_: None)
         for pattern, model, from_rank0 in (
             ("nothing in a Linear is a known mixture", torch.nn.Linear(2, 2), False),
-            ("mixture is a Qwen2MoeSparseMoeBlock, .* not known", self.mixture("Qwen2MoeSparseMoeBlock", **shared), False),
+            ("mixture is a Qwen2MoeSparseMoeBlock, .* not known", self.mixture("Qwen2MoeSparseMoeBlock"), False),
             ("mixture is a OlmoeSparseMoeBlock", self.mixture("OlmoeSparseMoeBlock", norm_topk_prob=False), False),
             ("mixture is a Qwen3MoeSparseMoeBlock", self.mixture("Qwen3MoeSparseMoeBlock"), False),
             ("mixture is a PhimoeSparseMoeBlock", self.mixture("PhimoeSparseMoeBlock"), False),
