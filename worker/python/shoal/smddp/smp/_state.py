@@ -1,8 +1,11 @@
 """torch.sagemaker.state: ranks, sizes and process groups, from torch.sagemaker.init() on."""
 
 import dataclasses
+import inspect
 import logging
+import weakref
 
+import torch
 import torch.distributed as dist
 
 from shoal import errors
@@ -22,6 +25,10 @@ GROUPS = {
     "dp": ("rep", "ep", "shard"),  # the ranks that read different data
     "rep_rank": ("ep", "shard", "tp"),  # the ranks of one replica of the model
 }
+
+
+# Whether torch makes a group with its members alone (2.1); before, all ranks wait for each other at every group.
+_MEMBERS_ALONE = "use_local_synchronization" in inspect.signature(dist.new_group).parameters
 
 
 def _of_configuration(name, settable=False):
@@ -66,6 +73,9 @@ class State:
 
     def __init__(self):
         self._overrides = {}
+        # The default group, and the partitions whose groups were made with their members alone. Such a group has its
+        # name from its ranks, and one that is made again would find in torch's store what the first one has left.
+        self._made_alone = (None, set())
         self._clear()
 
     def _clear(self):
@@ -182,14 +192,32 @@ class State:
         return groups
 
     def _make_partition(self, partition):
-        """Every rank takes part in making every group, in the same order; returns its own."""
-        own = None
+        """Every rank makes its own group of each partition, or takes part in making all of them, in the same order;
+        returns its own."""
+        own, rank, how = None, dist.get_rank(), {}
+        timeout = _timeout_of(dist.GroupMember.WORLD)
+        if timeout is not None:
+            how["timeout"] = timeout
+        if self._is_first(partition):
+            how["use_local_synchronization"] = True
+            partition = [ranks for ranks in partition if rank in ranks]
         for ranks in partition:
-            group = dist.new_group(list(ranks))
-            if dist.get_rank() in ranks:
+            group = dist.new_group(list(ranks), **how)
+            if rank in ranks:
                 own = group
         self._own_groups.append(own)
         return own
+
+    def _is_first(self, partition):
+        """Whether members alone may make its groups; the same on all ranks."""
+        world, made = self._made_alone
+        if world is None or world() is not dist.GroupMember.WORLD:
+            made = set()
+            self._made_alone = (weakref.ref(dist.GroupMember.WORLD), made)
+        if not _MEMBERS_ALONE or partition in made:
+            return False
+        made.add(partition)
+        return True
 
     def _started(self, attribute, name):
         if not self.is_initialized:
@@ -207,6 +235,25 @@ class State:
                 f"torch.sagemaker.state.{name} is {getattr(self._configuration, name)} since "
                 f"torch.sagemaker.init(), whose groups rest on it: set it to {value!r} before that"
             )
+
+
+def _timeout_of(group):
+    """The one that a process group was given, which torch does not hand on to groups within; None: it does not say."""
+    holders = [group]
+    if hasattr(group, "_get_backend"):  # torch 2 keeps it with what serves a device
+        holders += [_backend_of(group, device) for device in ("cpu", "cuda")]
+    for holder in holders:
+        for one in (holder, getattr(holder, "options", None)):
+            if getattr(one, "_timeout", None) is not None:
+                return one._timeout
+    return None
+
+
+def _backend_of(group, device):
+    try:
+        return group._get_backend(torch.device(device))
+    except RuntimeError:  # it serves no such device
+        return None
 
 
 def _check_agreement(configuration):
