@@ -102,7 +102,7 @@ START_TEST(test_process_of_a_second_join)
     struct control_client others[OTHERS];
     struct message message;
     int told[2], go[2];
-    char byte, name[16];
+    char byte, name[24];
     ck_assert_int_eq(pipe(told), 0);
     ck_assert_int_eq(pipe(go), 0);
     pid_t child = fork();
