@@ -6,6 +6,7 @@
 #   make check-asan, make check-tsan   the same under sanitizers, in build trees of their own
 #   make fuzz       each fuzzer for SECONDS=60; FUZZ="wire message" names some (tests/fuzz)
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
+#   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
 #   make bundle     a folder that runs where nothing is installed: build/bundle
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       floors and calls, format, static analysis, papers and pictures
@@ -45,6 +46,8 @@ CFLAGS ?= -O2 -g
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -I. -fPIC -pthread -fvisibility=hidden -ffp-contract=off \
              -fno-fast-math -fstack-protector-strong $(WARNINGS) \
              -DSHOAL_VERSION='"$(VERSION)"' $(CFLAGS)
+# Where a program finds libshoal: beside it, wherever the two are put.
+RPATH ?= -Wl,-rpath,'$$ORIGIN/../lib'
 ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(LDFLAGS)
 ifneq ($(SANITIZE),)
 ALL_CFLAGS += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -DSHOAL_SANITIZED=1
@@ -127,6 +130,7 @@ PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
     2>/dev/null || echo python3/site-packages)
 DEBIAN12_ROOT ?= /var/tmp/shoal-debian12
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
+DEBIAN13_BARE_ROOT ?= /var/tmp/shoal-debian13-bare
 DEBIAN13_CHECKS ?= check-built check-torch
 # Manual pages; every function of shoal(3) is a name for that page.
 MAN_PAGES := $(wildcard doc/man/*.[1-8])
@@ -143,7 +147,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
-        bench bench-built bench-programs bundle check-gpu bench-gpu lint picture format install install-man \
+        bench bench-built bench-programs bundle deb check-deb check-gpu bench-gpu lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL)
@@ -203,23 +207,23 @@ $(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/programs/shoalrun/shoalrun.o $(LIBPRO
 $(BUILD)/bin/shoalperf: $(BUILD)/obj/worker/programs/shoalperf/shoalperf.o $(LIBPROGRAMS) $(LIBCOMMON) $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out $(LIBSHOAL),$^) -L$(BUILD)/lib -lshoal \
-	    -Wl,-rpath,'$$ORIGIN/../lib' $(WORKER_LIBS) -lm
+	    $(RPATH) $(WORKER_LIBS) -lm
 
 $(BUILD)/bin/shoal-digits: $(DIGITS_OBJ) $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(DIGITS_OBJ) -L$(BUILD)/lib -lshoal \
-	    -Wl,-rpath,'$$ORIGIN/../lib' -lm
+	    $(RPATH) -lm
 
 # The README's example: includes <shoal.h>, as outside this tree.
 FIRST_OBJ := $(BUILD)/obj/worker/examples/first.o
 $(FIRST_OBJ): ALL_CFLAGS += -Iworker
 $(BUILD)/bin/shoal-first: $(FIRST_OBJ) $(LIBSHOAL)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $(FIRST_OBJ) -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN/../lib' -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $(FIRST_OBJ) -L$(BUILD)/lib -lshoal $(RPATH) -lm
 
 $(TEST_WORKER): $(BUILD)/obj/tests/e2e/helper_worker.o $(LIBSHOAL)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal -Wl,-rpath,'$$ORIGIN/../lib' -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal $(RPATH) -lm
 
 # Archives, so that a test takes in what it needs and nothing else. The worker's tests have no server
 # in them, nor have those of the library against daemons: the two sides may use the same words.
@@ -358,6 +362,15 @@ bench-built: all bench-programs
 
 bundle: all $(GPU_BENCH)
 	@scripts/bundle.sh $(BUILD) $(BUILD)/bundle
+
+# Debian 12's packages, which Debian 13 takes too: installed, used, upgraded, removed in bare roots.
+check-deb: deb
+	@scripts/install-deps.sh --root
+	@scripts/packages/check-deb.sh $(BUILD)/deb bookworm=$(DEBIAN12_ROOT) trixie-bare=$(DEBIAN13_BARE_ROOT)
+
+deb:
+	@scripts/install-deps.sh --packages
+	@SHOAL_CC='$(CC)' scripts/packages/deb.sh $(VERSION) $(BUILD)/deb
 
 check-gpu: all
 	@PYTHON=$(PYTHON) scripts/check-gpu.sh $(BUILD)

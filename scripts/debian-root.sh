@@ -9,7 +9,8 @@
 #                                                   this one mounted there. ROOT may be a COPY
 #
 # SUITE is bookworm, Debian 12, with what a user needs before the first command and nothing else
-# (0.3 GB), or trixie, Debian 13, with PyTorch 2.6, libfabric 2.1 and what the build needs (1.6 GB).
+# (0.3 GB); trixie, Debian 13, with PyTorch 2.6, libfabric 2.1 and what the build needs (1.6 GB); or
+# trixie-bare, Debian 13 as nobody has set it up.
 # Packages that were fetched are kept beside the root, in shoal-packages-SUITE.
 #
 # Needs root and debootstrap. Two stages: the base first, then apt-get inside with /proc and /dev
@@ -25,12 +26,13 @@ set -euo pipefail
 suite_packages() {
     case $1 in
     bookworm) printf '%s\n' make ca-certificates ;;
+    trixie-bare) printf '%s\n' ca-certificates ;;
     trixie)
         printf '%s\n' gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev \
             libsodium-dev libssl-dev libseccomp-dev uthash-dev check iproute2 procps systemd python3-jsonschema python3-torch \
             python3-numpy python3-pip python3-setuptools python3-hypothesis
         ;;
-    *) fail "$1 is neither bookworm nor trixie" ;;
+    *) fail "$1 is neither bookworm nor trixie nor trixie-bare" ;;
     esac
 }
 
@@ -107,7 +109,7 @@ mirror_of_host() {
 copy_network() {
     local to=$1
     # debootstrap copies the name server's address, and no file of hosts: a bare root has none.
-    [[ $suite == bookworm || ! -e /etc/hosts ]] || cp /etc/hosts "$to/etc/"
+    [[ $suite != trixie || ! -e /etc/hosts ]] || cp /etc/hosts "$to/etc/"
     mkdir -p "$to/etc/apt/apt.conf.d"
     if command -v apt-config >/dev/null; then
         apt-config dump | { grep -E '^Acquire::(https?::([^ ]*::)?Proxy|Check-[A-Za-z-]*|Retries) ' || true; } \
@@ -116,7 +118,7 @@ copy_network() {
 }
 
 make_base() {
-    local arguments=(--variant=minbase "$suite" "$root.new") mirror proxy=
+    local arguments=(--variant=minbase "${suite%-bare}" "$root.new") mirror proxy=
     mirror=${SHOAL_DEBIAN_MIRROR:-$(mirror_of_host)}
     [[ -z $mirror ]] || arguments+=("$mirror")
     if [[ -z ${http_proxy:-} ]] && command -v apt-config >/dev/null; then
@@ -179,7 +181,7 @@ mapfile -t packages <<<"$packages_of"
 tree=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$(dirname "$2")"
 root=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
-cache=$(dirname "$root")/shoal-packages-$suite
+cache=$(dirname "$root")/shoal-packages-${suite%-bare}
 shift 2
 if [[ ! -e $root/.shoal-ready ]]; then
     check_ours "$root"

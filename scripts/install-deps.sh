@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
-#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--root] [--picture] [--fuzz]
+#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--root] [--picture] [--fuzz] [--packages]
 #
 # --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
 # also PyTorch, without which the tests of the Python package are skipped (large); --root: also what
 # scripts/debian-root.sh needs; --picture: also what `make picture` draws with; --fuzz: also what
-# `make fuzz` builds with.
+# `make fuzz` builds with; --packages: also what `make deb` packs with.
 #
 # Debian packages, with sudo only when not root. Lines say what is installed and how far it is. A
 # machine without apt gets a list of what is missing, and exit status 1 if the build cannot do
@@ -27,8 +27,9 @@ for option in "$@"; do
     --root) packages+=(debootstrap) ;;
     --picture) packages+=(graphviz) ;;
     --fuzz) packages+=(clang libclang-rt-dev) ;;
+    --packages) packages+=(dpkg-dev debhelper dh-python lintian python3-all) ;;
     *)
-        printf 'usage: %s [--lint] [--bench] [--torch] [--root] [--picture] [--fuzz]\n' "$0" >&2
+        printf 'usage: %s [--lint] [--bench] [--torch] [--root] [--picture] [--fuzz] [--packages]\n' "$0" >&2
         exit 2
         ;;
     esac
@@ -150,6 +151,11 @@ list_other() {
     fi
     if asked_for --fuzz; then
         command -v clang >/dev/null || needed+=("the command clang, with libFuzzer and the sanitizers")
+    fi
+    if asked_for --packages; then
+        for command in dpkg-buildpackage dh lintian python3; do
+            command -v "$command" >/dev/null || needed+=("the command $command")
+        done
     fi
     if asked_for --root; then
         command -v debootstrap >/dev/null || needed+=("the command debootstrap")

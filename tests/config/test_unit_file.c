@@ -162,6 +162,7 @@ START_TEST(daemon_contract)
         "\nEnvironment=IPATH_NO_BACKTRACE=1 HFI_NO_BACKTRACE=1\n",
         "\nRestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK\n",
         "\nSystemCallFilter=@system-service\nSystemCallFilter=~@privileged @resources\n",
+        "\nSystemCallFilter=seccomp\n",
         "\nUMask=0077\n",
         "\nProcSubset=pid\n",
         "\nLimitCORE=0\n",

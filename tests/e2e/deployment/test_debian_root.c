@@ -15,7 +15,7 @@
 /* What the script writes of a root for the first of the suites when it is complete. */
 #define READY "make ca-certificates\n"
 
-static const char *const suites[] = {"bookworm", "trixie"};
+static const char *const suites[] = {"bookworm", "trixie", "trixie-bare"};
 
 static char *in(const char *folder, const char *name)
 {
@@ -105,7 +105,7 @@ START_TEST(test_other_words)
 {
     char *directory = suite_make_directory(), *root = in(directory, "root");
     const char *no_suite[] = {SCRIPT, "sid", root, NULL};
-    ck_assert_int_eq(run(no_suite, "sid is neither bookworm nor trixie"), 1);
+    ck_assert_int_eq(run(no_suite, "sid is neither bookworm nor trixie nor trixie-bare"), 1);
     const char *no_root[] = {SCRIPT, "bookworm", NULL};
     ck_assert_int_eq(run(no_root, "usage:"), 1);
     ck_assert(!has(directory, "root"));

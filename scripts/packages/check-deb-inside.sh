@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# The part of check-deb.sh that runs in the booted root: the packages' life from apt's first word to
+# the purge, with a job that runs when its daemon is upgraded.
+#
+#   check-deb-inside.sh PACKAGES LATER ARCHIVES    folders: the packages, later ones, what they need
+#
+# "PASS what" or "FAIL what" for each thing. The first that fails ends it, with what was said.
+set -uo pipefail
+
+packages=$1 later=$2 archives=$3
+log=/root/check.log
+apt=(apt-get -qq -y --no-install-recommends -o "Dir::Cache::Archives=$archives"
+    -o Dpkg::Use-Pty=0 -o APT::Sandbox::User=root)
+LIMIT_S=60 # the backstop of whatever is waited for
+
+# Run a command, which must end well; what it says is in the log.
+check() {
+    local what=$1
+    shift
+    if "$@" >"$log" 2>&1; then
+        printf 'PASS %s\n' "$what"
+    else
+        printf 'FAIL %s\n' "$what"
+        tail -n 30 "$log"
+        journalctl --no-pager -n 30 -u shoald 2>/dev/null
+        exit 1
+    fi
+}
+
+# Wait until a command ends well.
+wait_for() {
+    local deadline=$((SECONDS + LIMIT_S))
+    until "$@" >/dev/null 2>&1; do
+        ((SECONDS < deadline)) || return 1
+        sleep 0.2
+    done
+}
+
+daemon_pid() {
+    systemctl show --property MainPID --value shoald
+}
+
+has_job() {
+    shoalctl jobs --json | grep -q '"name": "upgraded"'
+}
+
+is_served() {
+    systemctl is-active shoald && shoalctl status && [[ $(stat -c %U /run/shoal/shoald.sock) == shoal ]]
+}
+
+# What it does by itself beside the unit.
+sandboxed() {
+    journalctl --no-pager -u shoald
+    ! journalctl --no-pager -u shoald | grep -q 'keeps all system calls'
+}
+
+two_ranks() {
+    shoalrun --socket /run/shoal/shoald.sock -n 2 -- shoalperf all_reduce -b 1M -n 5
+}
+
+# Somebody without rights, but in the daemon's group.
+a_user() {
+    useradd --no-create-home --groups shoal somebody &&
+        setpriv --reuid somebody --regid somebody --init-groups shoalctl status
+}
+
+python_finds_it() {
+    python3 -c 'from shoal import library; import shoal
+assert library.load().c.shoal_version().decode() == shoal.__version__'
+}
+
+for_programs() {
+    [[ -e /usr/include/shoal.h && -e /usr/lib/x86_64-linux-gnu/pkgconfig/shoal.pc ]] &&
+        [[ $(readlink -f /usr/lib/x86_64-linux-gnu/libshoal.so) == /usr/lib/x86_64-linux-gnu/libshoal.so.0.* ]]
+}
+
+# A rank learns that its node is shutting down, or that its daemon has gone; a daemon that ended as it
+# should has status 0, and the administrator's configuration stays.
+upgrade() {
+    local before job status=0
+    before=$(daemon_pid)
+    sed -i 's/"node": "a"/"node" : "a"/' /etc/shoal/shoald.json
+    shoalrun --socket /run/shoal/shoald.sock --job upgraded -n 2 -- \
+        shoalperf all_reduce -b 1M -n 100000000 >/root/job.log 2>&1 &
+    job=$!
+    wait_for has_job || return
+    "${apt[@]}" install "$later"/*.deb || return
+    wait "$job" || status=$?
+    cat /root/job.log
+    ((status != 0)) || return 1
+    grep -q 'shutting down' /root/job.log || return
+    journalctl --no-pager _PID="$before" || return
+    journalctl --no-pager _PID="$before" | grep -q ': ended$' || return
+    wait_for is_served || return
+    [[ $(daemon_pid) != "$before" ]] || return
+    grep -q '"node" : "a"' /etc/shoal/shoald.json
+}
+
+is_removed() {
+    [[ ! -e /usr/bin/shoald && ! -e /run/shoal && -e /etc/shoal/shoald.json ]] && ! systemctl is-active shoald
+}
+
+# The user of a service stays, as Debian has it: files may be his.
+nothing_is_left() {
+    local left
+    left=$(find / -xdev \( -path /proc -o -path /sys -o -path /root -o -path /shoal -o -path /dev \) -prune -o \
+        -iname '*shoal*' -not -name '.shoal-*' -not -name 90shoal-host -print)
+    printf '%s\n' "$left"
+    [[ ! $left || $left == /shoal ]]
+}
+
+check 'apt installs all four' "${apt[@]}" install "$packages"/*.deb
+check 'the service is enabled' systemctl is-enabled shoald
+check 'the service runs and answers' wait_for is_served
+check 'its sandbox is there too' sandboxed
+check 'systemd finds it safe: 2.0 at most' systemd-analyze security --no-pager --threshold=20 shoald
+check 'two ranks all-reduce through it' two_ranks
+check 'a user of the group shoal reaches it' a_user
+check 'Python finds the library' python_finds_it
+check 'header, library and pkg-config file are in place' for_programs
+check 'an upgrade drains the daemon of a running job' upgrade
+check 'two ranks all-reduce through the later one' two_ranks
+check 'apt removes all' "${apt[@]}" remove shoal libshoal0 libshoal-dev python3-shoal
+check 'programs and service are gone, the configuration stays' is_removed
+check 'apt purges what has a configuration' "${apt[@]}" purge shoal
+check 'nothing is left' nothing_is_left
