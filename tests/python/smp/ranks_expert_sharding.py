@@ -5,6 +5,7 @@ import os
 import warnings
 
 import ranks
+import shoal.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint.optimizer
@@ -17,7 +18,7 @@ from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.moe_layer import MoELayer
 from torch.distributed import checkpoint
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import FullStateDictConfig, ShardingStrategy, StateDictType
+from torch.distributed.fsdp import FullStateDictConfig, ShardingStrategy, StateDictType, fully_shard
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 warnings.simplefilter("ignore")
@@ -280,6 +281,28 @@ def test_a_group_that_joins_other_experts():
     for group in (dist.GroupMember.WORLD, smp.state.ep_process_group):
         error = ranks.raises(errors.InvalidError, lambda g=group: FSDP(layer.experts, process_group=g))
         assert "FSDP's process_group has ranks" in str(error) and "differ in ep" in str(error), error
+
+
+def test_what_knows_nothing_of_experts():
+    init(2, 2)
+    for call in (
+        lambda: torch.nn.parallel.DistributedDataParallel(make_model()),
+        lambda: shoal.torch.DistributedDataParallel(make_model(), process_group=smp.state.dp_process_group),
+    ):
+        error = ranks.raises(errors.UnsupportedError, call)
+        rep, rest = map(
+            dist.get_process_group_ranks, (smp.state.rep_process_group, smp.state.dense_rep_process_group)
+        )
+        assert f"experts, with replicas on ranks {rep} (rep_process_group)" in str(error), error
+        assert f"on {rest} (dense_rep_process_group)" in str(error) and "use FSDP" in str(error), error
+    experts = make_model()[0].mixture.experts
+    ddp = torch.nn.parallel.DistributedDataParallel
+    error = ranks.raises(errors.InvalidError, lambda: ddp(experts))
+    assert "process_group has ranks 0 and 2, which differ in ep (0 and 1)" in str(error), error
+    ddp(experts, process_group=smp.state.rep_process_group)
+    error = ranks.raises(errors.InvalidError, lambda: fully_shard(make_model()))
+    assert "fully_shard's mesh has ranks" in str(error) and "differ in ep" in str(error), error
+    ddp(torch.nn.Linear(2, 2))
 
 
 if __name__ == "__main__":

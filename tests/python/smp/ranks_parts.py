@@ -5,6 +5,7 @@ import unittest
 
 import models
 import ranks
+import shoal.torch
 import torch
 import torch.distributed as dist
 from shoal import errors
@@ -313,6 +314,30 @@ def test_a_degree_of_one_divides_nothing():
     init(1)
     model = smp.transform(models.make(), dtype=torch.float64)
     assert type(model.layers[0].linear1) is torch.nn.Linear and model.position.dtype == torch.float64
+
+
+def test_parts_in_ddp():
+    """Both wrappers take means over the ranks with the same parts, and no other ones."""
+    init(2)
+    text, targets = next(models.batches(1))
+    whole = models.make()
+    models.loss_of(whole, text, targets).backward()
+    group = smp.state.dp_process_group
+    for kind in (torch.nn.parallel.DistributedDataParallel, shoal.torch.DistributedDataParallel):
+        error = ranks.raises(errors.InvalidError, lambda k=kind: k(smp.transform(models.make())))
+        assert "process_group has ranks 0 and 1, which differ in tp (0 and 1)" in str(error), error
+        assert "It has ranks [0, 1, 2, 3], and torch.sagemaker.state.tp_process_group" in str(error), error
+        part = kind(smp.transform(models.make()), process_group=group)
+        mine = [rows.chunk(2)[smp.state.dp_rank] for rows in (text, targets)]
+        models.loss_of(part, *mine).backward()
+        check_gradients(part.module, whole)
+
+
+def test_meshes_that_this_torch_has_not():
+    if hasattr(dist, "DeviceMesh"):
+        raise unittest.SkipTest("this torch has them")
+    error = ranks.raises(errors.UnsupportedError, lambda: smp.state.device_mesh)
+    assert "makes no torch.distributed.DeviceMesh" in str(error), error
 
 
 def test_before_init():

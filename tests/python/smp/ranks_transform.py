@@ -14,9 +14,12 @@ from shoal.smddp.smp.fsdp import delayed_param, grad_norm
 from shoal.smddp.smp.checkpoint import filesystem, full, state_dict_loader, state_dict_saver
 from shoal.smddp.smp.tensor_parallel import transformer
 from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
-from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed import DeviceMesh
+from torch.distributed.fsdp import FullStateDictConfig, ShardingStrategy, StateDictType, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 warnings.simplefilter("ignore")
 FOLDER = os.environ["TEST_FOLDER"]
@@ -347,12 +350,65 @@ def test_plans_that_do_not_fit():
     refused(errors.InvalidError, "layers.0.self_attn has 4 heads", model=models.Text)
 
 
-def test_groups_of_the_script_that_join_parts():
-    init(tensor_parallel_degree=2)
-    error = ranks.raises(
-        errors.InvalidError, lambda: FSDP(torch.nn.Linear(2, 2), process_group=dist.GroupMember.WORLD)
-    )
-    assert "ranks 0 and 1, which differ in tp (0 and 1)" in str(error), error
+def test_groups_of_the_script_that_overlap_wrongly():
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    linear, world = torch.nn.Linear(2, 2), dist.GroupMember.WORLD
+    state = smp.state
+    flat = DeviceMesh.from_group(world, "cpu")
+    crossed = (state.shard_process_group, state.dp_process_group)
+    own = ranks_of(state.shard_process_group)
+    for call, words in (
+        (lambda: FSDP(linear, process_group=world), "FSDP's process_group has ranks 0 and 1, which differ in tp"),
+        (lambda: FSDP(linear, device_mesh=flat), "FSDP's device_mesh has ranks 0 and 1, which differ in tp (0 and 1)"),
+        (lambda: FSDP(linear, device_mesh=flat), "state.tp_process_group, which it may not overlap so, [0, 1]"),
+        (lambda: fully_shard(torch.nn.Linear(2, 2), mesh=flat), "fully_shard's mesh has ranks 0 and 1"),
+        (lambda: DDP(make_divided()), "process_group has ranks 0 and 1, which differ in tp"),
+        (lambda: DDP(make_divided(), device_mesh=flat), "DistributedDataParallel's device_mesh has ranks 0 and 1"),
+        (lambda: FSDP(linear, process_group=crossed), f"groups {own} and "),
+        (lambda: FSDP(linear, process_group=crossed), f"overlap in ranks {own[0]} and {own[1]}"),
+    ):
+        error = ranks.raises(errors.InvalidError, call)
+        assert words in str(error), (words, error)
+    FSDP(torch.nn.Linear(2, 2), device_mesh=state.dp_device_mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+
+
+def ranks_of(group):
+    return dist.get_process_group_ranks(group)
+
+
+def test_device_meshes():
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    state = smp.state
+    mesh = state.device_mesh
+    assert mesh is state.device_mesh and mesh.mesh_dim_names == ("dp_replicate", "ep", "dp_shard", "tp")
+    assert mesh.mesh.tolist() == torch.arange(8).reshape(2, 1, 2, 2).tolist()
+    assert mesh["tp"].get_group() is state.tp_process_group and mesh["dp_shard"].size() == 2
+    assert mesh.get_coordinate() == [state.rep_rank, 0, state.shard_rank, state.tp_rank]
+    assert state.dp_device_mesh.get_group("dp_replicate") is state.rep_process_group
+    # What takes one: by torch's own plan, and sharded over the rest.
+    torch.manual_seed(7)
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+    rows = torch.randn(3, 4)
+    wanted = layers(rows)
+    parallelize_module(layers, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    assert layers[0].weight.to_local().shape == (4, 4)
+    torch.testing.assert_close(layers(rows), wanted)
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    strategy = ShardingStrategy.HYBRID_SHARD
+    check_training(FSDP(make_divided(), device_mesh=smp.state.dp_device_mesh, sharding_strategy=strategy))
+    init(hybrid_shard_degree=0)
+    assert smp.state.device_mesh.mesh_dim_names == ("dp_shard",) and smp.state.dp_device_mesh.size() == 8
+
+
+def test_fully_shard_has_the_groups_of_the_configuration():
+    init(tensor_parallel_degree=2, hybrid_shard_degree=2)
+    model = make_divided()
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    assert model.position.device_mesh is smp.state.dp_device_mesh
+    assert model.position.to_local().shape == (models.LENGTH // 2, models.WIDTH)
+    # It trains on GPUs alone: torch 2.6's has no streams of the CPU.
 
 
 if __name__ == "__main__":

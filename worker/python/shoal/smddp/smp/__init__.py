@@ -13,7 +13,7 @@ from shoal.smddp import _settings
 from shoal.smddp.smp import _configuration, _mixtures
 from shoal.smddp.smp._state import state
 from shoal.smddp.smp.checkpoint import _parts, full, optimizer
-from shoal.smddp.smp.fsdp import _offloading, _sharding
+from shoal.smddp.smp.fsdp import _offloading, _own_groups, _sharding
 from shoal.smddp.smp.moe_config import MoEConfig
 from shoal.smddp.smp.tensor_parallel import _transform
 
@@ -21,6 +21,7 @@ __all__ = ["init", "is_initialized", "state", "transform"]
 
 # Scripts import what these change from torch, after torch.sagemaker or before.
 _sharding.install(state)
+_own_groups.install(state)
 _offloading.install(state)
 full.install()
 optimizer.install()

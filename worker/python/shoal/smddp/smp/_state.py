@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from shoal import errors
-from shoal.smddp.smp import _random, _ranker
+from shoal.smddp.smp import _meshes, _random, _ranker
 
 __all__ = ["state"]
 
@@ -80,6 +80,7 @@ class State:
 
     def _clear(self):
         self._configuration = self._ranker = self._groups = self._tracker = self._world = None
+        self._meshes = {}  # made when they are asked for
         self._own_groups = []  # those of _groups that start() made
 
     hybrid_shard_degree = _of_configuration("hybrid_shard_degree", settable=True)
@@ -103,6 +104,22 @@ class State:
 
     # There is no context parallelism here: one rank has a whole sequence.
     cp_rank, cp_size, cp_process_group = 0, 1, None
+
+    @property
+    def device_mesh(self):
+        """The grid as a torch.distributed.DeviceMesh of these groups: dp_replicate, ep, dp_shard, tp."""
+        return self._mesh("device_mesh", _meshes.of_grid)
+
+    @property
+    def dp_device_mesh(self):
+        """dp_replicate and dp_shard of what is not an expert, for FSDP's device_mesh and fully_shard's mesh."""
+        return self._mesh("dp_device_mesh", _meshes.of_data)
+
+    def _mesh(self, name, make):
+        meshes = self._started("_meshes", name)
+        if name not in meshes:
+            meshes[name] = make(self)
+        return meshes[name]
 
     @property
     def is_initialized(self):

@@ -19,9 +19,9 @@ import logging
 
 import torch
 
-from shoal import errors
+from shoal.smddp.smp import _meshes
 from shoal.smddp.smp.checkpoint import full
-from shoal.smddp.smp.fsdp import _expert_sharding, delayed_param
+from shoal.smddp.smp.fsdp import _expert_sharding, _own_groups, delayed_param
 from shoal.smddp.smp.moe_layer import place_of
 
 _log = logging.getLogger("shoal.smddp")
@@ -139,24 +139,9 @@ def _replace(asked, chosen, state):
 
 
 def _check_own_groups(arguments, state):
-    """Groups that the script names itself may not join ranks whose parameters differ: tensor parallel ranks, and
-    those with other experts."""
     groups = arguments.get("process_group")
+    what = "FSDP's process_group"
     if groups is None:
-        return
-    of_expert = place_of(arguments["module"]) is not None
-    for group in groups if isinstance(groups, tuple) else (groups,):
-        at = [(rank, state.ranker.coordinates(rank)) for rank in torch.distributed.get_process_group_ranks(group)]
-        for dimension in ("tp", "ep") if of_expert else ("tp",):
-            _check_same(dimension, at)
-
-
-def _check_same(dimension, at):
-    """at: [(rank, coordinates)]."""
-    first, here = at[0]
-    for rank, there in at:
-        if there[dimension] != here[dimension]:
-            raise errors.InvalidError(
-                f"FSDP's process_group has ranks {first} and {rank}, which differ in {dimension} "
-                f"({here[dimension]} and {there[dimension]}): they have different parts of the parameters"
-            )
+        groups, what = tuple(_meshes.groups_of(arguments["device_mesh"])), "FSDP's device_mesh"
+    groups = groups if isinstance(groups, tuple) else (groups,)
+    _own_groups.check(what, groups, state, of_expert=place_of(arguments["module"]) is not None)
