@@ -67,14 +67,24 @@ torch_with_cuda() {
     "$python" -c 'import torch, torch.distributed as d; assert d.is_available() and torch.cuda.is_available()' \
         2>/dev/null
 }
+# The words by which Python trains it, on 2 ranks or RANKS.
 losses() {
-    "$bin/shoalrun" --timeout 240 -n 2 -- "$python" "$@" --device cuda --steps 10 | grep -o '"losses".*'
+    "$bin/shoalrun" --timeout 240 -n "${RANKS:-2}" -- "$python" "$@" --steps 10 | grep -o '"losses".*'
 }
 # The words by which Python trains it with shoal, and the example that does the same on gloo.
 same_losses() {
     local ours theirs gloo=$package/examples/${!#}.py
-    ours=$(losses "${@:1:$#-1}") && theirs=$(losses "$gloo" --backend gloo) &&
-        "$python" - "$ours" "$theirs" <<'PYTHON'
+    ours=$(losses "${@:1:$#-1}" --device cuda) && theirs=$(losses "$gloo" --backend gloo --device cuda) &&
+        compare "$ours" "$theirs"
+}
+# A script for SMP by its name, on 4 ranks, and the same on gloo and the CPU: gloo has not what FSDP wants of a GPU.
+same_losses_of_smp() {
+    local ours theirs words=(-m shoal.smddp "$package/examples/$1.py")
+    ours=$(RANKS=4 losses "${words[@]}" --device cuda) && theirs=$(RANKS=4 losses "${words[@]}" --backend gloo) &&
+        compare "$ours" "$theirs"
+}
+compare() {
+    "$python" - "$@" <<'PYTHON'
 import json, sys
 ours, theirs = (json.loads("{" + text)["losses"] for text in sys.argv[1:])
 print(ours, theirs)
@@ -112,6 +122,14 @@ if torch_with_cuda; then
         same_losses -m shoal.smddp "$examples/digits_smddp.py" digits_ddp
     check "a script for SMDDP's first versions, on CUDA tensors, as on gloo" \
         same_losses -m shoal.smddp "$examples/digits_smdataparallel.py" digits_ddp
+    check "a script for SMP with a mixture of experts, on CUDA tensors, as on gloo" \
+        same_losses_of_smp digits_experts
+    if "$python" -c 'import torch; assert torch.__version__ >= "2"' 2>/dev/null; then
+        check "a script for SMP with parts of layers and shards, on CUDA tensors, as on gloo" \
+            same_losses_of_smp transformer_smp
+    else
+        printf 'SKIP check-gpu SMP: %s has no torch 2\n' "$python"
+    fi
 else
     printf 'SKIP check-gpu torch: %s has no torch with CUDA\n' "$python"
 fi
