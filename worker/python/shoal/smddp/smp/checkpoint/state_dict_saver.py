@@ -86,7 +86,7 @@ def _check_strategy(strategy):
         return
     if not isinstance(strategy, (tuple, list)) or len(strategy) != 2:
         raise errors.UnsupportedError(
-            f"async_save: sharded_strategy is a {type(strategy).__name__}; there is PyTorchDistSaveShardedStrategy alone"
+            f"async_save: sharded_strategy is a {type(strategy).__name__}, and not a PyTorchDistSaveShardedStrategy"
         )
     _check_format("async_save: sharded_strategy", *strategy)
 
