@@ -12,7 +12,8 @@
 struct court {
     const struct waits_figures *reports;
     size_t count;
-    bool several; /* some node owns parts: there is more than one */
+    uint32_t collectives; /* of the job, in a window */
+    bool several;         /* some node owns parts: there is more than one */
     struct verdict *verdict;
     double part; /* of the time: the worst so far */
 };
@@ -20,6 +21,16 @@ struct court {
 static double court_part(const struct waits_figures *it, double us)
 {
     return it->window_us > 0 ? us / it->window_us : 0;
+}
+
+/* The same of an owner's waits. Of small buffers it owns a part now and then, and of the others'
+ * waits it knows nothing: they are taken to be as long. */
+static double court_owner_part(const struct court *court, const struct waits_figures *it, double us)
+{
+    double part = court_part(it, us);
+    if (it->gathered > 0 && it->gathered < court->collectives)
+        part *= (double)court->collectives / it->gathered;
+    return part < 1 ? part : 1;
 }
 
 static const struct waits_figures *court_report(const struct court *court, uint32_t node)
@@ -46,13 +57,15 @@ static void court_accuse(struct court *court, double part, double least, struct 
 /* --- nodes ------------------------------------------------------------------------------------ */
 
 /* Part of the time in which the owner waited for the node. */
-static double court_seen(const struct waits_figures *owner, uint32_t node, uint32_t *times)
+static double court_seen(const struct court *court, const struct waits_figures *owner,
+                         uint32_t node, uint32_t *times)
 {
     for (uint32_t i = 0; i < WAITS_NODES && owner->node[i].node != WAITS_NOBODY; i++) {
         if (owner->node[i].node != node)
             continue;
         *times = owner->node[i].times;
-        return court_part(owner, (double)owner->node[i].start_us + owner->node[i].flow_us);
+        return court_owner_part(court, owner,
+                                (double)owner->node[i].start_us + owner->node[i].flow_us);
     }
     *times = 0;
     return 0;
@@ -66,7 +79,7 @@ static double court_seen_start(const struct court *court, uint32_t node, uint32_
     for (size_t i = 0; i < court->count; i++) {
         const struct waits_figures *it = &court->reports[i];
         for (uint32_t k = 0; k < WAITS_NODES && it->node[k].node != WAITS_NOBODY; k++) {
-            double part = court_part(it, it->node[k].start_us);
+            double part = court_owner_part(court, it, it->node[k].start_us);
             if (it->node[k].node == node && part > most) {
                 most = part;
                 *times = it->node[k].times;
@@ -85,7 +98,7 @@ static double court_seen_least(const struct court *court, uint32_t node, uint32_
         uint32_t ignored;
         if (court->reports[i].own == node || court->reports[i].gathered == 0)
             continue;
-        double part = court_seen(&court->reports[i], node, &ignored);
+        double part = court_seen(court, &court->reports[i], node, &ignored);
         least = part < least ? part : least;
         ++*owners;
     }
@@ -104,7 +117,8 @@ static double court_node_late(const struct court *court, uint32_t node, uint32_t
     if (!own || own->gathered == 0)
         return court_seen_start(court, node, times);
     *times = own->self_times;
-    double self = court_part(own, own->self_us), seen = court_seen_least(court, node, &owners);
+    double self = court_owner_part(court, own, own->self_us),
+           seen = court_seen_least(court, node, &owners);
     if (owners == 1)
         seen = (self + seen) / 2;
     if (seen > 2 * self)
@@ -165,7 +179,7 @@ static double court_link(const struct court *court, const struct waits_figures *
                          uint32_t *times)
 {
     uint32_t ignored;
-    double part = court_seen(to, from, times) - court_node_late(court, from, &ignored);
+    double part = court_seen(court, to, from, times) - court_node_late(court, from, &ignored);
     return part > 0 ? part : 0;
 }
 
@@ -317,6 +331,7 @@ void verdict_find(struct verdict *verdict, const struct waits_figures *reports, 
     if (measure->collectives < LEAST_COLLECTIVES || measure->window_us == 0)
         return;
     verdict->kind = VERDICT_NOBODY;
+    court.collectives = measure->collectives;
     for (size_t i = 0; i < count; i++)
         court.several |= reports[i].gathered > 0;
     for (size_t i = 0; i < count; i++) {

@@ -77,6 +77,15 @@ void waits_collective(struct waits *waits, uint32_t ask)
     waits->asks[waits->asked++ % WAITS_ASKS] = ask;
 }
 
+/* A few are under way at once: those of which chunks come in turns are told apart by their place.
+ */
+void waits_gathered(struct waits *waits, uint64_t sequence)
+{
+    uint64_t *owned = &waits->owned[sequence % WAITS_OWNED];
+    waits->gathered[0] += *owned != sequence + 1;
+    *owned = sequence + 1;
+}
+
 void waits_node_lacks(struct waits *waits, uint32_t node, uint64_t sequence, uint64_t now_ns)
 {
     struct waits_node *it = &waits->nodes[node];

@@ -21,6 +21,7 @@
 #define WAITS_RANKS 2u /* of a node, those that are told: who was waited for longest */
 #define WAITS_NODES 4u /* likewise */
 #define WAITS_ASKS 128u
+#define WAITS_OWNED 16u /* a power of two */
 #define WAITS_WORDS 36u /* of figures, packed */
 
 /* Time in which at least one thing waits. Halves of the window: the present one, and the one
@@ -49,9 +50,10 @@ struct waits {
     uint64_t began_ns[2]; /* of the halves */
     uint64_t still_ns[2]; /* the engine's count of it when they began */
     uint32_t collectives[2];
-    uint32_t gathered[2]; /* chunks that this node owns */
-    struct wait tasks;    /* sums and copies under way */
-    uint32_t asked;       /* asks that have been noted, modulo 2^32 */
+    uint32_t gathered[2];        /* collectives of which this node owns chunks */
+    uint64_t owned[WAITS_OWNED]; /* the last of these, + 1 */
+    struct wait tasks;           /* sums and copies under way */
+    uint32_t asked;              /* asks that have been noted, modulo 2^32 */
     uint32_t asks[WAITS_ASKS];
     struct waits_node *nodes; /* [node_count] */
     uint32_t node_count;
@@ -62,7 +64,7 @@ struct waits_figures {
     uint32_t window_us; /* of all below; 0: there are none */
     uint32_t collectives;
     uint32_t step;     /* collectives that repeat: of a step; 0: no pattern was seen */
-    uint32_t gathered; /* chunks; 0: the node owns nothing */
+    uint32_t gathered; /* collectives of which the node owns chunks */
     uint32_t tasks_us; /* sums and copies were under way */
     uint32_t still_us; /* the engine did not run though it had to */
     uint32_t self_us;  /* chunks here had all but this node's own part */
@@ -90,6 +92,8 @@ void waits_init(struct waits *waits, struct waits_node *nodes, uint32_t node_cou
                 uint64_t still_ns);
 /* All ranks of this node have begun a collective; `ask` is a hash of what they asked for. */
 void waits_collective(struct waits *waits, uint32_t ask);
+/* A chunk that this node owns has been contributed by all nodes. */
+void waits_gathered(struct waits *waits, uint64_t sequence);
 /* Something of a collective waits for the node alone. */
 void waits_node_lacks(struct waits *waits, uint32_t node, uint64_t sequence, uint64_t now_ns);
 /* Something of it has come. */

@@ -36,7 +36,7 @@ void slot_wait_heard(struct slot *slot, uint32_t node_index)
         slot->lacks = i + 1;
         waits_node_lacks(slot_waits(slot), members->nodes[i], slot->sequence, slot_now_ns(slot));
     } else if (slot->heard == slot->needed) {
-        slot_waits(slot)->gathered[0]++;
+        waits_gathered(slot_waits(slot), slot->sequence);
         slot_wait_over(slot);
     }
 }

@@ -185,6 +185,20 @@ uint64_t virtual_cluster_used_bytes(const struct virtual_cluster *cluster, uint3
     return it->alive ? buffer_pool_used_bytes(it->pool) : 0;
 }
 
+void virtual_cluster_why(const struct virtual_cluster *cluster, struct verdict *verdict)
+{
+    struct waits_figures reports[VIRTUAL_NODES_MAX];
+    struct engine_job_status job;
+    size_t count = 0;
+    for (uint32_t i = 0; i < cluster->options.nodes && count < VIRTUAL_NODES_MAX; i++) {
+        if (cluster->nodes[i].alive &&
+            exchange_job_totals(cluster->nodes[i].exchange, &job, 1) == 1)
+            reports[count++] = job.waits;
+    }
+    ck_assert_uint_gt(count, 0);
+    verdict_find(verdict, reports, count);
+}
+
 uint64_t virtual_cluster_moments(const struct virtual_cluster *cluster)
 {
     return cluster->moments;

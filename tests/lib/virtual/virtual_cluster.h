@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "common/reduce/dtype.h"
+#include "server/waits/verdict.h"
 
 struct virtual_cluster;
 
@@ -121,6 +122,8 @@ uint32_t virtual_cluster_late_reports(const struct virtual_cluster *cluster, uin
 uint32_t virtual_cluster_losses(const struct virtual_cluster *cluster, uint32_t node);
 /* How often a node has found another to be silent on the fabric. */
 uint32_t virtual_cluster_silences(const struct virtual_cluster *cluster);
+/* What the nodes' accounts of the only job there is come to. */
+void virtual_cluster_why(const struct virtual_cluster *cluster, struct verdict *verdict);
 /* Buffer bytes in use on a node. */
 uint64_t virtual_cluster_used_bytes(const struct virtual_cluster *cluster, uint32_t node);
 

@@ -44,6 +44,7 @@ static void finish_task(struct virtual_cluster *cluster, void *what, uint64_t nu
     struct virtual_node *node = &cluster->nodes[number];
     if (node->alive)
         reduce_run(reduce_select(REDUCE_ISA_SCALAR), &task->reduction);
+    exchange_time(node->exchange, node->cluster->now_ns, 0);
     exchange_reduced(node->exchange, task);
 }
 

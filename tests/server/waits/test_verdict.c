@@ -119,7 +119,7 @@ static uint64_t model_owner(struct model *model, uint32_t owner, const uint64_t 
     waits_node_lacks(waits, last, model->sequence, before_ns);
     waits_node_heard(waits, last, heard_ns[last]);
     waits_node_done(waits, last, heard_ns[last]);
-    waits->gathered[0]++;
+    waits_gathered(waits, model->sequence);
     uint64_t done_ns = heard_ns[last] + model->sum_ns + model_jitter(model) / 4;
     done_ns += owner == model->slow_server ? model->fault_ns : 0;
     model_wait(&waits->tasks, heard_ns[last], done_ns);
@@ -279,7 +279,7 @@ static struct waits_figures report_of(uint32_t node)
     struct waits_figures report = {.window_us = 1000000,
                                    .collectives = 100,
                                    .step = 10,
-                                   .gathered = 400,
+                                   .gathered = 100,
                                    .ranks = 1,
                                    .own = node,
                                    .rank = {{.rank = node}, {.rank = WAITS_NOBODY}}};
@@ -337,6 +337,22 @@ START_TEST(a_late_node_without_a_part_is_known_by_the_others)
     ck_assert_int_eq(verdict.kind, VERDICT_RANK_LATE);
     ck_assert_uint_eq(verdict.rank, 2);
     ck_assert_uint_eq(verdict.node, 2);
+}
+END_TEST
+
+/* Of small buffers each node owns one now and then, and sees the waits of these alone. */
+START_TEST(owners_of_a_few_count_for_all)
+{
+    struct waits_figures reports[2] = {report_of(0), report_of(1)};
+    struct verdict verdict;
+    for (uint32_t i = 0; i < 2; i++)
+        reports[i].gathered = 50;
+    reports[1].self_us = 150000;
+    report_wait(&reports[0], 1, 152000, 0);
+    verdict_find(&verdict, reports, 2);
+    ck_assert_int_eq(verdict.kind, VERDICT_RANK_LATE);
+    ck_assert_uint_eq(verdict.rank, 1);
+    ck_assert_double_eq_tol(verdict.lost_ms, 30.2, 1e-6);
 }
 END_TEST
 
@@ -412,6 +428,7 @@ int main(void)
     tcase_add_test(cases, slow_servers_are_named);
     tcase_add_test(cases, a_node_that_takes_slowly_from_all_is_the_receiver);
     tcase_add_test(cases, a_late_node_without_a_part_is_known_by_the_others);
+    tcase_add_test(cases, owners_of_a_few_count_for_all);
     tcase_add_test(cases, what_all_have_alike_is_nobodys);
     tcase_add_test(cases, of_little_nothing_is_said);
     tcase_add_test(cases, nonsense_leads_to_numbers);

@@ -196,6 +196,19 @@ START_TEST(a_step_is_what_repeats)
 }
 END_TEST
 
+/* Chunks of several at once; each counts once. */
+START_TEST(collectives_are_counted_at_their_owner)
+{
+    for (uint64_t first = 0; first < 40; first += 8) {
+        for (uint64_t chunk = 0; chunk < 5; chunk++) {
+            for (uint64_t sequence = first; sequence < first + 8; sequence++)
+                waits_gathered(&waits, sequence);
+        }
+    }
+    ck_assert_uint_eq(told_at(200 * MS).gathered, 40);
+}
+END_TEST
+
 START_TEST(figures_travel_as_numbers)
 {
     uint32_t words[WAITS_WORDS];
@@ -259,6 +272,7 @@ int main(void)
     tcase_add_test(cases, the_window_is_the_last_two_halves);
     tcase_add_test(cases, a_half_with_few_collectives_goes_on);
     tcase_add_test(cases, a_step_is_what_repeats);
+    tcase_add_test(cases, collectives_are_counted_at_their_owner);
     tcase_add_test(cases, figures_travel_as_numbers);
     tcase_add_test(cases, random_waits_are_the_union_of_all);
     suite_add_tcase(suite, cases);
