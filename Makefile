@@ -7,6 +7,7 @@
 #   make fuzz       each fuzzer for SECONDS=60; FUZZ="wire message" names some (tests/fuzz)
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
+#   make wheel      the Python package with the bundle inside, for pip: build/wheel; check-wheel tries it
 #   make bundle     a folder that runs where nothing is installed: build/bundle
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       floors and calls, format, static analysis, papers and pictures
@@ -147,7 +148,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 .DEFAULT_GOAL := all
 .PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
-        bench bench-built bench-programs bundle deb check-deb check-gpu bench-gpu lint picture format install install-man \
+        bench bench-built bench-programs bundle deb check-deb wheel check-wheel check-gpu bench-gpu lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL)
@@ -371,6 +372,13 @@ check-deb: deb
 deb:
 	@scripts/install-deps.sh --packages
 	@SHOAL_CC='$(CC)' scripts/packages/deb.sh $(VERSION) $(BUILD)/deb
+
+wheel: bundle
+	@$(PYTHON) -B scripts/packages/wheel.py $(BUILD)/bundle $(BUILD)/wheel
+
+check-wheel: wheel
+	@scripts/install-deps.sh --root
+	@scripts/packages/check-wheel.sh $(BUILD)/wheel/shoal-*.whl $(DEBIAN12_ROOT) $(DEBIAN13_ROOT)
 
 check-gpu: all
 	@PYTHON=$(PYTHON) scripts/check-gpu.sh $(BUILD)

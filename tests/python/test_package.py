@@ -145,6 +145,65 @@ class Installation(unittest.TestCase):
         finished = self.python("import shoal; print(shoal.__file__)", PYTHONPATH=str(folder))
         self.assertEqual(finished.stdout.strip(), str(folder / "shoal/__init__.py"))
 
+    def test_the_wheel_with_a_bundle(self):
+        """One that has programs: their mode, the commands, the name, and what checks it."""
+        folder = temporary_folder(self)
+        bundle = folder / "bundle"
+        (bundle / "bin").mkdir(parents=True)
+        (bundle / "lib").mkdir()
+        for name in ("shoald", "shoalctl", "shoalrun", "shoalperf"):
+            shutil.copy(suite.BUILD / "bin" / name, bundle / "bin")
+        shutil.copy(suite.BUILD / "lib" / "libshoal.so.0", bundle / "lib")
+        command = [sys.executable, "-B", suite.TREE / "scripts/packages/wheel.py"]
+        # What the programs need is not in it yet.
+        finished = suite.run([*command, bundle, folder / "made"])
+        self.assertEqual(finished.returncode, 1, finished.stdout)
+        self.assertRegex(finished.stdout, r"needs \S+, which is not in the bundle")
+        for name in ("shoald", "shoalctl", "shoalrun", "shoalperf"):
+            said = suite.run(["ldd", suite.BUILD / "bin" / name]).stdout
+            for path in re.findall(r"=> (/\S+)", said):
+                if not re.search(r"/(libc|libm|libdl|librt|libpthread|libresolv)\.so\.", path):
+                    shutil.copy(path, bundle / "lib")
+        finished = suite.run([*command, bundle, folder / "made"])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        (wheel,) = (folder / "made").glob("*.whl")
+        self.assertRegex(wheel.name, r"^shoal-[0-9.]+-py3-none-manylinux_2_\d+_x86_64\.whl$")
+        with zipfile.ZipFile(wheel) as opened:
+            modes = {entry.filename: entry.external_attr >> 16 for entry in opened.infolist()}
+            self.assertEqual(modes["shoal/_bundle/bin/shoald"], 0o100755)
+            self.assertEqual(modes["shoal/library.py"], 0o100644)
+            info = wheel.name.partition("-py3")[0] + ".dist-info"
+            self.assertIn("shoald = shoal.programs:shoald", opened.read(f"{info}/entry_points.txt").decode())
+            self.assertIn("Root-Is-Purelib: false", opened.read(f"{info}/WHEEL").decode())
+        finished = suite.run([*command, "--check", wheel])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        older = wheel.with_name(re.sub(r"_2_\d+_", "_2_5_", wheel.name))
+        wheel.rename(older)
+        finished = suite.run([*command, "--check", older])
+        self.assertEqual((finished.returncode, "its name says 2.5" in finished.stdout), (1, True), finished.stdout)
+
+    def test_where_things_are(self):
+        finished = suite.run([sys.executable, "-m", "shoal", "--no-test"])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        for name in ("shoald", "shoalctl", "shoalrun", "shoalperf"):
+            self.assertRegex(finished.stdout, rf"(?m)^{name} +{suite.BUILD}/bin/{name}$")
+        self.assertIn(str(suite.BUILD / "lib" / "libshoal.so"), finished.stdout)
+        finished = suite.run([sys.executable, "-m", "shoal", "--nonsense"])
+        self.assertEqual((finished.returncode, "unknown: --nonsense" in finished.stdout), (1, True))
+
+    def test_the_self_test(self):
+        finished = suite.run([sys.executable, "-m", "shoal"])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        self.assertEqual(finished.stdout.count("PASS  "), 2, finished.stdout)
+
+    def test_commands(self):
+        command = [sys.executable, "-c", "import sys; from shoal import programs; programs.shoalctl()"]
+        finished = suite.run([*command, "--version"])
+        self.assertRegex(finished.stdout, r"^shoalctl [0-9.]+$")
+        finished = suite.run([*command, "--version"], SHOAL_LIBRARY="/nowhere/libshoal.so", PATH="/nowhere")
+        self.assertEqual(finished.returncode, 1)
+        self.assertIn("shoalctl: the program is not there", finished.stdout)
+
     def test_pip(self):
         if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode:
             self.skipTest(f"{sys.executable} has no pip")

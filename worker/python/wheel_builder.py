@@ -1,6 +1,7 @@
 """Builds the wheel for pip, with nothing but Python: pip needs no network for it (PEP 517).
 
-The library is not in the wheel: the package finds libshoal as README.md says.
+The library is not in the wheel: the package finds libshoal as README.md says. `make wheel` makes one
+that has it (scripts/packages/wheel.py).
 """
 
 import base64
@@ -23,27 +24,35 @@ Requires-Python: >=3.9
 """
 WHEEL = """Wheel-Version: 1.0
 Generator: shoal
-Root-Is-Purelib: true
-Tag: py3-none-any
+Root-Is-Purelib: {pure}
+Tag: {tag}
 """
+ANY = "py3-none-any"
 
 
-def write_wheel(folder, project, summary, files):
-    """A wheel of this version with these files, {path: bytes}; returns its name."""
+def write_wheel(folder, project, summary, files, tag=ANY, executables=(), entry_points=""):
+    """A wheel of this version with these files, {path: bytes}; returns its name. The paths in executables
+    are installed as programs; entry_points is a file that says which commands there are."""
     name = f"{project.replace('-', '_')}-{VERSION}"
     metadata = METADATA.format(project=project, version=VERSION, summary=summary)
     info = f"{name}.dist-info"
-    files = {**files, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": WHEEL.encode()}
+    about = WHEEL.format(tag=tag, pure=str(tag == ANY).lower())
+    files = {**files, f"{info}/METADATA": metadata.encode(), f"{info}/WHEEL": about.encode()}
+    if entry_points:
+        files[f"{info}/entry_points.txt"] = entry_points.encode()
     record = ""
     for path, content in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         record += f"{path},sha256={digest},{len(content)}\n"
     files[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
-    name += "-py3-none-any.whl"
+    name += f"-{tag}.whl"
     with zipfile.ZipFile(pathlib.Path(folder) / name, "w", zipfile.ZIP_DEFLATED) as wheel:
         for path, content in files.items():
             # The same bytes whenever it is built.
-            wheel.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), content)
+            entry = zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0))
+            entry.external_attr = (0o100755 if path in executables else 0o100644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            wheel.writestr(entry, content)
     return name
 
 

@@ -138,13 +138,14 @@ _DECLARATIONS = {
 
 
 def library_paths():
-    """Where libshoal may be, best first: SHOAL_LIBRARY alone when it is set; the tree that this
-    file is in; the prefix that it is installed under; what the system's loader finds."""
+    """Where libshoal may be, best first: SHOAL_LIBRARY alone when it is set; the bundle in a wheel; the
+    tree that this file is in; the prefix that it is installed under; what the system's loader finds."""
     given = os.environ.get("SHOAL_LIBRARY")
     if given:
         return [given]
     here = pathlib.Path(__file__).resolve()
-    paths = [here.parents[3] / "build" / "lib" / "libshoal.so.0"]
+    paths = [here.parent / "_bundle" / "lib" / "libshoal.so.0"]
+    paths += [here.parents[3] / "build" / "lib" / "libshoal.so.0"]
     # PREFIX/lib/python3.x/site-packages/shoal/library.py, or PREFIX/lib/python3/dist-packages/...
     paths += [parent / "libshoal.so.0" for parent in here.parents if parent.name == "lib"]
     paths += [pathlib.Path(prefix) / "lib" / "libshoal.so.0" for prefix in (sys.prefix, "/usr/local")]

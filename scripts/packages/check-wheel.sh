@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Install the wheel by pip alone, in a virtual environment of a bare root, and train with it.
+#
+#   scripts/packages/check-wheel.sh WHEEL BARE TORCH
+#
+# BARE is a root of scripts/debian-root.sh for bookworm, of which a copy is used: Python there has no
+# compiler, no torch and nothing that shoal needs. TORCH is one for trixie, with torch 2.6 and a later
+# glibc; nothing is left there. The last line is "N passed, N failed", with ", N skipped" where a root
+# cannot be made here.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+fail() {
+    printf 'check-wheel: %s\n' "$*" >&2
+    exit 1
+}
+
+(($# == 3)) || fail "usage: $0 WHEEL BARE TORCH"
+wheel=$1 bare=$2 torch=$3
+[[ -e $wheel ]] || fail "$wheel is not there: make wheel"
+copy=$(dirname "$bare")/shoal-deploy-wheel-$$
+here=build/check-wheel-$$ # seen in the root of torch as well
+log=$(mktemp)
+# shellcheck disable=SC2317  # the trap calls it
+end() {
+    rm -rf --one-file-system "$copy" "$here" "$log"
+}
+trap end EXIT
+trap 'exit 143' TERM INT HUP
+passed=0 failed=0 skipped=0
+
+# Run a command, which must end well and say what is expected, if anything is.
+check() {
+    local what=$1 expected=$2
+    shift 2
+    if "$@" >"$log" 2>&1 && { [[ ! $expected ]] || grep -q -e "$expected" "$log"; }; then
+        printf 'PASS %s\n' "$what"
+        passed=$((passed + 1))
+    else
+        printf 'FAIL %s\n' "$what"
+        tail -n 20 "$log"
+        failed=$((failed + 1))
+    fi
+}
+
+skip() {
+    printf 'SKIP %s: no such root can be made here\n' "$1"
+    skipped=$((skipped + 1))
+}
+
+in_bare() {
+    scripts/debian-root.sh bookworm "$copy" -- "$@"
+}
+
+in_torch() {
+    scripts/debian-root.sh trixie "$torch" -- env PYTHONDONTWRITEBYTECODE=1 "$@"
+}
+
+check_bare() {
+    local get='apt-get -qq update && apt-get -qq install -y --no-install-recommends python3-venv'
+    if ! in_bare bash -c "$get" >"$log" 2>&1; then
+        tail -n 5 "$log"
+        skip 'a bare root with pip'
+        return
+    fi
+    cp "$wheel" "$copy/root/"
+    local bin=/root/venv/bin
+    check 'a virtual environment' '' in_bare python3 -m venv /root/venv
+    check 'pip installs the wheel, without network' 'Successfully installed shoal' \
+        in_bare unshare --net $bin/pip install --no-index "/root/$(basename "$wheel")"
+    check 'the commands are there' 'shoald 0' in_bare $bin/shoald --version
+    check 'the installation tries itself' 'PASS  two nodes' in_bare $bin/python -m shoal
+    check 'its libraries are its own' '_bundle/bin/../lib/libfabric' \
+        in_bare ldd /root/venv/lib/python3.11/site-packages/shoal/_bundle/bin/shoald
+    check 'pip removes it' 'Successfully uninstalled' in_bare $bin/pip uninstall --yes shoal
+    # shellcheck disable=SC2016  # the shell inside expands
+    check 'nothing is left' '^left: $' \
+        in_bare bash -c 'echo "left: $(find /root/venv -name "*shoal*" -not -path "*/__pycache__/*")"'
+}
+
+check_torch() {
+    local bin=$here/venv/bin
+    mkdir -p "$here"
+    cp "$wheel" "$here/"
+    check 'an environment beside torch' '' \
+        in_torch python3 -m venv --without-pip --system-site-packages "$here/venv"
+    check 'pip installs the wheel beside torch' 'Successfully installed shoal' \
+        in_torch python3 -m pip --python "$bin/python" install --no-index "$here/$(basename "$wheel")"
+    check 'the installation tries itself with torch' 'PASS  two ranks of PyTorch' in_torch "$bin/python" -m shoal
+    check 'a model is trained on two ranks' 'losses' \
+        in_torch "$bin/shoalrun" --timeout 100 -n 2 -- "$bin/python" worker/python/examples/digits_ddp.py
+}
+
+check 'glibc is what the name says' 'needs glibc' scripts/packages/wheel.py --check "$wheel"
+status=0
+scripts/debian-root.sh bookworm "$bare" --copy "$copy" || status=$?
+if ((status == 0)); then check_bare; else skip 'a bare Debian 12'; fi
+status=0
+scripts/debian-root.sh trixie "$torch" || status=$?
+if ((status == 0)); then check_torch; else skip 'a Debian 13 with torch'; fi
+printf '%d passed, %d failed' "$passed" "$failed"
+((skipped == 0)) || printf ', %d skipped' "$skipped"
+printf '\n'
+((failed == 0))
