@@ -1,5 +1,6 @@
 /* Groups on a daemon of their job: what its workers ask of them, and what the home of the job and
  * the engine say of them. What the home itself does is in coordinator_group_home.c. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,31 @@ group_request(const struct worker *worker, const uint32_t *ranks, uint32_t count
     return NULL;
 }
 
+/* Their lists are kept here and at the home, and all of them may be refused at once. */
+static int group_request_check_waiting(const struct coordinator *c, const struct worker *worker,
+                                       uint32_t count, struct error *error)
+{
+    uint32_t most = c->config->groups_per_job < COORDINATOR_GROUPS_WAITED_FOR
+                        ? c->config->groups_per_job
+                        : COORDINATOR_GROUPS_WAITED_FOR;
+    uint32_t waiting = 0;
+    uint64_t ranks = count;
+    const struct worker_group_request *request;
+    DL_FOREACH(worker->requests, request)
+    {
+        waiting++;
+        ranks += request->count;
+    }
+    if (waiting >= most || (waiting > 0 && ranks > COORDINATOR_RANKS_WAITED_FOR))
+        return error_set(error, ERR_MEMORY,
+                         "rank %u of job '%s' waits for %u groups, which have %" PRIu64
+                         " ranks with this one: at most %u groups (limits.groups_per_job, or %u), "
+                         "or several of %u ranks in all, may be waited for",
+                         worker->rank, worker->job->name, waiting, ranks, most,
+                         COORDINATOR_GROUPS_WAITED_FOR, COORDINATOR_RANKS_WAITED_FOR);
+    return 0;
+}
+
 static int group_request_check(const struct coordinator *c, const struct worker *worker,
                                const struct message *message, struct error *error)
 {
@@ -38,17 +64,8 @@ static int group_request_check(const struct coordinator *c, const struct worker 
         return error_set(error, ERR_MEMORY,
                          "job '%s' has %u groups, its limit (limits.groups_per_job)", job->name,
                          c->config->groups_per_job);
-    uint32_t waiting = 0;
-    const struct worker_group_request *request;
-    DL_FOREACH(worker->requests, request)
-    {
-        waiting++;
-    }
-    if (waiting >= c->config->groups_per_job)
-        return error_set(error, ERR_MEMORY,
-                         "rank %u of job '%s' waits for %u groups, its limit "
-                         "(limits.groups_per_job)",
-                         worker->rank, job->name, waiting);
+    if (group_request_check_waiting(c, worker, ranks->count, error) < 0)
+        return error->code;
     if (group_request(worker, ranks->values, ranks->count, message->nth))
         return error_set(error, ERR_INVALID, "the group has been asked for already");
     return 0;
@@ -78,6 +95,7 @@ int group_worker_open(struct coordinator *c, struct worker *worker, const struct
     DL_APPEND(worker->requests, request);
     struct message join = coordinator_job_message(MESSAGE_GROUP_JOIN, worker->job);
     join.rank = (int32_t)worker->rank;
+    join.request = request->request;
     join.ranks = message->ranks; /* lent */
     join.nth = message->nth;
     join.timeout_ms = coordinator_remaining_ms(c, request->deadline_ns);
@@ -112,25 +130,49 @@ int group_worker_close(struct coordinator *c, struct worker *worker, const struc
     return 0;
 }
 
+static void group_refuse_request(struct coordinator *c, struct worker *worker,
+                                 struct worker_group_request *request,
+                                 const struct message *message)
+{
+    worker_send_error(c, worker, request->request, message->code < 0 ? message->code : ERR_REFUSED,
+                      message->text);
+    worker_request_free(worker, request);
+}
+
+/* By its number; several may have it, if that is what the worker calls them. */
+static void group_refuse_rank(struct coordinator *c, const struct job *job,
+                              const struct message *message)
+{
+    struct worker *worker = job->locals[message->rank];
+    struct worker_group_request *request;
+    if (!worker)
+        return;
+    DL_SEARCH_SCALAR(worker->requests, request, request, message->request);
+    if (request)
+        group_refuse_request(c, worker, request, message);
+}
+
 int group_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
                      struct error *error)
 {
     struct job *job = coordinator_ready_job(c, message);
     if (!job)
         return 0;
+    const struct message_list *ranks = &message->ranks;
     uint32_t rank = (uint32_t)message->rank;
-    if (job->home != node || rank >= job->world_size)
+    if (job->home != node || rank >= job->world_size ||
+        (ranks->count > 0 && !group_ranks_valid(ranks->values, ranks->count, job->world_size)))
         return error_set(error, ERR_PROTOCOL, "group_refused of rank %u of job '%s'", rank,
                          job->name);
-    struct worker *worker = job->locals[rank];
-    struct worker_group_request *request =
-        worker ? group_request(worker, message->ranks.values, message->ranks.count, message->nth)
-               : NULL;
-    if (!request)
-        return 0;
-    worker_send_error(c, worker, request->request, message->code < 0 ? message->code : ERR_REFUSED,
-                      message->text);
-    worker_request_free(worker, request);
+    if (ranks->count == 0)
+        group_refuse_rank(c, job, message);
+    for (uint32_t i = 0; i < ranks->count; i++) {
+        struct worker *worker = job->locals[ranks->values[i]];
+        struct worker_group_request *request =
+            worker ? group_request(worker, ranks->values, ranks->count, message->nth) : NULL;
+        if (request)
+            group_refuse_request(c, worker, request, message);
+    }
     return 0;
 }
 

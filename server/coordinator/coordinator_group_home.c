@@ -20,17 +20,16 @@ static struct group_gathering *group_home_gathering(const struct job *job,
     return NULL;
 }
 
+/* One line a rank, and all ranks may be refused at once: the request says what it is about, not the
+ * list, which is as long as there are ranks. */
 static void group_home_refuse(struct coordinator *c, const struct job *job, uint32_t rank,
-                              const uint32_t *ranks, uint32_t count, uint32_t nth, int code,
-                              const char *text)
+                              uint32_t request, int code, const char *text)
 {
     struct message refused = coordinator_job_message(MESSAGE_GROUP_REFUSED, job);
     refused.rank = (int32_t)rank;
-    refused.nth = nth;
+    refused.request = request;
     coordinator_message_error(&refused, code, text);
-    if (message_list_set(&refused.ranks, ranks, count) == 0)
-        coordinator_send(c, job->rank_nodes[rank], &refused);
-    message_clear(&refused);
+    coordinator_send(c, job->rank_nodes[rank], &refused);
 }
 
 static void group_home_departed_text(const struct job *job, uint32_t rank,
@@ -88,15 +87,14 @@ int group_on_join(struct coordinator *c, uint32_t node, const struct message *me
     }
     assert(gathering || refusal.code != 0);
     if (refusal.code == 0 &&
-        group_gathering_add(gathering, rank,
+        group_gathering_add(gathering, rank, message->request,
                             coordinator_deadline(c, message->timeout_ms, c->config->group_ms)) < 0)
         error_set(&refusal, ERR_INVALID, "rank %u has asked for the group already, or is not in it",
                   rank);
     if (gathering && gathering->joined_count == 0)
         group_home_end_gathering(job, gathering);
     if (refusal.code != 0) {
-        group_home_refuse(c, job, rank, ranks->values, ranks->count, message->nth, refusal.code,
-                          refusal.text);
+        group_home_refuse(c, job, rank, message->request, refusal.code, refusal.text);
         return 0;
     }
     if (gathering->joined_count < gathering->count)
@@ -110,13 +108,17 @@ int group_on_join(struct coordinator *c, uint32_t node, const struct message *me
     return 0;
 }
 
-/* Opening did not work out: everybody hears why, and forgets it. */
+/* Opening did not work out: everybody hears why, all ranks of a node by one line, and forgets it.
+ */
 static void group_home_open_failed(struct coordinator *c, struct job *job, struct group *group,
                                    int code, const char *text)
 {
-    for (uint32_t i = 0; i < group->count; i++)
-        group_home_refuse(c, job, group->ranks[i], group->ranks, group->count, group->nth, code,
-                          text);
+    struct message refused = coordinator_job_message(MESSAGE_GROUP_REFUSED, job);
+    refused.rank = (int32_t)group->ranks[0];
+    refused.ranks = (struct message_list){group->ranks, group->count}; /* lent */
+    refused.nth = group->nth;
+    coordinator_message_error(&refused, code, text);
+    coordinator_send_job(c, job, &refused, true);
     struct message close = coordinator_job_message(MESSAGE_GROUP_CLOSE, job);
     close.group = (int32_t)group->id;
     group->deadline_ns = UINT64_MAX;
@@ -208,8 +210,8 @@ void group_home_rank_departed(struct coordinator *c, struct job *job, uint32_t r
         group_home_departed_text(job, rank, text);
         for (uint32_t i = 0; i < gathering->count; i++) {
             if (gathering->joined[i])
-                group_home_refuse(c, job, gathering->ranks[i], gathering->ranks, gathering->count,
-                                  gathering->nth, ERR_LOST, text);
+                group_home_refuse(c, job, gathering->ranks[i], gathering->requests[i], ERR_LOST,
+                                  text);
         }
         group_home_end_gathering(job, gathering);
     }
@@ -229,8 +231,7 @@ static void group_home_gathering_tick(struct coordinator *c, struct job *job,
         free(missing);
         snprintf(text, sizeof(text), "%s of job '%s' %s not asked for the group", ranks, job->name,
                  count == 1 ? "has" : "have");
-        group_home_refuse(c, job, gathering->ranks[i], gathering->ranks, gathering->count,
-                          gathering->nth, ERR_TIMEOUT, text);
+        group_home_refuse(c, job, gathering->ranks[i], gathering->requests[i], ERR_TIMEOUT, text);
         gathering->joined[i] = false;
         gathering->joined_count--;
     }

@@ -24,6 +24,9 @@
 /* Within which all daemons have opened a group whose ranks have all come. */
 #define COORDINATOR_GROUP_OPEN_MS 60000u
 #define COORDINATOR_LATE_ASKS_MAX 1024u
+/* By one rank: groups that are not open yet. And if there is more than one, ranks of them all. */
+#define COORDINATOR_GROUPS_WAITED_FOR 16u
+#define COORDINATOR_RANKS_WAITED_FOR 4096u
 
 enum worker_state {
     WORKER_JOINING, /* waits for the job's home */

@@ -106,8 +106,10 @@ struct group_gathering *group_gathering_create(uint32_t nth, const uint32_t *ran
     gathering->count = count;
     gathering->ranks = group_ranks_copy(ranks, count);
     gathering->joined = calloc(count, sizeof(*gathering->joined));
+    gathering->requests = calloc(count, sizeof(*gathering->requests));
     gathering->deadline_ns = calloc(count, sizeof(*gathering->deadline_ns));
-    if (!gathering->ranks || !gathering->joined || !gathering->deadline_ns) {
+    if (!gathering->ranks || !gathering->joined || !gathering->requests ||
+        !gathering->deadline_ns) {
         group_gathering_free(gathering);
         return NULL;
     }
@@ -118,11 +120,13 @@ void group_gathering_free(struct group_gathering *gathering)
 {
     free(gathering->ranks);
     free(gathering->joined);
+    free(gathering->requests);
     free(gathering->deadline_ns);
     free(gathering);
 }
 
-int group_gathering_add(struct group_gathering *gathering, uint32_t rank, uint64_t deadline_ns)
+int group_gathering_add(struct group_gathering *gathering, uint32_t rank, uint32_t request,
+                        uint64_t deadline_ns)
 {
     int64_t position = group_ranks_position(gathering->ranks, gathering->count, rank);
     if (position < 0)
@@ -130,6 +134,7 @@ int group_gathering_add(struct group_gathering *gathering, uint32_t rank, uint64
     if (gathering->joined[position])
         return ERR_STATE;
     gathering->joined[position] = true;
+    gathering->requests[position] = request;
     gathering->deadline_ns[position] = deadline_ns;
     gathering->joined_count++;
     return 0;

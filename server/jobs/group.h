@@ -47,6 +47,7 @@ struct group_gathering {
     uint32_t *ranks;
     uint32_t count;
     bool *joined;          /* [count] */
+    uint32_t *requests;    /* [count]: what the rank calls its own */
     uint64_t *deadline_ns; /* [count] */
     uint32_t joined_count;
     struct group_gathering *next, *prev;
@@ -55,7 +56,8 @@ struct group_gathering {
 struct group_gathering *group_gathering_create(uint32_t nth, const uint32_t *ranks, uint32_t count);
 void group_gathering_free(struct group_gathering *gathering);
 /* ERR_STATE: it has asked already; ERR_INVALID: not in the list. */
-int group_gathering_add(struct group_gathering *gathering, uint32_t rank, uint64_t deadline_ns);
+int group_gathering_add(struct group_gathering *gathering, uint32_t rank, uint32_t request,
+                        uint64_t deadline_ns);
 /* Job ranks that have not asked, into missing[count]; returns how many. */
 uint32_t group_gathering_missing(const struct group_gathering *gathering, uint32_t *missing);
 

@@ -459,7 +459,7 @@ START_TEST(test_groups_that_a_rank_waits_for)
     ck_assert(!workers[0]->group_refused);
     network_group_open(network, workers[0], both, 2, 4, 0);
     ck_assert(workers[0]->group_refused);
-    network_assert_text(workers[0], "waits for 4 groups, its limit (limits.groups_per_job)");
+    network_assert_text(workers[0], "waits for 4 groups, which have 10 ranks with this one");
     ck_assert_int_eq(workers[0]->state, CLIENT_JOINED);
 }
 END_TEST

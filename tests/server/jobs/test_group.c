@@ -130,15 +130,15 @@ START_TEST(test_gathering)
     ck_assert_uint_eq(group_gathering_missing(gathering, missing), 3);
     ck_assert_mem_eq(missing, ranks, sizeof(ranks));
 
-    ck_assert_int_eq(group_gathering_add(gathering, 0, 1000), 0);
+    ck_assert_int_eq(group_gathering_add(gathering, 0, 10 + 0, 1000), 0);
     ck_assert_uint_eq(gathering->joined_count, 1);
     ck_assert_uint_eq(gathering->deadline_ns[1], 1000); /* at the rank's place in the list */
     ck_assert_uint_eq(group_gathering_missing(gathering, missing), 2);
     ck_assert_uint_eq(missing[0], 5);
     ck_assert_uint_eq(missing[1], 3);
 
-    ck_assert_int_eq(group_gathering_add(gathering, 3, 3000), 0);
-    ck_assert_int_eq(group_gathering_add(gathering, 5, 2000), 0);
+    ck_assert_int_eq(group_gathering_add(gathering, 3, 10 + 3, 3000), 0);
+    ck_assert_int_eq(group_gathering_add(gathering, 5, 10 + 5, 2000), 0);
     ck_assert_uint_eq(gathering->joined_count, 3);
     ck_assert_uint_eq(group_gathering_missing(gathering, missing), 0);
     group_gathering_free(gathering);
@@ -148,9 +148,9 @@ END_TEST
 START_TEST(test_gathering_refuses)
 {
     struct group_gathering *gathering = group_gathering_create(0, ranks, 3);
-    ck_assert_int_eq(group_gathering_add(gathering, 5, 1000), 0);
-    ck_assert_int_eq(group_gathering_add(gathering, 5, 9000), ERR_STATE);
-    ck_assert_int_eq(group_gathering_add(gathering, 1, 1000), ERR_INVALID);
+    ck_assert_int_eq(group_gathering_add(gathering, 5, 10 + 5, 1000), 0);
+    ck_assert_int_eq(group_gathering_add(gathering, 5, 10 + 5, 9000), ERR_STATE);
+    ck_assert_int_eq(group_gathering_add(gathering, 1, 10 + 1, 1000), ERR_INVALID);
     /* A refusal leaves everything as it was. */
     ck_assert_uint_eq(gathering->joined_count, 1);
     ck_assert_uint_eq(gathering->deadline_ns[0], 1000);

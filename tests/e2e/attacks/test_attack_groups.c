@@ -1,0 +1,96 @@
+/* What one user's ranks ask of the home of their job can be much for the connection between two
+ * daemons, which all jobs share. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "common/auth/auth.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/worker/hostile_rank.h"
+
+#define NODES 2
+#define RANKS 300
+#define GROUPS 60 /* of a rank; that they are refused took 23 MB in one turn, of 16 that may wait  \
+                   */
+
+static char *directory;
+static char file[512];
+static struct cluster *cluster;
+static struct process *workers[NODES];
+
+static void setup(void)
+{
+    directory = suite_make_directory();
+    snprintf(file, sizeof(file), "%s/stop", directory);
+    cluster = cluster_start(NODES, "{}");
+    ck_assert_int_eq(chmod(cluster->directory, 0755), 0);
+    ck_assert_int_eq(chmod(cluster->nodes[0].socket_path, 0666), 0);
+    const char *argv[] = {CLUSTER_HELPER, "loop", file, NULL};
+    cluster_job(cluster, "undisturbed", 1, argv, workers);
+    for (int rank = 0; rank < NODES; rank++)
+        ck_assert(process_wait_text(workers[rank], "running", CLUSTER_PATIENCE_MS));
+}
+
+static void teardown(void)
+{
+    FILE *stop = fopen(file, "w");
+    ck_assert_ptr_nonnull(stop);
+    fclose(stop);
+    ck_assert_int_eq(cluster_job_end(workers, NODES), 0);
+    for (uint32_t node = 0; node < NODES; node++)
+        ck_assert_ptr_null(strstr(cluster_log(cluster, node), "is over"));
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+    suite_remove_directory(directory);
+}
+
+static void hostile_say(struct hostile_rank *rank, const char *line)
+{
+    ck_assert_int_eq(send(rank->fd, line, strlen(line), MSG_NOSIGNAL), (ssize_t)strlen(line));
+}
+
+/* All but one ask for groups of all ranks, as many as they like and for as long as it takes. Then
+ * the last one leaves, so that no group will ever be. */
+START_TEST(test_many_refused_at_once)
+{
+    char name[32], line[4096];
+    uint32_t number = 0;
+    do
+        snprintf(name, sizeof(name), "asks-%" PRIu32, number++);
+    while (auth_home_of_job(name, NODES) != 1);
+    struct hostile_rank *ranks = hostile_job_start(cluster, name, RANKS);
+    for (int nth = 0; nth < GROUPS; nth++) {
+        size_t used =
+            (size_t)snprintf(line, sizeof(line),
+                             "{\"type\":\"group_open\",\"request\":%d,\"nth\":%d,", nth + 1, nth);
+        used += (size_t)snprintf(line + used, sizeof(line) - used, "\"timeout_ms\":0,\"ranks\":[");
+        for (int i = 0; i < RANKS; i++)
+            used += (size_t)snprintf(line + used, sizeof(line) - used, "%d,", i);
+        snprintf(line + used - 1, sizeof(line) - used + 1, "]}\n");
+        for (int i = 0; i < RANKS - 1; i++)
+            hostile_say(&ranks[i], line);
+    }
+    for (int i = 0; i < RANKS - 1; i++) {
+        hostile_say(&ranks[i], "{\"type\":\"ping\"}\n");
+        hostile_hears(&ranks[i], "\"pong\"", "\"failed\"");
+    }
+    hostile_leave(&ranks[RANKS - 1]);
+    const char *answer = hostile_hears(&ranks[0], "has left job", "\"failed\"");
+    ck_assert_msg(strstr(answer, "has left job") != NULL, "%s", answer);
+    hostile_job_end(ranks, RANKS);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("attack_groups");
+    TCase *tests = tcase_create("attack_groups");
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_set_timeout(tests, 300);
+    tcase_add_test(tests, test_many_refused_at_once);
+    suite_add_tcase(suite, tests);
+    return suite_main(suite);
+}
