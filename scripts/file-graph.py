@@ -54,7 +54,8 @@ server/engine    threads < engine_private engine_status engine_share engine_rele
                  < engine_dispatch < engine_loop < engine
 server/engine/threads   engine_queue reducer
 server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_home
-                 coordinator_segment < coordinator_worker coordinator_group_home < coordinator_group < coordinator_job
+                 < coordinator_succession coordinator_segment < coordinator_worker coordinator_group_home
+                 < coordinator_group < coordinator_job
                  < coordinator_member < coordinator_drain < coordinator
 server/control          ground < stream < users peers < control_why < control_adapter < control_dialogue < control
 server/control/ground   control_internal control_options < control_ground control_engine control_turn control_watch

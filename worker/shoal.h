@@ -117,6 +117,36 @@ SHOAL_API int shoal_open(const struct shoal_options *options, shoal_job **job);
  * answer for 5 seconds at most. */
 SHOAL_API int shoal_close(shoal_job *job);
 
+/* How to go on. Zero the structure and set what is to differ from the default. */
+struct shoal_reconfigure_options {
+    size_t struct_size; /* sizeof(struct shoal_reconfigure_options), for later versions */
+    int timeout_ms;     /* 0: the job's timeout; until when the generation must have come about */
+    int stragglers_ms;  /* 0: 10000; for so long, from the first call on, the others wait for a rank
+                         * that lives and does not call: then they go on without it */
+    uint64_t
+        *collectives; /* NULL, or where it says how many collectives of the group of all ranks,
+                       * counted from the first of the old generation, have a result on every
+                       * rank that is left. Of a later one some may have it: none is to use it */
+};
+
+/* After a loss: the ranks that are left become the next generation of the job. To be called by each
+ * of them when a call has failed with SHOAL_ELOST, SHOAL_EREFUSED because a node shuts down, or
+ * SHOAL_ETIMEOUT by timeouts.collective_ms: all requests are over then. Groups but that of all
+ * ranks, shared memory and fusion buffers must have been closed or freed. It returns when all have
+ * called it that are left. Ranks are numbered anew, in their old order, and there are fewer;
+ * shoal_world stays what it was, with the new ranks; memory of shoal_alloc stays, and so does what
+ * is in it: a buffer that was to be reduced in place may have results in some parts. No other
+ * thread starts a collective meanwhile. options may be NULL.
+ *
+ * SHOAL_ESTATE: the job has not failed so, or its daemon is gone. SHOAL_ELOST: another rank was
+ * lost meanwhile; it may be called again. SHOAL_ETIMEOUT (names the ranks that have not called),
+ * SHOAL_EREFUSED (the others have gone on), SHOAL_EDISCONNECTED, SHOAL_EPROTOCOL: nothing is left
+ * but to close the job. SHOAL_EUNSUPPORTED: a job with a device. */
+SHOAL_API int shoal_job_reconfigure(shoal_job *job,
+                                    const struct shoal_reconfigure_options *options);
+/* 1, and one more after each shoal_job_reconfigure. */
+SHOAL_API int shoal_generation(const shoal_job *job);
+
 /* This process's rank in the job, from 0. */
 SHOAL_API int shoal_rank(const shoal_job *job);
 /* The number of ranks of the job. */

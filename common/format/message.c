@@ -55,6 +55,7 @@ enum field {
     NODE_COUNT,
     MEMBER,
     TIMEOUT,
+    STRAGGLERS,
     DURATION,
     REQUEST,
     GROUP_OR_JOB,
@@ -110,6 +111,8 @@ static const struct message_field fields[FIELDS] = {
     [MEMBER] = FIELD_NUMBER("member", MESSAGE_FIELD_U32, member, 0, UINT32_MAX),
     [TIMEOUT] =
         FIELD_NUMBER("timeout_ms", MESSAGE_FIELD_U32, timeout_ms, 0, MESSAGE_TIMEOUT_MAX_MS),
+    [STRAGGLERS] =
+        FIELD_NUMBER("stragglers_ms", MESSAGE_FIELD_U32, stragglers_ms, 0, MESSAGE_TIMEOUT_MAX_MS),
     [DURATION] =
         FIELD_NUMBER("duration_ms", MESSAGE_FIELD_U32, duration_ms, 1, MESSAGE_TRACE_MAX_MS),
     [REQUEST] = FIELD_NUMBER("request", MESSAGE_FIELD_U32, request, 0, UINT32_MAX),
@@ -150,6 +153,8 @@ static const struct message_form {
     [MESSAGE_SHARED_OPEN] = {"shared_open", MESSAGE_TO_DAEMON, {REQUEST, GROUP, NTH, BYTES}},
     [MESSAGE_SHARED_CLOSE] = {"shared_close", MESSAGE_TO_DAEMON, {GROUP, SEGMENT}},
     [MESSAGE_LEAVE] = {"leave", MESSAGE_TO_DAEMON, {END}},
+    [MESSAGE_RELEASE] = {"release", MESSAGE_TO_DAEMON, {END}},
+    [MESSAGE_REJOIN] = {"rejoin", MESSAGE_TO_DAEMON, {TIMEOUT, STRAGGLERS}},
     [MESSAGE_WORKER_PING] = {"ping", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_STATUS] = {"status", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_DRAIN] = {"drain", MESSAGE_TO_DAEMON, {END}},
@@ -168,6 +173,7 @@ static const struct message_form {
                                      {REQUEST, GROUP, WEIGHTS, CHUNK_BYTES, LEAST_SHARD_BYTES}},
     [MESSAGE_SHARED_OPENED] = {"shared_opened", MESSAGE_TO_WORKER, {REQUEST, GROUP, SEGMENT}},
     [MESSAGE_LEFT] = {"left", MESSAGE_TO_WORKER, {END}},
+    [MESSAGE_RELEASED] = {"released", MESSAGE_TO_WORKER, {END}},
     [MESSAGE_PONG] = {"pong", MESSAGE_TO_WORKER, {END}},
     [MESSAGE_ERROR] = {"error", MESSAGE_TO_WORKER, {REQUEST, CODE, TEXT}},
     [MESSAGE_FAILED] = {"failed", MESSAGE_TO_WORKER, {GROUP_OR_JOB, CODE, TEXT}},
@@ -216,6 +222,11 @@ static const struct message_form {
                             {JOB_ID, GROUP, SEQUENCE, RANKS}},
     [MESSAGE_WHY_QUERY] = {"why_query", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, REQUEST}},
     [MESSAGE_WHY_REPLY] = {"why_reply", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, REQUEST, FIGURES}},
+    [MESSAGE_JOB_REJOIN] = {"job_rejoin",
+                            MESSAGE_BETWEEN_DAEMONS,
+                            {JOB_ID, RANK, WISHED_LOCAL_RANK, PID, MEMBER, TIMEOUT, STRAGGLERS,
+                             CODE, TEXT}},
+    [MESSAGE_RANK_GONE] = {"rank_gone", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, RANK, CODE, TEXT}},
 };
 
 static int message_decode_object(struct message *message, enum message_conversation conversation,

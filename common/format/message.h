@@ -48,6 +48,8 @@ enum message_type {
     MESSAGE_SHARED_OPEN,
     MESSAGE_SHARED_CLOSE,
     MESSAGE_LEAVE,
+    MESSAGE_RELEASE,
+    MESSAGE_REJOIN,
     MESSAGE_WORKER_PING,
     MESSAGE_STATUS,
     MESSAGE_DRAIN,
@@ -61,6 +63,7 @@ enum message_type {
     MESSAGE_WORKER_GROUP_OPENED,
     MESSAGE_SHARED_OPENED,
     MESSAGE_LEFT,
+    MESSAGE_RELEASED,
     MESSAGE_PONG,
     MESSAGE_ERROR,
     MESSAGE_FAILED,
@@ -93,6 +96,8 @@ enum message_type {
     MESSAGE_LATE_REPLY,
     MESSAGE_WHY_QUERY,
     MESSAGE_WHY_REPLY,
+    MESSAGE_JOB_REJOIN,
+    MESSAGE_RANK_GONE,
     MESSAGE_TYPES,
 };
 
@@ -135,6 +140,7 @@ struct message {
     uint32_t local_size, node_index, node_count;
     uint32_t member; /* the number that a daemon gave its worker */
     uint32_t timeout_ms;
+    uint32_t stragglers_ms; /* of rejoin: for so long, ranks are waited for that do not ask */
     uint32_t duration_ms;
 
     uint32_t request;

@@ -164,6 +164,16 @@ static void adapter_peer_event(struct control *control, uint64_t now_ns,
     coordinator_peer_up(control->coordinator, now_ns, node);
 }
 
+/* Of a worker that goes on, the arena may come a second time from here on. */
+static void adapter_released(struct control *control, uint64_t now_ns, uint32_t id)
+{
+    struct control_worker *worker = control_worker_find(control, id);
+    control_arena_release(control, id);
+    if (worker && !worker->has_arena)
+        worker->joined = false;
+    coordinator_worker_released(control->coordinator, now_ns, id);
+}
+
 void control_engine_events(struct control *control)
 {
     const struct control_engine *engine = &control->options.engine;
@@ -175,7 +185,7 @@ void control_engine_events(struct control *control)
         if (event->type == ENGINE_TRACED)
             admin_trace_over(control, event);
         else if (event->type == ENGINE_WORKER_RELEASED)
-            control_arena_release(control, event->worker);
+            adapter_released(control, now_ns, event->worker);
         else if (!coordinator_engine_event(control->coordinator, now_ns, event))
             adapter_peer_event(control, now_ns, event);
         engine->event_free(event);

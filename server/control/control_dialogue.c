@@ -147,11 +147,11 @@ static void dialogue_join(struct control_worker *worker, const struct message *m
                           struct error *error)
 {
     struct control *control = worker->control;
+    uint32_t id = worker->id;
     int result = dialogue_take_arena(worker, error);
-    if (result == 0)
+    if (result == 0 && message->type == MESSAGE_JOIN)
         result = control_worker_watch(worker, error);
     if (result == 0) {
-        uint32_t id = worker->id;
         struct coordinator_credentials credentials = worker->credentials;
         coordinator_worker_message(control->coordinator, clock_now_ns(), id, &credentials, message,
                                    error);
@@ -167,6 +167,7 @@ static void dialogue_join(struct control_worker *worker, const struct message *m
     error->code = 0;
     control_stream_send_message(worker->stream, &refusal);
     control_worker_finish(worker);
+    coordinator_worker_gone(control->coordinator, clock_now_ns(), id, "was refused");
 }
 
 static void dialogue_drain(struct control_worker *worker)
@@ -203,6 +204,7 @@ static void dialogue_dispatch(struct control_worker *worker, const struct messag
             dialogue_hello(worker, message);
         break;
     case MESSAGE_JOIN:
+    case MESSAGE_REJOIN:
         dialogue_join(worker, message, error);
         break;
     case MESSAGE_STATUS:

@@ -43,6 +43,8 @@ void coordinator_destroy(struct coordinator *c)
         HASH_DEL(c->gatherings, gathering);
         gathering_free(gathering);
     }
+    while (c->successions)
+        succession_forget(c, c->successions); /* NOLINT(clang-analyzer-unix.Malloc) */
     struct late_ask *ask, *next_ask;
     DL_FOREACH_SAFE(c->late_asks, ask, next_ask)
     {
@@ -70,7 +72,8 @@ static const message_handler coordinator_messages[MESSAGE_TYPES] = {
     [MESSAGE_GROUP_OPENED] = group_on_opened,   [MESSAGE_GROUP_READY] = group_on_ready,
     [MESSAGE_GROUP_LEAVE] = group_on_leave,     [MESSAGE_GROUP_CLOSE] = group_on_close,
     [MESSAGE_GROUP_FAILED] = group_on_failed,   [MESSAGE_LATE_QUERY] = late_on_query,
-    [MESSAGE_LATE_REPLY] = late_on_reply,
+    [MESSAGE_LATE_REPLY] = late_on_reply,       [MESSAGE_JOB_REJOIN] = job_on_rejoin,
+    [MESSAGE_RANK_GONE] = job_on_rank_gone,
 };
 
 static int coordinator_handle(struct coordinator *c, uint32_t node, const struct message *message,
@@ -116,7 +119,8 @@ void coordinator_peer_connected(struct coordinator *c, uint64_t now_ns, uint32_t
     struct worker *worker, *next;
     HASH_ITER(hh, c->workers, worker, next)
     {
-        if (worker->state == WORKER_JOINING && worker->home == node && !worker->asked)
+        if (worker->state == WORKER_JOINING && worker->home == node && !worker->asked &&
+            worker->former == 0)
             member_ask_home(c, worker);
     }
     coordinator_settle(c);
@@ -131,6 +135,7 @@ void coordinator_peer_up(struct coordinator *c, uint64_t now_ns, uint32_t node)
     {
         home_try_open(c, gathering);
     }
+    successions_peer_up(c);
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
     {
@@ -148,7 +153,7 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)
     {
-        if (worker->state == WORKER_JOINING && worker->home == node)
+        if (worker->state == WORKER_JOINING && worker->home == node && worker->former == 0)
             worker->asked = false;
     }
     struct job *job, *next_job;
@@ -156,6 +161,7 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
     {
         job_peer_down(c, job, node, reason);
     }
+    successions_peer_down(c, node);
     coordinator_settle(c);
 }
 
@@ -180,6 +186,10 @@ int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t 
         result = segment_worker_close(c, worker, message, error);
     else if (message->type == MESSAGE_LEAVE)
         result = member_leave(c, worker, error);
+    else if (message->type == MESSAGE_RELEASE)
+        result = member_release(c, worker, error);
+    else if (message->type == MESSAGE_REJOIN)
+        result = member_rejoin(c, worker, message, error);
     else
         result = error_set(error, ERR_PROTOCOL, "a message %s, which does not belong here",
                            message_type_name(message->type));
@@ -195,6 +205,14 @@ void coordinator_worker_gone(struct coordinator *c, uint64_t now_ns, uint32_t id
         return;
     member_gone(c, worker, how);
     coordinator_settle(c);
+}
+
+void coordinator_worker_released(struct coordinator *c, uint64_t now_ns, uint32_t id)
+{
+    c->now_ns = now_ns;
+    struct worker *worker = coordinator_worker(c, id);
+    if (worker)
+        member_released(c, worker);
 }
 
 /* NULL: about a peer, of which membership is told first, an arena, or a trace. */
@@ -285,6 +303,7 @@ static uint64_t coordinator_next_deadline(const struct coordinator *c)
             deadline_ns = coordinator_earlier(
                 deadline_ns, coordinator_earlier(group_home_deadline(job), late_deadline(c, job)));
     }
+    deadline_ns = coordinator_earlier(deadline_ns, successions_deadline(c));
     return coordinator_earlier(deadline_ns, home_deadline(c));
 }
 
@@ -296,6 +315,7 @@ uint64_t coordinator_tick(struct coordinator *c, uint64_t now_ns)
     {
         home_tick(c, gathering);
     }
+    successions_tick(c);
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)
     {

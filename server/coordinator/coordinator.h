@@ -24,7 +24,8 @@ int coordinator_create(struct coordinator **coordinator, const struct config *co
                        const struct coordinator_io *io);
 void coordinator_destroy(struct coordinator *coordinator);
 
-/* A line of a worker: join, group_open, group_close, shared_open, shared_close, leave. `worker` is
+/* A line of a worker: join, group_open, group_close, shared_open, shared_close, leave, release,
+ * rejoin. `worker` is
  * the caller's number for the connection, never used again. ERR_PROTOCOL, ERR_MEMORY: the caller
  * ends the connection and reports coordinator_worker_gone. */
 int coordinator_worker_message(struct coordinator *coordinator, uint64_t now_ns, uint32_t worker,
@@ -34,6 +35,9 @@ int coordinator_worker_message(struct coordinator *coordinator, uint64_t now_ns,
  * have not joined are unknown here, and ignored. */
 void coordinator_worker_gone(struct coordinator *coordinator, uint64_t now_ns, uint32_t worker,
                              const char *how);
+
+/* The engine has let go of the worker's arena. */
+void coordinator_worker_released(struct coordinator *coordinator, uint64_t now_ns, uint32_t worker);
 
 /* The membership has been told before each of these. */
 void coordinator_peer_connected(struct coordinator *coordinator, uint64_t now_ns, uint32_t node);

@@ -59,6 +59,8 @@ void drain_begin(struct coordinator *c)
     {
         if (worker->state == WORKER_JOINING)
             worker_refuse(c, worker, ERR_REFUSED, text);
+        else if (worker->state == WORKER_RELEASING || worker->state == WORKER_APART)
+            worker_end(c, worker);
     }
     home_drain(c);
     struct job *job, *next_job;

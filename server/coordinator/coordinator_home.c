@@ -6,8 +6,8 @@
 #include "common/auth/auth.h"
 #include "server/coordinator/coordinator_internal.h"
 
-static void home_refuse(struct coordinator *c, const char *name,
-                        const struct gathering_member *member, int code, const char *text)
+void home_refuse(struct coordinator *c, const char *name, const struct gathering_member *member,
+                 int code, const char *text)
 {
     struct message message = {.type = MESSAGE_JOB_REFUSED, .member = member->member};
     snprintf(message.job, sizeof(message.job), "%s", name);
@@ -115,6 +115,9 @@ static uint32_t home_server_weight(const struct coordinator *c, const struct gat
                                    uint32_t node)
 {
     uint32_t only = gathering->members[0].node, weight = c->config->servers[node].weight;
+    /* A job that goes on does so without those that are not there. */
+    if (gathering->generation > 1 && !coordinator_is_up(c, node))
+        return 0;
     for (uint32_t i = 1; i < gathering->count; i++) {
         if (gathering->members[i].node != only)
             return weight;
@@ -142,7 +145,8 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
                            struct message *message)
 {
     uint32_t nodes = c->config->server_count;
-    *message = (struct message){.type = MESSAGE_JOB_OPEN, .generation = 1, .uid = gathering->uid};
+    *message = (struct message){
+        .type = MESSAGE_JOB_OPEN, .generation = gathering->generation, .uid = gathering->uid};
     snprintf(message->job, sizeof(message->job), "%s", gathering->name);
     do
         message->job_id = c->io.random(c->io.context);
@@ -175,35 +179,45 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
     return 0;
 }
 
-void home_try_open(struct coordinator *c, struct gathering *gathering)
+int home_open(struct coordinator *c, const struct gathering *gathering)
 {
     if (!gathering_complete(gathering) || home_missing_node(c, gathering) >= 0)
-        return;
+        return ERR_STATE;
     struct message message;
-    if (home_build_open(c, gathering, &message) < 0) {
-        home_refuse_all(c, gathering, ERR_MEMORY, "no memory to open the job");
-        return;
+    bool *told = calloc(c->config->server_count, sizeof(*told));
+    if (!told || home_build_open(c, gathering, &message) < 0) {
+        free(told);
+        return ERR_MEMORY;
+    }
+    if (message.servers.count == 0) { /* of a job that goes on: the last server is gone */
+        free(told);
+        message_clear(&message);
+        return ERR_STATE;
     }
     coordinator_log(c, LOG_LEVEL_INFO, gathering->uid,
                     "job '%s' has all its %u ranks: opening it as %016llx", gathering->name,
                     gathering->world_size, (unsigned long long)message.job_id);
-    bool *told = calloc(c->config->server_count, sizeof(*told));
-    if (told) {
-        told[c->config->self] = true;
-        for (uint32_t rank = 0; rank < message.ranks.count; rank++)
-            told[message.ranks.values[rank]] = true;
-        for (uint32_t i = 0; i < message.servers.count; i++)
-            told[message.servers.values[i]] = true;
-        for (uint32_t node = 0; node < c->config->server_count; node++) {
-            if (told[node])
-                coordinator_send(c, node, &message);
-        }
-        home_end_gathering(c, gathering);
-    } else {
-        home_refuse_all(c, gathering, ERR_MEMORY, "no memory to open the job");
+    told[c->config->self] = true;
+    for (uint32_t rank = 0; rank < message.ranks.count; rank++)
+        told[message.ranks.values[rank]] = true;
+    for (uint32_t i = 0; i < message.servers.count; i++)
+        told[message.servers.values[i]] = true;
+    for (uint32_t node = 0; node < c->config->server_count; node++) {
+        if (told[node])
+            coordinator_send(c, node, &message);
     }
     free(told);
     message_clear(&message);
+    return 0;
+}
+
+void home_try_open(struct coordinator *c, struct gathering *gathering)
+{
+    int result = home_open(c, gathering);
+    if (result == 0)
+        home_end_gathering(c, gathering);
+    else if (result == ERR_MEMORY)
+        home_refuse_all(c, gathering, ERR_MEMORY, "no memory to open the job");
 }
 
 int home_job_opened(struct coordinator *c, uint32_t node, const struct message *message,

@@ -13,6 +13,7 @@
 #include "server/jobs/gathering.h"
 #include "server/jobs/job.h"
 #include "server/jobs/membership.h"
+#include "server/jobs/succession.h"
 
 #define COORDINATOR_MS 1000000ull
 /* The other side's own deadline comes first; its words say more. */
@@ -32,7 +33,9 @@ enum worker_state {
     WORKER_JOINING, /* waits for the job's home */
     WORKER_OPENING, /* has a rank; the job's daemons are getting ready */
     WORKER_JOINED,
-    WORKER_LEAVING, /* the engine lets go of its arena */
+    WORKER_LEAVING,   /* the engine lets go of its arena */
+    WORKER_RELEASING, /* likewise, of a job that has failed: it wants to go on */
+    WORKER_APART,     /* its arena is its own; it may ask for the next generation */
 };
 
 /* A group_open that waits for its answer. */
@@ -57,7 +60,10 @@ struct worker {
     bool asked; /* home has our job_join */
     bool gone;  /* closed its socket while leaving */
     uint64_t deadline_ns;
-    struct job *job; /* from WORKER_OPENING on */
+    uint64_t former; /* the failed job that it goes on from, and its rank there; 0: none */
+    uint32_t stragglers_ms;
+    bool released;   /* the engine has let go of its arena */
+    struct job *job; /* from WORKER_OPENING to WORKER_LEAVING */
     uint32_t rank;
     uint32_t local_rank; /* from WORKER_JOINED on */
     struct worker_group_request *requests;
@@ -88,6 +94,7 @@ struct coordinator {
     struct worker *workers;
     struct job *jobs;
     struct gathering *gatherings;
+    struct succession *successions; /* uthash by job, the oldest first */
     struct late_ask *late_asks;
     uint32_t late_ask_count;
     struct queued_message *queue; /* to this daemon itself */
@@ -168,6 +175,10 @@ int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message
                       struct error *error);
 int home_job_opened(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error);
+void home_refuse(struct coordinator *c, const char *name, const struct gathering_member *member,
+                 int code, const char *text);
+/* Open the job of a complete gathering. ERR_STATE: a daemon that it needs is not up. ERR_MEMORY. */
+int home_open(struct coordinator *c, const struct gathering *gathering);
 void home_try_open(struct coordinator *c, struct gathering *gathering);
 void home_tick(struct coordinator *c, struct gathering *gathering);
 /* What a gathering that has all its ranks still waits for. False: nothing. */
@@ -176,6 +187,23 @@ bool home_waits_text(const struct coordinator *c, const struct gathering *gather
 void home_peer_down(struct coordinator *c, uint32_t node);
 void home_drain(struct coordinator *c);
 uint64_t home_deadline(const struct coordinator *c);
+
+/* --- coordinator_succession.c, jobs that have failed and go on: may call homes */
+struct succession *succession_find(const struct coordinator *c, uint64_t job);
+void succession_forget(struct coordinator *c, struct succession *succession);
+int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
+                         struct error *error);
+int succession_on_gone(struct coordinator *c, uint32_t node, const struct message *message,
+                       struct error *error);
+/* The job was ready, and has failed here. */
+void succession_begin(struct coordinator *c, const struct job *job);
+/* A rank of this node that was one of the job will not ask. */
+void succession_rank_gone(struct coordinator *c, uint64_t job, uint32_t rank);
+void succession_ask_home(struct coordinator *c, struct worker *worker);
+void successions_peer_down(struct coordinator *c, uint32_t node);
+void successions_peer_up(struct coordinator *c);
+void successions_tick(struct coordinator *c);
+uint64_t successions_deadline(const struct coordinator *c);
 
 /* --- coordinator_segment.c, memory that the ranks of a group on this node share: may call the
  * ground */
@@ -239,6 +267,10 @@ void group_job_ready(struct coordinator *c, struct job *job);
  * ranks. Those marked * may free the job. */
 int job_on_open(struct coordinator *c, uint32_t node, const struct message *message,
                 struct error *error);
+int job_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error);
+int job_on_rank_gone(struct coordinator *c, uint32_t node, const struct message *message,
+                     struct error *error);
 int job_on_ready(struct coordinator *c, uint32_t node, const struct message *message,
                  struct error *error);
 int job_on_failed(struct coordinator *c, uint32_t node, const struct message *message,
@@ -254,6 +286,8 @@ void job_try_acknowledge(struct coordinator *c, struct job *job);
 void job_peer_down(struct coordinator *c, struct job *job, uint32_t node,
                    const char *reason);                /* * */
 void job_tick(struct coordinator *c, struct job *job); /* * */
+/* Of a failed job: the engine lets go of the arenas of all its workers here. */
+void job_close_in_engine(struct coordinator *c, struct job *job);
 /* The last worker here may have gone: end a failed job. */
 void job_worker_removed(struct coordinator *c, struct job *job); /* * */
 
@@ -266,6 +300,10 @@ void member_ask_home(struct coordinator *c, struct worker *worker);
 int member_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
 int member_leave(struct coordinator *c, struct worker *worker, struct error *error);
+int member_release(struct coordinator *c, struct worker *worker, struct error *error);
+void member_released(struct coordinator *c, struct worker *worker);
+int member_rejoin(struct coordinator *c, struct worker *worker, const struct message *message,
+                  struct error *error);
 void member_gone(struct coordinator *c, struct worker *worker, const char *how);
 void member_engine_failed(struct coordinator *c, const struct engine_event *event);
 void member_engine_detached(struct coordinator *c, const struct engine_event *event);

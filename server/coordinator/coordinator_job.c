@@ -8,12 +8,19 @@
 #include "common/auth/auth.h"
 #include "server/coordinator/coordinator_internal.h"
 
+void job_close_in_engine(struct coordinator *c, struct job *job)
+{
+    if (!job_needs_engine(job) || job->engine_closed)
+        return;
+    job->engine_closed = true;
+    coordinator_command(c, &(struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = job->id});
+}
+
 static void job_end(struct coordinator *c, struct job *job)
 {
     coordinator_log(c, LOG_LEVEL_INFO, job->uid, "job '%s' (%016" PRIx64 ") is closed", job->name,
                     job->id);
-    if (job_needs_engine(job))
-        coordinator_command(c, &(struct engine_command){.kind = COMMAND_JOB_CLOSE, .job = job->id});
+    job_close_in_engine(c, job);
     late_forget_job(c, job->id);
     for (struct group *group = job->groups; group; group = group->hh.next)
         segments_forget(c, job, group);
@@ -48,6 +55,9 @@ static void job_fail_workers(struct coordinator *c, struct job *job)
         case WORKER_LEAVING: /* it does not care any more */
             worker_end_departed(c, worker);
             break;
+        case WORKER_RELEASING:
+        case WORKER_APART: /* of no job */
+            break;
         }
     }
 }
@@ -58,6 +68,7 @@ static void job_fail_text(struct coordinator *c, struct job *job, bool tell, int
 {
     if (job->state == JOB_FAILED)
         return;
+    bool ready = job->state == JOB_READY;
     job->state = JOB_FAILED;
     job->code = code < 0 ? code : ERR_LOST;
     snprintf(job->text, sizeof(job->text), "%s", text);
@@ -71,6 +82,8 @@ static void job_fail_text(struct coordinator *c, struct job *job, bool tell, int
         coordinator_message_error(&message, job->code, job->text);
         coordinator_send_job(c, job, &message, false);
     }
+    if (ready)
+        succession_begin(c, job);
     job_fail_workers(c, job);
     job_worker_removed(c, job);
 }
@@ -86,6 +99,15 @@ void job_fail(struct coordinator *c, struct job *job, int code, const char *form
 }
 
 /* Give the workers here their ranks. False, with the rank, when one is not here any more. */
+static bool job_fits_worker(const struct job *job, const struct worker *worker)
+{
+    if (worker->state != WORKER_JOINING || worker->uid != job->uid ||
+        strcmp(worker->name, job->name) != 0)
+        return false;
+    return job->generation == 1 ? worker->former == 0 && worker->world_size == job->world_size
+                                : worker->former != 0 && worker->home == job->home;
+}
+
 static bool job_bind_workers(struct coordinator *c, struct job *job, uint32_t *missing)
 {
     bool all = true;
@@ -93,14 +115,15 @@ static bool job_bind_workers(struct coordinator *c, struct job *job, uint32_t *m
         if (job->rank_nodes[rank] != job->self)
             continue;
         struct worker *worker = coordinator_worker(c, job->members[rank]);
-        if (!worker || worker->state != WORKER_JOINING || worker->world_size != job->world_size ||
-            worker->uid != job->uid || strcmp(worker->name, job->name) != 0) {
+        if (!worker || !job_fits_worker(job, worker)) {
             all = false;
             *missing = rank;
             continue;
         }
         worker->state = WORKER_OPENING;
         worker->job = job;
+        worker->former = 0;
+        worker->world_size = job->world_size;
         worker->rank = rank;
         job->locals[rank] = worker;
         job->local_count++;
@@ -128,7 +151,9 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
                 struct error *error)
 {
     const char *self = coordinator_node_name(c, c->config->self);
-    if (auth_home_of_job(message->job, c->config->server_count) != node)
+    /* Of a job that goes on it may be another one's: the daemons of its ranks know whom they asked.
+     */
+    if (message->generation <= 1 && auth_home_of_job(message->job, c->config->server_count) != node)
         return error_set(error, ERR_PROTOCOL, "job_open of job '%s', whose home is elsewhere",
                          message->job);
     if (coordinator_job(c, message->job_id))
@@ -241,6 +266,28 @@ int job_on_failed(struct coordinator *c, uint32_t node, const struct message *me
                          job->name);
     job_fail_text(c, job, false, message->code, message->text);
     return 0;
+}
+
+/* The news that it has failed may come by another way, later. */
+static void job_fail_before_succession(struct coordinator *c, const struct message *message)
+{
+    struct job *job = coordinator_job(c, message->job_id);
+    if (job && job->state == JOB_READY)
+        job_fail_text(c, job, false, message->code, message->text);
+}
+
+int job_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error)
+{
+    job_fail_before_succession(c, message);
+    return succession_on_rejoin(c, node, message, error);
+}
+
+int job_on_rank_gone(struct coordinator *c, uint32_t node, const struct message *message,
+                     struct error *error)
+{
+    job_fail_before_succession(c, message);
+    return succession_on_gone(c, node, message, error);
 }
 
 int job_on_close(struct coordinator *c, uint32_t node, const struct message *message,

@@ -95,9 +95,15 @@ static void member_detach(struct coordinator *c, const struct worker *worker)
 int member_leave(struct coordinator *c, struct worker *worker, struct error *error)
 {
     struct job *job = worker->job;
+    if (worker->state == WORKER_APART) {
+        succession_rank_gone(c, worker->former, worker->rank);
+        worker_end_departed(c, worker);
+        return 0;
+    }
     if (worker->state != WORKER_JOINED)
         return error_set(error, ERR_PROTOCOL, "leave before it has joined");
     if (job->state == JOB_FAILED) {
+        succession_rank_gone(c, job->id, worker->rank);
         member_detach(c, worker);
         worker_end_departed(c, worker);
         job_worker_removed(c, job);
@@ -110,13 +116,67 @@ int member_leave(struct coordinator *c, struct worker *worker, struct error *err
     return 0;
 }
 
+int member_release(struct coordinator *c, struct worker *worker, struct error *error)
+{
+    struct job *job = worker->job;
+    if (worker->state != WORKER_JOINED || job->state != JOB_FAILED)
+        return error_set(error, ERR_PROTOCOL, "release of a job that has not failed");
+    /* Not when the last one here has asked: one that is stopped must not hold the others up. */
+    segments_leave(c, worker, NULL);
+    job_close_in_engine(c, job);
+    worker->state = WORKER_RELEASING;
+    worker->former = job->id;
+    worker->job = NULL;
+    job->locals[worker->rank] = NULL;
+    job->local_count--;
+    job_worker_removed(c, job);
+    if (worker->released)
+        member_released(c, worker);
+    return 0;
+}
+
+void member_released(struct coordinator *c, struct worker *worker)
+{
+    worker->released = true;
+    if (worker->state != WORKER_RELEASING)
+        return;
+    worker->state = WORKER_APART;
+    worker_send(c, worker, &(struct message){.type = MESSAGE_RELEASED});
+}
+
+int member_rejoin(struct coordinator *c, struct worker *worker, const struct message *message,
+                  struct error *error)
+{
+    if (worker->state != WORKER_APART)
+        return error_set(error, ERR_PROTOCOL, "rejoin before its arena is released");
+    worker->state = WORKER_JOINING;
+    worker->released = false;
+    worker->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
+    worker->stragglers_ms = message->stragglers_ms;
+    char text[ERROR_TEXT_BYTES];
+    if (c->draining) {
+        coordinator_drain_text(c, text);
+        worker_refuse(c, worker, ERR_REFUSED, text);
+    } else if (!succession_find(c, worker->former)) {
+        snprintf(text, sizeof(text), "job '%s' has failed too long ago to go on", worker->name);
+        worker_refuse(c, worker, ERR_STATE, text);
+    } else {
+        succession_ask_home(c, worker);
+    }
+    return 0;
+}
+
 void member_gone(struct coordinator *c, struct worker *worker, const char *how)
 {
     struct job *job = worker->job;
     worker->gone = true;
-    if (worker->state == WORKER_JOINING) {
+    if (worker->former != 0) {
+        succession_rank_gone(c, worker->former, worker->rank);
+        worker_forget(c, worker);
+    } else if (worker->state == WORKER_JOINING) {
         worker_refuse(c, worker, ERR_LOST, "its process is gone");
     } else if (job->state == JOB_FAILED) {
+        succession_rank_gone(c, job->id, worker->rank);
         member_detach(c, worker);
         worker_forget(c, worker);
         job_worker_removed(c, job);
@@ -139,6 +199,8 @@ int member_on_refused(struct coordinator *c, uint32_t node, const struct message
         return 0;
     }
     worker->asked = false; /* home has forgotten it */
+    if (worker->former != 0)
+        succession_rank_gone(c, worker->former, worker->rank);
     worker_refuse(c, worker, message->code < 0 ? message->code : ERR_REFUSED, message->text);
     return 0;
 }
@@ -160,6 +222,7 @@ static void member_fail(struct coordinator *c, struct worker *worker, int code, 
              nonsense ? "the arena of" : "the daemon cannot serve", worker->pid,
              nonsense ? " holds nonsense" : "", text);
     worker_send_failed(c, worker, -1, nonsense ? ERR_PROTOCOL : code, reason);
+    succession_rank_gone(c, job->id, rank);
     worker_end(c, worker);
     if (job->state == JOB_FAILED)
         job_worker_removed(c, job);
@@ -212,6 +275,8 @@ void member_tick(struct coordinator *c, struct worker *worker)
     if (c->now_ns < worker->deadline_ns + (worker->asked ? COORDINATOR_GRACE_NS : 0))
         return;
     char text[ERROR_TEXT_BYTES], home[512];
+    if (worker->former != 0)
+        succession_rank_gone(c, worker->former, worker->rank);
     if (worker->asked)
         snprintf(home, sizeof(home), "server %s has not answered",
                  coordinator_node_name(c, worker->home));

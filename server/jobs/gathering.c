@@ -19,6 +19,7 @@ struct gathering *gathering_create(const char *name, uint32_t uid, uint32_t worl
     snprintf(gathering->name, sizeof(gathering->name), "%s", name);
     gathering->uid = uid;
     gathering->world_size = world_size;
+    gathering->generation = 1;
     gathering->say_ns = UINT64_MAX;
     return gathering;
 }

@@ -58,6 +58,7 @@ struct job {
     uint64_t deadline_ns; /* while opening */
     bool engine_opened;   /* this node's engine has it, or need not */
     bool acknowledged;    /* home has been told */
+    bool engine_closed;   /* failed, and the engine has let go of it, or will */
 
     struct worker **locals; /* [world_size]: workers of this node; NULL: elsewhere or gone */
     uint32_t local_count;

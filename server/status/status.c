@@ -205,6 +205,7 @@ static void status_put_open_jobs(struct json_text *text, struct rank_room *room,
     for (const struct job *job = coordinator_jobs(source->coordinator); job; job = job->hh.next) {
         status_put_job_head(text, job->name, states[job->state], job->uid, job->world_size);
         json_text_hex(text, "job_id", job->id);
+        json_text_uint(text, "generation", job->generation);
         status_put_job_ranks(text, room, job);
         status_put_job_figures(text, status_find_engine_job(source, job->id),
                                HASH_COUNT(job->groups), source->config);

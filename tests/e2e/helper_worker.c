@@ -20,6 +20,8 @@
  *   subgroups             even and odd ranks, in falling order, and a group of one
  *   crossed               two groups, their collectives started in different orders
  *   callback              completion by callbacks and by descriptor
+ *   survive FILE [COUNT]  as loop in memory of the arena, and goes on as the next generation when
+ *                         ranks are lost
  *   timeout FILE          a wait that times out, and succeeds later
  *
  * Exit codes: 0 as expected, 7 a call of the library failed (the text is on stdout), 1 wrong
@@ -170,6 +172,60 @@ static void run_loop(struct rank *self, bool shared)
         expect(shoal_shared_free(self->world, recv), "free");
     else
         free(recv);
+}
+
+/* Of `rounds` all-reduces that this rank has; another may have one more, or lack the last. */
+static void survive_loss(struct rank *self, unsigned long rounds)
+{
+    uint64_t kept = 0;
+    struct shoal_reconfigure_options options = {.struct_size = sizeof(options),
+                                                .timeout_ms = PATIENCE_MS,
+                                                .stragglers_ms = 2000,
+                                                .collectives = &kept};
+    int result;
+    do
+        result = shoal_job_reconfigure(self->job, &options);
+    while (result == SHOAL_ELOST);
+    expect(result, "reconfigure");
+    if (kept > rounds || kept + 1 < rounds)
+        wrong("the ranks agree on what none can have");
+    self->rank = shoal_rank(self->job);
+    self->size = shoal_world_size(self->job);
+    printf("generation %d: rank %d of %d\n", shoal_generation(self->job), self->rank, self->size);
+    fflush(stdout);
+}
+
+static void run_survive(struct rank *self)
+{
+    size_t count = self->count;
+    float *data = shoal_alloc(self->job, (count + 1) * sizeof(*data));
+    float *own = floats(count, 0);
+    unsigned long rounds = 0;
+    expect(data ? SHOAL_OK : SHOAL_EMEMORY, "alloc");
+    for (bool ends = false, said = false; !ends;) {
+        bool staged = rounds % 2 == 1;
+        float *buffer = staged ? own : data;
+        for (size_t i = 0; i < count; i++)
+            buffer[i] = (float)(self->rank + 1);
+        buffer[count - 1] = self->rank == 0 && file_there(self->file) ? 1 : 0;
+        int result =
+            shoal_all_reduce(self->world, buffer, buffer, count, SHOAL_F32, SHOAL_SUM, NULL);
+        if (result) {
+            failure_say(result, "all_reduce");
+            survive_loss(self, rounds);
+            rounds = 0;
+            said = false;
+            continue;
+        }
+        rounds++;
+        floats_check(buffer, count - 1, total(self->size), "sum in the loop");
+        if (!said)
+            say(shoal_generation(self->job) == 1 ? "running" : "running again");
+        said = true;
+        ends = buffer[count - 1] > 0;
+    }
+    shoal_free(self->job, data);
+    free(own);
 }
 
 /* What is touched, the daemon touches. Goes on until FILE is there. */
@@ -436,6 +492,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_loop(self, false);
     else if (strcmp(mode, "shared") == 0)
         run_loop(self, true);
+    else if (strcmp(mode, "survive") == 0)
+        run_survive(self);
     else if (strcmp(mode, "forked") == 0 || strcmp(mode, "cloned") == 0)
         run_beside_child(self, strcmp(mode, "cloned") == 0);
     else if (strcmp(mode, "sparse") == 0)

@@ -83,8 +83,7 @@ static void drive_sleep(struct shoal_job *job, uint64_t deadline_ns)
         drive_socket_read(job);
 }
 
-/* Give the role away: to a waiter if there is one, else to the background thread if it needs it. */
-static void drive_release(struct shoal_job *job)
+void drive_release(struct shoal_job *job)
 {
     job->driver = JOB_DRIVER_NONE;
     if (job->waiters > 0 || job->closing)

@@ -36,6 +36,10 @@ enum drive_end {
 enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argument),
                           const void *argument, uint64_t deadline_ns);
 
+/* Give the role of the driver away: to a waiter if there is one, else to the background thread if
+ * it needs it; lock held. */
+void drive_release(struct shoal_job *job);
+
 /* What there is to do now, up to a limit, as the driver if there is none; lock held. For
  * shoal_test. */
 void drive_poll(struct shoal_job *job);

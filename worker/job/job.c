@@ -165,10 +165,8 @@ static int set_rule(struct shoal_group *group, const struct message *answer, str
     return 0;
 }
 
-static void free_group(struct shoal_group *group)
+static void forget_transfers(struct shoal_group *group)
 {
-    free(group->weights);
-    free(group->settings);
     struct transfer_counter *counter = group->transfer_counters;
     HASH_CLEAR(hh, group->transfer_counters);
     while (counter) {
@@ -176,7 +174,40 @@ static void free_group(struct shoal_group *group)
         free(counter);
         counter = next;
     }
+}
+
+static void free_group(struct shoal_group *group)
+{
+    free(group->weights);
+    free(group->settings);
+    forget_transfers(group);
     free(group);
+}
+
+static void forget_lists(struct shoal_job *job)
+{
+    while (job->group_lists) {
+        struct group_list *list = job->group_lists;
+        job->group_lists = list->next;
+        free(list->ranks);
+        free(list);
+    }
+}
+
+int job_renew_world(struct shoal_job *job, const struct message *joined, struct error *error)
+{
+    struct shoal_group *world = job->groups;
+    uint32_t *old = world->weights;
+    int code = set_rule(world, joined, error);
+    free(old);
+    if (code < 0)
+        return code;
+    world->rank = (uint32_t)joined->rank;
+    world->size = joined->world_size;
+    world->shared_count = 0;
+    forget_transfers(world);
+    forget_lists(job);
+    return 0;
 }
 
 /* Lock held. Not half in the pinned part, if there is other memory: drivers refuse to copy from
@@ -329,17 +360,24 @@ static int make_descriptors(struct shoal_job *job, struct error *error)
     return 0;
 }
 
-/* Staging, the world group and what the daemon said about this rank. */
-static int settle(struct shoal_job *job, const struct message *joined, struct error *error)
+void job_set_place(struct shoal_job *job, const struct message *joined)
 {
     job->rank = joined->rank;
     job->world_size = (int)joined->world_size;
     job->local_rank = joined->local_rank;
     job->local_size = (int)joined->local_size;
     job->node_count = (int)joined->node_count;
-    job->pinned_most = joined->pinned_bytes;
+    job->generation = joined->generation;
     job->silence_ns = joined->timeout_ms * NS_PER_MS;
     job->heard_ns = clock_now_ns();
+    job->pinged_ns = 0;
+}
+
+/* Staging, the world group and what the daemon said about this rank. */
+static int settle(struct shoal_job *job, const struct message *joined, struct error *error)
+{
+    job_set_place(job, joined);
+    job->pinned_most = joined->pinned_bytes;
     if (arena_heap_init(&job->heap, job->arena.data_offset,
                         job->arena.total_bytes - job->arena.data_offset) < 0)
         return error_set(error, ERR_MEMORY, "out of memory for the arena's heap");
@@ -403,9 +441,6 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
     }
     if (code == 0)
         code = ask_to_join(made, settings, &joined, error);
-    if (made->arena_fd >= 0)
-        close(made->arena_fd); /* the mapping holds it */
-    made->arena_fd = -1;
     if (code == 0) {
         code = settle(made, &joined, error);
         message_clear(&joined);
@@ -438,12 +473,7 @@ void job_destroy(struct shoal_job *job)
     {
         free_group(group);
     }
-    while (job->group_lists) {
-        struct group_list *list = job->group_lists;
-        job->group_lists = list->next;
-        free(list->ranks);
-        free(list);
-    }
+    forget_lists(job);
     shared_free_all(job, NULL);
     client_close(&job->client);
     progress_clear(&job->progress);
@@ -452,6 +482,7 @@ void job_destroy(struct shoal_job *job)
         device_queue_destroy(job->device);
     if (!job->device_stuck)
         arena_unmap(&job->arena);
+    close_descriptor(job->arena_fd);
     close_descriptor(job->submission_doorbell);
     close_descriptor(job->completion_doorbell);
     close_descriptor(job->daemons_doorbell);

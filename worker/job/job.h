@@ -116,6 +116,11 @@ struct shoal_job {
     bool thread_started;
 
     int rank, world_size, local_rank, local_size, node_count;
+    uint32_t generation;
+    uint32_t unsettled;           /* the generation of which the survivors have to agree what they
+                                   * have; 0: none */
+    uint64_t kept_collectives;    /* of it: the first ones, which this rank has */
+    uint64_t settled_collectives; /* of the one before: those that all have */
     int timeout_ms;
 
     struct client client;
@@ -133,7 +138,7 @@ struct shoal_job {
                             * that its end is never an event */
     int wake_fd;           /* wakes the driver */
     int completions_fd;    /* the caller's */
-    int arena_fd;          /* while the daemon is asked to join */
+    int arena_fd;          /* for the daemon, each time that the job is joined */
     bool completions_used; /* somebody asked for completions_fd */
 
     enum job_driver driver;
@@ -209,6 +214,10 @@ uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms);
  * ERR_PROTOCOL. */
 int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t rank, uint32_t size,
                   struct shoal_group **group, struct error *error);
+/* Make the group of all ranks that of the next generation; lock held. ERR_MEMORY, ERR_PROTOCOL. */
+int job_renew_world(struct shoal_job *job, const struct message *joined, struct error *error);
+/* What the daemon said about this rank. */
+void job_set_place(struct shoal_job *job, const struct message *joined);
 /* Free a group that has no incomplete request; lock held. */
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 

@@ -376,6 +376,7 @@ void progress_fail_group(struct progress *progress, struct progress_group *group
     if (!group->failed) {
         group->failed = true;
         group->failure = *error;
+        group->first_failed = group->requests ? group->requests->sequence : group->next_sequence;
     }
     while (group->requests)
         fail_request(progress, group->requests, &group->failure, now_ns);
@@ -393,5 +394,29 @@ void progress_fail(struct progress *progress, const struct error *error, uint64_
     DL_FOREACH(progress->groups, group)
     {
         progress_fail_group(progress, group, &progress->failure, now_ns);
+    }
+}
+
+/* --- the next generation -------------------------------------------------------------------- */
+
+uint64_t progress_kept(const struct progress_group *group)
+{
+    return group->failed ? group->first_failed : group->next_sequence;
+}
+
+void progress_restart(struct progress *progress)
+{
+    struct progress_group *group;
+    assert(progress->failed && !has_submitted(progress) && !progress_has_work(progress));
+    progress->failed = false;
+    progress->omitted = 0;
+    progress->staged_max_bytes = UINT64_MAX;
+    staging_restart(&progress->staging);
+    DL_FOREACH(progress->groups, group)
+    {
+        assert(!group->requests && !group->transfers);
+        group->failed = false;
+        group->next_sequence = 0;
+        group->chunks = 0;
     }
 }

@@ -70,6 +70,7 @@ struct progress_group {
     uint32_t request_count;
     uint64_t chunks; /* of the submitted collectives */
     struct staging_slot own;
+    uint64_t first_failed; /* failed: the first collective that has; at most next_sequence */
     bool failed;
     struct error failure; /* failed: what every further request fails with */
     struct progress_group *prev, *next;
@@ -204,6 +205,12 @@ void progress_fail(struct progress *progress, const struct error *error, uint64_
 /* The same for one group. */
 void progress_fail_group(struct progress *progress, struct progress_group *group,
                          const struct error *error, uint64_t now_ns);
+
+/* How many collectives of the group have been complete, without a failed one before them. */
+uint64_t progress_kept(const struct progress_group *group);
+/* After a failure, when the daemon has let go of the arena and its rings are empty: begin anew,
+ * with the groups that there are. No request is incomplete. */
+void progress_restart(struct progress *progress);
 
 /* Take the next completed request, in order of completion; NULL when there is none. */
 struct request *progress_next_completed(struct progress *progress);

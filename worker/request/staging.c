@@ -186,3 +186,19 @@ void staging_abandon(struct staging *staging, const struct request *request)
     for (uint32_t i = 0; i < staging->own_count; i++)
         abandon_slot(staging, staging->own_slots[i], request);
 }
+
+static void restart_slot(struct staging *staging, struct staging_slot *slot)
+{
+    if (slot->state != STAGING_FREE)
+        staging_give_back(staging, slot);
+}
+
+void staging_restart(struct staging *staging)
+{
+    for (uint32_t i = 0; i < staging->slot_count; i++)
+        restart_slot(staging, &staging->slots[i]);
+    for (uint32_t i = 0; i < staging->own_count; i++)
+        restart_slot(staging, staging->own_slots[i]);
+    for (uint32_t i = 0; i < staging->orphan_count; i++)
+        staging->orphans[i].back = true;
+}

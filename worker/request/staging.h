@@ -83,6 +83,9 @@ bool staging_orphan_back(struct staging *staging, uint64_t offset, uint64_t numb
 /* True: the memory at *offset, of a slot that was removed, can be used again; it is forgotten. */
 bool staging_next_free(struct staging *staging, uint64_t *offset);
 
+/* The daemon has let go of the arena: what it had is free. No request is incomplete. */
+void staging_restart(struct staging *staging);
+
 /* The greatest end of a part of the arena, up to this one, in which no slot lies half. */
 uint64_t staging_whole_end(const struct staging *staging, uint64_t end);
 

@@ -248,6 +248,8 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
     case MESSAGE_LEAVE:
         fake_leave(daemon, worker);
         break;
+    case MESSAGE_RELEASE: /* is not answered */
+        break;
     default:
         ck_abort_msg("a worker sent %s", message_type_name(message.type));
     }

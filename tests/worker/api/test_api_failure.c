@@ -200,6 +200,48 @@ START_TEST(test_closing_a_failed_group_harms_nothing_else)
 }
 END_TEST
 
+START_TEST(test_reconfigure_misused)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    struct shoal_reconfigure_options how = {.struct_size = 1};
+    shoal_job *job;
+    BAD(shoal_job_reconfigure(NULL, NULL), SHOAL_EINVALID, "NULL");
+    BAD(shoal_generation(NULL), SHOAL_EINVALID, "NULL");
+    GOOD(shoal_open(&options, &job));
+    ck_assert_int_eq(shoal_generation(job), 1);
+    BAD(shoal_job_reconfigure(job, &how), SHOAL_EINVALID, "struct_size");
+    how = (struct shoal_reconfigure_options){.struct_size = sizeof(how), .timeout_ms = -1};
+    BAD(shoal_job_reconfigure(job, &how), SHOAL_EINVALID, "timeout_ms");
+    how = (struct shoal_reconfigure_options){.struct_size = sizeof(how), .stragglers_ms = -1};
+    BAD(shoal_job_reconfigure(job, &how), SHOAL_EINVALID, "stragglers_ms");
+    BAD(shoal_job_reconfigure(job, NULL), SHOAL_ESTATE, "has not failed");
+    fake_daemon_fail(daemon, -1, SHOAL_EMISMATCH, "the ranks disagree");
+    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_EMISMATCH, "disagree");
+    BAD(shoal_job_reconfigure(job, NULL), SHOAL_ESTATE, "no rank was lost: the ranks disagree");
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
+/* This daemon does not answer `release`: the call ends, and the job can only be closed. */
+START_TEST(test_reconfigure_without_an_answer)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    struct shoal_reconfigure_options how = {.struct_size = sizeof(how), .timeout_ms = 100};
+    shoal_job *job;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_fail(daemon, -1, SHOAL_ELOST, "rank 3 on node b is gone");
+    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_ELOST, "rank 3");
+    BAD(shoal_job_reconfigure(job, &how), SHOAL_ETIMEOUT, "does not answer");
+    BAD(shoal_job_reconfigure(job, &how), SHOAL_ESTATE, "cannot go on");
+    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_ELOST, "rank 3");
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 START_TEST(test_lost_rank_fails_what_is_under_way)
 {
     struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
@@ -501,6 +543,8 @@ int main(void)
     tcase_add_test(cases, test_close_ends_waits_and_calls_back);
     tcase_add_test(cases, test_forked_child_is_refused);
     tcase_add_test(cases, test_null_handles);
+    tcase_add_test(cases, test_reconfigure_misused);
+    tcase_add_test(cases, test_reconfigure_without_an_answer);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

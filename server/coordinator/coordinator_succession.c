@@ -1,0 +1,261 @@
+/* Jobs that have failed and go on: each daemon keeps who of its ranks is gone, the home gathers
+ * those that ask for the next generation, and opens it when nobody who lives is awaited. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/coordinator/coordinator_internal.h"
+
+/* For so long after a job's failure its ranks can go on. */
+#define SUCCESSION_NS (600000 * COORDINATOR_MS)
+
+struct succession *succession_find(const struct coordinator *c, uint64_t job)
+{
+    struct succession *succession;
+    HASH_FIND(hh, c->successions, &job, sizeof(job), succession);
+    return succession;
+}
+
+void succession_forget(struct coordinator *c, struct succession *succession)
+{
+    HASH_DEL(c->successions, succession);
+    succession_free(succession);
+}
+
+static void succession_refuse(struct coordinator *c, const struct succession *succession,
+                              const struct gathering_member *member, int code, const char *text)
+{
+    home_refuse(c, succession->name, member, code, text);
+}
+
+/* Forget a request, and say why. */
+static void succession_turn_down(struct coordinator *c, struct succession *succession,
+                                 uint32_t index, int code, const char *text)
+{
+    struct gathering_member member = succession->asks[index];
+    succession_unask(succession, index);
+    succession_refuse(c, succession, &member, code, text);
+}
+
+/* --- the home */
+
+/* Open the next generation, when nobody is awaited or has been for long enough. */
+static void succession_try(struct coordinator *c, struct succession *succession)
+{
+    bool settled = succession->ask_count > 0 && c->now_ns >= succession->settle_ns;
+    if (succession->formed || succession_home(succession) != c->config->self ||
+        !(settled || succession_complete(succession)))
+        return;
+    struct gathering *gathering = succession_gather(succession);
+    int result = gathering ? home_open(c, gathering) : ERR_MEMORY;
+    if (gathering)
+        gathering_free(gathering);
+    if (result == ERR_MEMORY)
+        while (succession->ask_count > 0)
+            succession_turn_down(c, succession, 0, ERR_MEMORY, "no memory to open the job");
+    if (result == 0) {
+        succession->formed = true;
+        succession->ask_count = 0;
+    }
+}
+
+int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
+                         struct error *error)
+{
+    struct succession *succession = succession_find(c, message->job_id);
+    uint32_t rank = (uint32_t)message->rank;
+    struct gathering_member member = {
+        .node = node,
+        .member = message->member,
+        .rank = message->rank,
+        .local_rank = message->local_rank,
+        .pid = message->pid,
+        .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
+    };
+    struct error refusal = {0};
+    if (!succession) {
+        c->dropped_messages++; /* its daemon's own time ends the wait */
+        return 0;
+    }
+    if (rank >= succession->world_size || succession->rank_nodes[rank] != node)
+        return error_set(error, ERR_PROTOCOL, "job_rejoin of rank %u of job '%s'", rank,
+                         succession->name);
+    if (succession->formed)
+        error_set(&refusal, ERR_REFUSED, "job '%s' has gone on without rank %u", succession->name,
+                  rank);
+    else if (c->draining)
+        coordinator_drain_text(c, refusal.text), refusal.code = ERR_REFUSED;
+    else
+        succession_ask(succession, &member, &refusal);
+    if (refusal.code != 0) {
+        succession_refuse(c, succession, &member, refusal.code, refusal.text);
+        return 0;
+    }
+    if (succession->ask_count == 1)
+        succession->settle_ns =
+            coordinator_deadline(c, message->stragglers_ms, MESSAGE_TIMEOUT_MAX_MS);
+    if (member.deadline_ns > succession->forget_ns)
+        succession->forget_ns = member.deadline_ns;
+    succession_try(c, succession);
+    return 0;
+}
+
+int succession_on_gone(struct coordinator *c, uint32_t node, const struct message *message,
+                       struct error *error)
+{
+    struct succession *succession = succession_find(c, message->job_id);
+    uint32_t rank = (uint32_t)message->rank;
+    if (!succession) {
+        c->dropped_messages++;
+        return 0;
+    }
+    if (rank >= succession->world_size || succession->rank_nodes[rank] != node)
+        return error_set(error, ERR_PROTOCOL, "rank_gone of rank %u of job '%s'", rank,
+                         succession->name);
+    succession_set_gone(succession, rank);
+    succession_try(c, succession);
+    return 0;
+}
+
+/* --- every daemon */
+
+static void succession_tell_gone(struct coordinator *c, const struct succession *succession,
+                                 uint32_t rank)
+{
+    struct message gone = {
+        .type = MESSAGE_RANK_GONE, .job_id = succession->job, .rank = (int32_t)rank};
+    coordinator_message_error(&gone, succession->code, succession->text);
+    coordinator_send(c, succession_home(succession), &gone);
+}
+
+void succession_begin(struct coordinator *c, const struct job *job)
+{
+    if (succession_find(c, job->id))
+        return;
+    /* Those that nobody asks about go, the oldest first. */
+    if (HASH_COUNT(c->successions) >= c->config->jobs && c->successions)
+        succession_forget(c, c->successions);
+    struct succession *succession = succession_create(job, c->now_ns + SUCCESSION_NS);
+    if (succession)
+        HASH_ADD(hh, c->successions, job, sizeof(succession->job), succession);
+    if (!succession || !HASH_IS_ADDED(succession)) {
+        if (succession)
+            succession_free(succession);
+        log_error(c->log, "no memory: job '%s' cannot go on", job->name);
+        return;
+    }
+    for (uint32_t node = 0; node < job->roster; node++) {
+        if (job->roles[node] != 0 && !coordinator_reaches(c, node))
+            succession_lose_node(succession, node);
+    }
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        if (job->rank_nodes[rank] == job->self && !job->locals[rank])
+            succession_rank_gone(c, job->id, rank);
+    }
+}
+
+void succession_rank_gone(struct coordinator *c, uint64_t job, uint32_t rank)
+{
+    struct succession *succession = succession_find(c, job);
+    if (!succession || succession->states[rank] == SUCCESSION_GONE)
+        return;
+    succession_set_gone(succession, rank);
+    succession_tell_gone(c, succession, rank);
+}
+
+void succession_ask_home(struct coordinator *c, struct worker *worker)
+{
+    const struct succession *succession = succession_find(c, worker->former);
+    worker->asked = false;
+    if (!succession)
+        return;
+    worker->home = succession_home(succession);
+    struct message message = {
+        .type = MESSAGE_JOB_REJOIN,
+        .job_id = succession->job,
+        .rank = (int32_t)worker->rank,
+        .local_rank = worker->wished_local_rank,
+        .pid = worker->pid,
+        .member = worker->id,
+        .timeout_ms = coordinator_remaining_ms(c, worker->deadline_ns),
+        .stragglers_ms = worker->stragglers_ms,
+    };
+    coordinator_message_error(&message, succession->code, succession->text);
+    worker->asked = true;
+    coordinator_send(c, worker->home, &message);
+}
+
+/* Another daemon decides from now on, and knows nothing yet of this one's ranks. */
+static void succession_move_home(struct coordinator *c, const struct succession *succession)
+{
+    struct worker *worker, *next;
+    HASH_ITER(hh, c->workers, worker, next)
+    {
+        if (worker->state == WORKER_JOINING && worker->former == succession->job)
+            succession_ask_home(c, worker);
+    }
+    for (uint32_t rank = 0; rank < succession->world_size; rank++) {
+        if (succession->rank_nodes[rank] == succession->self &&
+            succession->states[rank] == SUCCESSION_GONE)
+            succession_tell_gone(c, succession, rank);
+    }
+}
+
+void successions_peer_down(struct coordinator *c, uint32_t node)
+{
+    struct succession *succession, *next;
+    HASH_ITER(hh, c->successions, succession, next)
+    {
+        uint32_t home = succession_home(succession);
+        if (succession->lost[node])
+            continue;
+        succession_lose_node(succession, node);
+        if (home == node)
+            succession_move_home(c, succession);
+        succession_try(c, succession);
+    }
+}
+
+void successions_peer_up(struct coordinator *c)
+{
+    struct succession *succession, *next;
+    HASH_ITER(hh, c->successions, succession, next)
+    {
+        succession_try(c, succession);
+    }
+}
+
+/* --- time */
+
+void successions_tick(struct coordinator *c)
+{
+    struct succession *succession, *next;
+    HASH_ITER(hh, c->successions, succession, next)
+    {
+        for (uint32_t i = succession->ask_count; i-- > 0;) {
+            char text[ERROR_TEXT_BYTES];
+            if (c->now_ns < succession->asks[i].deadline_ns)
+                continue;
+            succession_awaited_text(succession, text, sizeof(text));
+            succession_turn_down(c, succession, i, ERR_TIMEOUT, text);
+        }
+        if (c->now_ns >= succession->settle_ns) {
+            succession_try(c, succession);
+            succession->settle_ns = UINT64_MAX; /* once; then with whoever comes up or goes */
+        }
+        if (c->now_ns >= succession->forget_ns)
+            succession_forget(c, succession);
+    }
+}
+
+uint64_t successions_deadline(const struct coordinator *c)
+{
+    uint64_t deadline_ns = UINT64_MAX;
+    for (const struct succession *it = c->successions; it; it = it->hh.next) {
+        uint64_t due_ns = it->settle_ns < it->forget_ns ? it->settle_ns : it->forget_ns;
+        for (uint32_t i = 0; i < it->ask_count; i++)
+            due_ns = it->asks[i].deadline_ns < due_ns ? it->asks[i].deadline_ns : due_ns;
+        deadline_ns = due_ns < deadline_ns ? due_ns : deadline_ns;
+    }
+    return deadline_ns;
+}

@@ -1,0 +1,63 @@
+/* What is left of a job that has failed, so that its ranks can form the next generation: who has
+ * asked for it, who is gone, and which daemon decides. Every daemon of the job has one. Pure. */
+#ifndef SERVER_JOBS_SUCCESSION_H
+#define SERVER_JOBS_SUCCESSION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+#include "common/base/hash.h"
+#include "server/jobs/gathering.h"
+#include "server/jobs/job.h"
+
+/* Of a rank, in its generation. */
+enum succession_state {
+    SUCCESSION_AWAITED, /* as far as is known it lives, and has not asked */
+    SUCCESSION_ASKED,
+    SUCCESSION_GONE, /* for good: it has left, its process has ended, or its node is lost */
+};
+
+struct succession {
+    uint64_t job;
+    char name[MESSAGE_NAME_BYTES];
+    uint32_t generation, uid, world_size, roster;
+    uint32_t self, first_home;
+    uint32_t *rank_nodes; /* [world_size] */
+    uint8_t *states;      /* [world_size], enum succession_state; of other nodes at the home only */
+    bool *members;        /* [roster]: whose daemons had a part in the job */
+    bool *lost;           /* [roster]: whose connection has ended since */
+    int code;             /* why the job has failed */
+    char text[ERROR_TEXT_BYTES];
+    struct gathering_member *asks; /* [world_size] room: home only; by `rank`, the old one */
+    uint32_t ask_count;
+    uint64_t settle_ns; /* home only: no longer than this for those that live and do not ask */
+    uint64_t forget_ns;
+    bool formed; /* home only: the next generation is opened */
+    UT_hash_handle hh;
+};
+
+/* Of a job that has failed. NULL: out of memory. */
+struct succession *succession_create(const struct job *job, uint64_t forget_ns);
+void succession_free(struct succession *succession);
+
+/* The daemon that decides: the job's home, or the next one of its daemons that is not lost. */
+uint32_t succession_home(const struct succession *succession);
+/* ERR_STATE: the rank has asked already, or is gone. */
+int succession_ask(struct succession *succession, const struct gathering_member *member,
+                   struct error *error);
+void succession_set_gone(struct succession *succession, uint32_t rank);
+/* The node's daemon is lost, and its ranks with it. */
+void succession_lose_node(struct succession *succession, uint32_t node);
+/* Takes the request at the index back. */
+void succession_unask(struct succession *succession, uint32_t index);
+/* Whether nobody who lives is awaited, and there is somebody. */
+bool succession_complete(const struct succession *succession);
+/* "rank 2 has not asked for the next generation of job 'train'" */
+void succession_awaited_text(const struct succession *succession, char *text, size_t bytes);
+/* A complete gathering of those that have asked, numbered in their old order. NULL: out of memory.
+ */
+struct gathering *succession_gather(const struct succession *succession);
+
+#endif

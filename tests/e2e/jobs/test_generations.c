@@ -1,0 +1,176 @@
+/* A job that loses ranks and goes on: real processes. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/cluster.h"
+#include "tests/lib/job_name.h"
+#include "tests/lib/suite.h"
+
+static char *directory;
+static char stop_file[512];
+
+static void setup(void)
+{
+    directory = suite_make_directory();
+    snprintf(stop_file, sizeof(stop_file), "%s/stop", directory);
+}
+
+static void teardown(void)
+{
+    suite_remove_directory(directory);
+}
+
+static void stop(void)
+{
+    FILE *file = fopen(stop_file, "w");
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+}
+
+static void says(struct process *worker, const char *text)
+{
+    ck_assert_msg(process_wait_text(worker, text, CLUSTER_PATIENCE_MS),
+                  "no \"%s\" in: %.900s %.500s", text, process_output(worker),
+                  process_errors(worker));
+}
+
+static void kill_process(struct process *process)
+{
+    process_signal(process, SIGKILL);
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 128 + SIGKILL);
+}
+
+static bool nothing_held(const json_t *status)
+{
+    const json_t *workers = json_object_get(status, "workers");
+    return json_array_size(json_object_get(status, "jobs")) == 0 &&
+           json_integer_value(json_object_get(workers, "count")) == 0 &&
+           json_array_size(json_object_get(status, "users")) == 0;
+}
+
+static bool second_runs(const json_t *status)
+{
+    const json_t *job = json_array_get(json_object_get(status, "jobs"), 0);
+    return json_integer_value(json_object_get(job, "generation")) == 2;
+}
+
+/* lost: ranks of the job of `size`, killed one after the other once all run. */
+static void ranks_lost(uint32_t nodes, uint32_t per_node, const uint32_t *lost, uint32_t count,
+                       const char *floats)
+{
+    struct cluster *cluster = cluster_start(nodes, NULL);
+    struct process *workers[8];
+    uint32_t size = nodes * per_node, left = 0;
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop_file, floats, NULL};
+    cluster_job(cluster, "elastic", per_node, argv, workers);
+    for (uint32_t rank = 0; rank < size; rank++)
+        says(workers[rank], "running");
+    for (uint32_t i = 0; i < count; i++) {
+        kill_process(workers[lost[i]]);
+        process_free(workers[lost[i]]);
+        workers[lost[i]] = NULL;
+        uint32_t now = 0;
+        for (uint32_t rank = 0; rank < size; rank++) {
+            char line[80];
+            if (!workers[rank])
+                continue;
+            snprintf(line, sizeof(line), "generation %u: rank %u of %u\nrunning again", i + 2,
+                     now++, size - i - 1);
+            says(workers[rank], line);
+        }
+    }
+    stop();
+    for (uint32_t rank = 0; rank < size; rank++) {
+        if (workers[rank])
+            workers[left++] = workers[rank];
+    }
+    ck_assert_int_eq(cluster_job_end(workers, left), 0);
+    for (uint32_t node = 0; node < nodes; node++)
+        ck_assert(cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+    remove(stop_file);
+}
+
+/* A machine goes with its daemon and ranks; gone: the node, which is the job's home or is not. */
+static void node_lost(uint32_t gone)
+{
+    struct cluster *cluster = cluster_start(3, NULL);
+    struct process *workers[3];
+    char name[64];
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop_file, "100003", NULL};
+    job_name_with_home(name, "elastic", 1, 3);
+    cluster_job(cluster, name, 1, argv, workers);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        says(workers[rank], "running");
+    kill_process(cluster->nodes[gone].daemon);
+    process_signal(workers[gone], SIGKILL);
+    process_wait(workers[gone], CLUSTER_PATIENCE_MS);
+    process_free(workers[gone]);
+    for (uint32_t rank = gone; rank < 2; rank++)
+        workers[rank] = workers[rank + 1];
+    says(workers[0], "generation 2: rank 0 of 2\nrunning again");
+    says(workers[1], "generation 2: rank 1 of 2\nrunning again");
+    ck_assert(cluster_wait_status(cluster, gone == 0 ? 1 : 0, second_runs, CLUSTER_PATIENCE_MS));
+    stop();
+    ck_assert_int_eq(cluster_job_end(workers, 2), 0);
+    for (uint32_t node = 0; node < 3; node++)
+        ck_assert(node == gone ||
+                  cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
+    cluster_stop(cluster);
+    cluster_free(cluster);
+    remove(stop_file);
+}
+
+START_TEST(test_node_lost)
+{
+    node_lost(2);
+    node_lost(1);
+}
+END_TEST
+
+/* The others go on without a rank that lives and does not ask, and it is told so. */
+START_TEST(test_straggler)
+{
+    struct cluster *cluster = cluster_start(1, "{\"timeouts\":{\"collective_ms\":1000}}");
+    struct process *workers[3];
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop_file, "1000", NULL};
+    cluster_job(cluster, "elastic", 3, argv, workers);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        says(workers[rank], "running");
+    process_signal(workers[2], SIGSTOP);
+    says(workers[0], "generation 2: rank 0 of 2\nrunning again");
+    says(workers[1], "generation 2: rank 1 of 2\nrunning again");
+    process_signal(workers[2], SIGCONT);
+    ck_assert_int_eq(process_wait(workers[2], CLUSTER_PATIENCE_MS), 7);
+    ck_assert_ptr_nonnull(
+        strstr(process_output(workers[2]), "job 'elastic' has gone on without rank 2"));
+    process_free(workers[2]);
+    stop();
+    ck_assert_int_eq(cluster_job_end(workers, 2), 0);
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+    remove(stop_file);
+}
+END_TEST
+
+START_TEST(test_rank_lost)
+{
+    ranks_lost(1, 3, (const uint32_t[]){1}, 1, "1000");
+    ranks_lost(2, 2, (const uint32_t[]){0, 3}, 2, "300007");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("generations");
+    TCase *tests = tcase_create("generations");
+    tcase_set_timeout(tests, 300);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, test_rank_lost);
+    tcase_add_test(tests, test_node_lost);
+    tcase_add_test(tests, test_straggler);
+    suite_add_tcase(suite, tests);
+    return suite_main(suite);
+}
