@@ -37,7 +37,7 @@ const char *perf_usage(void)
            "  -n, --iters N             measured iterations (default 20)\n"
            "  --arena                   buffers in the arena: nothing is copied\n"
            "  --shared-result           all_reduce into memory that ranks of a node share\n"
-           "  --device DEVICE           cpu (default), or cuda: buffers in memory, or on a GPU\n"
+           "  --device DEVICE           cpu (default), or cuda: buffers in memory or a GPU\n"
            "  --in-place                send and receive buffers are one; of parts, a rank's\n"
            "                            own is in place\n"
            "  --out-of-place            they are two (default)\n"
