@@ -212,9 +212,16 @@ START_TEST(test_turned_away_without_descriptors)
     ck_assert_msg(strstr(message.text, "no descriptors left"), "%s", message.text);
     ck_assert_ptr_null(control_client_line(&late));
     allow_descriptors(before);
-    control_client_close(&late);
-    control_client_open(&late, daemons[0]);
-    control_client_hello(&late);
+    /* A turn that refuses may take the first of those that come now along. */
+    bool let_in = false;
+    for (int i = 0; i < 100 && !let_in; i++) {
+        control_client_close(&late);
+        control_client_open(&late, daemons[0]);
+        control_client_write(&late,
+                             "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\",\"pid\":1}\n");
+        let_in = strstr(control_client_line(&late), "\"error\"") == NULL;
+    }
+    ck_assert(let_in);
     control_client_close(&late);
 }
 END_TEST
