@@ -12,7 +12,7 @@
 
 /* Of a job: its socket, its doorbell, both ends of the daemon's, what wakes the driver, and what
  * the caller polls. */
-#define JOB_DESCRIPTORS 6
+#define JOB_DESCRIPTORS 7
 
 static int descriptor_count(void)
 {

@@ -168,6 +168,33 @@ static struct staging_slot *give(struct staging *staging, struct staging_slot *o
 }
 
 /* Groups come and go; what the daemon has of those that are gone comes back in any order. */
+/* The daemon has let go of the arena: slots and orphans that it had are free again. */
+START_TEST(test_restart)
+{
+    struct staging staging;
+    struct staging_slot own, gone;
+    uint64_t offset;
+    ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, 1), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &own, 100 * BYTES, BYTES), 0);
+    ck_assert_int_eq(staging_add_own(&staging, &gone, 101 * BYTES, BYTES), 0);
+    struct staging_slot *shared = staging_take(&staging, &gone, 512, BYTES, true);
+    shared->state = STAGING_GIVEN;
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, true), &own);
+    own.state = STAGING_GIVEN;
+    ck_assert_ptr_eq(staging_take(&staging, &gone, BYTES, ALL, true), &gone);
+    gone.state = STAGING_GIVEN;
+    staging_remove_own(&staging, &gone);
+    ck_assert(!staging_next_free(&staging, &offset));
+    staging_restart(&staging);
+    ck_assert_uint_eq(staging.held_bytes, 0);
+    ck_assert(staging_next_free(&staging, &offset));
+    ck_assert_uint_eq(offset, 101 * BYTES);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, true), shared);
+    ck_assert_ptr_eq(staging_take(&staging, &own, BYTES, ALL, true), &own);
+    staging_clear(&staging);
+}
+END_TEST
+
 START_TEST(test_orphans)
 {
     enum { ROUNDS = 40, STAY = 8 };
@@ -235,6 +262,7 @@ int main(void)
     tcase_add_test(cases, test_find);
     tcase_add_test(cases, test_abandon);
     tcase_add_test(cases, test_orphans);
+    tcase_add_test(cases, test_restart);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
