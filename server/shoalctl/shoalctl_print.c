@@ -189,6 +189,7 @@ void shoalctl_print_jobs(FILE *out, const json_t *status)
     static const struct column columns[] = {
         {"JOB", "name", print_cell_text, false},
         {"STATE", "state", print_cell_text, false},
+        {"GEN", "generation", print_cell_text, true},
         {"WORLD", "world_size", print_cell_text, true},
         {"PRESENT", "ranks_present", print_cell_ranks, false},
         {"MISSING", "ranks_missing", print_cell_ranks, false},

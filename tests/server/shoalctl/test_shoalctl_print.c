@@ -12,7 +12,8 @@ static const char status_text[] =
     "'fabric':'up','sealed':true,'bytes_in':1048576,'bytes_out':0,'last_error':'','silent_ms':12},"
     "{'node':2,'name':'a-longer-name','address':'10.0.0.3:7070','weight':1,'state':'connecting',"
     "'fabric':'down','bytes_in':0,'bytes_out':0,'last_error':'connection refused'}],"
-    "'jobs':[{'name':'train','job_id':'89ab','state':'running','world_size':6,'uid':1000,"
+    "'jobs':[{'name':'train','job_id':'89ab','state':'running','generation':7,'world_size':6,'uid':"
+    "1000,"
     "'ranks_present':[0,1,2,5],'ranks_missing':[3,4],'local_ranks':[{'rank':0,'pid':77},"
     "{'rank':1,'pid':78}],'groups':2,'bytes':3221225472,'collectives':512,'slots':9,"
     "'slowest_rank':5,'late':[{'group':0,'sequence':17,'ranks':[3,4],'since_ms':5300}]}],"
@@ -88,6 +89,7 @@ START_TEST(test_columns_are_aligned)
     ck_assert_int_eq(column(text, "LAST ERROR"), column(text, "connection refused"));
     ck_assert_int_eq(column(text, "PRESENT"), column(text, "0-2,5"));
     ck_assert_int_eq(column(text, "MISSING"), column(text, "3-4"));
+    ck_assert_int_eq(column(text, "GEN") + 2, column(text, "7  ")); /* ends where its title does */
     /* Figures end where their titles end. */
     ck_assert_int_eq(column(text, "BYTES") + 5, column(text, "3 GiB") + 5);
     free(text);
