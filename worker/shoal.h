@@ -94,15 +94,16 @@ typedef struct shoal_fusion shoal_fusion;   /* gradients that are reduced in sha
 
 /* How to open a job. Zero the structure and set what is known. A field that is zero is read from
  * the environment variable named first in its comment; without that it has the default named next.
- * Texts are read before shoal_open returns. */
+ * Where the world size is not known by that, it, the ranks and the job's name are those of srun, of
+ * Open MPI's mpirun or of a launcher that speaks PMI. Texts are read before shoal_open returns. */
 struct shoal_options {
     size_t struct_size;      /* sizeof(struct shoal_options), for later versions */
     const char *job;         /* SHOAL_JOB, "default": the job's name, at most 63 bytes of UTF-8 */
     const char *socket_path; /* SHOAL_SOCKET, /run/shoal/shoald.sock: the daemon of this node */
     int rank_plus_1;         /* RANK, none: the rank plus 1; when unknown the daemons assign one */
     int local_rank_plus_1;   /* LOCAL_RANK, none: the rank among those of this node, plus 1 */
-    int world_size;          /* WORLD_SIZE: ranks of the job, 1 to 32768; one of both must be set */
-    int timeout_ms;          /* SHOAL_TIMEOUT_MS, 300000: the job's timeout */
+    int world_size;       /* WORLD_SIZE: ranks of the job, 1 to 32768; without it, the launcher's */
+    int timeout_ms;       /* SHOAL_TIMEOUT_MS, 300000: the job's timeout */
     uint64_t arena_bytes; /* SHOAL_ARENA_BYTES, 256 MiB: size of the arena. Only what is touched of
                            * it takes memory. */
 };

@@ -17,6 +17,7 @@
 #include "worker/drive/drive_device.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
+#include "worker/job/launched.h"
 
 #define DEFAULT_JOB "default"
 #define DEFAULT_TIMEOUT_MS 300000
@@ -70,6 +71,12 @@ static int shoal_read_rank(int plus_1, const char *what, const char *variable, i
     return code;
 }
 
+/* What is set for shoal goes before what a launcher has set for its own library. */
+static const char *shoal_variable(const char *own, const char *launchers)
+{
+    return launchers && !env_text(own) ? launchers : own;
+}
+
 static int read_settings(const struct shoal_options *given, struct job_settings *settings,
                          struct error *error)
 {
@@ -78,9 +85,12 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
                             offsetof(struct shoal_options, job) + sizeof(options.job),
                             "shoal_options", error);
     long long world_size = 0, timeout_ms = 0, arena_bytes = 0;
+    struct launched launched = {0};
+    if (code == 0 && options.world_size == 0 && !env_text("WORLD_SIZE"))
+        launched_read(&launched);
     if (code == 0)
         code = copy_text(settings->name, sizeof(settings->name), "the job's name", options.job,
-                         "SHOAL_JOB", DEFAULT_JOB, error);
+                         "SHOAL_JOB", launched.job[0] ? launched.job : DEFAULT_JOB, error);
     /* On its way to the daemon its bytes would become '?', as those of another job. */
     if (code == 0 && !json_text_is_utf8(settings->name))
         code = error_set(error, ERR_INVALID, "the job's name is not UTF-8: \"%s\"", settings->name);
@@ -88,8 +98,9 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
         code = copy_text(settings->socket_path, sizeof(settings->socket_path), "the socket's path",
                          options.socket_path, "SHOAL_SOCKET", SHOAL_DEFAULT_SOCKET, error);
     if (code == 0)
-        code = read_integer(options.world_size, "world_size", "WORLD_SIZE", 1, MESSAGE_RANKS_MAX, 0,
-                            &world_size, error);
+        code = read_integer(options.world_size, "world_size",
+                            shoal_variable("WORLD_SIZE", launched.world_size), 1, MESSAGE_RANKS_MAX,
+                            0, &world_size, error);
     if (code == 0 && world_size == 0)
         code = error_set(error, ERR_INVALID,
                          "the world size is not known: set options.world_size or WORLD_SIZE");
@@ -105,11 +116,13 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
                             ARENA_LEAST_BYTES, LARGEST_ARENA_BYTES, DEFAULT_ARENA_BYTES,
                             &arena_bytes, error);
     if (code == 0)
-        code = shoal_read_rank(options.rank_plus_1, "rank_plus_1", "RANK", (int)world_size,
+        code = shoal_read_rank(options.rank_plus_1, "rank_plus_1",
+                               shoal_variable("RANK", launched.rank), (int)world_size,
                                &settings->rank, error);
     if (code == 0)
-        code = shoal_read_rank(options.local_rank_plus_1, "local_rank_plus_1", "LOCAL_RANK",
-                               (int)world_size, &settings->local_rank, error);
+        code = shoal_read_rank(options.local_rank_plus_1, "local_rank_plus_1",
+                               shoal_variable("LOCAL_RANK", launched.local_rank), (int)world_size,
+                               &settings->local_rank, error);
     settings->world_size = (int)world_size;
     settings->timeout_ms = (int)timeout_ms;
     settings->arena_bytes = (uint64_t)arena_bytes;

@@ -410,6 +410,33 @@ START_TEST(test_open_reads_the_environment)
 }
 END_TEST
 
+/* A C program under srun, with nothing set for shoal but where the daemon is. */
+START_TEST(test_open_under_a_launcher)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    const char *const own[] = {"RANK",      "LOCAL_RANK",           "WORLD_SIZE",
+                               "SHOAL_JOB", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        unsetenv(own[i]);
+    setenv("SHOAL_SOCKET", fake_daemon_path(daemon), 1);
+    setenv("SLURM_JOB_ID", "7", 1);
+    setenv("SLURM_STEP_ID", "0", 1);
+    setenv("SLURM_STEP_NUM_TASKS", "1", 1);
+    setenv("SLURM_PROCID", "x", 1);
+    shoal_job *job;
+    BAD(shoal_open(NULL, &job), SHOAL_EINVALID, "SLURM_PROCID");
+    setenv("SLURM_PROCID", "0", 1);
+    GOOD(shoal_open(NULL, &job));
+    ck_assert_int_eq(shoal_world_size(job), 1);
+    ck_assert_int_eq(shoal_rank(job), 0);
+    GOOD(shoal_close(job));
+    /* What is set for shoal goes first. */
+    setenv("WORLD_SIZE", "x", 1);
+    BAD(shoal_open(NULL, &job), SHOAL_EINVALID, "WORLD_SIZE");
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
 /* --- threads ------------------------------------------------------------------------------- */
 
 struct hammer {
@@ -477,6 +504,7 @@ int main(void)
     tcase_add_test(cases, test_words);
     tcase_add_test(cases, test_open_arguments);
     tcase_add_test(cases, test_open_reads_the_environment);
+    tcase_add_test(cases, test_open_under_a_launcher);
     tcase_add_test(cases, test_several_threads_of_a_rank);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
