@@ -8,6 +8,7 @@
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
 #   make wheel      the Python package with the bundle inside, for pip: build/wheel; check-wheel tries it
+#   make bench-torch what collectives cost through torch: PAIRS=7, BENCH_TORCH="--quick --ranks 2"
 #   make bundle     a folder that runs where nothing is installed: build/bundle
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       floors and calls, format, static analysis, papers and pictures
@@ -16,6 +17,7 @@
 #   make install-smddp    scripts for SMDDP run as they are, with what make install has installed
 #   make check-debian12   demo and check in a bare Debian 12, a fresh copy of what is under DEBIAN12_ROOT
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
+#   make native           the backend of PyTorch in C++, for the torch that PYTHON has, where its headers are
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
 #   PYTHON=/usr/bin/python3 is what runs them, and what Gloo is measured with
 
@@ -129,6 +131,9 @@ FUZZ ?= $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
 PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
     print("python%d.%d" % sys.version_info[:2] + "/" + os.path.basename(sysconfig.get_path("purelib")))' \
     2>/dev/null || echo python3/site-packages)
+# The native backend of PyTorch: a module for one torch, as its name says (worker/python/native).
+CXX ?= g++
+NATIVE ?=
 DEBIAN12_ROOT ?= /var/tmp/shoal-debian12
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
 DEBIAN13_BARE_ROOT ?= /var/tmp/shoal-debian13-bare
@@ -146,9 +151,9 @@ ZSH_COMPLETION_DIR ?= $(PREFIX)/share/zsh/site-functions
 TEST_WORKER := $(BUILD)/tests/helper_worker
 
 .DEFAULT_GOAL := all
-.PHONY: all deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
+.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
-        bench bench-built bench-programs bundle deb check-deb wheel check-wheel check-gpu bench-gpu lint picture format install install-man \
+        bench bench-built bench-programs bundle deb check-deb wheel check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL)
@@ -306,6 +311,10 @@ check-built: tests
 	@PYTHON=$(PYTHON) scripts/check-floors.sh $(BUILD)
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(TESTS) $(FUZZ_TESTS) $(PYTHON_TESTS)
 
+# Where it cannot be built the reason is said, and the backend in Python serves.
+native: $(LIBSHOAL)
+	@CXX='$(CXX)' $(PYTHON) -B worker/python/native/build.py --build $(BUILD)
+
 check-python: all $(STAND_IN)
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(PYTHON_TESTS)
 
@@ -386,6 +395,9 @@ check-gpu: all
 bench-gpu: all $(GPU_BENCH)
 	@$(PYTHON) -B scripts/bench/gpu.py $(BUILD) $(if $(PAIRS),--pairs $(PAIRS))
 
+bench-torch: all native
+	@$(PYTHON) -B scripts/bench/torch_calls.py --build $(BUILD) $(if $(PAIRS),--pairs $(PAIRS)) $(BENCH_TORCH)
+
 deps-lint:
 	@scripts/install-deps.sh --lint
 
@@ -398,7 +410,7 @@ picture: all
 	@$(PYTHON) -B scripts/file-graph.py --build $(BUILD) --draw
 
 format:
-	clang-format -i $(shell git ls-files '*.c' '*.h')
+	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cpp' '*.hpp')
 
 install-man:
 	@for page in $(MAN_PAGES); do \
@@ -415,7 +427,8 @@ install-completions: all
 	    echo 'no completions: $(PYTHON) is not there'; \
 	fi
 
-install: all install-man install-completions
+# The native backend too with NATIVE=1, which builds it where it can be.
+install: all install-man install-completions $(if $(NATIVE),native)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig \
 	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/shoal \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system
@@ -431,6 +444,8 @@ install: all install-man install-completions
 	    install -d $(DESTDIR)$(PYTHON_DIR)/$$room; \
 	    install -m 644 worker/python/$$room/*.py $(DESTDIR)$(PYTHON_DIR)/$$room; \
 	done
+	$(if $(NATIVE),for module in $(BUILD)/lib/shoal_native-*.so; do \
+	    test ! -e $$module || install -m 755 $$module $(DESTDIR)$(LIBDIR) || exit 1; done)
 	sed -e 's|@PREFIX@|$(PREFIX)|g' config/shoald.service.in \
 	    > $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
 	@test -n '$(DESTDIR)' || ldconfig 2>/dev/null || \
@@ -444,7 +459,7 @@ install-smddp:
 
 uninstall:
 	rm -f $(SERVER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) $(WORKER_PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%) \
-	    $(DESTDIR)$(LIBDIR)/libshoal.so* $(DESTDIR)$(PREFIX)/include/shoal.h \
+	    $(DESTDIR)$(LIBDIR)/libshoal.so* $(DESTDIR)$(LIBDIR)/shoal_native-* $(DESTDIR)$(PREFIX)/include/shoal.h \
 	    $(DESTDIR)$(LIBDIR)/pkgconfig/shoal.pc \
 	    $(COMPLETED:%=$(DESTDIR)$(BASH_COMPLETION_DIR)/%) $(COMPLETED:%=$(DESTDIR)$(ZSH_COMPLETION_DIR)/_%) \
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service

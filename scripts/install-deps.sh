@@ -17,13 +17,15 @@ packages=(gcc libc6-dev make pkg-config libfabric-dev libevent-dev libjansson-de
     libssl-dev libseccomp-dev uthash-dev check iproute2 python3-jsonschema systemd)
 lint_packages=(clang-format clang-tidy cppcheck mandoc shellcheck)
 bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev stunnel4)
+# The headers of torch, for its native backend.
+native_packages=(g++ libtorch-dev pybind11-dev python3-dev)
 options=("$@")
 
 for option in "$@"; do
     case $option in
     --lint) packages+=("${lint_packages[@]}") ;;
     --bench) packages+=("${bench_packages[@]}") ;;
-    --torch) packages+=(python3-torch python3-numpy) ;;
+    --torch) packages+=(python3-torch python3-numpy "${native_packages[@]}") ;;
     --root) packages+=(debootstrap) ;;
     --picture) packages+=(graphviz) ;;
     --fuzz) packages+=(clang libclang-rt-dev) ;;

@@ -40,7 +40,7 @@ step() {
 }
 
 format() {
-    sources '*.c' '*.h' | xargs -r clang-format --dry-run -Werror
+    { sources '*.c' '*.h' && sources '*.cpp' '*.hpp'; } | xargs -r clang-format --dry-run -Werror
 }
 
 # Suppressions, with reasons: scripts/cppcheck.txt.

@@ -37,8 +37,9 @@ def reason_to_skip():
 
 
 def environment(**more):
-    """For a rank: this tree's package and library, and nothing of a launcher or a daemon."""
-    launchers = re.compile(r"SHOAL_|SLURM_|MASTER_|(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE)$")
+    """For a rank: this tree's package and library, and nothing of a launcher or a daemon. SHOAL_NATIVE, which
+    asks for a backend, stays."""
+    launchers = re.compile(r"SHOAL_(?!NATIVE)|SLURM_|MASTER_|(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE)$")
     own = {name: value for name, value in os.environ.items() if not launchers.match(name)}
     # With it a line and its end are two writes, between which another rank may write.
     own.pop("PYTHONUNBUFFERED", None)

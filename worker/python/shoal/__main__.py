@@ -36,7 +36,19 @@ def _describe():
     print(f"libc       {' '.join(platform.libc_ver())}")
     torch = importlib.util.find_spec("torch")
     print(f"torch      {torch.origin and os.path.dirname(torch.origin)}" if torch else "torch      not there")
+    if torch:
+        print(f"backend    {_backend()}")
     return torch is not None
+
+
+def _backend():
+    try:
+        from shoal.torch import _native
+
+        module, what = _native.load()
+    except (ImportError, ValueError) as problem:
+        return f"none: {problem}"
+    return f"native, {what}" if module else f"in Python: {what}"
 
 
 def _try(what, command):

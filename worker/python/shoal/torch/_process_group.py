@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from shoal import errors
-from shoal.torch import _collectives, _monitored_barrier, _session, _versions, _work
+from shoal.torch import _collectives, _monitored_barrier, _native, _session, _versions, _work
 
 
 def create(options):
@@ -40,18 +40,24 @@ def create(options):
 
 
 class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
-    """A group of ranks of a job. Calls start a collective and return torch's Work for it."""
+    """A group of ranks of a job. Calls start a collective and return torch's Work for it.
+
+    The native group is asked first. It says None, and has done nothing, when a call is none for it."""
+
+    _native = None  # the native group; None also while it may not be asked
 
     def __init__(self, session, group, name, ranks, store, timeout):
         super().__init__(group.rank, group.size)
         self.session = session
         self._group = group
         self._name = name
-        self._ranks = ranks  # in the default group's numbers
+        self._ranks = _list(ranks)  # in the default group's numbers, for errors
         self._store = store
         self._timeout = timeout
         self._failure = None  # after which the ranks no longer agree on what comes next
-        self._sequence = 0
+        if session.native is not None:
+            self._native = _native.make_group(session.native, group, name, self._ranks, timeout)
+        self._counter = self._native or _Counter()
         self._barriers = 0
         self._coalescing = None  # operations of a batch that has been begun
         self._refused = None  # why the last one begun is none
@@ -68,22 +74,23 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return "shoal"
 
     def _set_sequence_number_for_group(self):
-        self._sequence = 0
+        self._counter.set_number(0)
 
     def _get_sequence_number_for_group(self):
-        return self._sequence
+        return self._counter.number()
 
     # --- starting operations
 
     def _start(self, name, options, start, value, way=None):
         """Run `start(group, operation)`, and make a Work of the operation with this value. way: of a
         send or receive, which: it does not wait for others."""
+        self._failure = self._failure or self._counter.failure()
         if self._failure:
             raise type(self._failure)(str(self._failure))
         timeout = _versions.timeout_of(options) or self._timeout
-        self._sequence += 1
+        number = self._counter.next_number()
         operation = _work.Operation(
-            f"{name} (number {self._sequence} of group {self._name}, ranks {_list(self._ranks)})",
+            f"{name} (number {number} of group {self._name}, ranks {self._ranks})",
             timeout.total_seconds(),
             self.session,
             way,
@@ -110,10 +117,13 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
 
     def _fail(self, error):
         self._failure = self._failure or error or errors.StateError("an earlier call has failed")
+        self._native = None
 
     # --- reductions
 
     def allreduce(self, tensors, options=None):
+        if self._native and (work := self._native.all_reduce(tensors, options)):
+            return work
         tensors = _as_list(tensors)
         op = _op_of(options)
 
@@ -127,6 +137,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self.allreduce(tensors, options)
 
     def reduce(self, tensors, root=0, op=None):
+        if self._native and (work := self._native.reduce(tensors, root)):
+            return work
         tensors = _as_list(tensors)
         root, options = _root_of(root)
         op = _op_of(op if options is None else options)
@@ -148,6 +160,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start("reduce_scatter", options, start, outputs)
 
     def _reduce_scatter_base(self, output, tensor, options=None):
+        if self._native and (work := self._native.reduce_scatter_tensor(output, tensor, options)):
+            return work
         return self.reduce_scatter_tensor_coalesced([output], [tensor], options)
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, options=None):
@@ -163,6 +177,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
     # --- moving
 
     def broadcast(self, tensors, root=0):
+        if self._native and (work := self._native.broadcast(tensors, root)):
+            return work
         tensors = _as_list(tensors)
         root, options = _root_of(root)
 
@@ -173,6 +189,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start("broadcast", options, start, tensors)
 
     def allgather(self, outputs, inputs, options=None):
+        if self._native and (work := self._native.all_gather(outputs, inputs, options)):
+            return work
         outputs, inputs = _as_lists(outputs), _as_list(inputs)
 
         def start(group, operation):
@@ -186,6 +204,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self.allgather([list(results) for results in zip(*outputs)], inputs, options)
 
     def _allgather_base(self, output, tensor, options=None):
+        if self._native and (work := self._native.all_gather_into_tensor(output, tensor, options)):
+            return work
         return self.allgather_into_tensor_coalesced([output], [tensor], options)
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, options=None):
@@ -228,6 +248,10 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start("all_to_all", options, start, outputs)
 
     def alltoall_base(self, output, tensor, output_sizes, input_sizes, options=None):
+        sizes = output_sizes, input_sizes
+        if self._native and (work := self._native.all_to_all_single(output, tensor, *sizes, options)):
+            return work
+
         def start(group, operation):
             name = "all_to_all_single"
             results = _collectives.whole(operation, output, name, written=True)
@@ -272,6 +296,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
     # --- barriers
 
     def barrier(self, options=None, opts=None):
+        if self._native and (work := self._native.barrier(opts or options)):
+            return work
         return self._start("barrier", opts or options, _collectives.barrier, [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
@@ -289,13 +315,36 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
 
     def _start_coalescing(self, device=None):
         self._coalescing, self._refused = [], None
+        self._native = None
 
     def _end_coalescing(self, device_or_works=None):
         refused, self._refused = self._refused, None
+        if not self._failure and not isinstance(self._counter, _Counter):
+            self._native = self._counter
         if refused:
             raise errors.StateError(refused)
         operations, self._coalescing = self._coalescing or [], None
         return _work.all_of(operations)
+
+
+class _Counter:
+    """What a group without a native one counts by itself."""
+
+    def __init__(self):
+        self._number = 0
+
+    def next_number(self):
+        self._number += 1
+        return self._number
+
+    def number(self):
+        return self._number
+
+    def set_number(self, number):
+        self._number = number
+
+    def failure(self):
+        return None
 
 
 def _as_list(tensors):

@@ -7,7 +7,7 @@ import threading
 import weakref
 
 from shoal import errors, library
-from shoal.torch import _rendezvous, _streams, _work
+from shoal.torch import _native, _rendezvous, _streams, _work
 
 _sessions = weakref.WeakSet()
 
@@ -44,8 +44,10 @@ class Session:
             raise
         finally:
             self.meeting.settled()
-        self.completions = _work.Completions(self.job)
-        self.completions.start()
+        # A device's tensors are the Python backend's; a stand-in for one has them in memory.
+        self.native = _native.make_session() if type(_streams.runtime) is _streams.Cuda else None
+        bell = _native.make_bell(self.native) if self.native is not None else None
+        self.completions = _work.Completions(self.job, bell)
         _sessions.add(self)
         # Leaving is a courtesy to the other ranks: without it this rank counts as lost. A process of
         # multiprocessing does not run atexit's functions, but its own.
@@ -113,8 +115,12 @@ class Session:
             user.detach()
         closed = errors.StateError("the process group was destroyed before this was complete")
         kept = self.completions.stop(closed)
+        if self.native is not None:
+            self.native.close(str(closed))
         job.close()
         kept.clear()
+        if self.native is not None:
+            self.native.release()
         self.completions.close()
         self.meeting.leave()
 

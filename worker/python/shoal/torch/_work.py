@@ -8,6 +8,7 @@ operation up first. Whoever waits moves the data itself (shoal_wait); the thread
 """
 
 import collections
+import contextlib
 import math
 import os
 import select
@@ -19,7 +20,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from shoal import errors
-from shoal.torch import _streams
+from shoal.torch import _native, _streams
 from shoal.torch._states import FAILED, OVER, RUNNING, STREAMED, States
 
 # So long a wait in C lasts at the most before Python looks for signals such as Ctrl-C.
@@ -332,26 +333,36 @@ def remember_source(work, source):
 
 
 def operation_of(work):
-    """The operation that a Work stands for while it is under way."""
+    """The operation that a Work stands for while it is under way; a native one is one itself."""
+    if _native.is_work(work):
+        return work
     return _operations.get(id(work)) or _batches.get(work)
 
 
 class Completions(threading.Thread):
     """The thread of a job that completes what nobody waits for, and lets time run out."""
 
-    def __init__(self, job):
+    def __init__(self, job, bell=None):
+        """bell: of _native.make_bell(), which tells of our requests alone; None: the library's descriptor"""
         super().__init__(name="shoal-completions", daemon=True)
         self.job = job
+        self.bell = bell
         self.lock = threading.Lock()
         self.pending = {}  # id: operation with requests under way
         self.wake_read, self.wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.descriptor = job.completions_descriptor()
+        self.descriptor = None  # the library's tells of every request once it has been asked for
         self.sleeps_until = 0.0  # the earliest deadline that it knows
         self.stopping = False
         self.problem = None  # why the thread has ended before its time
 
     def add(self, operation):
+        if self.bell:
+            self._hang_bell_on(operation)  # before another thread may free its requests
         with self.lock:
+            if self.descriptor is None:
+                bell = self.bell
+                self.descriptor = bell.descriptor() if bell else self.job.completions_descriptor()
+                self.start()
             problem = self.problem
             self.pending[id(operation)] = operation
             late = operation.deadline < self.sleeps_until
@@ -363,6 +374,11 @@ class Completions(threading.Thread):
             operation.fail(problem)
         elif late:
             self.wake()
+
+    def _hang_bell_on(self, operation):
+        with contextlib.suppress(errors.StateError):  # the job is being closed, which ends the requests
+            for request in operation.requests:
+                self.bell.hang_on(request.handle.value)
 
     def drain(self, operation):
         """Keep the memory of an operation that could not be started as a whole."""
@@ -401,7 +417,7 @@ class Completions(threading.Thread):
             if self.wake_read in ready:
                 os.read(self.wake_read, 4096)
             if self.descriptor in ready:
-                self.job.clear_completions()
+                (self.bell.clear if self.bell else self.job.clear_completions)()
             self._look()
 
     def _wait_ms(self):
@@ -434,7 +450,7 @@ class Completions(threading.Thread):
         may use until the job is closed."""
         self.stopping = True
         self.wake()
-        if threading.current_thread() is not self:
+        if self.descriptor is not None and threading.current_thread() is not self:
             self.join()
         with self.lock:
             pending, self.pending = list(self.pending.values()), {}

@@ -1,0 +1,133 @@
+"""Builds the native backend for the torch of this Python: `make native`.
+
+    build.py --build BUILD      the module goes to BUILD/lib, beside libshoal
+
+What has been built from the same sources, by the same compiler, for the same torch, is left as it is.
+Where a compiler, torch or its headers are missing, that is said in one line, and nothing is built: the
+backend in Python does without. A compiler's error is an error.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+HERE = pathlib.Path(__file__).resolve().parent
+TREE = HERE.parents[2]
+# Not -Wshadow: what a constructor is given has the name of what it becomes.
+WARNINGS = "-Wall -Wextra -Werror -Wpointer-arith -Wwrite-strings -Wundef -Wvla -Wformat=2".split()
+FLAGS = "-std=c++17 -O2 -fPIC -pthread -fvisibility=hidden -fstack-protector-strong".split()
+
+
+class Missing(Exception):
+    """What cannot be done without."""
+
+
+def compiler():
+    words = shlex.split(os.environ.get("CXX") or "g++")
+    if shutil.which(words[0]) is None:
+        raise Missing(f"no compiler {words[0]}")
+    return words
+
+
+def torch_and_name():
+    sys.path.insert(0, str(HERE.parent))
+    try:
+        import torch
+
+        from shoal.torch import _native
+    except ImportError as problem:
+        raise Missing(f"{sys.executable} has no torch ({problem})") from None
+    return torch, _native.file_name()
+
+
+def include_flags(torch):
+    """Headers of others are not ours to warn of."""
+    from torch.utils import cpp_extension
+
+    folders = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    return [abi, f"-I{TREE}", *(word for folder in folders for word in ("-isystem", folder))]
+
+
+def check_headers(command):
+    """Each with all that it includes itself."""
+    for header in ("Python.h", "pybind11/pybind11.h", "torch/csrc/distributed/c10d/Work.hpp"):
+        result = subprocess.run(
+            [*command, "-E", "-x", "c++", "-o", os.devnull, "-"],
+            input=f"#include <{header}>\n",
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if result.returncode:
+            said = [line for line in result.stderr.splitlines() if "error:" in line][:1]
+            raise Missing(f"no header {header} ({''.join(said)}; packages libtorch-dev, pybind11-dev, python3-dev)")
+
+
+def link_flags(torch):
+    folder = pathlib.Path(torch.__file__).parent / "lib"
+    # Not by path: torch is loaded before this, and has them all.
+    return [f"-L{folder}", "-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
+
+
+def run(command):
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if result.returncode:
+        raise SystemExit(f"{shlex.join(command)}\n{result.stdout}")
+
+
+def fingerprint(command, sources):
+    """Of all that the module is made of, but for torch's headers, which its name stands for."""
+    digest = hashlib.sha256(shlex.join(command).encode())
+    digest.update(subprocess.run([command[0], "--version"], stdout=subprocess.PIPE).stdout)
+    for path in sources:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def build(build_folder):
+    cxx = compiler()
+    torch, name = torch_and_name()
+    compile_command = [*cxx, *FLAGS, *WARNINGS, *include_flags(torch)]
+    module = build_folder / "lib" / name
+    objects = build_folder / "native" / pathlib.Path(name).stem
+    units = sorted(HERE.glob("*.cpp"))
+    made_of = [*units, *sorted(HERE.glob("*.hpp")), TREE / "worker" / "shoal.h"]
+    stamp, now = objects / "fingerprint", fingerprint(compile_command, made_of)
+    if module.exists() and stamp.exists() and stamp.read_text() == now:
+        return module, False
+    check_headers(compile_command)
+    objects.mkdir(parents=True, exist_ok=True)
+    module.parent.mkdir(parents=True, exist_ok=True)
+    print(f"building the native backend for torch {torch.__version__} (a minute or two)", flush=True)
+    made = [objects / f"{unit.stem}.o" for unit in units]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+        jobs = [[*compile_command, "-c", str(unit), "-o", str(o)] for unit, o in zip(units, made)]
+        list(workers.map(run, jobs))
+    new = objects / name  # moved into its place whole, for whoever starts meanwhile
+    run([*cxx, "-shared", "-pthread", "-o", str(new), *map(str, made), *link_flags(torch)])
+    os.replace(new, module)
+    stamp.write_text(now)
+    return module, True
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    try:
+        module, new = build(parser.parse_args().build.resolve())
+    except Missing as missing:
+        print(f"native backend: not built: {missing}; the one in Python serves")
+        return
+    if new:
+        print(f"native backend: {module}")
+
+
+if __name__ == "__main__":
+    main()

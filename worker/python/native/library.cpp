@@ -1,0 +1,46 @@
+#include "worker/python/native/library.hpp"
+
+#include <dlfcn.h>
+
+namespace shoal_native
+{
+
+namespace
+{
+
+template <typename Function> void find(void *handle, const char *name, Function *function)
+{
+    void *found = dlsym(handle, name);
+    if (!found)
+        throw Error(SHOAL_EUNSUPPORTED, std::string("libshoal has no ") + name);
+    *function = reinterpret_cast<Function>(found);
+}
+
+} // namespace
+
+Library::Library(const std::string &path)
+{
+    /* The package keeps it loaded, so this one is never closed. */
+    void *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        throw Error(SHOAL_EUNSUPPORTED, std::string("cannot load libshoal: ") + dlerror());
+    find(handle, "shoal_all_reduce", &all_reduce);
+    find(handle, "shoal_reduce", &reduce);
+    find(handle, "shoal_broadcast", &broadcast);
+    find(handle, "shoal_barrier", &barrier);
+    find(handle, "shoal_all_gather_v", &all_gather_v);
+    find(handle, "shoal_reduce_scatter_v", &reduce_scatter_v);
+    find(handle, "shoal_all_to_all_v", &all_to_all_v);
+    find(handle, "shoal_wait", &wait);
+    find(handle, "shoal_request_on_complete", &on_complete);
+    find(handle, "shoal_error_text", &error_text);
+    find(handle, "shoal_result_name", &result_name);
+}
+
+Error Library::error(int code) const
+{
+    std::string text = error_text(), name = result_name(code);
+    return Error(code, text.empty() ? name : name + ": " + text);
+}
+
+} // namespace shoal_native

@@ -1,0 +1,47 @@
+/* libshoal as the Python package has loaded it, and its errors as C++ exceptions. Without torch. */
+#ifndef SHOAL_NATIVE_LIBRARY_H
+#define SHOAL_NATIVE_LIBRARY_H
+
+#include <stdexcept>
+#include <string>
+
+#include "worker/shoal.h"
+
+namespace shoal_native
+{
+
+/* A call of the library failed, or something that is said like it. `code` is of shoal_result. */
+class Error : public std::runtime_error
+{
+  public:
+    Error(int code, const std::string &text) : std::runtime_error(text), code(code)
+    {
+    }
+    int code;
+};
+
+/* The calls that this module makes, found by name: which file they are in is the package's to say.
+ */
+struct Library {
+    /* path: what the package has loaded. Throws Error when it has not all of the calls. */
+    explicit Library(const std::string &path);
+
+    /* What just failed with this code in this thread. */
+    Error error(int code) const;
+
+    decltype(&::shoal_all_reduce) all_reduce;
+    decltype(&::shoal_reduce) reduce;
+    decltype(&::shoal_broadcast) broadcast;
+    decltype(&::shoal_barrier) barrier;
+    decltype(&::shoal_all_gather_v) all_gather_v;
+    decltype(&::shoal_reduce_scatter_v) reduce_scatter_v;
+    decltype(&::shoal_all_to_all_v) all_to_all_v;
+    decltype(&::shoal_wait) wait;
+    decltype(&::shoal_request_on_complete) on_complete;
+    decltype(&::shoal_error_text) error_text;
+    decltype(&::shoal_result_name) result_name;
+};
+
+} // namespace shoal_native
+
+#endif

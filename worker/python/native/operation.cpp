@@ -1,0 +1,358 @@
+#include "worker/python/native/operation.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace shoal_native
+{
+
+namespace
+{
+
+/* So long a wait lasts at the most before whoever waits looks for signals such as Ctrl-C. */
+constexpr Milliseconds SLICE{500};
+
+std::string seconds(Milliseconds time)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "%g", static_cast<double>(time.count()) / 1000);
+    return text;
+}
+
+/* The library's thread calls it, or one that waits: nothing is done here but to wake ours. */
+void complete(void *argument, int)
+{
+    auto *operation = static_cast<std::shared_ptr<Operation> *>(argument);
+    (*operation)->group->session->look_at(*operation);
+    delete operation;
+}
+
+} // namespace
+
+Group::Group(std::shared_ptr<Session> session, shoal_group *handle, int rank, int size,
+             std::string name, std::string ranks, Milliseconds timeout)
+    : session(std::move(session)), handle(handle), rank(rank), size(size), name(std::move(name)),
+      ranks(std::move(ranks)), timeout(timeout)
+{
+}
+
+void Group::fail(const Error &why)
+{
+    std::lock_guard<std::mutex> held(lock);
+    if (!error)
+        error = why;
+    failed = true;
+}
+
+std::optional<Error> Group::failure() const
+{
+    std::lock_guard<std::mutex> held(lock);
+    return error;
+}
+
+Operation::Operation(std::shared_ptr<Group> group, const char *verb, Milliseconds timeout,
+                     std::shared_ptr<const void> kept)
+    : group(std::move(group)), deadline(Clock::now() + timeout), verb(verb),
+      number(++this->group->sequence), timeout(timeout), kept(std::move(kept))
+{
+}
+
+void Operation::begin(shoal_request *started)
+{
+    request = started;
+    group->session->add(shared_from_this());
+}
+
+std::string Operation::name() const
+{
+    return std::string(verb) + " (number " + std::to_string(number) + " of group " + group->name +
+           ", ranks " + group->ranks + ")";
+}
+
+void Operation::wait(std::optional<Milliseconds> limit, const std::function<void()> &between)
+{
+    group->session->check_process();
+    Clock::time_point end = limit ? Clock::now() + *limit : deadline;
+    while (!published()) {
+        auto remaining = std::chrono::ceil<Milliseconds>(end - Clock::now());
+        if (remaining.count() > 0) {
+            if (!advance(std::min(remaining, SLICE)))
+                between();
+        } else if (!limit) {
+            expire();
+        } else {
+            throw Error(SHOAL_ETIMEOUT, "timed out: " + name() +
+                                            " has not completed within wait's timeout of " +
+                                            seconds(*limit) + " s");
+        }
+    }
+    if (error)
+        throw *error;
+}
+
+bool Operation::advance(Milliseconds at_most)
+{
+    std::unique_lock<std::timed_mutex> used(use, std::defer_lock);
+    if (!(at_most.count() > 0 ? used.try_lock_for(at_most) : used.try_lock()))
+        return published();
+    if (!request)
+        return published();
+    int code = group->session->library->wait(request, static_cast<int>(at_most.count()));
+    if (code == SHOAL_ETIMEOUT) {
+        /* It may have been watched while this thread was at it. */
+        if (watched)
+            ask_library();
+        return published();
+    }
+    std::optional<Error> why;
+    if (code < 0)
+        why = group->session->library->error(code);
+    request = nullptr;
+    used.unlock();
+    publish(OVER, std::move(why));
+    return true;
+}
+
+void Operation::publish(State next, std::optional<Error> why)
+{
+    bool first;
+    std::shared_ptr<const void> unused; /* freed without the lock: tensors may call Python */
+    {
+        std::lock_guard<std::mutex> held(moving);
+        first = state == RUNNING;
+        if (state == OVER || (next == FAILED && !first))
+            return;
+        if (first)
+            error = std::move(why);
+        if (first && error)
+            group->fail(*error);
+        if (next == OVER)
+            unused.swap(kept);
+        state.store(next, std::memory_order_release);
+    }
+    if (first)
+        tell();
+    if (next == OVER)
+        group->session->remove(this);
+}
+
+void Operation::tell()
+{
+    std::deque<std::function<void(const Error *)>> told;
+    {
+        std::lock_guard<std::mutex> held(moving);
+        told.swap(listeners);
+    }
+    for (const auto &listener : told)
+        listener(error ? &*error : nullptr);
+}
+
+void Operation::watch(std::function<void(const Error *)> told)
+{
+    if (told) {
+        bool late;
+        {
+            std::lock_guard<std::mutex> held(moving);
+            late = state != RUNNING;
+            if (!late)
+                listeners.push_back(told);
+        }
+        if (late)
+            told(error ? &*error : nullptr);
+    }
+    if (published() || watched.exchange(true))
+        return;
+    group->session->wake_at(deadline);
+    have_looked_at();
+}
+
+void Operation::have_looked_at()
+{
+    /* A thread that is at it asks when it leaves. */
+    std::unique_lock<std::timed_mutex> used(use, std::try_to_lock);
+    if (used.owns_lock() && request)
+        ask_library();
+}
+
+void Operation::ask_library()
+{
+    if (asked)
+        return;
+    asked = true;
+    auto *argument = new std::shared_ptr<Operation>(shared_from_this());
+    if (group->session->library->on_complete(request, complete, argument) < 0) {
+        delete argument; /* the job is being closed, which fails this one */
+    }
+}
+
+void Operation::expire()
+{
+    publish(FAILED, Error(SHOAL_ETIMEOUT, "timed out: " + name() +
+                                              " has not completed within its timeout of " +
+                                              seconds(timeout) + " s"));
+    /* Its memory is kept until it is complete after all. */
+    watched = true;
+    group->session->wake_at(Clock::time_point::max());
+    have_looked_at();
+}
+
+void Operation::forget(const Error &why)
+{
+    {
+        std::lock_guard<std::timed_mutex> used(use);
+        request = nullptr;
+    }
+    publish(FAILED, why);
+}
+
+Session::Session(std::shared_ptr<const Library> library)
+    : library(std::move(library)), pid(getpid())
+{
+}
+
+Session::~Session()
+{
+    /* In a forked child, which does not have the thread. */
+    if (thread.joinable())
+        thread.detach();
+}
+
+bool Session::own_process() const
+{
+    return pid == getpid();
+}
+
+void Session::check_process() const
+{
+    if (!own_process())
+        throw Error(SHOAL_ESTATE, "process " + std::to_string(getpid()) + " was forked from " +
+                                      std::to_string(pid) + ", whose process group it cannot use");
+}
+
+void Session::add(const std::shared_ptr<Operation> &operation)
+{
+    std::lock_guard<std::mutex> held(lock);
+    operation->place = under_way.insert(under_way.end(), operation);
+}
+
+void Session::remove(Operation *operation)
+{
+    std::shared_ptr<Operation> last; /* freed without the lock */
+    std::lock_guard<std::mutex> held(lock);
+    last = *operation->place;
+    under_way.erase(operation->place);
+}
+
+void Session::look_at(std::shared_ptr<Operation> operation)
+{
+    std::lock_guard<std::mutex> held(lock);
+    if (stopping)
+        return;
+    looks.push_back(std::move(operation));
+    changed.notify_one();
+}
+
+void Session::wake_at(Clock::time_point deadline)
+{
+    std::lock_guard<std::mutex> held(lock);
+    if (stopping)
+        return;
+    if (!thread.joinable()) {
+        sleeps_until = deadline;
+        thread = std::thread([this] { run(); });
+    } else if (deadline < sleeps_until) {
+        sleeps_until = deadline;
+        changed.notify_one();
+    }
+}
+
+void Session::expire_oldest()
+{
+    std::shared_ptr<Operation> oldest;
+    {
+        std::lock_guard<std::mutex> held(lock);
+        if (!under_way.empty())
+            oldest = under_way.front();
+    }
+    if (oldest && Clock::now() >= oldest->deadline)
+        oldest->expire();
+}
+
+Clock::time_point Session::expire_late()
+{
+    std::deque<std::shared_ptr<Operation>> late;
+    Clock::time_point next = Clock::time_point::max(), now = Clock::now();
+    {
+        std::lock_guard<std::mutex> held(lock);
+        for (const auto &operation : under_way) {
+            if (operation->published())
+                continue;
+            if (operation->deadline <= now)
+                late.push_back(operation);
+            else
+                next = std::min(next, operation->deadline);
+        }
+    }
+    for (const auto &operation : late)
+        operation->expire();
+    return next;
+}
+
+void Session::run()
+{
+    pthread_setname_np(pthread_self(), "shoal-native");
+    std::unique_lock<std::mutex> held(lock);
+    while (!stopping) {
+        if (!looks.empty()) {
+            std::shared_ptr<Operation> operation = std::move(looks.front());
+            looks.pop_front();
+            held.unlock();
+            /* It is complete; but somebody else may be at it, and just have found that it is not.
+             */
+            bool over = operation->advance(SLICE);
+            held.lock();
+            if (!over)
+                looks.push_back(operation);
+            held.unlock();
+            operation.reset();
+            held.lock();
+        } else if (sleeps_until == Clock::time_point::max()) {
+            changed.wait(held);
+        } else if (changed.wait_until(held, sleeps_until) == std::cv_status::timeout) {
+            /* Those that are added meanwhile are due later, or wake this thread. */
+            sleeps_until = Clock::time_point::max();
+            held.unlock();
+            Clock::time_point next = expire_late();
+            held.lock();
+            sleeps_until = std::min(sleeps_until, next);
+        }
+    }
+}
+
+void Session::close(const std::string &text)
+{
+    std::list<std::shared_ptr<Operation>> left;
+    {
+        std::lock_guard<std::mutex> held(lock);
+        stopping = true;
+        looks.clear();
+        left = under_way;
+        changed.notify_one();
+    }
+    if (thread.joinable())
+        thread.join();
+    for (const auto &operation : left)
+        operation->forget(Error(SHOAL_ESTATE, text));
+}
+
+void Session::release()
+{
+    std::list<std::shared_ptr<Operation>> left;
+    std::lock_guard<std::mutex> held(lock);
+    left.swap(under_way);
+}
+
+} // namespace shoal_native

@@ -1,0 +1,166 @@
+/* Collectives under way, and the thread for those that nobody waits for. Without torch. */
+#ifndef SHOAL_NATIVE_OPERATION_H
+#define SHOAL_NATIVE_OPERATION_H
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "worker/python/native/library.hpp"
+
+namespace shoal_native
+{
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+class Operation;
+
+/* The operations of a job. The thread sleeps unless an operation is watched. */
+class Session : public std::enable_shared_from_this<Session>
+{
+  public:
+    explicit Session(std::shared_ptr<const Library> library);
+    ~Session();
+
+    /* False in a process that was forked from the job's. */
+    bool own_process() const;
+    /* Whether collectives may be started: its own process, and not closed. */
+    bool open() const
+    {
+        return !stopping && own_process();
+    }
+
+    /* Throws Error where it is not. */
+    void check_process() const;
+    void add(const std::shared_ptr<Operation> &operation);
+    void remove(Operation *operation);
+    /* Have the thread look whether it is complete. */
+    void look_at(std::shared_ptr<Operation> operation);
+    /* Have the thread let its time run out. */
+    void wake_at(Clock::time_point deadline);
+    /* Let the time of the oldest run out, for which perhaps nobody waits. */
+    void expire_oldest();
+    /* End the thread; what is under way fails with this text. The library may use its memory until
+     * the job is closed: release() after that. */
+    void close(const std::string &text);
+    void release();
+
+    const std::shared_ptr<const Library> library;
+
+  private:
+    void run();
+    Clock::time_point expire_late();
+
+    const pid_t pid;
+    std::mutex lock;
+    std::condition_variable changed;
+    std::list<std::shared_ptr<Operation>> under_way;
+    std::deque<std::shared_ptr<Operation>> looks;
+    Clock::time_point sleeps_until = Clock::time_point::max();
+    std::atomic<bool> stopping{false};
+    std::thread thread;
+};
+
+/* What torch calls a process group: a group of the library, and what has become of it. */
+class Group : public std::enable_shared_from_this<Group>
+{
+  public:
+    Group(std::shared_ptr<Session> session, shoal_group *handle, int rank, int size,
+          std::string name, std::string ranks, Milliseconds timeout);
+    virtual ~Group() = default;
+
+    /* After it the ranks no longer agree on what comes next. The first one stays. */
+    void fail(const Error &error);
+    std::optional<Error> failure() const;
+
+    const std::shared_ptr<Session> session;
+    shoal_group *const handle;
+    const int rank, size;
+    const std::string name, ranks; /* for errors */
+    const Milliseconds timeout;
+    std::atomic<uint64_t> sequence{0};
+    std::atomic<bool> failed{false};
+
+  private:
+    mutable std::mutex lock;
+    std::optional<Error> error;
+};
+
+/* One collective: a request of the library, the memory that it uses, and how it went.
+ *
+ *     RUNNING --- its request is complete -------------------------> OVER
+ *        |                                                            ^
+ *        +--- its time runs out --> FAILED --- complete after all ----+
+ *
+ * To leave RUNNING is to publish how it went, by the thread that moves it. */
+class Operation : public std::enable_shared_from_this<Operation>
+{
+  public:
+    enum State { RUNNING, FAILED, OVER };
+
+    /* verb: of static duration. kept: what holds the memory. */
+    Operation(std::shared_ptr<Group> group, const char *verb, Milliseconds timeout,
+              std::shared_ptr<const void> kept);
+
+    /* Take over a request that has been started. */
+    void begin(shoal_request *started);
+    /* Until it is published. Throws its error, or Error after `timeout` (none: the operation's own,
+     * which fails it). between: called twice a second; it may throw. */
+    void wait(std::optional<Milliseconds> timeout, const std::function<void()> &between);
+    /* Move on, for at most so long; whether it is published. */
+    bool advance(Milliseconds at_most);
+    /* Have it completed though nobody waits: `told`, if any, is called once with its error or null.
+     */
+    void watch(std::function<void(const Error *)> told = nullptr);
+    /* Its time has run out. */
+    void expire();
+    /* The job frees the request. */
+    void forget(const Error &why);
+
+    bool published() const
+    {
+        return state.load(std::memory_order_acquire) != RUNNING;
+    }
+    /* Once it is published. */
+    const std::optional<Error> &failure() const
+    {
+        return error;
+    }
+
+    const std::shared_ptr<Group> group;
+    const Clock::time_point deadline;
+    std::list<std::shared_ptr<Operation>>::iterator place; /* the session's */
+
+  private:
+    std::string name() const;
+    void have_looked_at();
+    void ask_library();
+    void publish(State next, std::optional<Error> why);
+    void tell();
+
+    const char *const verb;
+    const uint64_t number;
+    const Milliseconds timeout;
+    std::shared_ptr<const void> kept;
+    std::timed_mutex use; /* who holds it uses the request */
+    shoal_request *request = nullptr;
+    std::atomic<bool> watched{false};
+    bool asked = false; /* the library calls when the request is complete; under `use` */
+    std::mutex moving;  /* of the state */
+    std::atomic<State> state{RUNNING};
+    std::optional<Error> error;
+    std::deque<std::function<void(const Error *)>> listeners; /* under `moving` */
+};
+
+} // namespace shoal_native
+
+#endif

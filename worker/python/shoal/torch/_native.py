@@ -1,0 +1,101 @@
+"""The native backend: whether it is there, for this torch, and what a session and a group have of it.
+
+It is a module in C++ over torch's own headers (worker/python/native), built by `make native` into a
+file whose name says for which torch and Python. It is used where SHOAL_NATIVE is 1, and without it
+everything is done in Python. It is never built from here.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import sysconfig
+
+import torch
+
+from shoal import library
+
+VARIABLE = "SHOAL_NATIVE"
+
+_loaded = None  # (module or None, its path or why there is none), once it has been asked for
+
+
+def file_name():
+    """Of the module for this torch and this Python."""
+    abi = int(torch.compiled_with_cxx11_abi())
+    return f"shoal_native-torch-{torch.__version__}-abi{abi}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def folders():
+    """Where it may be, best first: beside libshoal, and beside this file, where packages have it."""
+    here = pathlib.Path(__file__).resolve().parent
+    return [pathlib.Path(_path_of_libshoal()).resolve().parent, here]
+
+
+def _path_of_libshoal():
+    path = library.load().path
+    if "/" in path:
+        return path
+    # What the system's loader has found by its name.
+    with open("/proc/self/maps") as maps:
+        found = [line.split()[-1] for line in maps if "/libshoal.so" in line]
+    return found[0] if found else path
+
+
+def load():
+    """(module, its path), or (None, why it is not used)."""
+    global _loaded
+    if _loaded is None:
+        _loaded = _load(os.environ.get(VARIABLE, ""))
+    return _loaded
+
+
+def _load(wanted):
+    if wanted not in ("", "0", "1"):
+        raise ValueError(f"{VARIABLE} is {wanted!r}: it is 0, 1 or unset")
+    if wanted != "1":
+        return None, f"{VARIABLE} is not 1"
+    tried = []
+    for folder in folders():
+        path = folder / file_name()
+        if not path.exists():
+            tried.append(f"{path} is not there")
+            continue
+        try:
+            return _import(path), str(path)
+        except ImportError as problem:
+            tried.append(f"{path}: {problem}")
+    why = "; ".join(dict.fromkeys(tried))
+    raise ImportError(f"{VARIABLE} is 1, and the native backend cannot be used: {why}")
+
+
+def _import(path):
+    loader = importlib.machinery.ExtensionFileLoader("shoal_native", str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("shoal_native", loader))
+    loader.exec_module(module)
+    return module
+
+
+def make_session():
+    """What operations of a job share; None: there is no native backend."""
+    module, _ = load()
+    return module and module.Session(_path_of_libshoal())
+
+
+def make_bell(session):
+    """What tells the Python backend that its own requests are complete."""
+    module, _ = load()
+    return module.Bell(session)
+
+
+def make_group(session, group, name, ranks, timeout):
+    """A group of a session that make_session() gave, for collectives on tensors in memory.
+    ranks: as text, for errors."""
+    module, _ = load()
+    handle = getattr(group.handle, "value", group.handle)
+    return module.Group(session, handle, group.rank, group.size, name, ranks, timeout)
+
+
+def is_work(work):
+    module, _ = _loaded or (None, "")
+    return module is not None and isinstance(work, module.Work)
