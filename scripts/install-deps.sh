@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
-#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--root] [--picture] [--fuzz] [--packages]
+#   scripts/install-deps.sh [--lint] [--bench] [--torch] [--native] [--root] [--picture] [--fuzz] [--packages]
 #
 # --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
 # also PyTorch, without which the tests of the Python package are skipped (large); --root: also what
 # scripts/debian-root.sh needs; --picture: also what `make picture` draws with; --fuzz: also what
 # `make fuzz` builds with; --packages: also what `make deb` packs with.
+# --native: also what `make native` needs, a compiler and torch's headers.
 #
 # Debian packages, with sudo only when not root. Lines say what is installed and how far it is. A
 # machine without apt gets a list of what is missing, and exit status 1 if the build cannot do
@@ -17,21 +18,20 @@ packages=(gcc libc6-dev make pkg-config libfabric-dev libevent-dev libjansson-de
     libssl-dev libseccomp-dev uthash-dev check iproute2 python3-jsonschema systemd)
 lint_packages=(clang-format clang-tidy cppcheck mandoc shellcheck)
 bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev stunnel4)
-# The headers of torch, for its native backend.
-native_packages=(g++ libtorch-dev pybind11-dev python3-dev)
 options=("$@")
 
 for option in "$@"; do
     case $option in
     --lint) packages+=("${lint_packages[@]}") ;;
     --bench) packages+=("${bench_packages[@]}") ;;
-    --torch) packages+=(python3-torch python3-numpy "${native_packages[@]}") ;;
+    --torch) packages+=(python3-torch python3-numpy) ;;
+    --native) packages+=(python3-torch g++ libtorch-dev pybind11-dev python3-dev) ;;
     --root) packages+=(debootstrap) ;;
     --picture) packages+=(graphviz) ;;
     --fuzz) packages+=(clang libclang-rt-dev) ;;
     --packages) packages+=(dpkg-dev debhelper dh-python lintian python3-all) ;;
     *)
-        printf 'usage: %s [--lint] [--bench] [--torch] [--root] [--picture] [--fuzz] [--packages]\n' "$0" >&2
+        printf 'usage: %s [--lint] [--bench] [--torch] [--native] [--root] [--picture] [--fuzz] [--packages]\n' "$0" >&2
         exit 2
         ;;
     esac
