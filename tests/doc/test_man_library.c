@@ -240,7 +240,7 @@ START_TEST(test_structures)
         man_words_clear(&declared);
         man_words_clear(&shown);
     }
-    ck_assert_int_eq(found, 5);
+    ck_assert_int_eq(found, 6);
     man_page_clear(&page);
     free(plain);
 }
