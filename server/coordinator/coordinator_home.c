@@ -1,4 +1,5 @@
 /* The home daemon of a job: its ranks gather here, and it opens and closes the job everywhere. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +85,10 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
         error_set(&refusal, ERR_REFUSED, "job '%s' has all its %u ranks", message->job,
                   gathering->world_size);
     }
-    if (refusal.code == 0)
+    if (refusal.code == 0) {
+        assert(gathering);
         gathering_add(gathering, &member, message->uid, message->world_size, c->config, &refusal);
+    }
     if (refusal.code != 0)
         home_refuse(c, message->job, &member, refusal.code, refusal.text);
     else if (gathering_complete(gathering)) {

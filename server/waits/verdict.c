@@ -1,5 +1,6 @@
 #include "server/waits/verdict.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define US_PER_S 1e6
@@ -319,6 +320,7 @@ static const struct waits_figures *court_measure(const struct court *court)
 
 void verdict_find(struct verdict *verdict, const struct waits_figures *reports, size_t count)
 {
+    assert(count > 0);
     struct court court = {.reports = reports, .count = count, .verdict = verdict};
     const struct waits_figures *measure = court_measure(&court);
     *verdict = (struct verdict){.kind = VERDICT_UNKNOWN,

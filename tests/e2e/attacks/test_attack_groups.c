@@ -13,8 +13,8 @@
 
 #define NODES 2
 #define RANKS 300
-#define GROUPS 60 /* of a rank; that they are refused took 23 MB in one turn, of 16 that may wait  \
-                   */
+/* Of a rank; that they are refused took 23 MB in one turn, of 16 that may wait. */
+#define GROUPS 60
 
 static char *directory;
 static char file[512];

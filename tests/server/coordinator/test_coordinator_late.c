@@ -1,4 +1,4 @@
-/* Ranks that others wait for: found, named, and blamed when they may not be waited for any longer. */
+/* Ranks that others wait for: found, named, and blamed when they may be waited for no longer. */
 #include "tests/lib/server/coordinator_network.h"
 #include "tests/lib/suite.h"
 

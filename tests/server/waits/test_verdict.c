@@ -81,7 +81,7 @@ static void model_wait(struct wait *wait, uint64_t from_ns, uint64_t to_ns)
 /* When the node's own sum is there. */
 static uint64_t model_node(struct model *model, uint32_t node)
 {
-    uint64_t start_ns[RANKS_MAX], give_ns[RANKS_MAX], before_ns;
+    uint64_t start_ns[RANKS_MAX] = {0}, give_ns[RANKS_MAX] = {0}, before_ns;
     uint32_t ranks = model->ranks;
     for (uint32_t i = 0; i < ranks; i++) {
         uint32_t rank = node * ranks + i;
@@ -111,7 +111,7 @@ static uint64_t model_chunk_ns(const struct model *model, uint32_t from, uint32_
 
 static uint64_t model_owner(struct model *model, uint32_t owner, const uint64_t *ready_ns)
 {
-    uint64_t heard_ns[NODES_MAX], before_ns;
+    uint64_t heard_ns[NODES_MAX] = {0}, before_ns;
     struct waits *waits = &model->waits[owner];
     for (uint32_t i = 0; i < model->nodes; i++)
         heard_ns[i] = ready_ns[i] + model_chunk_ns(model, i, owner);
