@@ -351,8 +351,10 @@ void supervisor_wait_workers(struct supervisor *supervisor)
 
 void supervisor_stop_daemons(struct supervisor *supervisor)
 {
+    /* One that is stopped would not hear of the other. Not the other way round: it would take back
+     * the stop by which a leak checker looks at one that ends. */
+    kind_signal(supervisor, CHILD_DAEMON, SIGCONT);
     kind_signal(supervisor, CHILD_DAEMON, SIGTERM);
-    kind_signal(supervisor, CHILD_DAEMON, SIGCONT); /* one that is stopped would not hear of it */
     uint64_t due = clock_now_ns() + supervisor->grace_ns;
     bool killed = false;
     for (;;) {
