@@ -278,7 +278,7 @@ def every_call():
 
 
 def many_steps():
-    """1,000 steps after enough to have been all round the arena's rings; memory before and after."""
+    """1,000 steps after enough to have been all round the arena's rings; memory before, between, after."""
     start()
     torch.set_num_threads(1)
     if sys.argv[2] == "calls":
@@ -289,8 +289,8 @@ def many_steps():
         step, first = train_step(shoal.torch.DistributedDataParallel), 4400
     daemon = daemon_pid(dist.GroupMember.WORLD.session.meeting.socket_path)
     for number in range(first + 1000):
-        if number == first:
-            say("MEMORY", first, resident_bytes(os.getpid()), resident_bytes(daemon))
+        if number in (first, first + 500):
+            say("MEMORY", number, resident_bytes(os.getpid()), resident_bytes(daemon))
         step()
     dist.barrier()
     say("MEMORY", first + 1000, resident_bytes(os.getpid()), resident_bytes(daemon))
