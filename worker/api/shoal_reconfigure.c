@@ -44,14 +44,16 @@ static int reconfigure_options(const struct shoal_job *job,
 static int reconfigure_least(struct shoal_job *job, uint64_t *value, int timeout_ms)
 {
     shoal_request *request;
-    int64_t least = (int64_t)*value;
-    int code = shoal_all_reduce(job->groups, &least, &least, 1, SHOAL_I64, SHOAL_MIN, &request);
+    int64_t *least = &job->agreement;
+    *least = (int64_t)*value;
+    int code = shoal_all_reduce(job->groups, least, least, 1, SHOAL_I64, SHOAL_MIN, &request);
     if (code < 0)
         return code;
     code = shoal_wait(request, timeout_ms);
-    shoal_request_free(request);
+    if (code == SHOAL_ETIMEOUT) /* otherwise it is freed */
+        shoal_request_free(request);
     if (code == SHOAL_OK)
-        *value = (uint64_t)least;
+        *value = (uint64_t)*least;
     return code;
 }
 

@@ -121,6 +121,7 @@ struct shoal_job {
                                    * have; 0: none */
     uint64_t kept_collectives;    /* of it: the first ones, which this rank has */
     uint64_t settled_collectives; /* of the one before: those that all have */
+    int64_t agreement; /* what a request of shoal_job_reconfigure sums, even if it is given up */
     int timeout_ms;
 
     struct client client;
