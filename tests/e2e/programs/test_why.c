@@ -72,6 +72,9 @@ struct wanted {
     char last[2048];
 };
 
+/* Of so many collectives the first ones, while the job begins, do not count any more. */
+#define ENOUGH_COLLECTIVES 30
+
 static bool is_wanted(void *context)
 {
     struct wanted *wanted = context;
@@ -80,7 +83,8 @@ static bool is_wanted(void *context)
     const char *node = json_string_value(json_object_get(document, "of_node"));
     const char *kind = json_string_value(json_object_get(document, "kind"));
     bool is = kind && node && strcmp(kind, wanted->kind) == 0 &&
-              strcmp(node, wanted->of_node) == 0 && json_integer_value(rank) == wanted->rank;
+              strcmp(node, wanted->of_node) == 0 && json_integer_value(rank) == wanted->rank &&
+              json_integer_value(json_object_get(document, "collectives")) >= ENOUGH_COLLECTIVES;
     char *text = json_dumps(document, JSON_COMPACT);
     snprintf(wanted->last, sizeof(wanted->last), "%s", text ? text : "");
     free(text);
@@ -102,7 +106,7 @@ static void figures_check(uint32_t node, const char *of_node)
     ck_assert_double_eq_tol(number(document, "without_ms"), step_ms - lost_ms, 0.01 * step_ms);
     ck_assert_double_gt(step_ms, 25);
     ck_assert_double_gt(lost_ms, 10);
-    ck_assert_double_lt(lost_ms, step_ms);
+    ck_assert_double_le(lost_ms, step_ms);
     ck_assert_double_eq(number(document, "step_collectives"), 1);
     ck_assert_double_le(number(document, "times"), number(document, "collectives"));
     ck_assert_double_gt(2 * number(document, "times"), number(document, "collectives"));
