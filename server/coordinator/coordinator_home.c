@@ -91,10 +91,8 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
     }
     if (refusal.code != 0)
         home_refuse(c, message->job, &member, refusal.code, refusal.text);
-    else if (gathering_complete(gathering)) {
-        gathering->say_ns = c->now_ns + COORDINATOR_SAY_NS;
+    else if (gathering_complete(gathering))
         home_try_open(c, gathering);
-    }
     return 0;
 }
 
@@ -214,6 +212,13 @@ int home_open(struct coordinator *c, const struct gathering *gathering)
     return 0;
 }
 
+/* Somebody came or went: what the gathering waits for may be another. */
+static void home_say_soon(struct coordinator *c, struct gathering *gathering)
+{
+    if (gathering_complete(gathering) && gathering->say_ns == UINT64_MAX)
+        gathering->say_ns = c->now_ns + COORDINATOR_SAY_NS;
+}
+
 void home_try_open(struct coordinator *c, struct gathering *gathering)
 {
     int result = home_open(c, gathering);
@@ -221,6 +226,8 @@ void home_try_open(struct coordinator *c, struct gathering *gathering)
         home_end_gathering(c, gathering);
     else if (result == ERR_MEMORY)
         home_refuse_all(c, gathering, ERR_MEMORY, "no memory to open the job");
+    else
+        home_say_soon(c, gathering);
 }
 
 int home_job_opened(struct coordinator *c, uint32_t node, const struct message *message,
@@ -271,11 +278,15 @@ static void home_timeout_text(const struct coordinator *c, const struct gatherin
     snprintf(text, bytes, "%s%s", cause, more);
 }
 
-/* Once, and long before its members' time is over. */
+/* Once for each node that it waits for, and long before its members' time is over. */
 static void home_say_what_it_waits_for(struct coordinator *c, struct gathering *gathering)
 {
     char cause[600];
     gathering->say_ns = UINT64_MAX;
+    int64_t node = home_missing_node(c, gathering);
+    if (node == gathering->said_node)
+        return;
+    gathering->said_node = node;
     if (home_waits_text(c, gathering, cause, sizeof(cause)))
         coordinator_log(c, LOG_LEVEL_WARNING, gathering->uid,
                         "job '%s' has all its %u ranks and waits to open: %s", gathering->name,
@@ -311,6 +322,8 @@ void home_peer_down(struct coordinator *c, uint32_t node)
         }
         if (gathering->count == 0)
             home_end_gathering(c, gathering);
+        else
+            home_say_soon(c, gathering);
     }
 }
 

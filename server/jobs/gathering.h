@@ -28,8 +28,9 @@ struct gathering {
     struct gathering_member *members; /* [world_size] room, in order of arrival */
     uint32_t count;
     /* Complete, and not open yet: when it is time to say what it waits for. UINT64_MAX: it is not
-     * complete, or it has been said. */
+     * complete, or it has been said, and nobody has come or gone since. */
     uint64_t say_ns;
+    int64_t said_node; /* the node that was last said to be missing; -1: none */
     /* What the first member that waited in vain was told, for those after it: they wait for the
      * same, not for it. Empty: none has since the last one came. */
     char timeout_text[ERROR_TEXT_BYTES];

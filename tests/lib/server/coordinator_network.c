@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/lib/job_name.h"
 
@@ -83,6 +85,7 @@ struct network *network_create(uint32_t nodes, const uint32_t *weights, uint64_t
     network->now_ns = 1000 * NETWORK_MS;
     network->next_worker = 1;
     network->uid = 1000;
+    network->log_fd = -1;
     log_init(&network->log, "network", LOG_LEVEL_DEBUG, -1, false);
     network->nodes = calloc(nodes, sizeof(*network->nodes));
     network->channels = calloc((size_t)nodes * nodes, sizeof(*network->channels));
@@ -114,7 +117,30 @@ void network_free(struct network *network)
         channel_clear(&network->channels[i]);
     free(network->nodes);
     free(network->channels);
+    log_close(&network->log);
+    if (network->log_fd >= 0)
+        close(network->log_fd);
     free(network);
+}
+
+void network_keep_log(struct network *network)
+{
+    network->log_fd = memfd_create("log", MFD_CLOEXEC);
+    ck_assert_int_ge(network->log_fd, 0);
+    log_close(&network->log);
+    log_init(&network->log, "network", LOG_LEVEL_DEBUG, network->log_fd, false);
+}
+
+uint32_t network_log_count(const struct network *network, const char *text)
+{
+    char log[65536];
+    ssize_t bytes = pread(network->log_fd, log, sizeof(log) - 1, 0);
+    ck_assert_int_ge(bytes, 0);
+    log[bytes] = '\0';
+    uint32_t count = 0;
+    for (const char *at = log; (at = strstr(at, text)); at++)
+        count++;
+    return count;
 }
 
 uint64_t network_now(const struct network *network)
@@ -161,6 +187,12 @@ void network_connect(struct network *network, uint32_t a, uint32_t b)
 void network_connect_without_fabric(struct network *network, uint32_t a, uint32_t b)
 {
     connect_nodes(network, a, b, false);
+}
+
+void network_connect_fabric(struct network *network, uint32_t a, uint32_t b)
+{
+    network_channel_put(network_channel(network, a, b), ITEM_UP, NULL, 0);
+    network_channel_put(network_channel(network, b, a), ITEM_UP, NULL, 0);
 }
 
 void network_connect_all(struct network *network)

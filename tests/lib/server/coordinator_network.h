@@ -54,9 +54,16 @@ uint32_t network_random(struct network *network, uint32_t below);
 struct config *network_config(struct network *network, uint32_t node);
 struct coordinator *network_coordinator(struct network *network, uint32_t node);
 
+/* Keep what the coordinators log from now on. */
+void network_keep_log(struct network *network);
+/* How often that has the text. */
+uint32_t network_log_count(const struct network *network, const char *text);
+
 /* Links. */
 void network_connect(struct network *network, uint32_t a, uint32_t b);
 void network_connect_without_fabric(struct network *network, uint32_t a, uint32_t b);
+/* Of a connection without it. */
+void network_connect_fabric(struct network *network, uint32_t a, uint32_t b);
 void network_connect_all(struct network *network);
 void network_cut(struct network *network, uint32_t a, uint32_t b, const char *reason);
 /* The daemon and its workers die, and a new daemon is there at once, without links. */

@@ -65,6 +65,7 @@ struct network {
     uint64_t now_ns, random;
     uint32_t uid, next_worker;
     struct log log;
+    int log_fd; /* -1: nowhere */
     struct node *nodes;
     struct channel *channels; /* [from * count + to] */
     struct network_worker workers[NETWORK_WORKERS_MAX];

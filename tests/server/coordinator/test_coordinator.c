@@ -205,6 +205,33 @@ START_TEST(test_server_not_connected)
 }
 END_TEST
 
+/* What a job waits for is logged once for each node, when that is what it waits for. */
+START_TEST(test_each_missing_server_is_logged)
+{
+    network_keep_log(network);
+    network_cut(network, 0, 1, "cable gone");
+    network_cut(network, 0, 2, "no route to host");
+    network_settle(network);
+    network_connect_without_fabric(network, 0, 1);
+    struct network_worker *worker = join_two(network_name_at(network, 0), 60000);
+    network_run(network, 2000);
+    ck_assert_uint_eq(network_log_count(network, "waits to open: server b"), 1);
+    ck_assert_uint_eq(network_log_count(network, "waits to open: server c"), 0);
+    network_connect_fabric(network, 0, 1);
+    network_run(network, 2000);
+    ck_assert_uint_eq(network_log_count(network, "waits to open: server c"), 1);
+    /* It comes by half, goes and comes: nothing new is to be said. */
+    network_connect_without_fabric(network, 0, 2);
+    network_run(network, 2000);
+    network_cut(network, 0, 2, "no route to host");
+    network_run(network, 2000);
+    network_connect(network, 0, 2);
+    network_run(network, 2000);
+    ck_assert_int_eq(worker->state, CLIENT_JOINED);
+    ck_assert_uint_eq(network_log_count(network, "waits to open"), 2);
+}
+END_TEST
+
 /* Whoever gives up waiting is not what the others have waited for. */
 START_TEST(test_all_are_told_what_was_missing)
 {
@@ -616,6 +643,7 @@ int main(void)
     tcase_add_test(cases, test_join_twice_of_one_name);
     tcase_add_test(cases, test_home_not_connected);
     tcase_add_test(cases, test_server_not_connected);
+    tcase_add_test(cases, test_each_missing_server_is_logged);
     tcase_add_test(cases, test_all_are_told_what_was_missing);
     tcase_add_test(cases, test_server_without_fabric);
     tcase_add_test(cases, test_engine_refuses);
