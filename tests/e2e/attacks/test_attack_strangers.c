@@ -16,26 +16,25 @@
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/job_name.h"
+#include "tests/lib/stop_file.h"
 #include "tests/lib/suite.h"
 
 enum { HELD = 300, KEPT = 64 };
 
-static char *directory;
-static char stop_file[512];
+static struct stop_file stop;
 static struct cluster *cluster;
 static struct process *workers[4];
 
 static void setup(void)
 {
-    directory = suite_make_directory();
-    snprintf(stop_file, sizeof(stop_file), "%s/stop", directory);
+    stop_file_create(&stop);
 }
 
 /* Without a secret, or with one. */
 static void cluster_begin(bool secret)
 {
     char path[400], extra[512];
-    snprintf(path, sizeof(path), "%.300s/secret", directory);
+    snprintf(path, sizeof(path), "%.300s/secret", stop.directory);
     snprintf(extra, sizeof(extra), "{\"secret_file\":\"%s\"}", path);
     FILE *file = fopen(path, "w");
     ck_assert_ptr_nonnull(file);
@@ -48,13 +47,13 @@ static void cluster_begin(bool secret)
 static void teardown(void)
 {
     cluster_free(cluster);
-    suite_remove_directory(directory);
+    stop_file_free(&stop);
 }
 
 /* A job that loops, of two ranks on each of the nodes; the first of them is its home. */
 static void job_start(uint32_t first_node, uint32_t nodes)
 {
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop.path, NULL};
     char name[64];
     job_name_with_home(name, "undisturbed", first_node, cluster->count);
     for (uint32_t rank = 0; rank < 2 * nodes; rank++)
@@ -66,9 +65,7 @@ static void job_start(uint32_t first_node, uint32_t nodes)
 
 static void job_end(uint32_t nodes)
 {
-    FILE *file = fopen(stop_file, "w");
-    ck_assert_ptr_nonnull(file);
-    fclose(file);
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(workers, 2 * nodes), 0);
 }
 
@@ -83,7 +80,7 @@ static uint32_t count_text(const char *text, const char *piece)
 static struct process *daemon_start(const char *config, const char *log_name)
 {
     char path[400];
-    snprintf(path, sizeof(path), "%.300s/%s", directory, log_name);
+    snprintf(path, sizeof(path), "%.300s/%s", stop.directory, log_name);
     const char *argv[] = {CLUSTER_BIN "shoald", "--config", config, NULL};
     const char *environment[] = {"IPATH_NO_BACKTRACE=1", "HFI_NO_BACKTRACE=1", NULL};
     struct process_start start = {.argv = argv, .environment = environment, .errors_path = path};
@@ -188,8 +185,8 @@ static void config_copy(char *path, size_t bytes)
     socklen_t length = sizeof(any);
     snprintf(original, sizeof(original), "%.300s/%.64s.json", cluster->directory,
              cluster->nodes[0].name);
-    snprintf(path, bytes, "%.300s/second.json", directory);
-    snprintf(socket_path, sizeof(socket_path), "%.80s/second.sock", directory);
+    snprintf(path, bytes, "%.300s/second.json", stop.directory);
+    snprintf(socket_path, sizeof(socket_path), "%.80s/second.sock", stop.directory);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&any, sizeof(any)), 0);
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&any, &length), 0);

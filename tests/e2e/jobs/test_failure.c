@@ -7,30 +7,22 @@
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/job_name.h"
+#include "tests/lib/stop_file.h"
 #include "tests/lib/suite.h"
 
 /* Five seconds is what users are promised; the rest is for a machine that is busy with tests. */
 #define HEARD_MS 30000
 
-static char *directory;
-static char stop_file[512];
+static struct stop_file stop;
 
 static void setup(void)
 {
-    directory = suite_make_directory();
-    snprintf(stop_file, sizeof(stop_file), "%s/stop", directory);
+    stop_file_create(&stop);
 }
 
 static void teardown(void)
 {
-    suite_remove_directory(directory);
-}
-
-static void stop_loops(void)
-{
-    FILE *file = fopen(stop_file, "w");
-    ck_assert_ptr_nonnull(file);
-    fclose(file);
+    stop_file_free(&stop);
 }
 
 static void wait_running(struct process **workers, uint32_t count)
@@ -54,7 +46,7 @@ static void heard(struct process *worker, const char *who, const char *what)
 static void neighbours_start(struct cluster *cluster, uint32_t node, const char *name,
                              struct process *workers[2])
 {
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop.path, NULL};
     for (uint32_t rank = 0; rank < 2; rank++)
         workers[rank] = cluster_worker(cluster, node, name, rank, 2, argv);
 }
@@ -82,8 +74,8 @@ static void worker_killed(const char *mode, const char *extra)
 {
     struct cluster *cluster = cluster_start(2, extra);
     struct process *workers[4], *others[4];
-    const char *argv[] = {CLUSTER_HELPER, mode, stop_file, NULL};
-    const char *loop[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
+    const char *argv[] = {CLUSTER_HELPER, mode, stop.path, NULL};
+    const char *loop[] = {CLUSTER_HELPER, "loop", stop.path, NULL};
     cluster_job(cluster, "victim", 2, argv, workers);
     cluster_job(cluster, "other", 2, loop, others);
     wait_running(workers, 4);
@@ -95,7 +87,7 @@ static void worker_killed(const char *mode, const char *extra)
             heard(workers[rank], "rank 2", "node1");
     for (uint32_t rank = 0; rank < 4; rank++)
         process_free(workers[rank]);
-    stop_loops();
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(others, 4), 0);
     for (uint32_t node = 0; node < 2; node++)
         ck_assert(cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
@@ -128,8 +120,8 @@ static void forking_worker_killed(const char *mode)
 {
     struct cluster *cluster = cluster_start(1, NULL);
     struct process *workers[2];
-    const char *loop[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
-    const char *forks[] = {CLUSTER_HELPER, mode, stop_file, NULL};
+    const char *loop[] = {CLUSTER_HELPER, "loop", stop.path, NULL};
+    const char *forks[] = {CLUSTER_HELPER, mode, stop.path, NULL};
     long child = 0;
     workers[0] = cluster_worker(cluster, 0, "victim", 0, 2, loop);
     workers[1] = cluster_worker(cluster, 0, "victim", 1, 2, forks);
@@ -141,7 +133,7 @@ static void forking_worker_killed(const char *mode)
     for (uint32_t rank = 0; rank < 2; rank++)
         process_free(workers[rank]);
     ck_assert(cluster_wait_status(cluster, 0, nothing_held, CLUSTER_PATIENCE_MS));
-    stop_loops();
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
 }
@@ -162,7 +154,7 @@ START_TEST(test_worker_killed_one_node)
 {
     struct cluster *cluster = cluster_start(1, NULL);
     struct process *workers[3];
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, "1000003", NULL};
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop.path, "1000003", NULL};
     cluster_job(cluster, "victim", 3, argv, workers);
     wait_running(workers, 3);
     process_signal(workers[0], SIGKILL);
@@ -181,7 +173,7 @@ static void daemon_killed(const char *extra)
     struct cluster *cluster = cluster_start(2, extra);
     struct process *workers[4], *others[2];
     char name[64];
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop.path, NULL};
     job_name_with_home(name, "victim", 0, 2);
     cluster_job(cluster, name, 2, argv, workers);
     job_name_with_home(name, "other", 0, 2);
@@ -195,7 +187,7 @@ static void daemon_killed(const char *extra)
     heard(workers[3], "daemon", "");
     for (uint32_t rank = 0; rank < 4; rank++)
         process_free(workers[rank]);
-    stop_loops();
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(others, 2), 0);
     ck_assert(cluster_wait_status(cluster, 0, nothing_held, CLUSTER_PATIENCE_MS));
     ck_assert(cluster_wait_log(cluster, 0, "node1", 0));
@@ -222,7 +214,7 @@ START_TEST(test_home_killed)
     struct cluster *cluster = cluster_start(3, NULL);
     struct process *workers[3];
     char name[64];
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop.path, NULL};
     job_name_with_home(name, "victim", 2, 3);
     cluster_job(cluster, name, 1, argv, workers);
     wait_running(workers, 3);
@@ -241,7 +233,7 @@ static void daemon_stopped(const char *extra)
     struct cluster *cluster = cluster_start(2, extra);
     struct process *workers[4], *others[2];
     char name[64];
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, NULL};
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop.path, NULL};
     cluster_job(cluster, "victim", 2, argv, workers);
     job_name_with_home(name, "other", 0, 2);
     neighbours_start(cluster, 0, name, others);
@@ -256,7 +248,7 @@ static void daemon_stopped(const char *extra)
     heard(workers[3], "node", "gone");
     for (uint32_t rank = 0; rank < 4; rank++)
         process_free(workers[rank]);
-    stop_loops();
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(others, 2), 0);
     works(cluster, "again", 2); /* they have found each other again */
     ck_assert_int_eq(cluster_stop(cluster), 0);
@@ -279,7 +271,7 @@ END_TEST
 static void rank_stopped(struct cluster *cluster, const char *count)
 {
     struct process *workers[4];
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, count, NULL};
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop.path, count, NULL};
     cluster_job(cluster, count, 2, argv, workers);
     wait_running(workers, 4);
     process_signal(workers[3], SIGSTOP);
@@ -361,7 +353,7 @@ static void daemon_terminated(uint32_t nodes)
 {
     struct cluster *cluster = cluster_start(nodes, "{\"timeouts\":{\"drain_ms\":2000}}");
     struct process *workers[CLUSTER_NODES_MAX * 2];
-    const char *argv[] = {CLUSTER_HELPER, "loop", stop_file, "300007", NULL};
+    const char *argv[] = {CLUSTER_HELPER, "loop", stop.path, "300007", NULL};
     cluster_job(cluster, "train", 2, argv, workers);
     wait_running(workers, nodes * 2);
     ck_assert_int_eq(cluster_stop(cluster), 0);
@@ -391,7 +383,7 @@ START_TEST(test_drain_lets_jobs_finish)
 {
     struct cluster *cluster = cluster_start(1, NULL);
     struct process *workers[2];
-    const char *argv[] = {CLUSTER_HELPER, "late", stop_file, NULL};
+    const char *argv[] = {CLUSTER_HELPER, "late", stop.path, NULL};
     cluster_job(cluster, "train", 2, argv, workers);
     wait_running(workers, 2);
     /* Rank 0 is inside a collective that rank 1 will reach after the signal. */
@@ -404,7 +396,7 @@ START_TEST(test_drain_lets_jobs_finish)
     ck_assert_msg(strstr(process_output(late), "refused") || strstr(process_output(late), "daemon"),
                   "%.500s", process_output(late));
     process_free(late);
-    stop_loops();
+    stop_file_raise(&stop);
     for (uint32_t rank = 0; rank < 2; rank++) {
         int code = process_wait(workers[rank], CLUSTER_PATIENCE_MS);
         /* Right results; the daemon may be gone when the job is closed. */

@@ -7,33 +7,25 @@
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
+#include "tests/lib/stop_file.h"
 #include "tests/lib/suite.h"
 
 #define ALICE "61001"
 #define BOB "61002"
 #define MIB (1ul << 20)
 
-static char *directory;
-static char stop_file[512];
+static struct stop_file stop;
 static struct cluster *cluster;
 
 static void setup(void)
 {
-    directory = suite_make_directory();
-    ck_assert_int_eq(chmod(directory, 0755), 0);
-    snprintf(stop_file, sizeof(stop_file), "%s/stop", directory);
+    stop_file_create(&stop);
+    ck_assert_int_eq(chmod(stop.directory, 0755), 0);
 }
 
 static void teardown(void)
 {
-    suite_remove_directory(directory);
-}
-
-static void stop_all(void)
-{
-    FILE *file = fopen(stop_file, "w");
-    ck_assert_ptr_nonnull(file);
-    fclose(file);
+    stop_file_free(&stop);
 }
 
 /* Whether other users can run the helper from where this tree is built. */
@@ -68,7 +60,7 @@ static void job_of(const char *user, const char *job, const char *mode, size_t c
     char elements[32];
     snprintf(elements, sizeof(elements), "%zu", count);
     const char *argv[] = {"setpriv",      "--reuid", user,      "--regid", user, "--clear-groups",
-                          CLUSTER_HELPER, mode,      stop_file, elements,  NULL};
+                          CLUSTER_HELPER, mode,      stop.path, elements,  NULL};
     for (uint32_t rank = 0; rank < 2; rank++)
         workers[rank] = cluster_worker(cluster, 0, job, rank, 2, user ? argv : argv + 6);
 }
@@ -119,7 +111,7 @@ START_TEST(test_sparse_arenas)
 #else
     (void)before_KiB;
 #endif
-    stop_all();
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(alice, 2), 0);
     ck_assert_int_eq(cluster_job_end(root, 2), 0);
     ck_assert_int_eq(cluster_job_end(bob, 2), 0);
