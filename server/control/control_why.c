@@ -81,6 +81,7 @@ static void why_put_verdict(struct json_text *text, const struct control *contro
     json_text_real(text, "step_ms", verdict->step_ms);
     json_text_real(text, "lost_ms", verdict->lost_ms);
     json_text_real(text, "without_ms", verdict->without_ms);
+    json_text_bool(text, "sure", verdict->sure);
 }
 
 static char *why_document(const struct control_why *why, size_t *length)

@@ -126,10 +126,12 @@ void shoalctl_print_why(FILE *out, const json_t *why)
     }
     fprintf(out, "how often  last in %lld of %lld collectives, in %.1f s\n",
             why_count(why, "times"), why_count(why, "collectives"), why_number(why, "window_s"));
-    fprintf(out, "how much   the others wait %.1f ms of each %.1f ms for that alone\n", lost_ms,
-            step_ms);
-    fprintf(out, "without    %.1f ms, %.0f %% less\n", why_number(why, "without_ms"),
-            step_ms > 0 ? 100 * lost_ms / step_ms : 0);
+    bool sure = !json_is_false(json_object_get(why, "sure"));
+    fprintf(out, "how much   the others wait %.1f ms of each %.1f ms for that alone%s\n", lost_ms,
+            step_ms, sure ? "" : ", and for results");
+    fprintf(out, "without    %s%.1f ms, %.0f %% less%s\n", sure ? "" : "at most ",
+            why_number(why, "without_ms"), step_ms > 0 ? 100 * lost_ms / step_ms : 0,
+            sure ? "" : " or more");
 }
 
 /* --- asking ----------------------------------------------------------------------------------- */

@@ -9,7 +9,9 @@
  *   a receiver is slow  one node has that from all others, and the others do not from each other
  *   a server is slow    its sums take longer than those of the other nodes, or it is not run
  *
- * What all nodes have alike is nobody's: the lower median of the others is taken off.
+ * What all nodes have alike is nobody's: the lower median of the others is taken off. Nobody is
+ * named whom chance may have put behind the others: a rank stands out from the next one, a link
+ * from the way in which links differ, and from what its daemons stand still.
  *
  * Pure. Calls server/waits/waits.h.
  */
@@ -43,6 +45,7 @@ struct verdict {
     double step_ms;
     double lost_ms;    /* of a step, for the culprit alone */
     double without_ms; /* what it would take without that */
+    bool sure;         /* false: `lost_ms` is the least, `without_ms` the most that it can be */
 };
 
 /* Of one report of each daemon, in any order; count > 0. */

@@ -94,6 +94,19 @@ START_TEST(test_nobody_has_no_figures)
 }
 END_TEST
 
+/* What a daemon does not know for sure is a bound. */
+START_TEST(test_what_is_not_sure)
+{
+    json_t *why = document("link slow", NULL);
+    json_object_set_new(why, "sure", json_false());
+    expect_part(why,
+                "for that alone, and for results\nwithout    at most 27.0 ms, 40 % less or more\n");
+    why = document("link slow", NULL);
+    json_object_set_new(why, "sure", json_true());
+    expect_part(why, "for that alone\nwithout    27.0 ms, 40 % less\n");
+}
+END_TEST
+
 START_TEST(test_daemons_that_are_silent)
 {
     json_t *why = document("nobody", NULL);
@@ -125,6 +138,7 @@ int main(void)
     tcase_add_test(cases, test_all_of_it);
     tcase_add_test(cases, test_kinds);
     tcase_add_test(cases, test_nobody_has_no_figures);
+    tcase_add_test(cases, test_what_is_not_sure);
     tcase_add_test(cases, test_daemons_that_are_silent);
     tcase_add_test(cases, test_hostile_documents);
     suite_add_tcase(suite, cases);

@@ -14,11 +14,13 @@
 /* --- a model of a job ------------------------------------------------------------------------- */
 
 /* All nodes own a part. A step: ranks compute, submit, hand over; each node's chunks then go to all
- * owners, which sum; the next step begins when all of that is over. */
+ * owners, which sum; results go back to all nodes, over the same links, and then the next step
+ * begins. */
 struct model {
     uint32_t nodes, ranks; /* ranks: of each node */
     uint64_t compute_ns, chunk_ns, sum_ns;
     uint64_t jitter_ns;
+    uint64_t noise_ns; /* now and then something takes so much longer: others use the machine */
     /* The fault. */
     uint32_t late_rank;          /* rank of the job; WAITS_NOBODY: none */
     uint32_t late_node;          /* all of its ranks */
@@ -52,7 +54,8 @@ static struct model model_of(uint32_t nodes, uint32_t ranks)
 
 static uint64_t model_jitter(const struct model *model)
 {
-    return (uint64_t)rand() % (model->jitter_ns + 1);
+    uint64_t noise_ns = rand() % 4 == 0 ? (uint64_t)rand() % (model->noise_ns + 1) : 0;
+    return (uint64_t)rand() % (model->jitter_ns + 1) + noise_ns;
 }
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -126,6 +129,17 @@ static uint64_t model_owner(struct model *model, uint32_t owner, const uint64_t 
     return done_ns;
 }
 
+/* When the results of all owners have come to all nodes. */
+static uint64_t model_results(const struct model *model, const uint64_t *done_ns)
+{
+    uint64_t over_ns = 0;
+    for (uint32_t from = 0; from < model->nodes; from++) {
+        for (uint32_t to = 0; to < model->nodes; to++)
+            over_ns = later(over_ns, done_ns[from] + model_chunk_ns(model, from, to));
+    }
+    return over_ns;
+}
+
 /* Runs it for four seconds and asks. */
 static struct verdict model_run(struct model *model)
 {
@@ -135,13 +149,12 @@ static struct verdict model_run(struct model *model)
         waits_init(&model->waits[i], model->of[i], model->nodes, model->now_ns, 0);
     uint64_t end_ns = model->now_ns + 4000 * MS;
     for (; model->now_ns < end_ns; model->sequence++) {
-        uint64_t ready_ns[NODES_MAX], over_ns = 0;
+        uint64_t ready_ns[NODES_MAX], done_ns[NODES_MAX];
         for (uint32_t i = 0; i < model->nodes; i++)
             ready_ns[i] = model_node(model, i);
         for (uint32_t i = 0; i < model->nodes; i++)
-            over_ns =
-                later(over_ns, model->nodes > 1 ? model_owner(model, i, ready_ns) : ready_ns[0]);
-        model->now_ns = over_ns;
+            done_ns[i] = model->nodes > 1 ? model_owner(model, i, ready_ns) : ready_ns[0];
+        model->now_ns = model_results(model, done_ns);
     }
     for (uint32_t i = 0; i < model->nodes; i++) {
         waits_tell(&model->waits[i], i, model->now_ns, 0, &reports[i]);
@@ -169,8 +182,11 @@ static void model_expect(const struct model *model, enum verdict_kind kind, uint
     ck_assert_uint_eq(verdict.node, node);
     ck_assert_uint_eq(verdict.rank, rank);
     double wanted_ms = model_step_ms(*model);
-    ck_assert_msg(verdict.without_ms > 0.95 * wanted_ms && verdict.without_ms < 1.05 * wanted_ms,
-                  "%.2f ms without it, %.2f ms in truth", verdict.without_ms, wanted_ms);
+    bool low = verdict.without_ms<0.95 * wanted_ms, high = verdict.without_ms> 1.05 * wanted_ms;
+    /* Of a link, results on the way back are not in it. */
+    ck_assert_int_eq(verdict.sure, kind != VERDICT_LINK_SLOW);
+    ck_assert_msg(!low && !(high && verdict.sure), "%.2f ms without it, %.2f ms in truth",
+                  verdict.without_ms, wanted_ms);
 }
 
 START_TEST(a_sound_job_waits_for_nobody)
@@ -182,8 +198,26 @@ START_TEST(a_sound_job_waits_for_nobody)
         ck_assert_int_eq(verdict.kind, VERDICT_NOBODY);
         ck_assert_uint_eq(verdict.node, WAITS_NOBODY);
         ck_assert_double_eq(verdict.without_ms, verdict.step_ms);
-        ck_assert_double_eq_tol(verdict.step_ms, nodes == 1 ? 41.3 : 44.7, 1.0);
+        ck_assert_double_eq_tol(verdict.step_ms, nodes == 1 ? 41.3 : 47, 1.5);
     }
+}
+END_TEST
+
+/* Others use the machine: of all that is late by chance, something is latest. A rank that was late
+ * for much of four seconds may be named, seldom; a link never. */
+START_TEST(a_sound_job_on_a_busy_machine_waits_for_nobody)
+{
+    uint32_t named = 0;
+    for (uint32_t seed = 0; seed < 200; seed++) {
+        srand(seed);
+        struct model model = model_of(2 + seed % (NODES_MAX - 1), 1 + seed % RANKS_MAX);
+        model.noise_ns = (2 + seed % 24) * MS;
+        struct verdict verdict = model_run(&model);
+        ck_assert_int_ne(verdict.kind, VERDICT_LINK_SLOW);
+        ck_assert_int_ne(verdict.kind, VERDICT_RECEIVER_SLOW);
+        named += verdict.kind != VERDICT_NOBODY;
+    }
+    ck_assert_uint_le(named, 2);
 }
 END_TEST
 
@@ -325,6 +359,65 @@ START_TEST(a_node_that_takes_slowly_from_all_is_the_receiver)
 }
 END_TEST
 
+/* What a job of three nodes on two cores told, sound: one link was a little behind the others. */
+START_TEST(a_link_among_others_that_differ_is_nobodys)
+{
+    struct waits_figures reports[3] = {report_of(0), report_of(1), report_of(2)};
+    struct verdict verdict;
+    report_wait(&reports[0], 1, 10000, 170000);
+    report_wait(&reports[2], 0, 5000, 90000);
+    report_wait(&reports[1], 2, 5000, 80000);
+    verdict_find(&verdict, reports, 3);
+    ck_assert_int_eq(verdict.kind, VERDICT_NOBODY);
+    /* The same among links that are alike, and between daemons that did not get to run. */
+    reports[1].node[0].flow_us = reports[2].node[0].flow_us = 0;
+    reports[0].still_us = reports[1].still_us = reports[2].still_us = 100000;
+    verdict_find(&verdict, reports, 3);
+    ck_assert_int_eq(verdict.kind, VERDICT_NOBODY);
+    for (uint32_t i = 0; i < 3; i++)
+        reports[i].still_us = 10000;
+    verdict_find(&verdict, reports, 3);
+    ck_assert_int_eq(verdict.kind, VERDICT_LINK_SLOW);
+    ck_assert_uint_eq(verdict.node, 1);
+    ck_assert(!verdict.sure);
+    /* Of a few collectives it is not said; nor is a figure of a way back that there is not unsure.
+     */
+    for (uint32_t i = 0; i < 3; i++)
+        reports[i].collectives = 7;
+    verdict_find(&verdict, reports, 3);
+    ck_assert_int_eq(verdict.kind, VERDICT_NOBODY);
+    reports[0].collectives = 8;
+    reports[0].ranks = 0;
+    verdict_find(&verdict, reports, 3);
+    ck_assert_int_eq(verdict.kind, VERDICT_LINK_SLOW);
+    ck_assert(verdict.sure);
+}
+END_TEST
+
+/* A thousand daemons' reports take no time that others of the control thread would miss. */
+START_TEST(a_thousand_nodes_are_heard)
+{
+    enum { NODES = 1000 };
+    struct waits_figures *reports = calloc(NODES, sizeof(*reports));
+    struct verdict verdict;
+    ck_assert_ptr_nonnull(reports);
+    for (uint32_t i = 0; i < NODES; i++) {
+        reports[i] = report_of(i);
+        for (uint32_t k = 1; k <= WAITS_NODES; k++)
+            report_wait(&reports[i], (i + k) % NODES, 0, 1000 + i % 7);
+        if (i != 500) {
+            reports[i].node[0].node = 500;
+            reports[i].node[0].flow_us = 400000;
+        }
+    }
+    verdict_find(&verdict, reports, NODES);
+    ck_assert_int_eq(verdict.kind, VERDICT_LINK_SLOW);
+    ck_assert_uint_eq(verdict.node, 500);
+    ck_assert_uint_eq(verdict.to, WAITS_NOBODY);
+    free(reports);
+}
+END_TEST
+
 /* A node that owns nothing cannot know that its own part is what lacks. */
 START_TEST(a_late_node_without_a_part_is_known_by_the_others)
 {
@@ -420,6 +513,7 @@ int main(void)
     Suite *suite = suite_create("verdict");
     TCase *cases = tcase_create("verdict");
     tcase_add_test(cases, a_sound_job_waits_for_nobody);
+    tcase_add_test(cases, a_sound_job_on_a_busy_machine_waits_for_nobody);
     tcase_add_test(cases, late_ranks_are_named);
     tcase_add_test(cases, ranks_that_drain_slowly_are_named);
     tcase_add_test(cases, a_late_node_is_none_of_its_ranks);
@@ -427,6 +521,8 @@ int main(void)
     tcase_add_test(cases, one_slow_link_is_named);
     tcase_add_test(cases, slow_servers_are_named);
     tcase_add_test(cases, a_node_that_takes_slowly_from_all_is_the_receiver);
+    tcase_add_test(cases, a_link_among_others_that_differ_is_nobodys);
+    tcase_add_test(cases, a_thousand_nodes_are_heard);
     tcase_add_test(cases, a_late_node_without_a_part_is_known_by_the_others);
     tcase_add_test(cases, owners_of_a_few_count_for_all);
     tcase_add_test(cases, what_all_have_alike_is_nobodys);
