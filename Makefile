@@ -118,6 +118,8 @@ GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
 PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/*/test_*.py)
+# The live page in a browser; skips itself where there is none.
+PAGE_TESTS := $(wildcard tests/server/page/test_*.py)
 # The folders of the package, shoal/ itself among them.
 PYTHON_ROOMS := $(patsubst worker/python/%/__init__.py,%,$(wildcard worker/python/shoal/__init__.py \
     worker/python/shoal/*/__init__.py worker/python/shoal/*/*/__init__.py worker/python/shoal/*/*/*/__init__.py))
@@ -183,7 +185,18 @@ $(BUILD)/obj/common/reduce/reduce_avx2.o: ALL_CFLAGS += -mavx2 -mf16c
 $(BUILD)/obj/common/reduce/reduce_avx512.o: ALL_CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c
 
 $(LIBCOMMON): $(COMMON_OBJ)
-$(LIBSERVER): $(SERVER_OBJ)
+# The live page, as numbers of its bytes.
+PAGE_OBJ := $(BUILD)/obj/server/page/page_html.o
+$(BUILD)/gen/page_html.c: server/page/page.html Makefile
+	@mkdir -p $(@D)
+	{ echo '#include "server/page/page.h"'; echo 'const char page_html[] = {'; \
+	    od -An -v -td1 $< | sed 's/-*[0-9][0-9]*/&,/g'; echo '};'; \
+	    echo 'const size_t page_html_bytes = sizeof(page_html);'; } >$@
+$(PAGE_OBJ): $(BUILD)/gen/page_html.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -c $< -o $@
+
+$(LIBSERVER): $(SERVER_OBJ) $(PAGE_OBJ)
 $(LIBWORKER): $(WORKER_OBJ)
 $(LIBPROGRAMS): $(PROGRAM_OBJ)
 $(LIBTEST): $(TEST_LIB_OBJ)
@@ -309,7 +322,7 @@ check-built: tests
 	@$(PYTHON) -B scripts/bench/self_test.py 2>&1
 	@$(PYTHON) -B scripts/check-papers.py --self-test
 	@PYTHON=$(PYTHON) scripts/check-floors.sh $(BUILD)
-	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(TESTS) $(FUZZ_TESTS) $(PYTHON_TESTS)
+	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(TESTS) $(FUZZ_TESTS) $(PAGE_TESTS) $(PYTHON_TESTS)
 
 # Where it cannot be built the reason is said, and the backend in Python serves.
 native: $(LIBSHOAL)

@@ -29,6 +29,7 @@ server/jobs/*               3 pure
 server/coordinator/*        3 pure
 server/commands/*           3 pure
 server/waits/*              3 pure
+server/page/*               3 pure
 server/engine/*             4
 server/control/*            4
 server/status/*             4
@@ -56,7 +57,7 @@ event2/*    server/control/* server/shoald.c
 jansson.h   common/config/* common/format/message_fields.c server/shoalctl/*
 jansson.h   worker/programs/shoalrun/launcher_config.c
 hwloc*      common/memory/topology.c
-sodium*     common/auth/auth.c common/auth/secret.c
+sodium*     common/auth/auth.c common/auth/secret.c server/page/page.c
 seccomp.h   server/sandbox/sandbox.c
 openssl/*   common/auth/openssl.h
 */openssl.h common/auth/credentials.c common/auth/seal.c common/auth/tls.c

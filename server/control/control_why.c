@@ -10,12 +10,16 @@
 
 #define ANSWERS_MS 1000
 #define QUESTIONS_MAX 16u /* at once */
+/* Of the page: jobs that are asked for, and how often. */
+#define PAGE_JOBS 8u
+#define PAGE_NS NS_PER_S
 
 /* A question of a client of the Unix socket. */
 struct control_why {
     struct control *control;
     uint32_t number;
     uint32_t worker; /* who asked; it may be gone */
+    bool page;       /* nobody did: it is for whoever reads the page next */
     uint64_t job;
     char name[MESSAGE_NAME_BYTES];
     struct waits_figures *reports; /* [roster]: the first `count` have come */
@@ -25,6 +29,27 @@ struct control_why {
     struct event *timer;
     struct control_why *next, *prev;
 };
+
+/* What was last said of a job, for the page. */
+struct control_why_page {
+    uint64_t job;
+    char *document;
+    size_t length;
+    uint64_t asked_ns; /* while an answer is on its way, and after it */
+    bool asking;
+};
+struct control_why_pages {
+    struct control_why_page pages[PAGE_JOBS];
+};
+
+static struct control_why_page *why_page_of(struct control *control, uint64_t job)
+{
+    for (uint32_t i = 0; control->why_pages && i < PAGE_JOBS; i++) {
+        if (control->why_pages->pages[i].job == job)
+            return &control->why_pages->pages[i];
+    }
+    return NULL;
+}
 
 static void why_free(struct control_why *why)
 {
@@ -119,9 +144,18 @@ static char *why_document(const struct control_why *why, size_t *length)
 /* All have answered, or have had their time. */
 static void why_answer(struct control_why *why)
 {
-    struct control_worker *worker = control_worker_find(why->control, why->worker);
+    struct control_worker *worker =
+        why->page ? NULL : control_worker_find(why->control, why->worker);
+    struct control_why_page *page = why->page ? why_page_of(why->control, why->job) : NULL;
     size_t length = 0;
-    char *document = worker ? why_document(why, &length) : NULL;
+    char *document = worker || page ? why_document(why, &length) : NULL;
+    if (page) {
+        free(page->document);
+        page->asking = false;
+        page->document = document;
+        page->length = document ? length - 1 : 0; /* without its newline */
+        document = NULL;
+    }
     if (worker)
         control_stream_answer(worker->stream, document ? document : "", document ? length : 0);
     free(document);
@@ -139,16 +173,14 @@ static void why_on_timer(evutil_socket_t fd, short what, void *argument)
 
 /* --- the question ----------------------------------------------------------------------------- */
 
-static struct control_why *why_create(struct control_worker *worker, const struct job *job)
+static struct control_why *why_create(struct control *control, const struct job *job)
 {
-    struct control *control = worker->control;
     uint32_t roster = control->config->server_count;
     struct control_why *why = calloc(1, sizeof(*why));
     if (!why)
         return NULL;
     why->control = control;
     why->number = ++control->why_number;
-    why->worker = worker->id;
     why->job = job->id;
     snprintf(why->name, sizeof(why->name), "%s", job->name);
     DL_APPEND(control->whys, why);
@@ -182,12 +214,23 @@ static void why_refuse(struct control_worker *worker, int code, const char *text
     control_stream_send_message(worker->stream, &refusal);
 }
 
+/* Of a job that has just begun the engine has told nothing yet: its window is empty. */
+static void why_begin(struct control_why *why, const struct job *job)
+{
+    struct control *control = why->control;
+    struct timeval limit = {ANSWERS_MS / 1000, 0}, at_once = {0, 0};
+    why->reports[0] = (struct waits_figures){.own = control->config->self};
+    why_own_figures(control, job->id, &why->reports[0]);
+    why->count = 1;
+    why_ask_peers(why, job);
+    evtimer_add(why->timer, why->waiting > 0 ? &limit : &at_once);
+}
+
 void control_why_ask(struct control_worker *worker, const struct message *message)
 {
     struct control *control = worker->control;
     struct error error = {0};
     const struct control_why *other;
-    struct timeval limit = {ANSWERS_MS / 1000, 0}, at_once = {0, 0};
     uint32_t others;
     const struct job *job = admin_find_job(control, message->job, &error);
     if (!job) {
@@ -199,18 +242,87 @@ void control_why_ask(struct control_worker *worker, const struct message *messag
         why_refuse(worker, ERR_REFUSED, "many others ask why at this moment; ask again");
         return;
     }
-    struct control_why *why = why_create(worker, job);
+    struct control_why *why = why_create(control, job);
     if (!why) {
         why_refuse(worker, ERR_MEMORY, "no memory for an answer");
         return;
     }
-    /* Of a job that has just begun the engine has told nothing yet: its window is empty. */
-    why->reports[0] = (struct waits_figures){.own = control->config->self};
-    why_own_figures(control, job->id, &why->reports[0]);
-    why->count = 1;
+    why->worker = worker->id;
     control_stream_hold(worker->stream);
-    why_ask_peers(why, job);
-    evtimer_add(why->timer, why->waiting > 0 ? &limit : &at_once);
+    why_begin(why, job);
+}
+
+/* --- the page --------------------------------------------------------------------------------- */
+
+/* The job's place, which it keeps while it runs; NULL: all are taken. */
+static struct control_why_page *why_page_take(struct control *control, uint64_t job)
+{
+    struct control_why_page *page = why_page_of(control, job);
+    if (page)
+        return page;
+    page = why_page_of(control, 0);
+    if (page)
+        page->job = job;
+    return page;
+}
+
+/* Places of jobs that have ended are free. */
+static void why_pages_sweep(struct control *control)
+{
+    for (uint32_t i = 0; i < PAGE_JOBS; i++) {
+        struct control_why_page *page = &control->why_pages->pages[i];
+        const struct job *job = coordinator_jobs(control->coordinator);
+        while (job && (job->id != page->job || job->state != JOB_READY))
+            job = job->hh.next;
+        if (job || page->job == 0)
+            continue;
+        free(page->document);
+        *page = (struct control_why_page){0};
+    }
+}
+
+static void why_page_ask(struct control *control, struct control_why_page *page,
+                         const struct job *job)
+{
+    uint64_t now_ns = clock_now_ns();
+    if (page->asking || (page->asked_ns > 0 && now_ns - page->asked_ns < PAGE_NS))
+        return;
+    struct control_why *why = why_create(control, job);
+    if (!why)
+        return;
+    why->page = true;
+    page->asking = true;
+    page->asked_ns = now_ns;
+    why_begin(why, job);
+}
+
+char *control_why_document(struct control *control, size_t *length)
+{
+    struct json_text text;
+    uint32_t left_out = 0, put = 0;
+    if (!control->why_pages)
+        control->why_pages = calloc(1, sizeof(*control->why_pages));
+    if (!control->why_pages)
+        return NULL;
+    why_pages_sweep(control);
+    json_text_init(&text);
+    json_text_raw(&text, "{\"type\":\"whys\",\"jobs\":[", 23);
+    for (const struct job *job = coordinator_jobs(control->coordinator); job; job = job->hh.next) {
+        struct control_why_page *page =
+            job->state == JOB_READY ? why_page_take(control, job->id) : NULL;
+        left_out += job->state == JOB_READY && !page;
+        if (!page)
+            continue;
+        if (page->document) {
+            json_text_raw(&text, ",", put++ > 0);
+            json_text_raw(&text, page->document, page->length);
+        }
+        why_page_ask(control, page, job);
+    }
+    char end[48];
+    int bytes = snprintf(end, sizeof(end), "],\"left_out\":%u}\n", left_out);
+    json_text_raw(&text, end, (size_t)bytes);
+    return json_text_take(&text, length);
 }
 
 /* --- between daemons -------------------------------------------------------------------------- */
@@ -263,4 +375,8 @@ void control_why_clear(struct control *control)
 {
     while (control->whys)
         why_free(control->whys); /* NOLINT(clang-analyzer-unix.Malloc) */
+    for (uint32_t i = 0; control->why_pages && i < PAGE_JOBS; i++)
+        free(control->why_pages->pages[i].document);
+    free(control->why_pages);
+    control->why_pages = NULL;
 }

@@ -110,15 +110,24 @@ bool control_descriptors_wait(struct control *control, uint64_t now_ns);
 /* Take the connections on the Unix socket that wait, one after the other, for `refuse` to close. */
 void control_descriptors_refuse(struct control *control, void (*refuse)(struct control *, int fd));
 
-/* --- control_http.c, a document over HTTP: may call the listener, descriptors */
+/* --- control_http.c, documents over HTTP: may call the listener, descriptors */
 struct control_http;
-struct control_http_options {
-    struct event_base *base;
-    const char *path, *content_type; /* of the document; constants */
+struct control_http_document {
+    const char *path, *content_type; /* constants */
     /* The document, the caller's to free. NULL: it cannot be made now. */
     char *(*make)(struct control *control, size_t *length);
+    /* Instead of `make`: what it always is, a constant. */
+    const char *text;
+    size_t length;
+    const char *headers; /* more of them, each with its end of line; NULL: none. Constant */
+};
+struct control_http_options {
+    struct event_base *base;
+    const struct control_http_document *documents; /* constant, as long as the server is there */
+    size_t count;                                  /* CONTROL_HTTP_DOCUMENTS at most */
     struct control *control;
 };
+#define CONTROL_HTTP_DOCUMENTS 8
 int control_http_create(struct control_http **http, const struct control_http_options *options,
                         const char *address, uint16_t port, struct error *error);
 void control_http_free(struct control_http *http);
@@ -449,6 +458,9 @@ void control_why_ask(struct control_worker *worker, const struct message *messag
 /* A node asks, or answers. ERR_PROTOCOL: it makes no sense. */
 int control_why_told(struct control *control, uint32_t node, const struct message *message,
                      struct error *error);
+/* What was last said of each job, as a document for the page, the caller's to free; NULL: out of
+ * memory. Asks anew, once a second at most, for whoever comes next. */
+char *control_why_document(struct control *control, size_t *length);
 void control_why_clear(struct control *control);
 
 /* --- control_dialogue.c, what a connection on the Unix socket says: may call all of the above */
@@ -514,6 +526,9 @@ struct control {
     struct admin_trace tracing;
     struct control_why *whys; /* questions that wait for other daemons */
     uint32_t why_number;      /* of the newest */
+    struct control_why_pages *why_pages;
+    /* The last verdicts of all jobs, the caller's to free: control_why_document. */
+    char *(*why_document)(struct control *control, size_t *length);
     /* What a node says that is neither a connection's nor a job's: control_why_told. */
     int (*on_told)(struct control *control, uint32_t node, const struct message *message,
                    struct error *error);

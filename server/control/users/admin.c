@@ -1,14 +1,17 @@
-/* What administration asks for: the status, and the metrics over HTTP. */
+/* What administration asks for: the status, and over HTTP the metrics and the page. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "server/control/ground/control_internal.h"
+#include "server/page/page.h"
 
 struct admin {
     struct control *control;
     struct event *status_event;
     struct control_http *http; /* NULL: no metrics */
+    char headers[PAGE_HEADERS_BYTES];
+    struct control_http_document documents[4];
 };
 
 /* The engine's part is the caller's to clear. */
@@ -126,6 +129,34 @@ void admin_accept_again(struct control *control)
     control_http_accept_again(control->admin->http);
 }
 
+static char *admin_why(struct control *control, size_t *length)
+{
+    return control->why_document(control, length);
+}
+
+/* The page reads the two that come behind it. */
+static int admin_list_documents(struct admin *admin, struct error *error)
+{
+    static const char json[] = "application/json";
+    struct control_http_document *it = admin->documents;
+    if (page_headers(admin->headers) < 0)
+        return error_set(error, ERR_SYSTEM, "the page has no policy");
+    it[0] = (struct control_http_document){
+        .path = "/metrics",
+        .content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        .make = admin_metrics};
+    it[1] = (struct control_http_document){.path = "/",
+                                           .content_type = "text/html; charset=utf-8",
+                                           .text = page_html,
+                                           .length = page_html_bytes,
+                                           .headers = admin->headers};
+    it[2] = (struct control_http_document){
+        .path = "/status.json", .content_type = json, .make = admin_status};
+    it[3] = (struct control_http_document){
+        .path = "/why.json", .content_type = json, .make = admin_why};
+    return 0;
+}
+
 static int admin_serve_metrics(struct admin *admin, struct error *error)
 {
     struct control *control = admin->control;
@@ -133,16 +164,18 @@ static int admin_serve_metrics(struct admin *admin, struct error *error)
     const char *address = config->metrics_address[0] ? config->metrics_address : "127.0.0.1";
     const struct control_http_options options = {
         .base = control->base,
-        .path = "/metrics",
-        .content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        .make = admin_metrics,
+        .documents = admin->documents,
+        .count = sizeof(admin->documents) / sizeof(admin->documents[0]),
         .control = control,
     };
     struct error cause = {0};
+    int result = admin_list_documents(admin, error);
+    if (result < 0)
+        return result;
     if (control_http_create(&admin->http, &options, address, config->metrics_port, &cause) < 0)
         return error_set(error, ERR_SYSTEM, "metrics cannot be served on %s port %u: %s", address,
                          config->metrics_port, cause.text);
-    log_info(control->log, "metrics are served at http://%s:%u/metrics", address,
+    log_info(control->log, "metrics are served at http://%s:%u/metrics, and a page at /", address,
              config->metrics_port);
     return 0;
 }

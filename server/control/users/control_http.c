@@ -1,7 +1,8 @@
-/* One document over HTTP, for whoever reaches the port. libevent's own server has no limit of
+/* Some documents over HTTP, for whoever reaches the port. libevent's own server has no limit of
  * connections, and each byte restarts its clock; here a connection has a deadline for all that it
  * does, the oldest gives way where there are too many, and a document is made for many clients at
  * once. A request is answered with HTTP/1.0: one for each connection. */
+#include <assert.h>
 #include <errno.h>
 #include <event2/bufferevent.h>
 #include <stdlib.h>
@@ -15,6 +16,12 @@
 #define DEADLINE_S 5
 #define ACCEPTED_AT_ONCE 4
 #define DOCUMENT_NS (100 * NS_PER_MS) /* a document is given out for so long */
+/* Each connection has a copy of what it reads. */
+#define DOCUMENT_BYTES ((size_t)8 << 20)
+/* What is served may be read by whoever asked alone: no page of somebody else's, no cache. */
+#define HEADERS                                                                                    \
+    "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"                               \
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
 
 struct http_connection {
     struct control_http *http;
@@ -25,15 +32,20 @@ struct http_connection {
     struct http_connection *next, *prev;
 };
 
+/* A document that was made a moment ago. */
+struct http_copy {
+    char *text;
+    size_t length;
+    uint64_t made_ns;
+};
+
 struct control_http {
     struct control_http_options options;
     int fd;
     struct event *listener;
     struct http_connection *connections; /* the oldest first */
     uint32_t count;
-    char *document;
-    size_t length;
-    uint64_t made_ns;
+    struct http_copy copies[CONTROL_HTTP_DOCUMENTS];
 };
 
 static void http_connection_free(struct http_connection *connection)
@@ -53,35 +65,58 @@ static void http_on_deadline(evutil_socket_t fd, short what, void *argument)
     http_connection_free(argument);
 }
 
-/* Younger than DOCUMENT_NS. NULL: there is none. */
-static const char *http_document(struct control_http *http)
+/* NULL: there is none. */
+static const struct control_http_document *http_find(const struct control_http *http,
+                                                     const char *path)
 {
-    uint64_t now_ns = clock_now_ns();
-    if (http->document && now_ns - http->made_ns < DOCUMENT_NS)
-        return http->document;
-    free(http->document);
-    http->document = http->options.make(http->options.control, &http->length);
-    http->made_ns = now_ns;
-    return http->document;
+    for (size_t i = 0; i < http->options.count; i++) {
+        if (strcmp(http->options.documents[i].path, path) == 0)
+            return &http->options.documents[i];
+    }
+    return NULL;
 }
 
-static void http_answer(struct http_connection *connection, int status, bool with_body)
+/* Younger than DOCUMENT_NS. NULL: there is none. */
+static const char *http_text(struct control_http *http,
+                             const struct control_http_document *document, size_t *length)
 {
-    struct control_http *http = connection->http;
+    struct http_copy *copy = &http->copies[document - http->options.documents];
+    uint64_t now_ns = clock_now_ns();
+    *length = document->length;
+    if (document->text)
+        return document->text;
+    if (!copy->text || now_ns - copy->made_ns >= DOCUMENT_NS) {
+        free(copy->text);
+        copy->length = 0;
+        copy->text = document->make(http->options.control, &copy->length);
+        copy->made_ns = now_ns;
+    }
+    *length = copy->length;
+    return copy->length <= DOCUMENT_BYTES ? copy->text : NULL;
+}
+
+/* `document`: where status is HTTP_STATUS_OK. */
+static void http_answer(struct http_connection *connection, int status,
+                        const struct control_http_document *document, bool with_body)
+{
     struct evbuffer *output = bufferevent_get_output(connection->stream);
-    const char *document = status == HTTP_STATUS_OK ? http_document(http) : NULL;
-    if (status == HTTP_STATUS_OK && !document)
+    size_t length = 0;
+    const char *text =
+        status == HTTP_STATUS_OK ? http_text(connection->http, document, &length) : NULL;
+    if (status == HTTP_STATUS_OK && !text)
         status = HTTP_STATUS_UNAVAILABLE;
     connection->answered = true;
     evbuffer_add_printf(output, "HTTP/1.0 %d %s\r\nConnection: close\r\nContent-Length: %zu\r\n",
-                        status, http_status_text(status), document ? http->length : 0);
+                        status, http_status_text(status), text ? length : 0);
+    evbuffer_add(output, HEADERS, sizeof(HEADERS) - 1);
     if (status == HTTP_STATUS_NOT_ALLOWED)
         evbuffer_add_printf(output, "Allow: GET, HEAD\r\n");
-    if (document)
-        evbuffer_add_printf(output, "Content-Type: %s\r\n", http->options.content_type);
+    if (text)
+        evbuffer_add_printf(output, "Content-Type: %s\r\n%s", document->content_type,
+                            document->headers ? document->headers : "");
     evbuffer_add(output, "\r\n", 2);
-    if (document && with_body)
-        evbuffer_add(output, document, http->length);
+    if (text && with_body)
+        evbuffer_add(output, text, length);
 }
 
 static void http_on_read(struct bufferevent *stream, void *argument)
@@ -97,9 +132,11 @@ static void http_on_read(struct bufferevent *stream, void *argument)
     int status = http_request_parse(&request, bytes ? bytes : "", evbuffer_get_length(input));
     if (status == 0)
         return;
-    if (status == HTTP_STATUS_OK && strcmp(request.path, connection->http->options.path) != 0)
+    const struct control_http_document *document =
+        status == HTTP_STATUS_OK ? http_find(connection->http, request.path) : NULL;
+    if (status == HTTP_STATUS_OK && !document)
         status = HTTP_STATUS_NOT_FOUND;
-    http_answer(connection, status, !request.head);
+    http_answer(connection, status, document, !request.head);
     evbuffer_drain(input, evbuffer_get_length(input));
 }
 
@@ -184,6 +221,7 @@ void control_http_accept_again(struct control_http *http)
 int control_http_create(struct control_http **created, const struct control_http_options *options,
                         const char *address, uint16_t port, struct error *error)
 {
+    assert(options->count <= CONTROL_HTTP_DOCUMENTS);
     struct control_http *http = calloc(1, sizeof(*http));
     if (!http)
         return error_set(error, ERR_MEMORY, "no memory");
@@ -214,6 +252,7 @@ void control_http_free(struct control_http *http)
         event_free(http->listener);
     if (http->fd >= 0)
         close(http->fd);
-    free(http->document);
+    for (size_t i = 0; i < http->options.count; i++)
+        free(http->copies[i].text);
     free(http);
 }

@@ -351,7 +351,9 @@ START_TEST(test_requests)
     uint16_t port = start_metrics();
     http_expect(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.0 200 ", "# EOF\n");
     http_expect(port, "GET /metrics?x HTTP/1.1\r\n\r\n and more", "HTTP/1.0 200 ", "# EOF\n");
-    http_expect(port, "GET / HTTP/1.1\r\n\r\n", "HTTP/1.0 404 ", "\r\n\r\n");
+    http_expect(port, "GET /x HTTP/1.1\r\n\r\n", "HTTP/1.0 404 ", "\r\n\r\n");
+    http_expect(port, "GET /metrics/ HTTP/1.1\r\n\r\n", "HTTP/1.0 404 ", "\r\n\r\n");
+    http_expect(port, "PUT / HTTP/1.1\r\n\r\n", "HTTP/1.0 405 ", "Allow: GET, HEAD\r\n");
     http_expect(port, "PUT /metrics HTTP/1.1\r\n\r\n", "HTTP/1.0 405 ", "Allow: GET, HEAD\r\n");
     http_expect(port, "\x16\x03\x01\n\n", "HTTP/1.0 400 ", "\r\n\r\n");
     http_expect(port, "GET /metr", "", ""); /* ends in the middle: no answer */
@@ -362,6 +364,71 @@ START_TEST(test_requests)
     memset(large, 'a', sizeof(large));
     answer = http_ask(port, large, sizeof(large));
     ck_assert_msg(answer[0] == '\0' || strncmp(answer, "HTTP/1.0 431 ", 13) == 0, "%s", answer);
+}
+END_TEST
+
+/* The page, under a policy that lets nothing else run; and what it asks for, each of its own kind.
+ */
+START_TEST(test_page)
+{
+    uint16_t port = start_metrics();
+    const char *answer = http_ask(port, "GET / HTTP/1.1\r\n\r\n", 18);
+    ck_assert_msg(strncmp(answer, "HTTP/1.0 200 ", 13) == 0, "%.100s", answer);
+    ck_assert_ptr_nonnull(strstr(answer, "\r\nContent-Type: text/html; charset=utf-8\r\n"));
+    ck_assert_ptr_nonnull(strstr(answer, "Content-Security-Policy: default-src 'none'; "));
+    ck_assert_ptr_nonnull(strstr(answer, "frame-ancestors 'none'\r\n"));
+    ck_assert_ptr_nonnull(strstr(answer, "X-Content-Type-Options: nosniff\r\n"));
+    ck_assert_ptr_nonnull(strstr(answer, "\r\n\r\n<!doctype html>"));
+    ck_assert_ptr_nonnull(strstr(answer, "</html>\n"));
+    answer = http_ask(port, "HEAD / HTTP/1.1\r\n\r\n", 19);
+    ck_assert_ptr_null(strstr(answer, "<html"));
+    for (int i = 0; i < 3; i++) {
+        http_expect(port, "GET /status.json HTTP/1.1\r\n\r\n", "HTTP/1.0 200 ",
+                    "\r\n\r\n{\"type\":\"status\",");
+        http_expect(port, "GET /status.json HTTP/1.1\r\n\r\n", "HTTP/1.0 200 ",
+                    "\r\nContent-Type: application/json\r\n");
+        http_expect(port, "GET /why.json HTTP/1.1\r\n\r\n", "HTTP/1.0 200 ",
+                    "\r\n\r\n{\"type\":\"whys\",\"jobs\":[],\"left_out\":0}\n");
+    }
+}
+END_TEST
+
+#define WHY "GET /why.json HTTP/1.0\r\n\r\n"
+#define JOBS 9
+
+static bool why_has(uint16_t port, const char *piece)
+{
+    for (uint64_t start_ns = clock_now_ns(); clock_now_ns() - start_ns < PATIENCE_MS * NS_PER_MS;) {
+        if (strstr(http_ask(port, WHY, strlen(WHY)), piece))
+            return true;
+        poll(NULL, 0, 20);
+    }
+    return false;
+}
+
+/* Verdicts on eight jobs: of each the last that was asked for. What is over makes room. */
+START_TEST(test_verdicts_for_the_page)
+{
+    struct control_client workers[JOBS];
+    struct message message;
+    uint16_t port = start_metrics();
+    for (int i = 0; i < JOBS; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "job%d", i);
+        control_client_open(&workers[i], daemons[0]);
+        control_client_hello(&workers[i]);
+        control_client_join(&workers[i], name, 1, 0);
+        control_client_expect(&workers[i], MESSAGE_JOINED, &message);
+    }
+    ck_assert(why_has(port, "\"job\":\"job7\",\"node\":\"a\",\"kind\":\"unknown\""));
+    ck_assert(why_has(port, "],\"left_out\":1}\n"));
+    ck_assert_ptr_null(strstr(http_ask(port, WHY, strlen(WHY)), "job8"));
+    control_client_close(&workers[0]);
+    ck_assert(why_has(port, "\"job\":\"job8\""));
+    ck_assert_ptr_null(strstr(http_ask(port, WHY, strlen(WHY)), "job0"));
+    for (int i = 1; i < JOBS; i++)
+        control_client_close(&workers[i]);
+    ck_assert(why_has(port, "\"jobs\":[],\"left_out\":0}\n"));
 }
 END_TEST
 
@@ -382,6 +449,8 @@ int main(void)
     tcase_add_test(metrics, test_silent_crowd);
     tcase_add_test(metrics, test_trickle);
     tcase_add_test(metrics, test_requests);
+    tcase_add_test(metrics, test_page);
+    tcase_add_test(metrics, test_verdicts_for_the_page);
     suite_add_tcase(suite, metrics);
     return suite_main(suite);
 }
