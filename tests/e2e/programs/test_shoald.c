@@ -603,7 +603,7 @@ START_TEST(test_metrics)
     ck_assert_str_eq(answer + strlen(answer) - 6, "# EOF\n");
     free(answer);
     /* Anything else is not there, and does no harm. */
-    answer = http(port, "GET / HTTP/1.0\r\n\r\n");
+    answer = http(port, "GET /nothing HTTP/1.0\r\n\r\n");
     ck_assert_msg(strstr(answer, " 404 Not Found\r\n") != NULL, "%.100s", answer);
     free(answer);
     answer = http(port, "DELETE /metrics HTTP/1.0\r\n\r\n");

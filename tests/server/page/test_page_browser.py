@@ -233,26 +233,33 @@ class Daemon(Case):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.socket = self.folder / "s"
-        ports = []
-        for _ in range(2):
-            with socket.socket() as it:
-                it.bind(("127.0.0.1", 0))
-                ports.append(it.getsockname()[1])
+        for _ in range(10):  # somebody else may take a port before the daemon does
+            if self.begin():
+                return
+        self.fail((self.folder / "log").read_text())
+
+    def begin(self):
+        with socket.socket() as control, socket.socket() as page:
+            control.bind(("127.0.0.1", 0))
+            page.bind(("127.0.0.1", 0))
+            ports = [it.getsockname()[1] for it in (control, page)]
         config = {"node": "n0", "servers": [{"name": "n0", "address": f"127.0.0.1:{ports[0]}"}]}
         config.update(socket={"path": str(self.socket)}, metrics={"address": "127.0.0.1", "port": ports[1]})
         (self.folder / "config.json").write_text(json.dumps(config))
         self.address = f"http://127.0.0.1:{ports[1]}/"
-        self.start([BUILD / "bin" / "shoald", "--config", self.folder / "config.json"], self.folder / "log")
-        self.poll(lambda: self.socket.exists())
+        daemon = self.start([BUILD / "bin" / "shoald", "--config", self.folder / "config.json"], self.folder / "log")
+        self.poll(lambda: self.socket.exists() or daemon.poll() is not None)
+        return daemon.poll() is None
 
     def start(self, words, output, **more):
-        process = subprocess.Popen(
-            [str(word) for word in words],
-            stdin=subprocess.DEVNULL,
-            stdout=open(output, "wb"),
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **more},
-        )
+        with open(output, "wb") as out:
+            process = subprocess.Popen(
+                [str(word) for word in words],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **more},
+            )
         self.addCleanup(process.wait)
         self.addCleanup(process.terminate)
         return process
