@@ -27,12 +27,10 @@ static void dialogue_refuse(struct control_worker *worker, int code, const char 
 {
     struct control *control = worker->control;
     uint32_t id = worker->id;
-    struct message refusal = {.type = MESSAGE_ERROR, .code = code};
-    snprintf(refusal.text, sizeof(refusal.text), "%s", reason);
     log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
                   clock_now_ns(), LOG_LEVEL_WARNING, "process %u of user %u is refused: %s",
                   worker->credentials.pid, worker->credentials.uid, reason);
-    control_stream_send_message(worker->stream, &refusal);
+    control_worker_refuse(worker, code, reason);
     control_worker_finish(worker);
     coordinator_worker_gone(control->coordinator, clock_now_ns(), id, reason);
 }
@@ -159,13 +157,11 @@ static void dialogue_join(struct control_worker *worker, const struct message *m
     }
     if (result == ERR_PROTOCOL)
         return;
-    struct message refusal = {.type = MESSAGE_ERROR, .code = result};
-    snprintf(refusal.text, sizeof(refusal.text), "%s", error->text);
     log_throttled(control->log, log_throttle_of(&control->user_lines, worker->credentials.uid),
                   clock_now_ns(), LOG_LEVEL_WARNING, "process %u has not joined job '%s': %s",
                   worker->credentials.pid, message->job, error->text);
     error->code = 0;
-    control_stream_send_message(worker->stream, &refusal);
+    control_worker_refuse(worker, result, error->text);
     control_worker_finish(worker);
     coordinator_worker_gone(control->coordinator, clock_now_ns(), id, "was refused");
 }

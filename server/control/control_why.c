@@ -207,13 +207,6 @@ static void why_ask_peers(struct control_why *why, const struct job *job)
     }
 }
 
-static void why_refuse(struct control_worker *worker, int code, const char *text)
-{
-    struct message refusal = {.type = MESSAGE_ERROR, .code = code};
-    snprintf(refusal.text, sizeof(refusal.text), "%s", text);
-    control_stream_send_message(worker->stream, &refusal);
-}
-
 /* Of a job that has just begun the engine has told nothing yet: its window is empty. */
 static void why_begin(struct control_why *why, const struct job *job)
 {
@@ -234,17 +227,17 @@ void control_why_ask(struct control_worker *worker, const struct message *messag
     uint32_t others;
     const struct job *job = admin_find_job(control, message->job, &error);
     if (!job) {
-        why_refuse(worker, error.code, error.text);
+        control_worker_refuse(worker, error.code, error.text);
         return;
     }
     DL_COUNT(control->whys, other, others);
     if (others >= QUESTIONS_MAX) {
-        why_refuse(worker, ERR_REFUSED, "many others ask why at this moment; ask again");
+        control_worker_refuse(worker, ERR_REFUSED, "many others ask why at this moment; ask again");
         return;
     }
     struct control_why *why = why_create(control, job);
     if (!why) {
-        why_refuse(worker, ERR_MEMORY, "no memory for an answer");
+        control_worker_refuse(worker, ERR_MEMORY, "no memory for an answer");
         return;
     }
     why->worker = worker->id;

@@ -206,11 +206,7 @@ void waits_tell(const struct waits *waits, uint32_t self, uint64_t now_ns, uint6
     }
     if (self < waits->node_count) {
         const struct waits_node *own = &waits->nodes[self];
-        figures->self_us =
-            waits_us(own->start.ns[0] + own->start.ns[1] + own->flow.ns[0] + own->flow.ns[1]);
-        if (own->start.open > 0 || own->flow.open > 0)
-            figures->self_us += waits_us(waits_passed(
-                own->start.open > 0 ? own->start.since_ns : own->flow.since_ns, now_ns));
+        figures->self_us = wait_us(&own->start, now_ns) + wait_us(&own->flow, now_ns);
         figures->self_times = own->start.times[0] + own->start.times[1];
     }
 }

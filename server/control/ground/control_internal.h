@@ -340,6 +340,8 @@ int control_arena_charge(struct control_worker *worker, uint64_t bytes, struct e
 void control_arena_leave(struct control *control, uint32_t worker);
 void control_arena_release(struct control *control, uint32_t worker);
 struct control_worker *control_worker_find(const struct control *control, uint32_t id);
+/* Tells it so; the connection stays. */
+void control_worker_refuse(struct control_worker *worker, int code, const char *reason);
 /* Close after what was sent. */
 void control_worker_finish(struct control_worker *worker);
 

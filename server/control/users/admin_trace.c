@@ -54,13 +54,6 @@ static void tracing_on_timer(evutil_socket_t fd, short what, void *argument)
     control_update_later(control);
 }
 
-static void tracing_send_error(struct control_worker *worker, int code, const char *text)
-{
-    struct message answer = {.type = MESSAGE_ERROR, .code = code};
-    snprintf(answer.text, sizeof(answer.text), "%s", text);
-    control_stream_send_message(worker->stream, &answer);
-}
-
 static void tracing_send_document(struct control_worker *worker, struct json_text *text)
 {
     size_t length;
@@ -192,14 +185,14 @@ void admin_trace_start(struct control_worker *worker, const struct message *mess
     struct error error = {0};
     const struct job *job = admin_find_job(control, message->job, &error);
     if (!job) {
-        tracing_send_error(worker, error.code, error.text);
+        control_worker_refuse(worker, error.code, error.text);
         return;
     }
     int result = tracing_check(control, worker, job, &error);
     if (result == 0)
         result = tracing_begin(control, worker, job, message->duration_ms, &error);
     if (result != 0) {
-        tracing_send_error(worker, result, error.text);
+        control_worker_refuse(worker, result, error.text);
         return;
     }
     struct json_text text;
@@ -267,7 +260,7 @@ void admin_trace_over(struct control *control, struct engine_event *event)
         return; /* nobody's any more: it goes with the event */
     if (event->code != 0) {
         tracing_release(control);
-        tracing_send_error(worker, event->code, event->text);
+        control_worker_refuse(worker, event->code, event->text);
         return;
     }
     tracing->trace = event->trace;
@@ -299,7 +292,7 @@ void admin_trace_read(struct control_worker *worker)
     struct control *control = worker->control;
     struct admin_trace *tracing = &control->tracing;
     if (tracing->worker != worker->id || !tracing->trace) {
-        tracing_send_error(worker, ERR_STATE, "there is no trace to be read");
+        control_worker_refuse(worker, ERR_STATE, "there is no trace to be read");
         return;
     }
     const struct trace *trace = tracing->trace;

@@ -50,6 +50,13 @@ void control_worker_free(struct control_worker *worker)
     worker_destroy(worker);
 }
 
+void control_worker_refuse(struct control_worker *worker, int code, const char *reason)
+{
+    struct message refusal = {.type = MESSAGE_ERROR, .code = code};
+    snprintf(refusal.text, sizeof(refusal.text), "%s", reason);
+    control_stream_send_message(worker->stream, &refusal);
+}
+
 void control_worker_finish(struct control_worker *worker)
 {
     control_stream_finish(worker->stream);
