@@ -7,6 +7,7 @@
 #   make fuzz       each fuzzer for SECONDS=60; FUZZ="wire message" names some (tests/fuzz)
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
+#   make check-deploy     shoal on the real parts: systemd, containers, Slurm; PARTS="systemd"
 #   make wheel      the Python package with the bundle inside, for pip: build/wheel; check-wheel tries it
 #   make bench-torch what collectives cost through torch: PAIRS=7, BENCH_TORCH="--quick --ranks 2"
 #   make bundle     a folder that runs where nothing is installed: build/bundle
@@ -155,7 +156,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker
 .DEFAULT_GOAL := all
 .PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
-        bench bench-built bench-programs bundle deb check-deb wheel check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
+        bench bench-built bench-programs bundle deb check-deb check-deploy wheel check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL)
@@ -394,6 +395,10 @@ check-deb: deb
 deb:
 	@scripts/install-deps.sh --packages
 	@SHOAL_CC='$(CC)' scripts/packages/deb.sh $(VERSION) $(BUILD)/deb
+
+check-deploy: deb
+	@scripts/install-deps.sh --deploy
+	@scripts/deploy/check-deploy.sh $(BUILD) $(DEBIAN12_ROOT) $(DEBIAN13_ROOT) $(PARTS)
 
 wheel: bundle
 	@$(PYTHON) -B scripts/packages/wheel.py $(BUILD)/bundle $(BUILD)/wheel

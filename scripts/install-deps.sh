@@ -2,11 +2,13 @@
 # Install what the build needs and this machine lacks. Silent and quick when nothing is missing.
 #
 #   scripts/install-deps.sh [--lint] [--bench] [--torch] [--native] [--root] [--picture] [--fuzz] [--packages]
+#       [--deploy]
 #
 # --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
 # also PyTorch, without which the tests of the Python package are skipped (large); --root: also what
 # scripts/debian-root.sh needs; --picture: also what `make picture` draws with; --fuzz: also what
-# `make fuzz` builds with; --packages: also what `make deb` packs with.
+# `make fuzz` builds with; --packages: also what `make deb` packs with;
+# --deploy: also what builds and runs images in `make check-deploy`.
 # --native: also what `make native` needs, a compiler and torch's headers.
 #
 # Debian packages, with sudo only when not root. Lines say what is installed and how far it is. A
@@ -30,8 +32,9 @@ for option in "$@"; do
     --picture) packages+=(graphviz) ;;
     --fuzz) packages+=(clang libclang-rt-dev) ;;
     --packages) packages+=(dpkg-dev debhelper dh-python lintian python3-all) ;;
+    --deploy) packages+=(debootstrap buildah podman crun iproute2) ;;
     *)
-        printf 'usage: %s [--lint] [--bench] [--torch] [--native] [--root] [--picture] [--fuzz] [--packages]\n' "$0" >&2
+        printf 'usage: %s [--lint] [--bench] [--torch] [--native] [--root] [--picture] [--fuzz] [--packages] [--deploy]\n' "$0" >&2
         exit 2
         ;;
     esac
@@ -159,7 +162,12 @@ list_other() {
             command -v "$command" >/dev/null || needed+=("the command $command")
         done
     fi
-    if asked_for --root; then
+    if asked_for --deploy; then
+        for command in buildah podman crun; do
+            command -v "$command" >/dev/null || useful+=("$command (images, run in make check-deploy)")
+        done
+    fi
+    if asked_for --root || asked_for --deploy; then
         command -v debootstrap >/dev/null || needed+=("the command debootstrap")
     fi
     if ((${#useful[@]} > 0)); then

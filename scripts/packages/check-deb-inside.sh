@@ -8,45 +8,10 @@
 set -uo pipefail
 
 packages=$1 later=$2 archives=$3
-log=/root/check.log
 apt=(apt-get -qq -y --no-install-recommends -o "Dir::Cache::Archives=$archives"
     -o Dpkg::Use-Pty=0 -o APT::Sandbox::User=root)
-LIMIT_S=60 # the backstop of whatever is waited for
-
-# Run a command, which must end well; what it says is in the log.
-check() {
-    local what=$1
-    shift
-    if "$@" >"$log" 2>&1; then
-        printf 'PASS %s\n' "$what"
-    else
-        printf 'FAIL %s\n' "$what"
-        tail -n 30 "$log"
-        journalctl --no-pager -n 30 -u shoald 2>/dev/null
-        exit 1
-    fi
-}
-
-# Wait until a command ends well.
-wait_for() {
-    local deadline=$((SECONDS + LIMIT_S))
-    until "$@" >/dev/null 2>&1; do
-        ((SECONDS < deadline)) || return 1
-        sleep 0.2
-    done
-}
-
-daemon_pid() {
-    systemctl show --property MainPID --value shoald
-}
-
-has_job() {
-    shoalctl jobs --json | grep -q '"name": "upgraded"'
-}
-
-is_served() {
-    systemctl is-active shoald && shoalctl status && [[ $(stat -c %U /run/shoal/shoald.sock) == shoal ]]
-}
+# shellcheck source=scripts/packages/inside.sh
+. "$(dirname "$0")/inside.sh"
 
 # What it does by itself beside the unit.
 sandboxed() {
@@ -74,23 +39,16 @@ for_programs() {
         [[ $(readlink -f /usr/lib/x86_64-linux-gnu/libshoal.so) == /usr/lib/x86_64-linux-gnu/libshoal.so.0.* ]]
 }
 
-# A rank learns that its node is shutting down, or that its daemon has gone; a daemon that ended as it
-# should has status 0, and the administrator's configuration stays.
+# A rank learns that its node is shutting down; a daemon that ended as it should has status 0, and the
+# administrator's configuration stays.
 upgrade() {
-    local before job status=0
+    local before
     before=$(daemon_pid)
     sed -i 's/"node": "a"/"node" : "a"/' /etc/shoal/shoald.json
-    shoalrun --socket /run/shoal/shoald.sock --job upgraded -n 2 -- \
-        shoalperf all_reduce -b 1M -n 100000000 >/root/job.log 2>&1 &
-    job=$!
-    wait_for has_job || return
+    start_job upgraded || return
     "${apt[@]}" install "$later"/*.deb || return
-    wait "$job" || status=$?
-    cat /root/job.log
-    ((status != 0)) || return 1
-    grep -q 'shutting down' /root/job.log || return
-    journalctl --no-pager _PID="$before" || return
-    journalctl --no-pager _PID="$before" | grep -q ': ended$' || return
+    job_was_told upgraded || return
+    has_drained "$before" || return
     wait_for is_served || return
     [[ $(daemon_pid) != "$before" ]] || return
     grep -q '"node" : "a"' /etc/shoal/shoald.json

@@ -1,0 +1,61 @@
+# Sourced by what runs in a booted root: a line for each thing that is checked, and waiting.
+# shellcheck shell=bash
+log=/root/check.log
+LIMIT_S=60 # the backstop of whatever is waited for
+
+# Run a command, which must end well; what it says is in the log. The first that does not ends it all.
+check() {
+    local what=$1
+    shift
+    if "$@" >"$log" 2>&1; then
+        printf 'PASS %s\n' "$what"
+    else
+        printf 'FAIL %s\n' "$what"
+        tail -n 30 "$log"
+        journalctl --no-pager -n 30 -u shoald 2>/dev/null
+        exit 1
+    fi
+}
+
+# Wait until a command ends well.
+wait_for() {
+    local deadline=$((SECONDS + LIMIT_S))
+    until "$@" >/dev/null 2>&1; do
+        ((SECONDS < deadline)) || return 1
+        sleep 0.2
+    done
+}
+
+daemon_pid() {
+    systemctl show --property MainPID --value shoald
+}
+
+has_job() {
+    shoalctl jobs --json | grep -q "\"name\": \"$1\""
+}
+
+is_served() {
+    systemctl is-active shoald && shoalctl status && [[ $(stat -c %U /run/shoal/shoald.sock) == shoal ]]
+}
+
+# In the background: a job of this name that runs until its daemon goes. Its words are in /root/NAME.log.
+start_job() {
+    shoalrun --socket /run/shoal/shoald.sock --job "$1" -n 2 -- \
+        shoalperf all_reduce -b 1M -n 100000000 >"/root/$1.log" 2>&1 &
+    job=$!
+    wait_for has_job "$1"
+}
+
+# It has failed, since its node shut down.
+job_was_told() {
+    local status=0
+    wait "$job" || status=$?
+    cat "/root/$1.log"
+    ((status != 0)) && grep -q 'shutting down' "/root/$1.log"
+}
+
+# The daemon with this process number drained, and ended by itself.
+has_drained() {
+    journalctl --no-pager _PID="$1"
+    journalctl --no-pager _PID="$1" | grep -q ': ended$'
+}
