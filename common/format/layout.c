@@ -19,7 +19,7 @@
  * sealed one) fits into that: it is 43 segments of 1448 bytes, or with an MTU of 9000 7 of 8948,
  * nearly full. One of 64 KiB is mostly followed by a packet with its rest, which costs every
  * processor on its way as much as a large one. */
-#define BURST_BYTES 62144u
+#define BURST_BYTES 62080u
 /* Of fewer pieces one more costs more than the packets. */
 #define PIECES_WORTH_BURSTS 8u
 

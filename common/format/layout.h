@@ -15,16 +15,16 @@
  *
  *   E      = 64 * servers, but 128 at the least and 256 at the most
  *   P      = max(ceil(S / chunk_bytes), min(ceil(S / 64 KiB), E))
- *   k      = S / P / 62144, rounded to the nearest whole number
- *   pieces = ceil(S / (k * 62144))   if P >= 8, k >= 1 and k * 62144 <= chunk_bytes
+ *   k      = S / P / 62080, rounded to the nearest whole number
+ *   pieces = ceil(S / (k * 62080))   if P >= 8, k >= 1 and k * 62080 <= chunk_bytes
  *   pieces = P                       otherwise
  *
- * E keeps all links busy while the pipeline fills and empties; 62144 bytes with their headers fill
+ * E keeps all links busy while the pipeline fills and empties; 62080 bytes with their headers fill
  * what TCP hands to the network at once.
  *
  * Example: 64 MiB over 4 servers of equal weight, chunk_bytes 1 MiB. S = 16 MiB, E = 256,
- * P = max(16, min(256, 256)) = 256, k = 65536 / 62144 = 1 (rounded), pieces =
- * ceil(16 MiB / 62144) = 270. The buffer has 4 * 270 = 1080 chunks of 62144 bytes at the most.
+ * P = max(16, min(256, 256)) = 256, k = 65536 / 62080 = 1 (rounded), pieces =
+ * ceil(16 MiB / 62080) = 271. The buffer has 4 * 271 = 1084 chunks of 61952 bytes at the most.
  *
  * Numbers: chunk c is piece c / shards of shard c % shards. Shards and chunks begin at multiples of
  * 64 bytes, so some may be empty in a tiny buffer. Chunk 0 always belongs to server

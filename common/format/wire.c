@@ -24,6 +24,9 @@ static inline uint64_t get(const uint8_t *bytes, size_t size)
     return le64toh(little);
 }
 
+/* Behind the ask. */
+enum { AT_GENERATION = 64, AT_IDENTITY = 72, AT_NUMBER = 80, AT_RECEIVED = 88, AT_STABLE = 96 };
+
 /* The ask takes 20 bytes of both forms, beginning with the kind. */
 #define ASK_BYTES 20
 
@@ -38,7 +41,7 @@ static void put_ask(uint8_t *bytes, const struct wire_ask *ask)
     wire_put(bytes + 12, ask->count, 8);
 }
 
-/* Returns whether the reserved byte is zero. */
+/* Returns whether the byte between, which in a header is the codec, is zero. */
 static bool get_ask(const uint8_t *bytes, struct wire_ask *ask)
 {
     *ask = (struct wire_ask){.kind = bytes[0],
@@ -63,6 +66,28 @@ void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_head
     wire_put(bytes + 36, header->chunk, 4);
     wire_put(bytes + 40, header->payload_bytes, 4);
     put_ask(bytes + 44, &header->ask);
+    wire_put(bytes + AT_GENERATION, header->generation, 4);
+    wire_put(bytes + AT_GENERATION + 4, 0, 4);
+    wire_put(bytes + AT_IDENTITY, 0, 8);
+    wire_put(bytes + AT_NUMBER, header->number, 8);
+    wire_put(bytes + AT_RECEIVED, header->received, 8);
+    memset(bytes + AT_STABLE, 0, WIRE_HEADER_BYTES - AT_STABLE);
+}
+
+/* What has no meaning yet. */
+static bool rest_is_zero(const uint8_t *message)
+{
+    uint64_t any = get(message + AT_GENERATION + 4, 4) | get(message + AT_IDENTITY, 8);
+    for (size_t at = AT_STABLE; at < WIRE_HEADER_BYTES; at += 8)
+        any |= get(message + at, 8);
+    return any == 0;
+}
+
+/* A job has one; signs of life are of no job. */
+static bool generation_is_right(const struct wire_header *header)
+{
+    bool sign = header->type == WIRE_KEEPALIVE || header->type == WIRE_ALIVE;
+    return sign == (header->generation == 0);
 }
 
 /* A group's collectives are counted from 0, and the control plane, which says that a rank is late
@@ -93,6 +118,9 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
         .group = (uint32_t)get(message + 32, 4),
         .chunk = (uint32_t)get(message + 36, 4),
         .payload_bytes = (uint32_t)get(message + 40, 4),
+        .generation = (uint32_t)get(message + AT_GENERATION, 4),
+        .number = get(message + AT_NUMBER, 8),
+        .received = get(message + AT_RECEIVED, 8),
     };
     if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_ALIVE)
         return error_set(error, ERR_PROTOCOL, "a message has the unknown type %u", decoded.type);
@@ -100,8 +128,11 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
         return error_set(error, ERR_PROTOCOL,
                          "a message announces a payload of %" PRIu32 " bytes and has %zu",
                          decoded.payload_bytes, length - WIRE_HEADER_BYTES);
-    if (!get_ask(message + 44, &decoded.ask))
+    if (!get_ask(message + 44, &decoded.ask) || !rest_is_zero(message))
         return error_set(error, ERR_PROTOCOL, "a message has a reserved byte that is not zero");
+    if (!generation_is_right(&decoded))
+        return error_set(error, ERR_PROTOCOL, "a message of type %u has generation %" PRIu32,
+                         decoded.type, decoded.generation);
     bool is_error = decoded.type == WIRE_ERROR;
     if (is_error ? !error_is_known(decoded.status) : decoded.status != 0)
         return error_set(error, ERR_PROTOCOL, "a message of type %u has status %d", decoded.type,

@@ -1,4 +1,4 @@
-/* The data plane between daemons: one 64-byte little-endian header, then the payload.
+/* The data plane between daemons: one 128-byte little-endian header, then the payload.
  * Described in doc/protocol/data.md. Calls route.h, common/reduce and common/base. */
 #ifndef COMMON_FORMAT_WIRE_H
 #define COMMON_FORMAT_WIRE_H
@@ -9,8 +9,8 @@
 #include "common/base/error.h"
 
 #define WIRE_MAGIC 0x4c4f4853u /* "SHOL" */
-#define WIRE_VERSION 5
-#define WIRE_HEADER_BYTES 64
+#define WIRE_VERSION 6
+#define WIRE_HEADER_BYTES 128
 
 enum wire_type {
     WIRE_CONTRIBUTION = 1, /* node to owner: its part of the chunk, that is the sum of its ranks or
@@ -61,17 +61,23 @@ struct wire_header {
     uint32_t chunk; /* of PROBE, READY and GONE: a receive's place, see above */
     uint32_t payload_bytes;
     struct wire_ask ask;
+    uint32_t generation; /* of the job's membership, from 1; of KEEPALIVE and ALIVE 0 */
+    uint64_t number;     /* of the message in its session, from 1; 0: it is not counted */
+    uint64_t received;   /* of the receiver's messages: the last number of which has come */
 };
 
 /* Write the header. Byte offsets: 0 magic u32, 4 version u8, 5 type u8, 6 status i16, 8 token u64,
  * 16 job u64, 24 sequence u64, 32 group u32, 36 chunk u32, 40 payload_bytes u32, 44 kind u8, 45
- * dtype u8, 46 op u8, 47 zero u8, 48 root u32, 52 block u32, 56 count u64. */
+ * dtype u8, 46 op u8, 47 codec u8, 48 root u32, 52 block u32, 56 count u64, 64 generation u32, 68
+ * zero u32, 72 identity u64, 80 number u64, 88 received u64, 96 stable u64, 104 zero. Number and
+ * received are written as 0 and not looked at yet. Codec, identity and stable have a place and no
+ * meaning yet: they are written as 0, and nothing else is taken. */
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header);
 
 /* Check and decode a message of `length` bytes: magic, version, type, that payload_bytes is just
  * what follows the header, that zero bytes are zero, that an ERROR has a known code and others
- * none, and that a collective's sequence number is below 2^63; the ask is wire_ask_check's. Returns
- * 0 or ERR_PROTOCOL with the reason. */
+ * none, that all but signs of life have a generation, and that a collective's sequence number is
+ * below 2^63; the ask is wire_ask_check's. Returns 0 or ERR_PROTOCOL with the reason. */
 int wire_decode_header(const uint8_t *message, size_t length, struct wire_header *header,
                        struct error *error);
 

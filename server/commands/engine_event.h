@@ -83,7 +83,8 @@ void engine_event_free(struct engine_event *event);
 struct engine_job {
     uint64_t job;
     char name[CONFIG_NAME_BYTES];
-    uint32_t user; /* whose job it is: users share the engine's time */
+    uint32_t user;       /* whose job it is: users share the engine's time */
+    uint32_t generation; /* of its membership, in each message; from 1 (0 is taken as 1) */
     uint32_t world_size;
     const uint32_t *rank_nodes; /* [world_size]: node number of each rank */
     uint32_t server_count;

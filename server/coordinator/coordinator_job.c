@@ -134,6 +134,7 @@ static bool job_bind_workers(struct coordinator *c, struct job *job, uint32_t *m
 static void job_open_in_engine(struct coordinator *c, const struct job *job)
 {
     struct engine_job roster = {
+        .generation = job->generation,
         .job = job->id,
         .user = job->uid,
         .world_size = job->world_size,

@@ -216,7 +216,7 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
         return link_check(header, error);
     struct exchange_job *job = exchange_job_find(exchange, header->job);
     struct exchange_group *group = job ? exchange_group_find(job, header->group) : NULL;
-    if (!group || group->failed) {
+    if (!group || group->failed || header->generation != job->generation) {
         exchange->dropped_messages++;
         return 0;
     }

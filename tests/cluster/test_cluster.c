@@ -532,7 +532,7 @@ START_TEST(test_too_little_memory_is_an_answer)
 {
     static const uint32_t rank_nodes[] = {0, 0, 1, 1};
     struct virtual_options options = {
-        .seed = 1, .nodes = 2, .chunk_bytes = 65536, .memory_bytes = 19 * (65536 + 64)};
+        .seed = 1, .nodes = 2, .chunk_bytes = 65536, .memory_bytes = 19 * (65536 + 128)};
     struct virtual_cluster *cluster = virtual_cluster_create(&options);
     struct virtual_job job = {.name = "first",
                               .ranks = 4,

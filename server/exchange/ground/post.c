@@ -89,6 +89,7 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
         .status = type == WIRE_ERROR ? ERR_MISMATCH : 0,
         .token = exchange->peers[node].send_token,
         .job = group->job->id,
+        .generation = group->job->generation,
         .sequence = sequence,
         .group = group->id,
         .chunk = chunk,

@@ -167,16 +167,16 @@ START_TEST(test_shards_are_cut_fine_enough)
         {4, 4 * 8 * 65536, 9},
         {4, 4ull << 20, 17},
         {4, 16ull << 20, 68},
-        {4, 32ull << 20, 135},
-        {4, 64ull << 20, 270},
-        {4, 256ull << 20, 270},
-        {4, (256ull << 20) + 64, 270},
-        {4, 512ull << 20, 540},
-        {8, 128ull << 20, 270},
+        {4, 32ull << 20, 136},
+        {4, 64ull << 20, 271},
+        {4, 256ull << 20, 271},
+        {4, (256ull << 20) + 64, 271},
+        {4, 512ull << 20, 541},
+        {8, 128ull << 20, 271},
         {3, 60ull << 20, 169},
         {3, 144ull << 20, 203},
-        {2, 128 * 131072, 135},
-        {2, 64ull << 20, 135},
+        {2, 128 * 131072, 136},
+        {2, 64ull << 20, 136},
         {2, 24ull << 20, 102},
         {1, 4 * 65536, 1},
         {1, 4ull << 20, 16},
@@ -225,9 +225,9 @@ START_TEST(test_the_headers_example)
     struct layout layout;
     ck_assert_int_eq(layout_init(&layout, &rule, 0, 16u << 20, 4), 0);
     ck_assert_uint_eq(layout.shards, 4);
-    ck_assert_uint_eq(layout.pieces, 270);
-    ck_assert_uint_eq(layout.chunks, 1080);
-    ck_assert_uint_eq(layout.largest_bytes, 62144);
+    ck_assert_uint_eq(layout.pieces, 271);
+    ck_assert_uint_eq(layout.chunks, 1084);
+    ck_assert_uint_eq(layout.largest_bytes, 61952);
 }
 END_TEST
 
@@ -238,8 +238,8 @@ START_TEST(test_a_block_is_cut_as_for_two_servers)
         uint32_t servers;
         uint64_t bytes;
         uint32_t pieces;
-    } cases[] = {{4, 65536, 1},         {4, 65536 + 64, 2},    {2, 16ull << 20, 135},
-                 {4, 32ull << 20, 135}, {4, 64ull << 20, 270}, {1, 1ull << 20, 4},
+    } cases[] = {{4, 65536, 1},         {4, 65536 + 64, 2},    {2, 16ull << 20, 136},
+                 {4, 32ull << 20, 136}, {4, 64ull << 20, 271}, {1, 1ull << 20, 4},
                  {1, 16ull << 20, 64}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, true, false};
@@ -262,8 +262,8 @@ START_TEST(test_chunks_without_room_for_bursts_stay_as_configured)
     const uint32_t weights[4] = {1, 1, 1, 1};
     const struct {
         uint32_t chunk_bytes, pieces;
-    } cases[] = {{62080, 4325},  {62144, 4320},  {65536, 4320}, {98304, 2731},
-                 {122880, 2185}, {124288, 2160}, {131072, 2160}};
+    } cases[] = {{62080, 4325},  {62144, 4325},  {65536, 4325}, {98304, 2731},
+                 {122880, 2185}, {124160, 2163}, {131072, 2163}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {4, weights, cases[i].chunk_bytes, 16 << 10, true, false};
         struct layout layout;
@@ -293,11 +293,11 @@ START_TEST(test_largest_shard_decides_how_fine)
     struct layout_rule rule = {3, weights, 256 << 10, 64, false, false};
     struct layout layout;
     ck_assert_int_eq(layout_init(&layout, &rule, 2, 24ull << 20, 1), 0);
-    ck_assert_uint_eq(layout.pieces, 152);
-    ck_assert_uint_eq(layout.largest_bytes, 1941 * 64);
+    ck_assert_uint_eq(layout.pieces, 153);
+    ck_assert_uint_eq(layout.largest_bytes, 1928 * 64);
     ck_assert_uint_eq(layout_chunk(&layout, 0).server, 2);
-    ck_assert_uint_eq(layout_chunk(&layout, 0).count, 1941 * 64);
-    ck_assert_uint_eq(layout_chunk(&layout, 1).count, 324 * 64);
+    ck_assert_uint_eq(layout_chunk(&layout, 0).count, 1928 * 64);
+    ck_assert_uint_eq(layout_chunk(&layout, 1).count, 322 * 64);
     check_layout(&layout);
 }
 END_TEST

@@ -28,14 +28,23 @@ static struct wire_header example(void)
                 .root = 0x51525354u,
                 .block = 0x71727374u,
                 .count = 0x6162636465666768ull},
+        .generation = 0x81828384u,
+        .number = 0x9192939495969798ull,
+        .received = 0xa1a2a3a4a5a6a7a8ull,
     };
+}
+
+/* Signs of life are of no job. */
+static uint32_t generation_of(uint8_t type)
+{
+    return type == WIRE_KEEPALIVE || type == WIRE_ALIVE ? 0 : 7;
 }
 
 /* The bytes on the wire, as doc/protocol/data.md has them: other versions must read them too. */
 START_TEST(the_bytes_are_those_of_the_protocol)
 {
     static const uint8_t expected[WIRE_HEADER_BYTES] = {
-        0x53, 0x48, 0x4f, 0x4c, 5,    1,    0,    0,    /* magic, version, type, status */
+        0x53, 0x48, 0x4f, 0x4c, 6,    1,    0,    0,    /* magic, version, type, status */
         0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, /* token */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* job */
         0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21, /* sequence */
@@ -43,6 +52,11 @@ START_TEST(the_bytes_are_those_of_the_protocol)
         0,    0,    0,    0,    1,    3,    4,    0,    /* payload, kind, dtype, op, zero */
         0x54, 0x53, 0x52, 0x51, 0x74, 0x73, 0x72, 0x71, /* root, block */
         0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61, /* count */
+        0x84, 0x83, 0x82, 0x81, 0,    0,    0,    0,    /* generation, zero */
+        0,    0,    0,    0,    0,    0,    0,    0,    /* identity */
+        0x98, 0x97, 0x96, 0x95, 0x94, 0x93, 0x92, 0x91, /* number */
+        0xa8, 0xa7, 0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, /* received */
+        0,    0,    0,    0,    0,    0,    0,    0,    /* stable, and zeros from here on */
     };
     struct wire_header header = example();
     uint8_t bytes[WIRE_HEADER_BYTES];
@@ -58,6 +72,7 @@ START_TEST(what_is_encoded_is_decoded)
         struct wire_header header = example(), decoded;
         header.type = type;
         header.status = type == WIRE_ERROR ? ERR_MISMATCH : 0;
+        header.generation = generation_of(type);
         header.payload_bytes = 1000;
         uint8_t message[WIRE_HEADER_BYTES + 1000] = {0};
         wire_encode_header(message, &header);
@@ -71,6 +86,9 @@ START_TEST(what_is_encoded_is_decoded)
         ck_assert_uint_eq(decoded.group, header.group);
         ck_assert_uint_eq(decoded.chunk, header.chunk);
         ck_assert_uint_eq(decoded.payload_bytes, 1000);
+        ck_assert_uint_eq(decoded.generation, header.generation);
+        ck_assert_uint_eq(decoded.number, header.number);
+        ck_assert_uint_eq(decoded.received, header.received);
         ck_assert_uint_eq(decoded.ask.kind, header.ask.kind);
         ck_assert_uint_eq(decoded.ask.dtype, header.ask.dtype);
         ck_assert_uint_eq(decoded.ask.op, header.ask.op);
@@ -92,7 +110,7 @@ static const struct wrong wrongs[] = {
     {0, 0x54, "not the magic"},
     {3, 0x4d, "0x4d4f4853"},
     {4, 0, "version 0"},
-    {4, 2, "version 2, this daemon speaks 5"},
+    {4, 2, "version 2, this daemon speaks 6"},
     {5, 0, "unknown type 0"},
     {5, 10, "unknown type 10"},
     {5, 255, "unknown type 255"},
@@ -101,7 +119,13 @@ static const struct wrong wrongs[] = {
     {5, WIRE_ERROR, "type 4 has status 0"},
     {40, 9, "announces a payload of 9"},
     {43, 1, "16777224 bytes and has 8"},
-    {47, 1, "reserved"},
+    {47, 1, "reserved"}, /* the codec */
+    {68, 1, "reserved"},
+    {72, 1, "reserved"}, /* identity */
+    {79, 1, "reserved"},
+    {96, 1, "reserved"}, /* stable */
+    {127, 1, "reserved"},
+    {5, WIRE_ALIVE, "type 9 has generation 2172814212"},
 };
 
 START_TEST(wrong_headers_are_refused_with_the_reason)
@@ -148,6 +172,7 @@ START_TEST(an_error_has_a_negative_status_and_others_none)
             struct wire_header header = example(), decoded;
             header.type = type;
             header.status = (int16_t)status;
+            header.generation = generation_of(type);
             uint8_t bytes[WIRE_HEADER_BYTES];
             wire_encode_header(bytes, &header);
             bool right = type == WIRE_ERROR ? status < 0 && status >= ERR_CONFIG : status == 0;

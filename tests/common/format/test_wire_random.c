@@ -28,14 +28,22 @@ static uint64_t number(const uint8_t *bytes, int size)
     return value;
 }
 
+static bool are_zero(const uint8_t *m, int from, int to)
+{
+    while (from < to && m[from] == 0)
+        from++;
+    return from == to;
+}
+
 /* The rules once more, from the offsets in the header file. */
 static bool is_right(const uint8_t *m, size_t length)
 {
-    if (length < 64 || memcmp(m, "SHOL", 4) != 0 || m[4] != WIRE_VERSION || m[5] < 1 || m[5] > 9)
+    if (length < 128 || memcmp(m, "SHOL", 4) != 0 || m[4] != WIRE_VERSION || m[5] < 1 || m[5] > 9)
         return false;
     int16_t status = (int16_t)number(m + 6, 2);
     return (m[5] == 4 ? status < 0 && status >= ERR_CONFIG : status == 0) &&
-           number(m + 40, 4) == length - 64 && m[47] == 0 && (m[44] > 8 || m[31] < 0x80);
+           number(m + 40, 4) == length - 128 && m[47] == 0 && (m[44] > 8 || m[31] < 0x80) &&
+           (m[5] >= 8) == (number(m + 64, 4) == 0) && are_zero(m, 68, 80) && are_zero(m, 96, 128);
 }
 
 static void check_decoded(const uint8_t *m, const struct wire_header *h)
@@ -45,7 +53,9 @@ static void check_decoded(const uint8_t *m, const struct wire_header *h)
         h->sequence != number(m + 24, 8) || h->group != number(m + 32, 4) ||
         h->chunk != number(m + 36, 4) || h->payload_bytes != number(m + 40, 4) ||
         h->ask.kind != m[44] || h->ask.dtype != m[45] || h->ask.op != m[46] ||
-        h->ask.root != number(m + 48, 4) || h->ask.count != number(m + 56, 8))
+        h->ask.root != number(m + 48, 4) || h->ask.count != number(m + 56, 8) ||
+        h->generation != number(m + 64, 4) || h->number != number(m + 80, 8) ||
+        h->received != number(m + 88, 8))
         ck_abort_msg("a field is not what its bytes say");
 }
 
@@ -55,7 +65,7 @@ START_TEST(messages_of_any_bytes)
     int taken = 0, refused = 0;
     for (int round = 0; round < ROUNDS; round++) {
         size_t length =
-            random_next(&state) % 4 ? 64 + random_next(&state) % 80 : random_next(&state) % 64;
+            random_next(&state) % 4 ? 128 + random_next(&state) % 80 : random_next(&state) % 128;
         uint8_t *message = malloc(length ? length : 1);
         for (size_t i = 0; i < length; i++)
             message[i] = (uint8_t)random_next(&state);
@@ -64,15 +74,18 @@ START_TEST(messages_of_any_bytes)
             .status = (int16_t)(random_next(&state) % 3   ? 0
                                 : random_next(&state) % 2 ? random_next(&state)
                                                           : -(random_next(&state) % 16)),
-            .payload_bytes = (uint32_t)(length - 64),
+            .payload_bytes = (uint32_t)(length - 128),
             .token = random_next(&state),
             .job = random_next(&state),
             .sequence = random_next(&state),
+            .generation = random_next(&state) % 8 > 0,
+            .number = random_next(&state),
+            .received = random_next(&state),
             .ask = {.kind = (uint8_t)(random_next(&state) % 16), .count = random_next(&state)}};
-        if (length >= 64 && random_next(&state) % 16) {
+        if (length >= 128 && random_next(&state) % 16) {
             wire_encode_header(message, &header);
             if (random_next(&state) % 2)
-                message[random_next(&state) % 64] ^= (uint8_t)(1u << random_next(&state) % 8);
+                message[random_next(&state) % 128] ^= (uint8_t)(1u << random_next(&state) % 8);
         }
         struct wire_header decoded, untouched;
         memset(&decoded, 0xee, sizeof(decoded));

@@ -331,6 +331,7 @@ struct wire_header fixture_header(uint32_t node, uint8_t type, uint64_t sequence
         .status = type == WIRE_ERROR ? ERR_MISMATCH : 0,
         .token = fixture_receive_token(node),
         .job = FIXTURE_JOB,
+        .generation = type == WIRE_KEEPALIVE || type == WIRE_ALIVE ? 0 : 1,
         .sequence = sequence,
         .chunk = chunk,
         .ask = {

@@ -194,6 +194,7 @@ uint32_t half_make(struct sealed_half *half, uint8_t *message, uint64_t sequence
     struct wire_header header = {.type = WIRE_CONTRIBUTION,
                                  .token = half_token(0),
                                  .job = 1234,
+                                 .generation = 1,
                                  .payload_bytes = payload_bytes,
                                  .ask = {.dtype = DTYPE_F32, .op = REDUCE_SUM}};
     wire_encode_header(message, &header);
@@ -255,6 +256,7 @@ void half_contribute(struct sealed_half *half, uint8_t *message, uint64_t sequen
         .type = WIRE_CONTRIBUTION,
         .token = half_token(0),
         .job = HALF_JOB,
+        .generation = 1,
         .sequence = sequence,
         .chunk = chunk,
         .payload_bytes = bytes,

@@ -172,6 +172,7 @@ static void other_send(struct half *half, uint32_t connection, uint8_t *message)
     struct wire_header header = {.type = WIRE_CONTRIBUTION,
                                  .token = token_number(connection, 0),
                                  .job = 1234,
+                                 .generation = 1,
                                  .ask = {.dtype = DTYPE_F32, .op = REDUCE_SUM}};
     wire_encode_header(message, &header);
     struct iovec part = {message, WIRE_HEADER_BYTES};
@@ -320,6 +321,7 @@ static void take_part_there(struct half *half, uint8_t *message)
     struct wire_header header = {.type = WIRE_CONTRIBUTION,
                                  .token = token_number(1, 0),
                                  .job = JOB,
+                                 .generation = 1,
                                  .ask = {.kind = COLLECTIVE_BARRIER}};
     wire_encode_header(message, &header);
     struct iovec part = {message, WIRE_HEADER_BYTES};

@@ -90,6 +90,7 @@ static void in_the_clear(uint8_t *message, uint32_t *bytes)
     struct wire_header header = {.type = WIRE_CONTRIBUTION,
                                  .token = half_token(0),
                                  .job = 1234,
+                                 .generation = 1,
                                  .payload_bytes = 36,
                                  .ask = {.dtype = DTYPE_F32, .op = REDUCE_SUM}};
     wire_encode_header(message, &header);
@@ -241,7 +242,8 @@ END_TEST
 START_TEST(a_strangers_datagram_costs_nothing)
 {
     half_start(&half, true, false);
-    struct wire_header header = {.type = WIRE_RESULT, .token = 4711, .job = HALF_JOB};
+    struct wire_header header = {
+        .type = WIRE_RESULT, .token = 4711, .job = HALF_JOB, .generation = 1};
     wire_encode_header(half.messages[0], &header);
     half_post(&half, half.messages[0], WIRE_HEADER_BYTES);
     half_post(&half, half.messages[1], 3);

@@ -391,6 +391,7 @@ START_TEST(nothing_comes_in_without_keys)
     struct wire_header header = {.type = WIRE_CONTRIBUTION,
                                  .token = half_token(0),
                                  .job = 1234,
+                                 .generation = 1,
                                  .ask = {.dtype = DTYPE_F32, .op = REDUCE_SUM}};
     start(_i == 1);
     engine_drop_peer(&half.engine, 1);

@@ -121,6 +121,7 @@ static void bring(struct bench *bench, uint32_t node, uint8_t type, const struct
     it->header = (struct wire_header){.type = type,
                                       .token = 1000 + node,
                                       .job = JOB,
+                                      .generation = 1,
                                       .sequence = bench->sequence,
                                       .payload_bytes = bytes,
                                       .ask = *ask};

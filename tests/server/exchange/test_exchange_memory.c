@@ -47,12 +47,12 @@ START_TEST(a_job_beyond_the_memory_is_refused_and_takes_none)
     struct fixture_options options = four_nodes(49);
     struct fixture *fixture = fixture_create(&options);
     ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 49 * 320);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 49 * 384);
     for (uint32_t node = 1; node < 4; node++)
         ck_assert_uint_eq(fixture_posted(fixture, node), 11);
     fixture_expect_error(fixture, fixture_open_job(fixture, 0x777), ERR_MEMORY,
                          "bytes already promised");
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 49 * 320);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 49 * 384);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -67,9 +67,9 @@ START_TEST(a_user_leaves_memory_for_others)
     ck_assert_int_eq(fixture_open_job(fixture, 0x1), 0);
     ck_assert_int_eq(fixture_open_job(fixture, 0x2), 0);
     fixture_expect_error(fixture, fixture_open_job(fixture, 0x3), ERR_MEMORY,
-                         "15680 bytes asked for, user 1000 is promised 31360 already, and may be "
-                         "36000, three quarters of the limit limits.memory_bytes");
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 98 * 320);
+                         "18816 bytes asked for, user 1000 is promised 37632 already, and may be "
+                         "43200, three quarters of the limit limits.memory_bytes");
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 98 * 384);
     fixture->options.user = BOB;
     ck_assert_int_eq(fixture_open_job(fixture, 0x4), 0);
     exchange_job_close(fixture->exchange, 0x1);
@@ -105,7 +105,7 @@ static uint64_t promised(uint32_t nodes, uint32_t servers, uint32_t members)
     ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB), 0);
     uint64_t bytes = buffer_pool_reserved_bytes(fixture->pool);
     fixture_destroy(fixture);
-    return bytes / 320;
+    return bytes / 384;
 }
 
 /* The least that the configuration allows is just what the largest group is promised. */
@@ -171,7 +171,7 @@ START_TEST(a_closed_job_promises_nothing)
         ck_assert_uint_eq(fixture->posted_count, round < 3 && (round == 0 || _i == 0)
                                                      ? posted + 11
                                                      : posted); /* no memory more */
-        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 11 * 320);
+        ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 11 * 384);
         fixture_expect_error(fixture, open_pair(fixture, 100, 3), ERR_MEMORY, "already promised");
         exchange_job_close(fixture->exchange, 7 + round);
         ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
@@ -181,7 +181,7 @@ START_TEST(a_closed_job_promises_nothing)
     uint32_t posted = fixture->posted_count;
     ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
     ck_assert_uint_eq(fixture->posted_count, posted - 1);
-    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), (posted - 1) * 320);
+    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), (posted - 1) * 384);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -192,7 +192,7 @@ START_TEST(a_failed_job_promises_nothing)
     struct fixture_options options = {
         .nodes = 2, .ranks = 3, .rank_nodes = {0, 0, 1}, .weights = {0, 1}, .buffers = 19};
     struct fixture *fixture = fixture_create(&options);
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 384);
     fixture_expect_error(fixture, fixture_open_job(fixture, 0x777), ERR_MEMORY, "already promised");
     for (uint32_t rank = 0; rank < 2; rank++)
         fixture_submit_sum(fixture, rank, 0, COUNT);
@@ -202,7 +202,7 @@ START_TEST(a_failed_job_promises_nothing)
     else
         exchange_group_stop(fixture->exchange, FIXTURE_JOB, 0);
     /* not while its memory is being summed or sent */
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 384);
     fixture_all_reduced(fixture);
     fixture_all_sent(fixture);
     ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
@@ -210,10 +210,10 @@ START_TEST(a_failed_job_promises_nothing)
     /* both workers are still there */
     ck_assert(fixture->attached[0] && fixture->attached[1]);
     ck_assert_int_eq(fixture_open_job(fixture, 0x777), 0);
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 384);
     /* and what goes now gives nothing back a second time */
     exchange_job_close(fixture->exchange, FIXTURE_JOB);
-    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 320);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 19 * 384);
     ck_assert_int_eq(fixture_result(fixture, 1, 0, 0, COUNT, 1), 0); /* late, and dropped */
     exchange_check(fixture->exchange);
     fixture_destroy(fixture);
@@ -246,7 +246,7 @@ START_TEST(a_held_buffer_outlives_its_sender)
     struct fixture *fixture = two_and_one(0);
     ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
     fixture_peer_down(fixture, 1);
-    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 320);
+    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 384);
     exchange_job_close(fixture->exchange, FIXTURE_JOB);
     ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
     ck_assert_uint_eq(fixture->posted_count, 0);

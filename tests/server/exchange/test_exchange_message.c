@@ -57,6 +57,8 @@ static const struct {
     {8, 2, "a token that was not given out"}, /* that of node 2, sent by node 1 */
     {40, 4, "announces a payload of 260 bytes and has 256"},
     {47, 1, "reserved byte"},
+    {64, 0, "generation 0"},
+    {72, 1, "reserved byte"},
 };
 
 START_TEST(wrong_headers_are_refused)
@@ -73,6 +75,18 @@ START_TEST(wrong_headers_are_refused)
     ck_assert_uint_eq(fixture_posted(fixture, 1), posted); /* and the buffer is posted again */
     expect_totals(fixture, 0, 0);
     finish_as_owner(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* A job's membership has changed since, or the other node is ahead. */
+START_TEST(what_is_of_another_generation_is_dropped)
+{
+    struct fixture *fixture = three_nodes(0);
+    struct wire_header header = fixture_header(1, WIRE_CONTRIBUTION, 0, 0, COUNT);
+    header.generation = 2;
+    ck_assert_int_eq(fixture_message(fixture, 1, header, "of a generation to come", 23), 0);
+    expect_totals(fixture, 0, 1);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -96,7 +110,7 @@ START_TEST(a_length_beyond_the_buffer_is_refused)
     uint32_t from = 77;
     int result = exchange_receive(fixture->exchange, buffer->peer, buffer, buffer->capacity + 1, 0,
                                   &from, &fixture->error);
-    fixture_expect_error(fixture, result, ERR_PROTOCOL, "a message of 321 bytes");
+    fixture_expect_error(fixture, result, ERR_PROTOCOL, "a message of 385 bytes");
     exchange_check(fixture->exchange);
     finish_as_owner(fixture);
     fixture_destroy(fixture);
@@ -533,6 +547,7 @@ int main(void)
     Suite *suite = suite_create("exchange_message");
     TCase *tests = tcase_create("exchange_message");
     tcase_add_loop_test(tests, wrong_headers_are_refused, 0, sizeof(headers) / sizeof(headers[0]));
+    tcase_add_test(tests, what_is_of_another_generation_is_dropped);
     tcase_add_test(tests, messages_shorter_than_a_header_are_refused);
     tcase_add_test(tests, a_length_beyond_the_buffer_is_refused);
     tcase_add_test(tests, the_token_tells_the_sender);
