@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-PARTS=(systemd container slurm)
+PARTS=(systemd container slurm prometheus)
 
 fail() {
     printf 'check-deploy: %s\n' "$*" >&2
@@ -81,6 +81,12 @@ check_slurm() {
     # Started by the part, when it has laid out their configuration.
     scripts/debian-root.sh trixie "$copy" -- systemctl --quiet mask slurmctld slurmd || return
     in_booted slurm-inside.sh
+}
+
+check_prometheus() {
+    make_root bookworm "$debian12" systemd systemd-sysv dbus iproute2 procps prometheus || return
+    scripts/debian-root.sh bookworm "$copy" -- systemctl --quiet mask prometheus || return
+    in_booted prometheus-inside.sh
 }
 
 # Count what a part says. A part that ends badly without a line of its own is one failure.
