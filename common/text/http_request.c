@@ -1,6 +1,8 @@
 #include "common/text/http_request.h"
 
+#include <arpa/inet.h>
 #include <string.h>
+#include <strings.h>
 
 /* A character of a method (RFC 9110, token). */
 static bool http_is_token(char c)
@@ -68,13 +70,70 @@ static int http_take_line(struct http_request *request, const char *line, size_t
     return status != HTTP_STATUS_BAD_REQUEST && !known ? HTTP_STATUS_NOT_ALLOWED : status;
 }
 
+/* "name", "name:port", "[address]:port". */
+static int http_take_host(struct http_request *request, const char *value, size_t length)
+{
+    while (length > 0 && (value[0] == ' ' || value[0] == '\t')) {
+        value++;
+        length--;
+    }
+    while (length > 0 && (value[length - 1] == ' ' || value[length - 1] == '\t'))
+        length--;
+    if (length > 0 && value[0] == '[') {
+        const char *bracket = memchr(value, ']', length);
+        if (!bracket || (bracket + 1 < value + length && bracket[1] != ':'))
+            return HTTP_STATUS_BAD_REQUEST;
+        value++;
+        length = (size_t)(bracket - value);
+    } else {
+        const char *port = memchr(value, ':', length);
+        length = port ? (size_t)(port - value) : length;
+    }
+    if (length == 0 || length >= sizeof(request->host) || request->host[0] != '\0')
+        return HTTP_STATUS_BAD_REQUEST;
+    for (size_t i = 0; i < length; i++) {
+        if (value[i] <= ' ' || value[i] >= 0x7f)
+            return HTTP_STATUS_BAD_REQUEST;
+    }
+    memcpy(request->host, value, length);
+    request->host[length] = '\0';
+    return HTTP_STATUS_OK;
+}
+
+/* From the second line to the empty one, which is there. */
+static int http_take_headers(struct http_request *request, const char *line, const char *end)
+{
+    static const char host[] = "Host:";
+    int status = HTTP_STATUS_OK;
+    while (line < end && status == HTTP_STATUS_OK) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        size_t length = (size_t)(newline - line);
+        if (length > 0 && line[length - 1] == '\r')
+            length--;
+        if (length >= sizeof(host) - 1 && strncasecmp(line, host, sizeof(host) - 1) == 0)
+            status = http_take_host(request, line + sizeof(host) - 1, length - sizeof(host) + 1);
+        line = newline + 1;
+    }
+    return status;
+}
+
 int http_request_parse(struct http_request *request, const char *bytes, size_t length)
 {
     size_t looked_at = length < HTTP_REQUEST_BYTES ? length : HTTP_REQUEST_BYTES;
-    if (!http_find_end(bytes, looked_at))
+    const char *end = http_find_end(bytes, looked_at);
+    if (!end)
         return length < HTTP_REQUEST_BYTES ? 0 : HTTP_STATUS_TOO_LARGE;
     const char *newline = memchr(bytes, '\n', looked_at);
-    return http_take_line(request, bytes, (size_t)(newline - bytes));
+    request->host[0] = '\0';
+    int status = http_take_line(request, bytes, (size_t)(newline - bytes));
+    return status == HTTP_STATUS_OK ? http_take_headers(request, newline + 1, end) : status;
+}
+
+bool http_host_is_local(const char *host)
+{
+    struct in6_addr address;
+    return !strpbrk(host, ".:") || inet_pton(AF_INET, host, &address) == 1 ||
+           inet_pton(AF_INET6, host, &address) == 1;
 }
 
 const char *http_status_text(int status)
@@ -88,6 +147,8 @@ const char *http_status_text(int status)
         return "Not Found";
     case HTTP_STATUS_NOT_ALLOWED:
         return "Method Not Allowed";
+    case HTTP_STATUS_MISDIRECTED:
+        return "Misdirected Request";
     case HTTP_STATUS_TOO_LARGE:
         return "Request Header Fields Too Large";
     default:

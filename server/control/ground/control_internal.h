@@ -120,11 +120,13 @@ struct control_http_document {
     const char *text;
     size_t length;
     const char *headers; /* more of them, each with its end of line; NULL: none. Constant */
+    bool own_names;      /* given only to who asks by an address or name of this daemon */
 };
 struct control_http_options {
     struct event_base *base;
     const struct control_http_document *documents; /* constant, as long as the server is there */
     size_t count;                                  /* CONTROL_HTTP_DOCUMENTS at most */
+    bool (*is_own_name)(const struct control *control, const char *name);
     struct control *control;
 };
 #define CONTROL_HTTP_DOCUMENTS 8

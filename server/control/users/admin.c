@@ -1,6 +1,8 @@
 /* What administration asks for: the status, and over HTTP the metrics and the page. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "server/control/ground/control_internal.h"
@@ -134,6 +136,22 @@ static char *admin_why(struct control *control, size_t *length)
     return control->why_document(control, length);
 }
 
+/* Beside addresses: what the configuration calls a daemon, or the machine itself. */
+static bool admin_is_own_name(const struct control *control, const char *name)
+{
+    const struct config *config = control->config;
+    struct utsname machine;
+    if (strcasecmp(name, config->metrics_address) == 0 ||
+        (uname(&machine) == 0 && strcasecmp(name, machine.nodename) == 0))
+        return true;
+    for (uint32_t i = 0; i < config->server_count; i++) {
+        if (strcasecmp(name, config->servers[i].address) == 0 ||
+            strcasecmp(name, config->servers[i].name) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* The page reads the two that come behind it. */
 static int admin_list_documents(struct admin *admin, struct error *error)
 {
@@ -149,11 +167,12 @@ static int admin_list_documents(struct admin *admin, struct error *error)
                                            .content_type = "text/html; charset=utf-8",
                                            .text = page_html,
                                            .length = page_html_bytes,
-                                           .headers = admin->headers};
+                                           .headers = admin->headers,
+                                           .own_names = true};
     it[2] = (struct control_http_document){
-        .path = "/status.json", .content_type = json, .make = admin_status};
+        .path = "/status.json", .content_type = json, .make = admin_status, .own_names = true};
     it[3] = (struct control_http_document){
-        .path = "/why.json", .content_type = json, .make = admin_why};
+        .path = "/why.json", .content_type = json, .make = admin_why, .own_names = true};
     return 0;
 }
 
@@ -166,6 +185,7 @@ static int admin_serve_metrics(struct admin *admin, struct error *error)
         .base = control->base,
         .documents = admin->documents,
         .count = sizeof(admin->documents) / sizeof(admin->documents[0]),
+        .is_own_name = admin_is_own_name,
         .control = control,
     };
     struct error cause = {0};

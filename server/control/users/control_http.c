@@ -23,6 +23,11 @@
     "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"                               \
     "Cross-Origin-Resource-Policy: same-origin\r\n"
 
+#define OTHER_NAME                                                                                 \
+    "This daemon does not have the name that it was asked under. Ask by its address, or by a "     \
+    "name "                                                                                        \
+    "of the roster.\n"
+
 struct http_connection {
     struct control_http *http;
     struct bufferevent *stream;
@@ -76,6 +81,13 @@ static const struct control_http_document *http_find(const struct control_http *
     return NULL;
 }
 
+/* A client that says no name is no browser, which always does. */
+static bool http_is_own_name(const struct control_http *http, const char *name)
+{
+    return name[0] == '\0' || http_host_is_local(name) ||
+           http->options.is_own_name(http->options.control, name);
+}
+
 /* Younger than DOCUMENT_NS. NULL: there is none. */
 static const char *http_text(struct control_http *http,
                              const struct control_http_document *document, size_t *length)
@@ -103,8 +115,13 @@ static void http_answer(struct http_connection *connection, int status,
     size_t length = 0;
     const char *text =
         status == HTTP_STATUS_OK ? http_text(connection->http, document, &length) : NULL;
+    const char *type = text ? document->content_type : "text/plain";
     if (status == HTTP_STATUS_OK && !text)
         status = HTTP_STATUS_UNAVAILABLE;
+    if (status == HTTP_STATUS_MISDIRECTED) {
+        text = OTHER_NAME;
+        length = sizeof(OTHER_NAME) - 1;
+    }
     connection->answered = true;
     evbuffer_add_printf(output, "HTTP/1.0 %d %s\r\nConnection: close\r\nContent-Length: %zu\r\n",
                         status, http_status_text(status), text ? length : 0);
@@ -112,8 +129,8 @@ static void http_answer(struct http_connection *connection, int status,
     if (status == HTTP_STATUS_NOT_ALLOWED)
         evbuffer_add_printf(output, "Allow: GET, HEAD\r\n");
     if (text)
-        evbuffer_add_printf(output, "Content-Type: %s\r\n%s", document->content_type,
-                            document->headers ? document->headers : "");
+        evbuffer_add_printf(output, "Content-Type: %s\r\n%s", type,
+                            status == HTTP_STATUS_OK && document->headers ? document->headers : "");
     evbuffer_add(output, "\r\n", 2);
     if (text && with_body)
         evbuffer_add(output, text, length);
@@ -136,6 +153,8 @@ static void http_on_read(struct bufferevent *stream, void *argument)
         status == HTTP_STATUS_OK ? http_find(connection->http, request.path) : NULL;
     if (status == HTTP_STATUS_OK && !document)
         status = HTTP_STATUS_NOT_FOUND;
+    if (document && document->own_names && !http_is_own_name(connection->http, request.host))
+        status = HTTP_STATUS_MISDIRECTED;
     http_answer(connection, status, document, !request.head);
     evbuffer_drain(input, evbuffer_get_length(input));
 }

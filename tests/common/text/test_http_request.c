@@ -1,5 +1,6 @@
 #include "common/text/http_request.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,6 +82,70 @@ START_TEST(requests_refused)
 }
 END_TEST
 
+/* Under which name the server is asked. */
+START_TEST(hosts_taken)
+{
+    static const struct {
+        const char *headers, *host; /* NULL: refused */
+    } hosts[] = {
+        {"", ""},
+        {"X-Host: a\r\nHosts: b\r\n Host: c\r\n", ""},
+        {"Host: x\r\n", "x"},
+        {"Accept: */*\r\nhOST:\t n0.example:80 \t\r\n", "n0.example"},
+        {"Host: 127.0.0.1:7071\n", "127.0.0.1"},
+        {"Host: [::1]:7071\r\n", "::1"},
+        {"Host: [fe80::1]\r\n", "fe80::1"},
+        {"Host: [::1\r\n", NULL},
+        {"Host: [::1].example\r\n", NULL},
+        {"Host: []:1\r\n", NULL},
+        {"Host:\r\n", NULL},
+        {"Host: :80\r\n", NULL},
+        {"Host: a b\r\n", NULL},
+        {"Host: a\x01\r\n", NULL},
+        {"Host: \xc3\xa4\r\n", NULL},
+        {"Host: a\r\nHost: a\r\n", NULL},
+    };
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
+        struct http_request request;
+        char text[256];
+        int length = snprintf(text, sizeof(text), "GET / HTTP/1.1\r\n%s\r\n", hosts[i].headers);
+        int status = parse(&request, text, (size_t)length);
+        ck_assert_msg(status == (hosts[i].host ? HTTP_STATUS_OK : HTTP_STATUS_BAD_REQUEST), "%s",
+                      text);
+        if (hosts[i].host)
+            ck_assert_str_eq(request.host, hosts[i].host);
+    }
+}
+END_TEST
+
+START_TEST(host_of_the_limit)
+{
+    for (size_t bytes = HTTP_HOST_BYTES - 1; bytes <= HTTP_HOST_BYTES; bytes++) {
+        struct http_request request;
+        char text[2 * HTTP_HOST_BYTES] = "GET / HTTP/1.1\r\nHost: ";
+        size_t length = strlen(text);
+        memset(text + length, 'a', bytes);
+        memcpy(text + length + bytes, "\r\n\r\n", 4);
+        ck_assert_int_eq(parse(&request, text, length + bytes + 4),
+                         bytes < HTTP_HOST_BYTES ? HTTP_STATUS_OK : HTTP_STATUS_BAD_REQUEST);
+    }
+}
+END_TEST
+
+START_TEST(hosts_of_nobody_else)
+{
+    static const char *const local[] = {"localhost", "n0", "127.0.0.1", "10.1.2.3", "::1"};
+    static const char *const others[] = {"evil.example", "localhost.evil.example",
+                                         "localhost.",   "127.0.0.1.evil.example",
+                                         "0x7f.1",       "1.2.3.4.5",
+                                         "a:b"};
+    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+        ck_assert_msg(http_host_is_local(local[i]), "%s", local[i]);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        ck_assert_msg(!http_host_is_local(others[i]), "%s", others[i]);
+}
+END_TEST
+
 /* However it is cut, it is not taken before it is whole. */
 START_TEST(cut_anywhere)
 {
@@ -144,6 +209,9 @@ int main(void)
     TCase *tests = tcase_create("http_request");
     tcase_add_test(tests, requests_taken);
     tcase_add_test(tests, requests_refused);
+    tcase_add_test(tests, hosts_taken);
+    tcase_add_test(tests, host_of_the_limit);
+    tcase_add_test(tests, hosts_of_nobody_else);
     tcase_add_test(tests, cut_anywhere);
     tcase_add_test(tests, limits);
     tcase_add_test(tests, any_byte_anywhere);

@@ -393,6 +393,41 @@ START_TEST(test_page)
 }
 END_TEST
 
+/* A site whose name comes to lead here (DNS rebinding) gets nothing but metrics: no browser shows
+ * it the page, or lets it read names of jobs. */
+START_TEST(test_names_of_others)
+{
+    static const char *const paths[] = {"/", "/status.json", "/why.json"};
+    static const char *const own[] = {"127.0.0.1:7071", "[::1]:1", "localhost", "n0",
+                                      "N0.roster.example"};
+    char request[256], host[256];
+    uint16_t port;
+    close(control_daemon_bind(&port));
+    daemons[0] = control_daemon_create(directory, 1, 0, ports);
+    daemons[0]->config.metrics_port = port;
+    ck_assert_int_eq(gethostname(host, sizeof(host)), 0);
+    snprintf(daemons[0]->config.servers[0].address, sizeof(daemons[0]->config.servers[0].address),
+             "n0.roster.example");
+    start(daemons[0]);
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: evil.example:7071\r\n\r\n",
+                 paths[i]);
+        http_expect(port, request, "HTTP/1.0 421 ", "\r\n\r\nThis daemon does not have the name");
+        for (size_t k = 0; k < sizeof(own) / sizeof(own[0]); k++) {
+            snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", paths[i],
+                     own[k]);
+            http_expect(port, request, "HTTP/1.0 200 ", "\r\n\r\n");
+        }
+    }
+    snprintf(request, sizeof(request), "GET / HTTP/1.1\r\nHost: %.200s\r\n\r\n", host);
+    http_expect(port, request, "HTTP/1.0 200 ", "</html>");
+    http_expect(port, "GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", "HTTP/1.0 200 ",
+                "# EOF\n");
+    http_expect(port, "GET /x HTTP/1.1\r\nHost: evil.example\r\n\r\n", "HTTP/1.0 404 ", "");
+    http_expect(port, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "HTTP/1.0 400 ", "");
+}
+END_TEST
+
 #define WHY "GET /why.json HTTP/1.0\r\n\r\n"
 #define JOBS 9
 
@@ -450,6 +485,7 @@ int main(void)
     tcase_add_test(metrics, test_trickle);
     tcase_add_test(metrics, test_requests);
     tcase_add_test(metrics, test_page);
+    tcase_add_test(metrics, test_names_of_others);
     tcase_add_test(metrics, test_verdicts_for_the_page);
     suite_add_tcase(suite, metrics);
     return suite_main(suite);
