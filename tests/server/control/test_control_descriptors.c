@@ -97,18 +97,28 @@ static void count_libevent_line(int severity, const char *text)
     libevent_lines++;
 }
 
+/* A free port that nobody else gets before the daemon has it: bound here, where the daemon may
+ * bind and listen too. The caller closes it once the daemon runs. */
+static int hold_port(uint16_t *port)
+{
+    int fd = control_daemon_bind(port), yes = 1;
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), 0);
+    return fd;
+}
+
 /* A daemon with metrics that logs to a pipe; its reading end. */
 static int start_with_metrics(uint16_t *metrics_port)
 {
     int told[2];
     ck_assert_int_eq(pipe2(told, O_CLOEXEC | O_NONBLOCK), 0);
-    close(control_daemon_bind(metrics_port));
+    int held = hold_port(metrics_port);
     ports[0] = 0;
     daemons[0] = control_daemon_create(directory, 1, 0, ports);
     daemons[0]->config.metrics_port = *metrics_port;
     log_init(&daemons[0]->log, "test", LOG_LEVEL_ERROR, told[1], false);
     event_set_log_callback(count_libevent_line);
     start(daemons[0]);
+    close(held);
     return told[0];
 }
 
@@ -236,7 +246,7 @@ START_TEST(test_strangers_leave_descriptors)
     int tcp = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int http = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     char byte;
-    close(control_daemon_bind(&metrics_port));
+    int held = hold_port(&metrics_port);
     ports[0] = 0;
     daemons[0] = control_daemon_create(directory, 1, 0, ports);
     daemons[0]->config.metrics_port = metrics_port;
@@ -259,6 +269,7 @@ START_TEST(test_strangers_leave_descriptors)
     control_client_expect(&good, MESSAGE_JOINED, &message);
     message_clear(&message);
     control_client_close(&good);
+    close(held);
     close(tcp);
     close(http);
 }
@@ -284,10 +295,11 @@ static bool has_ended(int fd, int timeout_ms)
 static uint16_t start_metrics(void)
 {
     uint16_t port;
-    close(control_daemon_bind(&port));
+    int held = hold_port(&port);
     daemons[0] = control_daemon_create(directory, 1, 0, ports);
     daemons[0]->config.metrics_port = port;
     start(daemons[0]);
+    close(held);
     return port;
 }
 
@@ -402,13 +414,14 @@ START_TEST(test_names_of_others)
                                       "N0.roster.example"};
     char request[256], host[256];
     uint16_t port;
-    close(control_daemon_bind(&port));
+    int held = hold_port(&port);
     daemons[0] = control_daemon_create(directory, 1, 0, ports);
     daemons[0]->config.metrics_port = port;
     ck_assert_int_eq(gethostname(host, sizeof(host)), 0);
     snprintf(daemons[0]->config.servers[0].address, sizeof(daemons[0]->config.servers[0].address),
              "n0.roster.example");
     start(daemons[0]);
+    close(held);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: evil.example:7071\r\n\r\n",
                  paths[i]);

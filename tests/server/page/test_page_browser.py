@@ -248,7 +248,9 @@ class Daemon(Case):
         (self.folder / "config.json").write_text(json.dumps(config))
         self.address = f"http://127.0.0.1:{ports[1]}/"
         daemon = self.start([BUILD / "bin" / "shoald", "--config", self.folder / "config.json"], self.folder / "log")
-        self.poll(lambda: self.socket.exists() or daemon.poll() is not None)
+        log = self.folder / "log"
+        # The socket is there before the ports are tried.
+        self.poll(lambda: " on node n0: " in log.read_text() or daemon.poll() is not None)
         return daemon.poll() is None
 
     def start(self, words, output, **more):
