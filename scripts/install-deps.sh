@@ -32,7 +32,7 @@ for option in "$@"; do
     --picture) packages+=(graphviz) ;;
     --fuzz) packages+=(clang libclang-rt-dev) ;;
     --packages) packages+=(dpkg-dev debhelper dh-python lintian python3-all) ;;
-    --deploy) packages+=(debootstrap buildah podman crun iproute2) ;;
+    --deploy) packages+=(debootstrap buildah podman crun iproute2 python3-yaml) ;;
     *)
         printf 'usage: %s [--lint] [--bench] [--torch] [--native] [--root] [--picture] [--fuzz] [--packages] [--deploy]\n' "$0" >&2
         exit 2

@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-PARTS=(systemd container slurm prometheus)
+PARTS=(systemd container slurm prometheus kubernetes)
 
 fail() {
     printf 'check-deploy: %s\n' "$*" >&2
@@ -87,6 +87,11 @@ check_prometheus() {
     make_root bookworm "$debian12" systemd systemd-sysv dbus iproute2 procps prometheus || return
     scripts/debian-root.sh bookworm "$copy" -- systemctl --quiet mask prometheus || return
     in_booted prometheus-inside.sh
+}
+
+# Without a cluster: no root is needed.
+check_kubernetes() {
+    python3 -B scripts/deploy/kubernetes.py "$build"
 }
 
 # Count what a part says. A part that ends badly without a line of its own is one failure.
