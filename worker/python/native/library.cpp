@@ -33,6 +33,7 @@ Library::Library(const std::string &path)
     find(handle, "shoal_all_to_all_v", &all_to_all_v);
     find(handle, "shoal_wait", &wait);
     find(handle, "shoal_request_on_complete", &on_complete);
+    find(handle, "shoal_request_free", &request_free);
     find(handle, "shoal_error_text", &error_text);
     find(handle, "shoal_result_name", &result_name);
 }

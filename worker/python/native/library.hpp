@@ -38,6 +38,7 @@ struct Library {
     decltype(&::shoal_all_to_all_v) all_to_all_v;
     decltype(&::shoal_wait) wait;
     decltype(&::shoal_request_on_complete) on_complete;
+    decltype(&::shoal_request_free) request_free;
     decltype(&::shoal_error_text) error_text;
     decltype(&::shoal_result_name) result_name;
 };

@@ -382,7 +382,17 @@ PYBIND11_MODULE(shoal_native, module)
     work.def("wait_in_python", &wait, py::arg("timeout") = py::none(), Released())
         .def(
             "wait_on_host", [](Work &work) { wait(work, std::nullopt); }, Released())
-        .def("chain", &Work::chain, Released());
+        .def("chain", &Work::chain, Released())
+        /* torch's own wait with Python's lock held, for which others may have to wait. */
+        .def(
+            "synchronize", [](Work &work) { wait(work, std::nullopt); }, Released())
+        .def(
+            "result",
+            [](Work &work) {
+                wait(work, std::nullopt);
+                return work.result();
+            },
+            Released());
     /* The base class's is a function of Python's by now (_work.py), which def() would not overload.
      */
     work.attr("wait") = work.attr("__dict__")["wait_in_python"];

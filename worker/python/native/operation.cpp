@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <system_error>
 
 namespace shoal_native
 {
@@ -22,12 +23,15 @@ std::string seconds(Milliseconds time)
     return text;
 }
 
-/* The library's thread calls it, or one that waits: nothing is done here but to wake ours. */
-void complete(void *argument, int)
+/* So long the end of a job waits at the most for what Python has hung on futures. */
+constexpr std::chrono::seconds CALLS_LIMIT{5};
+
+/* The library's thread calls it, or one that waits. */
+void complete(void *argument, int result)
 {
-    auto *operation = static_cast<std::shared_ptr<Operation> *>(argument);
-    (*operation)->group->session->look_at(*operation);
-    delete operation;
+    std::unique_ptr<std::shared_ptr<Operation>> operation(
+        static_cast<std::shared_ptr<Operation> *>(argument));
+    (*operation)->end(result);
 }
 
 } // namespace
@@ -100,11 +104,16 @@ bool Operation::advance(Milliseconds at_most)
         return published();
     if (!request)
         return published();
+    user = std::this_thread::get_id();
     int code = group->session->library->wait(request, static_cast<int>(at_most.count()));
+    user = std::thread::id();
     if (code == SHOAL_ETIMEOUT) {
-        /* It may have been watched while this thread was at it. */
+        used.unlock();
+        /* Whoever has had it watched meanwhile has found this thread at it. Only now: one that
+         * comes later finds it free. */
+        std::atomic_thread_fence(std::memory_order_seq_cst);
         if (watched)
-            ask_library();
+            have_looked_at();
         return published();
     }
     std::optional<Error> why;
@@ -171,7 +180,8 @@ void Operation::watch(std::function<void(const Error *)> told)
 
 void Operation::have_looked_at()
 {
-    /* A thread that is at it asks when it leaves. */
+    /* A thread that is at it asks when it has left. */
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     std::unique_lock<std::timed_mutex> used(use, std::try_to_lock);
     if (used.owns_lock() && request)
         ask_library();
@@ -183,9 +193,37 @@ void Operation::ask_library()
         return;
     asked = true;
     auto *argument = new std::shared_ptr<Operation>(shared_from_this());
-    if (group->session->library->on_complete(request, complete, argument) < 0) {
+    asking = true;
+    user = std::this_thread::get_id();
+    if (group->session->library->on_complete(request, complete, argument) < 0)
         delete argument; /* the job is being closed, which fails this one */
+    user = std::thread::id();
+    asking = false;
+}
+
+void Operation::end(int code)
+{
+    /* Here and now: to wake another thread for it costs time that a step waits for. */
+    if (user == std::this_thread::get_id()) {
+        if (asking)
+            group->session->look_at(shared_from_this());
+        return; /* a wait for it, which returns now */
     }
+    std::unique_lock<std::timed_mutex> used(use, std::try_to_lock);
+    if (!used.owns_lock()) {
+        /* Whoever is at it may just have found that it is not complete. */
+        group->session->look_at(shared_from_this());
+        return;
+    }
+    if (!request)
+        return;
+    std::optional<Error> why;
+    if (code < 0)
+        why = group->session->library->error(code);
+    group->session->library->request_free(request);
+    request = nullptr;
+    used.unlock();
+    publish(OVER, std::move(why));
 }
 
 void Operation::expire()
@@ -201,23 +239,15 @@ void Operation::expire()
 
 void Operation::forget(const Error &why)
 {
-    {
-        std::lock_guard<std::timed_mutex> used(use);
-        request = nullptr;
-    }
+    /* First: who waits for it would else take it again and again. */
     publish(FAILED, why);
+    std::lock_guard<std::timed_mutex> used(use);
+    request = nullptr;
 }
 
 Session::Session(std::shared_ptr<const Library> library)
     : library(std::move(library)), pid(getpid())
 {
-}
-
-Session::~Session()
-{
-    /* In a forked child, which does not have the thread. */
-    if (thread.joinable())
-        thread.detach();
 }
 
 bool Session::own_process() const
@@ -242,6 +272,8 @@ void Session::remove(Operation *operation)
 {
     std::shared_ptr<Operation> last; /* freed without the lock */
     std::lock_guard<std::mutex> held(lock);
+    if (released)
+        return;
     last = *operation->place;
     under_way.erase(operation->place);
 }
@@ -262,7 +294,7 @@ void Session::wake_at(Clock::time_point deadline)
         return;
     if (!thread.joinable()) {
         sleeps_until = deadline;
-        thread = std::thread([this] { run(); });
+        thread = std::thread([self = shared_from_this()] { self->run(); });
     } else if (deadline < sleeps_until) {
         sleeps_until = deadline;
         changed.notify_one();
@@ -332,20 +364,77 @@ void Session::run()
     }
 }
 
+void Session::call(std::function<void()> what)
+{
+    {
+        std::lock_guard<std::mutex> held(lock);
+        calls.push_back(std::move(what));
+        if (calls.size() <= idle_callers) {
+            called.notify_one();
+            return;
+        }
+        try {
+            std::thread([self = shared_from_this()] { self->run_calls(); }).detach();
+            return;
+        } catch (const std::system_error &) {
+            what = std::move(calls.back());
+            calls.pop_back();
+        }
+    }
+    what();
+}
+
+void Session::run_calls()
+{
+    pthread_setname_np(pthread_self(), "shoal-callbacks");
+    std::unique_lock<std::mutex> held(lock);
+    while (!stopping || !calls.empty()) {
+        if (calls.empty()) {
+            idle_callers++;
+            called.wait(held);
+            idle_callers--;
+            continue;
+        }
+        std::function<void()> what = std::move(calls.front());
+        calls.pop_front();
+        calling.insert(std::this_thread::get_id());
+        held.unlock();
+        what();
+        what = nullptr; /* freed without the lock: it may be Python's */
+        held.lock();
+        calling.erase(std::this_thread::get_id());
+        quiet.notify_all();
+    }
+}
+
+bool Session::quiet_but_for(std::thread::id caller) const
+{
+    return calls.empty() && calling.size() == calling.count(caller);
+}
+
 void Session::close(const std::string &text)
 {
     std::list<std::shared_ptr<Operation>> left;
+    std::thread ending;
     {
         std::lock_guard<std::mutex> held(lock);
         stopping = true;
         looks.clear();
         left = under_way;
+        ending.swap(thread);
         changed.notify_one();
+        called.notify_all();
     }
-    if (thread.joinable())
-        thread.join();
+    /* What hangs on an operation may be what closes the job. */
+    std::thread::id caller = std::this_thread::get_id();
+    if (ending.joinable() && ending.get_id() == caller)
+        ending.detach();
+    else if (ending.joinable())
+        ending.join();
     for (const auto &operation : left)
         operation->forget(Error(SHOAL_ESTATE, text));
+    std::unique_lock<std::mutex> held(lock);
+    quiet.wait_for(held, CALLS_LIMIT, [&] { return quiet_but_for(caller); });
 }
 
 void Session::release()
@@ -353,6 +442,7 @@ void Session::release()
     std::list<std::shared_ptr<Operation>> left;
     std::lock_guard<std::mutex> held(lock);
     left.swap(under_way);
+    released = true;
 }
 
 } // namespace shoal_native

@@ -1,4 +1,4 @@
-/* Collectives under way, and the thread for those that nobody waits for. Without torch. */
+/* Collectives under way, and the threads for those that nobody waits for. Without torch. */
 #ifndef SHOAL_NATIVE_OPERATION_H
 #define SHOAL_NATIVE_OPERATION_H
 
@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -24,12 +25,13 @@ using Milliseconds = std::chrono::milliseconds;
 
 class Operation;
 
-/* The operations of a job. The thread sleeps unless an operation is watched. */
+/* The operations of a job. Its thread sleeps unless an operation is watched. Threads keep it, so
+ * that it is never destroyed while they sleep in it: not in a forked child either, where they are
+ * not. */
 class Session : public std::enable_shared_from_this<Session>
 {
   public:
     explicit Session(std::shared_ptr<const Library> library);
-    ~Session();
 
     /* False in a process that was forked from the job's. */
     bool own_process() const;
@@ -49,8 +51,11 @@ class Session : public std::enable_shared_from_this<Session>
     void wake_at(Clock::time_point deadline);
     /* Let the time of the oldest run out, for which perhaps nobody waits. */
     void expire_oldest();
-    /* End the thread; what is under way fails with this text. The library may use its memory until
-     * the job is closed: release() after that. */
+    /* Have a thread do what may wait for operations; this one where there is none to be had. */
+    void call(std::function<void()> what);
+    /* End the threads; what is under way fails with this text. What call() was given is waited for,
+     * but not for ever. The library may use the operations' memory until the job is closed:
+     * release() after that. */
     void close(const std::string &text);
     void release();
 
@@ -58,7 +63,9 @@ class Session : public std::enable_shared_from_this<Session>
 
   private:
     void run();
+    void run_calls();
     Clock::time_point expire_late();
+    bool quiet_but_for(std::thread::id caller) const;
 
     const pid_t pid;
     std::mutex lock;
@@ -67,7 +74,12 @@ class Session : public std::enable_shared_from_this<Session>
     std::deque<std::shared_ptr<Operation>> looks;
     Clock::time_point sleeps_until = Clock::time_point::max();
     std::atomic<bool> stopping{false};
+    bool released = false;
     std::thread thread;
+    std::condition_variable called, quiet;
+    std::deque<std::function<void()>> calls;
+    std::set<std::thread::id> calling;
+    size_t idle_callers = 0;
 };
 
 /* What torch calls a process group: a group of the library, and what has become of it. */
@@ -123,6 +135,8 @@ class Operation : public std::enable_shared_from_this<Operation>
     void watch(std::function<void(const Error *)> told = nullptr);
     /* Its time has run out. */
     void expire();
+    /* The library's callback: its request is complete, with this result. */
+    void end(int code);
     /* The job frees the request. */
     void forget(const Error &why);
 
@@ -154,8 +168,10 @@ class Operation : public std::enable_shared_from_this<Operation>
     std::timed_mutex use; /* who holds it uses the request */
     shoal_request *request = nullptr;
     std::atomic<bool> watched{false};
-    bool asked = false; /* the library calls when the request is complete; under `use` */
-    std::mutex moving;  /* of the state */
+    bool asked = false;  /* the library calls when the request is complete; under `use` */
+    bool asking = false; /* it does so now, under `use` */
+    std::atomic<std::thread::id> user{}; /* whoever is in the library for it, under `use` */
+    std::mutex moving;                   /* of the state */
     std::atomic<State> state{RUNNING};
     std::optional<Error> error;
     std::deque<std::function<void(const Error *)>> listeners; /* under `moving` */

@@ -121,19 +121,19 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
     future = c10::make_intrusive<c10::ivalue::Future>(type_of(*tensors));
     bool late = operation->published();
     /* Not this: the Work may be gone by then. */
-    operation->watch(
-        [future = future, chained = chained, tensors = tensors, late](const Error *error) {
-            auto complete = [future, tensors, why = error ? thrown(*error) : nullptr] {
-                if (why)
-                    future->setError(why);
-                else
-                    future->markCompleted(value_of(*tensors));
-            };
-            if (*chained && !late)
-                std::thread(complete).detach();
+    operation->watch([future = future, chained = chained, tensors = tensors, late,
+                      session = operation->group->session](const Error *error) {
+        auto complete = [future, tensors, why = error ? thrown(*error) : nullptr] {
+            if (why)
+                future->setError(why);
             else
-                complete();
-        });
+                future->markCompleted(value_of(*tensors));
+        };
+        if (*chained && !late)
+            session->call(complete);
+        else
+            complete();
+    });
     return future;
 }
 

@@ -1,0 +1,217 @@
+/* A stand-in for libshoal, for tests of the native backend in one process: requests that are
+ * complete when the test says so, and waits whose time is up when it says so. What is the library's
+ * group is a struct stand_in here, with the last request. Nothing is freed: a test asks what has
+ * become of it. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "worker/shoal.h"
+
+struct stand_in {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct shoal_request *last;
+};
+
+struct shoal_request {
+    struct stand_in *stand_in;
+    bool complete, waiting, time_up, freed;
+    int result, asked;
+    void (*callback)(void *argument, int result);
+    void *argument;
+};
+
+/* --- what the test calls */
+
+SHOAL_API struct stand_in *stand_in_make(void);
+SHOAL_API struct shoal_request *stand_in_last(struct stand_in *stand_in);
+/* Until a thread waits for the request; false after a minute. */
+SHOAL_API bool stand_in_until_waiting(struct shoal_request *request);
+/* Whoever waits finds that the time is up. */
+SHOAL_API void stand_in_time_up(struct shoal_request *request);
+SHOAL_API void stand_in_complete(struct shoal_request *request, int result);
+/* How often the library was asked to tell of it. */
+SHOAL_API int stand_in_asked(struct shoal_request *request);
+SHOAL_API bool stand_in_freed(struct shoal_request *request);
+
+struct stand_in *stand_in_make(void)
+{
+    struct stand_in *stand_in = calloc(1, sizeof(*stand_in));
+    if (!stand_in)
+        abort();
+    pthread_mutex_init(&stand_in->lock, NULL);
+    pthread_cond_init(&stand_in->changed, NULL);
+    return stand_in;
+}
+
+struct shoal_request *stand_in_last(struct stand_in *stand_in)
+{
+    return stand_in->last;
+}
+
+static struct timespec time_in(int milliseconds)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    long nanoseconds = end.tv_nsec + milliseconds % 1000 * 1000000L;
+    end.tv_sec += milliseconds / 1000 + nanoseconds / 1000000000L;
+    end.tv_nsec = nanoseconds % 1000000000L;
+    return end;
+}
+
+bool stand_in_until_waiting(struct shoal_request *request)
+{
+    struct stand_in *stand_in = request->stand_in;
+    struct timespec end = time_in(60000);
+    int code = 0;
+    pthread_mutex_lock(&stand_in->lock);
+    while (!request->waiting && code == 0)
+        code = pthread_cond_timedwait(&stand_in->changed, &stand_in->lock, &end);
+    pthread_mutex_unlock(&stand_in->lock);
+    return code == 0;
+}
+
+void stand_in_time_up(struct shoal_request *request)
+{
+    pthread_mutex_lock(&request->stand_in->lock);
+    request->time_up = true;
+    pthread_cond_broadcast(&request->stand_in->changed);
+    pthread_mutex_unlock(&request->stand_in->lock);
+}
+
+void stand_in_complete(struct shoal_request *request, int result)
+{
+    pthread_mutex_lock(&request->stand_in->lock);
+    request->complete = true;
+    request->result = result;
+    pthread_cond_broadcast(&request->stand_in->changed);
+    pthread_mutex_unlock(&request->stand_in->lock);
+    if (request->callback)
+        request->callback(request->argument, result);
+}
+
+int stand_in_asked(struct shoal_request *request)
+{
+    pthread_mutex_lock(&request->stand_in->lock);
+    int asked = request->asked;
+    pthread_mutex_unlock(&request->stand_in->lock);
+    return asked;
+}
+
+bool stand_in_freed(struct shoal_request *request)
+{
+    pthread_mutex_lock(&request->stand_in->lock);
+    bool freed = request->freed;
+    pthread_mutex_unlock(&request->stand_in->lock);
+    return freed;
+}
+
+/* --- what the native backend calls */
+
+int shoal_all_reduce(shoal_group *group, const void *send, void *recv, size_t count,
+                     enum shoal_dtype dtype, enum shoal_op op, shoal_request **request)
+{
+    (void)send, (void)recv, (void)count, (void)dtype, (void)op;
+    struct stand_in *stand_in = (struct stand_in *)group;
+    if (!(*request = calloc(1, sizeof(**request))))
+        return SHOAL_EMEMORY;
+    (*request)->stand_in = stand_in;
+    stand_in->last = *request;
+    return SHOAL_OK;
+}
+
+int shoal_wait(shoal_request *request, int timeout_ms)
+{
+    struct stand_in *stand_in = request->stand_in;
+    struct timespec end = time_in(timeout_ms);
+    int code = 0;
+    pthread_mutex_lock(&stand_in->lock);
+    request->waiting = true;
+    pthread_cond_broadcast(&stand_in->changed);
+    while (!request->complete && !request->time_up && code == 0)
+        code = pthread_cond_timedwait(&stand_in->changed, &stand_in->lock, &end);
+    request->waiting = request->time_up = false;
+    int result = request->complete ? request->result : SHOAL_ETIMEOUT;
+    pthread_mutex_unlock(&stand_in->lock);
+    return result;
+}
+
+int shoal_request_on_complete(shoal_request *request, void (*callback)(void *argument, int result),
+                              void *argument)
+{
+    pthread_mutex_lock(&request->stand_in->lock);
+    request->asked++;
+    request->callback = callback;
+    request->argument = argument;
+    bool complete = request->complete;
+    pthread_mutex_unlock(&request->stand_in->lock);
+    if (complete)
+        callback(argument, request->result);
+    return SHOAL_OK;
+}
+
+void shoal_request_free(shoal_request *request)
+{
+    pthread_mutex_lock(&request->stand_in->lock);
+    request->freed = true;
+    pthread_mutex_unlock(&request->stand_in->lock);
+}
+
+const char *shoal_error_text(void)
+{
+    return "said by the stand-in";
+}
+
+const char *shoal_result_name(int code)
+{
+    return code == SHOAL_ELOST ? "rank lost" : "another code";
+}
+
+/* --- what it looks for, and no test calls */
+
+int shoal_reduce(shoal_group *group, const void *send, void *recv, size_t count,
+                 enum shoal_dtype dtype, enum shoal_op op, int root, shoal_request **request)
+{
+    (void)group, (void)send, (void)recv, (void)count, (void)dtype, (void)op, (void)root,
+        (void)request;
+    return SHOAL_EUNSUPPORTED;
+}
+
+int shoal_broadcast(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype, int root,
+                    shoal_request **request)
+{
+    (void)group, (void)data, (void)count, (void)dtype, (void)root, (void)request;
+    return SHOAL_EUNSUPPORTED;
+}
+
+int shoal_barrier(shoal_group *group, shoal_request **request)
+{
+    (void)group, (void)request;
+    return SHOAL_EUNSUPPORTED;
+}
+
+int shoal_all_gather_v(shoal_group *group, const void *send, void *const recv[],
+                       const size_t counts[], enum shoal_dtype dtype, shoal_request **request)
+{
+    (void)group, (void)send, (void)recv, (void)counts, (void)dtype, (void)request;
+    return SHOAL_EUNSUPPORTED;
+}
+
+int shoal_reduce_scatter_v(shoal_group *group, const void *const send[], void *recv,
+                           const size_t counts[], enum shoal_dtype dtype, enum shoal_op op,
+                           shoal_request **request)
+{
+    (void)group, (void)send, (void)recv, (void)counts, (void)dtype, (void)op, (void)request;
+    return SHOAL_EUNSUPPORTED;
+}
+
+int shoal_all_to_all_v(shoal_group *group, const void *const send[], const size_t send_counts[],
+                       void *const recv[], const size_t recv_counts[], enum shoal_dtype dtype,
+                       shoal_request **request)
+{
+    (void)group, (void)send, (void)send_counts, (void)recv, (void)recv_counts;
+    (void)dtype, (void)request;
+    return SHOAL_EUNSUPPORTED;
+}
