@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import unittest
 
@@ -72,11 +73,24 @@ def shoalrun(ranks, script, *arguments, nodes=None, limit_s=LIMIT_S, **more):
     return run(command, limit_s=limit_s, **more)
 
 
-def torch_version():
+def _torch_version_text():
     """Read, since loading torch takes a second."""
     folder = pathlib.Path(importlib.util.find_spec("torch").origin).parent
-    version = re.search(r"__version__ = '(\d+)\.(\d+)", (folder / "version.py").read_text())
-    return tuple(int(part) for part in version.groups())
+    return re.search(r"__version__ = '([^']+)'", (folder / "version.py").read_text()).group(1)
+
+
+def torch_version():
+    return tuple(int(part) for part in _torch_version_text().split(".")[:2])
+
+
+def reason_without_native():
+    """Why nothing can run on the native backend here; None: it has been built for this torch."""
+    if importlib.util.find_spec("torch") is None:
+        return "no torch"
+    name = f"shoal_native-torch-{_torch_version_text()}-abi?{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if any((BUILD / "lib").glob(name)):
+        return None
+    return f"no native backend: no {name} (make native)"
 
 
 def torchrun(*options):
@@ -203,14 +217,17 @@ class RanksCase(unittest.TestCase):
 
 
 class ForkedRanksCase(RanksCase):
-    """As RanksCase, in forks of one interpreter, which has imported what takes long. The script is in the test's
-    own folder. TEST_FOLDER is an empty one that all ranks see."""
+    """As RanksCase, in forks of one interpreter, which has imported what takes long; what it is given besides
+    `ranks` is their environment. TEST_FOLDER is an empty folder that all ranks see."""
 
     imports = ""
     fsdp = False  # whether the cases need torch's FSDP
 
     @classmethod
     def setUpClass(cls):
+        reason = reason_without_native() if cls.how.get("SHOAL_NATIVE") == "1" else None
+        if reason:
+            raise unittest.SkipTest(reason)
         cls.reason = _reason_without_fsdp() if cls.fsdp else None
         if cls.reason is None:
             super().setUpClass()
@@ -224,10 +241,9 @@ class ForkedRanksCase(RanksCase):
     def run_ranks(cls):
         with tempfile.TemporaryDirectory(prefix="shoal-test-") as folder:
             path = f"{environment()['PYTHONPATH']}:{cls.script.parent}"
-            size = cls.how["ranks"]
-            forked = ForkedRanks(
-                size, cls.script, PYTHONPATH=path, TEST_IMPORTS=cls.imports, TEST_FOLDER=folder
-            )
+            more = {name: value for name, value in cls.how.items() if name != "ranks"}
+            more.update(PYTHONPATH=path, TEST_IMPORTS=cls.imports, TEST_FOLDER=folder)
+            forked = ForkedRanks(cls.how["ranks"], cls.script, **more)
             try:
                 said = [text for _, text in forked.wait()]
             finally:

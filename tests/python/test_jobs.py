@@ -128,8 +128,9 @@ class Failure(unittest.TestCase):
             self.assertIn("rank lost: rank 2", text)
 
     def test_the_thread_that_completes_operations_ends(self):
-        """Whoever waits in C++, without a timeout, hears of it; so does the next call."""
-        finished = start(self, 2, "lose_the_thread").wait()
+        """Whoever waits in C++, without a timeout, hears of it; so does the next call. The thread is of the
+        backend in Python."""
+        finished = start(self, 2, "lose_the_thread", SHOAL_NATIVE="0").wait()
         self.assertEqual([code for code, _ in finished], [0, 0], finished)
         said = found(r"^ERROR (.*)", finished[0][1])
         self.assertEqual(len(said), 2, finished[0][1])

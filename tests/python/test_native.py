@@ -13,30 +13,16 @@ def said(**more):
     return suite.run([sys.executable, "-m", "shoal", "--no-test"], **more)
 
 
-def reason_without():
-    """Why there is no native backend; None: it is there."""
-    text = said(SHOAL_NATIVE="1").stdout
-    return None if "backend    native, " in text else text.splitlines()[-1]
-
-
-class NativeCase:
-    @classmethod
-    def setUpClass(cls):
-        if WITHOUT:
-            raise unittest.SkipTest(WITHOUT)
-        super().setUpClass()
-
-
-class Native(NativeCase, suite.RanksCase, script="ranks_native.py", ranks=3, SHOAL_NATIVE="1"):
-    pass
-
-
-class Collectives(NativeCase, suite.RanksCase, script="ranks_collectives.py", ranks=4, SHOAL_NATIVE="1"):
+class Native(suite.ForkedRanksCase, script="ranks_native.py", ranks=4, SHOAL_NATIVE="1"):
     pass
 
 
 class Choice(unittest.TestCase):
     """What `python3 -m shoal` says of it."""
+
+    @unittest.skipIf(suite.reason_without_native(), "no native backend (make native)")
+    def test_native_where_asked(self):
+        self.assertIn("backend    native, ", said(SHOAL_NATIVE="1").stdout)
 
     def test_python_unless_asked(self):
         for more in ({}, {"SHOAL_NATIVE": "0"}):
@@ -66,8 +52,6 @@ class Building(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("not built: no compiler no-such-compiler; the one in Python serves", done.stdout)
 
-
-WITHOUT = suite.reason_to_skip() or reason_without()
 
 if __name__ == "__main__":
     sys.exit(suite.main())

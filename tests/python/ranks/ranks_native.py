@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from shoal import errors
 from shoal.torch import _native
+from torch._C import _distributed_c10d as c10d
 
 
 def start_all_reduce(tensor, **options):
@@ -90,10 +91,12 @@ def test_many_at_once():
 
 
 def test_a_timeout_names_the_call_and_ends_the_group():
-    group = dist.new_group(backend="shoal", timeout=datetime.timedelta(seconds=1))
+    group = dist.new_group(backend="shoal", timeout=ranks.TIMEOUT)
     if dist.get_rank() != 0:
         tensor = torch.ones(5)
-        work = dist.all_reduce(tensor, group=group, async_op=True)
+        options = c10d.AllreduceOptions()
+        options.timeout = datetime.timedelta(seconds=1)  # not the group's: to open it may take longer
+        work = group.allreduce([tensor], options)
         assert _native.is_work(work)
         short = ranks.raises(errors.TimeoutError, lambda: work.wait(datetime.timedelta(milliseconds=50)))
         assert "wait's timeout of 0.05 s" in str(short), short
@@ -117,3 +120,4 @@ def test_ranks_that_disagree():
 if __name__ == "__main__":
     ranks.start("gloo")
     ranks.run("__main__")
+    ranks.run("ranks_collectives")
