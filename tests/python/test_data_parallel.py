@@ -1,12 +1,16 @@
 #!/usr/bin/python3
-"""Data-parallel training with shoal's wrapper and hook."""
+"""Data-parallel training with shoal's wrapper and hook: on both backends."""
 
 import sys
 
 import suite
 
 
-class DataParallel(suite.RanksCase, script="ranks_data_parallel.py", ranks=4):
+class InPython(suite.ForkedRanksCase, script="ranks_data_parallel.py", ranks=4, SHOAL_NATIVE="0"):
+    pass
+
+
+class Native(suite.ForkedRanksCase, script="ranks_data_parallel.py", ranks=4, SHOAL_NATIVE="1"):
     pass
 
 
