@@ -198,12 +198,8 @@ class Collectives : public Group
             places.push_back(output.data_ptr());
             counts.push_back(moved_count(output));
         }
-        return start("all_gather", options.timeout, {{tensor}, outputs, outputs.size()},
-                     [&](shoal_request **request) {
-                         return session->library->all_gather_v(handle, tensor.data_ptr(),
-                                                               places.data(), counts.data(),
-                                                               moved_dtype(tensor), request);
-                     });
+        return gather("all_gather", options.timeout, tensor, places, counts,
+                      {{tensor}, outputs, outputs.size()});
     }
 
     Started all_gather_into_tensor(PyObject *out, PyObject *in, const py::handle &given)
@@ -215,12 +211,8 @@ class Collectives : public Group
             return {};
         std::vector<size_t> counts(static_cast<size_t>(size), moved_count(tensor));
         auto places = places_in<void *>(output, tensor);
-        return start("all_gather_into_tensor", options.timeout, {{tensor}, {output}},
-                     [&](shoal_request **request) {
-                         return session->library->all_gather_v(handle, tensor.data_ptr(),
-                                                               places.data(), counts.data(),
-                                                               moved_dtype(tensor), request);
-                     });
+        return gather("all_gather_into_tensor", options.timeout, tensor, places, counts,
+                      {{tensor}, {output}});
     }
 
     Started reduce_scatter_tensor(PyObject *out, PyObject *in, const py::handle &given)
@@ -288,6 +280,17 @@ class Collectives : public Group
         for (size_t i = 0; i < static_cast<size_t>(size); i++)
             places.push_back(first + i * part.nbytes());
         return places;
+    }
+
+    /* places, counts: where each rank's tensor goes. */
+    Started gather(const char *verb, Milliseconds limit, const at::Tensor &tensor,
+                   const std::vector<void *> &places, const std::vector<size_t> &counts,
+                   Tensors &&used)
+    {
+        return start(verb, limit, std::move(used), [&](shoal_request **request) {
+            return session->library->all_gather_v(handle, tensor.data_ptr(), places.data(),
+                                                  counts.data(), moved_dtype(tensor), request);
+        });
     }
 
     template <typename Start>
