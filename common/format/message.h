@@ -133,6 +133,7 @@ struct message {
     char job[MESSAGE_NAME_BYTES];
     uint64_t job_id;
     uint32_t generation;
+    uint64_t lineage; /* the job_id of a job's first generation; 0 in its own job_open */
     uint32_t uid;
     uint32_t world_size;
     int32_t rank;       /* -1: unknown, in join and job_join only */

@@ -146,8 +146,10 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
                            struct message *message)
 {
     uint32_t nodes = c->config->server_count;
-    *message = (struct message){
-        .type = MESSAGE_JOB_OPEN, .generation = gathering->generation, .uid = gathering->uid};
+    *message = (struct message){.type = MESSAGE_JOB_OPEN,
+                                .generation = gathering->generation,
+                                .lineage = gathering->lineage,
+                                .uid = gathering->uid};
     snprintf(message->job, sizeof(message->job), "%s", gathering->name);
     do
         message->job_id = c->io.random(c->io.context);

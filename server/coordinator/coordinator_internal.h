@@ -60,7 +60,7 @@ struct worker {
     bool asked; /* home has our job_join */
     bool gone;  /* closed its socket while leaving */
     uint64_t deadline_ns;
-    uint64_t former; /* the failed job that it goes on from, and its rank there; 0: none */
+    uint64_t former; /* the lineage of the failed job that it goes on from; 0: none */
     uint32_t stragglers_ms;
     bool released;   /* the engine has let go of its arena */
     struct job *job; /* from WORKER_OPENING to WORKER_LEAVING */
@@ -94,7 +94,7 @@ struct coordinator {
     struct worker *workers;
     struct job *jobs;
     struct gathering *gatherings;
-    struct succession *successions; /* uthash by job, the oldest first */
+    struct succession *successions; /* uthash by lineage, the oldest first */
     struct late_ask *late_asks;
     uint32_t late_ask_count;
     struct queued_message *queue; /* to this daemon itself */
@@ -189,16 +189,16 @@ void home_drain(struct coordinator *c);
 uint64_t home_deadline(const struct coordinator *c);
 
 /* --- coordinator_succession.c, jobs that have failed and go on: may call homes */
-struct succession *succession_find(const struct coordinator *c, uint64_t job);
+struct succession *succession_find(const struct coordinator *c, uint64_t lineage);
 void succession_forget(struct coordinator *c, struct succession *succession);
 int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
                          struct error *error);
 int succession_on_gone(struct coordinator *c, uint32_t node, const struct message *message,
                        struct error *error);
-/* The job was ready, and has failed here. */
+/* The job was ready, or a later generation, and has failed here. */
 void succession_begin(struct coordinator *c, const struct job *job);
-/* A rank of this node that was one of the job will not ask. */
-void succession_rank_gone(struct coordinator *c, uint64_t job, uint32_t rank);
+/* A worker of this node that had a rank of the job will not ask. */
+void succession_worker_gone(struct coordinator *c, uint64_t lineage, uint32_t worker);
 void succession_ask_home(struct coordinator *c, struct worker *worker);
 void successions_peer_down(struct coordinator *c, uint32_t node);
 void successions_peer_up(struct coordinator *c);

@@ -34,6 +34,30 @@ void job_worker_removed(struct coordinator *c, struct job *job)
         job_end(c, job);
 }
 
+/* Of a next generation that has lost a rank before it was ready: its workers here have been told
+ * nothing, and go on from it as if they had asked just now. */
+static void job_rejoin_worker(struct coordinator *c, struct job *job, struct worker *worker)
+{
+    job->locals[worker->rank] = NULL;
+    job->local_count--;
+    worker->job = NULL;
+    worker->state = WORKER_JOINING;
+    worker->former = job->lineage;
+    succession_ask_home(c, worker);
+}
+
+/* A worker that waits for the job to open. */
+static void job_fail_opening(struct coordinator *c, struct job *job, struct worker *worker)
+{
+    uint32_t id = worker->id;
+    if (job->generation > 1 && job->code == ERR_LOST && !c->draining) {
+        job_rejoin_worker(c, job, worker);
+        return;
+    }
+    worker_refuse(c, worker, job->code, job->text);
+    succession_worker_gone(c, job->lineage, id);
+}
+
 static void job_fail_workers(struct coordinator *c, struct job *job)
 {
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
@@ -43,7 +67,7 @@ static void job_fail_workers(struct coordinator *c, struct job *job)
         switch (worker->state) {
         case WORKER_JOINING:
         case WORKER_OPENING:
-            worker_refuse(c, worker, job->code, job->text);
+            job_fail_opening(c, job, worker);
             break;
         case WORKER_JOINED:
             while (worker->requests) {
@@ -82,7 +106,7 @@ static void job_fail_text(struct coordinator *c, struct job *job, bool tell, int
         coordinator_message_error(&message, job->code, job->text);
         coordinator_send_job(c, job, &message, false);
     }
-    if (ready)
+    if (ready || job->generation > 1)
         succession_begin(c, job);
     job_fail_workers(c, job);
     job_worker_removed(c, job);
@@ -269,25 +293,36 @@ int job_on_failed(struct coordinator *c, uint32_t node, const struct message *me
     return 0;
 }
 
-/* The news that it has failed may come by another way, later. */
-static void job_fail_before_succession(struct coordinator *c, const struct message *message)
+/* A worker goes on from the job, or will not: the news that it has failed may come by another way,
+ * later. */
+static void job_fail_before_succession(struct coordinator *c, uint32_t node,
+                                       const struct message *message)
 {
-    struct job *job = coordinator_job(c, message->job_id);
-    if (job && job->state == JOB_READY)
-        job_fail_text(c, job, false, message->code, message->text);
+    struct job *job, *next;
+    HASH_ITER(hh, c->jobs, job, next)
+    {
+        bool its = false;
+        if (job->lineage != message->lineage || job->state == JOB_FAILED ||
+            (job->state == JOB_OPENING && job->generation == 1))
+            continue;
+        for (uint32_t rank = 0; rank < job->world_size && !its; rank++)
+            its = job->rank_nodes[rank] == node && job->members[rank] == message->member;
+        if (its)
+            job_fail_text(c, job, false, message->code, message->text);
+    }
 }
 
 int job_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error)
 {
-    job_fail_before_succession(c, message);
+    job_fail_before_succession(c, node, message);
     return succession_on_rejoin(c, node, message, error);
 }
 
 int job_on_rank_gone(struct coordinator *c, uint32_t node, const struct message *message,
                      struct error *error)
 {
-    job_fail_before_succession(c, message);
+    job_fail_before_succession(c, node, message);
     return succession_on_gone(c, node, message, error);
 }
 

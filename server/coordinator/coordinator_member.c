@@ -96,14 +96,14 @@ int member_leave(struct coordinator *c, struct worker *worker, struct error *err
 {
     struct job *job = worker->job;
     if (worker->state == WORKER_APART) {
-        succession_rank_gone(c, worker->former, worker->rank);
+        succession_worker_gone(c, worker->former, worker->id);
         worker_end_departed(c, worker);
         return 0;
     }
     if (worker->state != WORKER_JOINED)
         return error_set(error, ERR_PROTOCOL, "leave before it has joined");
     if (job->state == JOB_FAILED) {
-        succession_rank_gone(c, job->id, worker->rank);
+        succession_worker_gone(c, job->lineage, worker->id);
         member_detach(c, worker);
         worker_end_departed(c, worker);
         job_worker_removed(c, job);
@@ -125,7 +125,7 @@ int member_release(struct coordinator *c, struct worker *worker, struct error *e
     segments_leave(c, worker, NULL);
     job_close_in_engine(c, job);
     worker->state = WORKER_RELEASING;
-    worker->former = job->id;
+    worker->former = job->lineage;
     worker->job = NULL;
     job->locals[worker->rank] = NULL;
     job->local_count--;
@@ -171,12 +171,12 @@ void member_gone(struct coordinator *c, struct worker *worker, const char *how)
     struct job *job = worker->job;
     worker->gone = true;
     if (worker->former != 0) {
-        succession_rank_gone(c, worker->former, worker->rank);
+        succession_worker_gone(c, worker->former, worker->id);
         worker_forget(c, worker);
     } else if (worker->state == WORKER_JOINING) {
         worker_refuse(c, worker, ERR_LOST, "its process is gone");
     } else if (job->state == JOB_FAILED) {
-        succession_rank_gone(c, job->id, worker->rank);
+        succession_worker_gone(c, job->lineage, worker->id);
         member_detach(c, worker);
         worker_forget(c, worker);
         job_worker_removed(c, job);
@@ -200,7 +200,7 @@ int member_on_refused(struct coordinator *c, uint32_t node, const struct message
     }
     worker->asked = false; /* home has forgotten it */
     if (worker->former != 0)
-        succession_rank_gone(c, worker->former, worker->rank);
+        succession_worker_gone(c, worker->former, worker->id);
     worker_refuse(c, worker, message->code < 0 ? message->code : ERR_REFUSED, message->text);
     return 0;
 }
@@ -222,7 +222,8 @@ static void member_fail(struct coordinator *c, struct worker *worker, int code, 
              nonsense ? "the arena of" : "the daemon cannot serve", worker->pid,
              nonsense ? " holds nonsense" : "", text);
     worker_send_failed(c, worker, -1, nonsense ? ERR_PROTOCOL : code, reason);
-    succession_rank_gone(c, job->id, rank);
+    if (job->state == JOB_FAILED)
+        succession_worker_gone(c, job->lineage, worker->id);
     worker_end(c, worker);
     if (job->state == JOB_FAILED)
         job_worker_removed(c, job);
@@ -276,7 +277,7 @@ void member_tick(struct coordinator *c, struct worker *worker)
         return;
     char text[ERROR_TEXT_BYTES], home[512];
     if (worker->former != 0)
-        succession_rank_gone(c, worker->former, worker->rank);
+        succession_worker_gone(c, worker->former, worker->id);
     if (worker->asked)
         snprintf(home, sizeof(home), "server %s has not answered",
                  coordinator_node_name(c, worker->home));

@@ -9,10 +9,10 @@
 /* For so long after a job's failure its ranks can go on. */
 #define SUCCESSION_NS (600000 * COORDINATOR_MS)
 
-struct succession *succession_find(const struct coordinator *c, uint64_t job)
+struct succession *succession_find(const struct coordinator *c, uint64_t lineage)
 {
     struct succession *succession;
-    HASH_FIND(hh, c->successions, &job, sizeof(job), succession);
+    HASH_FIND(hh, c->successions, &lineage, sizeof(lineage), succession);
     return succession;
 }
 
@@ -62,27 +62,25 @@ static void succession_try(struct coordinator *c, struct succession *succession)
 int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
                          struct error *error)
 {
-    struct succession *succession = succession_find(c, message->job_id);
-    uint32_t rank = (uint32_t)message->rank;
+    (void)error;
+    struct succession *succession = succession_find(c, message->lineage);
+    if (!succession) {
+        c->dropped_messages++; /* its daemon's own time ends the wait */
+        return 0;
+    }
+    uint32_t rank = succession_rank(succession, node, message->member);
     struct gathering_member member = {
         .node = node,
         .member = message->member,
-        .rank = message->rank,
+        .rank = (int32_t)rank,
         .local_rank = message->local_rank,
         .pid = message->pid,
         .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
     };
     struct error refusal = {0};
-    if (!succession) {
-        c->dropped_messages++; /* its daemon's own time ends the wait */
-        return 0;
-    }
-    if (rank >= succession->world_size || succession->rank_nodes[rank] != node)
-        return error_set(error, ERR_PROTOCOL, "job_rejoin of rank %u of job '%s'", rank,
-                         succession->name);
-    if (succession->formed)
-        error_set(&refusal, ERR_REFUSED, "job '%s' has gone on without rank %u", succession->name,
-                  rank);
+    if (succession->formed || rank == succession->world_size)
+        error_set(&refusal, ERR_REFUSED, "job '%s' has gone on without rank %d", succession->name,
+                  message->rank);
     else if (c->draining)
         coordinator_drain_text(c, refusal.text), refusal.code = ERR_REFUSED;
     else
@@ -103,15 +101,13 @@ int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct mess
 int succession_on_gone(struct coordinator *c, uint32_t node, const struct message *message,
                        struct error *error)
 {
-    struct succession *succession = succession_find(c, message->job_id);
-    uint32_t rank = (uint32_t)message->rank;
-    if (!succession) {
+    (void)error;
+    struct succession *succession = succession_find(c, message->lineage);
+    uint32_t rank = succession ? succession_rank(succession, node, message->member) : 0;
+    if (!succession || rank == succession->world_size) {
         c->dropped_messages++;
         return 0;
     }
-    if (rank >= succession->world_size || succession->rank_nodes[rank] != node)
-        return error_set(error, ERR_PROTOCOL, "rank_gone of rank %u of job '%s'", rank,
-                         succession->name);
     succession_set_gone(succession, rank);
     succession_try(c, succession);
     return 0;
@@ -120,47 +116,65 @@ int succession_on_gone(struct coordinator *c, uint32_t node, const struct messag
 /* --- every daemon */
 
 static void succession_tell_gone(struct coordinator *c, const struct succession *succession,
-                                 uint32_t rank)
+                                 uint32_t worker)
 {
     struct message gone = {
-        .type = MESSAGE_RANK_GONE, .job_id = succession->job, .rank = (int32_t)rank};
+        .type = MESSAGE_RANK_GONE, .lineage = succession->lineage, .member = worker};
     coordinator_message_error(&gone, succession->code, succession->text);
     coordinator_send(c, succession_home(succession), &gone);
 }
 
+static void succession_rank_gone(struct coordinator *c, struct succession *succession,
+                                 uint32_t rank)
+{
+    if (succession->states[rank] == SUCCESSION_GONE)
+        return;
+    succession_set_gone(succession, rank);
+    succession_tell_gone(c, succession, succession->workers[rank]);
+}
+
+static void succession_tell_past(struct coordinator *c, const struct succession *succession)
+{
+    for (uint32_t i = 0; i < succession->past_count; i++)
+        succession_tell_gone(c, succession, succession->past[i]);
+}
+
 void succession_begin(struct coordinator *c, const struct job *job)
 {
-    if (succession_find(c, job->id))
-        return;
+    struct succession *before = succession_find(c, job->lineage);
+    struct succession *made = succession_create(job, before, c->now_ns + SUCCESSION_NS);
+    uint32_t home = before ? succession_home(before) : job->home;
+    if (before)
+        succession_forget(c, before);
     /* Those that nobody asks about go, the oldest first. */
     if (HASH_COUNT(c->successions) >= c->config->jobs && c->successions)
         succession_forget(c, c->successions);
-    struct succession *succession = succession_create(job, c->now_ns + SUCCESSION_NS);
-    if (succession)
-        HASH_ADD(hh, c->successions, job, sizeof(succession->job), succession);
-    if (!succession || !HASH_IS_ADDED(succession)) {
-        if (succession)
-            succession_free(succession);
+    if (made)
+        HASH_ADD(hh, c->successions, lineage, sizeof(made->lineage), made);
+    if (!made || !HASH_IS_ADDED(made)) {
+        if (made)
+            succession_free(made);
         log_error(c->log, "no memory: job '%s' cannot go on", job->name);
         return;
     }
     for (uint32_t node = 0; node < job->roster; node++) {
         if (job->roles[node] != 0 && !coordinator_reaches(c, node))
-            succession_lose_node(succession, node);
+            succession_lose_node(made, node);
     }
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         if (job->rank_nodes[rank] == job->self && !job->locals[rank])
-            succession_rank_gone(c, job->id, rank);
+            succession_rank_gone(c, made, rank);
     }
+    if (succession_home(made) != home)
+        succession_tell_past(c, made);
 }
 
-void succession_rank_gone(struct coordinator *c, uint64_t job, uint32_t rank)
+void succession_worker_gone(struct coordinator *c, uint64_t lineage, uint32_t worker)
 {
-    struct succession *succession = succession_find(c, job);
-    if (!succession || succession->states[rank] == SUCCESSION_GONE)
-        return;
-    succession_set_gone(succession, rank);
-    succession_tell_gone(c, succession, rank);
+    struct succession *succession = succession_find(c, lineage);
+    uint32_t rank = succession ? succession_rank(succession, c->config->self, worker) : 0;
+    if (succession && rank < succession->world_size)
+        succession_rank_gone(c, succession, rank);
 }
 
 void succession_ask_home(struct coordinator *c, struct worker *worker)
@@ -172,7 +186,7 @@ void succession_ask_home(struct coordinator *c, struct worker *worker)
     worker->home = succession_home(succession);
     struct message message = {
         .type = MESSAGE_JOB_REJOIN,
-        .job_id = succession->job,
+        .lineage = succession->lineage,
         .rank = (int32_t)worker->rank,
         .local_rank = worker->wished_local_rank,
         .pid = worker->pid,
@@ -191,14 +205,15 @@ static void succession_move_home(struct coordinator *c, const struct succession 
     struct worker *worker, *next;
     HASH_ITER(hh, c->workers, worker, next)
     {
-        if (worker->state == WORKER_JOINING && worker->former == succession->job)
+        if (worker->state == WORKER_JOINING && worker->former == succession->lineage)
             succession_ask_home(c, worker);
     }
     for (uint32_t rank = 0; rank < succession->world_size; rank++) {
         if (succession->rank_nodes[rank] == succession->self &&
             succession->states[rank] == SUCCESSION_GONE)
-            succession_tell_gone(c, succession, rank);
+            succession_tell_gone(c, succession, succession->workers[rank]);
     }
+    succession_tell_past(c, succession);
 }
 
 void successions_peer_down(struct coordinator *c, uint32_t node)

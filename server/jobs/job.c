@@ -22,6 +22,9 @@ static int job_check_message(const struct message *message, uint32_t roster, str
             return error_set(error, ERR_PROTOCOL, "job_open: rank %u on node number %u of %u", rank,
                              message->ranks.values[rank], roster);
     }
+    if ((message->generation > 1) != (message->lineage != 0))
+        return error_set(error, ERR_PROTOCOL, "job_open: generation %u %s lineage",
+                         message->generation, message->lineage ? "with a" : "without");
     uint32_t servers = message->servers.count;
     if (servers == 0 || servers != message->weights.count || servers > LAYOUT_MAX_SERVERS)
         return error_set(error, ERR_PROTOCOL, "job_open: %u servers, %u weights", servers,
@@ -83,6 +86,7 @@ int job_create(struct job **created, const struct message *message, uint32_t hom
     job->id = message->job_id;
     snprintf(job->name, sizeof(job->name), "%s", message->job);
     job->generation = message->generation;
+    job->lineage = message->lineage ? message->lineage : message->job_id;
     job->uid = message->uid;
     job->world_size = message->ranks.count;
     job->server_count = message->servers.count;

@@ -4,12 +4,52 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct succession *succession_create(const struct job *job, uint64_t forget_ns)
+static int succession_make_lists(struct succession *made)
+{
+    made->rank_nodes = calloc(made->world_size, sizeof(*made->rank_nodes));
+    made->workers = calloc(made->world_size, sizeof(*made->workers));
+    made->states = calloc(made->world_size, sizeof(*made->states));
+    made->members = calloc(made->roster, sizeof(*made->members));
+    made->lost = calloc(made->roster, sizeof(*made->lost));
+    made->elders = calloc(made->roster, sizeof(*made->elders));
+    made->asks = calloc(made->world_size, sizeof(*made->asks));
+    return made->rank_nodes && made->workers && made->states && made->members && made->lost &&
+                   made->elders && made->asks
+               ? 0
+               : ERR_MEMORY;
+}
+
+static int succession_take_over(struct succession *made, const struct succession *before)
+{
+    made->first_home = before->first_home;
+    made->past = calloc(before->past_count + before->world_size, sizeof(*made->past));
+    if (!made->past)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < before->past_count; i++)
+        made->past[made->past_count++] = before->past[i];
+    for (uint32_t rank = 0; rank < before->world_size; rank++) {
+        if (before->rank_nodes[rank] == before->self && before->states[rank] == SUCCESSION_GONE)
+            made->past[made->past_count++] = before->workers[rank];
+    }
+    for (uint32_t i = 0; i < before->ask_count; i++) {
+        struct gathering_member member = before->asks[i];
+        uint32_t rank = succession_rank(made, member.node, member.member);
+        member.rank = (int32_t)rank;
+        if (rank < made->world_size && made->states[rank] == SUCCESSION_AWAITED)
+            succession_ask(made, &member, NULL);
+    }
+    if (made->ask_count > 0)
+        made->settle_ns = before->settle_ns;
+    return 0;
+}
+
+struct succession *succession_create(const struct job *job, const struct succession *before,
+                                     uint64_t forget_ns)
 {
     struct succession *made = calloc(1, sizeof(*made));
     if (!made)
         return NULL;
-    made->job = job->id;
+    made->lineage = job->lineage;
     snprintf(made->name, sizeof(made->name), "%s", job->name);
     made->generation = job->generation;
     made->uid = job->uid;
@@ -21,21 +61,24 @@ struct succession *succession_create(const struct job *job, uint64_t forget_ns)
     snprintf(made->text, sizeof(made->text), "%s", job->text);
     made->settle_ns = UINT64_MAX;
     made->forget_ns = forget_ns;
-    made->rank_nodes = calloc(made->world_size, sizeof(*made->rank_nodes));
-    made->states = calloc(made->world_size, sizeof(*made->states));
-    made->members = calloc(made->roster, sizeof(*made->members));
-    made->lost = calloc(made->roster, sizeof(*made->lost));
-    made->asks = calloc(made->world_size, sizeof(*made->asks));
-    if (!made->rank_nodes || !made->states || !made->members || !made->lost || !made->asks) {
+    if (succession_make_lists(made) < 0) {
         succession_free(made);
         return NULL;
     }
-    for (uint32_t node = 0; node < made->roster; node++)
+    for (uint32_t node = 0; node < made->roster; node++) {
         made->members[node] = job->roles[node] != 0;
+        made->elders[node] =
+            made->members[node] && (!before || (before->elders[node] && !before->lost[node]));
+    }
     for (uint32_t rank = 0; rank < made->world_size; rank++) {
         made->rank_nodes[rank] = job->rank_nodes[rank];
+        made->workers[rank] = job->members[rank];
         if (job->departed[rank])
             made->states[rank] = SUCCESSION_GONE;
+    }
+    if (before && succession_take_over(made, before) < 0) {
+        succession_free(made);
+        return NULL;
     }
     return made;
 }
@@ -43,21 +86,43 @@ struct succession *succession_create(const struct job *job, uint64_t forget_ns)
 void succession_free(struct succession *succession)
 {
     free(succession->rank_nodes);
+    free(succession->workers);
     free(succession->states);
     free(succession->members);
     free(succession->lost);
+    free(succession->elders);
     free(succession->asks);
+    free(succession->past);
     free(succession);
+}
+
+static bool succession_first(const struct succession *succession, const bool *those, uint32_t *home)
+{
+    for (uint32_t i = 0; i < succession->roster; i++) {
+        uint32_t node = (succession->first_home + i) % succession->roster;
+        if (those[node] && !succession->lost[node]) {
+            *home = node;
+            return true;
+        }
+    }
+    return false;
 }
 
 uint32_t succession_home(const struct succession *succession)
 {
-    for (uint32_t i = 0; i < succession->roster; i++) {
-        uint32_t node = (succession->first_home + i) % succession->roster;
-        if (succession->members[node] && !succession->lost[node])
-            return node;
-    }
-    return succession->self;
+    uint32_t home = succession->self;
+    if (!succession_first(succession, succession->elders, &home))
+        succession_first(succession, succession->members, &home);
+    return home;
+}
+
+uint32_t succession_rank(const struct succession *succession, uint32_t node, uint32_t worker)
+{
+    uint32_t rank = 0;
+    while (rank < succession->world_size &&
+           (succession->rank_nodes[rank] != node || succession->workers[rank] != worker))
+        rank++;
+    return rank;
 }
 
 int succession_ask(struct succession *succession, const struct gathering_member *member,
@@ -140,6 +205,7 @@ struct gathering *succession_gather(const struct succession *succession)
     if (!gathering)
         return NULL;
     gathering->generation = succession->generation + 1;
+    gathering->lineage = succession->lineage;
     for (uint32_t i = 0; i < succession->ask_count; i++) {
         gathering->members[i] = succession->asks[i];
         gathering->members[i].rank = (int32_t)i;

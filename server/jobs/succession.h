@@ -20,15 +20,21 @@ enum succession_state {
 };
 
 struct succession {
-    uint64_t job;
+    uint64_t lineage; /* the id of the job's first generation */
     char name[MESSAGE_NAME_BYTES];
     uint32_t generation, uid, world_size, roster;
     uint32_t self, first_home;
     uint32_t *rank_nodes; /* [world_size] */
+    uint32_t *workers;    /* [world_size]: what each rank's daemon calls its worker */
     uint8_t *states;      /* [world_size], enum succession_state; of other nodes at the home only */
     bool *members;        /* [roster]: whose daemons had a part in the job */
     bool *lost;           /* [roster]: whose connection has ended since */
-    int code;             /* why the job has failed */
+    bool *elders;         /* [roster]: members of each generation so far, never lost */
+    /* Workers of this node that had ranks of earlier generations and are gone: a home that comes
+     * next may not have heard of a later one. */
+    uint32_t *past;
+    uint32_t past_count;
+    int code; /* why the job has failed */
     char text[ERROR_TEXT_BYTES];
     struct gathering_member *asks; /* [world_size] room: home only; by `rank`, the old one */
     uint32_t ask_count;
@@ -38,12 +44,17 @@ struct succession {
     UT_hash_handle hh;
 };
 
-/* Of a job that has failed. NULL: out of memory. */
-struct succession *succession_create(const struct job *job, uint64_t forget_ns);
+/* Of a job that has failed; before: of the generation before it, or NULL. Requests that came before
+ * this node heard of the failure are taken over. NULL: out of memory. */
+struct succession *succession_create(const struct job *job, const struct succession *before,
+                                     uint64_t forget_ns);
 void succession_free(struct succession *succession);
 
-/* The daemon that decides: the job's home, or the next one of its daemons that is not lost. */
+/* The daemon that decides: the first home, or the next one that is not lost. Elders go first: a
+ * daemon that is new in this generation may not have heard of it. */
 uint32_t succession_home(const struct succession *succession);
+/* The rank of a worker of the node; world_size: it has none. */
+uint32_t succession_rank(const struct succession *succession, uint32_t node, uint32_t worker);
 /* ERR_STATE: the rank has asked already, or is gone. */
 int succession_ask(struct succession *succession, const struct gathering_member *member,
                    struct error *error);

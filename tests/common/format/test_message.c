@@ -43,7 +43,8 @@ START_TEST(test_job_open)
     ck_assert_int_eq(
         decode(&message, MESSAGE_BETWEEN_DAEMONS,
                "{\"type\":\"job_open\",\"job\":\"t\",\"job_id\":\"89ABcdef\",\"generation\":1,"
-               "\"uid\":0,\"timeout_ms\":5,\"ranks\":[0,0,1],\"members\":[16,17,4294967295],"
+               "\"lineage\":\"0\",\"uid\":0,\"timeout_ms\":5,\"ranks\":[0,0,1],\"members\":[16,17,"
+               "4294967295],"
                "\"servers\":[0,1],\"weights\":[1,2]}",
                &error),
         0);
@@ -168,6 +169,7 @@ static struct message full_message(void)
         .job = "quote \" backslash \\ \xc3\xa4",
         .job_id = UINT64_MAX,
         .generation = 2,
+        .lineage = UINT64_MAX - 1,
         .uid = UINT32_MAX,
         .world_size = 3,
         .rank = 2,

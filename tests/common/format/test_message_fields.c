@@ -80,6 +80,7 @@ static void random_message(struct message *m, int type)
     random_text(m->job, sizeof(m->job));
     m->job_id = bits64();
     m->generation = below(1u << 31);
+    m->lineage = bits64();
     m->uid = below(2) ? UINT32_MAX : 1000;
     m->world_size = 1 + below(MESSAGE_RANKS_MAX);
     m->rank = (int32_t)below(MESSAGE_RANKS_MAX);

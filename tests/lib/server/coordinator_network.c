@@ -300,6 +300,25 @@ void network_kill(struct network *network, struct network_worker *worker)
                             "ended");
 }
 
+void network_release(struct network *network, struct network_worker *worker)
+{
+    struct message message = {.type = MESSAGE_RELEASE};
+    worker->state = CLIENT_RELEASING;
+    network_say(network, worker, &message);
+}
+
+void network_rejoin(struct network *network, struct network_worker *worker, uint32_t timeout_ms,
+                    uint32_t stragglers_ms)
+{
+    struct message message = {
+        .type = MESSAGE_REJOIN, .timeout_ms = timeout_ms, .stragglers_ms = stragglers_ms};
+    worker->state = CLIENT_JOINING;
+    worker->failed = false;
+    worker->joined_at_ns = network->now_ns;
+    worker->timeout_ns = timeout_ms * NETWORK_MS;
+    network_say(network, worker, &message);
+}
+
 void network_group_open(struct network *network, struct network_worker *worker,
                         const uint32_t *ranks, uint32_t count, uint32_t nth, uint32_t timeout_ms)
 {
@@ -356,6 +375,9 @@ static void node_give_event(struct node *node)
         said.code = node->segment_refusal;
         snprintf(said.text, sizeof(said.text), "the engine says no");
         break;
+    case EVENT_RELEASED:
+        coordinator_worker_released(node->coordinator, node->network->now_ns, event.rank);
+        return;
     case EVENT_IDLE:
         said.type = ENGINE_IDLE;
         break;

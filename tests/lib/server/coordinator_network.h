@@ -18,6 +18,8 @@ enum network_worker_state {
     CLIENT_NEW,
     CLIENT_JOINING,
     CLIENT_JOINED,
+    CLIENT_RELEASING,
+    CLIENT_APART,
     CLIENT_LEAVING,
     CLIENT_OVER
 };
@@ -78,6 +80,10 @@ int network_say(struct network *network, struct network_worker *worker,
                 const struct message *message);
 void network_leave(struct network *network, struct network_worker *worker);
 void network_kill(struct network *network, struct network_worker *worker);
+/* Of a worker whose job has failed: CLIENT_APART follows, then it may rejoin. */
+void network_release(struct network *network, struct network_worker *worker);
+void network_rejoin(struct network *network, struct network_worker *worker, uint32_t timeout_ms,
+                    uint32_t stragglers_ms);
 void network_group_open(struct network *network, struct network_worker *worker,
                         const uint32_t *ranks, uint32_t count, uint32_t nth, uint32_t timeout_ms);
 

@@ -23,7 +23,15 @@ struct channel {
     bool open; /* messages are taken */
 };
 
-enum event_kind { EVENT_JOB, EVENT_GROUP, EVENT_DETACHED, EVENT_LATE, EVENT_IDLE, EVENT_SEGMENT };
+enum event_kind {
+    EVENT_JOB,
+    EVENT_GROUP,
+    EVENT_DETACHED,
+    EVENT_LATE,
+    EVENT_IDLE,
+    EVENT_SEGMENT,
+    EVENT_RELEASED, /* `rank` is the worker */
+};
 
 struct event {
     enum event_kind kind;

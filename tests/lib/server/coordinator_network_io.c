@@ -54,7 +54,7 @@ static struct network_worker *find_worker(struct network *network, uint32_t id)
 
 static void check_joined(struct network *network, const struct network_worker *worker)
 {
-    if (worker->wished_rank >= 0)
+    if (worker->wished_rank >= 0 && worker->joined.generation == 1)
         ck_assert_int_eq(worker->joined.rank, worker->wished_rank);
     for (uint32_t i = 0; i < network->worker_count; i++) {
         const struct network_worker *other = &network->workers[i];
@@ -87,6 +87,7 @@ static void network_io_send_worker(void *context, uint32_t id, const struct mess
         ck_assert_int_eq(worker->state, CLIENT_JOINING);
         ck_assert_uint_le(node->network->now_ns, bound_ns);
         worker->state = CLIENT_JOINED;
+        worker->failed = false;
         worker->weight_count = copy.weights.count;
         worker->joined = copy;
         check_joined(node->network, worker);
@@ -113,6 +114,10 @@ static void network_io_send_worker(void *context, uint32_t id, const struct mess
     case MESSAGE_WORKER_GROUP_OPENED:
         worker->group_opened = true;
         worker->group = copy.group;
+        break;
+    case MESSAGE_RELEASED:
+        ck_assert_int_eq(worker->state, CLIENT_RELEASING);
+        worker->state = CLIENT_APART;
         break;
     case MESSAGE_SHARED_OPENED:
         worker->shared_count++;
@@ -172,8 +177,15 @@ static void node_job_open(struct node *node, const struct engine_job *job)
 static void node_job_close(struct node *node, uint64_t id)
 {
     struct engine_job_copy *job = engine_job(node, id);
-    if (job)
-        *job = node->jobs[--node->job_count];
+    struct network *network = node->network;
+    if (!job)
+        return;
+    for (uint32_t i = 0; i < network->worker_count; i++) {
+        const struct network_worker *worker = &network->workers[i];
+        if (worker->node == node->number && !worker->closed && worker->joined.job_id == id)
+            node_event(node, (struct event){.kind = EVENT_RELEASED, .rank = worker->id});
+    }
+    *job = node->jobs[--node->job_count];
 }
 
 static void node_job_fail(struct node *node, uint64_t id)

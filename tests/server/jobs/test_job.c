@@ -29,8 +29,12 @@ static void list(struct message_list *to, const uint32_t *values, uint32_t count
 
 static void setup(void)
 {
-    message = (struct message){
-        .type = MESSAGE_JOB_OPEN, .job = "train", .job_id = 77, .generation = 3, .uid = 1000};
+    message = (struct message){.type = MESSAGE_JOB_OPEN,
+                               .job = "train",
+                               .job_id = 77,
+                               .generation = 3,
+                               .lineage = 55,
+                               .uid = 1000};
     LIST(&message.ranks, 2, 0, 2, 3);
     LIST(&message.members, 11, 12, 13, 14);
     LIST(&message.servers, 0, 1);
@@ -69,6 +73,7 @@ START_TEST(test_created)
     ck_assert_uint_eq(job->id, 77);
     ck_assert_str_eq(job->name, "train");
     ck_assert_uint_eq(job->generation, 3);
+    ck_assert_uint_eq(job->lineage, 55);
     ck_assert_uint_eq(job->uid, 1000);
     ck_assert_uint_eq(job->world_size, 4);
     ck_assert_mem_eq(job->rank_nodes, message.ranks.values, 16);
@@ -204,6 +209,19 @@ START_TEST(test_refused_ranks)
 }
 END_TEST
 
+START_TEST(test_refused_lineage)
+{
+    message.lineage = 0;
+    refused("job_open: generation 3 without lineage");
+    message.generation = 1;
+    message.lineage = 55;
+    refused("job_open: generation 1 with a lineage");
+    message.lineage = 0;
+    create(4, 2);
+    ck_assert_uint_eq(job->lineage, 77); /* the first one is its own */
+}
+END_TEST
+
 START_TEST(test_refused_name)
 {
     message.job[0] = '\0';
@@ -320,6 +338,7 @@ int main(void)
     tcase_add_test(cases, test_a_node_has_ranks_until_all_left);
     tcase_add_test(cases, test_free_takes_everything);
     tcase_add_test(cases, test_refused_ranks);
+    tcase_add_test(cases, test_refused_lineage);
     tcase_add_test(cases, test_refused_name);
     tcase_add_test(cases, test_refused_servers);
     tcase_add_test(cases, test_refused_weights);

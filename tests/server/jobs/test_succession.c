@@ -6,23 +6,31 @@
 
 static struct succession *succession;
 
-static void setup(void)
+/* Workers 20, 21 ... of its ranks; home: the daemon that opened it. */
+static struct job *make_job(uint32_t generation, uint32_t home, uint32_t servers_count)
 {
-    uint32_t ranks[] = {0, 1, 1, 2}, members[] = {7, 8, 9, 10}, servers[] = {0, 1, 2, 3};
+    uint32_t ranks[] = {0, 1, 1, 2}, members[] = {20, 21, 22, 23}, servers[] = {0, 1, 2, 3};
     uint32_t weights[] = {1, 1, 1, 1};
     struct message message = {.type = MESSAGE_JOB_OPEN,
                               .job = "train",
-                              .job_id = 5,
-                              .generation = 3,
+                              .job_id = 5 + generation,
+                              .generation = generation,
+                              .lineage = 5,
                               .uid = 1000,
                               .ranks = {ranks, 4},
                               .members = {members, 4},
-                              .servers = {servers, 4},
-                              .weights = {weights, 4}};
+                              .servers = {servers, servers_count},
+                              .weights = {weights, servers_count}};
     struct job *job;
     struct error error;
-    ck_assert_int_eq(job_create(&job, &message, 2, 0, 5, &error), 0);
-    succession = succession_create(job, 100);
+    ck_assert_int_eq(job_create(&job, &message, home, 0, 5, &error), 0);
+    return job;
+}
+
+static void setup(void)
+{
+    struct job *job = make_job(3, 2, 4);
+    succession = succession_create(job, NULL, 100);
     ck_assert_ptr_nonnull(succession);
     job_free(job);
 }
@@ -95,6 +103,42 @@ START_TEST(test_home)
 }
 END_TEST
 
+/* The generation after it fails, too: who has asked already has asked for the one after that, and
+ * the daemons decide in the same order. */
+START_TEST(test_taken_over)
+{
+    ck_assert_int_eq(ask(2), 0);
+    succession->settle_ns = 77;
+    succession_set_gone(succession, 0); /* of this node */
+    succession_lose_node(succession, 2);
+    struct job *job = make_job(4, 0, 4);
+    struct succession *next = succession_create(job, succession, 200);
+    job_free(job);
+    ck_assert_ptr_nonnull(next);
+    ck_assert_uint_eq(next->lineage, 5);
+    ck_assert_uint_eq(next->ask_count, 1);
+    ck_assert_uint_eq(next->states[2], SUCCESSION_ASKED);
+    ck_assert_uint_eq(next->settle_ns, 77);
+    ck_assert_uint_eq(next->past_count, 1);
+    ck_assert_uint_eq(next->past[0], 20);
+    ck_assert_uint_eq(succession_home(next), 3); /* 2 is here again, and knows nothing of before */
+    succession_lose_node(next, 3);
+    succession_lose_node(next, 0);
+    ck_assert_uint_eq(succession_home(next), 1);
+    succession_lose_node(next, 1);
+    ck_assert_uint_eq(succession_home(next), 2); /* better than nobody */
+    succession_free(next);
+}
+END_TEST
+
+START_TEST(test_rank_of_a_worker)
+{
+    ck_assert_uint_eq(succession_rank(succession, 1, 22), 2);
+    ck_assert_uint_eq(succession_rank(succession, 0, 22), 4);
+    ck_assert_uint_eq(succession_rank(succession, 1, 7), 4);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("succession");
@@ -103,6 +147,8 @@ int main(void)
     tcase_add_test(tests, test_those_who_are_left);
     tcase_add_test(tests, test_who_asked_and_went);
     tcase_add_test(tests, test_home);
+    tcase_add_test(tests, test_taken_over);
+    tcase_add_test(tests, test_rank_of_a_worker);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
