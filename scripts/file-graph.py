@@ -53,7 +53,8 @@ server/engine    threads < engine_private engine_status engine_share engine_rele
                  < engine_protect < engine_send < engine_peer < engine_io < engine_rings
                  < engine_dispatch < engine_loop < engine
 server/engine/threads   engine_queue reducer
-server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_home
+server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_newcomers
+                 < coordinator_home
                  < coordinator_succession coordinator_segment < coordinator_worker coordinator_group_home
                  < coordinator_group < coordinator_job
                  < coordinator_member < coordinator_drain < coordinator

@@ -106,9 +106,12 @@ struct shoal_options {
     int timeout_ms;       /* SHOAL_TIMEOUT_MS, 300000: the job's timeout */
     uint64_t arena_bytes; /* SHOAL_ARENA_BYTES, 256 MiB: size of the arena. Only what is touched of
                            * it takes memory. */
+    int newcomer;         /* not 0: become a rank of a job that runs, in its next generation
+                           * (shoal_job_reconfigure); rank and world size are what it has then */
 };
 
-/* Join a job; returns when all its ranks have come. options may be NULL. *job is the caller's until
+/* Join a job; returns when all its ranks have come, or, as a newcomer, when the next generation has
+ * begun. options may be NULL. *job is the caller's until
  * shoal_close. SHOAL_EINVALID, SHOAL_EDISCONNECTED (no daemon), SHOAL_ETIMEOUT (names the missing
  * ranks), SHOAL_EREFUSED, SHOAL_EPROTOCOL, SHOAL_EMEMORY, SHOAL_ESYSTEM. */
 SHOAL_API int shoal_open(const struct shoal_options *options, shoal_job **job);
@@ -130,16 +133,17 @@ struct shoal_reconfigure_options {
                        * rank that is left. Of a later one some may have it: none is to use it */
 };
 
-/* After a loss: the ranks that are left become the next generation of the job. To be called by each
- * of them when a call has failed with SHOAL_ELOST, SHOAL_EREFUSED because a node shuts down, or
- * SHOAL_ETIMEOUT by timeouts.collective_ms: all requests are over then. Groups but that of all
+/* The ranks that are left, and newcomers that wait by then, become the next generation of the job.
+ * To be called by each rank when a call has failed with SHOAL_ELOST, SHOAL_EREFUSED because a node
+ * shuts down, or SHOAL_ETIMEOUT by timeouts.collective_ms: all requests are over then. Or by each
+ * rank without a loss, to take newcomers in: its requests must be over. Groups but that of all
  * ranks, shared memory and fusion buffers must have been closed or freed. It returns when all have
- * called it that are left. Ranks are numbered anew, in their old order, and there are fewer;
+ * called it that are left. Ranks are numbered anew, the old ones first and in their old order;
  * shoal_world stays what it was, with the new ranks; memory of shoal_alloc stays, and so does what
  * is in it: a buffer that was to be reduced in place may have results in some parts. No other
  * thread starts a collective meanwhile. options may be NULL.
  *
- * SHOAL_ESTATE: the job has not failed so, or its daemon is gone. SHOAL_ELOST: another rank was
+ * SHOAL_ESTATE: the job has failed otherwise, or its daemon is gone. SHOAL_ELOST: another rank was
  * lost meanwhile; it may be called again. SHOAL_ETIMEOUT (names the ranks that have not called),
  * SHOAL_EREFUSED (the others have gone on), SHOAL_EDISCONNECTED, SHOAL_EPROTOCOL: nothing is left
  * but to close the job. SHOAL_EUNSUPPORTED: a job with a device. */

@@ -135,9 +135,9 @@ struct message {
     uint32_t generation;
     uint64_t lineage; /* the job_id of a job's first generation; 0 in its own job_open */
     uint32_t uid;
-    uint32_t world_size;
-    int32_t rank;       /* -1: unknown, in join and job_join only */
-    int32_t local_rank; /* likewise */
+    uint32_t world_size; /* 0, in join and job_join only: what the next generation has */
+    int32_t rank;        /* -1: unknown, in join and job_join only */
+    int32_t local_rank;  /* likewise */
     uint32_t local_size, node_index, node_count;
     uint32_t member; /* the number that a daemon gave its worker */
     uint32_t timeout_ms;

@@ -43,6 +43,8 @@ void coordinator_destroy(struct coordinator *c)
         HASH_DEL(c->gatherings, gathering);
         gathering_free(gathering);
     }
+    for (uint32_t node = 0; node < c->config->server_count; node++)
+        newcomers_forget_node(c, node);
     while (c->successions)
         succession_forget(c, c->successions); /* NOLINT(clang-analyzer-unix.Malloc) */
     struct late_ask *ask, *next_ask;
@@ -119,8 +121,11 @@ void coordinator_peer_connected(struct coordinator *c, uint64_t now_ns, uint32_t
     struct worker *worker, *next;
     HASH_ITER(hh, c->workers, worker, next)
     {
-        if (worker->state == WORKER_JOINING && worker->home == node && !worker->asked &&
-            worker->former == 0)
+        if (worker->state != WORKER_JOINING || worker->former != 0)
+            continue;
+        if (worker->world_size == 0)
+            newcomer_tell(c, worker, node);
+        else if (worker->home == node && !worker->asked)
             member_ask_home(c, worker);
     }
     coordinator_settle(c);
@@ -149,6 +154,7 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
 {
     c->now_ns = now_ns;
     late_forget_node(c, node);
+    newcomers_forget_node(c, node);
     home_peer_down(c, node);
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)

@@ -55,6 +55,8 @@ static struct gathering *home_begin_gathering(struct coordinator *c, const struc
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error)
 {
+    if (message->world_size == 0 && message->job[0] != '\0')
+        return newcomer_on_join(c, node, message);
     if (message->job[0] == '\0' ||
         auth_home_of_job(message->job, c->config->server_count) != c->config->self)
         return error_set(error, ERR_PROTOCOL, "job '%s' does not gather here", message->job);
@@ -101,6 +103,8 @@ int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message
 {
     (void)error;
     struct gathering *gathering = home_gathering(c, message->job);
+    if (newcomer_remove(c, node, message->member))
+        return 0;
     if (!gathering || !gathering_remove(gathering, node, message->member)) {
         c->dropped_messages++; /* it crossed job_open, which its daemon answers */
         return 0;

@@ -54,7 +54,7 @@ struct worker {
     uint32_t uid, pid;
     enum worker_state state;
     char name[MESSAGE_NAME_BYTES]; /* of the job */
-    uint32_t world_size;
+    uint32_t world_size;           /* 0: a newcomer */
     int32_t wished_rank, wished_local_rank;
     uint32_t home;
     bool asked; /* home has our job_join */
@@ -68,6 +68,14 @@ struct worker {
     uint32_t local_rank; /* from WORKER_JOINED on */
     struct worker_group_request *requests;
     UT_hash_handle hh; /* by id */
+};
+
+/* A worker of any node that waits for the next generation of a job that it has no rank of. */
+struct newcomer {
+    char name[MESSAGE_NAME_BYTES];
+    uint32_t uid;
+    struct gathering_member member;
+    struct newcomer *next, *prev;
 };
 
 struct queued_message {
@@ -94,6 +102,7 @@ struct coordinator {
     struct worker *workers;
     struct job *jobs;
     struct gathering *gatherings;
+    struct newcomer *newcomers;     /* of all nodes, in the order in which this one heard of them */
     struct succession *successions; /* uthash by lineage, the oldest first */
     struct late_ask *late_asks;
     uint32_t late_ask_count;
@@ -168,7 +177,21 @@ uint64_t late_deadline(const struct coordinator *c, const struct job *job);
 /* The ranks that have been late for as long as timeouts.collective_ms lets them. False: none. */
 bool late_over_text(const struct coordinator *c, const struct job *job, char *text, size_t bytes);
 
-/* --- coordinator_home.c, jobs that gather here: may call the ground */
+/* --- coordinator_newcomers.c: may call the ground */
+/* On every daemon. */
+int newcomer_on_join(struct coordinator *c, uint32_t node, const struct message *message);
+bool newcomer_remove(struct coordinator *c, uint32_t node, uint32_t member); /* whether there was */
+bool newcomer_waits(const struct coordinator *c, uint32_t node, uint32_t member);
+void newcomers_forget_node(struct coordinator *c, uint32_t node);
+/* Of the job, on nodes that are up. */
+uint32_t newcomers_count(const struct coordinator *c, const char *name, uint32_t uid);
+/* Behind those that it has, as many as it has room for. */
+void newcomers_add(const struct coordinator *c, struct gathering *gathering);
+/* Of this node, to another or to itself; and that it is one no more, to all. */
+void newcomer_tell(struct coordinator *c, const struct worker *worker, uint32_t node);
+void newcomer_withdraw(struct coordinator *c, const struct worker *worker);
+
+/* --- coordinator_home.c, jobs that gather here: may call newcomers */
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error);
 int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message *message,

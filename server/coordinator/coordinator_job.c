@@ -128,8 +128,9 @@ static bool job_fits_worker(const struct job *job, const struct worker *worker)
     if (worker->state != WORKER_JOINING || worker->uid != job->uid ||
         strcmp(worker->name, job->name) != 0)
         return false;
-    return job->generation == 1 ? worker->former == 0 && worker->world_size == job->world_size
-                                : worker->former != 0 && worker->home == job->home;
+    if (job->generation == 1)
+        return worker->former == 0 && worker->world_size == job->world_size;
+    return worker->world_size == 0 || (worker->former != 0 && worker->home == job->home);
 }
 
 static bool job_bind_workers(struct coordinator *c, struct job *job, uint32_t *missing)
@@ -144,6 +145,8 @@ static bool job_bind_workers(struct coordinator *c, struct job *job, uint32_t *m
             *missing = rank;
             continue;
         }
+        if (worker->world_size == 0)
+            newcomer_withdraw(c, worker);
         worker->state = WORKER_OPENING;
         worker->job = job;
         worker->former = 0;

@@ -6,6 +6,15 @@
 #include "common/auth/auth.h"
 #include "server/coordinator/coordinator_internal.h"
 
+static void member_ask_all(struct coordinator *c, struct worker *worker)
+{
+    worker->asked = true;
+    for (uint32_t node = 0; node < c->config->server_count; node++) {
+        if (coordinator_reaches(c, node))
+            newcomer_tell(c, worker, node);
+    }
+}
+
 void member_ask_home(struct coordinator *c, struct worker *worker)
 {
     if (!coordinator_reaches(c, worker->home))
@@ -45,7 +54,10 @@ static int member_join_check(const struct coordinator *c, const struct message *
         return error_set(error, ERR_REFUSED, "node %s is shutting down", node);
     if (!member_name_valid(message->job))
         return error_set(error, ERR_INVALID, "a job's name must be 1 to 63 printable bytes");
-    if (message->rank >= (int64_t)message->world_size)
+    if (message->world_size == 0 && message->rank >= 0)
+        return error_set(error, ERR_INVALID, "a newcomer to job '%s' asks for rank %d",
+                         message->job, message->rank);
+    if (message->world_size > 0 && message->rank >= (int64_t)message->world_size)
         return error_set(error, ERR_INVALID, "rank %d of job '%s' with a world size of %u",
                          message->rank, message->job, message->world_size);
     if (HASH_COUNT(c->workers) > c->config->workers)
@@ -75,11 +87,15 @@ int member_join(struct coordinator *c, uint32_t id,
     worker->world_size = message->world_size;
     worker->wished_rank = message->rank;
     worker->wished_local_rank = message->local_rank;
-    worker->home = auth_home_of_job(worker->name, c->config->server_count);
+    worker->home = message->world_size == 0
+                       ? c->config->self
+                       : auth_home_of_job(worker->name, c->config->server_count);
     worker->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
     struct error refusal = {0};
     if (member_join_check(c, message, &refusal) < 0)
         worker_refuse(c, worker, refusal.code, refusal.text);
+    else if (worker->world_size == 0)
+        member_ask_all(c, worker);
     else
         member_ask_home(c, worker);
     return 0;
@@ -119,8 +135,11 @@ int member_leave(struct coordinator *c, struct worker *worker, struct error *err
 int member_release(struct coordinator *c, struct worker *worker, struct error *error)
 {
     struct job *job = worker->job;
-    if (worker->state != WORKER_JOINED || job->state != JOB_FAILED)
-        return error_set(error, ERR_PROTOCOL, "release of a job that has not failed");
+    if (worker->state != WORKER_JOINED)
+        return error_set(error, ERR_PROTOCOL, "release before it has joined");
+    if (job->state == JOB_READY) /* to take newcomers in, or to go on with fewer */
+        job_fail(c, job, ERR_LOST, "rank %u on node %s goes on to the next generation",
+                 worker->rank, coordinator_node_name(c, c->config->self));
     /* Not when the last one here has asked: one that is stopped must not hold the others up. */
     segments_leave(c, worker, NULL);
     job_close_in_engine(c, job);
@@ -276,6 +295,12 @@ void member_tick(struct coordinator *c, struct worker *worker)
     if (c->now_ns < worker->deadline_ns + (worker->asked ? COORDINATOR_GRACE_NS : 0))
         return;
     char text[ERROR_TEXT_BYTES], home[512];
+    if (worker->world_size == 0) {
+        snprintf(text, sizeof(text), "no job '%s' of user %u has begun a next generation",
+                 worker->name, worker->uid);
+        worker_refuse(c, worker, ERR_TIMEOUT, text);
+        return;
+    }
     if (worker->former != 0)
         succession_worker_gone(c, worker->former, worker->id);
     if (worker->asked)

@@ -39,15 +39,33 @@ static void succession_turn_down(struct coordinator *c, struct succession *succe
 
 /* --- the home */
 
+/* Whether all who are awaited are newcomers, whose daemons have not heard of the generation that
+ * failed, and who still wait as such. */
+static bool succession_lacks_newcomers(const struct coordinator *c,
+                                       const struct succession *succession)
+{
+    for (uint32_t rank = 0; rank < succession->world_size; rank++) {
+        if (succession->states[rank] == SUCCESSION_AWAITED &&
+            !newcomer_waits(c, succession->rank_nodes[rank], succession->workers[rank]))
+            return false;
+    }
+    return succession->ask_count > 0;
+}
+
 /* Open the next generation, when nobody is awaited or has been for long enough. */
 static void succession_try(struct coordinator *c, struct succession *succession)
 {
     bool settled = succession->ask_count > 0 && c->now_ns >= succession->settle_ns;
     if (succession->formed || succession_home(succession) != c->config->self ||
-        !(settled || succession_complete(succession)))
+        !(settled || succession_complete(succession) || succession_lacks_newcomers(c, succession)))
         return;
-    struct gathering *gathering = succession_gather(succession);
+    uint32_t newcomers = newcomers_count(c, succession->name, succession->uid);
+    struct gathering *gathering = succession_gather(succession, newcomers);
+    if (gathering)
+        newcomers_add(c, gathering);
     int result = gathering ? home_open(c, gathering) : ERR_MEMORY;
+    for (uint32_t i = succession->ask_count; result == 0 && i < gathering->count; i++)
+        newcomer_remove(c, gathering->members[i].node, gathering->members[i].member);
     if (gathering)
         gathering_free(gathering);
     if (result == ERR_MEMORY)

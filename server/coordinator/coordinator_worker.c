@@ -44,7 +44,9 @@ void worker_refuse(struct coordinator *c, struct worker *worker, int code, const
 {
     coordinator_log(c, LOG_LEVEL_INFO, worker->uid, "process %u has not joined job '%s': %s",
                     worker->pid, worker->name, text);
-    if (worker->state == WORKER_JOINING && worker->asked) {
+    if (worker->state == WORKER_JOINING && worker->world_size == 0) {
+        newcomer_withdraw(c, worker);
+    } else if (worker->state == WORKER_JOINING && worker->asked) {
         struct message withdraw = {.type = MESSAGE_JOB_WITHDRAW, .member = worker->id};
         snprintf(withdraw.job, sizeof(withdraw.job), "%s", worker->name);
         coordinator_send(c, worker->home, &withdraw);

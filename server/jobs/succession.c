@@ -198,10 +198,10 @@ void succession_awaited_text(const struct succession *succession, char *text, si
     free(awaited);
 }
 
-struct gathering *succession_gather(const struct succession *succession)
+struct gathering *succession_gather(const struct succession *succession, uint32_t newcomers)
 {
     struct gathering *gathering =
-        gathering_create(succession->name, succession->uid, succession->ask_count);
+        gathering_create(succession->name, succession->uid, succession->ask_count + newcomers);
     if (!gathering)
         return NULL;
     gathering->generation = succession->generation + 1;

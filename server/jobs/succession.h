@@ -67,8 +67,8 @@ void succession_unask(struct succession *succession, uint32_t index);
 bool succession_complete(const struct succession *succession);
 /* "rank 2 has not asked for the next generation of job 'train'" */
 void succession_awaited_text(const struct succession *succession, char *text, size_t bytes);
-/* A complete gathering of those that have asked, numbered in their old order. NULL: out of memory.
- */
-struct gathering *succession_gather(const struct succession *succession);
+/* A gathering of those that have asked, numbered in their old order, with room for newcomers. NULL:
+ * out of memory. */
+struct gathering *succession_gather(const struct succession *succession, uint32_t newcomers);
 
 #endif

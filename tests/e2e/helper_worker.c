@@ -21,7 +21,8 @@
  *   crossed               two groups, their collectives started in different orders
  *   callback              completion by callbacks and by descriptor
  *   survive FILE [COUNT]  as loop in memory of the arena, and goes on as the next generation when
- *                         ranks are lost
+ *                         ranks are lost; with less than 3 ranks and FILE.grow, to take more in
+ *   newcomer FILE [COUNT] likewise, of a job that runs
  *   timeout FILE          a wait that times out, and succeeds later
  *
  * Exit codes: 0 as expected, 7 a call of the library failed (the text is on stdout), 1 wrong
@@ -198,6 +199,8 @@ static void survive_loss(struct rank *self, unsigned long rounds)
 static void run_survive(struct rank *self)
 {
     size_t count = self->count;
+    char grow[4096];
+    snprintf(grow, sizeof(grow), "%s.grow", self->file);
     float *data = shoal_alloc(self->job, (count + 1) * sizeof(*data));
     float *own = floats(count, 0);
     unsigned long rounds = 0;
@@ -208,17 +211,21 @@ static void run_survive(struct rank *self)
         for (size_t i = 0; i < count; i++)
             buffer[i] = (float)(self->rank + 1);
         buffer[count - 1] = self->rank == 0 && file_there(self->file) ? 1 : 0;
+        buffer[count - 2] = self->rank == 0 && self->size < 3 && file_there(grow) ? 1 : 0;
         int result =
             shoal_all_reduce(self->world, buffer, buffer, count, SHOAL_F32, SHOAL_SUM, NULL);
-        if (result) {
+        bool grows = !result && buffer[count - 2] > 0;
+        if (result)
             failure_say(result, "all_reduce");
+        rounds += grows;
+        if (result || grows) {
             survive_loss(self, rounds);
             rounds = 0;
             said = false;
             continue;
         }
         rounds++;
-        floats_check(buffer, count - 1, total(self->size), "sum in the loop");
+        floats_check(buffer, count - 2, total(self->size), "sum in the loop");
         if (!said)
             say(shoal_generation(self->job) == 1 ? "running" : "running again");
         said = true;
@@ -492,7 +499,7 @@ static void run_mode(struct rank *self, const char *mode)
         run_loop(self, false);
     else if (strcmp(mode, "shared") == 0)
         run_loop(self, true);
-    else if (strcmp(mode, "survive") == 0)
+    else if (strcmp(mode, "survive") == 0 || strcmp(mode, "newcomer") == 0)
         run_survive(self);
     else if (strcmp(mode, "forked") == 0 || strcmp(mode, "cloned") == 0)
         run_beside_child(self, strcmp(mode, "cloned") == 0);
@@ -523,7 +530,9 @@ int main(int argc, char **argv)
     struct rank self = {.file = argc > 2 ? argv[2] : "", .count = 10007};
     if (argc > 3)
         self.count = strtoul(argv[3], NULL, 10);
-    expect(shoal_open(NULL, &self.job), "open");
+    struct shoal_options options = {.struct_size = sizeof(options)};
+    options.newcomer = strcmp(argv[1], "newcomer") == 0;
+    expect(shoal_open(&options, &self.job), "open");
     self.world = shoal_world(self.job);
     self.rank = shoal_rank(self.job);
     self.size = shoal_world_size(self.job);

@@ -13,6 +13,7 @@
 #include "common/reduce/dtype.h"
 #include "common/text/json_text.h"
 #include "worker/api/fusion_handle.h"
+#include "worker/api/reconfigure.h"
 #include "worker/drive/drive.h"
 #include "worker/drive/drive_device.h"
 #include "worker/job/error_text.h"
@@ -86,6 +87,9 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
                             "shoal_options", error);
     long long world_size = 0, timeout_ms = 0, arena_bytes = 0;
     struct launched launched = {0};
+    settings->newcomer = options.newcomer != 0;
+    if (settings->newcomer) /* what the environment says is of the job's first generation */
+        options.world_size = MESSAGE_RANKS_MAX;
     if (code == 0 && options.world_size == 0 && !env_text("WORLD_SIZE"))
         launched_read(&launched);
     if (code == 0)
@@ -123,6 +127,8 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
         code = shoal_read_rank(options.local_rank_plus_1, "local_rank_plus_1",
                                shoal_variable("LOCAL_RANK", launched.local_rank), (int)world_size,
                                &settings->local_rank, error);
+    if (settings->newcomer)
+        settings->rank = -1;
     settings->world_size = (int)world_size;
     settings->timeout_ms = (int)timeout_ms;
     settings->arena_bytes = (uint64_t)arena_bytes;
@@ -147,6 +153,11 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
         code = drive_start(made, &error);
         if (code < 0)
             job_destroy(made);
+    }
+    if (code == 0 && settings.newcomer) {
+        code = reconfigure_agree(made, settings.timeout_ms, &error);
+        if (code < 0)
+            shoal_close(made);
     }
     if (code < 0)
         return error_text_keep(&error);

@@ -2,6 +2,7 @@
 #include <stddef.h>
 
 #include "common/base/clock.h"
+#include "worker/api/reconfigure.h"
 #include "worker/drive/drive.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
@@ -60,12 +61,13 @@ static int reconfigure_least(struct shoal_job *job, uint64_t *value, int timeout
 /* How many collectives of the old generation every survivor has. If the last agreement failed on
  * some ranks alone, these ask about an older generation than the others, who know what was agreed:
  * nobody has a result of the generation in which it failed. */
-static int reconfigure_agree(struct shoal_job *job, int timeout_ms, struct error *error)
+int reconfigure_agree(struct shoal_job *job, int timeout_ms, struct error *error)
 {
-    uint64_t oldest = job->unsettled;
+    bool newcomer = job->unsettled == 0;
+    uint64_t oldest = newcomer ? INT64_MAX : job->unsettled;
     int code = reconfigure_least(job, &oldest, timeout_ms);
     bool asks = oldest == job->unsettled;
-    uint64_t least = asks ? job->kept_collectives : job->settled_collectives;
+    uint64_t least = newcomer ? INT64_MAX : asks ? job->kept_collectives : job->settled_collectives;
     if (code == SHOAL_OK)
         code = reconfigure_least(job, &least, timeout_ms);
     if (code < 0) {
@@ -77,9 +79,35 @@ static int reconfigure_agree(struct shoal_job *job, int timeout_ms, struct error
     return 0;
 }
 
+/* Without a loss: the first to ask makes the job fail for the others, who may not have all results
+ * that it has. After this they have those of all calls before. Whether there was a loss
+ * meanwhile does not matter. */
+static int reconfigure_meet(struct shoal_job *job, int timeout_ms, bool *met, struct error *error)
+{
+    shoal_request *request;
+    pthread_mutex_lock(&job->lock);
+    bool failed = job->progress.failed;
+    pthread_mutex_unlock(&job->lock);
+    *met = false;
+    if (failed)
+        return 0;
+    int code = shoal_barrier(job->groups, &request);
+    if (code == SHOAL_OK) {
+        code = shoal_wait(request, timeout_ms);
+        shoal_request_free(request);
+    }
+    *met = code == SHOAL_OK;
+    if (code == SHOAL_ETIMEOUT || code == SHOAL_ESTATE) {
+        *error = *error_text_last();
+        return code;
+    }
+    return 0; /* what it has failed with, job_check_rejoin looks at */
+}
+
 /* Only one call at a time has the driver's role. */
 static int reconfigure_rejoin(struct shoal_job *job,
-                              const struct shoal_reconfigure_options *options, struct error *error)
+                              const struct shoal_reconfigure_options *options, bool met,
+                              struct error *error)
 {
     pthread_mutex_lock(&job->lock);
     while (job->driver != JOB_DRIVER_NONE && !job->closing)
@@ -91,7 +119,8 @@ static int reconfigure_rejoin(struct shoal_job *job,
         return code;
     }
     if (job->unsettled == 0) {
-        uint64_t kept = progress_kept(&job->groups->core), own = job->generation > 1 ? AGREEING : 0;
+        uint64_t kept = progress_kept(&job->groups->core), own = met;
+        own += job->generation > 1 ? AGREEING : 0;
         job->kept_collectives = kept > own ? kept - own : 0;
         job->unsettled = job->generation;
     }
@@ -112,8 +141,11 @@ int shoal_job_reconfigure(shoal_job *job, const struct shoal_reconfigure_options
     if (code < 0)
         return error_text_keep(&error);
     code = reconfigure_options(job, given, &options, &error);
+    bool met = false;
     if (code == 0)
-        code = reconfigure_rejoin(job, &options, &error);
+        code = reconfigure_meet(job, options.timeout_ms, &met, &error);
+    if (code == 0)
+        code = reconfigure_rejoin(job, &options, met, &error);
     if (code == 0)
         code = reconfigure_agree(job, options.timeout_ms, &error);
     if (code == 0 && options.collectives)

@@ -305,8 +305,8 @@ static int job_check_joined(const struct job_settings *settings, const struct me
     if (joined->type != MESSAGE_JOINED)
         return error_set(error, ERR_PROTOCOL, "the daemon answered join with \"%s\"",
                          message_type_name(joined->type));
-    if (joined->world_size != (uint32_t)settings->world_size ||
-        joined->rank >= settings->world_size ||
+    if ((!settings->newcomer && joined->world_size != (uint32_t)settings->world_size) ||
+        joined->rank >= (int32_t)joined->world_size ||
         (settings->rank >= 0 && joined->rank != settings->rank) || joined->local_rank < 0 ||
         (uint32_t)joined->local_rank >= joined->world_size || joined->group < 0)
         return error_set(error, ERR_PROTOCOL,
@@ -322,8 +322,8 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
 {
     struct message join = {
         .type = MESSAGE_JOIN,
-        .world_size = (uint32_t)settings->world_size,
-        .rank = settings->rank,
+        .world_size = settings->newcomer ? 0 : (uint32_t)settings->world_size,
+        .rank = settings->newcomer ? -1 : settings->rank,
         .local_rank = settings->local_rank,
         .timeout_ms = (uint32_t)settings->timeout_ms,
     };

@@ -178,6 +178,7 @@ struct job_settings {
     int world_size;
     int timeout_ms;
     uint64_t arena_bytes;
+    bool newcomer; /* rank and world_size are not known */
 };
 /* Connect, join and set everything up except the background thread. The codes are those of
  * shoal_open. */

@@ -8,14 +8,16 @@
 int job_check_rejoin(const struct shoal_job *job, struct error *error)
 {
     const struct error *failure = &job->progress.failure;
-    if (!job->progress.failed)
-        return error_set(error, ERR_STATE,
-                         "the job has not failed: there is nothing to go on from");
     if (job->daemon_gone)
         return error_set(error, ERR_STATE, "the job cannot go on: %s", failure->text);
-    if (failure->code != ERR_LOST && failure->code != ERR_TIMEOUT && failure->code != ERR_REFUSED)
+    if (job->progress.failed && failure->code != ERR_LOST && failure->code != ERR_TIMEOUT &&
+        failure->code != ERR_REFUSED)
         return error_set(error, ERR_STATE, "the job cannot go on, for no rank was lost: %s",
                          failure->text);
+    for (const struct shoal_request *request = job->requests; request; request = request->next) {
+        if (request->core.state != REQUEST_COMPLETE)
+            return error_set(error, ERR_STATE, "a request of the job is under way: wait for it");
+    }
     if (job->device)
         return error_set(error, ERR_UNSUPPORTED, "a job with a device cannot go on");
     if (job->groups->next || job->shared || job->fusions)

@@ -407,7 +407,7 @@ uint64_t progress_kept(const struct progress_group *group)
 void progress_restart(struct progress *progress)
 {
     struct progress_group *group;
-    assert(progress->failed && !has_submitted(progress) && !progress_has_work(progress));
+    assert(!has_submitted(progress) && !progress_has_work(progress));
     progress->failed = false;
     progress->omitted = 0;
     progress->staged_max_bytes = UINT64_MAX;

@@ -208,7 +208,7 @@ void progress_fail_group(struct progress *progress, struct progress_group *group
 
 /* How many collectives of the group have been complete, without a failed one before them. */
 uint64_t progress_kept(const struct progress_group *group);
-/* After a failure, when the daemon has let go of the arena and its rings are empty: begin anew,
+/* When the daemon has let go of the arena and its rings are empty: begin anew,
  * with the groups that there are. No request is incomplete. */
 void progress_restart(struct progress *progress);
 

@@ -98,9 +98,9 @@ static const struct {
      "\",\"world_size\":1,\"rank\":0,\"local_rank\":0,\"timeout_ms\":0}",
      "key 'job' has 64 bytes, allowed are 63"},
     {MESSAGE_TO_DAEMON,
-     "{\"type\":\"join\",\"job\":\"t\",\"world_size\":0,\"rank\":0,\"local_rank\":0,"
+     "{\"type\":\"join\",\"job\":\"t\",\"world_size\":32769,\"rank\":0,\"local_rank\":0,"
      "\"timeout_ms\":0}",
-     "key 'world_size' is 0, must be 1 to 32768"},
+     "key 'world_size' is 32769, must be 0 to 32768"},
     {MESSAGE_TO_DAEMON, "{\"type\":\"group_open\",\"request\":1,\"ranks\":3}", "key 'ranks' is an"},
     {MESSAGE_TO_DAEMON, "{\"type\":\"group_open\",\"request\":1,\"ranks\":[0,-1]}",
      "key 'ranks' is -1"},

@@ -130,6 +130,47 @@ START_TEST(test_node_lost)
 }
 END_TEST
 
+static bool one_worker(const json_t *status)
+{
+    return json_integer_value(json_object_get(json_object_get(status, "workers"), "count")) == 1;
+}
+
+/* Three become two, and three again. */
+START_TEST(test_newcomer)
+{
+    struct cluster *cluster = cluster_start(3, NULL);
+    struct process *workers[3];
+    char name[64], grow[600];
+    snprintf(grow, sizeof(grow), "%s.grow", stop_file);
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop_file, "100003", NULL};
+    const char *newcomer[] = {CLUSTER_HELPER, "newcomer", stop_file, "100003", NULL};
+    job_name_with_home(name, "elastic", 0, 3);
+    cluster_job(cluster, name, 1, argv, workers);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        says(workers[rank], "running");
+    kill_process(workers[1]);
+    process_free(workers[1]);
+    says(workers[0], "generation 2: rank 0 of 2\nrunning again");
+    says(workers[2], "generation 2: rank 1 of 2\nrunning again");
+    workers[1] = cluster_worker(cluster, 1, name, 1, 3, newcomer);
+    ck_assert(cluster_wait_status(cluster, 1, one_worker, CLUSTER_PATIENCE_MS));
+    FILE *file = fopen(grow, "w");
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+    says(workers[0], ": rank 0 of 3\nrunning again");
+    says(workers[2], ": rank 1 of 3\nrunning again");
+    says(workers[1], "running again");
+    stop();
+    ck_assert_int_eq(cluster_job_end(workers, 3), 0);
+    for (uint32_t node = 0; node < 3; node++)
+        ck_assert(cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+    remove(stop_file);
+    remove(grow);
+}
+END_TEST
+
 /* The others go on without a rank that lives and does not ask, and it is told so. */
 START_TEST(test_straggler)
 {
@@ -171,6 +212,7 @@ int main(void)
     tcase_add_test(tests, test_rank_lost);
     tcase_add_test(tests, test_node_lost);
     tcase_add_test(tests, test_straggler);
+    tcase_add_test(tests, test_newcomer);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

@@ -116,6 +116,83 @@ START_TEST(test_refused_while_opening)
 }
 END_TEST
 
+/* To take newcomers in, one rank asks, and the job fails for the others: they all go on. */
+START_TEST(test_newcomers)
+{
+    start((uint32_t)_i, 7);
+    network_kill(network, workers[0]);
+    network_settle(network);
+    go_on();
+    network_settle(network);
+    assert_together(2);
+    struct network_worker *other = network_join(network, 1, "another", 0, -1, -1, 2000);
+    struct network_worker *first =
+        network_join(network, (uint32_t)_i, network_name_at(network, (uint32_t)_i), 0, -1, 7, 0);
+    network_set_uid(network, 1001);
+    struct network_worker *foreign =
+        network_join(network, 2, network_name_at(network, (uint32_t)_i), 0, -1, -1, 2000);
+    network_set_uid(network, 1000);
+    network_settle(network);
+    ck_assert_int_eq(first->state, CLIENT_JOINING);
+    network_release(network, workers[2]);
+    network_settle(network);
+    network_assert_text(workers[1], "rank 1 on node b goes on to the next generation");
+    network_rejoin(network, workers[2], LONG_MS, LONG_MS);
+    workers[0] = workers[1]; /* the newcomer comes last */
+    workers[1] = workers[2];
+    workers[2] = workers[3];
+    workers[3] = first;
+    go_on();
+    network_settle(network);
+    assert_together(3);
+    ck_assert_uint_eq(first->joined.world_size, 4);
+    network_run(network, 4000);
+    network_assert_text(other, "no job 'another' of user 1000 has begun a next generation");
+    network_assert_text(foreign, "of user 1001");
+    ck_assert_int_eq(network_say(network, network_join(network, 0, "third", 0, 2, -1, 0),
+                                 &(struct message){.type = MESSAGE_LEAVE}),
+                     ERR_PROTOCOL); /* a newcomer cannot choose its rank: it is gone already */
+    end();
+}
+END_TEST
+
+/* A newcomer's daemon, process or link goes while it waits, or the home of the job. */
+START_TEST(test_newcomers_and_losses)
+{
+    uint64_t seed = (uint64_t)_i + 1;
+    start((uint32_t)seed % 3, seed);
+    const char *name = network_name_at(network, (uint32_t)seed % 3);
+    struct network_worker *newcomer =
+        network_join(network, network_random(network, 3), name, 0, -1, -1, LONG_MS);
+    if (network_random(network, 2))
+        network_settle(network);
+    network_release(network, workers[network_random(network, 4)]);
+    for (uint32_t i = network_random(network, 20); i > 0; i--)
+        network_step(network);
+    go_on();
+    for (uint32_t i = network_random(network, 40); i > 0; i--)
+        network_step(network);
+    uint32_t what = network_random(network, 4);
+    if (what == 0)
+        network_crash(network, newcomer->node);
+    else if (what == 1)
+        network_kill(network, newcomer);
+    else if (what == 2)
+        network_crash(network, network_random(network, 3));
+    recover();
+    bool some = false;
+    for (int rank = 0; rank < RANKS; rank++)
+        some = some || !workers[rank]->closed;
+    if (some && newcomer->state != CLIENT_JOINED)
+        assert_together(2);
+    network_run(network, LONG_MS + 2000);
+    ck_assert_int_ne(newcomer->state, CLIENT_JOINING);
+    if (!newcomer->closed)
+        network_kill(network, newcomer);
+    end();
+}
+END_TEST
+
 /* A second loss at any moment after the first: of a rank, a daemon, a link. */
 START_TEST(test_two_losses)
 {
@@ -154,6 +231,8 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, test_rank_lost_while_opening, 0, 3);
     tcase_add_test(tests, test_refused_while_opening);
+    tcase_add_loop_test(tests, test_newcomers, 0, 3);
+    tcase_add_loop_test(tests, test_newcomers_and_losses, 0, 200);
     tcase_add_loop_test(tests, test_two_losses, 0, 300);
     suite_add_tcase(suite, tests);
     return suite_main(suite);

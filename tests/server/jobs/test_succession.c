@@ -61,7 +61,7 @@ START_TEST(test_those_who_are_left)
     ck_assert_str_eq(text, "rank 2 has not asked for the next generation of job 'train'");
     ck_assert_int_eq(ask(2), 0);
     ck_assert(succession_complete(succession));
-    struct gathering *gathering = succession_gather(succession);
+    struct gathering *gathering = succession_gather(succession, 0);
     ck_assert(gathering_complete(gathering));
     ck_assert_uint_eq(gathering->generation, 4);
     ck_assert_uint_eq(gathering->world_size, 3);

@@ -215,7 +215,13 @@ START_TEST(test_reconfigure_misused)
     BAD(shoal_job_reconfigure(job, &how), SHOAL_EINVALID, "timeout_ms");
     how = (struct shoal_reconfigure_options){.struct_size = sizeof(how), .stragglers_ms = -1};
     BAD(shoal_job_reconfigure(job, &how), SHOAL_EINVALID, "stragglers_ms");
-    BAD(shoal_job_reconfigure(job, NULL), SHOAL_ESTATE, "has not failed");
+    fake_daemon_hold(daemon, true);
+    shoal_request *request;
+    GOOD(shoal_barrier(shoal_world(job), &request));
+    how = (struct shoal_reconfigure_options){.struct_size = sizeof(how), .timeout_ms = 100};
+    BAD(shoal_job_reconfigure(job, &how), SHOAL_ETIMEOUT, "");
+    fake_daemon_hold(daemon, false);
+    GOOD(shoal_wait(request, -1));
     fake_daemon_fail(daemon, -1, SHOAL_EMISMATCH, "the ranks disagree");
     BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_EMISMATCH, "disagree");
     BAD(shoal_job_reconfigure(job, NULL), SHOAL_ESTATE, "no rank was lost: the ranks disagree");

@@ -1,0 +1,125 @@
+/* Processes that want to become ranks of a job that runs, in its next generation. Which daemon will
+ * open that is not known before, so each knows all of them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/coordinator/coordinator_internal.h"
+
+static void newcomer_free(struct coordinator *c, struct newcomer *newcomer)
+{
+    DL_DELETE(c->newcomers, newcomer);
+    free(newcomer);
+}
+
+int newcomer_on_join(struct coordinator *c, uint32_t node, const struct message *message)
+{
+    struct newcomer *newcomer = calloc(1, sizeof(*newcomer));
+    newcomer_remove(c, node, message->member);
+    if (!newcomer) {
+        log_error(c->log, "no memory for a newcomer to job '%s'", message->job);
+        return 0; /* its own daemon ends its wait */
+    }
+    snprintf(newcomer->name, sizeof(newcomer->name), "%s", message->job);
+    newcomer->uid = message->uid;
+    newcomer->member = (struct gathering_member){
+        .node = node,
+        .member = message->member,
+        .local_rank = message->local_rank,
+        .pid = message->pid,
+        .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
+    };
+    DL_APPEND(c->newcomers, newcomer);
+    return 0;
+}
+
+static struct newcomer *newcomer_find(const struct coordinator *c, uint32_t node, uint32_t member)
+{
+    struct newcomer *newcomer;
+    DL_FOREACH(c->newcomers, newcomer)
+    {
+        if (newcomer->member.node == node && newcomer->member.member == member)
+            return newcomer;
+    }
+    return NULL;
+}
+
+bool newcomer_waits(const struct coordinator *c, uint32_t node, uint32_t member)
+{
+    return newcomer_find(c, node, member) != NULL;
+}
+
+bool newcomer_remove(struct coordinator *c, uint32_t node, uint32_t member)
+{
+    struct newcomer *newcomer = newcomer_find(c, node, member);
+    if (newcomer)
+        newcomer_free(c, newcomer);
+    return newcomer != NULL;
+}
+
+void newcomers_forget_node(struct coordinator *c, uint32_t node)
+{
+    struct newcomer *newcomer, *next;
+    DL_FOREACH_SAFE(c->newcomers, newcomer, next)
+    {
+        if (newcomer->member.node == node)
+            newcomer_free(c, newcomer);
+    }
+}
+
+static bool newcomer_fits(const struct coordinator *c, const struct newcomer *newcomer,
+                          const char *name, uint32_t uid)
+{
+    return newcomer->uid == uid && strcmp(newcomer->name, name) == 0 &&
+           coordinator_is_up(c, newcomer->member.node);
+}
+
+uint32_t newcomers_count(const struct coordinator *c, const char *name, uint32_t uid)
+{
+    uint32_t count = 0;
+    const struct newcomer *newcomer;
+    DL_FOREACH(c->newcomers, newcomer)
+    {
+        count += newcomer_fits(c, newcomer, name, uid);
+    }
+    return count;
+}
+
+void newcomers_add(const struct coordinator *c, struct gathering *gathering)
+{
+    const struct newcomer *newcomer;
+    DL_FOREACH(c->newcomers, newcomer)
+    {
+        if (gathering->count == gathering->world_size ||
+            !newcomer_fits(c, newcomer, gathering->name, gathering->uid))
+            continue;
+        struct gathering_member member = newcomer->member;
+        member.rank = (int32_t)gathering->count;
+        gathering->members[gathering->count++] = member;
+    }
+}
+
+void newcomer_tell(struct coordinator *c, const struct worker *worker, uint32_t node)
+{
+    struct message message = {
+        .type = MESSAGE_JOB_JOIN,
+        .uid = worker->uid,
+        .pid = worker->pid,
+        .rank = -1,
+        .local_rank = worker->wished_local_rank,
+        .member = worker->id,
+        .timeout_ms = coordinator_remaining_ms(c, worker->deadline_ns),
+    };
+    snprintf(message.job, sizeof(message.job), "%s", worker->name);
+    coordinator_send(c, node, &message);
+}
+
+void newcomer_withdraw(struct coordinator *c, const struct worker *worker)
+{
+    struct message message = {.type = MESSAGE_JOB_WITHDRAW, .member = worker->id};
+    snprintf(message.job, sizeof(message.job), "%s", worker->name);
+    for (uint32_t node = 0; node < c->config->server_count; node++) {
+        if (coordinator_reaches(c, node))
+            coordinator_send(c, node, &message);
+    }
+}
