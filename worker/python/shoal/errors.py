@@ -7,6 +7,11 @@ class ShoalError(RuntimeError):
     code = 0
 
 
+class RecoverableError(ShoalError):
+    """When a job has failed with one of these, its ranks can go on as its next generation
+    (library.Job.reconfigure); not when a process could not join, or a wait alone has timed out."""
+
+
 class InvalidError(ShoalError, ValueError):
     code = -1
 
@@ -15,7 +20,7 @@ class OutOfMemoryError(ShoalError, MemoryError):
     code = -2
 
 
-class TimeoutError(ShoalError, TimeoutError):  # noqa: A001 - also Python's own
+class TimeoutError(RecoverableError, TimeoutError):  # noqa: A001 - also Python's own
     code = -3
 
 
@@ -23,7 +28,7 @@ class DisconnectedError(ShoalError, ConnectionError):
     code = -4
 
 
-class RankLostError(ShoalError, ConnectionError):
+class RankLostError(RecoverableError, ConnectionError):
     code = -5
 
 
@@ -35,7 +40,7 @@ class ProtocolError(ShoalError):
     code = -7
 
 
-class RefusedError(ShoalError):
+class RefusedError(RecoverableError):
     code = -8
 
 
@@ -51,7 +56,8 @@ class UnsupportedError(ShoalError, NotImplementedError):
     code = -11
 
 
-_CLASSES = {error.code: error for error in ShoalError.__subclasses__()}
+_CLASSES = {error.code: error for error in ShoalError.__subclasses__() + RecoverableError.__subclasses__()}
+del _CLASSES[ShoalError.code]
 
 
 def make_error(code, text):

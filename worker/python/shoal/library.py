@@ -31,6 +31,18 @@ class Options(ctypes.Structure):
         ("world_size", _int),
         ("timeout_ms", _int),
         ("arena_bytes", ctypes.c_uint64),
+        ("newcomer", _int),
+    ]
+
+
+class ReconfigureOptions(ctypes.Structure):
+    """struct shoal_reconfigure_options."""
+
+    _fields_ = [
+        ("struct_size", _size),
+        ("timeout_ms", _int),
+        ("stragglers_ms", _int),
+        ("collectives", ctypes.POINTER(ctypes.c_uint64)),
     ]
 
 
@@ -80,6 +92,8 @@ class FusionStatistics(ctypes.Structure):
 _DECLARATIONS = {
     "shoal_open": (_int, [_pointer, _pointer]),
     "shoal_close": (_int, [_pointer]),
+    "shoal_job_reconfigure": (_int, [_pointer, _pointer]),
+    "shoal_generation": (_int, [_pointer]),
     "shoal_rank": (_int, [_pointer]),
     "shoal_world_size": (_int, [_pointer]),
     "shoal_local_rank": (_int, [_pointer]),
@@ -201,7 +215,10 @@ def load():
 class Job:
     """A job that this process has joined (shoal_open)."""
 
-    def __init__(self, name, socket_path, rank, world_size, *, local_rank, timeout_ms, arena_bytes):
+    def __init__(
+        self, name, socket_path, rank, world_size, *, local_rank, timeout_ms, arena_bytes, newcomer=False
+    ):
+        """As a newcomer, which has no rank yet, it becomes one of the job's next generation."""
         self.library = load()
         options = Options(
             struct_size=ctypes.sizeof(Options),
@@ -212,18 +229,36 @@ class Job:
             world_size=world_size,
             timeout_ms=timeout_ms,
             arena_bytes=arena_bytes,
+            newcomer=newcomer,
         )
         handle = _pointer()
         self.library.call(self.library.c.shoal_open, ctypes.byref(options), ctypes.byref(handle))
         self.handle = handle
         self.pid = os.getpid()
-        c = self.library.c
+        self._set_place()
+
+    def _set_place(self):
+        c, handle = self.library.c, self.handle
+        self.generation = c.shoal_generation(handle)
         self.rank = c.shoal_rank(handle)
         self.world_size = c.shoal_world_size(handle)
         self.local_rank = c.shoal_local_rank(handle)
         self.local_size = c.shoal_local_size(handle)
         self.node_count = c.shoal_node_count(handle)
         self.world = Group(self, c.shoal_world(handle))
+
+    def reconfigure(self, timeout_ms=0, stragglers_ms=0):
+        """Go on as the next generation: after a loss with the ranks that are left, or without one, when
+        all call it, and with newcomers. Ranks and sizes are new, those of `world`, too, which is another
+        object. Returns how many collectives of the old world, from its first, every rank that is
+        left has. RankLostError: another rank is lost, call it again. 0: the library's defaults."""
+        kept = ctypes.c_uint64()
+        options = ReconfigureOptions(
+            ctypes.sizeof(ReconfigureOptions), timeout_ms, stragglers_ms, ctypes.pointer(kept)
+        )
+        self.library.call(self.library.c.shoal_job_reconfigure, self.handle, ctypes.byref(options))
+        self._set_place()
+        return kept.value
 
     def close(self):
         """Leave the job. Requests under way fail first; arena memory is gone afterwards."""

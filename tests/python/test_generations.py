@@ -1,0 +1,42 @@
+#!/usr/bin/python3
+"""Jobs that go on after a loss, and take newcomers in, through shoal.library."""
+
+import sys
+import unittest
+
+import suite
+
+sys.path.insert(0, str(suite.TREE / "worker" / "python"))
+
+
+def load():
+    import shoal
+    from shoal import errors
+
+    return shoal, errors
+
+
+class Generations(unittest.TestCase):
+    def test_three_two_three(self):
+        done = suite.shoalrun(1, suite.RANKS / "ranks_generations.py")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("CODES 0 0 0", done.stdout)
+
+
+class Errors(unittest.TestCase):
+    def test_what_can_be_gone_on_from(self):
+        shoal, _ = load()
+        for name in ("RankLostError", "TimeoutError", "RefusedError"):
+            self.assertTrue(issubclass(getattr(shoal, name), shoal.RecoverableError), name)
+        for name in ("MismatchError", "StateError", "DisconnectedError"):
+            self.assertFalse(issubclass(getattr(shoal, name), shoal.RecoverableError), name)
+
+    def test_each_code_has_its_class(self):
+        shoal, errors = load()
+        for code in range(-11, 0):
+            self.assertEqual(type(errors.make_error(code, "words")).code, code)
+        self.assertIs(type(errors.make_error(-99, "words")), shoal.ShoalError)
+
+
+if __name__ == "__main__":
+    suite.main()
