@@ -18,8 +18,8 @@ static bool drain_spares(const struct job *job)
  * such. */
 static bool drain_refuse_jobs(struct coordinator *c, bool spare_ending)
 {
-    char text[ERROR_TEXT_BYTES];
-    coordinator_drain_text(c, text);
+    struct error refusal;
+    coordinator_drain_error(c, &refusal);
     bool spared = false;
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
@@ -27,7 +27,7 @@ static bool drain_refuse_jobs(struct coordinator *c, bool spare_ending)
         if (spare_ending && drain_spares(job))
             spared = true;
         else
-            job_fail(c, job, ERR_REFUSED, "%s", text);
+            job_fail(c, job, refusal.code, "%s", refusal.text);
     }
     return spared;
 }
@@ -51,14 +51,14 @@ void drain_finish(struct coordinator *c)
 
 void drain_begin(struct coordinator *c)
 {
-    char text[ERROR_TEXT_BYTES];
-    coordinator_drain_text(c, text);
+    struct error refusal;
+    coordinator_drain_error(c, &refusal);
     c->draining = true;
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)
     {
         if (worker->state == WORKER_JOINING)
-            worker_refuse(c, worker, ERR_REFUSED, text);
+            worker_refuse(c, worker, refusal.code, refusal.text);
         else if (worker->state == WORKER_RELEASING || worker->state == WORKER_APART)
             worker_end(c, worker);
     }
@@ -67,7 +67,7 @@ void drain_begin(struct coordinator *c)
     HASH_ITER(hh, c->jobs, job, next_job)
     {
         if (job->state == JOB_OPENING)
-            job_fail(c, job, ERR_REFUSED, "%s", text);
+            job_fail(c, job, refusal.code, "%s", refusal.text);
     }
 }
 

@@ -26,10 +26,10 @@ void coordinator_sweep_lines(struct coordinator *c)
     log_throttles_sweep(c->log, &c->news, c->now_ns, "jobs of a user");
 }
 
-void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES])
+int coordinator_drain_error(const struct coordinator *c, struct error *error)
 {
-    snprintf(text, ERROR_TEXT_BYTES, "node %s is shutting down",
-             coordinator_node_name(c, c->config->self));
+    return error_set(error, ERR_REFUSED, "node %s is shutting down",
+                     coordinator_node_name(c, c->config->self));
 }
 
 bool coordinator_reaches(const struct coordinator *c, uint32_t node)
@@ -91,6 +91,19 @@ struct job *coordinator_job(const struct coordinator *c, uint64_t id)
 uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms)
 {
     return c->now_ns + (asked_ms > 0 && asked_ms < most_ms ? asked_ms : most_ms) * COORDINATOR_MS;
+}
+
+struct gathering_member coordinator_applicant(const struct coordinator *c, uint32_t node,
+                                              const struct message *message)
+{
+    return (struct gathering_member){
+        .node = node,
+        .member = message->member,
+        .rank = message->rank,
+        .local_rank = message->local_rank,
+        .pid = message->pid,
+        .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
+    };
 }
 
 uint32_t coordinator_remaining_ms(const struct coordinator *c, uint64_t deadline_ns)

@@ -63,19 +63,11 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
     if (message->rank >= (int64_t)message->world_size)
         return error_set(error, ERR_PROTOCOL, "rank %d of a world size of %u", message->rank,
                          message->world_size);
-    struct gathering_member member = {
-        .node = node,
-        .member = message->member,
-        .rank = message->rank,
-        .local_rank = message->local_rank,
-        .pid = message->pid,
-        .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
-    };
+    struct gathering_member member = coordinator_applicant(c, node, message);
     struct error refusal = {0};
     struct gathering *gathering = home_gathering(c, message->job);
     if (c->draining) {
-        error_set(&refusal, ERR_REFUSED, "node %s is shutting down",
-                  coordinator_node_name(c, c->config->self));
+        coordinator_drain_error(c, &refusal);
     } else if (!gathering && HASH_COUNT(c->gatherings) >= c->config->jobs) {
         error_set(&refusal, ERR_MEMORY, "%u jobs gather at node %s, its limit (limits.jobs)",
                   HASH_COUNT(c->gatherings), coordinator_node_name(c, c->config->self));
@@ -335,12 +327,12 @@ void home_peer_down(struct coordinator *c, uint32_t node)
 
 void home_drain(struct coordinator *c)
 {
-    char text[ERROR_TEXT_BYTES];
-    coordinator_drain_text(c, text);
+    struct error refusal;
+    coordinator_drain_error(c, &refusal);
     struct gathering *gathering, *next;
     HASH_ITER(hh, c->gatherings, gathering, next)
     {
-        home_refuse_all(c, gathering, ERR_REFUSED, text);
+        home_refuse_all(c, gathering, refusal.code, refusal.text);
     }
 }
 

@@ -129,8 +129,8 @@ struct log_throttle *coordinator_throttle(struct coordinator *c, enum log_level 
                                           uint32_t uid);
 /* In each tick: how many lines were left out, when no more come. */
 void coordinator_sweep_lines(struct coordinator *c);
-/* Why a daemon that drains refuses and ends. */
-void coordinator_drain_text(const struct coordinator *c, char text[ERROR_TEXT_BYTES]);
+/* With which a daemon that drains refuses and ends: ERR_REFUSED. */
+int coordinator_drain_error(const struct coordinator *c, struct error *error);
 bool coordinator_reaches(const struct coordinator *c, uint32_t node); /* self, or connected */
 bool coordinator_is_up(const struct coordinator *c, uint32_t node);   /* self, or up */
 /* "server b (127.0.0.1:7701) is not connected: connection refused", or that it is so without the
@@ -149,6 +149,9 @@ struct job *coordinator_job(const struct coordinator *c, uint64_t id);
 struct job *coordinator_ready_job(struct coordinator *c, const struct message *message);
 /* After the time asked for (0: none), but not more than the configuration allows. */
 uint64_t coordinator_deadline(const struct coordinator *c, uint32_t asked_ms, uint32_t most_ms);
+/* Who asks for a rank, as the message of its daemon tells. */
+struct gathering_member coordinator_applicant(const struct coordinator *c, uint32_t node,
+                                              const struct message *message);
 /* Until then, at least 1. */
 uint32_t coordinator_remaining_ms(const struct coordinator *c, uint64_t deadline_ns);
 /* A message of this daemon to another of the job. */

@@ -202,7 +202,8 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
     if (job->roles[job->self] == 0) {
         job_fail(c, job, ERR_PROTOCOL, "node %s has no part in job '%s'", self, job->name);
     } else if (c->draining) {
-        job_fail(c, job, ERR_REFUSED, "node %s is shutting down", self);
+        struct error refusal;
+        job_fail(c, job, coordinator_drain_error(c, &refusal), "%s", refusal.text);
     } else if (full) {
         job_fail(c, job, ERR_MEMORY, "node %s has %u jobs, its limit (limits.jobs)", self,
                  c->config->jobs);

@@ -51,7 +51,7 @@ static int member_join_check(const struct coordinator *c, const struct message *
 {
     const char *node = coordinator_node_name(c, c->config->self);
     if (c->draining)
-        return error_set(error, ERR_REFUSED, "node %s is shutting down", node);
+        return coordinator_drain_error(c, error);
     if (!member_name_valid(message->job))
         return error_set(error, ERR_INVALID, "a job's name must be 1 to 63 printable bytes");
     if (message->world_size == 0 && message->rank >= 0)
@@ -172,16 +172,15 @@ int member_rejoin(struct coordinator *c, struct worker *worker, const struct mes
     worker->released = false;
     worker->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
     worker->stragglers_ms = message->stragglers_ms;
-    char text[ERROR_TEXT_BYTES];
-    if (c->draining) {
-        coordinator_drain_text(c, text);
-        worker_refuse(c, worker, ERR_REFUSED, text);
-    } else if (!succession_find(c, worker->former)) {
-        snprintf(text, sizeof(text), "job '%s' has failed too long ago to go on", worker->name);
-        worker_refuse(c, worker, ERR_STATE, text);
-    } else {
+    struct error refusal = {0};
+    if (c->draining)
+        coordinator_drain_error(c, &refusal);
+    else if (!succession_find(c, worker->former))
+        error_set(&refusal, ERR_STATE, "job '%s' has failed too long ago to go on", worker->name);
+    if (refusal.code != 0)
+        worker_refuse(c, worker, refusal.code, refusal.text);
+    else
         succession_ask_home(c, worker);
-    }
     return 0;
 }
 

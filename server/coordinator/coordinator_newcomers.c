@@ -22,13 +22,7 @@ int newcomer_on_join(struct coordinator *c, uint32_t node, const struct message 
     }
     snprintf(newcomer->name, sizeof(newcomer->name), "%s", message->job);
     newcomer->uid = message->uid;
-    newcomer->member = (struct gathering_member){
-        .node = node,
-        .member = message->member,
-        .local_rank = message->local_rank,
-        .pid = message->pid,
-        .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
-    };
+    newcomer->member = coordinator_applicant(c, node, message);
     DL_APPEND(c->newcomers, newcomer);
     return 0;
 }

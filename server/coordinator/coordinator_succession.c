@@ -22,19 +22,13 @@ void succession_forget(struct coordinator *c, struct succession *succession)
     succession_free(succession);
 }
 
-static void succession_refuse(struct coordinator *c, const struct succession *succession,
-                              const struct gathering_member *member, int code, const char *text)
-{
-    home_refuse(c, succession->name, member, code, text);
-}
-
 /* Forget a request, and say why. */
 static void succession_turn_down(struct coordinator *c, struct succession *succession,
                                  uint32_t index, int code, const char *text)
 {
     struct gathering_member member = succession->asks[index];
     succession_unask(succession, index);
-    succession_refuse(c, succession, &member, code, text);
+    home_refuse(c, succession->name, &member, code, text);
 }
 
 /* --- the home */
@@ -87,24 +81,18 @@ int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct mess
         return 0;
     }
     uint32_t rank = succession_rank(succession, node, message->member);
-    struct gathering_member member = {
-        .node = node,
-        .member = message->member,
-        .rank = (int32_t)rank,
-        .local_rank = message->local_rank,
-        .pid = message->pid,
-        .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
-    };
+    struct gathering_member member = coordinator_applicant(c, node, message);
+    member.rank = (int32_t)rank;
     struct error refusal = {0};
     if (succession->formed || rank == succession->world_size)
         error_set(&refusal, ERR_REFUSED, "job '%s' has gone on without rank %d", succession->name,
                   message->rank);
     else if (c->draining)
-        coordinator_drain_text(c, refusal.text), refusal.code = ERR_REFUSED;
+        coordinator_drain_error(c, &refusal);
     else
         succession_ask(succession, &member, &refusal);
     if (refusal.code != 0) {
-        succession_refuse(c, succession, &member, refusal.code, refusal.text);
+        home_refuse(c, succession->name, &member, refusal.code, refusal.text);
         return 0;
     }
     if (succession->ask_count == 1)

@@ -94,7 +94,8 @@ static int reconfigure_meet(struct shoal_job *job, int timeout_ms, bool *met, st
     int code = shoal_barrier(job->groups, &request);
     if (code == SHOAL_OK) {
         code = shoal_wait(request, timeout_ms);
-        shoal_request_free(request);
+        if (code == SHOAL_ETIMEOUT) /* otherwise it is freed */
+            shoal_request_free(request);
     }
     *met = code == SHOAL_OK;
     if (code == SHOAL_ETIMEOUT || code == SHOAL_ESTATE) {
