@@ -224,6 +224,12 @@ START_TEST(test_two_losses)
 }
 END_TEST
 
+#ifdef SHOAL_SANITIZED
+#define SEEDS 25
+#else
+#define SEEDS 250
+#endif
+
 int main(void)
 {
     Suite *suite = suite_create("coordinator_generations");
@@ -232,8 +238,8 @@ int main(void)
     tcase_add_loop_test(tests, test_rank_lost_while_opening, 0, 3);
     tcase_add_test(tests, test_refused_while_opening);
     tcase_add_loop_test(tests, test_newcomers, 0, 3);
-    tcase_add_loop_test(tests, test_newcomers_and_losses, 0, 200);
-    tcase_add_loop_test(tests, test_two_losses, 0, 300);
+    tcase_add_loop_test(tests, test_newcomers_and_losses, 0, SEEDS);
+    tcase_add_loop_test(tests, test_two_losses, 0, SEEDS);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
