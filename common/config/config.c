@@ -248,8 +248,8 @@ static void check_replaced(struct config_report *report, const char *pointer, co
     json_decref(value);
 }
 
-static void parse_text(struct config *config, const char *text, size_t length,
-                       struct config_report *report)
+static void read_text(struct config *config, const char *text, size_t length,
+                      struct config_report *report)
 {
     json_t *root = parse_json(report, text, length);
     if (!root)
@@ -264,6 +264,17 @@ static void parse_text(struct config *config, const char *text, size_t length,
         report->exhausted = true;
     else
         config_check(config, report);
+}
+
+static void parse_text(struct config *config, const char *text, size_t length,
+                       struct config_report *report)
+{
+    char *bare = config_without_comments(text, length);
+    if (bare)
+        read_text(config, bare, length, report);
+    else
+        report->exhausted = true;
+    free(bare);
 }
 
 /* Ends with the report cleared and, unless 0 is returned, with the configuration cleared. */

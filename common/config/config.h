@@ -109,10 +109,11 @@ void config_problems_clear(struct config_problems *problems);
  */
 char *config_print(const struct config *config);
 /* The JSON Schema (draft 2020-12) of the file, the Markdown reference of its keys, and the part of
- * doc/man/shoald.json.5 that describes them, all made from the table; the caller frees them. NULL:
- * out of memory. */
+ * doc/man/shoald.json.5 that describes them, and a file with every key in comments, all made from
+ * the table; the caller frees them. NULL: out of memory. */
 char *config_schema(void);
 char *config_reference(void);
 char *config_manual(void);
+char *config_commented(void);
 
 #endif

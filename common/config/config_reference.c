@@ -10,10 +10,11 @@ static const char introduction[] =
     "\n"
     "Made from the table in common/config/config_table.c; `schema.json` is the same for programs.\n"
     "\n"
-    "The file is one JSON object. Every key may be left out but those that are marked as required. "
-    "A key that is not here, or\n"
-    "stands twice, is an error. `shoald --check-config FILE` names everything that is wrong with a "
-    "file.\n"
+    "The file is one JSON object; a line that begins with // is a comment. Every key may be left "
+    "out "
+    "but those that are\n"
+    "marked as required. A key that is not here, or stands twice, is an error.\n"
+    "`shoald --check-config FILE` names everything that is wrong with a file.\n"
     "`shoald --print-config` prints the configuration in effect with all keys.\n";
 
 #define LINE_MAX_BYTES 120u
@@ -28,10 +29,8 @@ static size_t word_bytes(const char *text)
     return bytes;
 }
 
-/* The text in lines that are not too long, behind `lead`, an item of a list, or "". */
-static void print_lines(FILE *out, const char *lead, const char *text)
+void config_print_lines(FILE *out, const char *lead, const char *indent, const char *text)
 {
-    const char *indent = *lead ? "  " : "";
     size_t used = strlen(lead);
     fputs(lead, out);
     for (bool first = true; *text; first = false) {
@@ -48,6 +47,12 @@ static void print_lines(FILE *out, const char *lead, const char *text)
         text += bytes + (text[bytes] == ' ');
     }
     fputc('\n', out);
+}
+
+/* A paragraph, or an item of a list. */
+static void print_lines(FILE *out, const char *lead, const char *text)
+{
+    config_print_lines(out, lead, *lead ? "  " : "", text);
 }
 
 /* 0 or ERR_MEMORY. */

@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "common/config/config.h"
 
@@ -66,6 +67,10 @@ void config_key_store_default(const struct config_key *key, void *base);
 json_t *config_key_value(const struct config_key *key, const void *base);
 /* The default as JSON, a new reference; NULL: out of memory. */
 json_t *config_key_default(const struct config_key *key);
+
+/* config_reference.c: the text in lines of 120 columns at most, the first behind `lead`, the others
+ * behind `indent`. No line ends within a `code`. */
+void config_print_lines(FILE *out, const char *lead, const char *indent, const char *text);
 
 /* Indented text of a tree, with a newline at the end; the caller frees it. NULL: out of memory. */
 char *config_json_text(const json_t *root);

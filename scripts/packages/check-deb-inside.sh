@@ -44,14 +44,14 @@ for_programs() {
 upgrade() {
     local before
     before=$(daemon_pid)
-    sed -i 's/"node": "a"/"node" : "a"/' /etc/shoal/shoald.json
+    sed -i 's|^ *//"level"|        "level"|' /etc/shoal/shoald.json
     start_job upgraded || return
     "${apt[@]}" install "$later"/*.deb || return
     job_was_told upgraded || return
     has_drained "$before" || return
     wait_for is_served || return
     [[ $(daemon_pid) != "$before" ]] || return
-    grep -q '"node" : "a"' /etc/shoal/shoald.json
+    grep -q '^ *"level"' /etc/shoal/shoald.json
 }
 
 is_removed() {

@@ -241,6 +241,36 @@ static void assert_survives_no_memory(const char *text, int outcome)
     json_set_alloc_funcs(malloc, free);
 }
 
+START_TEST(test_comments)
+{
+    static const char text[] = "// before\n"
+                               "{\n"
+                               "\t// \"node\": \"b\",\n"
+                               "    \"socket\": {\"path\": \"/run//a\"}\n"
+                               "    //\n"
+                               "}\n"
+                               "//";
+    struct config config;
+    config_assert_good(&config, text);
+    ck_assert_str_eq(config.socket_path, "/run//a");
+    ck_assert_str_eq(config.node, "localhost");
+    config_clear(&config);
+
+    /* Lines and columns stay what they are; a comment has a line of its own. */
+    struct config_problems problems;
+    static const char behind[] = "// one\n{\n  // two\n  \"log\": {} // three\n}\n";
+    ck_assert_int_eq(config_parse(&config, behind, "c.json", &problems), ERR_CONFIG);
+    ck_assert_uint_eq(problems.count, 1);
+    ck_assert_msg(strstr(problems.lines[0], "c.json:4:"), "%s", problems.lines[0]);
+    config_problems_clear(&problems);
+    static const char twice[] = "// one\n{\n  \"node\": \"a\",\n  // two\n  \"node\": \"b\"\n}\n";
+    ck_assert_int_eq(config_parse(&config, twice, "c.json", &problems), ERR_CONFIG);
+    ck_assert_msg(strstr(problems.lines[0], "c.json:5:3: /node: key given twice, first at line 3"),
+                  "%s", problems.lines[0]);
+    config_problems_clear(&problems);
+}
+END_TEST
+
 START_TEST(test_no_memory)
 {
     char *example = config_file_read(CONFIG_FOLDER "/full.json");
@@ -382,6 +412,7 @@ int main(void)
     tcase_add_test(texts, test_problem_is_one_line);
     tcase_add_test(texts, test_roster_limit);
     tcase_add_test(texts, test_deep_nesting);
+    tcase_add_test(texts, test_comments);
     tcase_add_test(texts, test_no_memory);
     tcase_add_test(texts, test_no_memory_to_print);
     tcase_add_loop_test(texts, test_mutations, 0, 4);

@@ -8,6 +8,7 @@
  * have been made of the table; look at the difference before committing it. */
 #include <dirent.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,7 @@ static const struct {
 } generated[] = {
     {CONFIG_FOLDER "/schema.json", config_schema, NULL, NULL},
     {CONFIG_FOLDER "/reference.md", config_reference, NULL, NULL},
+    {CONFIG_FOLDER "/commented.json", config_commented, NULL, NULL},
     {TEST_SOURCE_DIR "/doc/man/shoald.json.5", config_manual,
      ".\\\" Made from the table of the keys: common/config/config_table.c.\n",
      ".\\\" End of what is made.\n"},
@@ -235,6 +237,62 @@ START_TEST(test_examples_load)
 }
 END_TEST
 
+/* Whether a key in comments comes before the object's end, so that a comma must stand between. */
+static bool key_follows(const char *text)
+{
+    const char *end = strchr(text, '}'), *key = strstr(text, "//\"");
+    return key && (!end || key < end);
+}
+
+/* The commented file with every key set: what follows a // and is no sentence. The caller frees. */
+static char *uncommented(const char *text)
+{
+    char *made = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&made, &bytes);
+    ck_assert_ptr_nonnull(out);
+    for (size_t length; *text; text += length) {
+        length = strcspn(text, "\n") + 1;
+        size_t blanks = strspn(text, " ");
+        if (strncmp(text + blanks, "//\"", 3) != 0) {
+            fprintf(out, "%.*s", (int)length, text);
+            continue;
+        }
+        bool comma = text[length - 2] != ',' && key_follows(text + length);
+        fprintf(out, "%.*s%s\n", (int)(length - blanks - 3), text + blanks + 2, comma ? "," : "");
+    }
+    fclose(out);
+    return made;
+}
+
+/* As it is it says nothing but the defaults; with every key set it is as good. */
+START_TEST(test_commented_file)
+{
+    struct config config, defaults;
+    char *text = config_file_read(CONFIG_FOLDER "/commented.json");
+    ck_assert_ptr_nonnull(text);
+    config_assert_good(&config, text);
+    config_defaults(&defaults);
+    config_assert_equal(&config, &defaults);
+    config_clear(&config);
+    config_clear(&defaults);
+
+    char *second = strstr(text, "//            {");
+    ck_assert_ptr_nonnull(second); /* of the roster's two lines */
+    memcpy(second, "  ", 2);
+    /* listen.address is of this machine, and so the roster's must be. */
+    for (char *address = text; (address = strstr(address, "\"192.0.2."));)
+        memcpy(address, "\"127.0.0.", 9);
+    char *set = uncommented(text);
+    ck_assert_ptr_null(strstr(set, "//\""));
+    config_assert_good(&config, set);
+    ck_assert_uint_eq(config.server_count, 2);
+    config_clear(&config);
+    free(set);
+    free(text);
+}
+END_TEST
+
 /* The full example shows every key: printing it adds none. */
 START_TEST(test_full_example_is_full)
 {
@@ -285,14 +343,15 @@ START_TEST(test_files_that_cannot_be_read)
 END_TEST
 
 static const char schema_program[] =
-    "import json, pathlib, sys\n"
+    "import json, pathlib, re, sys\n"
     "import jsonschema\n"
     "schema = json.loads(pathlib.Path(sys.argv[1]).read_text())\n"
     "jsonschema.Draft202012Validator.check_schema(schema)\n"
     "validator = jsonschema.Draft202012Validator(schema)\n"
     "for path in sys.argv[2:]:\n"
     "    try:\n"
-    "        document = json.loads(pathlib.Path(path).read_bytes().decode())\n"
+    "        text = pathlib.Path(path).read_bytes().decode()\n"
+    "        document = json.loads(re.sub('(?m)^[ \\t]*//.*', '', text))\n"
     "    except ValueError:\n"
     "        print(path, 'not JSON')\n"
     "        continue\n"
@@ -367,6 +426,7 @@ int main(int argc, char **argv)
     tcase_add_test(files, test_print_loads_back);
     tcase_add_loop_test(files, test_examples_load, 0, 2);
     tcase_add_test(files, test_full_example_is_full);
+    tcase_add_test(files, test_commented_file);
     tcase_add_test(files, test_files_that_cannot_be_read);
     tcase_add_test(files, test_schema_agrees);
     suite_add_tcase(suite, files);
