@@ -1,4 +1,4 @@
-/* The daemon's state in words: the status document (JSON) and the metrics (OpenMetrics text), both
+/* The daemon's state in words: the status document (JSON) and the metrics (Prometheus's text), both
  * from one snapshot. Pure. */
 #ifndef SERVER_STATUS_STATUS_H
 #define SERVER_STATUS_STATUS_H
@@ -48,7 +48,7 @@ void status_put_waits(struct json_text *text, const struct waits_figures *figure
                       const struct config *config);
 /* One line with its newline, the caller's to free; NULL: out of memory. */
 char *status_document(const struct status_source *source, size_t *length);
-/* OpenMetrics 1.0 text with its "# EOF", the caller's to free; NULL: out of memory. */
+/* Prometheus's text format 0.0.4, the caller's to free; NULL: out of memory. */
 char *status_metrics(const struct status_source *source, size_t *length);
 
 #endif

@@ -1,4 +1,4 @@
-/* One metric after the other, as OpenMetrics text. Of this room alone. */
+/* One metric after the other, in Prometheus's text format. Of this room alone. */
 #ifndef SERVER_STATUS_STATUS_METRIC_H
 #define SERVER_STATUS_STATUS_METRIC_H
 

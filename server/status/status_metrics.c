@@ -1,4 +1,5 @@
-/* OpenMetrics 1.0 text: https://prometheus.io/docs/specs/om/open_metrics_spec/ */
+/* Prometheus's text format 0.0.4, which all that scrape read, and promtool:
+ * https://prometheus.io/docs/instrumenting/exposition_formats/ */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ static void metrics_put_counter(struct json_text *text, const char *name, const 
                                 uint64_t value)
 {
     metrics_put_family(text, name, "counter", help);
-    metrics_put_line(text, "%s_total %" PRIu64, name, value);
+    metrics_put_line(text, "%s %" PRIu64, name, value);
 }
 
 static void metrics_put_gauge(struct json_text *text, const char *name, const char *help,
@@ -57,11 +58,11 @@ const char *metrics_label(const char *value, char escaped[2 * CONFIG_NAME_BYTES 
 static void metrics_put_peers(struct json_text *text, const struct status_source *source)
 {
     static const struct {
-        const char *name, *type, *help, *suffix;
+        const char *name, *type, *help;
     } families[] = {
-        {"shoal_peer_up", "gauge", "Whether the peer is reached over control and fabric.", ""},
-        {"shoal_peer_in_bytes", "counter", "Bytes received from the peer.", "_total"},
-        {"shoal_peer_out_bytes", "counter", "Bytes sent to the peer.", "_total"},
+        {"shoal_peer_up", "gauge", "Whether the peer is reached over control and fabric."},
+        {"shoal_peer_in_bytes_total", "counter", "Bytes received from the peer."},
+        {"shoal_peer_out_bytes_total", "counter", "Bytes sent to the peer."},
     };
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         metrics_put_family(text, families[i].name, families[i].type, families[i].help);
@@ -72,8 +73,7 @@ static void metrics_put_peers(struct json_text *text, const struct status_source
             uint64_t values[] = {source->membership->peers[node].state == MEMBERSHIP_UP,
                                  source->engine->peers[node].bytes_in,
                                  source->engine->peers[node].bytes_out};
-            metrics_put_line(text, "%s%s{peer=\"%s\"} %" PRIu64, families[i].name,
-                             families[i].suffix,
+            metrics_put_line(text, "%s{peer=\"%s\"} %" PRIu64, families[i].name,
                              metrics_label(source->config->servers[node].name, name), values[i]);
         }
     }
@@ -81,7 +81,7 @@ static void metrics_put_peers(struct json_text *text, const struct status_source
 
 static void metrics_put_refused(struct json_text *text, const struct status_source *source)
 {
-    metrics_put_family(text, "shoal_peer_refused_messages", "counter",
+    metrics_put_family(text, "shoal_peer_refused_messages_total", "counter",
                        "Sealed messages of the peer that were refused.");
     for (uint32_t node = 0; node < source->config->server_count; node++) {
         char name[2 * CONFIG_NAME_BYTES + 1];
@@ -120,21 +120,23 @@ char *status_metrics(const struct status_source *source, size_t *length)
     struct json_text text;
     json_text_init(&text);
     char node[2 * CONFIG_NAME_BYTES + 1], provider[2 * CONFIG_NAME_BYTES + 1];
-    metrics_put_family(&text, "shoal_daemon", "info", "This daemon.");
+    metrics_put_family(&text, "shoal_daemon_info", "gauge", "This daemon.");
     metrics_put_line(&text, "shoal_daemon_info{software=\"%s\",node=\"%s\",provider=\"%s\"} 1",
                      source->software, metrics_label(source->config->node, node),
                      metrics_label(source->transport->provider, provider));
     metrics_put_gauge(&text, "shoal_draining", "Whether the daemon is shutting down.",
                       coordinator_draining(source->coordinator));
-    metrics_put_counter(&text, "shoal_in_bytes", "Bytes received over the fabric.",
+    metrics_put_counter(&text, "shoal_in_bytes_total", "Bytes received over the fabric.",
                         engine->bytes_in);
-    metrics_put_counter(&text, "shoal_out_bytes", "Bytes sent over the fabric.", engine->bytes_out);
-    metrics_put_counter(&text, "shoal_reduced_bytes", "Input bytes of reductions.",
+    metrics_put_counter(&text, "shoal_out_bytes_total", "Bytes sent over the fabric.",
+                        engine->bytes_out);
+    metrics_put_counter(&text, "shoal_reduced_bytes_total", "Input bytes of reductions.",
                         engine->bytes_reduced);
-    metrics_put_counter(&text, "shoal_collectives", "Collectives completed.", engine->collectives);
-    metrics_put_counter(&text, "shoal_dropped_messages", "Messages of unknown jobs or groups.",
-                        engine->dropped_messages +
-                            coordinator_dropped_messages(source->coordinator));
+    metrics_put_counter(&text, "shoal_collectives_total", "Collectives completed.",
+                        engine->collectives);
+    metrics_put_counter(
+        &text, "shoal_dropped_messages_total", "Messages of unknown jobs or groups.",
+        engine->dropped_messages + coordinator_dropped_messages(source->coordinator));
     metrics_put_gauge(&text, "shoal_slots", "Chunks in progress.", engine->slots);
     metrics_put_gauge(&text, "shoal_buffer_used_bytes", "Chunk buffers in use.",
                       engine->buffer_bytes_used);
@@ -152,6 +154,5 @@ char *status_metrics(const struct status_source *source, size_t *length)
     metrics_put_waits(&text, source);
     metrics_put_peers(&text, source);
     metrics_put_refused(&text, source);
-    json_text_raw(&text, "# EOF\n", 6);
     return json_text_take(&text, length);
 }

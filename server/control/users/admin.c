@@ -159,10 +159,10 @@ static int admin_list_documents(struct admin *admin, struct error *error)
     struct control_http_document *it = admin->documents;
     if (page_headers(admin->headers) < 0)
         return error_set(error, ERR_SYSTEM, "the page has no policy");
-    it[0] = (struct control_http_document){
-        .path = "/metrics",
-        .content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        .make = admin_metrics};
+    it[0] =
+        (struct control_http_document){.path = "/metrics",
+                                       .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                                       .make = admin_metrics};
     it[1] = (struct control_http_document){.path = "/",
                                            .content_type = "text/html; charset=utf-8",
                                            .text = page_html,

@@ -361,8 +361,10 @@ START_TEST(test_requests)
 {
     static char large[3 * 4096];
     uint16_t port = start_metrics();
-    http_expect(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.0 200 ", "# EOF\n");
-    http_expect(port, "GET /metrics?x HTTP/1.1\r\n\r\n and more", "HTTP/1.0 200 ", "# EOF\n");
+    http_expect(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.0 200 ",
+                "\nshoal_draining 0\n");
+    http_expect(port, "GET /metrics?x HTTP/1.1\r\n\r\n and more", "HTTP/1.0 200 ",
+                "\nshoal_draining 0\n");
     http_expect(port, "GET /x HTTP/1.1\r\n\r\n", "HTTP/1.0 404 ", "\r\n\r\n");
     http_expect(port, "GET /metrics/ HTTP/1.1\r\n\r\n", "HTTP/1.0 404 ", "\r\n\r\n");
     http_expect(port, "PUT / HTTP/1.1\r\n\r\n", "HTTP/1.0 405 ", "Allow: GET, HEAD\r\n");
@@ -372,7 +374,7 @@ START_TEST(test_requests)
     const char *answer = http_ask(port, "HEAD /metrics HTTP/1.1\r\n\r\n", 26);
     ck_assert_msg(strncmp(answer, "HTTP/1.0 200 ", 13) == 0, "%s", answer);
     ck_assert_ptr_null(strstr(answer, "Content-Length: 0\r\n"));
-    ck_assert_ptr_null(strstr(answer, "# EOF"));
+    ck_assert_ptr_null(strstr(answer, "shoal_draining"));
     memset(large, 'a', sizeof(large));
     answer = http_ask(port, large, sizeof(large));
     ck_assert_msg(answer[0] == '\0' || strncmp(answer, "HTTP/1.0 431 ", 13) == 0, "%s", answer);
@@ -435,7 +437,7 @@ START_TEST(test_names_of_others)
     snprintf(request, sizeof(request), "GET / HTTP/1.1\r\nHost: %.200s\r\n\r\n", host);
     http_expect(port, request, "HTTP/1.0 200 ", "</html>");
     http_expect(port, "GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", "HTTP/1.0 200 ",
-                "# EOF\n");
+                "\nshoal_draining 0\n");
     http_expect(port, "GET /x HTTP/1.1\r\nHost: evil.example\r\n\r\n", "HTTP/1.0 404 ", "");
     http_expect(port, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "HTTP/1.0 400 ", "");
 }
