@@ -35,13 +35,15 @@ stop_drains() {
     [[ $(systemctl show --property Result --value shoald) == success ]]
 }
 
-# ExecStartPre names the key, and nothing goes on trying for ever.
+# It names the key, and is not tried again.
 wrong_is_refused() {
     cp "$configuration" /root/right.json
-    sed -i 's/"servers"/"servants"/' "$configuration"
+    sed -i 's/"limits":/"limites":/' "$configuration"
     ! systemctl start shoald || return
-    systemctl stop shoald
-    journalctl --no-pager -u shoald | grep 'shoald.json: /servants: unknown key, the nearest known one is /servers'
+    [[ $(systemctl is-failed shoald) == failed ]] || return
+    [[ $(systemctl show --property ExecMainStatus --value shoald) == 3 ]] || return
+    [[ $(systemctl show --property NRestarts --value shoald) == 0 ]] || return
+    journalctl --no-pager -u shoald | grep 'shoald.json: /limites: unknown key, the nearest known one is /limits'
 }
 
 mended_starts() {

@@ -155,7 +155,7 @@ START_TEST(daemon_contract)
         "\nType=notify\n",
         "\nWatchdogSec=",
         "\nExecStart=@PREFIX@/bin/shoald --config /etc/shoal/shoald.json\n",
-        "\nExecStartPre=@PREFIX@/bin/shoald --check-config /etc/shoal/shoald.json\n",
+        "\nRestartPreventExitStatus=2 3\n",
         "\nKillSignal=SIGTERM\n",
         "\nRuntimeDirectory=shoal\n",
         "\nLimitMEMLOCK=infinity\n",

@@ -133,7 +133,11 @@ static int listener_lookup(const char *address, uint16_t port, struct addrinfo *
     char text[8];
     snprintf(text, sizeof(text), "%u", port);
     int cause = getaddrinfo(address, text, &hints, found);
-    return cause == 0 ? 0 : error_set(error, ERR_CONFIG, "%s: %s", address, gai_strerror(cause));
+    if (cause == 0)
+        return 0;
+    /* A name server that is not there yet is no fault of the configuration. */
+    return error_set(error, cause == EAI_AGAIN ? ERR_SYSTEM : ERR_CONFIG, "%s: %s", address,
+                     gai_strerror(cause));
 }
 
 int control_listen_address(const char *address, uint16_t port, int *listening, struct error *error)
