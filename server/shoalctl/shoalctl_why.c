@@ -128,10 +128,9 @@ void shoalctl_print_why(FILE *out, const json_t *why)
             why_count(why, "times"), why_count(why, "collectives"), why_number(why, "window_s"));
     bool sure = !json_is_false(json_object_get(why, "sure"));
     fprintf(out, "how much   the others wait %.1f ms of each %.1f ms for that alone%s\n", lost_ms,
-            step_ms, sure ? "" : ", and for results");
-    fprintf(out, "without    %s%.1f ms, %.0f %% less%s\n", sure ? "" : "at most ",
-            why_number(why, "without_ms"), step_ms > 0 ? 100 * lost_ms / step_ms : 0,
-            sure ? "" : " or more");
+            step_ms, sure ? "" : ", its results not counted");
+    fprintf(out, "without    %s%.1f ms, %.0f %% less\n", sure ? "" : "about ",
+            why_number(why, "without_ms"), step_ms > 0 ? 100 * lost_ms / step_ms : 0);
 }
 
 /* --- asking ----------------------------------------------------------------------------------- */

@@ -388,8 +388,8 @@ static double court_least_link(const struct court *court, const struct court_lin
     return least;
 }
 
-/* What a link takes is told of the way to the owner. Results come back over links too, by which
- * the job loses more: so the figure is sure only where there are none. */
+/* What a link takes is told of the way to the owner. Results come back over links too, and are not
+ * counted: so the figure is sure only where there are none. */
 static bool court_link_is_sure(const struct court *court, const struct court_link *link)
 {
     return court->reports[link->from].gathered == 0 || court->reports[link->to].ranks == 0;

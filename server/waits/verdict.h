@@ -45,7 +45,7 @@ struct verdict {
     double step_ms;
     double lost_ms;    /* of a step, for the culprit alone */
     double without_ms; /* what it would take without that */
-    bool sure;         /* false: `lost_ms` is the least, `without_ms` the most that it can be */
+    bool sure;         /* false: of what is lost a part alone was counted, so both are rough */
 };
 
 /* Of one report of each daemon, in any order; count > 0. */

@@ -151,7 +151,7 @@ class MadeUp(Case):
             self.assertEqual(self.text("[data-key=recoveries]"), "2")
             self.assertIn("rank 3 on node n0 starts late (last in 90 of 800)", self.text("[data-key=why]"))
             self.assertIn("would take 28.0 ms without", self.text("[data-key=why]"))
-            self.assertIn("would take at most 28.0 ms without", self.text("article:nth-of-type(2) [data-key=why]"))
+            self.assertIn("would take about 28.0 ms without", self.text("article:nth-of-type(2) [data-key=why]"))
             self.assertIn("300 MiB used of 1.0 GiB", self.text("#memory-text"))
             self.assertIn("2.9 MiB/s in, 1.4 MiB/s out, 100 %", self.browser.value("document.getElementById('node-3').title"))
             self.assertFalse(self.browser.value("document.documentElement.scrollWidth > innerWidth"))
