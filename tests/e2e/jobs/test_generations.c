@@ -5,27 +5,19 @@
 
 #include "tests/lib/cluster.h"
 #include "tests/lib/job_name.h"
+#include "tests/lib/stop_file.h"
 #include "tests/lib/suite.h"
 
-static char *directory;
-static char stop_file[512];
+static struct stop_file stop;
 
 static void setup(void)
 {
-    directory = suite_make_directory();
-    snprintf(stop_file, sizeof(stop_file), "%s/stop", directory);
+    stop_file_create(&stop);
 }
 
 static void teardown(void)
 {
-    suite_remove_directory(directory);
-}
-
-static void stop(void)
-{
-    FILE *file = fopen(stop_file, "w");
-    ck_assert_ptr_nonnull(file);
-    fclose(file);
+    stop_file_free(&stop);
 }
 
 static void says(struct process *worker, const char *text)
@@ -62,7 +54,7 @@ static void ranks_lost(uint32_t nodes, uint32_t per_node, const uint32_t *lost, 
     struct cluster *cluster = cluster_start(nodes, NULL);
     struct process *workers[8];
     uint32_t size = nodes * per_node, left = 0;
-    const char *argv[] = {CLUSTER_HELPER, "survive", stop_file, floats, NULL};
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop.path, floats, NULL};
     cluster_job(cluster, "elastic", per_node, argv, workers);
     for (uint32_t rank = 0; rank < size; rank++)
         says(workers[rank], "running");
@@ -80,7 +72,7 @@ static void ranks_lost(uint32_t nodes, uint32_t per_node, const uint32_t *lost, 
             says(workers[rank], line);
         }
     }
-    stop();
+    stop_file_raise(&stop);
     for (uint32_t rank = 0; rank < size; rank++) {
         if (workers[rank])
             workers[left++] = workers[rank];
@@ -90,7 +82,7 @@ static void ranks_lost(uint32_t nodes, uint32_t per_node, const uint32_t *lost, 
         ck_assert(cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
-    remove(stop_file);
+    stop_file_withdraw(&stop);
 }
 
 /* A machine goes with its daemon and ranks; gone: the node, which is the job's home or is not. */
@@ -99,7 +91,7 @@ static void node_lost(uint32_t gone)
     struct cluster *cluster = cluster_start(3, NULL);
     struct process *workers[3];
     char name[64];
-    const char *argv[] = {CLUSTER_HELPER, "survive", stop_file, "100003", NULL};
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop.path, "100003", NULL};
     job_name_with_home(name, "elastic", 1, 3);
     cluster_job(cluster, name, 1, argv, workers);
     for (uint32_t rank = 0; rank < 3; rank++)
@@ -113,14 +105,14 @@ static void node_lost(uint32_t gone)
     says(workers[0], "generation 2: rank 0 of 2\nrunning again");
     says(workers[1], "generation 2: rank 1 of 2\nrunning again");
     ck_assert(cluster_wait_status(cluster, gone == 0 ? 1 : 0, second_runs, CLUSTER_PATIENCE_MS));
-    stop();
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(workers, 2), 0);
     for (uint32_t node = 0; node < 3; node++)
         ck_assert(node == gone ||
                   cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
     cluster_stop(cluster);
     cluster_free(cluster);
-    remove(stop_file);
+    stop_file_withdraw(&stop);
 }
 
 START_TEST(test_node_lost)
@@ -141,9 +133,9 @@ START_TEST(test_newcomer)
     struct cluster *cluster = cluster_start(3, NULL);
     struct process *workers[3];
     char name[64], grow[600];
-    snprintf(grow, sizeof(grow), "%s.grow", stop_file);
-    const char *argv[] = {CLUSTER_HELPER, "survive", stop_file, "100003", NULL};
-    const char *newcomer[] = {CLUSTER_HELPER, "newcomer", stop_file, "100003", NULL};
+    snprintf(grow, sizeof(grow), "%s.grow", stop.path);
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop.path, "100003", NULL};
+    const char *newcomer[] = {CLUSTER_HELPER, "newcomer", stop.path, "100003", NULL};
     job_name_with_home(name, "elastic", 0, 3);
     cluster_job(cluster, name, 1, argv, workers);
     for (uint32_t rank = 0; rank < 3; rank++)
@@ -160,13 +152,13 @@ START_TEST(test_newcomer)
     says(workers[0], ": rank 0 of 3\nrunning again");
     says(workers[2], ": rank 1 of 3\nrunning again");
     says(workers[1], "running again");
-    stop();
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(workers, 3), 0);
     for (uint32_t node = 0; node < 3; node++)
         ck_assert(cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
-    remove(stop_file);
+    stop_file_withdraw(&stop);
     remove(grow);
 }
 END_TEST
@@ -176,7 +168,7 @@ START_TEST(test_straggler)
 {
     struct cluster *cluster = cluster_start(1, "{\"timeouts\":{\"collective_ms\":1000}}");
     struct process *workers[3];
-    const char *argv[] = {CLUSTER_HELPER, "survive", stop_file, "1000", NULL};
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop.path, "1000", NULL};
     cluster_job(cluster, "elastic", 3, argv, workers);
     for (uint32_t rank = 0; rank < 3; rank++)
         says(workers[rank], "running");
@@ -188,11 +180,11 @@ START_TEST(test_straggler)
     ck_assert_ptr_nonnull(
         strstr(process_output(workers[2]), "job 'elastic' has gone on without rank 2"));
     process_free(workers[2]);
-    stop();
+    stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(workers, 2), 0);
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
-    remove(stop_file);
+    stop_file_withdraw(&stop);
 }
 END_TEST
 
