@@ -19,6 +19,7 @@
 #include "common/base/sd_notify.h"
 #include "common/config/config.h"
 #include "common/log/log.h"
+#include "common/log/log_ring.h"
 #include "common/memory/topology.h"
 #include "common/text/number_text.h"
 #include "common/transport/transport.h"
@@ -78,6 +79,7 @@ struct daemon {
     struct config config;
     bool config_loaded;
     struct log log;
+    struct log_ring warnings;
     struct credentials credentials;
     struct topology *topology;
     char topology_text[512];
@@ -191,6 +193,7 @@ static int daemon_start_log(struct daemon *daemon, struct error *error)
     (void)error;
     bool journal = env_text("JOURNAL_STREAM") != NULL;
     log_init(&daemon->log, "shoald", daemon->config.log_level, STDERR_FILENO, journal);
+    daemon->log.ring = &daemon->warnings;
     if (daemon->config.server_count > 1)
         snprintf(daemon->log.program, sizeof(daemon->log.program), "shoald[%.22s]",
                  daemon->config.node);
@@ -370,6 +373,7 @@ static void daemon_stop(struct daemon *daemon)
     if (daemon->config_loaded)
         config_clear(&daemon->config);
     log_close(&daemon->log);
+    log_ring_destroy(&daemon->warnings);
 }
 
 static int daemon_run(struct daemon *daemon)
@@ -400,6 +404,7 @@ int main(int argc, char **argv)
 {
     transport_prepare_environment();
     struct daemon daemon = {.signal_fd = -1};
+    log_ring_init(&daemon.warnings);
     int code = daemon_parse_options(&daemon.options, argc, argv);
     if (code < 0)
         code = daemon_load_config(&daemon);

@@ -1,6 +1,7 @@
 #include "common/log/log.h"
 
 #include "common/base/error.h"
+#include "common/log/log_ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -75,18 +76,23 @@ const char *log_level_name(enum log_level level)
     return level_names[level];
 }
 
-static size_t log_prefix(struct log *log, enum log_level level, char *line, size_t bytes)
+static void log_time_text(char text[LOG_TIME_BYTES])
 {
-    if (log->journal)
-        return (size_t)snprintf(line, bytes, "<%d>", journal_priorities[level]);
     struct timespec now;
     struct tm utc;
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
-    size_t used = strftime(line, bytes, "%Y-%m-%dT%H:%M:%S", &utc);
-    used += (size_t)snprintf(line + used, bytes - used, ".%03ldZ %s %s: ", now.tv_nsec / 1000000,
-                             log->program, level_names[level]);
-    return used;
+    size_t used = strftime(text, LOG_TIME_BYTES, "%Y-%m-%dT%H:%M:%S", &utc);
+    snprintf(text + used, LOG_TIME_BYTES - used, ".%03ldZ", now.tv_nsec / 1000000);
+}
+
+static size_t log_prefix(struct log *log, enum log_level level, char *line, size_t bytes)
+{
+    char time[LOG_TIME_BYTES];
+    if (log->journal)
+        return (size_t)snprintf(line, bytes, "<%d>", journal_priorities[level]);
+    log_time_text(time);
+    return (size_t)snprintf(line, bytes, "%s %s %s: ", time, log->program, level_names[level]);
 }
 
 /* Whether the line, of at most PIPE_BUF bytes, has gone as a whole. A pipe or socket takes all or
@@ -127,12 +133,20 @@ static void log_put_counted(struct log *log, const char *line, size_t bytes)
         atomic_fetch_add(&log->dropped, dropped + 1);
 }
 
+static void log_keep(const struct log *log, enum log_level level, const char *text)
+{
+    char time[LOG_TIME_BYTES];
+    log_time_text(time);
+    log_ring_put(log->ring, level, time, text);
+}
+
 void log_write(struct log *log, enum log_level level, const char *format, ...)
 {
     if (!log || log->fd < 0 || level > log->level)
         return;
     char line[LOG_LINE_BYTES];
-    size_t used = log_prefix(log, level, line, sizeof(line));
+    const size_t prefix = log_prefix(log, level, line, sizeof(line));
+    size_t used = prefix;
     va_list arguments;
     va_start(arguments, format);
     int wanted = vsnprintf(line + used, sizeof(line) - used - 1, format, arguments);
@@ -146,6 +160,9 @@ void log_write(struct log *log, enum log_level level, const char *format, ...)
         if ((unsigned char)line[i] < ' ')
             line[i] = ' ';
     }
+    line[used] = '\0';
+    if (log->ring && level <= LOG_LEVEL_WARNING)
+        log_keep(log, level, line + prefix);
     line[used++] = '\n';
     log_put_counted(log, line, used);
 }

@@ -24,6 +24,10 @@ enum log_sink {
     LOG_SINK_STREAM  /* a pipe or terminal: by a description of our own, which does not wait */
 };
 
+#define LOG_TIME_BYTES 40u /* "2026-11-21T09:30:00.123Z" */
+
+struct log_ring;
+
 struct log {
     enum log_level level; /* lines above it are not written */
     int fd;               /* where lines go; -1: nowhere */
@@ -32,6 +36,7 @@ struct log {
     bool journal;             /* write "<N>" priorities instead of time and name */
     char program[32];         /* "shoald", or "shoald[a]" once the node's name is known */
     _Atomic uint64_t dropped; /* lines since the last that was written */
+    struct log_ring *ring;    /* of warnings and errors, which the caller keeps; NULL: none */
 };
 
 /* Write to fd, which stays the caller's and whose own flags stay as they are: others write to it.

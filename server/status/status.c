@@ -413,6 +413,20 @@ static void status_put_limits(struct json_text *text, const struct status_source
     json_text_close_object(text);
 }
 
+static void status_put_warnings(struct json_text *text, const struct status_source *source)
+{
+    json_text_open_array(text, "warnings");
+    for (uint32_t i = 0; i < source->warning_count; i++) {
+        const struct log_line *line = &source->warnings[i];
+        json_text_open_object(text, NULL);
+        json_text_string(text, "time", line->time);
+        json_text_string(text, "level", log_level_name(line->level));
+        json_text_string(text, "text", line->text);
+        json_text_close_object(text);
+    }
+    json_text_close_array(text);
+}
+
 char *status_document(const struct status_source *source, size_t *length)
 {
     struct json_text text;
@@ -441,6 +455,7 @@ char *status_document(const struct status_source *source, size_t *length)
     status_put_traffic(&text, source);
     status_put_users(&text, source);
     status_put_limits(&text, source);
+    status_put_warnings(&text, source);
     json_text_close_object(&text);
     json_text_raw(&text, "\n", 1);
     free(waiting.views);

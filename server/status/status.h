@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "common/config/config.h"
+#include "common/log/log_ring.h"
 #include "common/text/json_text.h"
 #include "common/transport/transport.h"
 #include "server/coordinator/coordinator.h"
@@ -41,6 +42,8 @@ struct status_source {
     const struct coordinator *coordinator;
     const struct account_book *accounts;
     const struct status_rates *rates;
+    const struct log_line *warnings; /* [warning_count], the oldest first */
+    uint32_t warning_count;
 };
 
 /* The keys of what a daemon tells of a job's waits, into an open object. */

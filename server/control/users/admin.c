@@ -48,8 +48,12 @@ static char *admin_status(struct control *control, size_t *length)
 {
     struct engine_status engine;
     struct status_source source;
+    struct log_line warnings[LOG_RING_LINES];
     if (admin_source(control, &engine, &source) < 0)
         return NULL;
+    if (control->log->ring)
+        source.warning_count = log_ring_read(control->log->ring, warnings);
+    source.warnings = warnings;
     char *document = status_document(&source, length);
     control->options.engine.status_clear(&engine);
     return document;

@@ -321,6 +321,19 @@ static bool waits_for_node2(const json_t *status)
     return cause && strstr(cause, "server node2 (");
 }
 
+static bool warns_of_node2(const json_t *status)
+{
+    size_t i;
+    json_t *line;
+    json_array_foreach(json_object_get(status, "warnings"), i, line)
+    {
+        const char *text = json_string_value(json_object_get(line, "text"));
+        if (text && strstr(text, "waits to open: server node2"))
+            return true;
+    }
+    return false;
+}
+
 /* A server that has no ranks is gone before the job begins: said long before the ranks' time is
  * over, in the home's log and status. */
 START_TEST(test_server_that_is_not_there)
@@ -337,6 +350,7 @@ START_TEST(test_server_that_is_not_there)
     ck_assert(cluster_wait_status(cluster, 0, waits_for_node2, CLUSTER_PATIENCE_MS));
     for (int waits = 0; !strstr(cluster_log(cluster, 0), "waits to open: server node2"); waits++)
         ck_assert(waits < 100 && process_wait(workers[0], 100) == -1);
+    ck_assert(cluster_wait_status(cluster, 0, warns_of_node2, CLUSTER_PATIENCE_MS));
     for (uint32_t rank = 0; rank < 2; rank++) {
         process_signal(workers[rank], SIGKILL);
         process_wait(workers[rank], CLUSTER_PATIENCE_MS);

@@ -396,6 +396,30 @@ START_TEST(test_users)
 }
 END_TEST
 
+START_TEST(test_warnings)
+{
+    const struct log_line lines[] = {
+        {LOG_LEVEL_WARNING, "2026-11-23T16:00:00.000Z", "job 'a\"b' waits"},
+        {LOG_LEVEL_ERROR, "2026-11-23T16:00:01.000Z", "out of descriptors"},
+    };
+    struct status_source source = source_of(0);
+    source.warnings = lines;
+    source.warning_count = 2;
+    char *text = status_document(&source, NULL);
+    json_t *status = json_loads(text, 0, NULL), *warnings = json_object_get(status, "warnings");
+    ck_assert_uint_eq(json_array_size(warnings), 2);
+    expect_text(json_array_get(warnings, 0), "text", "job 'a\"b' waits");
+    expect_text(json_array_get(warnings, 0), "level", "warning");
+    expect_text(json_array_get(warnings, 1), "time", "2026-11-23T16:00:01.000Z");
+    expect_text(json_array_get(warnings, 1), "level", "error");
+    json_decref(status);
+    free(text);
+    status = document();
+    ck_assert(json_is_array(json_object_get(status, "warnings")));
+    json_decref(status);
+}
+END_TEST
+
 START_TEST(test_metrics)
 {
     network_join(network, 0, network_name_at(network, 0), 1, 0, -1, 0);
@@ -449,6 +473,7 @@ int main(void)
     tcase_add_test(cases, test_draining);
     tcase_add_test(cases, test_rates);
     tcase_add_test(cases, test_users);
+    tcase_add_test(cases, test_warnings);
     tcase_add_test(cases, test_metrics);
     suite_add_tcase(suite, cases);
     return suite_main(suite);

@@ -1,0 +1,121 @@
+#include "common/log/log_ring.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/lib/suite.h"
+
+static struct log_ring ring;
+static struct log log_;
+static struct log_line lines[LOG_RING_LINES];
+
+static void setup(void)
+{
+    log_ring_init(&ring);
+    log_init(&log_, "shoald", LOG_LEVEL_INFO, memfd_create("log", MFD_CLOEXEC), false);
+    log_.ring = &ring;
+}
+
+static void teardown(void)
+{
+    close(log_.fd);
+    log_close(&log_);
+    log_ring_destroy(&ring);
+}
+
+/* What is worth a warning, with the time of its line, and without what stands before its text. */
+START_TEST(test_warnings_are_kept)
+{
+    char file[512] = "";
+    ck_assert_uint_eq(log_ring_read(&ring, lines), 0);
+    log_info(&log_, "started");
+    log_warning(&log_, "node %s is\ngone", "b");
+    log_debug(&log_, "not logged");
+    log_error(&log_, "ended");
+    ck_assert_uint_eq(log_ring_read(&ring, lines), 2);
+    ck_assert_int_eq(lines[0].level, LOG_LEVEL_WARNING);
+    ck_assert_str_eq(lines[0].text, "node b is gone");
+    ck_assert_int_eq(lines[1].level, LOG_LEVEL_ERROR);
+    ck_assert_str_eq(lines[1].text, "ended");
+    ck_assert_int_gt((int)pread(log_.fd, file, sizeof(file) - 1, 0), 0);
+    ck_assert_uint_eq(strlen(lines[0].time), strcspn(file, " "));
+    ck_assert_int_eq(lines[0].time[strlen(lines[0].time) - 1], 'Z');
+}
+END_TEST
+
+/* Those that the log's level keeps back are not kept here either. */
+START_TEST(test_level)
+{
+    log_.level = LOG_LEVEL_ERROR;
+    log_warning(&log_, "quiet");
+    ck_assert_uint_eq(log_ring_read(&ring, lines), 0);
+}
+END_TEST
+
+START_TEST(test_the_last_ones_stay)
+{
+    char text[32];
+    for (uint32_t i = 0; i < 3 * LOG_RING_LINES + 5; i++)
+        log_warning(&log_, "line %u", i);
+    ck_assert_uint_eq(log_ring_read(&ring, lines), LOG_RING_LINES);
+    for (uint32_t i = 0; i < LOG_RING_LINES; i++) {
+        snprintf(text, sizeof(text), "line %u", 2 * LOG_RING_LINES + 5 + i);
+        ck_assert_str_eq(lines[i].text, text);
+    }
+}
+END_TEST
+
+START_TEST(test_long_lines_are_cut)
+{
+    char text[4 * LOG_RING_TEXT_BYTES];
+    memset(text, 'a', sizeof(text));
+    text[sizeof(text) - 1] = '\0';
+    log_warning(&log_, "%s", text);
+    ck_assert_uint_eq(log_ring_read(&ring, lines), 1);
+    ck_assert_uint_eq(strlen(lines[0].text), LOG_RING_TEXT_BYTES - 1);
+}
+END_TEST
+
+static void *write_lines(void *number)
+{
+    for (int i = 0; i < 200; i++)
+        log_warning(&log_, "thread %d says %d", *(int *)number, *(int *)number);
+    return NULL;
+}
+
+/* A line is one thread's, whoever reads meanwhile. */
+START_TEST(test_threads)
+{
+    static int numbers[] = {1, 2, 3};
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, write_lines, &numbers[i]), 0);
+    for (int reads = 0; reads < 50; reads++) {
+        uint32_t count = log_ring_read(&ring, lines);
+        for (uint32_t i = 0; i < count; i++) {
+            int who, said;
+            ck_assert_int_eq(sscanf(lines[i].text, "thread %d says %d", &who, &said), 2);
+            ck_assert_int_eq(who, said);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("log_ring");
+    TCase *cases = tcase_create("log_ring");
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_add_test(cases, test_warnings_are_kept);
+    tcase_add_test(cases, test_level);
+    tcase_add_test(cases, test_the_last_ones_stay);
+    tcase_add_test(cases, test_long_lines_are_cut);
+    tcase_add_test(cases, test_threads);
+    suite_add_tcase(suite, cases);
+    return suite_main(suite);
+}
