@@ -111,9 +111,10 @@ struct shoal_options {
 };
 
 /* Join a job; returns when all its ranks have come, or, as a newcomer, when the next generation has
- * begun. options may be NULL. *job is the caller's until
- * shoal_close. SHOAL_EINVALID, SHOAL_EDISCONNECTED (no daemon), SHOAL_ETIMEOUT (names the missing
- * ranks), SHOAL_EREFUSED, SHOAL_EPROTOCOL, SHOAL_EMEMORY, SHOAL_ESYSTEM. */
+ * begun. options may be NULL. *job is the caller's until shoal_close. SHOAL_EINVALID,
+ * SHOAL_EDISCONNECTED (no daemon), SHOAL_ETIMEOUT (names the missing ranks), SHOAL_ELOST (a
+ * newcomer: a rank was lost meanwhile), SHOAL_EREFUSED, SHOAL_EPROTOCOL, SHOAL_EMEMORY,
+ * SHOAL_ESYSTEM. */
 SHOAL_API int shoal_open(const struct shoal_options *options, shoal_job **job);
 /* Leave the job and free all that is the job's: requests, groups, arena memory, fusion buffers. A
  * request that is not complete fails with SHOAL_ESTATE first. Calls of other threads that are under
@@ -124,7 +125,8 @@ SHOAL_API int shoal_close(shoal_job *job);
 /* How to go on. Zero the structure and set what is to differ from the default. */
 struct shoal_reconfigure_options {
     size_t struct_size; /* sizeof(struct shoal_reconfigure_options), for later versions */
-    int timeout_ms;     /* 0: the job's timeout; until when the generation must have come about */
+    int timeout_ms;     /* 0: the job's timeout; for the generation to come about, and for each of
+                         * the three agreements around that */
     int stragglers_ms;  /* 0: 10000; for so long, from the first call on, the others wait for a rank
                          * that lives and does not call: then they go on without it */
     uint64_t
@@ -134,14 +136,14 @@ struct shoal_reconfigure_options {
 };
 
 /* The ranks that are left, and newcomers that wait by then, become the next generation of the job.
- * To be called by each rank when a call has failed with SHOAL_ELOST, SHOAL_EREFUSED because a node
- * shuts down, or SHOAL_ETIMEOUT by timeouts.collective_ms: all requests are over then. Or by each
- * rank without a loss, to take newcomers in: its requests must be over. Groups but that of all
- * ranks, shared memory and fusion buffers must have been closed or freed. It returns when all have
- * called it that are left. Ranks are numbered anew, the old ones first and in their old order;
- * shoal_world stays what it was, with the new ranks; memory of shoal_alloc stays, and so does what
- * is in it: a buffer that was to be reduced in place may have results in some parts. No other
- * thread starts a collective meanwhile. options may be NULL.
+ * To be called by each rank when a call has failed with SHOAL_ELOST, or SHOAL_EREFUSED because a
+ * node shuts down: all requests are over then. Or by each rank without a loss, to take newcomers
+ * in: its requests must be over. Groups but that of all ranks, shared memory and fusion buffers
+ * must have been closed or freed. It returns when all have called it that are left. Ranks are
+ * numbered anew, the old ones first and in their old order; shoal_world stays what it was, with the
+ * new ranks; memory of shoal_alloc stays, and so does what is in it: a buffer that was to be
+ * reduced in place may have results in some parts. No other thread starts a collective meanwhile.
+ * options may be NULL.
  *
  * SHOAL_ESTATE: the job has failed otherwise, or its daemon is gone. SHOAL_ELOST: another rank was
  * lost meanwhile; it may be called again. SHOAL_ETIMEOUT (names the ranks that have not called),

@@ -15,7 +15,7 @@
 #define MOST_ENOUGH_PIECES 256u
 #define LEAST_PIECE_BYTES (64u << 10)
 /* Linux' TCP hands up to 64 KiB, less headers, to the network at once. A message of so many bytes
- * with what goes around it (our header of 64, libfabric's tcp's of 16, the trailer of 24 of a
+ * with what goes around it (our header of 128, libfabric's tcp's of 16, the trailer of 24 of a
  * sealed one) fits into that: it is 43 segments of 1448 bytes, or with an MTU of 9000 7 of 8948,
  * nearly full. One of 64 KiB is mostly followed by a packet with its rest, which costs every
  * processor on its way as much as a large one. */

@@ -276,7 +276,7 @@ static void home_timeout_text(const struct coordinator *c, const struct gatherin
     snprintf(text, bytes, "%s%s", cause, more);
 }
 
-/* Once for each node that it waits for, and long before its members' time is over. */
+/* Once, and again when it is another node; long before its members' time is over. */
 static void home_say_what_it_waits_for(struct coordinator *c, struct gathering *gathering)
 {
     char cause[600];

@@ -54,7 +54,7 @@ struct worker {
     uint32_t uid, pid;
     enum worker_state state;
     char name[MESSAGE_NAME_BYTES]; /* of the job */
-    uint32_t world_size;           /* 0: a newcomer */
+    uint32_t world_size;           /* 0: a newcomer that waits */
     int32_t wished_rank, wished_local_rank;
     uint32_t home;
     bool asked; /* home has our job_join */

@@ -418,7 +418,7 @@ void job_tick(struct coordinator *c, struct job *job)
         late_tick(c, job);
         char text[ERROR_TEXT_BYTES];
         if (late_over_text(c, job, text, sizeof(text)))
-            job_fail(c, job, ERR_TIMEOUT, "%s", text);
+            job_fail(c, job, ERR_LOST, "%s", text);
     } else if (job->state == JOB_OPENING) {
         job_opening_tick(c, job);
     }

@@ -49,11 +49,14 @@ static bool succession_lacks_newcomers(const struct coordinator *c,
 /* Open the next generation, when nobody is awaited or has been for long enough. */
 static void succession_try(struct coordinator *c, struct succession *succession)
 {
-    bool settled = succession->ask_count > 0 && c->now_ns >= succession->settle_ns;
+    bool settled =
+        succession->ask_count > 0 && (succession->settled || c->now_ns >= succession->settle_ns);
     if (succession->formed || succession_home(succession) != c->config->self ||
         !(settled || succession_complete(succession) || succession_lacks_newcomers(c, succession)))
         return;
     uint32_t newcomers = newcomers_count(c, succession->name, succession->uid);
+    if (newcomers > MESSAGE_RANKS_MAX - succession->ask_count)
+        newcomers = MESSAGE_RANKS_MAX - succession->ask_count;
     struct gathering *gathering = succession_gather(succession, newcomers);
     if (gathering)
         newcomers_add(c, gathering);
@@ -69,6 +72,20 @@ static void succession_try(struct coordinator *c, struct succession *succession)
         succession->formed = true;
         succession->ask_count = 0;
     }
+}
+
+/* How long the others are waited for, counted from the first that asked. Of a newcomer whose first
+ * generation failed while it opened, 0: it has no say. */
+static void succession_await(const struct coordinator *c, struct succession *succession,
+                             uint32_t stragglers_ms)
+{
+    if (succession->ask_count == 1) {
+        succession->settle_ns = UINT64_MAX;
+        succession->settled = false;
+    }
+    uint64_t due_ns = coordinator_deadline(c, stragglers_ms, MESSAGE_TIMEOUT_MAX_MS);
+    if (stragglers_ms > 0 && !succession->settled && due_ns < succession->settle_ns)
+        succession->settle_ns = due_ns;
 }
 
 int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
@@ -95,9 +112,7 @@ int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct mess
         home_refuse(c, succession->name, &member, refusal.code, refusal.text);
         return 0;
     }
-    if (succession->ask_count == 1)
-        succession->settle_ns =
-            coordinator_deadline(c, message->stragglers_ms, MESSAGE_TIMEOUT_MAX_MS);
+    succession_await(c, succession, message->stragglers_ms);
     if (member.deadline_ns > succession->forget_ns)
         succession->forget_ns = member.deadline_ns;
     succession_try(c, succession);
@@ -152,7 +167,7 @@ void succession_begin(struct coordinator *c, const struct job *job)
     uint32_t home = before ? succession_home(before) : job->home;
     if (before)
         succession_forget(c, before);
-    /* Those that nobody asks about go, the oldest first. */
+    /* The oldest goes: mostly nobody asks about it any more. */
     if (HASH_COUNT(c->successions) >= c->config->jobs && c->successions)
         succession_forget(c, c->successions);
     if (made)
@@ -173,6 +188,7 @@ void succession_begin(struct coordinator *c, const struct job *job)
     }
     if (succession_home(made) != home)
         succession_tell_past(c, made);
+    succession_try(c, made); /* all that it has to hear may have come before */
 }
 
 void succession_worker_gone(struct coordinator *c, uint64_t lineage, uint32_t worker)
@@ -261,8 +277,9 @@ void successions_tick(struct coordinator *c)
             succession_turn_down(c, succession, i, ERR_TIMEOUT, text);
         }
         if (c->now_ns >= succession->settle_ns) {
-            succession_try(c, succession);
-            succession->settle_ns = UINT64_MAX; /* once; then with whoever comes up or goes */
+            succession->settled = true;
+            succession->settle_ns = UINT64_MAX;
+            succession_try(c, succession); /* or when a server comes up */
         }
         if (c->now_ns >= succession->forget_ns)
             succession_forget(c, succession);

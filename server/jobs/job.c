@@ -22,7 +22,7 @@ static int job_check_message(const struct message *message, uint32_t roster, str
             return error_set(error, ERR_PROTOCOL, "job_open: rank %u on node number %u of %u", rank,
                              message->ranks.values[rank], roster);
     }
-    if ((message->generation > 1) != (message->lineage != 0))
+    if (message->generation == 0 || (message->generation > 1) != (message->lineage != 0))
         return error_set(error, ERR_PROTOCOL, "job_open: generation %u %s lineage",
                          message->generation, message->lineage ? "with a" : "without");
     uint32_t servers = message->servers.count;

@@ -38,8 +38,10 @@ static int succession_take_over(struct succession *made, const struct succession
         if (rank < made->world_size && made->states[rank] == SUCCESSION_AWAITED)
             succession_ask(made, &member, NULL);
     }
-    if (made->ask_count > 0)
+    if (made->ask_count > 0) {
         made->settle_ns = before->settle_ns;
+        made->settled = before->settled;
+    }
     return 0;
 }
 

@@ -39,6 +39,7 @@ struct succession {
     struct gathering_member *asks; /* [world_size] room: home only; by `rank`, the old one */
     uint32_t ask_count;
     uint64_t settle_ns; /* home only: no longer than this for those that live and do not ask */
+    bool settled;       /* it has passed */
     uint64_t forget_ns;
     bool formed; /* home only: the next generation is opened */
     UT_hash_handle hh;

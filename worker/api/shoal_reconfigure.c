@@ -98,11 +98,13 @@ static int reconfigure_meet(struct shoal_job *job, int timeout_ms, bool *met, st
             shoal_request_free(request);
     }
     *met = code == SHOAL_OK;
-    if (code == SHOAL_ETIMEOUT || code == SHOAL_ESTATE) {
-        *error = *error_text_last();
-        return code;
-    }
-    return 0; /* what it has failed with, job_check_rejoin looks at */
+    pthread_mutex_lock(&job->lock);
+    failed = job->progress.failed;
+    pthread_mutex_unlock(&job->lock);
+    if (code == SHOAL_OK || (failed && code != SHOAL_ETIMEOUT && code != SHOAL_ESTATE))
+        return 0; /* what the job has failed with, job_check_rejoin looks at */
+    *error = *error_text_last();
+    return code;
 }
 
 /* Only one call at a time has the driver's role. */

@@ -10,8 +10,7 @@ int job_check_rejoin(const struct shoal_job *job, struct error *error)
     const struct error *failure = &job->progress.failure;
     if (job->daemon_gone)
         return error_set(error, ERR_STATE, "the job cannot go on: %s", failure->text);
-    if (job->progress.failed && failure->code != ERR_LOST && failure->code != ERR_TIMEOUT &&
-        failure->code != ERR_REFUSED)
+    if (job->progress.failed && failure->code != ERR_LOST && failure->code != ERR_REFUSED)
         return error_set(error, ERR_STATE, "the job cannot go on, for no rank was lost: %s",
                          failure->text);
     for (const struct shoal_request *request = job->requests; request; request = request->next) {
