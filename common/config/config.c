@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/config/config_report.h"
+#include "common/text/json_comments.h"
 
 /* No sensible configuration comes near it; a wrong path (a log, a device) does not fill memory. */
 #define CONFIG_FILE_MOST_BYTES (1u << 20)
@@ -269,7 +270,7 @@ static void read_text(struct config *config, const char *text, size_t length,
 static void parse_text(struct config *config, const char *text, size_t length,
                        struct config_report *report)
 {
-    char *bare = config_without_comments(text, length);
+    char *bare = json_without_comments(text, length);
     if (bare)
         read_text(config, bare, length, report);
     else

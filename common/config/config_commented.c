@@ -14,7 +14,7 @@ static const char introduction[] =
 /* Of no use by default: a roster names machines. */
 static const char servers_example[] =
     "    //\"servers\": [{\"name\": \"a\", \"address\": \"192.0.2.1:7070\"},\n"
-    "    //            {\"name\": \"b\", \"address\": \"192.0.2.2:7070\"}],\n";
+    "    //            {\"name\": \"b\", \"address\": \"192.0.2.2:7070\", \"weight\": 1}],\n";
 
 /* A value that can be set where the default depends on other keys; a new reference. */
 static json_t *key_example(const struct config_key *key)
@@ -68,13 +68,24 @@ static int commented_print_keys(FILE *out, const struct config_section *section,
     return failure;
 }
 
+static void commented_print_servers(FILE *out)
+{
+    const struct config_section *section = &config_server_section;
+    config_print_lines(out, "    // ", "    // ", section->text);
+    for (size_t i = 0; i < section->key_count; i++) {
+        char lead[64];
+        snprintf(lead, sizeof(lead), "    // * `%s`: ", section->keys[i].name);
+        config_print_lines(out, lead, "    //   ", section->keys[i].text);
+    }
+    fputs(servers_example, out);
+}
+
 static int commented_print(FILE *out)
 {
     fputs(introduction, out);
     int failure = commented_print_keys(out, &config_sections[0], "    ", ",");
     fputc('\n', out);
-    config_print_lines(out, "    // ", "    // ", config_server_section.text);
-    fputs(servers_example, out);
+    commented_print_servers(out);
     for (size_t i = 1; i < config_section_count; i++) {
         const struct config_section *section = &config_sections[i];
         fputc('\n', out);

@@ -48,11 +48,7 @@ void config_report_text(struct config_report *report, const char *pointer, const
 /* Whether the value there, one above it or one below it was refused. */
 bool config_report_is_wrong(const struct config_report *report, const char *pointer);
 
-/* config_scan.c: a copy with blanks in place of the lines that begin with "//", so that everything
- * else stays where it is; the caller frees it. NULL: out of memory. */
-char *config_without_comments(const char *text, size_t length);
-
-/* Report every key that stands twice in one object, wherever. The text must be JSON
+/* config_scan.c: report every key that stands twice in one object, wherever. The text must be JSON
  * that has been parsed before. `replaced` is called with the pointer and the JSON text of each
  * value that a later one replaces, and reports what is wrong with it. */
 void config_scan_doubled(struct config_report *report, const char *text, size_t length,

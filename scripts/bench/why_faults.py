@@ -96,9 +96,13 @@ class Job:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self.wait(lambda: self.told.exists() and self.told.read_text().strip())
-        self.job = self.told.read_text().strip()
-        self.wait(lambda: self.why().get("collectives", 0) >= 20)
+        try:
+            self.wait(lambda: self.told.exists() and self.told.read_text().strip())
+            self.job = self.told.read_text().strip()
+            self.wait(lambda: self.why().get("collectives", 0) >= 20)
+        except BaseException:
+            self.end()
+            raise
 
     def wait(self, condition):
         end = time.monotonic() + START_S
@@ -179,8 +183,10 @@ def measure_fault(options, folder, fault, clean_ms):
         time.sleep(WINDOW_S)
         return after_s, why, job.why().get("step_ms", 0)
     finally:
-        fault.end()
-        job.end()
+        try:
+            fault.end()
+        finally:
+            job.end()
 
 
 def kinds_here(options):
@@ -211,7 +217,7 @@ def report(number, fault, result):
     off = why.get("without_ms", 0) / step_ms - 1 if step_ms else float("nan")
     named = f"named after {after_s:.1f} s" if after_s is not None else "NOT NAMED"
     who = f"{why.get('kind')} {why.get('of_node')}" + (f" to {why['to_node']}" if why.get("to_node") else "")
-    without = f"{'' if why.get('sure') else 'at most '}{why.get('without_ms', 0):.1f}"
+    without = f"{'' if why.get('sure') else 'about '}{why.get('without_ms', 0):.1f}"
     print(
         f"{number:3} {fault.kind:14} node{fault.node}: {named}; at last {who}, a step {why.get('step_ms', 0):.1f} ms, "
         f"without {without} (taken away: {step_ms:.1f}, {100 * off:+.0f} %)",

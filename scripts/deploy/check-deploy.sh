@@ -39,20 +39,26 @@ passed=0 failed=0 skipped=0
 
 # A copy of a root with packages of Debian's and shoal's own in it: nothing is fetched once it is booted.
 make_root() {
-    local suite=$1 root=$2 commands command
+    local suite=$1 root=$2 command
     shift 2
     copy=$(dirname "$root")/shoal-deploy-$part-$$
     scripts/debian-root.sh "$suite" "$root" --copy "$copy" || return
     mkdir -p "$copy/root/packages"
     cp "$build"/deb/*.deb "$copy/root/packages"
-    commands=("apt-get -qq update"
-        "apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends $* /root/packages/*.deb")
-    for command in "${commands[@]}"; do
-        scripts/debian-root.sh "$suite" "$copy" -- bash -c "$command" >"$work/log" 2>&1 || {
-            tail -n 5 "$work/log" >&2
-            return 77
-        }
+    for command in "update" "-y -o Dpkg::Use-Pty=0 install --no-install-recommends $*"; do
+        in_copy "apt-get -qq $command" || return 77
     done
+    in_copy "apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends /root/packages/*.deb" || {
+        printf 'FAIL  the packages can be installed\n'
+        return 1
+    }
+}
+
+in_copy() {
+    scripts/debian-root.sh "$suite" "$copy" -- bash -c "$1" >"$work/log" 2>&1 || {
+        tail -n 5 "$work/log" >&2
+        return 1
+    }
 }
 
 remove_root() {

@@ -8,7 +8,6 @@
 # Two containers with daemons are two nodes: each has a network namespace, joined by a virtual cable.
 # "PASS what" or "FAIL what" for each thing. Exit status 77: a tool is missing, or may not be used here.
 set -uo pipefail
-cd "$(dirname "$0")/../.." || exit 1
 
 cannot() {
     printf 'container: %s\n' "$*" >&2
@@ -16,11 +15,13 @@ cannot() {
 }
 
 (($# == 2)) || cannot "usage: $0 ROOT FOLDER"
-root=$1 folder=$2
+root=$(realpath "$1") folder=$(realpath "$2") || exit 1
 ((EUID == 0)) || cannot "must be root"
+self=$(realpath "$0")
+cd "$(dirname "$self")/../.." || exit 1
 # Mounts of its own, which end with it, and the unified tree of control groups where crun looks for it.
 if [[ ! ${SHOAL_DEPLOY_MOUNTS:-} ]]; then
-    SHOAL_DEPLOY_MOUNTS=own exec unshare --mount "$0" "$@"
+    SHOAL_DEPLOY_MOUNTS=own exec unshare --mount "$self" "$root" "$folder"
 fi
 if [[ $(stat --file-system --format %T /sys/fs/cgroup) != cgroup2fs ]]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup || cannot "there is no unified tree of control groups"

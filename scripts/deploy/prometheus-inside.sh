@@ -93,7 +93,7 @@ END
         }
         count=$((count + 1))
         while read -r name; do
-            grep -qE "^(# TYPE )?${name}([{ ]|\$)|^# TYPE ${name%_total} " /root/metrics || {
+            grep -qE "^(# TYPE )?${name}([{ ]|\$)" /root/metrics || {
                 printf '%s: no daemon has %s\n' "$question" "$name"
                 return 1
             }

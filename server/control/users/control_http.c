@@ -20,7 +20,7 @@
 #define DOCUMENT_BYTES ((size_t)8 << 20)
 /* What is served may be read by whoever asked alone: no page of somebody else's, no cache. */
 #define HEADERS                                                                                    \
-    "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"                               \
+    "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nX-Frame-Options: DENY\r\n"      \
     "Cross-Origin-Resource-Policy: same-origin\r\n"
 
 #define OTHER_NAME                                                                                 \

@@ -265,6 +265,22 @@ static char *uncommented(const char *text)
     return made;
 }
 
+/* The keys of the example that has them all. */
+static void expect_every_key(const char *text)
+{
+    char *full = config_file_read(CONFIG_FOLDER "/full.json"), key[64];
+    ck_assert_ptr_nonnull(full);
+    for (const char *at = full; (at = strchr(at, '"')); at++) {
+        size_t length = strcspn(at + 1, "\"");
+        if (strncmp(at + 1 + length, "\": ", 3) == 0) {
+            snprintf(key, sizeof(key), "\"%.*s\":", (int)length, at + 1);
+            ck_assert_msg(strstr(text, key) != NULL, "%s is not there", key);
+        }
+        at += length + 1;
+    }
+    free(full);
+}
+
 /* As it is it says nothing but the defaults; with every key set it is as good. */
 START_TEST(test_commented_file)
 {
@@ -276,6 +292,7 @@ START_TEST(test_commented_file)
     config_assert_equal(&config, &defaults);
     config_clear(&config);
     config_clear(&defaults);
+    expect_every_key(text);
 
     char *second = strstr(text, "//            {");
     ck_assert_ptr_nonnull(second); /* of the roster's two lines */

@@ -365,6 +365,8 @@ START_TEST(test_requests)
                 "\nshoal_draining 0\n");
     http_expect(port, "GET /metrics?x HTTP/1.1\r\n\r\n and more", "HTTP/1.0 200 ",
                 "\nshoal_draining 0\n");
+    http_expect(port, "GET /status.json HTTP/1.1\r\n\r\n", "HTTP/1.0 200 ",
+                "\r\nX-Frame-Options: DENY\r\n");
     http_expect(port, "GET /x HTTP/1.1\r\n\r\n", "HTTP/1.0 404 ", "\r\n\r\n");
     http_expect(port, "GET /metrics/ HTTP/1.1\r\n\r\n", "HTTP/1.0 404 ", "\r\n\r\n");
     http_expect(port, "PUT / HTTP/1.1\r\n\r\n", "HTTP/1.0 405 ", "Allow: GET, HEAD\r\n");

@@ -148,7 +148,7 @@ class MadeUp(Case):
             self.next_turn(**status_of(4, jobs, uptime_s=101.0))
             self.assertEqual(self.text("[data-key=collectives]"), "98765")
             self.assertEqual(self.text("[data-key=speed]"), "25.0 steps/s")
-            self.assertEqual(self.text("[data-key=recoveries]"), "2")
+            self.assertEqual(self.text("[data-key=generation]"), "3")
             self.assertIn("rank 3 on node n0 starts late (last in 90 of 800)", self.text("[data-key=why]"))
             self.assertIn("would take 28.0 ms without", self.text("[data-key=why]"))
             self.assertIn("would take about 28.0 ms without", self.text("article:nth-of-type(2) [data-key=why]"))

@@ -2,7 +2,9 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "common/text/json_comments.h"
 #include "worker/programs/shoalrun/launcher.h"
 
 static json_t *roster_build(const struct launch_config *config)
@@ -55,7 +57,11 @@ static int extra_merge(json_t *root, const struct launch_config *config, struct 
     if (!config->extra)
         return 0;
     json_error_t position;
-    json_t *extra = json_loads(config->extra, JSON_REJECT_DUPLICATES, &position);
+    char *bare = json_without_comments(config->extra, strlen(config->extra));
+    if (!bare)
+        return error_set(error, ERR_MEMORY, "out of memory");
+    json_t *extra = json_loads(bare, JSON_REJECT_DUPLICATES, &position);
+    free(bare);
     if (!extra)
         return error_set(error, ERR_CONFIG, "%s:%d:%d: %s", config->extra_name, position.line,
                          position.column, position.text);

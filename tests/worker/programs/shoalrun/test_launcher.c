@@ -252,7 +252,8 @@ START_TEST(test_config_text)
         .ports = ports,
         .provider = "tcp;ofi_rxm",
         .pinned_bytes = 1ull << 40,
-        .extra = "{\"timeouts\":{\"peer_ms\":700},\"listen\":{\"address\":\"127.0.0.2\"}}",
+        .extra =
+            "// comment\n{\"timeouts\":{\"peer_ms\":700},\"listen\":{\"address\":\"127.0.0.2\"}}",
         .extra_name = "extra.json",
     };
     char *text;
