@@ -98,6 +98,30 @@ START_TEST(test_rank_lost_while_opening)
 }
 END_TEST
 
+/* Rank 3 lives and does not ask. How long it is waited for is said by those who say it at all. */
+START_TEST(test_straggler)
+{
+    start(0, 7);
+    network_kill(network, workers[1]);
+    network_settle(network);
+    for (int rank = 0; rank < RANKS; rank++) {
+        if (rank != 1)
+            network_release(network, workers[rank]);
+    }
+    network_settle(network);
+    network_rejoin(network, workers[0], LONG_MS, 0);
+    network_settle(network);
+    network_rejoin(network, workers[2], LONG_MS, SOON_MS);
+    network_run(network, SOON_MS / 2);
+    ck_assert_int_ne(workers[0]->state, CLIENT_JOINED);
+    network_run(network, SOON_MS);
+    ck_assert_int_eq(workers[0]->state, CLIENT_JOINED);
+    ck_assert_int_eq(workers[2]->state, CLIENT_JOINED);
+    ck_assert_uint_eq(workers[2]->joined.world_size, 2);
+    end();
+}
+END_TEST
+
 /* Not the same again and again: what no loss explains ends the wait. */
 START_TEST(test_refused_while_opening)
 {
@@ -236,6 +260,7 @@ int main(void)
     TCase *tests = tcase_create("generations");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, test_rank_lost_while_opening, 0, 3);
+    tcase_add_test(tests, test_straggler);
     tcase_add_test(tests, test_refused_while_opening);
     tcase_add_loop_test(tests, test_newcomers, 0, 3);
     tcase_add_loop_test(tests, test_newcomers_and_losses, 0, SEEDS);

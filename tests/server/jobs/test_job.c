@@ -217,6 +217,9 @@ START_TEST(test_refused_lineage)
     message.lineage = 55;
     refused("job_open: generation 1 with a lineage");
     message.lineage = 0;
+    message.generation = 0;
+    refused("job_open: generation 0 without lineage");
+    message.generation = 1;
     create(4, 2);
     ck_assert_uint_eq(job->lineage, 77); /* the first one is its own */
 }
