@@ -2,10 +2,24 @@
 
 #include <string.h>
 
-/* One tile of the product is held in registers: TILE_ROWS vectors of TILE_COLUMNS floats. */
-enum { TILE_ROWS = 4, TILE_COLUMNS = 8 };
+/* One tile of the product is held in registers: TILE_ROWS by TILE_COLUMNS floats, in vectors of the
+ * 16 bytes that every x86-64 has. Of wider ones some compilers keep each step on the stack. */
+enum { TILE_ROWS = 4, LANES = 4, TILE_COLUMNS = 2 * LANES };
 
-typedef float lanes __attribute__((vector_size(TILE_COLUMNS * sizeof(float))));
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+static lanes lanes_load(const float *from)
+{
+    lanes loaded;
+    memcpy(&loaded, from, sizeof loaded);
+    return loaded;
+}
+
+static void lanes_store(float *to, lanes low, lanes high)
+{
+    memcpy(to, &low, sizeof low);
+    memcpy(to + LANES, &high, sizeof high);
+}
 
 static void multiply_tile(float *product, const struct matrix_view *left, const float *right,
                           const float *start, size_t inner, size_t columns)
@@ -14,24 +28,26 @@ static void multiply_tile(float *product, const struct matrix_view *left, const 
     const float *l1 = l0 + left->row_stride;
     const float *l2 = l1 + left->row_stride;
     const float *l3 = l2 + left->row_stride;
-    lanes sum0 = {0};
-    if (start)
-        memcpy(&sum0, start, sizeof sum0);
-    lanes sum1 = sum0, sum2 = sum0, sum3 = sum0;
+    const lanes zero = {0};
+    lanes low0 = start ? lanes_load(start) : zero, high0 = start ? lanes_load(start + LANES) : zero;
+    lanes low1 = low0, low2 = low0, low3 = low0, high1 = high0, high2 = high0, high3 = high0;
 
     for (size_t k = 0; k < inner; k++) {
-        lanes r;
         size_t at = k * left->column_stride;
-        memcpy(&r, right + k * columns, sizeof r);
-        sum0 += l0[at] * r;
-        sum1 += l1[at] * r;
-        sum2 += l2[at] * r;
-        sum3 += l3[at] * r;
+        lanes low = lanes_load(right + k * columns), high = lanes_load(right + k * columns + LANES);
+        low0 += l0[at] * low;
+        high0 += l0[at] * high;
+        low1 += l1[at] * low;
+        high1 += l1[at] * high;
+        low2 += l2[at] * low;
+        high2 += l2[at] * high;
+        low3 += l3[at] * low;
+        high3 += l3[at] * high;
     }
-    memcpy(product, &sum0, sizeof sum0);
-    memcpy(product + columns, &sum1, sizeof sum1);
-    memcpy(product + 2 * columns, &sum2, sizeof sum2);
-    memcpy(product + 3 * columns, &sum3, sizeof sum3);
+    lanes_store(product, low0, high0);
+    lanes_store(product + columns, low1, high1);
+    lanes_store(product + 2 * columns, low2, high2);
+    lanes_store(product + 3 * columns, low3, high3);
 }
 
 static float multiply_element(const float *left, size_t left_stride, const float *right,
