@@ -2,8 +2,8 @@
 """Torch's own tests of a process group (torch.testing._internal.distributed.distributed_test), run
 on gloo and on shoal; `make check-torch` calls it.
 
-    torch_own.py            both, one after the other; then what differs
-    torch_own.py BACKEND [PATTERN]   one of them; prints a JSON line for each test
+    torch_own.py            on shoal; what it does not pass on gloo, too; then what differs
+    torch_own.py BACKEND [NAME...]   one of them; prints a JSON line for each test
 
 What is skipped only because the backend's name is not "gloo" runs on shoal too. Ranks are forked,
 not spawned, so that each need not load torch; ranks of shoal use one daemon, of shoalrun.
@@ -91,26 +91,26 @@ class Results(unittest.TextTestResult):
     addError = addFailure
 
 
-def run_one(backend, pattern):
+def run_one(backend, wanted):
     os.environ["BACKEND"] = backend
     with tempfile.TemporaryDirectory(prefix="shoal-torch-own-") as folder:
         os.environ.update(TEMP_DIR=folder, WORLD_SIZE="4", INIT_METHOD=f"file://{folder}/shared_init_file")
         for name in ("barrier", "test_dir", "init_dir"):
             os.makedirs(os.path.join(folder, name))
         _, case = load(backend)
-        names = unittest.TestLoader().getTestCaseNames(case)
-        tests = unittest.TestSuite(case(name) for name in names if pattern in name)
+        names = wanted or unittest.TestLoader().getTestCaseNames(case)
+        tests = unittest.TestSuite(case(name) for name in names)
         with open(os.devnull, "w") as nowhere:
             unittest.TextTestRunner(stream=nowhere, resultclass=Results).run(tests)
 
 
-def collect(backend, pattern):
-    """{test: (result, text)}, from a process of its own under shoalrun."""
+def collect(backend, wanted=()):
+    """{test: (result, text)} of those wanted or all, from a process of its own under shoalrun."""
     command = [suite.BUILD / "bin" / "shoalrun", "--timeout", LIMIT_S, "-n", "1"]
     results = {}
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(
-            [str(word) for word in (*command, "--", sys.executable, __file__, backend, pattern)],
+            [str(word) for word in (*command, "--", sys.executable, __file__, backend, *wanted)],
             env=suite.environment(GLOO_SOCKET_IFNAME="lo"),
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -144,8 +144,7 @@ def report(backend, results):
 def compare(ours, theirs):
     """How many tests do worse on shoal than on gloo; says which. {test: (result, text)} of both."""
     bad = 0
-    for name in sorted({**ours, **theirs}):
-        result, text = ours.get(name, ("missing", ""))
+    for name, (result, text) in sorted(ours.items()):
         on_gloo = theirs.get(name, ("missing", ""))[0]
         if result == "passed":
             continue
@@ -163,10 +162,9 @@ def main():
     if reason:
         print(f"SKIP torch_own: {reason}")
         return 0
-    pattern = sys.argv[1][1:] if sys.argv[1:] and sys.argv[1].startswith("/") else ""
-    ours, theirs = collect("shoal", pattern), collect("gloo", pattern)
+    ours = collect("shoal")
+    theirs = collect("gloo", [name for name, (result, _) in ours.items() if result != "passed"])
     report("shoal", ours)
-    report("gloo", theirs)
     bad = compare(ours, theirs)
     passed = sum(result == "passed" for result, _ in ours.values())
     print(f"\non shoal {passed} passed; {bad} that gloo passes did not")
@@ -174,7 +172,7 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] and not sys.argv[1].startswith("/"):
-        run_one(sys.argv[1], sys.argv[2] if sys.argv[2:] else "")
+    if sys.argv[1:]:
+        run_one(sys.argv[1], sys.argv[2:])
     else:
         sys.exit(main())
