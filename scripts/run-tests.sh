@@ -4,14 +4,14 @@
 #   scripts/run-tests.sh BUILD TEST...
 #   scripts/run-tests.sh --self-test    show that no kind of failure is counted as a success
 #
-# As many at once as there are processors; those under tests/python come last, one after another: torch's
-# own processes need a processor each. Output goes to BUILD/test-logs, one file a program; a failing
-# program's is shown, and what failed in it again at the end. A program that crashes, runs into its limit
-# or says nothing counts as one failed test. The last line is "N passed, N failed", with ", N skipped"
-# when some were.
+# One more at once than there are processors, since they wait half of the time; those under tests/python
+# come last, one after another: torch's own processes need a processor each. Output goes to
+# BUILD/test-logs, one file a program; a failing program's is shown, and what failed in it again at the
+# end. A program that crashes, runs into its limit or says nothing counts as one failed test. The last
+# line is "N passed, N failed", with ", N skipped" when some were.
 #
 #   TEST_TIMEOUT_S   the limit of one program, default 300
-#   TEST_JOBS        how many at once, default: processors
+#   TEST_JOBS        how many at once, default: one more than processors
 #   PYTHON           what runs those of Python, default /usr/bin/python3
 set -euo pipefail
 
@@ -94,7 +94,7 @@ shift
 root=$(cd "$(dirname "$0")/.." && pwd)
 logs=$build/test-logs
 timeout_s=${TEST_TIMEOUT_S:-300}
-jobs_max=${TEST_JOBS:-$(nproc)}
+jobs_max=${TEST_JOBS:-$(($(nproc) + 1))}
 
 # Options of the sanitizers: the first finding ends the program, with a status of its own.
 suppressions() {
