@@ -75,6 +75,7 @@ enum field {
     MEMBERS,
     SERVERS,
     WEIGHTS,
+    ELDERS,
     POSITIONS,
     FIGURES,
     FIELDS
@@ -137,6 +138,7 @@ static const struct message_field fields[FIELDS] = {
     [MEMBERS] = FIELD_LIST("members", members, UINT32_MAX),
     [SERVERS] = FIELD_LIST("servers", servers, UINT32_MAX),
     [WEIGHTS] = FIELD_LIST("weights", weights, UINT32_MAX),
+    [ELDERS] = FIELD_LIST("elders", elders, UINT32_MAX),
     [POSITIONS] = {"positions", MESSAGE_FIELD_POSITIONS, 0, 0, 0, 0, 0},
     [FIGURES] = FIELD_LIST("figures", members, UINT32_MAX),
 };
@@ -203,7 +205,7 @@ static const struct message_form {
     [MESSAGE_JOB_OPEN] = {"job_open",
                           MESSAGE_BETWEEN_DAEMONS,
                           {JOB, JOB_ID, GENERATION, LINEAGE, UID, TIMEOUT, RANKS, MEMBERS, SERVERS,
-                           WEIGHTS}},
+                           WEIGHTS, ELDERS}},
     [MESSAGE_JOB_OPENED] = {"job_opened", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, CODE, TEXT}},
     [MESSAGE_JOB_READY] = {"job_ready", MESSAGE_BETWEEN_DAEMONS, {JOB_ID}},
     [MESSAGE_JOB_FAILED] = {"job_failed", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, CODE, TEXT}},
@@ -229,9 +231,11 @@ static const struct message_form {
     [MESSAGE_WHY_REPLY] = {"why_reply", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, REQUEST, FIGURES}},
     [MESSAGE_JOB_REJOIN] = {"job_rejoin",
                             MESSAGE_BETWEEN_DAEMONS,
-                            {LINEAGE, RANK, WISHED_LOCAL_RANK, PID, MEMBER, TIMEOUT, STRAGGLERS,
-                             CODE, TEXT}},
-    [MESSAGE_RANK_GONE] = {"rank_gone", MESSAGE_BETWEEN_DAEMONS, {LINEAGE, MEMBER, CODE, TEXT}},
+                            {LINEAGE, GENERATION, RANK, WISHED_LOCAL_RANK, PID, MEMBER, TIMEOUT,
+                             STRAGGLERS, CODE, TEXT}},
+    [MESSAGE_RANK_GONE] = {"rank_gone",
+                           MESSAGE_BETWEEN_DAEMONS,
+                           {LINEAGE, GENERATION, MEMBER, CODE, TEXT}},
 };
 
 static int message_decode_object(struct message *message, enum message_conversation conversation,
@@ -323,7 +327,7 @@ bool message_begins_list(enum message_conversation conversation, const char *hea
 void message_clear(struct message *message)
 {
     struct message_list *lists[] = {&message->ranks, &message->members, &message->servers,
-                                    &message->weights};
+                                    &message->weights, &message->elders};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         free(lists[i]->values);
         *lists[i] = (struct message_list){0};
@@ -347,13 +351,14 @@ int message_list_set(struct message_list *list, const uint32_t *values, uint32_t
 int message_copy(struct message *to, const struct message *from)
 {
     *to = *from;
-    to->ranks = to->members = to->servers = to->weights = (struct message_list){0};
+    to->ranks = to->members = to->servers = to->weights = to->elders = (struct message_list){0};
     to->positions = NULL;
     to->position_count = 0;
     if (message_list_set(&to->ranks, from->ranks.values, from->ranks.count) < 0 ||
         message_list_set(&to->members, from->members.values, from->members.count) < 0 ||
         message_list_set(&to->servers, from->servers.values, from->servers.count) < 0 ||
-        message_list_set(&to->weights, from->weights.values, from->weights.count) < 0)
+        message_list_set(&to->weights, from->weights.values, from->weights.count) < 0 ||
+        message_list_set(&to->elders, from->elders.values, from->elders.count) < 0)
         goto failed;
     if (from->position_count > 0) {
         to->positions = malloc(from->position_count * sizeof(*to->positions));

@@ -156,7 +156,7 @@ struct message {
     int32_t code; /* enum error_code */
     char text[ERROR_TEXT_BYTES];
 
-    struct message_list ranks, members, servers, weights;
+    struct message_list ranks, members, servers, weights, elders;
     struct message_position *positions;
     uint32_t position_count;
 };

@@ -166,6 +166,11 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
         message_clear(message);
         return ERR_MEMORY;
     }
+    if (gathering->elder_count > 0 &&
+        message_list_set(&message->elders, gathering->elders, gathering->elder_count) < 0) {
+        message_clear(message);
+        return ERR_MEMORY;
+    }
     message->ranks.count = message->members.count = gathering->world_size;
     gathering_assign(gathering, message->ranks.values, message->members.values);
     for (uint32_t node = 0; node < nodes; node++) {

@@ -264,6 +264,7 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
     if (job->home != node || !job->acknowledged || job->state != JOB_OPENING)
         return error_set(error, ERR_PROTOCOL, "job_ready of job '%s' was not to come", job->name);
     job->state = JOB_READY;
+    job->was_ready = true;
     coordinator_log(c, LOG_LEVEL_INFO, job->uid,
                     "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
                     job->world_size, job->local_count);
@@ -297,36 +298,48 @@ int job_on_failed(struct coordinator *c, uint32_t node, const struct message *me
     return 0;
 }
 
+static bool job_has_worker(const struct job *job, uint32_t node, uint32_t worker)
+{
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        if (job->rank_nodes[rank] == node && job->members[rank] == worker)
+            return true;
+    }
+    return false;
+}
+
 /* A worker goes on from the job, or will not: the news that it has failed may come by another way,
- * later. */
-static void job_fail_before_succession(struct coordinator *c, uint32_t node,
+ * later. False: it asked before it heard that this home has opened the next one for it. */
+static bool job_fail_before_succession(struct coordinator *c, uint32_t node,
                                        const struct message *message)
 {
     struct job *job, *next;
     HASH_ITER(hh, c->jobs, job, next)
     {
-        bool its = false;
         if (job->lineage != message->lineage || job->state == JOB_FAILED ||
-            (job->state == JOB_OPENING && job->generation == 1))
+            (job->state == JOB_OPENING && job->generation == 1) ||
+            !job_has_worker(job, node, message->member))
             continue;
-        for (uint32_t rank = 0; rank < job->world_size && !its; rank++)
-            its = job->rank_nodes[rank] == node && job->members[rank] == message->member;
-        if (its)
-            job_fail_text(c, job, false, message->code, message->text);
+        if (job->generation > message->generation && job->home == job->self)
+            return false;
+        job_fail_text(c, job, false, message->code, message->text);
     }
+    return true;
 }
 
 int job_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error)
 {
-    job_fail_before_succession(c, node, message);
+    if (!job_fail_before_succession(c, node, message)) {
+        c->dropped_messages++;
+        return 0;
+    }
     return succession_on_rejoin(c, node, message, error);
 }
 
 int job_on_rank_gone(struct coordinator *c, uint32_t node, const struct message *message,
                      struct error *error)
 {
-    job_fail_before_succession(c, node, message);
+    (void)job_fail_before_succession(c, node, message);
     return succession_on_gone(c, node, message, error);
 }
 

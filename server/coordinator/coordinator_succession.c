@@ -140,7 +140,11 @@ static void succession_tell_gone(struct coordinator *c, const struct succession 
                                  uint32_t worker)
 {
     struct message gone = {
-        .type = MESSAGE_RANK_GONE, .lineage = succession->lineage, .member = worker};
+        .type = MESSAGE_RANK_GONE,
+        .lineage = succession->lineage,
+        .generation = succession->generation,
+        .member = worker,
+    };
     coordinator_message_error(&gone, succession->code, succession->text);
     coordinator_send(c, succession_home(succession), &gone);
 }
@@ -209,6 +213,7 @@ void succession_ask_home(struct coordinator *c, struct worker *worker)
     struct message message = {
         .type = MESSAGE_JOB_REJOIN,
         .lineage = succession->lineage,
+        .generation = succession->generation,
         .rank = (int32_t)worker->rank,
         .local_rank = worker->wished_local_rank,
         .pid = worker->pid,

@@ -24,8 +24,10 @@ struct gathering {
     char name[MESSAGE_NAME_BYTES];
     uint32_t uid;
     uint32_t world_size;
-    uint32_t generation;              /* that it becomes; 1, or later of a job that goes on */
-    uint64_t lineage;                 /* 0, or the id of that job's first generation */
+    uint32_t generation; /* that it becomes; 1, or later of a job that goes on */
+    uint64_t lineage;    /* 0, or the id of that job's first generation */
+    uint32_t *elders;    /* of a job that goes on: of whom its next home is chosen */
+    uint32_t elder_count;
     struct gathering_member *members; /* [world_size] room, in order of arrival */
     uint32_t count;
     /* Complete, and not open yet: when it is time to say what it waits for. UINT64_MAX: it is not

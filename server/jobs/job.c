@@ -25,6 +25,14 @@ static int job_check_message(const struct message *message, uint32_t roster, str
     if (message->generation == 0 || (message->generation > 1) != (message->lineage != 0))
         return error_set(error, ERR_PROTOCOL, "job_open: generation %u %s lineage",
                          message->generation, message->lineage ? "with a" : "without");
+    if ((message->generation > 1) != (message->elders.count > 0))
+        return error_set(error, ERR_PROTOCOL, "job_open: generation %u, %u elders",
+                         message->generation, message->elders.count);
+    for (uint32_t i = 0; i < message->elders.count; i++) {
+        if (message->elders.values[i] >= roster)
+            return error_set(error, ERR_PROTOCOL, "job_open: elder %u is node number %u of %u", i,
+                             message->elders.values[i], roster);
+    }
     uint32_t servers = message->servers.count;
     if (servers == 0 || servers != message->weights.count || servers > LAYOUT_MAX_SERVERS)
         return error_set(error, ERR_PROTOCOL, "job_open: %u servers, %u weights", servers,
@@ -54,6 +62,7 @@ static int job_make_lists(struct job *job, const struct message *message)
     job->servers = job_list_copy(&message->servers);
     job->weights = job_list_copy(&message->weights);
     job->roles = calloc(job->roster, sizeof(*job->roles));
+    job->elders = calloc(job->roster, sizeof(*job->elders));
     job->opened = calloc(job->roster, sizeof(*job->opened));
     job->locals = calloc(world_size, sizeof(struct worker *));
     job->departed = calloc(world_size, sizeof(*job->departed));
@@ -69,7 +78,7 @@ static int job_make_lists(struct job *job, const struct message *message)
         free(all);
     }
     if (!job->rank_nodes || !job->members || !job->servers || !job->weights || !job->roles ||
-        !job->opened || !job->locals || !job->departed || !job->groups)
+        !job->elders || !job->opened || !job->locals || !job->departed || !job->groups)
         return ERR_MEMORY;
     return 0;
 }
@@ -103,6 +112,10 @@ int job_create(struct job **created, const struct message *message, uint32_t hom
     for (uint32_t i = 0; i < job->server_count; i++)
         job->roles[job->servers[i]] |= JOB_NODE_SERVER;
     job->roles[home] |= JOB_NODE_HOME;
+    for (uint32_t node = 0; job->generation == 1 && node < roster; node++)
+        job->elders[node] = job->roles[node] != 0;
+    for (uint32_t i = 0; i < message->elders.count; i++)
+        job->elders[message->elders.values[i]] = job->roles[message->elders.values[i]] != 0;
     *created = job;
     return 0;
 }
@@ -131,6 +144,7 @@ void job_free(struct job *job)
     free(job->servers);
     free(job->weights);
     free(job->roles);
+    free(job->elders);
     free(job->opened);
     free(job->locals);
     free(job->departed);

@@ -52,6 +52,7 @@ struct job {
     uint32_t roster;   /* daemons there are */
     uint32_t self, home;
     uint8_t *roles; /* [roster]: JOB_NODE_ bits */
+    bool *elders;   /* [roster]: of whom the next generation's home is chosen */
 
     enum job_state state;
     int code; /* why it failed; while opening, why its group of all ranks did */
@@ -59,6 +60,7 @@ struct job {
     uint64_t deadline_ns; /* while opening */
     bool engine_opened;   /* this node's engine has it, or need not */
     bool acknowledged;    /* home has been told */
+    bool was_ready;       /* here; then all its daemons had acknowledged it */
     bool engine_closed;   /* failed, and the engine has let go of it, or will */
 
     struct worker **locals; /* [world_size]: workers of this node; NULL: elsewhere or gone */

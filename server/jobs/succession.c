@@ -19,9 +19,8 @@ static int succession_make_lists(struct succession *made)
                : ERR_MEMORY;
 }
 
-static int succession_take_over(struct succession *made, const struct succession *before)
+static int succession_take_past(struct succession *made, const struct succession *before)
 {
-    made->first_home = before->first_home;
     made->past = calloc(before->past_count + before->world_size, sizeof(*made->past));
     if (!made->past)
         return ERR_MEMORY;
@@ -31,6 +30,11 @@ static int succession_take_over(struct succession *made, const struct succession
         if (before->rank_nodes[rank] == before->self && before->states[rank] == SUCCESSION_GONE)
             made->past[made->past_count++] = before->workers[rank];
     }
+    return 0;
+}
+
+static void succession_take_asks(struct succession *made, const struct succession *before)
+{
     for (uint32_t i = 0; i < before->ask_count; i++) {
         struct gathering_member member = before->asks[i];
         uint32_t rank = succession_rank(made, member.node, member.member);
@@ -42,7 +46,6 @@ static int succession_take_over(struct succession *made, const struct succession
         made->settle_ns = before->settle_ns;
         made->settled = before->settled;
     }
-    return 0;
 }
 
 struct succession *succession_create(const struct job *job, const struct succession *before,
@@ -69,8 +72,9 @@ struct succession *succession_create(const struct job *job, const struct success
     }
     for (uint32_t node = 0; node < made->roster; node++) {
         made->members[node] = job->roles[node] != 0;
+        /* Had it been started anew before it acknowledged the job, that were not ready. */
         made->elders[node] =
-            made->members[node] && (!before || (before->elders[node] && !before->lost[node]));
+            job->elders[node] && (job->was_ready || !before || !before->lost[node]);
     }
     for (uint32_t rank = 0; rank < made->world_size; rank++) {
         made->rank_nodes[rank] = job->rank_nodes[rank];
@@ -78,10 +82,12 @@ struct succession *succession_create(const struct job *job, const struct success
         if (job->departed[rank])
             made->states[rank] = SUCCESSION_GONE;
     }
-    if (before && succession_take_over(made, before) < 0) {
+    if (before && !job->was_ready && succession_take_past(made, before) < 0) {
         succession_free(made);
         return NULL;
     }
+    if (before)
+        succession_take_asks(made, before);
     return made;
 }
 
@@ -131,10 +137,14 @@ int succession_ask(struct succession *succession, const struct gathering_member 
                    struct error *error)
 {
     uint32_t rank = (uint32_t)member->rank;
-    if (succession->states[rank] != SUCCESSION_AWAITED)
-        return error_set(error, ERR_STATE, "rank %u of job '%s' %s", rank, succession->name,
-                         succession->states[rank] == SUCCESSION_GONE ? "is gone"
-                                                                     : "has asked already");
+    if (succession->states[rank] == SUCCESSION_GONE)
+        return error_set(error, ERR_STATE, "rank %u of job '%s' is gone", rank, succession->name);
+    for (uint32_t i = 0; i < succession->ask_count; i++) {
+        if (succession->asks[i].rank == member->rank) {
+            succession->asks[i] = *member;
+            return 0;
+        }
+    }
     uint32_t at = succession->ask_count++;
     while (at > 0 && succession->asks[at - 1].rank > member->rank) {
         succession->asks[at] = succession->asks[at - 1];
@@ -200,12 +210,33 @@ void succession_awaited_text(const struct succession *succession, char *text, si
     free(awaited);
 }
 
+/* Of the next generation: this home is one of them. */
+static int succession_set_elders(const struct succession *succession, struct gathering *gathering)
+{
+    uint32_t home;
+    const bool *those = succession_first(succession, succession->elders, &home)
+                            ? succession->elders
+                            : succession->members;
+    gathering->elders = calloc(succession->roster, sizeof(*gathering->elders));
+    if (!gathering->elders)
+        return ERR_MEMORY;
+    for (uint32_t node = 0; node < succession->roster; node++) {
+        if (those[node] && !succession->lost[node])
+            gathering->elders[gathering->elder_count++] = node;
+    }
+    return 0;
+}
+
 struct gathering *succession_gather(const struct succession *succession, uint32_t newcomers)
 {
     struct gathering *gathering =
         gathering_create(succession->name, succession->uid, succession->ask_count + newcomers);
     if (!gathering)
         return NULL;
+    if (succession_set_elders(succession, gathering) < 0) {
+        gathering_free(gathering);
+        return NULL;
+    }
     gathering->generation = succession->generation + 1;
     gathering->lineage = succession->lineage;
     for (uint32_t i = 0; i < succession->ask_count; i++) {

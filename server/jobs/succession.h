@@ -29,9 +29,10 @@ struct succession {
     uint8_t *states;      /* [world_size], enum succession_state; of other nodes at the home only */
     bool *members;        /* [roster]: whose daemons had a part in the job */
     bool *lost;           /* [roster]: whose connection has ended since */
-    bool *elders;         /* [roster]: members of each generation so far, never lost */
-    /* Workers of this node that had ranks of earlier generations and are gone: a home that comes
-     * next may not have heard of a later one. */
+    /* [roster]: who have heard of it, as all daemons know of whom the next home is chosen. */
+    bool *elders;
+    /* Workers of this node that are gone, and had ranks of earlier generations, back to the last
+     * one that was ready here: a home that comes next may not have heard of a later one. */
     uint32_t *past;
     uint32_t past_count;
     int code; /* why the job has failed */
@@ -51,12 +52,13 @@ struct succession *succession_create(const struct job *job, const struct success
                                      uint64_t forget_ns);
 void succession_free(struct succession *succession);
 
-/* The daemon that decides: the first home, or the next one that is not lost. Elders go first: a
- * daemon that is new in this generation may not have heard of it. */
+/* The daemon that decides: the first home, or the next elder that is not lost. Those who have heard
+ * of an older generation only must come to the same, so the elders of the next one are those of
+ * this that are left. When none is, the other members follow. */
 uint32_t succession_home(const struct succession *succession);
 /* The rank of a worker of the node; world_size: it has none. */
 uint32_t succession_rank(const struct succession *succession, uint32_t node, uint32_t worker);
-/* ERR_STATE: the rank has asked already, or is gone. */
+/* Again: what it says now counts. ERR_STATE: the rank is gone. */
 int succession_ask(struct succession *succession, const struct gathering_member *member,
                    struct error *error);
 void succession_set_gone(struct succession *succession, uint32_t rank);

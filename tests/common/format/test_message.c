@@ -45,7 +45,7 @@ START_TEST(test_job_open)
                "{\"type\":\"job_open\",\"job\":\"t\",\"job_id\":\"89ABcdef\",\"generation\":1,"
                "\"lineage\":\"0\",\"uid\":0,\"timeout_ms\":5,\"ranks\":[0,0,1],\"members\":[16,17,"
                "4294967295],"
-               "\"servers\":[0,1],\"weights\":[1,2]}",
+               "\"servers\":[0,1],\"weights\":[1,2],\"elders\":[0]}",
                &error),
         0);
     ck_assert_uint_eq(message.job_id, 0x89abcdef);
@@ -201,6 +201,7 @@ static struct message full_message(void)
     ck_assert_int_eq(message_list_set(&message.members, numbers, 3), 0);
     ck_assert_int_eq(message_list_set(&message.servers, numbers, 2), 0);
     ck_assert_int_eq(message_list_set(&message.weights, numbers, 0), 0);
+    ck_assert_int_eq(message_list_set(&message.elders, numbers, 2), 0);
     message.positions = calloc(2, sizeof(*message.positions));
     message.positions[1] = (struct message_position){7, 1000};
     message.position_count = 2;

@@ -217,6 +217,57 @@ START_TEST(test_newcomers_and_losses)
 }
 END_TEST
 
+/* Those who live, in their order, and the newcomer behind them. */
+static void add_rank(struct network_worker *newcomer)
+{
+    struct network_worker *dead = NULL;
+    int count = 0;
+    for (int rank = 0; rank < RANKS; rank++) {
+        if (workers[rank]->closed)
+            dead = workers[rank];
+        else
+            workers[count++] = workers[rank];
+    }
+    ck_assert_int_lt(count, RANKS);
+    workers[count++] = newcomer;
+    while (count < RANKS)
+        workers[count++] = dead;
+}
+
+/* A daemon that is started anew and gets a rank by a newcomer knows no more of the job than that
+ * generation. All agree on the next home without it. The loop variable is the home. */
+START_TEST(test_home_lost_after_restart)
+{
+    uint32_t home = (uint32_t)_i, restarted = (home + 1) % 3;
+    start(home, 7);
+    network_crash(network, restarted);
+    network_settle(network);
+    network_connect_all(network);
+    network_settle(network);
+    go_on();
+    network_settle(network);
+    assert_together(2);
+    struct network_worker *newcomer =
+        network_join(network, restarted, network_name_at(network, home), 0, -1, -1, LONG_MS);
+    network_settle(network);
+    for (int rank = 0; rank < RANKS; rank++) {
+        if (!workers[rank]->closed)
+            network_release(network, workers[rank]);
+    }
+    go_on();
+    network_settle(network);
+    ck_assert_int_eq(newcomer->state, CLIENT_JOINED);
+    add_rank(newcomer);
+    assert_together(3);
+    network_crash(network, home);
+    network_settle(network);
+    go_on();
+    network_settle(network); /* nobody is waited for */
+    assert_together(4);
+    end();
+}
+END_TEST
+
 /* A second loss at any moment after the first: of a rank, a daemon, a link. */
 START_TEST(test_two_losses)
 {
@@ -248,6 +299,70 @@ START_TEST(test_two_losses)
 }
 END_TEST
 
+static void reconnect(void)
+{
+    network_settle(network);
+    network_connect_all(network);
+    network_settle(network);
+}
+
+static uint32_t living(void)
+{
+    uint32_t count = 0;
+    for (int rank = 0; rank < RANKS; rank++)
+        count += !workers[rank]->closed;
+    return count;
+}
+
+/* One loss after the other, daemons that come again, and newcomers for the lost. */
+START_TEST(test_many_generations)
+{
+    uint64_t seed = (uint64_t)_i + 1;
+    uint32_t home = (uint32_t)seed % 3;
+    start(home, seed);
+    for (int round = 0; round < 6 && living() > 0; round++) {
+        struct network_worker *newcomer = NULL;
+        if (living() < RANKS && network_random(network, 2))
+            newcomer = network_join(network, network_random(network, 3),
+                                    network_name_at(network, home), 0, -1, -1, LONG_MS);
+        if (network_random(network, 2))
+            network_settle(network);
+        struct network_worker *worker = workers[network_random(network, RANKS)];
+        uint32_t what = network_random(network, 3);
+        if (what == 0)
+            network_crash(network, network_random(network, 3));
+        else if (!worker->closed && what == 1)
+            network_kill(network, worker);
+        else if (!worker->closed)
+            network_release(network, worker);
+        for (uint32_t i = network_random(network, 20); i > 0; i--)
+            network_step(network);
+        go_on();
+        for (uint32_t i = network_random(network, 40); i > 0; i--)
+            network_step(network);
+        if (network_random(network, 4) == 0)
+            network_crash(network, network_random(network, 3));
+        reconnect();
+        for (int again = 0; again < 4; again++) {
+            if (newcomer && newcomer->state == CLIENT_JOINED) {
+                add_rank(newcomer);
+                newcomer = NULL;
+            }
+            go_on();
+            network_run(network, SOON_MS / 4);
+        }
+        if (newcomer && newcomer->state == CLIENT_JOINED)
+            add_rank(newcomer);
+        else if (newcomer && !newcomer->closed)
+            network_kill(network, newcomer);
+        if (living() > 0)
+            assert_together(1);
+        network_settle(network);
+    }
+    end();
+}
+END_TEST
+
 #ifdef SHOAL_SANITIZED
 #define SEEDS 25
 #else
@@ -263,8 +378,10 @@ int main(void)
     tcase_add_test(tests, test_straggler);
     tcase_add_test(tests, test_refused_while_opening);
     tcase_add_loop_test(tests, test_newcomers, 0, 3);
+    tcase_add_loop_test(tests, test_home_lost_after_restart, 0, 3);
     tcase_add_loop_test(tests, test_newcomers_and_losses, 0, SEEDS);
     tcase_add_loop_test(tests, test_two_losses, 0, SEEDS);
+    tcase_add_loop_test(tests, test_many_generations, 0, SEEDS);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

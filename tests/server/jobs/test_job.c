@@ -39,6 +39,7 @@ static void setup(void)
     LIST(&message.members, 11, 12, 13, 14);
     LIST(&message.servers, 0, 1);
     LIST(&message.weights, 1, 3);
+    LIST(&message.elders, 0, 1, 2, 4);
     job = NULL;
     error = (struct error){0};
 }
@@ -209,6 +210,21 @@ START_TEST(test_refused_ranks)
 }
 END_TEST
 
+START_TEST(test_refused_elders)
+{
+    create(4, 2);
+    ck_assert(job->elders[0] && job->elders[2] && job->elders[4]);
+    ck_assert(!job->elders[3]); /* it has ranks, but is new */
+    message.elders.count = 0;
+    refused("job_open: generation 3, 0 elders");
+    LIST(&message.elders, 2, 9);
+    refused("job_open: elder 1 is node number 9 of 5");
+    message.generation = 1;
+    message.lineage = 0;
+    refused("job_open: generation 1, 2 elders");
+}
+END_TEST
+
 START_TEST(test_refused_lineage)
 {
     message.lineage = 0;
@@ -220,6 +236,7 @@ START_TEST(test_refused_lineage)
     message.generation = 0;
     refused("job_open: generation 0 without lineage");
     message.generation = 1;
+    message.elders.count = 0;
     create(4, 2);
     ck_assert_uint_eq(job->lineage, 77); /* the first one is its own */
 }
@@ -342,6 +359,7 @@ int main(void)
     tcase_add_test(cases, test_free_takes_everything);
     tcase_add_test(cases, test_refused_ranks);
     tcase_add_test(cases, test_refused_lineage);
+    tcase_add_test(cases, test_refused_elders);
     tcase_add_test(cases, test_refused_name);
     tcase_add_test(cases, test_refused_servers);
     tcase_add_test(cases, test_refused_weights);

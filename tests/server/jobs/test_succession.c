@@ -7,7 +7,8 @@
 static struct succession *succession;
 
 /* Workers 20, 21 ... of its ranks; home: the daemon that opened it. */
-static struct job *make_job(uint32_t generation, uint32_t home, uint32_t servers_count)
+static struct job *make_job(uint32_t generation, uint32_t home, bool was_ready, uint32_t *elders,
+                            uint32_t elders_count)
 {
     uint32_t ranks[] = {0, 1, 1, 2}, members[] = {20, 21, 22, 23}, servers[] = {0, 1, 2, 3};
     uint32_t weights[] = {1, 1, 1, 1};
@@ -19,17 +20,20 @@ static struct job *make_job(uint32_t generation, uint32_t home, uint32_t servers
                               .uid = 1000,
                               .ranks = {ranks, 4},
                               .members = {members, 4},
-                              .servers = {servers, servers_count},
-                              .weights = {weights, servers_count}};
+                              .servers = {servers, 4},
+                              .weights = {weights, 4},
+                              .elders = {elders, elders_count}};
     struct job *job;
     struct error error;
     ck_assert_int_eq(job_create(&job, &message, home, 0, 5, &error), 0);
+    job->was_ready = was_ready;
     return job;
 }
 
 static void setup(void)
 {
-    struct job *job = make_job(3, 2, 4);
+    uint32_t elders[] = {0, 1, 2, 3, 4};
+    struct job *job = make_job(3, 2, true, elders, 5);
     succession = succession_create(job, NULL, 100);
     ck_assert_ptr_nonnull(succession);
     job_free(job);
@@ -52,7 +56,8 @@ START_TEST(test_those_who_are_left)
 {
     ck_assert_int_eq(ask(3), 0);
     ck_assert_int_eq(ask(0), 0);
-    ck_assert_int_eq(ask(0), ERR_STATE);
+    ck_assert_int_eq(ask(0), 0); /* again */
+    ck_assert_uint_eq(succession->ask_count, 2);
     ck_assert(!succession_complete(succession));
     succession_set_gone(succession, 1);
     ck_assert_int_eq(ask(1), ERR_STATE);
@@ -103,15 +108,16 @@ START_TEST(test_home)
 }
 END_TEST
 
-/* The generation after it fails, too: who has asked already has asked for the one after that, and
- * the daemons decide in the same order. */
+/* The generation after it fails while it opens: who has asked already has asked for the one after
+ * that, and the daemons decide in the same order. */
 START_TEST(test_taken_over)
 {
     ck_assert_int_eq(ask(2), 0);
     succession->settle_ns = 77;
     succession_set_gone(succession, 0); /* of this node */
     succession_lose_node(succession, 2);
-    struct job *job = make_job(4, 0, 4);
+    uint32_t elders[] = {0, 1, 3};
+    struct job *job = make_job(4, 3, false, elders, 3);
     struct succession *next = succession_create(job, succession, 200);
     job_free(job);
     ck_assert_ptr_nonnull(next);
@@ -127,6 +133,28 @@ START_TEST(test_taken_over)
     ck_assert_uint_eq(succession_home(next), 1);
     succession_lose_node(next, 1);
     ck_assert_uint_eq(succession_home(next), 2); /* better than nobody */
+    struct gathering *gathering = succession_gather(next, 0);
+    ck_assert_uint_eq(gathering->elder_count, 1);
+    ck_assert_uint_eq(gathering->elders[0], 2);
+    gathering_free(gathering);
+    succession_free(next);
+}
+END_TEST
+
+/* All daemons have heard of a generation that was ready: what was before it is of no use. A daemon
+ * that this one lost meanwhile, and the home did not, is an elder as the home said. */
+START_TEST(test_was_ready)
+{
+    succession_set_gone(succession, 0);
+    succession_lose_node(succession, 3);
+    uint32_t elders[] = {2, 3};
+    struct job *job = make_job(4, 2, true, elders, 2);
+    struct succession *next = succession_create(job, succession, 200);
+    job_free(job);
+    ck_assert_ptr_nonnull(next);
+    ck_assert_uint_eq(next->past_count, 0);
+    succession_lose_node(next, 2);
+    ck_assert_uint_eq(succession_home(next), 3);
     succession_free(next);
 }
 END_TEST
@@ -148,6 +176,7 @@ int main(void)
     tcase_add_test(tests, test_who_asked_and_went);
     tcase_add_test(tests, test_home);
     tcase_add_test(tests, test_taken_over);
+    tcase_add_test(tests, test_was_ready);
     tcase_add_test(tests, test_rank_of_a_worker);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
