@@ -4,13 +4,15 @@ works, of which threads wait and nobody."""
 import contextlib
 import datetime
 import gc
+import os
 import threading
 import unittest
 
 import ranks
+import shoal.torch
 import torch
 import torch.distributed as dist
-from shoal import library
+from shoal import errors, library
 from shoal.torch import _native
 
 SHORT = datetime.timedelta(seconds=1)
@@ -37,6 +39,28 @@ def test_groups_of_some_ranks():
         assert [item.item() for item in gathered] == members
         if len(members) < size:
             dist.destroy_process_group(group)
+
+
+def test_one_rank_writes_checkpoints():
+    """One of all, one of each group, and none that is not in it."""
+    rank = dist.get_rank()
+    pairs = [new_group([0, 1]), new_group([3, 2])]
+    told = torch.zeros(3, dtype=torch.int64)
+    for place, group in enumerate([None, *pairs]):
+        told[place] = shoal.torch.is_checkpoint_rank(group)
+    assert told.tolist() == [rank == 0, rank == 0, rank == dist.get_global_rank(pairs[1], 0) if rank > 1 else 0]
+    dist.all_reduce(told)
+    assert told.tolist() == [1, 1, 1]
+    child = os.fork()
+    if child == 0:  # no rank, though it has the parent's memory
+        code = 1
+        try:
+            shoal.torch.is_checkpoint_rank()
+        except errors.StateError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_two_groups_at_once():

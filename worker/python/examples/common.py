@@ -21,14 +21,17 @@ def find(path):
     raise FileNotFoundError(f"{path}: in no folder above {__file__}, nor is its share/shoal")
 
 
-def parse_options(description, *, devices=("cpu",), backend="shoal", **switches):
+def parse_options(description, *, devices=("cpu",), backend="shoal", folder=None, **switches):
     """Options, and what no run may differ in. devices: where the example can train. backend: the
-    default one, None where the example has one alone. switches: what it may be told besides, name=help."""
+    default one, None where the example has one alone. folder: what --folder is for, where it needs one.
+    switches: what it may be told besides, name=help."""
     parser = argparse.ArgumentParser(description=description)
     if backend:
         parser.add_argument("--backend", default=backend, help="shoal (the default) or gloo")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--device", default="cpu", choices=devices)
+    if folder:
+        parser.add_argument("--folder", required=True, help=folder)
     for name, text in switches.items():
         parser.add_argument("--" + name.replace("_", "-"), action="store_true", help=text)
     options = parser.parse_args()

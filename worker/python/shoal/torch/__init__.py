@@ -10,8 +10,9 @@ if not is_available():
 
 from shoal.torch import _launch, _process_group, _versions, _work  # noqa: E402
 from shoal.torch._data_parallel import DistributedDataParallel, allreduce_hook  # noqa: E402
+from shoal.torch._process_group import is_checkpoint_rank  # noqa: E402
 
-__all__ = ["DistributedDataParallel", "allreduce_hook"]
+__all__ = ["DistributedDataParallel", "allreduce_hook", "is_checkpoint_rank"]
 
 _work.install()
 _launch.install()

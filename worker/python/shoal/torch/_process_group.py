@@ -39,6 +39,21 @@ def create(options):
     )
 
 
+def is_checkpoint_rank(group=None):
+    """Whether this rank is the one of the group (None: of the whole job) that writes what all ranks of it
+    have alike: its first. On one rank of one node it is true, on all others false, as on those that are not in
+    the group. Where parts of a model are replicated, the group of the replicas says who writes a part.
+
+    Nothing is sent. A job that is started anew has a first rank again, whichever was lost: ask it anew, too.
+    Before init_process_group, and in a forked process, which is no rank, this raises."""
+    if not dist.is_initialized():
+        raise errors.StateError("is_checkpoint_rank: there is no process group, call init_process_group first")
+    member = dist.GroupMember.WORLD if group is None else group
+    if isinstance(member, ProcessGroup):
+        member.session.check_process()
+    return dist.get_rank(group) == 0
+
+
 class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
     """A group of ranks of a job. Calls start a collective and return torch's Work for it.
 
