@@ -10,6 +10,7 @@
 #include "common/base/error.h"
 #include "common/config/config.h"
 #include "server/commands/trace.h"
+#include "server/waits/overlap.h"
 #include "server/waits/waits.h"
 
 /* After each: the fields that count. Commands are those of server/commands/engine_command.h. */
@@ -104,6 +105,7 @@ struct engine_job_status {
     uint64_t slowest_times; /* how often it came last */
     bool failed;
     struct waits_figures waits;
+    struct overlap_figures overlap;
 };
 
 #endif

@@ -82,6 +82,7 @@ static struct exchange_job *exchange_job_allocate(struct exchange *exchange,
     uint32_t nodes = exchange->options.node_count;
     waits_init(&job->waits, calloc(nodes, sizeof(struct waits_node)), nodes, exchange->now_ns,
                exchange->still_ns);
+    overlap_init(&job->overlap, exchange->now_ns);
     snprintf(job->name, sizeof(job->name), "%s", from->name);
     if (!job->share || !job->rank_nodes || !job->server_nodes || !job->server_weights ||
         !job->by_rank || !job->last_to_arrive || !job->waits.nodes) {
@@ -332,6 +333,7 @@ uint32_t exchange_job_totals(const struct exchange *exchange, struct engine_job_
             }
         }
         waiting_tell(job, &one.waits);
+        overlap_tell(&job->overlap, exchange->now_ns, &one.overlap);
         if (count < room)
             jobs[count] = one;
         count++;

@@ -186,6 +186,9 @@ static void status_put_job_figures(struct json_text *text, const struct engine_j
     json_text_open_object(text, "waits");
     status_put_waits(text, &figures->waits, config);
     json_text_close_object(text);
+    json_text_open_object(text, "time");
+    status_put_overlap(text, &figures->overlap);
+    json_text_close_object(text);
 }
 
 static void status_put_job_head(struct json_text *text, const char *name, const char *state,

@@ -14,6 +14,7 @@
 #include "server/engine/engine.h"
 #include "server/jobs/account.h"
 #include "server/jobs/membership.h"
+#include "server/waits/overlap.h"
 #include "server/waits/waits.h"
 
 /* Traffic over the fabric in the last second or so. */
@@ -49,6 +50,8 @@ struct status_source {
 /* The keys of what a daemon tells of a job's waits, into an open object. */
 void status_put_waits(struct json_text *text, const struct waits_figures *figures,
                       const struct config *config);
+/* Those of how a job's time splits. */
+void status_put_overlap(struct json_text *text, const struct overlap_figures *figures);
 /* One line with its newline, the caller's to free; NULL: out of memory. */
 char *status_document(const struct status_source *source, size_t *length);
 /* Prometheus's text format 0.0.4, the caller's to free; NULL: out of memory. */

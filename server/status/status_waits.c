@@ -52,6 +52,20 @@ void status_put_waits(struct json_text *text, const struct waits_figures *figure
     waits_put_nodes(text, figures, config);
 }
 
+static double overlap_computing_s(const struct overlap_figures *figures)
+{
+    double rest_us = (double)figures->window_us - figures->hidden_us - figures->exposed_us;
+    return rest_us > 0 ? rest_us / US_PER_S : 0;
+}
+
+void status_put_overlap(struct json_text *text, const struct overlap_figures *figures)
+{
+    json_text_real(text, "window_s", figures->window_us / US_PER_S);
+    json_text_real(text, "computing_s", overlap_computing_s(figures));
+    json_text_real(text, "hidden_s", figures->hidden_us / US_PER_S);
+    json_text_real(text, "exposed_s", figures->exposed_us / US_PER_S);
+}
+
 /* --- metrics ---------------------------------------------------------------------------------- */
 
 static void metrics_put_wait(struct json_text *text, const struct job *job, const char *cause,
@@ -79,16 +93,52 @@ static void metrics_put_job_waits(struct json_text *text, const struct job *job,
     }
 }
 
-/* A job that runs has a name of its own; what the engine does not know yet has no window. */
+static void metrics_put_part(struct json_text *text, const struct job *job, const char *part,
+                             double part_s, const struct overlap_figures *it)
+{
+    char name[2 * CONFIG_NAME_BYTES + 1];
+    double window_s = it->window_us / US_PER_S;
+    metrics_put_line(text, "shoal_job_time_ratio{job=\"%s\",part=\"%s\"} %.6f",
+                     metrics_label(job->name, name), part,
+                     part_s < window_s ? part_s / window_s : 1.0);
+}
+
+static void metrics_put_job_overlap(struct json_text *text, const struct job *job,
+                                    const struct overlap_figures *it)
+{
+    metrics_put_part(text, job, "computing", overlap_computing_s(it), it);
+    metrics_put_part(text, job, "hidden", it->hidden_us / US_PER_S, it);
+    metrics_put_part(text, job, "exposed", it->exposed_us / US_PER_S, it);
+}
+
+/* What the engine knows of a job that runs; NULL: nothing yet. */
+static const struct engine_job_status *metrics_find(const struct engine_status *engine,
+                                                    const struct job *job)
+{
+    for (uint32_t i = 0; job->state == JOB_READY && i < engine->job_count; i++) {
+        if (engine->jobs[i].job == job->id)
+            return &engine->jobs[i];
+    }
+    return NULL;
+}
+
+/* A job that runs has a name of its own; what the engine has just begun with has no window. */
 void metrics_put_waits(struct json_text *text, const struct status_source *source)
 {
+    const struct job *jobs = coordinator_jobs(source->coordinator);
     metrics_put_family(text, "shoal_job_wait_ratio", "gauge",
                        "Part of the last seconds in which the job waited here for one alone.");
-    for (const struct job *job = coordinator_jobs(source->coordinator); job; job = job->hh.next) {
-        for (uint32_t i = 0; job->state == JOB_READY && i < source->engine->job_count; i++) {
-            const struct engine_job_status *it = &source->engine->jobs[i];
-            if (it->job == job->id && it->waits.window_us > 0)
-                metrics_put_job_waits(text, job, &it->waits, source->config);
-        }
+    for (const struct job *job = jobs; job; job = job->hh.next) {
+        const struct engine_job_status *it = metrics_find(source->engine, job);
+        if (it && it->waits.window_us > 0)
+            metrics_put_job_waits(text, job, &it->waits, source->config);
+    }
+    metrics_put_family(text, "shoal_job_time_ratio", "gauge",
+                       "Part of the last seconds in which the job computed here, communicated "
+                       "behind that (hidden), or waited for communication (exposed).");
+    for (const struct job *job = jobs; job; job = job->hh.next) {
+        const struct engine_job_status *it = metrics_find(source->engine, job);
+        if (it && it->overlap.window_us > 0)
+            metrics_put_job_overlap(text, job, &it->overlap);
     }
 }

@@ -1,5 +1,6 @@
 #include "server/exchange/ground/waiting.h"
 
+#include "server/exchange/model/ask.h"
 #include "server/exchange/model/roster.h"
 
 /* --- who is the only one ---------------------------------------------------------------------- */
@@ -69,9 +70,14 @@ void waiting_rank_moved(struct collective *collective)
         collective->lacks_give = waiting_begin(collective, true);
 }
 
-void waiting_began(const struct collective *collective)
+void waiting_began(struct collective *collective)
 {
     const struct wire_ask *ask = &collective->ask;
+    /* A receive may wait for a program to come to its send: that is no communication. */
+    if (!ask_is_transfer(ask)) {
+        overlap_begin(&collective->group->job->overlap, waiting_now_ns(collective));
+        collective->overlaps = true;
+    }
     if (ask->block > 0)
         return;
     uint64_t words[] = {ask->count, collective->group->id, ask->kind, ask->dtype, ask->root};
@@ -85,6 +91,8 @@ void waiting_collective_over(struct collective *collective)
 {
     waiting_end(collective, &collective->lacks_start, false);
     waiting_end(collective, &collective->lacks_give, true);
+    if (collective->overlaps)
+        overlap_end(&collective->group->job->overlap, waiting_now_ns(collective));
 }
 
 /* --- the window, and what is told ------------------------------------------------------------- */
@@ -95,6 +103,7 @@ void waiting_tick(struct exchange_job *job)
     if (!waits_half_over(&job->waits, exchange->now_ns))
         return;
     waits_turn(&job->waits, exchange->now_ns, exchange->still_ns);
+    overlap_turn(&job->overlap, exchange->now_ns);
     for (struct exchange_worker *it = job->workers; it; it = it->next)
         waits_rank_turn(&it->waits, exchange->now_ns);
 }

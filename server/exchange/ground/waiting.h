@@ -12,7 +12,7 @@
 /* A rank has submitted the collective, or handed over the last of its part. */
 void waiting_rank_moved(struct collective *collective);
 /* All ranks here have submitted it. */
-void waiting_began(const struct collective *collective);
+void waiting_began(struct collective *collective);
 /* It is about to be freed. */
 void waiting_collective_over(struct collective *collective);
 

@@ -16,6 +16,7 @@
 #include "common/format/route.h"
 #include "common/memory/slab.h"
 #include "server/exchange/model/port.h"
+#include "server/waits/overlap.h"
 #include "server/waits/waits.h"
 
 /* No index, or a buffer that is no peer's receive. */
@@ -104,11 +105,12 @@ struct exchange_job {
     uint64_t bytes_submitted;
     uint64_t collectives;
     uint64_t slots;
-    uint64_t kept_bytes; /* memory that its requests take */
-    bool failed;         /* nothing moves any more */
-    bool closing;        /* free it when nothing is pending */
-    struct trace *trace; /* being taken, or NULL */
-    struct waits waits;  /* whom it waits for */
+    uint64_t kept_bytes;    /* memory that its requests take */
+    bool failed;            /* nothing moves any more */
+    bool closing;           /* free it when nothing is pending */
+    struct trace *trace;    /* being taken, or NULL */
+    struct waits waits;     /* whom it waits for */
+    struct overlap overlap; /* how its time splits */
 };
 
 /* --- a group ---------------------------------------------------------------------------------- */
@@ -232,6 +234,7 @@ struct collective {
     uint32_t given;        /* of these, those that have handed over all of their part */
     uint32_t lacks_start;  /* local index + 1 of the only rank that has not submitted; or 0 */
     uint32_t lacks_give;   /* likewise, that has not given all */
+    bool overlaps;         /* it is in the job's account of time */
     uint32_t ready;        /* chunks [0, ready) have been handed over by all local ranks */
     uint32_t issued;       /* chunks */
     uint32_t delivered;    /* chunks */

@@ -594,42 +594,6 @@ START_TEST(smaller_priorities_go_first_then_older_ones)
 }
 END_TEST
 
-START_TEST(figures_are_kept)
-{
-    struct fixture *fixture = four_ranks(0);
-    fixture_submit_sum(fixture, 0, 0, COUNT);
-    struct engine_job_status job;
-    ck_assert_uint_eq(exchange_job_totals(fixture->exchange, &job, 1), 1);
-    ck_assert_uint_eq(job.slowest_rank, UINT32_MAX);
-    ck_assert_uint_eq(job.bytes_submitted, 256);
-    ck_assert(!exchange_idle(fixture->exchange));
-    fixture_submit_sum(fixture, 3, 0, COUNT);
-    fixture_reduce(fixture, 0);
-    ck_assert_int_eq(fixture_contribute(fixture, 1, 0, 0, COUNT, 1), 0);
-    ck_assert_int_eq(fixture_contribute(fixture, 2, 0, 0, COUNT, 1), 0);
-    fixture_all_reduced(fixture);
-    ck_assert(!exchange_idle(fixture->exchange)); /* results are under way */
-    fixture_all_sent(fixture);
-    ck_assert(exchange_idle(fixture->exchange));
-    struct exchange_totals totals;
-    exchange_totals(fixture->exchange, &totals);
-    ck_assert_uint_eq(totals.bytes_reduced, 2 * 256 + 3 * 256);
-    ck_assert_uint_eq(totals.collectives, 1);
-    ck_assert_uint_eq(totals.workers, 2);
-    ck_assert_uint_eq(totals.jobs, 1);
-    ck_assert_uint_eq(totals.slots, 0);
-    ck_assert_uint_eq(exchange_job_totals(fixture->exchange, &job, 1), 1);
-    ck_assert_uint_eq(job.job, FIXTURE_JOB);
-    ck_assert_uint_eq(job.bytes_submitted, 512);
-    ck_assert_uint_eq(job.collectives, 1);
-    ck_assert_uint_eq(job.groups, 1);
-    ck_assert_uint_eq(job.slowest_rank, 3);
-    ck_assert_uint_eq(job.slowest_times, 1);
-    ck_assert(!job.failed);
-    fixture_destroy(fixture);
-}
-END_TEST
-
 /* All at once, each once: those that are closing already, or cannot go yet, keep nobody busy. */
 START_TEST(closing_all_jobs_leaves_what_is_under_way)
 {
@@ -679,7 +643,6 @@ int main(void)
     tcase_add_test(tests, no_more_bytes_are_under_way_than_the_network_is_given);
     tcase_add_test(tests, the_oldest_goes_however_much_others_have_under_way);
     tcase_add_test(tests, smaller_priorities_go_first_then_older_ones);
-    tcase_add_test(tests, figures_are_kept);
     tcase_add_test(tests, closing_all_jobs_leaves_what_is_under_way);
     suite_add_tcase(suite, tests);
     return suite_main(suite);

@@ -85,8 +85,9 @@ def job_of(name, **more):
     waits = {"window_s": 4.0, "collectives": 800, "step_collectives": 8, "sums_s": 0.2, "still_s": 0.0, "own_part_s": 0.1}
     waits["ranks"] = [{"rank": 3, "times": 90, "start_s": 1.2, "data_s": 0.0}]
     waits["nodes"] = [{"node": "n1", "times": 40, "start_s": 0.4, "data_s": 0.2}]
+    time = {"window_s": 4.0, "computing_s": 2.4, "hidden_s": 1.2, "exposed_s": 0.4}
     job = {"name": name, "state": "running", "uid": 0, "world_size": 8, "generation": 3, "ranks_missing": [], "late": []}
-    return {**job, "groups": 1, "bytes": 123456789, "collectives": 98765, "waits": waits, **more}
+    return {**job, "groups": 1, "bytes": 123456789, "collectives": 98765, "waits": waits, "time": time, **more}
 
 
 def status_of(nodes, jobs, uptime_s=100.0, name="n0"):
@@ -221,7 +222,9 @@ class MadeUp(Case):
         self.assertEqual(len(options), 40)
         self.assertTrue(all(options))
         labels = [name or "" for role, name in names if role in ("image", "img")]
-        self.assertTrue(any(label.startswith("Of the time on this node: a late rank of this node 30 %") for label in labels), labels)
+        time = "The time of this node: exposed communication 10 %, hidden communication 30 %, computing 60 %"
+        waits = "Waited for on this node: a late rank of this node 30 %, other nodes and their data 15 %, sums 5 %, nobody 50 %"
+        self.assertTrue({time, waits} <= set(labels), labels)
         self.assertTrue(any(label.startswith("Who was last: ") for label in labels), labels)
 
 

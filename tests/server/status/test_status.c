@@ -26,18 +26,20 @@ static void setup(void)
     ck_assert_int_eq(membership_init(&membership, 2, 0, 500, 3000, 0), 0);
     membership_connected(&membership, 1, 1, network_now(network) - 40 * NETWORK_MS);
     membership_up(&membership, 1);
-    engine_jobs[0] = (struct engine_job_status){.bytes_submitted = 4096,
-                                                .collectives = 12,
-                                                .slots = 3,
-                                                .kept_bytes = 4321,
-                                                .slowest_rank = 1,
-                                                .slowest_times = 5,
-                                                .waits = {.window_us = 3000000,
-                                                          .collectives = 40,
-                                                          .step = 5,
-                                                          .self_us = 500000,
-                                                          .rank = {{1, 750000, 0, 7, 0}},
-                                                          .node = {{1, 1500000, 250000, 9}}}};
+    engine_jobs[0] = (struct engine_job_status){
+        .bytes_submitted = 4096,
+        .collectives = 12,
+        .slots = 3,
+        .kept_bytes = 4321,
+        .slowest_rank = 1,
+        .slowest_times = 5,
+        .waits = {.window_us = 3000000,
+                  .collectives = 40,
+                  .step = 5,
+                  .self_us = 500000,
+                  .rank = {{1, 750000, 0, 7, 0}},
+                  .node = {{1, 1500000, 250000, 9}}},
+        .overlap = {.window_us = 4000000, .hidden_us = 1000000, .exposed_us = 500000}};
     engine_jobs[0].waits.rank[1].rank = WAITS_NOBODY;
     engine_jobs[0].waits.node[1].node = WAITS_NOBODY;
     engine_peers[1] =
@@ -304,10 +306,18 @@ START_TEST(test_running_late_failed)
     expect_number(waits, "step_collectives", 5);
     expect_ranks(waits, "ranks", "[{\"rank\":1,\"times\":7,\"start_s\":0.75,\"data_s\":0}]");
     expect_ranks(waits, "nodes", "[{\"node\":\"b\",\"times\":9,\"start_s\":1.5,\"data_s\":0.25}]");
+    const json_t *time = json_object_get(job, "time");
+    ck_assert_double_eq_tol(json_number_value(json_object_get(time, "window_s")), 4, 1e-9);
+    ck_assert_double_eq_tol(json_number_value(json_object_get(time, "computing_s")), 2.5, 1e-9);
+    ck_assert_double_eq_tol(json_number_value(json_object_get(time, "hidden_s")), 1, 1e-9);
+    ck_assert_double_eq_tol(json_number_value(json_object_get(time, "exposed_s")), 0.5, 1e-9);
     json_decref(status);
     struct status_source source = source_of(0);
     size_t length;
     char *text = status_metrics(&source, &length), line[200];
+    ck_assert_ptr_nonnull(strstr(text, "part=\"computing\"} 0.625000\n"));
+    ck_assert_ptr_nonnull(strstr(text, "part=\"hidden\"} 0.250000\n"));
+    ck_assert_ptr_nonnull(strstr(text, "part=\"exposed\"} 0.125000\n"));
     snprintf(line, sizeof(line),
              "shoal_job_wait_ratio{job=\"%s\",cause=\"node\",culprit=\"b\"} 0.500000\n",
              network_name_at(network, 0));
