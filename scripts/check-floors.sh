@@ -41,6 +41,7 @@ worker/fusion/*             3 pure
 worker/request/*            3 pure
 worker/drive/*              4
 worker/job/*                4
+worker/launch/*             4
 worker/progress/*           3 pure
 worker/device/*             4
 worker/api/*                5

@@ -92,6 +92,20 @@ torch_alone() {
     ((status == 0)) && wait_for no_daemon
 }
 
+# The same for a program of the library: munge carries the secret from node to node.
+c_alone() {
+    gcc -o /root/first /shoal/worker/examples/first.c -lshoal || return
+    sums_are_right && wait_for no_daemon
+}
+
+# Rank and size from Slurm, whichever daemons there are.
+sums_are_right() {
+    local said
+    said=$(run_step -N2 --ntasks-per-node=2 /root/first 2>&1)
+    printf '%s\n' "$said"
+    [[ $(sort <<<"$said") == "$(printf 'rank %d of 4: 4 40 400 6\n' 0 1 2 3)" ]]
+}
+
 # Daemons that ranks have started end with the job.
 no_daemon() {
     ! pgrep -x shoald
@@ -130,15 +144,6 @@ torch_with_daemons() {
     run_step -N2 --ntasks-per-node=2 env SHOAL_SOCKET=/run/shoal/shoald.sock python3 "$examples/digits_ddp.py" --steps 10
 }
 
-# No variable of shoal's, no launcher but Slurm's: who and how many they are the library reads from it.
-c_program() {
-    local said
-    gcc -o /root/first /shoal/worker/examples/first.c -lshoal || return
-    said=$(run_step -N2 --ntasks-per-node=2 /root/first 2>&1)
-    printf '%s\n' "$said"
-    [[ $(sort <<<"$said") == "$(printf 'rank %d of 4: 4 40 400 6\n' 0 1 2 3)" ]]
-}
-
 # Two jobs of one allocation do not meet: each step is a job.
 two_steps() {
     local first=0 second=0
@@ -156,7 +161,7 @@ killed_is_named() {
         '[ $SLURM_PROCID = 3 ] && exec timeout -s KILL 3 shoalperf all_reduce -b 1M -n 100000000
          exec shoalperf all_reduce -b 1M -n 100000000' 2>&1) && return 1
     printf '%s\n' "$said"
-    grep -q 'rank lost: rank 3 on node n1 is gone' <<<"$said"
+    grep -Eq 'rank lost: rank 3 on node n(ode)?1 is gone' <<<"$said"
 }
 
 printf '%s, %s\n' "$(slurmd -V)" "$(munge --version | head -n 1)"
@@ -165,8 +170,11 @@ check 'a configuration of Slurm with two nodes' lay_out
 check 'two nodes with networks of their own' make_nodes
 check 'controller, two nodes and munge run' start_slurm
 check 'srun of a torch script: the ranks start the daemons, which end' torch_alone
+check 'srun of a C program: the library starts the daemons, which end' c_alone
+check 'two steps at once without daemons do not meet' two_steps
+check 'a killed rank of such a step is named' killed_is_named
 check 'a daemon on each node' start_daemons
 check 'srun of a torch script, through these' torch_with_daemons
-check 'srun of a C program: the library reads what Slurm sets' c_program
+check 'srun of a C program, through these' sums_are_right
 check 'two steps at once do not meet' two_steps
 check 'a killed rank is named' killed_is_named

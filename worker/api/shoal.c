@@ -17,8 +17,10 @@
 #include "worker/drive/drive.h"
 #include "worker/drive/drive_device.h"
 #include "worker/job/error_text.h"
+#include "worker/job/forking.h"
 #include "worker/job/job.h"
-#include "worker/job/launched.h"
+#include "worker/launch/launched.h"
+#include "worker/launch/step_daemon.h"
 
 #define DEFAULT_JOB "default"
 #define DEFAULT_TIMEOUT_MS 300000
@@ -129,6 +131,7 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
                                &settings->local_rank, error);
     if (settings->newcomer)
         settings->rank = -1;
+    settings->socket_given = options.socket_path || env_text("SHOAL_SOCKET");
     settings->world_size = (int)world_size;
     settings->timeout_ms = (int)timeout_ms;
     settings->arena_bytes = (uint64_t)arena_bytes;
@@ -136,6 +139,21 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
 }
 
 /* --- open and close ------------------------------------------------------------------------ */
+
+/* A step of srun whose nodes have no daemon gets one. */
+static int find_daemon(struct job_settings *settings, struct error *error)
+{
+    struct step_daemon daemon;
+    if (settings->socket_given)
+        return 0;
+    uint64_t deadline_ns = clock_now_ns() + (uint64_t)settings->timeout_ms * NS_PER_MS;
+    int code = step_daemon_find(settings->socket_path, deadline_ns, &daemon, error);
+    if (code <= 0)
+        return code;
+    forking_hold(daemon.member);
+    memcpy(settings->socket_path, daemon.socket_path, sizeof(settings->socket_path));
+    return 0;
+}
 
 int shoal_open(const struct shoal_options *options, shoal_job **job)
 {
@@ -147,6 +165,8 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
     struct job_settings settings;
     struct shoal_job *made = NULL;
     int code = read_settings(options, &settings, &error);
+    if (code == 0)
+        code = find_daemon(&settings, &error);
     if (code == 0)
         code = job_create(&made, &settings, &error);
     if (code == 0) {

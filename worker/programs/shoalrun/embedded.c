@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -253,8 +252,7 @@ int embedded_prepare(struct embedded *embedded, const struct launch_options *opt
     return result;
 }
 
-/* shoald beside this program, or "shoald" for PATH. */
-static void daemon_program(char path[PATH_MAX])
+void embedded_program(char path[PATH_MAX])
 {
     ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 16);
     if (length > 0) {
@@ -274,7 +272,7 @@ static int embedded_daemon_start(struct embedded *embedded, struct embedded_daem
                                  char *const *environment, struct error *error)
 {
     char program[PATH_MAX], listen_text[16], socket_text[16], alive_text[16];
-    daemon_program(program);
+    embedded_program(program);
     snprintf(listen_text, sizeof(listen_text), "%d", daemon->tcp_socket);
     snprintf(socket_text, sizeof(socket_text), "%d", daemon->unix_socket);
     snprintf(alive_text, sizeof(alive_text), "%d", embedded->alive_read);

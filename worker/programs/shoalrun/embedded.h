@@ -4,6 +4,8 @@
 #ifndef WORKER_PROGRAMS_SHOALRUN_EMBEDDED_H
 #define WORKER_PROGRAMS_SHOALRUN_EMBEDDED_H
 
+#include <limits.h>
+
 #include "worker/programs/shoalrun/launcher.h"
 #include "worker/programs/shoalrun/supervisor.h"
 
@@ -24,6 +26,8 @@ struct embedded {
     int lock;                    /* on a file in the folder, the daemons' too; or -1 */
 };
 
+/* shoald beside this program, or "shoald" for PATH. */
+void embedded_program(char path[PATH_MAX]);
 /* Makes a folder under `parent`, with the sockets and configurations of the daemons. Folders that
  * runs of this user which were killed have not removed there are removed before. embedded_clear in
  * every case. */

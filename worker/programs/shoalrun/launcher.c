@@ -29,6 +29,8 @@ const char *launch_usage(void)
            "                            from there to SIGKILL (default 10)\n"
            "  --tag-output              put the rank before every line of output\n"
            "  --verbose                 show the logs of the started daemons\n"
+           "  --step-daemon FOLDER      start this node's daemon for a step of srun; the\n"
+           "                            library asks for it, with no other option\n"
            "  -h, --help                print this text, and end\n"
            "  --version                 print the version, and end\n"
            "\n"
@@ -69,6 +71,7 @@ enum {
     OPTION_GRACE,
     OPTION_VERBOSE,
     OPTION_TAG_OUTPUT,
+    OPTION_STEP_DAEMON,
     OPTION_VERSION,
 };
 
@@ -83,6 +86,7 @@ static const struct option launcher_long_options[] = {
     {"grace", required_argument, NULL, OPTION_GRACE},
     {"verbose", no_argument, NULL, OPTION_VERBOSE},
     {"tag-output", no_argument, NULL, OPTION_TAG_OUTPUT},
+    {"step-daemon", required_argument, NULL, OPTION_STEP_DAEMON},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, OPTION_VERSION},
     {NULL, 0, NULL, 0},
@@ -122,6 +126,9 @@ static int launcher_take_option(struct launch_options *options, int option, char
         return 0;
     case OPTION_TAG_OUTPUT:
         options->tag_output = true;
+        return 0;
+    case OPTION_STEP_DAEMON:
+        options->step_folder = optarg;
         return 0;
     case 'h':
         options->help = true;
@@ -169,7 +176,7 @@ int launch_options_parse(int argc, char **argv, struct launch_options *options, 
             return result;
     }
     parsed.command = argv + optind;
-    if (!parsed.help && !parsed.version) {
+    if (!parsed.help && !parsed.version && !parsed.step_folder) {
         int result = launcher_options_check(&parsed, error);
         if (result)
             return result;

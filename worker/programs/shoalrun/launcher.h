@@ -21,8 +21,9 @@ struct launch_options {
     const char *provider;
     const char *config_path;
     const char *socket_path;
-    uint32_t timeout_s; /* 0: none */
-    uint32_t grace_s;   /* between a failure and SIGTERM, and between SIGTERM and SIGKILL */
+    const char *step_folder; /* start a step's daemon there, and nothing else; NULL: no */
+    uint32_t timeout_s;      /* 0: none */
+    uint32_t grace_s;        /* between a failure and SIGTERM, and between SIGTERM and SIGKILL */
     bool verbose;
     bool tag_output;
     bool help;

@@ -14,6 +14,7 @@
 #include "worker/programs/shoalrun/embedded.h"
 #include "worker/programs/shoalrun/launcher.h"
 #include "worker/programs/shoalrun/supervisor.h"
+#include "worker/programs/step/serve.h"
 
 #define EXIT_USAGE 2
 #define ANSWER_S 3 /* how long a daemon's socket may take to accept */
@@ -200,6 +201,14 @@ int main(int argc, char **argv, char **environment)
     if (run.options.help || run.options.version) {
         fputs(run.options.help ? launch_usage() : "shoalrun " SHOAL_VERSION "\n", stdout);
         return EXIT_SUCCESS;
+    }
+    if (run.options.step_folder) {
+        char program[PATH_MAX];
+        embedded_program(program);
+        if (step_serve(run.options.step_folder, program, &error) == 0)
+            return EXIT_SUCCESS;
+        fprintf(stderr, "shoalrun: %s\n", error.text);
+        return EXIT_FAILURE;
     }
     job_name(&run);
     if (daemon_choose(&run, environment, &error) || run_job(&run, environment, &error)) {

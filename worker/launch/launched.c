@@ -1,4 +1,4 @@
-#include "worker/job/launched.h"
+#include "worker/launch/launched.h"
 
 #include <stdio.h>
 #include <string.h>

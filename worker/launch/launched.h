@@ -1,6 +1,6 @@
 /* What a launcher of other programs, which knows nothing of shoal, has told this process. */
-#ifndef WORKER_JOB_LAUNCHED_H
-#define WORKER_JOB_LAUNCHED_H
+#ifndef WORKER_LAUNCH_LAUNCHED_H
+#define WORKER_LAUNCH_LAUNCHED_H
 
 #include "common/format/message.h"
 

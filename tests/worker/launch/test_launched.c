@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "tests/lib/suite.h"
-#include "worker/job/launched.h"
+#include "worker/launch/launched.h"
 
 /* Nothing of the launcher that may have started this test. */
 static void setup(void)

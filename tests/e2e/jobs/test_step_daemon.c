@@ -1,0 +1,172 @@
+/* A step of srun on nodes without a daemon, as real processes: the variables are Slurm's, the two
+ * nodes are of this machine, and munge is a stand-in that knows its user. */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/lib/cluster.h"
+#include "tests/lib/suite.h"
+
+#define RANKS 4
+
+/* Of the real one's all that is wanted here: who has sealed. FAKE_UID: somebody else. */
+static const char munge[] =
+    "#!/bin/sh\n"
+    "printf 'MUNGE:%s/%s:\\n' \"${FAKE_UID:-$(id -u)}\" \"$(base64 -w 0 | tr / _)\"\n";
+static const char unmunge[] = "#!/bin/sh\n"
+                              "IFS=:/ read -r word user text rest\n"
+                              "printf 'UID:  %s\\n\\n' \"$user\"\n"
+                              "printf %s \"$text\" | tr _ / | base64 -d\n";
+
+static char *directory;
+static char path[PATH_MAX], port[64], job[64];
+
+static void write_program(const char *name, const char *text)
+{
+    char file[PATH_MAX];
+    snprintf(file, sizeof(file), "%s/%s", directory, name);
+    FILE *out = fopen(file, "w");
+    ck_assert_ptr_nonnull(out);
+    fputs(text, out);
+    fclose(out);
+    ck_assert_int_eq(chmod(file, 0755), 0);
+}
+
+static void setup(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    socklen_t bytes = sizeof(address);
+    directory = suite_make_directory();
+    write_program("munge", munge);
+    write_program("unmunge", unmunge);
+    snprintf(path, sizeof(path), "PATH=%s:%s", directory, getenv("PATH"));
+    /* Free now, and no other test's: the kernel gives them out in turn. */
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    close(fd);
+    snprintf(port, sizeof(port), "SHOAL_STEP_PORT=%u", ntohs(address.sin_port));
+    snprintf(job, sizeof(job), "SLURM_JOB_ID=%d", (int)getpid());
+}
+
+static void teardown(void)
+{
+    suite_remove_directory(directory);
+}
+
+/* A task of srun's, two on each of two nodes. more: a variable on top. */
+static struct process *task(int rank, const char *more, const char *const *argv)
+{
+    char variables[3][64];
+    snprintf(variables[0], 64, "SLURM_PROCID=%d", rank);
+    snprintf(variables[1], 64, "SLURM_LOCALID=%d", rank % 2);
+    snprintf(variables[2], 64, "SLURM_NODEID=%d", rank / 2);
+    const char *environment[] = {variables[0],
+                                 variables[1],
+                                 variables[2],
+                                 path,
+                                 port,
+                                 job,
+                                 "SLURM_STEP_ID=0",
+                                 "SLURM_STEP_NUM_NODES=2",
+                                 "SLURM_STEP_NUM_TASKS=4",
+                                 "SLURM_STEP_NODELIST=localhost,other",
+                                 more ? more : "SHOAL_TIMEOUT_MS=60000",
+                                 NULL};
+    return process_start(&(struct process_start){.argv = argv, .environment = environment});
+}
+
+static const char *const first[] = {CLUSTER_BIN "shoal-first", NULL};
+
+/* What the step's daemons have in /tmp. */
+static bool is_gone(void *unused)
+{
+    char prefix[64];
+    (void)unused;
+    snprintf(prefix, sizeof(prefix), "shoal-step-%u-%d.", (unsigned)geteuid(), (int)getpid());
+    bool found = false;
+    DIR *entries = opendir("/tmp");
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        found = found || strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    if (entries)
+        closedir(entries);
+    return !found;
+}
+
+static void all_gone(void)
+{
+    ck_assert_msg(wait_until(is_gone, NULL, CLUSTER_PATIENCE_MS), "a step has left its folder");
+}
+
+static void says(struct process *process, int code, const char *words)
+{
+    ck_assert_int_eq(process_wait(process, 2 * CLUSTER_PATIENCE_MS), code);
+    const char *text = code ? process_errors(process) : process_output(process);
+    ck_assert_msg(strstr(text, words), "no \"%s\" in: %.900s", words, text);
+    process_free(process);
+}
+
+/* The last task comes first, and waits for its node's first. */
+START_TEST(test_two_nodes)
+{
+    struct process *tasks[RANKS];
+    char words[64];
+    for (int rank = RANKS - 1; rank >= 0; rank--)
+        tasks[rank] = task(rank, NULL, first);
+    for (int rank = 0; rank < RANKS; rank++) {
+        snprintf(words, sizeof(words), "rank %d of 4: 4 40 400 6", rank);
+        says(tasks[rank], 0, words);
+    }
+    all_gone();
+}
+END_TEST
+
+/* Who cannot be known as the same user gets no secret, and the ranks of both nodes hear why. */
+START_TEST(test_another_user)
+{
+    struct process *tasks[2];
+    tasks[0] = task(0, "SHOAL_TIMEOUT_MS=2000", first);
+    const char *argv[] = {"env", "FAKE_UID=4294967294", first[0], NULL};
+    tasks[1] = task(2, "SHOAL_TIMEOUT_MS=2000", argv);
+    says(tasks[0], 1, "1 of 2 nodes have not come for the daemons of step slurm-");
+    says(tasks[1], 1, "the first node of step slurm-");
+    all_gone();
+}
+END_TEST
+
+/* The default is not looked for where a socket is named, and what is wrong is said at once. */
+START_TEST(test_not_started)
+{
+    char folder[128];
+    snprintf(folder, sizeof(folder), "/tmp/shoal-step-%u-%d.0.0-0", (unsigned)geteuid(),
+             (int)getpid());
+    says(task(0, "SHOAL_SOCKET=/tmp/shoal-no-such-socket", first), 1,
+         "no daemon answers at socket /tmp/shoal-no-such-socket");
+    const char *wrong[] = {"env", "SLURM_STEP_NUM_NODES=0", first[0], NULL};
+    says(task(0, NULL, wrong), 1, "SLURM_STEP_NUM_NODES: got \"0\"");
+    all_gone();
+    says(task(1, "SHOAL_TIMEOUT_MS=200", first), 1, "the first task of this node has not opened");
+    ck_assert_int_eq(chmod(folder, 0755), 0);
+    says(task(0, NULL, first), 1, "is not a folder of this user's alone");
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("step_daemon");
+    TCase *tests = tcase_create("processes");
+    tcase_set_timeout(tests, 300);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, test_two_nodes);
+    tcase_add_test(tests, test_another_user);
+    tcase_add_test(tests, test_not_started);
+    suite_add_tcase(suite, tests);
+    return suite_main(suite);
+}

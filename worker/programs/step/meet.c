@@ -1,0 +1,432 @@
+#include "worker/programs/step/meet.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/env.h"
+#include "worker/programs/step/munge.h"
+
+#define COMING_BYTES 256
+#define LINE_BYTES_MAX (1u << 20)
+#define STRANGER_MS 5000 /* for the line of whoever connects */
+#define AGAIN_MS 100     /* between tries to reach the first node */
+
+struct meeting {
+    const struct step *step;
+    int alive;
+    uint64_t deadline_ns;
+};
+
+/* Until the descriptor (-1: none) is ready or until_ns has passed: 1 or 0. ERR_STATE. */
+static int meet_wait(const struct meeting *meeting, int fd, short events, uint64_t until_ns,
+                     struct error *error)
+{
+    for (;;) {
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= until_ns)
+            return 0;
+        struct pollfd watched[] = {{.fd = meeting->alive}, {.fd = fd, .events = events}};
+        int ready = poll(watched, 2, (int)((until_ns - now_ns) / NS_PER_MS + 1));
+        if (ready < 0 && errno != EINTR)
+            return error_set_errno(error, errno, "cannot wait for the other nodes");
+        if (ready > 0 && watched[0].revents)
+            return error_set(error, ERR_STATE, "nobody waits for this node's daemon any more");
+        if (ready > 0 && watched[1].revents)
+            return 1;
+    }
+}
+
+/* --- lines ----------------------------------------------------------------------------------- */
+
+/* Without its end; the caller's to free. */
+static int meet_read_line(const struct meeting *meeting, int fd, uint64_t until_ns, char **line,
+                          struct error *error)
+{
+    size_t used = 0, bytes = 4096;
+    char *text = malloc(bytes);
+    int code = 0;
+    if (!text)
+        return error_set(error, ERR_MEMORY, "out of memory");
+    while (code == 0 && (used == 0 || text[used - 1] != '\n')) {
+        if (used == bytes) {
+            char *larger = bytes < LINE_BYTES_MAX ? realloc(text, 2 * bytes) : NULL;
+            if (!larger) {
+                code = error_set(error, ERR_PROTOCOL, "its line is too long");
+                break;
+            }
+            text = larger;
+            bytes *= 2;
+        }
+        code = meet_wait(meeting, fd, POLLIN, until_ns, error);
+        if (code == 0)
+            code = error_set(error, ERR_TIMEOUT, "it says nothing");
+        if (code < 0)
+            break;
+        ssize_t got = recv(fd, text + used, bytes - used, MSG_DONTWAIT);
+        code = 0;
+        if (got > 0)
+            used += (size_t)got;
+        else if (got == 0 || (errno != EAGAIN && errno != EINTR))
+            code = error_set(error, ERR_DISCONNECTED, "it closed the connection");
+    }
+    if (code < 0) {
+        free(text);
+        return code;
+    }
+    text[used - 1] = 0;
+    *line = text;
+    return 0;
+}
+
+static int meet_write_line(const struct meeting *meeting, int fd, const char *line,
+                           struct error *error)
+{
+    size_t sent = 0, bytes = strlen(line);
+    while (sent <= bytes) {
+        int code = meet_wait(meeting, fd, POLLOUT, meeting->deadline_ns, error);
+        if (code <= 0)
+            return code < 0 ? code : error_set(error, ERR_TIMEOUT, "it takes nothing");
+        ssize_t part = sent < bytes
+                           ? send(fd, line + sent, bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL)
+                           : send(fd, "\n", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (part > 0)
+            sent += (size_t)part;
+        else if (errno != EAGAIN && errno != EINTR)
+            return error_set_errno(error, errno, "cannot write to it");
+    }
+    return 0;
+}
+
+/* --- addresses ------------------------------------------------------------------------------- */
+
+/* Of the interface that SHOAL_INTERFACE names; 0 without it. */
+static int meet_interface_address(struct sockaddr_in *address, struct error *error)
+{
+    const char *name = env_text("SHOAL_INTERFACE");
+    struct ifaddrs *all = NULL;
+    if (!name)
+        return 0;
+    if (getifaddrs(&all))
+        return error_set_errno(error, errno, "cannot look for network interfaces");
+    int found = 0;
+    for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next)
+        if (one->ifa_addr && one->ifa_addr->sa_family == AF_INET &&
+            strcmp(one->ifa_name, name) == 0) {
+            memcpy(address, one->ifa_addr, sizeof(*address));
+            found = 1;
+        }
+    freeifaddrs(all);
+    return found ? 1
+                 : error_set(error, ERR_INVALID,
+                             "SHOAL_INTERFACE: the network interface %s has no IPv4 address", name);
+}
+
+/* Where this node's daemon will listen: the interface that is named, else the one through which
+ * this node reached the first, or was reached (connection -1: loopback). */
+static int meet_listen(int connection, int *listener, char text[STEP_ADDRESS_BYTES],
+                       struct error *error)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+    int code = connection < 0 ? 1 : meet_interface_address(&address, error);
+    if (code == 0 && getsockname(connection, (struct sockaddr *)&address, &bytes))
+        code = error_set_errno(error, errno, "cannot ask for an address");
+    if (code < 0)
+        return code;
+    address.sin_port = 0;
+    bytes = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    char host[INET_ADDRSTRLEN];
+    inet_ntop(AF_INET, &address.sin_addr, host, sizeof(host));
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, SOMAXCONN) ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes)) {
+        code = error_set_errno(error, errno, "cannot listen on %s", host);
+        if (fd >= 0)
+            close(fd);
+        return code;
+    }
+    snprintf(text, STEP_ADDRESS_BYTES, "%s:%u", host, ntohs(address.sin_port));
+    *listener = fd;
+    return 0;
+}
+
+/* --- the first node -------------------------------------------------------------------------- */
+
+/* Whom it names as missing. */
+static int meet_missing(const struct meeting *meeting, const int *connections, struct error *error)
+{
+    uint32_t missing = 0, first = 0;
+    for (uint32_t i = meeting->step->nodes - 1; i > 0; i--)
+        if (connections[i] < 0) {
+            missing++;
+            first = i;
+        }
+    return error_set(error, ERR_TIMEOUT,
+                     "%" PRIu32 " of %" PRIu32 " nodes have not come for the daemons of step %s, "
+                     "the first of them node %" PRIu32 ": did its ranks open a job, and is there "
+                     "no daemon at " SHOAL_DEFAULT_SOCKET " on it?",
+                     missing, meeting->step->nodes, meeting->step->name, first);
+}
+
+/* Whoever has connected: a node of this step, or a stranger, who is sent away. 1: a node. */
+static int meet_receive(const struct meeting *meeting, int fd, int *connections,
+                        struct step_roster *roster)
+{
+    struct error error = {0};
+    char *sealed = NULL, *text = NULL, address[STEP_ADDRESS_BYTES];
+    uint32_t node = 0;
+    int code =
+        meet_read_line(meeting, fd, clock_now_ns() + STRANGER_MS * NS_PER_MS, &sealed, &error);
+    if (code == 0)
+        code = munge_open(sealed, &text, &error);
+    if (code == 0)
+        code = step_coming_read(meeting->step, text, &node, address, &error);
+    if (code == 0 && connections[node] >= 0)
+        code = error_set(&error, ERR_REFUSED, "node %" PRIu32 " is there already", node);
+    free(sealed);
+    free(text);
+    if (code < 0) {
+        fprintf(stderr, "shoalrun: somebody at port %u is no node of step %s: %s\n",
+                meeting->step->port, meeting->step->name, error.text);
+        close(fd);
+        return 0;
+    }
+    connections[node] = fd;
+    memcpy(roster->addresses[node], address, sizeof(address));
+    return 1;
+}
+
+static int meet_gather(const struct meeting *meeting, int door, int *connections,
+                       struct step_roster *roster, struct error *error)
+{
+    for (uint32_t come = 1; come < meeting->step->nodes;) {
+        int code = meet_wait(meeting, door, POLLIN, meeting->deadline_ns, error);
+        if (code == 0)
+            code = meet_missing(meeting, connections, error);
+        if (code < 0)
+            return code;
+        int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0)
+            come += (uint32_t)meet_receive(meeting, fd, connections, roster);
+        else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+            return error_set_errno(error, errno, "cannot accept the other nodes");
+    }
+    return 0;
+}
+
+static int meet_make_secret(char secret[STEP_SECRET_BYTES], struct error *error)
+{
+    unsigned char random[(STEP_SECRET_BYTES - 1) / 2];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return error_set_errno(error, errno, "cannot get random bytes");
+    for (size_t i = 0; i < sizeof(random); i++)
+        snprintf(secret + 2 * i, 3, "%02x", random[i]);
+    return 0;
+}
+
+static int meet_answer(const struct meeting *meeting, const int *connections,
+                       const struct step_roster *roster, struct error *error)
+{
+    char *text = step_roster_write(meeting->step, roster);
+    int code = text ? 0 : error_set(error, ERR_MEMORY, "out of memory");
+    /* Each a credential of its own: none is opened twice on one machine. */
+    for (uint32_t i = 1; code == 0 && i < roster->nodes; i++) {
+        char *sealed = NULL;
+        code = munge_seal(text, &sealed, error);
+        if (code < 0)
+            break;
+        code = meet_write_line(meeting, connections[i], sealed, error);
+        free(sealed);
+        if (code < 0 && code != ERR_STATE)
+            error_prefix(error, "node %" PRIu32 " of step %s", i, meeting->step->name);
+    }
+    free(text);
+    return code;
+}
+
+static int meet_open_door(const struct step *step, int *door, struct error *error)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(step->port)};
+    int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) ||
+        bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, SOMAXCONN)) {
+        int code = error_set_errno(error, errno,
+                                   "cannot listen at port %u, where the nodes of step %s meet "
+                                   "(SHOAL_STEP_PORT names another)",
+                                   step->port, step->name);
+        if (fd >= 0)
+            close(fd);
+        return code;
+    }
+    *door = fd;
+    return 0;
+}
+
+static int meet_as_first(const struct meeting *meeting, struct step_roster *roster, int *listener,
+                         struct error *error)
+{
+    uint32_t nodes = meeting->step->nodes;
+    int door = -1, *connections = calloc(nodes, sizeof(*connections));
+    if (!connections)
+        return error_set(error, ERR_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < nodes; i++)
+        connections[i] = -1;
+    int code = meet_open_door(meeting->step, &door, error);
+    if (code == 0)
+        code = meet_gather(meeting, door, connections, roster, error);
+    if (code == 0)
+        code = meet_listen(connections[1], listener, roster->addresses[0], error);
+    if (code == 0)
+        code = meet_make_secret(roster->secret, error);
+    if (code == 0)
+        code = meet_answer(meeting, connections, roster, error);
+    for (uint32_t i = 0; i < nodes; i++)
+        if (connections[i] >= 0)
+            close(connections[i]);
+    if (door >= 0)
+        close(door);
+    free(connections);
+    return code;
+}
+
+/* --- the others ------------------------------------------------------------------------------ */
+
+static int meet_resolve(const struct step *step, struct sockaddr_in *address, struct error *error)
+{
+    struct addrinfo wanted = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    int problem = getaddrinfo(step->first_host, NULL, &wanted, &found);
+    if (problem)
+        return error_set(error, ERR_SYSTEM,
+                         "the first node of step %s, %s, has no IPv4 address: %s", step->name,
+                         step->first_host, gai_strerror(problem));
+    memcpy(address, found->ai_addr, sizeof(*address));
+    address->sin_port = htons(step->port);
+    freeaddrinfo(found);
+    return 0;
+}
+
+/* One try: 1 when it is connected, 0 when nobody answers, and why in *problem. */
+static int meet_try(const struct meeting *meeting, const struct sockaddr_in *address, int *made,
+                    int *problem, struct error *error)
+{
+    socklen_t bytes = sizeof(*problem);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return error_set_errno(error, errno, "cannot make a socket");
+    *problem = connect(fd, (const struct sockaddr *)address, sizeof(*address)) ? errno : 0;
+    int code = 1;
+    if (*problem == EINPROGRESS) {
+        code = meet_wait(meeting, fd, POLLOUT, meeting->deadline_ns, error);
+        *problem = ETIMEDOUT;
+        if (code > 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, problem, &bytes))
+            *problem = errno;
+    }
+    if (code > 0 && *problem == 0) {
+        *made = fd;
+        return 1;
+    }
+    close(fd);
+    return code < 0 ? code : 0;
+}
+
+/* It may come later than this one. */
+static int meet_connect(const struct meeting *meeting, int *connection, struct error *error)
+{
+    struct sockaddr_in address;
+    int problem = 0, code = meet_resolve(meeting->step, &address, error);
+    if (code < 0)
+        return code;
+    for (;;) {
+        code = meet_try(meeting, &address, connection, &problem, error);
+        if (code != 0)
+            return code < 0 ? code : 0;
+        uint64_t now_ns = clock_now_ns(), again_ns = now_ns + AGAIN_MS * NS_PER_MS;
+        if (again_ns >= meeting->deadline_ns)
+            return error_set(error, ERR_TIMEOUT,
+                             "nobody answers at port %u of %s, where the nodes of step %s meet "
+                             "(%s): did its ranks open a job, and is there no daemon "
+                             "at " SHOAL_DEFAULT_SOCKET " on it?",
+                             meeting->step->port, meeting->step->first_host, meeting->step->name,
+                             strerror(problem));
+        code = meet_wait(meeting, -1, 0, again_ns, error);
+        if (code < 0)
+            return code;
+    }
+}
+
+/* What it says to those who have come. */
+static int meet_hear(const struct meeting *meeting, int connection, const char *own,
+                     struct step_roster *roster, struct error *error)
+{
+    char *sealed = NULL, *text = NULL;
+    int code = meet_read_line(meeting, connection, meeting->deadline_ns, &sealed, error);
+    if (code == 0)
+        code = munge_open(sealed, &text, error);
+    if (code == 0)
+        code = step_roster_read(meeting->step, text, roster, error);
+    if (code == 0 && strcmp(roster->addresses[meeting->step->node], own) != 0)
+        code = error_set(error, ERR_PROTOCOL, "it has another address for this node: %s",
+                         roster->addresses[meeting->step->node]);
+    free(sealed);
+    free(text);
+    return code;
+}
+
+static int meet_as_other(const struct meeting *meeting, struct step_roster *roster, int *listener,
+                         struct error *error)
+{
+    char coming[COMING_BYTES], own[STEP_ADDRESS_BYTES], *sealed = NULL;
+    int connection = -1, code = meet_connect(meeting, &connection, error);
+    if (code < 0)
+        return code;
+    code = meet_listen(connection, listener, own, error);
+    if (code == 0) {
+        step_coming_write(meeting->step, own, coming, sizeof(coming));
+        code = munge_seal(coming, &sealed, error);
+    }
+    if (code == 0) {
+        code = meet_write_line(meeting, connection, sealed, error);
+        if (code == 0)
+            code = meet_hear(meeting, connection, own, roster, error);
+        if (code < 0 && code != ERR_STATE)
+            error_prefix(error, "the first node of step %s, %s", meeting->step->name,
+                         meeting->step->first_host);
+    }
+    free(sealed);
+    close(connection);
+    return code;
+}
+
+int meet(const struct step *step, int alive, struct step_roster *roster, int *listener,
+         struct error *error)
+{
+    /* Ranks that wait as long as that are still there to be told who is missing. */
+    struct meeting meeting = {.step = step,
+                              .alive = alive,
+                              .deadline_ns = clock_now_ns() + step->timeout_ms * NS_PER_MS / 4 * 3};
+    int fd = -1, code;
+    if (step->nodes == 1)
+        code = meet_listen(-1, &fd, roster->addresses[0], error);
+    else if (step->node == 0)
+        code = meet_as_first(&meeting, roster, &fd, error);
+    else
+        code = meet_as_other(&meeting, roster, &fd, error);
+    if (code < 0 && fd >= 0)
+        close(fd);
+    if (code == 0)
+        *listener = fd;
+    return code;
+}
