@@ -273,6 +273,7 @@ int main(void)
     tcase_add_loop_test(cases, bash_offers_every_option, 0, PROGRAM_COUNT);
     tcase_add_test(cases, bash_offers_values);
     tcase_add_test(cases, bash_completes_the_command);
+    tcase_set_timeout(cases, 120); /* several shells for each program, on a busy machine */
     tcase_add_loop_test(cases, zsh_knows_every_option, 0, PROGRAM_COUNT);
     tcase_add_test(cases, zsh_accepts_them);
     tcase_add_test(cases, a_help_without_options);
