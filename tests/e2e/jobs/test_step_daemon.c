@@ -76,7 +76,7 @@ static struct process *task(int rank, const char *more, const char *const *argv)
                                  "SLURM_STEP_ID=0",
                                  "SLURM_STEP_NUM_NODES=2",
                                  "SLURM_STEP_NUM_TASKS=4",
-                                 "SLURM_STEP_NODELIST=localhost,other",
+                                 "SLURM_STEP_NODELIST=127.0.0.1,other",
                                  more ? more : "SHOAL_TIMEOUT_MS=60000",
                                  NULL};
     return process_start(&(struct process_start){.argv = argv, .environment = environment});
