@@ -1,5 +1,7 @@
 /* shoalperf over real daemons: every collective, type and operation, odd counts, several shapes of
  * a cluster. Those in parts are in test_shoalperf_parts.c. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -212,6 +214,68 @@ START_TEST(test_full_disk)
 }
 END_TEST
 
+static struct process *plot_run(const char *words)
+{
+    char line[512], *rest = NULL;
+    const char *argv[32] = {CLUSTER_BIN "shoalrun", "-n", "2", "--", CLUSTER_BIN "shoalperf"};
+    snprintf(line, sizeof(line), "all_gather -b 4K -e 64K -f 4 -w 0 -n 1 --json %s", words);
+    int count = 5;
+    for (char *word = strtok_r(line, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        argv[count++] = word;
+    return process_run(argv);
+}
+
+/* Each line of JSON has a point with its figures in each of the curves. */
+START_TEST(test_plot)
+{
+    char folder[] = "/tmp/shoal-perf-XXXXXX", path[64], words[100], picture[16384] = "";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/plot.svg", folder);
+    snprintf(words, sizeof(words), "--plot %s", path);
+    struct process *process = plot_run(words);
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 0);
+    FILE *file = fopen(path, "re");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_gt(fread(picture, 1, sizeof(picture) - 1, file), 1000);
+    fclose(file);
+    int rows = 0;
+    for (const char *line = process_output(process); *line; line = strchr(line, '\n') + 1, rows++) {
+        char time[32], algbw[32], busbw[32], title[200];
+        unsigned long long bytes;
+        const char *figures = strstr(line, "\"time_us\"");
+        ck_assert_int_eq(sscanf(line, "{\"collective\":\"all_gather\",\"bytes\":%llu,", &bytes), 1);
+        ck_assert_ptr_nonnull(figures);
+        ck_assert_int_eq(sscanf(figures,
+                                "\"time_us\":%31[0-9.],\"algbw_GBps\":%31[0-9.],"
+                                "\"busbw_GBps\":%31[0-9.],",
+                                time, algbw, busbw),
+                         3);
+        snprintf(title, sizeof(title), "<title>%llu bytes: %s us, algbw %s GB/s, busbw %s GB/s<",
+                 bytes, time, algbw, busbw);
+        ck_assert_msg(strstr(picture, title) != NULL, "no \"%s\" in %s", title, picture);
+    }
+    ck_assert_int_eq(rows, 3);
+    process_free(process);
+    unlink(path);
+    rmdir(folder);
+}
+END_TEST
+
+/* Said before anything is measured, and once. */
+START_TEST(test_plot_nowhere)
+{
+    struct process *process = plot_run("--plot /none/plot.svg");
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 3);
+    ck_assert_str_eq(process_output(process), "");
+    const char *said = strstr(process_errors(process), "shoalperf: ");
+    ck_assert_ptr_nonnull(said);
+    const char *expected = "shoalperf: --plot /none/plot.svg: No such file or directory\n";
+    ck_assert_msg(strncmp(said, expected, strlen(expected)) == 0, "%.300s", said);
+    ck_assert_ptr_null(strstr(said + 1, "shoalperf: "));
+    process_free(process);
+}
+END_TEST
+
 /* A rank whose time passes in the middle of a collective ends with that, while data still comes
  * that nobody waits for. */
 START_TEST(test_timeout_in_the_middle)
@@ -261,6 +325,8 @@ int main(void)
     tcase_add_test(tests, test_table_output);
     tcase_add_test(tests, test_usage);
     tcase_add_test(tests, test_full_disk);
+    tcase_add_test(tests, test_plot);
+    tcase_add_test(tests, test_plot_nowhere);
     suite_add_tcase(suite, tests);
     TCase *failure = tcase_create("failure");
     tcase_set_timeout(failure, 120);

@@ -44,6 +44,7 @@ const char *perf_usage(void)
            "  --uneven                  parts of different sizes, some empty: the _v calls\n"
            "  --check N                 1 (default): check the results, 0: do not\n"
            "  --json                    a line of JSON for each size\n"
+           "  --plot FILE               draw bandwidth and time against size, as SVG\n"
            "  -h, --help                print this text, and end\n"
            "  --version                 print the version, and end\n"
            "\n"
@@ -139,6 +140,7 @@ enum {
     OPTION_UNEVEN,
     OPTION_CHECK,
     OPTION_JSON,
+    OPTION_PLOT,
     OPTION_VERSION,
 };
 
@@ -161,6 +163,7 @@ static const struct option perf_long_options[] = {
     {"uneven", no_argument, NULL, OPTION_UNEVEN},
     {"check", required_argument, NULL, OPTION_CHECK},
     {"json", no_argument, NULL, OPTION_JSON},
+    {"plot", required_argument, NULL, OPTION_PLOT},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, OPTION_VERSION},
     {NULL, 0, NULL, 0},
@@ -230,6 +233,9 @@ static int perf_take_option(struct perf_options *options, int option, char *cons
     case OPTION_JSON:
         options->json = true;
         return 0;
+    case OPTION_PLOT:
+        options->plot_path = optarg;
+        return 0;
     case 'h':
         options->help = true;
         return 0;
@@ -282,6 +288,10 @@ static int perf_options_check(struct perf_options *options, int argc, char *cons
     if (options->uneven && (send || !route_in_blocks(options->collective)))
         return error_set(error, ERR_INVALID, "--uneven: %s has no parts",
                          perf_collective_name(options->collective));
+    if (options->plot_path && options->collective == COLLECTIVE_BARRIER)
+        return error_set(error, ERR_INVALID, "--plot: a barrier has no sizes");
+    if (options->plot_path && !options->plot_path[0])
+        return error_set(error, ERR_INVALID, "--plot: the name of a file is empty");
     if (options->arena && options->device)
         return error_set(error, ERR_INVALID, "--arena: buffers are there or on a device, not both");
     if (options->shared && options->collective != COLLECTIVE_ALL_REDUCE)

@@ -24,6 +24,7 @@ struct perf_options {
     uint32_t root;
     uint32_t warmup, iterations;
     bool arena, device, shared, in_place, uneven, check, json;
+    const char *plot_path; /* NULL: no picture; an argument's text */
     bool help, version;
 };
 

@@ -5,7 +5,7 @@
 #include "common/format/route.h"
 #include "worker/programs/shoalperf/perf_options.h"
 
-static uint64_t row_bytes(const struct perf_row *row)
+uint64_t perf_row_bytes(const struct perf_row *row)
 {
     uint64_t parts = perf_size_parts(row->collective, row->ranks);
     return parts * row->count * dtype_bytes(row->dtype);
@@ -13,7 +13,7 @@ static uint64_t row_bytes(const struct perf_row *row)
 
 double perf_algbw_GBps(const struct perf_row *row)
 {
-    return row->time_us > 0 ? (double)row_bytes(row) / row->time_us / 1e3 : 0;
+    return row->time_us > 0 ? (double)perf_row_bytes(row) / row->time_us / 1e3 : 0;
 }
 
 double perf_busbw_GBps(const struct perf_row *row)
@@ -45,7 +45,7 @@ void perf_table_row(FILE *out, const struct perf_row *row)
     if (row->checked)
         snprintf(wrong, sizeof(wrong), "%" PRIu64, row->wrong);
     fprintf(out, " %12" PRIu64 " %12" PRIu64 " %9s %7s %6d %10.2f %8.2f %8.2f %8s\n",
-            row_bytes(row), row->count, barrier ? "none" : dtype_name(row->dtype),
+            perf_row_bytes(row), row->count, barrier ? "none" : dtype_name(row->dtype),
             collective_has_op(row->collective) ? reduce_op_name(row->op) : "none", row->root,
             row->time_us, perf_algbw_GBps(row), perf_busbw_GBps(row), wrong);
     fflush(out);
@@ -68,7 +68,7 @@ void perf_json_row(FILE *out, const struct perf_row *row)
             "{\"collective\":\"%s\",\"bytes\":%" PRIu64 ",\"dtype\":\"%s\",\"op\":\"%s\","
             "\"ranks\":%u,\"nodes\":%u,\"time_us\":%.3f,\"algbw_GBps\":%.6f,"
             "\"busbw_GBps\":%.6f,\"wrong\":%s}\n",
-            perf_collective_name(row->collective), row_bytes(row),
+            perf_collective_name(row->collective), perf_row_bytes(row),
             row->collective == COLLECTIVE_BARRIER ? "none" : dtype_name(row->dtype),
             collective_has_op(row->collective) ? reduce_op_name(row->op) : "none", row->ranks,
             row->nodes, row->time_us, perf_algbw_GBps(row), perf_busbw_GBps(row), wrong);

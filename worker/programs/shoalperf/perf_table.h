@@ -20,6 +20,8 @@ struct perf_row {
     bool checked;
 };
 
+/* Of the large buffer, with all parts. */
+uint64_t perf_row_bytes(const struct perf_row *row);
 /* Bytes moved in a second by the algorithm's own measure, in 1e9 bytes/s: of the large buffer, with
  * all parts. */
 double perf_algbw_GBps(const struct perf_row *row);

@@ -9,6 +9,7 @@
 #include "worker/programs/shoalperf/perf_device.h"
 #include "worker/programs/shoalperf/perf_options.h"
 #include "worker/programs/shoalperf/perf_parts.h"
+#include "worker/programs/shoalperf/perf_plot.h"
 #include "worker/programs/shoalperf/perf_table.h"
 #include "worker/programs/shoalperf/perf_values.h"
 #include "worker/shoal.h"
@@ -30,8 +31,9 @@ struct perf {
     bool in_blocks;            /* the collective has parts: this is its data, else values are */
     struct perf_values values;
     struct perf_parts parts;
-    uint32_t round; /* of data */
-    bool one_clock; /* all ranks are on one machine */
+    struct perf_plot plot; /* rank 0's */
+    uint32_t round;        /* of data */
+    bool one_clock;        /* all ranks are on one machine */
     uint64_t wrong, rows;
     double busbw_sum;
     /* What the ranks tell each other lies here: after a timeout it must stay until the job is
@@ -245,17 +247,49 @@ static int results_gather(struct perf *perf, uint64_t *wrong, double *time_us)
     return failed(perf, "gathering the results", result);
 }
 
-static void row_report(struct perf *perf, const struct perf_row *row)
+static int row_report(struct perf *perf, const struct perf_row *row)
 {
+    struct error error;
     perf->wrong += row->wrong;
     perf->busbw_sum += perf_busbw_GBps(row);
     perf->rows++;
     if (perf->rank != 0)
-        return;
+        return SHOAL_OK;
     if (perf->options.json)
         perf_json_row(stdout, row);
     else
         perf_table_row(stdout, row);
+    if (perf_plot_add(&perf->plot, row, &error) == 0)
+        return SHOAL_OK;
+    fprintf(stderr, "shoalperf: %s\n", error.text);
+    return SHOAL_EMEMORY;
+}
+
+/* By rank 0, of which all hear whether it could. */
+static int plot_open(struct perf *perf)
+{
+    struct error error;
+    int64_t *bad = &perf->integers[0];
+    *bad = 0;
+    if (!perf->options.plot_path)
+        return SHOAL_OK;
+    if (perf->rank == 0 && perf_plot_open(&perf->plot, perf->options.plot_path, &error) < 0) {
+        fprintf(stderr, "shoalperf: %s\n", error.text);
+        *bad = 1;
+    }
+    int result = shoal_all_reduce(perf->group, bad, bad, 1, SHOAL_I64, SHOAL_MAX, NULL);
+    if (result)
+        return failed(perf, "opening the plot", result);
+    return *bad ? SHOAL_EINVALID : SHOAL_OK;
+}
+
+static int plot_close(struct perf *perf, int result)
+{
+    struct error error;
+    if (perf_plot_close(&perf->plot, result == SHOAL_OK, &error) == 0)
+        return result;
+    fprintf(stderr, "shoalperf: %s\n", error.text);
+    return SHOAL_EINVALID;
 }
 
 static int count_measure(struct perf *perf, enum dtype dtype, enum reduce_op op, uint64_t count)
@@ -281,7 +315,7 @@ static int count_measure(struct perf *perf, enum dtype dtype, enum reduce_op op,
     if (result == SHOAL_OK)
         result = results_gather(perf, &row.wrong, &row.time_us);
     if (result == SHOAL_OK)
-        row_report(perf, &row);
+        result = row_report(perf, &row);
     return result;
 }
 
@@ -320,7 +354,7 @@ static int barrier_measure(struct perf *perf)
     if (result == SHOAL_OK)
         result = results_gather(perf, &row.wrong, &row.time_us);
     if (result == SHOAL_OK)
-        row_report(perf, &row);
+        result = row_report(perf, &row);
     return result;
 }
 
@@ -462,6 +496,9 @@ static int job_measure(struct perf *perf)
         fprintf(stderr, "shoalperf: sendrecv: there is one rank, which cannot send to itself\n");
         return SHOAL_EINVALID;
     }
+    int result = plot_open(perf);
+    if (result)
+        return result;
     bool head = perf->rank == 0 && !perf->options.json;
     if (head) {
         char buffers[64];
@@ -475,7 +512,7 @@ static int job_measure(struct perf *perf)
         perf_table_head(stdout, perf_collective_name(perf->options.collective), perf->ranks,
                         perf->nodes, buffers);
     }
-    int result = buffers_open(perf);
+    result = buffers_open(perf);
     if (result == SHOAL_OK && perf->options.collective == COLLECTIVE_BARRIER)
         result = clock_compare(perf);
     if (result == SHOAL_OK)
@@ -503,7 +540,7 @@ int main(int argc, char **argv)
     perf.in_blocks = route_in_blocks(perf.options.collective);
     if (job_open(&perf))
         return EXIT_ERROR;
-    int result = job_measure(&perf);
+    int result = plot_close(&perf, job_measure(&perf));
     int closed = failed(&perf, "leaving the job", shoal_close(perf.job));
     buffers_free(&perf);
     if (closed || result)

@@ -66,6 +66,9 @@ START_TEST(test_options_refused)
     refuse(WORDS("reduce", "-b", "x"), "-b: ");
     refuse(WORDS("reduce", "-b", "2K", "-e", "1K"), "-e is less than -b");
     refuse(WORDS("reduce", "-f", "1"), "-f: got \"1\"");
+    refuse(WORDS("barrier", "--plot", "x.svg"), "--plot: a barrier has no sizes");
+    refuse(WORDS("reduce", "--plot", ""), "--plot: the name of a file is empty");
+    refuse(WORDS("reduce", "--plot"), "--plot needs a value");
     refuse(WORDS("reduce", "-i", "0"), "-i: got \"0\"");
     refuse(WORDS("reduce", "-b", "1", "-e", "64M", "-i", "1"), "more than 100000 sizes");
     refuse(WORDS("reduce", "-d", "float99"), "-d: unknown type \"float99\"");
