@@ -151,7 +151,7 @@ COMPLETED := $(SERVER_PROGRAMS) $(WORKER_PROGRAMS)
 BASH_COMPLETION_DIR ?= $(PREFIX)/share/bash-completion/completions
 ZSH_COMPLETION_DIR ?= $(PREFIX)/share/zsh/site-functions
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
-TEST_WORKER := $(BUILD)/tests/helper_worker
+TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank
 
 .DEFAULT_GOAL := all
 .PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
@@ -241,7 +241,7 @@ $(BUILD)/bin/shoal-first: $(FIRST_OBJ) $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(FIRST_OBJ) -L$(BUILD)/lib -lshoal $(RPATH) -lm
 
-$(TEST_WORKER): $(BUILD)/obj/tests/e2e/helper_worker.o $(LIBSHOAL)
+$(TEST_WORKER): $(BUILD)/tests/%: $(BUILD)/obj/tests/e2e/%.o $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal $(RPATH) -lm
 
@@ -491,6 +491,6 @@ clean:
 -include $(COMMON_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(WORKER_OBJ:.o=.d) $(PROGRAM_OBJ:.o=.d) \
          $(STAND_IN_OBJ:.o=.d) $(DIGITS_OBJ:.o=.d) $(FIRST_OBJ:.o=.d) $(TEST_LIB_OBJ:.o=.d) $(TEST_SRC:%.c=$(BUILD)/obj/%.d) \
          $(MAIN_SRC:%.c=$(BUILD)/obj/%.d) \
-         $(BUILD)/obj/tests/e2e/helper_worker.d $(BUILD)/obj/tests/server/exchange/bench_exchange.d \
+         $(TEST_WORKER:$(BUILD)/tests/%=$(BUILD)/obj/tests/e2e/%.d) $(BUILD)/obj/tests/server/exchange/bench_exchange.d \
          $(GPU_BENCH:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d) \
          $(BENCH_PROGRAMS:$(BUILD)/bench/%=$(BUILD)/obj/tests/bench/%.d)
