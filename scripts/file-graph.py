@@ -43,7 +43,7 @@ worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace
                  < exchange_job exchange_link < exchange
 server/exchange/model   port model < share < roster < ask disagreement < order
-server/exchange/ground  segments < recorder delivery waiting < post submission
+server/exchange/ground  segments session < recorder delivery waiting < post submission
 server/exchange/owner   slots < slot
 server/exchange/node    any_receive agreement chunk < probe issue < collective < transfer
 server           waits < commands jobs sandbox page < exchange < coordinator engine < status < control < shoald shoalctl

@@ -72,6 +72,8 @@ void auth_roster_hash(uint8_t hash[AUTH_HASH_BYTES], const struct config *config
     hash_number(&state, config->chunk_bytes);
     hash_number(&state, config->least_shard_bytes);
     hash_number(&state, config->window_chunks);
+    if (config->recovery)
+        hash_text(&state, "recovery");
     crypto_generichash_final(&state, hash, AUTH_HASH_BYTES);
 }
 

@@ -40,6 +40,7 @@ struct config {
     char certificate_file[CONFIG_PATH_BYTES]; /* "certificate_file": default "", as the next two */
     char key_file[CONFIG_PATH_BYTES];         /* "key_file" */
     char authority_file[CONFIG_PATH_BYTES];   /* "authority_file" */
+    bool recovery; /* "recovery": a connection between daemons that breaks goes on */
 
     char provider[CONFIG_NAME_BYTES];       /* "fabric.provider": default "auto" */
     char fabric_address[CONFIG_NAME_BYTES]; /* "fabric.address": default = listen.address, or this

@@ -253,6 +253,8 @@ static void check_sizes(const struct config *config, uint32_t owners, struct con
     }
     uint64_t buffers = window_buffers_most(config->window_chunks, config->server_count, owners,
                                            config->servers[config->self].weight > 0);
+    if (config->recovery)
+        buffers *= 2; /* copies of what others may lack: as many as there are receives */
     uint64_t least = ((uint64_t)config->chunk_bytes + WIRE_HEADER_BYTES) * buffers;
     if (config->memory_bytes < least && !config_report_is_wrong(report, "/limits/memory_bytes") &&
         !config_report_is_wrong(report, "/servers")) {

@@ -44,6 +44,14 @@ static const char *const protections[] = {"none", "encrypt", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 
 static const struct config_key top_keys[] = {
+    {.name = "recovery",
+     .type = CONFIG_BOOLEAN,
+     FIELD(recovery),
+     .default_number = 0,
+     .text = "A connection between two daemons that breaks while both live is made anew, within "
+             "`timeouts.peer_ms`, and goes on where it was: jobs lose time. It takes up to twice "
+             "the buffers, and a provider with connections (tcp, verbs). All daemons of the roster "
+             "must have the same. False: jobs over that connection end with an error."},
     {.name = "node",
      .type = CONFIG_TEXT,
      FIELD(node),

@@ -122,6 +122,8 @@ struct message {
     uint8_t mac[MESSAGE_HASH_BYTES];
     uint32_t wire;        /* version of the data plane */
     uint64_t incarnation; /* of a daemon: another one after each start */
+    uint64_t session;     /* that can go on over this connection; 0: none */
+    uint64_t heard;       /* lines of the other daemon in the session, see conversation.h */
 
     char provider[MESSAGE_NAME_BYTES];
     char version[MESSAGE_NAME_BYTES];

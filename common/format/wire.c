@@ -74,6 +74,14 @@ void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_head
     memset(bytes + AT_STABLE, 0, WIRE_HEADER_BYTES - AT_STABLE);
 }
 
+void wire_write_session(uint8_t bytes[WIRE_HEADER_BYTES], uint64_t token, uint64_t number,
+                        uint64_t received)
+{
+    wire_put(bytes + 8, token, 8);
+    wire_put(bytes + AT_NUMBER, number, 8);
+    wire_put(bytes + AT_RECEIVED, received, 8);
+}
+
 /* What has no meaning yet. */
 static bool rest_is_zero(const uint8_t *message)
 {

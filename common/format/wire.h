@@ -70,9 +70,13 @@ struct wire_header {
  * 16 job u64, 24 sequence u64, 32 group u32, 36 chunk u32, 40 payload_bytes u32, 44 kind u8, 45
  * dtype u8, 46 op u8, 47 codec u8, 48 root u32, 52 block u32, 56 count u64, 64 generation u32, 68
  * zero u32, 72 identity u64, 80 number u64, 88 received u64, 96 stable u64, 104 zero. Number and
- * received are written as 0 and not looked at yet. Codec, identity and stable have a place and no
- * meaning yet: they are written as 0, and nothing else is taken. */
+ * received are 0 where recovery is off. Codec, identity and stable have a place and no meaning yet:
+ * they are written as 0, and nothing else is taken. */
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header);
+
+/* Write anew, into an encoded header, what depends on the connection and the moment. */
+void wire_write_session(uint8_t bytes[WIRE_HEADER_BYTES], uint64_t token, uint64_t number,
+                        uint64_t received);
 
 /* Check and decode a message of `length` bytes: magic, version, type, that payload_bytes is just
  * what follows the header, that zero bytes are zero, that an ERROR has a known code and others

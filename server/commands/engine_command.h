@@ -29,7 +29,7 @@ enum engine_command_kind {
     /* peer_connect. Connect the fabric with the peer, or expect it. ENGINE_PEER_UP or
      * ENGINE_PEER_DOWN follows. */
     COMMAND_PEER_CONNECT,
-    /* peer. */
+    /* peer, recovers. */
     COMMAND_PEER_DISCONNECT,
     /* job, roster. Group 0 opens with it. ENGINE_JOB_OPENED follows. */
     COMMAND_JOB_OPEN,
@@ -81,6 +81,7 @@ struct engine_peer_connect {
     uint32_t node;
     uint32_t connection; /* the control thread's number of it; its events carry the same */
     bool active;         /* this side connects, the other expects it */
+    bool resumes;        /* where the last connection has ended, see exchange_peer_session */
     uint8_t address[TRANSPORT_ADDRESS_BYTES];
     uint32_t address_bytes; /* TRANSPORT_ADDRESS_BYTES at most */
     uint8_t receive_token[TRANSPORT_TOKEN_BYTES];
@@ -114,7 +115,10 @@ struct engine_command {
     union {
         struct engine_peer_connect peer_connect;
         uint32_t admit_ms;
-        uint32_t peer;
+        struct {
+            uint32_t peer;
+            bool recovers; /* the next connection goes on where this one has ended */
+        };
         const struct engine_job *roster; /* lent, with its arrays */
         struct {
             const uint32_t *ranks; /* lent: [count], ranks of the job in group order */

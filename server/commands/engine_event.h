@@ -17,7 +17,8 @@
 enum engine_event_type {
     /* node, connection. The fabric reaches it. */
     ENGINE_PEER_UP = 1,
-    /* node, connection, text. The fabric has lost it. */
+    /* node, connection, code, text. The fabric has lost it. code ERR_DISCONNECTED: the connection
+     * alone, and the next one can go on where it has ended; 0: it cannot. */
     ENGINE_PEER_DOWN,
     /* job, code, text. The answer to COMMAND_JOB_OPEN. */
     ENGINE_JOB_OPENED,

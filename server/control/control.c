@@ -67,7 +67,12 @@ static void control_do_due(struct control *control, uint64_t now_ns)
                 break;
             }
             snprintf(text, sizeof(text), "no heartbeat for %u ms", control->config->peer_ms);
-            control_peer_end_node(control, node, text);
+            control_peer_end_node(control, node, text, false);
+            break;
+        case MEMBERSHIP_GONE:
+            snprintf(text, sizeof(text), "no other connection for %u ms after the last one: %.440s",
+                     control->config->peer_ms, control->membership.peers[node].reason);
+            control_peer_lose(control, node, text);
             break;
         }
     }
@@ -429,7 +434,9 @@ static int control_make_parts(struct control *control, struct error *error)
                    [ACCOUNT_OUTPUT] = CONTROL_USER_OUTPUT_BYTES,
                    [ACCOUNT_DESCRIPTORS] = CONTROL_USER_DESCRIPTORS(config->workers)}};
     control->peer_of = calloc(config->server_count, sizeof(struct control_peer *));
-    if (control_turn_init(control) < 0 || !control->peer_of || control_source_begin(control) < 0 ||
+    control->conversations = calloc(config->server_count, sizeof(struct conversation));
+    if (control_turn_init(control) < 0 || !control->peer_of || !control->conversations ||
+        control_source_begin(control) < 0 ||
         membership_init(&control->membership, config->server_count, config->self,
                         config->heartbeat_ms, config->peer_ms, clock_now_ns()) < 0 ||
         coordinator_create(&control->coordinator, config, control->log, &control->membership, &io) <
@@ -528,6 +535,9 @@ void control_free(struct control *control)
         if (descriptors[i] >= 0)
             close(descriptors[i]);
     }
+    for (uint32_t i = 0; control->conversations && i < control->config->server_count; i++)
+        conversation_clear(&control->conversations[i]);
+    free(control->conversations);
     free(control->peer_of);
     free(control);
 }

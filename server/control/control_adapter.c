@@ -154,12 +154,15 @@ static void adapter_peer_event(struct control *control, uint64_t now_ns,
         char text[MEMBERSHIP_REASON_BYTES];
         snprintf(text, sizeof(text), "the fabric lost it: %.480s", event->text);
         /* The control connection may live: then the peer's ranks hear the reason, too. */
-        coordinator_peer_down(control->coordinator, now_ns, node, text);
-        control_peer_finish_node(control, node, text);
+        bool recovers = event->code == ERR_DISCONNECTED;
+        if (!recovers)
+            coordinator_peer_down(control->coordinator, now_ns, node, text);
+        control_peer_finish_node(control, node, text, recovers);
         return;
     }
-    log_info(control->log, "node %s is reached over the fabric",
-             control->config->servers[node].name);
+    log_info(control->log, "node %s is reached over the fabric%s",
+             control->config->servers[node].name,
+             membership_is_away(&control->membership, node) ? ", and its jobs go on" : "");
     membership_up(&control->membership, node);
     coordinator_peer_up(control->coordinator, now_ns, node);
 }

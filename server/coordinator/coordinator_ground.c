@@ -34,12 +34,14 @@ int coordinator_drain_error(const struct coordinator *c, struct error *error)
 
 bool coordinator_reaches(const struct coordinator *c, uint32_t node)
 {
-    return node == c->config->self || c->membership->peers[node].state != MEMBERSHIP_DOWN;
+    return node == c->config->self || c->membership->peers[node].state != MEMBERSHIP_DOWN ||
+           membership_is_away(c->membership, node);
 }
 
 bool coordinator_is_up(const struct coordinator *c, uint32_t node)
 {
-    return node == c->config->self || c->membership->peers[node].state == MEMBERSHIP_UP;
+    return node == c->config->self || c->membership->peers[node].state == MEMBERSHIP_UP ||
+           membership_is_away(c->membership, node);
 }
 
 void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,

@@ -101,6 +101,11 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
     const struct config *config = engine->config;
     struct buffer_pool_io pool_io = engine_pool_io(engine);
     uint32_t buffer_bytes = WIRE_HEADER_BYTES + config->chunk_bytes + engine->seal_bytes;
+    const struct transport_info *info = transport_info(engine->transport);
+    if (config->recovery && (!info->per_peer_receives || !info->ordered))
+        return error_set(error, ERR_UNSUPPORTED,
+                         "recovery needs a provider with connections, which %s is not",
+                         info->provider);
     int result =
         buffer_pool_create(&engine->pool, buffer_bytes, config->memory_bytes, &pool_io, error);
     if (result != 0)
@@ -119,7 +124,8 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
                           ? config->memory_bytes / KEPT_PART
                           : KEPT_LEAST_BYTES,
         .own_user = geteuid(),
-        .shared_receives = !transport_info(engine->transport)->per_peer_receives,
+        .shared_receives = !info->per_peer_receives,
+        .recovery = config->recovery,
         .pool = engine->pool,
         .io = engine_exchange_io(engine),
     };
@@ -209,7 +215,7 @@ static void engine_quiesce(struct engine *engine)
         if (i == engine->config->self)
             continue;
         transport_disconnect(engine->transport, i);
-        engine_drop_peer(engine, i);
+        engine_drop_peer(engine, i, false);
     }
     uint64_t deadline_ns = clock_now_ns() + engine->stop_ns;
     while (clock_now_ns() < deadline_ns) {

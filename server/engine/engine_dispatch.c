@@ -43,10 +43,17 @@ static void dispatch_peer_connect(struct engine *engine, const struct engine_pee
 {
     struct error error;
     uint32_t node = peer->node;
-    exchange_peer_down(engine->exchange, node);
+    if (peer->resumes)
+        exchange_peer_away(engine->exchange, node);
+    else
+        exchange_peer_down(engine->exchange, node);
     engine->peers[node].number = peer->connection;
     if (dispatch_connect(engine, peer, &error) != 0) {
-        engine_peer_event(engine, ENGINE_PEER_DOWN, node, error.text);
+        engine_peer_event(engine, ENGINE_PEER_DOWN, node, 0, error.text);
+        return;
+    }
+    if (!exchange_peer_session(engine->exchange, node, peer->resumes)) {
+        engine_end_peer(engine, node, "what it may lack is not there any more", false);
         return;
     }
     engine->peers[node].connected = true;
@@ -220,7 +227,7 @@ static void dispatch_command(struct engine *engine, const struct engine_command 
         break;
     case COMMAND_PEER_DISCONNECT:
         transport_disconnect(engine->transport, command->peer);
-        engine_drop_peer(engine, command->peer);
+        engine_drop_peer(engine, command->peer, command->recovers);
         break;
     case COMMAND_JOB_OPEN:
         dispatch_job_open(engine, command);

@@ -202,7 +202,7 @@ static void engine_deliver(struct engine *engine, uint32_t node, struct buffer *
                       "fabric: message of nobody who is connected dropped: %s", error.text);
         return;
     }
-    engine_end_peer(engine, from, error.text);
+    engine_end_peer(engine, from, error.text, false);
 }
 
 /* Where a message comes over the peer's own connection, its messages are no longer to be trusted:
@@ -220,7 +220,8 @@ static void engine_refuse_message(struct engine *engine, uint32_t node, int code
     if (code != ERR_PROTOCOL) {
         engine_end_peer(engine, node,
                         code == ERR_MEMORY ? "there is no memory to open a sealed message"
-                                           : "OpenSSL cannot open a sealed message here");
+                                           : "OpenSSL cannot open a sealed message here",
+                        false);
         return;
     }
     engine->peers[node].refused[refusal]++;
@@ -229,7 +230,7 @@ static void engine_refuse_message(struct engine *engine, uint32_t node, int code
                       "fabric: message with the token of node %s dropped: %s",
                       engine->node_names[node], texts[refusal]);
     else
-        engine_end_peer(engine, node, texts[refusal]);
+        engine_end_peer(engine, node, texts[refusal], false);
 }
 
 static void engine_deliver_opened(struct engine *engine, uint32_t node, uint64_t now_ns)
@@ -299,7 +300,7 @@ void engine_check_protected(struct engine *engine, uint64_t now_ns)
         engine_flush_backlog(engine, node);
         if (engine_protect_check(engine, node, now_ns, engine_silence_ns(engine), text,
                                  sizeof(text)))
-            engine_peer_lost(engine, node, text);
+            engine_peer_lost(engine, node, text, false);
     }
 }
 
@@ -330,19 +331,22 @@ static void engine_on_sent(struct engine *engine, const struct transport_event *
         exchange_send_failed(engine->exchange, send, event->status);
     exchange_sent(engine->exchange, send);
     if (event->status != 0 && stays && engine->peers[node].link)
-        engine_peer_lost(engine, node, "a sealed message could not be sent");
+        engine_peer_lost(engine, node, "a sealed message could not be sent", false);
 }
 
 static void engine_on_event(struct engine *engine, const struct transport_event *event,
                             uint64_t now_ns)
 {
+    struct error error;
     switch (event->type) {
     case TRANSPORT_PEER_UP:
         engine->peers[event->peer].up = true;
-        engine_peer_event(engine, ENGINE_PEER_UP, event->peer, "");
+        engine_peer_event(engine, ENGINE_PEER_UP, event->peer, 0, "");
+        if (exchange_peer_ready(engine->exchange, event->peer, &error) != 0)
+            engine_end_peer(engine, event->peer, error.text, false);
         break;
     case TRANSPORT_PEER_DOWN:
-        engine_peer_lost(engine, event->peer, event->text);
+        engine_peer_lost(engine, event->peer, event->text, true);
         break;
     case TRANSPORT_RECEIVED:
         engine_on_received(engine, event, now_ns);

@@ -9,40 +9,45 @@
 #define SILENCE_LEAST_NS NS_PER_S       /* below that the engine's ticks are too coarse */
 #define CONNECT_LEAST_NS (5 * NS_PER_S) /* the kernel repeats what is lost after 1 s and 3 s */
 
-void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node,
+void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node, int code,
                        const char *text)
 {
     struct engine_event *event = engine_event_create(type);
     event->node = node;
+    event->code = code;
     event->connection = engine->peers[node].number;
     snprintf(event->text, sizeof(event->text), "%s", text);
     engine_queue_put_event(&engine->events, event);
 }
 
-void engine_drop_peer(struct engine *engine, uint32_t node)
+bool engine_drop_peer(struct engine *engine, uint32_t node, bool recovers)
 {
     struct engine_peer *peer = &engine->peers[node];
     peer->up = false;
     peer->connected = false;
     peer->connection++;
-    exchange_peer_down(engine->exchange, node);
+    if (recovers)
+        recovers = exchange_peer_away(engine->exchange, node);
+    else
+        exchange_peer_down(engine->exchange, node);
     engine_drop_backlog(engine, node);
+    return recovers;
 }
 
-void engine_end_peer(struct engine *engine, uint32_t node, const char *text)
+void engine_end_peer(struct engine *engine, uint32_t node, const char *text, bool recovers)
 {
     transport_disconnect(engine->transport, node);
-    engine_drop_peer(engine, node);
-    engine_peer_event(engine, ENGINE_PEER_DOWN, node, text);
+    recovers = engine_drop_peer(engine, node, recovers);
+    engine_peer_event(engine, ENGINE_PEER_DOWN, node, recovers ? ERR_DISCONNECTED : 0, text);
 }
 
-void engine_peer_lost(struct engine *engine, uint32_t node, const char *how)
+void engine_peer_lost(struct engine *engine, uint32_t node, const char *how, bool recovers)
 {
     char text[ERROR_TEXT_BYTES];
     snprintf(text, sizeof(text), "%s on the fabric link between %s (%s) and %s (%s)", how,
              engine->node_names[engine->config->self], transport_info(engine->transport)->local,
              engine->node_names[node], engine->peers[node].address);
-    engine_end_peer(engine, node, text);
+    engine_end_peer(engine, node, text, recovers);
 }
 
 uint64_t engine_silence_ns(const struct engine *engine)
@@ -55,7 +60,7 @@ static void engine_peer_lacks(struct engine *engine, uint32_t node, const char *
 {
     char how[64];
     snprintf(how, sizeof(how), "%s for %" PRIu64 " ms", what, (uint64_t)(ns / NS_PER_MS));
-    engine_peer_lost(engine, node, how);
+    engine_peer_lost(engine, node, how, false);
 }
 
 void engine_peer_silent(struct engine *engine, uint32_t node)

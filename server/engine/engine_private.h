@@ -249,14 +249,15 @@ void engine_drop_backlog(struct engine *engine, uint32_t node);
 bool engine_return_lost(struct engine *engine);
 
 /* --- engine_peer.c: may call engine_send.c and what is below it */
-void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node,
+void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node, int code,
                        const char *text);
-/* The peer is not there any more; nobody is told. */
-void engine_drop_peer(struct engine *engine, uint32_t node);
+/* The peer is not there any more; nobody is told. recovers: the connection alone has ended, and
+ * what the peer may lack is kept for the next one where recovery is on, which is returned. */
+bool engine_drop_peer(struct engine *engine, uint32_t node, bool recovers);
 /* End its connection, and tell the control thread why. */
-void engine_end_peer(struct engine *engine, uint32_t node, const char *text);
+void engine_end_peer(struct engine *engine, uint32_t node, const char *text, bool recovers);
 /* The same; the text says how, and then which link. */
-void engine_peer_lost(struct engine *engine, uint32_t node, const char *how);
+void engine_peer_lost(struct engine *engine, uint32_t node, const char *how, bool recovers);
 void engine_peer_silent(struct engine *engine, uint32_t node);
 /* How long a peer may be silent on the fabric while it is waited for. */
 uint64_t engine_silence_ns(const struct engine *engine);

@@ -13,6 +13,7 @@
 #include "server/exchange/ground/post.h"
 #include "server/exchange/ground/recorder.h"
 #include "server/exchange/ground/segments.h"
+#include "server/exchange/ground/session.h"
 #include "server/exchange/ground/waiting.h"
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
@@ -41,6 +42,7 @@ int exchange_create(struct exchange **exchange, const struct exchange_options *o
     made->options = *options;
     made->peers = peers;
     slab_init(&made->sends, sizeof(struct exchange_send));
+    slab_init(&made->kept, sizeof(struct session_message));
     *exchange = made;
     return 0;
 }
@@ -54,10 +56,13 @@ void exchange_destroy(struct exchange *exchange)
     assert(!exchange->jobs);
     for (uint32_t i = 0; i < exchange->options.node_count; i++) {
         struct exchange_peer *peer = &exchange->peers[i];
+        session_end(exchange, i);
+        assert(!peer->session.waiting && peer->session.promised == 0);
         assert(peer->posted == 0 && peer->held == 0 && !peer->link.under_way);
     }
-    assert(exchange->sends.in_use == 0);
+    assert(exchange->sends.in_use == 0 && exchange->kept.in_use == 0);
     slab_clear(&exchange->sends);
+    slab_clear(&exchange->kept);
     free(exchange->peers);
     free(exchange);
 }
@@ -146,9 +151,35 @@ void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive
     receive_replenish(exchange, node);
 }
 
+bool exchange_peer_session(struct exchange *exchange, uint32_t node, bool resume)
+{
+    struct exchange_session *session = &exchange->peers[node].session;
+    if (resume)
+        return session->on;
+    if (session->on)
+        sends_end_session(exchange, node);
+    if (exchange->options.recovery && !exchange->options.shared_receives)
+        session_begin(exchange, node);
+    return true;
+}
+
+int exchange_peer_ready(struct exchange *exchange, uint32_t node, struct error *error)
+{
+    return link_ready(exchange, node, error);
+}
+
+bool exchange_peer_away(struct exchange *exchange, uint32_t node)
+{
+    exchange->peers[node].up = false;
+    session_suspend(exchange, node);
+    return exchange->peers[node].session.on;
+}
+
 void exchange_peer_down(struct exchange *exchange, uint32_t node)
 {
     exchange->peers[node].up = false;
+    if (exchange->peers[node].session.on)
+        sends_end_session(exchange, node);
 }
 
 static bool message_token_is_of(const struct exchange_peer *peer, uint64_t token)
@@ -212,6 +243,9 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
                             struct error *error)
 {
     link_heard(exchange, from, header->type);
+    int taken = link_take(exchange, from, header, error);
+    if (taken != 0)
+        return taken < 0 ? taken : 0;
     if (link_is_sign(header->type))
         return link_check(header, error);
     struct exchange_job *job = exchange_job_find(exchange, header->job);
@@ -304,6 +338,10 @@ void exchange_send_failed(struct exchange *exchange, struct exchange_send *send,
 void exchange_sent(struct exchange *exchange, struct exchange_send *send)
 {
     struct exchange_group *group = send->group;
+    if (send->number_alone) {
+        send_over(exchange, send);
+        return;
+    }
     if (!group) {
         link_sent(exchange, send);
         return;
@@ -342,11 +380,21 @@ static void exchange_pump(struct exchange_group *group)
         exchange_job_settle(group->job);
 }
 
+static void exchange_return_deferred(struct exchange *exchange)
+{
+    while (exchange->deferred) {
+        struct exchange_send *send = exchange->deferred;
+        exchange->deferred = send->next;
+        exchange_sent(exchange, send);
+    }
+}
+
 bool exchange_run_some(struct exchange *exchange, uint32_t groups)
 {
+    exchange_return_deferred(exchange);
     while (exchange->dirty && groups-- > 0)
         exchange_pump(share_take_group(exchange));
-    return exchange->dirty != NULL;
+    return exchange->dirty || exchange->deferred;
 }
 
 void exchange_run(struct exchange *exchange)
@@ -453,6 +501,7 @@ void exchange_check(const struct exchange *exchange)
         const struct exchange_peer *account = &exchange->peers[i];
         if (account->up && !exchange->options.shared_receives)
             assert(account->posted + account->held >= account->allowed || account->lacking);
+        session_check_invariants(exchange, i);
     }
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
         for (const struct exchange_group *group = job->groups; group; group = group->next) {

@@ -31,8 +31,17 @@ int exchange_create(struct exchange **exchange, const struct exchange_options *o
 /* Every send, task and receive must have been given back, or abandoned. */
 void exchange_destroy(struct exchange *exchange);
 
-/* Peers. Tokens: see common/format/wire.h. up posts receives; after down nothing may be sent to it,
- * and its receives come back through exchange_receive_returned. */
+/* Peers. Tokens: see common/format/wire.h. up posts receives; after down and away nothing may be
+ * sent to it, and its receives come back through exchange_receive_returned.
+ *
+ * Before up, with options.recovery, comes exchange_peer_session: the session of the connection
+ * before this one is to go on (false: there is none any more), or a new one begins.
+ * exchange_peer_ready says that messages arrive now, as TRANSPORT_PEER_UP does; ERR_MEMORY: the
+ * peer is to be disconnected. After away the session waits for the next connection (false: there is
+ * none), after down it is over. */
+bool exchange_peer_session(struct exchange *exchange, uint32_t node, bool resume);
+int exchange_peer_ready(struct exchange *exchange, uint32_t node, struct error *error);
+bool exchange_peer_away(struct exchange *exchange, uint32_t node);
 void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive_token,
                       uint64_t send_token);
 void exchange_peer_down(struct exchange *exchange, uint32_t node);

@@ -9,6 +9,7 @@
 #include "common/reduce/reduce.h"
 #include "server/exchange/ground/post.h"
 #include "server/exchange/ground/segments.h"
+#include "server/exchange/ground/session.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
 #include "server/exchange/model/share.h"
@@ -118,6 +119,13 @@ static uint32_t group_receives_from(const struct exchange_group *group, uint32_t
         group->members.self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX);
 }
 
+/* And of how many of its own messages to the node it keeps a copy: windows count alike both ways.
+ */
+static uint32_t group_copies_for(const struct exchange_group *group, uint32_t node)
+{
+    return group->job->exchange->options.recovery ? group_receives_from(group, node) : 0;
+}
+
 /* Promise all the buffers that the group's windows need, or none, and post the receives. */
 static int group_reserve(struct exchange_group *group, struct error *error)
 {
@@ -127,7 +135,7 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     if (!group->members.single && group->members.local_count > 1)
         wanted += window_sums(group->owners.window, group->owners.count);
     for (uint32_t node = 0; node < nodes; node++)
-        wanted += group_receives_from(group, node);
+        wanted += group_receives_from(group, node) + group_copies_for(group, node);
     struct buffer_pool *pool = exchange->options.pool;
     uint64_t before = buffer_pool_reserved_bytes(pool);
     int result = buffer_pool_reserve(pool, wanted, error);
@@ -146,6 +154,7 @@ static int group_reserve(struct exchange_group *group, struct error *error)
         uint32_t receives = group_receives_from(group, node);
         receive_account(exchange, node)->allowed += receives;
         exchange->peers[node].link.groups += receives > 0;
+        exchange->peers[node].session.promised += group_copies_for(group, node);
     }
     for (uint32_t node = 0; node < nodes; node++)
         receive_replenish(exchange, node);
@@ -159,10 +168,12 @@ static void group_unreserve(struct exchange_group *group)
     if (!group->promised)
         return;
     group->promised = false;
+    session_forget_group(group);
     for (uint32_t node = 0; node < exchange->options.node_count; node++) {
         uint32_t receives = group_receives_from(group, node);
         receive_account(exchange, node)->allowed -= receives;
         exchange->peers[node].link.groups -= receives > 0;
+        exchange->peers[node].session.promised -= group_copies_for(group, node);
     }
     buffer_pool_unreserve(exchange->options.pool, group->reserved);
     share_return(group->job->share, group->reserved_bytes);
@@ -310,6 +321,7 @@ bool exchange_group_free(struct exchange_group *group, uint32_t *most)
     if (!group_drop(group, most))
         return false;
     group_unmark_dirty(group);
+    session_forget_group(group); /* what it has sent since it failed, too */
     segments_release(group);
     group_unreserve(group);
     group_free_memory(group);

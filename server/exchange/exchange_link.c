@@ -3,6 +3,8 @@
 #include <inttypes.h>
 
 #include "server/exchange/exchange_group.h"
+#include "server/exchange/ground/post.h"
+#include "server/exchange/ground/session.h"
 
 #define SIGNS 4 /* while silence_ns passes */
 /* What one tick may count: silence_ns is at least so many rounds of reading. */
@@ -67,6 +69,10 @@ static void link_send(struct exchange *exchange, uint32_t node)
     struct exchange_send *send = &peer->link.send;
     struct wire_header header = {.type = peer->link.waits ? WIRE_KEEPALIVE : WIRE_ALIVE,
                                  .token = peer->send_token};
+    if (peer->session.on) {
+        header.received = session_tell(exchange, node);
+        peer->session.greeted = true;
+    }
     *send = (struct exchange_send){.node = node};
     wire_encode_header(send->header, &header);
     peer->link.under_way = true;
@@ -77,6 +83,46 @@ static void link_send(struct exchange *exchange, uint32_t node)
 void link_sent(struct exchange *exchange, struct exchange_send *send)
 {
     exchange->peers[send->node].link.under_way = false;
+}
+
+/* Whether the peer waits to be told what has come: since some has, or on a new connection. */
+static bool link_owes(const struct exchange_session *session)
+{
+    return session->on && (session->untold > 0 || (session->suspended && !session->greeted));
+}
+
+static bool link_can_send(const struct exchange_peer *peer)
+{
+    bool there = !peer->session.suspended || peer->session.ready;
+    return there && peer->link.groups > 0 && !peer->link.under_way;
+}
+
+int link_ready(struct exchange *exchange, uint32_t node, struct error *error)
+{
+    struct exchange_peer *peer = &exchange->peers[node];
+    if (!peer->session.suspended)
+        return 0;
+    peer->session.ready = true;
+    if (link_can_send(peer))
+        link_send(exchange, node);
+    return sends_go_on(exchange, node, error);
+}
+
+int link_take(struct exchange *exchange, uint32_t node, const struct wire_header *header,
+              struct error *error)
+{
+    struct exchange_peer *peer = &exchange->peers[node];
+    uint32_t window = exchange->options.window_chunks;
+    int taken = session_take(exchange, node, header, error);
+    if (taken < 0 || !peer->session.on)
+        return taken;
+    int result = sends_go_on(exchange, node, error);
+    if (result < 0)
+        return result;
+    /* An answer says it, too, where there is one: half a window gives that time. */
+    if (peer->session.untold >= (window > 4 ? window / 2 : 2) && link_can_send(peer))
+        link_send(exchange, node);
+    return taken;
 }
 
 static void link_tick(struct exchange *exchange, uint32_t node, uint64_t passed_ns)
@@ -95,9 +141,12 @@ static void link_tick(struct exchange *exchange, uint32_t node, uint64_t passed_
         exchange->options.io.peer_silent(exchange->options.io.context, node);
         return;
     }
-    if ((link->waits || link->wanted_ns > 0) && link->groups > 0 && !link->under_way &&
-        link->quiet_ns >= silence_ns / SIGNS)
+    const struct exchange_peer *peer = &exchange->peers[node];
+    bool due = (link->waits || link->wanted_ns > 0) && link->quiet_ns >= silence_ns / SIGNS;
+    if ((due || link_owes(&peer->session)) && link_can_send(peer))
         link_send(exchange, node);
+    if (peer->session.on)
+        sends_flush(exchange, node); /* memory may have been lacking */
 }
 
 void links_tick(struct exchange *exchange, uint64_t now_ns)

@@ -12,6 +12,10 @@
  * Silence is counted from tick to tick, a bounded part at a time: after a pause of this process
  * what has come meanwhile is read before anybody is judged.
  *
+ * A sign also says what has come of the peer's messages, where those are kept for it
+ * (server/exchange/ground/session.h): with the tick after it, or at once after half a window. They
+ * are not kept themselves.
+ *
  * Layer: beside exchange_job; may call exchange_group.h and what is below that.
  */
 #ifndef SERVER_EXCHANGE_EXCHANGE_LINK_H
@@ -34,6 +38,13 @@ static inline bool link_is_sign(uint8_t type)
 
 /* A KEEPALIVE or ALIVE as it must be: 0, or ERR_PROTOCOL. */
 int link_check(const struct wire_header *header, struct error *error);
+/* Take the numbers of a message of the peer, and send what they make possible. 1: it has come
+ * before, and is to be dropped; 0: it has not; ERR_PROTOCOL, ERR_MEMORY. */
+int link_take(struct exchange *exchange, uint32_t node, const struct wire_header *header,
+              struct error *error);
+/* Messages to the peer now arrive: a session that was suspended says what has come, and goes on
+ * when the peer has said so too. ERR_MEMORY. */
+int link_ready(struct exchange *exchange, uint32_t node, struct error *error);
 /* The peer is connected anew. */
 void link_begin(struct exchange *exchange, uint32_t node);
 /* Count silence, send what is due, report who is silent. */

@@ -6,6 +6,9 @@
 #include "common/base/error.h"
 
 #define MS 1000000ull
+/* While a peer is away there is time for so many attempts that hang, and so many waits. */
+#define ATTEMPTS_WHILE_AWAY 6u
+#define WAITS_WHILE_AWAY 30u
 
 /* The side with the smaller number. */
 static bool membership_connects(const struct membership *membership, uint32_t node)
@@ -26,8 +29,10 @@ int membership_init(struct membership *membership, uint32_t count, uint32_t self
         .silence_ns = silence_ms * MS,
         .peers = peers,
     };
-    for (uint32_t node = 0; node < count; node++)
+    for (uint32_t node = 0; node < count; node++) {
         peers[node].connect_ns = membership_connects(membership, node) ? now_ns : UINT64_MAX;
+        peers[node].away_ns = UINT64_MAX;
+    }
     return 0;
 }
 
@@ -83,8 +88,59 @@ void membership_up(struct membership *membership, uint32_t node)
     if (peer->state != MEMBERSHIP_CONNECTED)
         return;
     peer->state = MEMBERSHIP_UP;
+    peer->away_ns = UINT64_MAX;
     peer->attempts = 0;
     peer->reason[0] = '\0';
+}
+
+void membership_begin_session(struct membership *membership, uint32_t node, uint64_t session)
+{
+    membership->peers[node].session = session;
+    membership->peers[node].away_ns = UINT64_MAX;
+}
+
+bool membership_away(struct membership *membership, uint32_t node, uint64_t now_ns)
+{
+    struct membership_peer *peer = &membership->peers[node];
+    if (peer->session == 0)
+        return false;
+    if (peer->state == MEMBERSHIP_UP)
+        peer->away_ns = now_ns + membership->silence_ns;
+    return peer->away_ns != UINT64_MAX; /* else it was never there on both planes */
+}
+
+bool membership_is_away(const struct membership *membership, uint32_t node)
+{
+    return membership->peers[node].away_ns != UINT64_MAX;
+}
+
+uint64_t membership_attempt_ns(const struct membership *membership, uint32_t node,
+                               uint64_t limit_ns)
+{
+    uint64_t part_ns = membership->silence_ns / ATTEMPTS_WHILE_AWAY;
+    return membership_is_away(membership, node) && part_ns < limit_ns ? part_ns : limit_ns;
+}
+
+void membership_cannot_recover(struct membership *membership, uint32_t node, uint64_t now_ns)
+{
+    struct membership_peer *peer = &membership->peers[node];
+    peer->session = 0;
+    if (peer->away_ns != UINT64_MAX)
+        peer->away_ns = now_ns;
+}
+
+void membership_forget(struct membership *membership, uint32_t node)
+{
+    membership_begin_session(membership, node, 0);
+}
+
+/* A peer that is away is lost for good when its time is over: a wait takes little of that. */
+static uint64_t membership_most_wait_ns(const struct membership *membership, uint32_t node)
+{
+    uint64_t part_ns = membership->silence_ns / WAITS_WHILE_AWAY;
+    return membership_is_away(membership, node) && part_ns < MEMBERSHIP_RETRY_MOST_NS
+               ? part_ns
+               : MEMBERSHIP_RETRY_MOST_NS;
 }
 
 void membership_lost(struct membership *membership, uint32_t node, uint64_t now_ns,
@@ -95,12 +151,12 @@ void membership_lost(struct membership *membership, uint32_t node, uint64_t now_
     snprintf(peer->reason, sizeof(peer->reason), "%s", reason);
     if (!membership_connects(membership, node))
         return;
-    uint64_t wait_ns = MEMBERSHIP_RETRY_LEAST_NS;
-    for (uint32_t i = 0; i < peer->attempts && wait_ns < MEMBERSHIP_RETRY_MOST_NS; i++)
+    uint64_t wait_ns = MEMBERSHIP_RETRY_LEAST_NS,
+             most_ns = membership_most_wait_ns(membership, node);
+    for (uint32_t i = 0; i < peer->attempts && wait_ns < most_ns; i++)
         wait_ns *= 2;
     peer->attempts++;
-    peer->connect_ns =
-        now_ns + (wait_ns < MEMBERSHIP_RETRY_MOST_NS ? wait_ns : MEMBERSHIP_RETRY_MOST_NS);
+    peer->connect_ns = now_ns + (wait_ns < most_ns ? wait_ns : most_ns);
 }
 
 bool membership_next_action(struct membership *membership, uint64_t now_ns,
@@ -111,6 +167,11 @@ bool membership_next_action(struct membership *membership, uint64_t now_ns,
         if (i == membership->self)
             continue;
         *node = i;
+        if (peer->state == MEMBERSHIP_DOWN && peer->away_ns <= now_ns) {
+            peer->away_ns = UINT64_MAX; /* once */
+            *action = MEMBERSHIP_GONE;
+            return true;
+        }
         if (peer->state == MEMBERSHIP_DOWN) {
             if (peer->connect_ns > now_ns)
                 continue;
@@ -140,7 +201,7 @@ uint64_t membership_deadline(const struct membership *membership)
         const struct membership_peer *peer = &membership->peers[i];
         if (i == membership->self)
             continue;
-        uint64_t due_ns = peer->connect_ns;
+        uint64_t due_ns = peer->connect_ns < peer->away_ns ? peer->connect_ns : peer->away_ns;
         if (peer->state != MEMBERSHIP_DOWN) {
             uint64_t silent_ns = peer->heard_ns + membership->silence_ns;
             due_ns = peer->ping_ns < silent_ns ? peer->ping_ns : silent_ns;

@@ -24,6 +24,8 @@ struct membership_peer {
     uint32_t attempts;   /* failed in a row */
     uint64_t incarnation; /* of the daemon that is connected: another one after each start */
     uint32_t connection;  /* how many there have been, with the one that is there */
+    uint64_t session;     /* what the next connection may go on with; 0: nothing */
+    uint64_t away_ns; /* until then it may; UINT64_MAX: both planes are there, or session is 0 */
     char reason[MEMBERSHIP_REASON_BYTES]; /* why it is down; "" at first */
 };
 
@@ -39,6 +41,7 @@ enum membership_action {
     MEMBERSHIP_CONNECT, /* start an attempt; membership_lost or membership_connected ends it */
     MEMBERSHIP_PING,
     MEMBERSHIP_SILENT, /* nothing heard for silence_ns: end the connection, membership_lost */
+    MEMBERSHIP_GONE,   /* it has been away for too long: membership_forget, and say so */
 };
 
 /* ERR_MEMORY. */
@@ -68,6 +71,22 @@ void membership_connected(struct membership *membership, uint32_t node, uint64_t
 bool membership_has(const struct membership *membership, uint32_t node, uint32_t connection);
 void membership_heard(struct membership *membership, uint32_t node, uint64_t now_ns);
 void membership_up(struct membership *membership, uint32_t node);
+/* Recovery, that is a connection that breaks while both daemons live, and the next one that goes on
+ * with its session. A session begins with a new connection, or (0) does not. */
+void membership_begin_session(struct membership *membership, uint32_t node, uint64_t session);
+/* The connection has broken, and membership_lost follows: whether the peer is away from now on,
+ * that is for silence_ns at most since both planes were there. Who asks whether it is there is told
+ * that it is. */
+bool membership_away(struct membership *membership, uint32_t node, uint64_t now_ns);
+bool membership_is_away(const struct membership *membership, uint32_t node);
+/* How long an attempt to connect may take, of limit_ns otherwise: there is time for several while
+ * the peer is away. */
+uint64_t membership_attempt_ns(const struct membership *membership, uint32_t node,
+                               uint64_t limit_ns);
+/* The session cannot go on: a peer that is away is MEMBERSHIP_GONE at once. */
+void membership_cannot_recover(struct membership *membership, uint32_t node, uint64_t now_ns);
+/* The session is over. */
+void membership_forget(struct membership *membership, uint32_t node);
 /* The connection is over, or an attempt failed. */
 void membership_lost(struct membership *membership, uint32_t node, uint64_t now_ns,
                      const char *reason);

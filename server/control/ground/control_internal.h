@@ -22,6 +22,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/jobs/account.h"
 #include "server/jobs/admission.h"
+#include "server/jobs/conversation.h"
 #include "server/jobs/membership.h"
 #include "server/status/status.h"
 
@@ -413,6 +414,8 @@ struct control_peer {
     uint64_t incarnation;              /* the other side's */
     struct admission_place place;      /* until it has authenticated */
     struct engine_peer_connect fabric; /* how the engine reaches it */
+    uint64_t offered;        /* the session that this side has said it can go on with; 0: none */
+    uint64_t session, heard; /* as the other side's `fabric` says */
     uint64_t contested_ns;
     char address[128]; /* for the log */
     struct control_peer *next, *prev;
@@ -423,13 +426,21 @@ const char *control_peer_name(const struct control_peer *peer);
 void control_peer_send(struct control *control, uint32_t node, const struct message *message);
 /* When the node was heard last, if it is connected; what has come and was not read counts. */
 uint64_t control_peer_heard_ns(const struct control *control, uint32_t node, uint64_t now_ns);
-/* The connection, or the attempt, is over, and is freed. What was up goes down; an attempt of ours
- * is made again later. */
+/* The connection, or the attempt, is over, and is freed. What was up goes down, or (recovers, and
+ * recovery is on) is away until the next one; an attempt of ours is made again later. */
+void control_peer_finish_as(struct control_peer *peer, const char *reason, bool recovers);
+/* The same, where the session may go on. */
 void control_peer_finish(struct control_peer *peer, const char *reason);
+/* The node is lost: nothing of its session goes on. */
+void control_peer_lose(struct control *control, uint32_t node, const char *reason);
+/* Say on the new connection what the node has not heard on those before it. */
+void control_peer_say_again(struct control_peer *peer);
 /* As that, of the connection to the node, whatever its state. */
-void control_peer_end_node(struct control *control, uint32_t node, const char *reason);
+void control_peer_end_node(struct control *control, uint32_t node, const char *reason,
+                           bool recovers);
 /* The same, but what was sent on it still goes out. */
-void control_peer_finish_node(struct control *control, uint32_t node, const char *reason);
+void control_peer_finish_node(struct control *control, uint32_t node, const char *reason,
+                              bool recovers);
 void control_peer_free(struct control_peer *peer); /* says nothing to anybody */
 
 /* --- control_handshake.c, what daemons say to each other first: may call peers, streams */
@@ -514,10 +525,11 @@ struct control {
     struct control_arena *arenas;
     struct account_book accounts;
     uint32_t next_worker;
-    struct control_peer *peers;    /* all connections, authenticated or not */
-    struct control_peer **peer_of; /* [roster]: the connection, or attempt, of each node */
-    uint32_t contested;            /* how many are PEER_CONTESTED */
-    uint64_t incarnation;          /* of this daemon: random, another one after each start */
+    struct control_peer *peers;         /* all connections, authenticated or not */
+    struct control_peer **peer_of;      /* [roster]: the connection, or attempt, of each node */
+    struct conversation *conversations; /* [roster]: with each node, where recovery is on */
+    uint32_t contested;                 /* how many are PEER_CONTESTED */
+    uint64_t incarnation;               /* of this daemon: random, another one after each start */
     uint8_t roster_hash[AUTH_HASH_BYTES];
     struct admission admission;
     struct control_lookup *lookups;        /* [roster] */

@@ -89,7 +89,7 @@ static void connect_on_connected(evutil_socket_t fd, short what, void *argument)
     socklen_t length = sizeof(cause);
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &length);
     if (cause != 0) {
-        control_peer_finish(peer, strerror(cause));
+        control_peer_finish_as(peer, strerror(cause), cause != ECONNREFUSED);
     } else {
         event_free(peer->connect_event);
         peer->connect_event = NULL;
@@ -116,7 +116,7 @@ static void connect_open_socket(struct control_peer *peer, const struct sockaddr
     peer->state = PEER_CONNECTING;
     peer->fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (peer->fd < 0 || (connect(peer->fd, address, length) < 0 && errno != EINPROGRESS)) {
-        control_peer_finish(peer, strerror(errno));
+        control_peer_finish_as(peer, strerror(errno), errno != ECONNREFUSED);
         return;
     }
     peer->connect_event = event_new(control->base, peer->fd, EV_WRITE, connect_on_connected, peer);

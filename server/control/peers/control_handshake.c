@@ -79,6 +79,8 @@ static void handshake_send_fabric(struct control_peer *peer)
     fabric.message_bytes = peer->control->config->chunk_bytes + WIRE_HEADER_BYTES;
     engine->fabric_address(engine->engine, fabric.address, &fabric.address_bytes);
     memcpy(fabric.token, peer->own_token, sizeof(fabric.token));
+    fabric.session = peer->offered;
+    fabric.heard = peer->control->conversations[peer->node].heard;
     control_stream_send_message(peer->stream, &fabric);
 }
 
@@ -156,8 +158,10 @@ static int handshake_on_auth(struct control_peer *peer, const struct message *me
         handshake_send_auth(peer);
     }
     peer->state = PEER_FABRIC;
-    if (peer->connects)
+    if (peer->connects) {
+        peer->offered = peer->control->membership.peers[peer->node].session;
         handshake_send_fabric(peer);
+    }
     return 0;
 }
 
@@ -174,6 +178,8 @@ static int handshake_note_fabric(struct control_peer *peer, const struct message
     memcpy(fabric->address, message->address, fabric->address_bytes);
     memcpy(fabric->receive_token, peer->own_token, TRANSPORT_TOKEN_BYTES);
     memcpy(fabric->send_token, message->token, TRANSPORT_TOKEN_BYTES);
+    peer->session = message->session;
+    peer->heard = message->heard;
     struct tls *tls = control_wire_tls(peer->wire);
     enum auth_role self = peer->connects ? AUTH_CONNECTS : AUTH_ACCEPTS;
     enum auth_role other = peer->connects ? AUTH_ACCEPTS : AUTH_CONNECTS;
@@ -200,12 +206,45 @@ static void handshake_protection_text(const struct control_peer *peer, char text
     }
 }
 
+/* A number that only the two know to have made together, from both tokens. */
+static uint64_t handshake_session(const struct control_peer *peer)
+{
+    uint64_t own, other;
+    memcpy(&own, peer->fabric.receive_token, sizeof(own));
+    memcpy(&other, peer->fabric.send_token, sizeof(other));
+    return own ^ other;
+}
+
+/* Whether the connection goes on where the last one has ended: both sides say the same session. If
+ * not, that is over, and one begins with this connection. */
+static bool handshake_resumes(struct control_peer *peer)
+{
+    struct control *control = peer->control;
+    struct membership *membership = &control->membership;
+    struct conversation *conversation = &control->conversations[peer->node];
+    uint64_t session = membership->peers[peer->node].session;
+    struct error error;
+    bool resumes = session != 0 && session == peer->session &&
+                   conversation_acknowledge(conversation, peer->heard, &error) == 0;
+    if (resumes)
+        return true;
+    if (membership_is_away(membership, peer->node))
+        control_peer_lose(control, peer->node, "it does not know any more where they were");
+    conversation_clear(conversation);
+    membership_begin_session(membership, peer->node,
+                             control->config->recovery ? handshake_session(peer) : 0);
+    return false;
+}
+
 /* From now on it is the connection with its node. */
 static void handshake_open(struct control_peer *peer)
 {
     struct control *control = peer->control;
     char protection[64];
     handshake_protection_text(peer, protection);
+    bool resumes = handshake_resumes(peer);
+    peer->fabric.resumes = resumes;
+    peer->offered = resumes ? control->membership.peers[peer->node].session : 0;
     control->peer_of[peer->node] = peer;
     peer->state = PEER_OPEN;
     event_del(peer->timer);
@@ -222,7 +261,10 @@ static void handshake_open(struct control_peer *peer)
     /* Only now may the other side connect to our fabric: it is expected. */
     if (!peer->connects)
         handshake_send_fabric(peer);
-    coordinator_peer_connected(control->coordinator, clock_now_ns(), peer->node);
+    if (resumes)
+        control_peer_say_again(peer);
+    else
+        coordinator_peer_connected(control->coordinator, clock_now_ns(), peer->node);
 }
 
 /* It may have to wait for what the older daemon of its name says, with its next heartbeat or its
@@ -240,7 +282,7 @@ static void handshake_claim(struct control_peer *peer)
         return;
     }
     if (!peer->connects)
-        control_peer_end_node(control, peer->node, "it has connected again");
+        control_peer_end_node(control, peer->node, "it has connected again", true);
     handshake_open(peer);
 }
 
@@ -310,6 +352,11 @@ static int handshake_on_fabric(struct control_peer *peer, const struct message *
                       control_peer_name(peer), message->version, control->config->node,
                       info->version);
     int result = handshake_note_fabric(peer, message, error);
+    /* It goes on, by now alone: this side has offered it, and has given it up since. */
+    if (result == 0 && peer->connects && message->session != 0 &&
+        message->session != control->membership.peers[peer->node].session)
+        return error_set(error, ERR_PROTOCOL, "node %s goes on with a session that is over",
+                         control_peer_name(peer));
     if (result == 0)
         handshake_claim(peer);
     return result;
@@ -322,9 +369,12 @@ static int handshake_on_word(struct control_peer *peer, const struct message *me
     struct control *control = peer->control;
     uint64_t now_ns = clock_now_ns();
     membership_heard(&control->membership, peer->node, now_ns);
+    struct conversation *conversation = &control->conversations[peer->node];
+    bool counted = control->membership.peers[peer->node].session != 0;
+    conversation->heard += counted && message->type != MESSAGE_PING;
     switch (message->type) {
     case MESSAGE_PING:
-        return 0;
+        return counted ? conversation_acknowledge(conversation, message->heard, error) : 0;
     case MESSAGE_CONTESTED:
         log_throttled(control->log, log_throttle_of(&control->node_lines, peer->node), now_ns,
                       LOG_LEVEL_WARNING, "two daemons are called %s: %s", control->config->node,
@@ -382,7 +432,7 @@ static void handshake_on_line(void *context, char *line, size_t length)
         peer->stream = NULL;
         control_stream_finish(stream);
     }
-    control_peer_finish(peer, error.text);
+    control_peer_finish_as(peer, error.text, peer->state != PEER_OPEN);
 }
 
 static void handshake_on_stream_end(void *context, int code, const char *reason)
@@ -394,7 +444,8 @@ static void handshake_on_stream_end(void *context, int code, const char *reason)
         peer->stream = NULL;
         control_stream_finish(stream);
     }
-    control_peer_finish(peer, reason);
+    control_peer_finish_as(
+        peer, reason, peer->state != PEER_OPEN || code == ERR_DISCONNECTED || code == ERR_SYSTEM);
 }
 
 bool control_handshake_start(struct control_peer *peer, int fd)

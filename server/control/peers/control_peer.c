@@ -35,8 +35,38 @@ void control_peer_free(struct control_peer *peer)
     free(peer);
 }
 
-/* The connection is over. What was up goes down; an attempt of ours is made again later. */
+void control_peer_lose(struct control *control, uint32_t node, const char *reason)
+{
+    membership_forget(&control->membership, node);
+    conversation_clear(&control->conversations[node]);
+    control_command(control,
+                    &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT, .peer = node});
+    coordinator_peer_down(control->coordinator, clock_now_ns(), node, reason);
+}
+
+/* The node was open, or away and cannot be reached. */
+static void peer_over(struct control *control, uint32_t node, bool away, bool open,
+                      const char *reason)
+{
+    if (!away) {
+        control_peer_lose(control, node, reason);
+        return;
+    }
+    if (!open)
+        return;
+    log_throttled(control->log, log_throttle_of(&control->node_lines, node), clock_now_ns(),
+                  LOG_LEVEL_WARNING, "node %s is away: its jobs wait %u ms for another connection",
+                  control->config->servers[node].name, control->config->peer_ms);
+    control_command(control, &(struct engine_command){
+                                 .kind = COMMAND_PEER_DISCONNECT, .peer = node, .recovers = true});
+}
+
 void control_peer_finish(struct control_peer *peer, const char *reason)
+{
+    control_peer_finish_as(peer, reason, true);
+}
+
+void control_peer_finish_as(struct control_peer *peer, const char *reason, bool recovers)
 {
     struct control *control = peer->control;
     uint32_t node = peer->node;
@@ -57,21 +87,22 @@ void control_peer_finish(struct control_peer *peer, const char *reason)
     control_peer_free(peer);
     if (!ours)
         return;
+    bool away = open && recovers ? membership_away(&control->membership, node, clock_now_ns())
+                                 : membership_is_away(&control->membership, node);
     membership_lost(&control->membership, node, clock_now_ns(), text);
-    if (!open)
-        return;
-    control_command(control,
-                    &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT, .peer = node});
-    coordinator_peer_down(control->coordinator, clock_now_ns(), node, text);
+    if (open || away)
+        peer_over(control, node, away && recovers, open, text);
 }
 
-void control_peer_end_node(struct control *control, uint32_t node, const char *reason)
+void control_peer_end_node(struct control *control, uint32_t node, const char *reason,
+                           bool recovers)
 {
     if (control->peer_of[node])
-        control_peer_finish(control->peer_of[node], reason);
+        control_peer_finish_as(control->peer_of[node], reason, recovers);
 }
 
-void control_peer_finish_node(struct control *control, uint32_t node, const char *reason)
+void control_peer_finish_node(struct control *control, uint32_t node, const char *reason,
+                              bool recovers)
 {
     struct control_peer *peer = control->peer_of[node];
     if (!peer)
@@ -80,7 +111,7 @@ void control_peer_finish_node(struct control *control, uint32_t node, const char
     peer->stream = NULL;
     if (stream)
         control_stream_finish(stream);
-    control_peer_finish(peer, reason);
+    control_peer_finish_as(peer, reason, recovers);
 }
 
 static void peer_on_timeout(evutil_socket_t fd, short what, void *argument)
@@ -113,7 +144,10 @@ struct control_peer *control_peer_create(struct control *control, uint32_t node,
     peer->fd = -1;
     DL_APPEND(control->peers, peer);
     peer->timer = evtimer_new(control->base, peer_on_timeout, peer);
-    struct timeval limit = {CONTROL_HANDSHAKE_S, 0};
+    uint64_t limit_us = CONTROL_HANDSHAKE_S * 1000000ull;
+    if (connects)
+        limit_us = membership_attempt_ns(&control->membership, node, limit_us * 1000) / 1000;
+    struct timeval limit = {(time_t)(limit_us / 1000000), (suseconds_t)(limit_us % 1000000)};
     if (!peer->timer || evtimer_add(peer->timer, &limit) < 0) {
         control_peer_free(peer);
         return NULL;
@@ -123,11 +157,41 @@ struct control_peer *control_peer_create(struct control *control, uint32_t node,
     return peer;
 }
 
+/* What cannot be kept cannot be said again: then the node is lost with its connection, as without
+ * recovery. */
+static void peer_keep(struct control *control, uint32_t node, const struct message *message)
+{
+    size_t length = 0;
+    char *line = message_encode(message, &length);
+    bool kept = line && conversation_say(&control->conversations[node], line, length);
+    free(line);
+    if (kept)
+        return;
+    log_throttled(control->log, log_throttle_of(&control->node_lines, node), clock_now_ns(),
+                  LOG_LEVEL_WARNING, "what node %s may not have heard cannot be kept",
+                  control->config->servers[node].name);
+    /* Not here: whoever sends does not expect the node to go. */
+    membership_cannot_recover(&control->membership, node, clock_now_ns());
+}
+
 void control_peer_send(struct control *control, uint32_t node, const struct message *message)
 {
     struct control_peer *peer = control->peer_of[node];
-    if (peer && peer->state == PEER_OPEN && peer->stream)
+    bool open = peer && peer->state == PEER_OPEN && peer->stream;
+    struct message ping = {.type = MESSAGE_PING, .heard = control->conversations[node].heard};
+    if (message->type == MESSAGE_PING)
+        message = &ping;
+    else if (control->membership.peers[node].session != 0)
+        peer_keep(control, node, message);
+    if (open)
         control_stream_send_message(peer->stream, message);
+}
+
+void control_peer_say_again(struct control_peer *peer)
+{
+    const struct conversation_line *line = peer->control->conversations[peer->node].first;
+    for (; line; line = line->next)
+        control_stream_send(peer->stream, line->text, line->length);
 }
 
 uint64_t control_peer_heard_ns(const struct control *control, uint32_t node, uint64_t now_ns)

@@ -1,8 +1,10 @@
 #include "server/exchange/ground/post.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "server/exchange/ground/recorder.h"
+#include "server/exchange/ground/session.h"
 #include "server/exchange/model/roster.h"
 
 /* --- receives --------------------------------------------------------------------------------- */
@@ -104,6 +106,12 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
     return send;
 }
 
+static void send_post(struct exchange *exchange, struct exchange_send *send)
+{
+    exchange->peers[send->node].link.sent = true;
+    exchange->options.io.send(exchange->options.io.context, send);
+}
+
 void send_submit(struct exchange *exchange, struct exchange_send *send)
 {
     if (send == &exchange->unsent) { /* its group has failed */
@@ -112,11 +120,90 @@ void send_submit(struct exchange *exchange, struct exchange_send *send)
             send->done(send);
         return;
     }
+    struct exchange_session *session = &exchange->peers[send->node].session;
     send->group->pending++;
     if (send->group->job->trace)
         recorder_send_posted(send);
-    exchange->peers[send->node].link.sent = true;
-    exchange->options.io.send(exchange->options.io.context, send);
+    if (!session->on) {
+        send_post(exchange, send);
+        return;
+    }
+    send->next = NULL;
+    *session->waiting_end = send;
+    session->waiting_end = &send->next;
+    sends_flush(exchange, send->node);
+}
+
+static struct exchange_send *sends_take_waiting(struct exchange_session *session)
+{
+    struct exchange_send *send = session->waiting;
+    session->waiting = send->next;
+    if (!session->waiting)
+        session->waiting_end = &session->waiting;
+    send->next = NULL;
+    return send;
+}
+
+void sends_flush(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_session *session = &exchange->peers[node].session;
+    while (session->waiting && session_keep(exchange, session->waiting)) {
+        struct exchange_send *send = sends_take_waiting(session);
+        if (!session->suspended) {
+            send_post(exchange, send);
+            continue;
+        }
+        send->next = exchange->deferred; /* what is kept takes its place */
+        exchange->deferred = send;
+    }
+}
+
+static int send_again(struct exchange *exchange, uint32_t node,
+                      const struct session_message *message, struct error *error)
+{
+    struct exchange_send *send = slab_get(&exchange->sends);
+    if (!send)
+        return error_set(error, ERR_MEMORY, "no memory to send again what it may lack");
+    send->node = node;
+    send->group = message->group;
+    send->number_alone = !message->group;
+    send->payload_bytes = message->payload_bytes;
+    memcpy(send->header, message->header, WIRE_HEADER_BYTES);
+    wire_write_session(send->header, exchange->peers[node].send_token, message->number,
+                       session_tell(exchange, node));
+    if (message->buffer) {
+        buffer_hold(message->buffer);
+        send->buffer = message->buffer;
+        send->payload = message->buffer->data + WIRE_HEADER_BYTES;
+    }
+    if (send->group) {
+        send->group->pending++;
+        if (send->group->job->trace)
+            recorder_send_posted(send);
+    }
+    send_post(exchange, send);
+    return 0;
+}
+
+int sends_go_on(struct exchange *exchange, uint32_t node, struct error *error)
+{
+    int result = 0;
+    if (session_goes_on(exchange, node)) {
+        const struct session_message *message = exchange->peers[node].session.first;
+        for (; message && result == 0; message = message->next)
+            result = send_again(exchange, node, message, error);
+    }
+    if (result == 0)
+        sends_flush(exchange, node);
+    return result;
+}
+
+void sends_end_session(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_session *session = &exchange->peers[node].session;
+    session_end(exchange, node);
+    while (session->waiting)
+        send_post(exchange, sends_take_waiting(session));
 }
 
 void send_free(struct exchange *exchange, struct exchange_send *send)
@@ -128,6 +215,10 @@ void send_free(struct exchange *exchange, struct exchange_send *send)
 void send_over(struct exchange *exchange, struct exchange_send *send)
 {
     struct exchange_group *group = send->group;
+    if (!group) { /* sent again, and of a group that had ended */
+        send_free(exchange, send);
+        return;
+    }
     if (group->job->trace)
         recorder_send_over(send);
     receive_release(exchange, send->buffer);

@@ -1,7 +1,8 @@
 /* What goes out of this node and what is awaited: messages, receives of the other nodes' messages,
  * and tasks of the reduce threads.
  *
- * Layer: may call server/exchange/ground/recorder.h and server/exchange/model/roster.h.
+ * Layer: may call server/exchange/ground/recorder.h, session.h there, and
+ * server/exchange/model/roster.h.
  */
 #ifndef SERVER_EXCHANGE_GROUND_POST_H
 #define SERVER_EXCHANGE_GROUND_POST_H
@@ -15,9 +16,16 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
                                   uint64_t sequence, uint32_t chunk, const struct wire_ask *ask,
                                   const void *payload, uint32_t payload_bytes);
 void send_submit(struct exchange *exchange, struct exchange_send *send);
+/* Those that wait go as far as they can be kept now. */
+void sends_flush(struct exchange *exchange, uint32_t node);
+/* If the peer has said on its new connection what has come: what it lacks goes again, then what
+ * waits. ERR_MEMORY: the session cannot go on. */
+int sends_go_on(struct exchange *exchange, uint32_t node, struct error *error);
+/* The session is over. To be called when the peer is down: what waits is lost. */
+void sends_end_session(struct exchange *exchange, uint32_t node);
 /* Give back what a send holds that has not been submitted, and the send. */
 void send_free(struct exchange *exchange, struct exchange_send *send);
-/* A send that was submitted has come back: its `done` is called. */
+/* A send that was submitted, or went again, has come back: its `done` is called. */
 void send_over(struct exchange *exchange, struct exchange_send *send);
 
 /* The peer whose figures count the receives for the node. */

@@ -30,6 +30,7 @@ struct issuing;
 struct order;
 struct outlet;
 struct probes;
+struct session_message;
 struct share;
 struct slots;
 
@@ -49,6 +50,21 @@ struct exchange_link {
     struct exchange_send send;
 };
 
+/* What the peer may lack, see server/exchange/ground/session.h. */
+struct exchange_session {
+    bool on;
+    bool suspended;    /* messages are kept, and not posted: the connection is gone or new */
+    bool ready, heard; /* the new one: it can be sent on; the peer has said what has come */
+    bool greeted;      /* and this node has said so */
+    uint32_t copies;   /* of payloads that are kept */
+    uint32_t promised; /* buffers, by the pool, for them: of the open groups */
+    uint32_t untold;   /* messages that have come, and the peer was not told so */
+    uint64_t sent;     /* the number of the last message to the peer */
+    uint64_t received; /* and of the last one of the peer */
+    struct session_message *first, **last;        /* kept, in order */
+    struct exchange_send *waiting, **waiting_end; /* there was no room to keep them */
+};
+
 struct exchange_peer {
     bool up;
     uint64_t receive_token;
@@ -65,6 +81,7 @@ struct exchange_peer {
     uint32_t held;   /* received buffers still in use */
     bool lacking;    /* the machine refused memory for some: tried again with each tick */
     struct exchange_link link;
+    struct exchange_session session;
 };
 
 struct exchange {
@@ -75,6 +92,8 @@ struct exchange {
     struct share *shares;        /* server/exchange/model/share.h */
     struct share *dirty;         /* those with groups that exchange_run has to pump */
     struct slab sends;
+    struct slab kept;               /* struct session_message */
+    struct exchange_send *deferred; /* are over, which exchange_run tells whoever sent them */
     struct exchange_send unsent; /* handed out when there is no memory for a send; goes nowhere */
     uint64_t now_ns;             /* of the latest call that told it */
     uint64_t still_ns;           /* for so long the engine did not run though it had to */

@@ -55,6 +55,7 @@ struct exchange_send {
     void (*done)(struct exchange_send *send);
     void *owner;        /* the exchange's: what `done` is about */
     uint32_t holds;     /* the exchange's: reasons for which a slot keeps its last answer back */
+    bool number_alone;  /* the exchange's: sent again for its number; its group has ended */
     uint64_t posted_ns; /* in a trace: when io->send was given the send */
     uint8_t header[WIRE_HEADER_BYTES];
 };
@@ -128,6 +129,7 @@ struct exchange_options {
     uint64_t kept_bytes; /* the most that the requests of one user take here; 0: no limit */
     uint32_t own_user;   /* the daemon's: it and root have no share of memory, but all */
     bool shared_receives; /* receives are not per peer (datagram endpoints) */
+    bool recovery;        /* keep what a peer may lack, and send it again; not with the above */
     struct buffer_pool *pool;
     struct exchange_io io;
 };

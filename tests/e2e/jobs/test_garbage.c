@@ -152,7 +152,7 @@ START_TEST(test_control_port)
     static const char reason[] = " is over: ";
     REFUSED(connect_tcp(port), "GET / HTTP/1.0\r\n\r\n", reason);
     REFUSED(connect_tcp(port), "\x16\x03\x01\x02\n", reason);
-    REFUSED(connect_tcp(port), "{\"type\":\"ping\"}\n", reason);
+    REFUSED(connect_tcp(port), "{\"type\":\"ping\",\"heard\":0}\n", reason);
     REFUSED(connect_tcp(port), "{\"type\":\"hello\",\"protocol\":1}\n", reason);
     REFUSED(connect_tcp(port),
             "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\",\"node\":\"nobody\","

@@ -184,6 +184,7 @@ struct fixture *fixture_create(const struct fixture_options *options)
         .silence_ns = own->silence_ns,
         .kept_bytes = own->kept_bytes,
         .shared_receives = own->shared_receives,
+        .recovery = own->recovery,
         .pool = fixture->pool,
         .io = {.context = fixture,
                .send = table_send,
@@ -198,8 +199,10 @@ struct fixture *fixture_create(const struct fixture_options *options)
     };
     EXPECT(exchange_create(&fixture->exchange, &made, NULL) == 0);
     for (uint32_t i = 0; i < own->nodes && !own->leave_down; i++) {
-        if (i != own->self)
-            exchange_peer_up(fixture->exchange, i, fixture_receive_token(i), fixture_send_token(i));
+        if (i == own->self)
+            continue;
+        EXPECT(exchange_peer_session(fixture->exchange, i, false));
+        exchange_peer_up(fixture->exchange, i, fixture_receive_token(i), fixture_send_token(i));
     }
     if (own->leave_closed)
         return fixture;

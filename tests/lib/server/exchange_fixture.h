@@ -39,6 +39,7 @@ struct fixture_options {
     uint64_t buffers;                /* limit; 0: 1000 */
     uint64_t arena_bytes;            /* of a rank; 0: the least */
     bool shared_receives;
+    bool recovery;
     bool leave_closed;   /* the job is not opened, nobody attached */
     bool leave_down;     /* the peers are not up */
     uint32_t user;       /* whose the jobs are that are opened */

@@ -138,7 +138,7 @@ void half_start(struct sealed_half *half, bool shared_receives, bool reorder)
 void half_stop(struct sealed_half *half)
 {
     exchange_job_close(half->engine.exchange, HALF_JOB);
-    engine_drop_peer(&half->engine, 1);
+    engine_drop_peer(&half->engine, 1, false);
     transport_disconnect(half->engine.transport, 1);
     half_poll(half);
     ck_assert_uint_eq(half->engine.sends_posted, 0);

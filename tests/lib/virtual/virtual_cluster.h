@@ -25,6 +25,7 @@ struct virtual_options {
     bool reorder;            /* fabric messages may overtake each other */
     bool shared_receives;    /* a datagram fabric */
     bool sends;              /* its jobs send from rank to rank: messages may wait for receives */
+    bool recovery;           /* connections that break go on where they were */
     uint64_t memory_bytes;   /* of chunk buffers, each node; 0: 256 MiB */
 };
 
@@ -64,6 +65,9 @@ void virtual_cluster_kill_worker(struct virtual_cluster *cluster, uint32_t job, 
 /* Both sides lose both planes, and do not get through until they may again. */
 void virtual_cluster_cut(struct virtual_cluster *cluster, uint32_t a, uint32_t b);
 void virtual_cluster_join_again(struct virtual_cluster *cluster, uint32_t a, uint32_t b);
+/* A connection is reset, and the way is open: the fabric's, or (control) node a's end of the
+ * control connection. */
+void virtual_cluster_reset(struct virtual_cluster *cluster, uint32_t a, uint32_t b, bool control);
 /* Nothing that the fabric carries from one to the other arrives any more; or again. The control
  * connection stays. */
 void virtual_cluster_cut_data(struct virtual_cluster *cluster, uint32_t from, uint32_t to,
@@ -120,6 +124,8 @@ uint64_t virtual_cluster_moments(const struct virtual_cluster *cluster); /* run 
 uint32_t virtual_cluster_late_reports(const struct virtual_cluster *cluster, uint32_t node);
 /* Open connections with other daemons that the node's daemons have lost. */
 uint32_t virtual_cluster_losses(const struct virtual_cluster *cluster, uint32_t node);
+/* Connections with other daemons that the node's daemons have gone on with on another one. */
+uint32_t virtual_cluster_resumed(const struct virtual_cluster *cluster, uint32_t node);
 /* How often a node has found another to be silent on the fabric. */
 uint32_t virtual_cluster_silences(const struct virtual_cluster *cluster);
 /* What the nodes' accounts of the only job there is come to. */

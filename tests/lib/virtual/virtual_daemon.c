@@ -49,6 +49,7 @@ static void daemon_create_exchange(struct virtual_node *node)
         .late_ns = 100 * NS_PER_MS,
         .silence_ns = virtual_engine_silence_ns(node),
         .shared_receives = options->shared_receives,
+        .recovery = options->recovery,
         .pool = node->pool,
         .io = virtual_engine_io(node),
     };
@@ -110,6 +111,8 @@ void virtual_daemon_end(struct virtual_node *node)
     daemon_end_exchange(node);
     coordinator_destroy(node->coordinator);
     membership_clear(&node->membership);
+    for (uint32_t i = 0; i < node->cluster->options.nodes; i++)
+        conversation_clear(&node->links[i].conversation);
     node->exchange = NULL;
     node->pool = NULL;
     node->transport = NULL;

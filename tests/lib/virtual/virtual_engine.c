@@ -97,34 +97,39 @@ static void io_release_worker(void *context, struct exchange_worker *worker)
 /* --- peers ------------------------------------------------------------------------------------ */
 
 /* As engine_drop_peer in server/engine/engine_peer.c. */
-static void engine_drop_peer(struct virtual_node *node, uint32_t number)
+static bool engine_drop_peer(struct virtual_node *node, uint32_t number, bool recovers)
 {
     struct virtual_peer *peer = &node->peers[number];
     transport_disconnect(node->transport, number);
     peer->up = peer->connected = peer->requested = false;
     peer->token = 0;
     peer->connection++;
+    if (recovers)
+        return exchange_peer_away(node->exchange, number);
     exchange_peer_down(node->exchange, number);
+    return false;
 }
 
 static void engine_peer_event(struct virtual_node *node, enum engine_event_type type, uint32_t peer,
-                              const char *text)
+                              int code, const char *text)
 {
     struct engine_event *event = engine_event_create(type);
     event->node = peer;
+    event->code = code;
     event->connection = node->peers[peer].request.connection;
     snprintf(event->text, sizeof(event->text), "%s", text);
     virtual_event(node, event);
 }
 
 /* As engine_peer_lost there. */
-static void engine_peer_lost(struct virtual_node *node, uint32_t peer, const char *how)
+static void engine_peer_lost(struct virtual_node *node, uint32_t peer, const char *how,
+                             bool recovers)
 {
     char text[ERROR_TEXT_BYTES];
-    engine_drop_peer(node, peer);
+    recovers = engine_drop_peer(node, peer, recovers);
     snprintf(text, sizeof(text), "%s on the fabric link between %s and %s", how,
              node->names[node->number], node->names[peer]);
-    engine_peer_event(node, ENGINE_PEER_DOWN, peer, text);
+    engine_peer_event(node, ENGINE_PEER_DOWN, peer, recovers ? ERR_DISCONNECTED : 0, text);
 }
 
 uint64_t virtual_engine_silence_ns(const struct virtual_node *node)
@@ -138,7 +143,7 @@ static void engine_peer_lacks(struct virtual_node *node, uint32_t peer, const ch
 {
     char how[64];
     snprintf(how, sizeof(how), "%s for %" PRIu64 " ms", what, (uint64_t)(ns / NS_PER_MS));
-    engine_peer_lost(node, peer, how);
+    engine_peer_lost(node, peer, how, false);
 }
 
 static void io_peer_silent(void *context, uint32_t peer)
@@ -186,7 +191,12 @@ static void engine_connect(struct virtual_node *node, uint32_t number)
                      : transport_expect(node->transport, number, request->address,
                                         request->address_bytes, request->receive_token, &error);
     if (result != 0) {
-        engine_peer_event(node, ENGINE_PEER_DOWN, number, error.text);
+        engine_peer_event(node, ENGINE_PEER_DOWN, number, 0, error.text);
+        return;
+    }
+    if (!exchange_peer_session(node->exchange, number, request->resumes)) {
+        engine_drop_peer(node, number, false);
+        engine_peer_event(node, ENGINE_PEER_DOWN, number, 0, "its session is over");
         return;
     }
     peer->connected = true;
@@ -214,7 +224,10 @@ static void engine_peer_connect(struct virtual_node *node,
                                 const struct engine_peer_connect *request)
 {
     struct virtual_peer *peer = &node->peers[request->node];
-    exchange_peer_down(node->exchange, request->node);
+    if (request->resumes)
+        exchange_peer_away(node->exchange, request->node);
+    else
+        exchange_peer_down(node->exchange, request->node);
     peer->request = *request;
     peer->requested = true;
     peer->token = engine_token(request->active ? request->send_token : request->receive_token);
@@ -257,10 +270,11 @@ static void fabric_event(struct virtual_node *node, const struct transport_event
     switch (event->type) {
     case TRANSPORT_PEER_UP:
         node->peers[event->peer].up = true;
-        engine_peer_event(node, ENGINE_PEER_UP, event->peer, "");
+        EXPECT(exchange_peer_ready(node->exchange, event->peer, NULL) == 0);
+        engine_peer_event(node, ENGINE_PEER_UP, event->peer, 0, "");
         break;
     case TRANSPORT_PEER_DOWN:
-        engine_peer_lost(node, event->peer, event->text);
+        engine_peer_lost(node, event->peer, event->text, true);
         break;
     case TRANSPORT_RECEIVED:
         fabric_received(node, event);
@@ -354,7 +368,7 @@ void virtual_engine_command(struct virtual_node *node, const struct engine_comma
         engine_peer_connect(node, &command->peer_connect);
         break;
     case COMMAND_PEER_DISCONNECT:
-        engine_drop_peer(node, command->peer);
+        engine_drop_peer(node, command->peer, command->recovers);
         break;
     case COMMAND_JOB_OPEN:
         code = exchange_job_open(exchange, command->roster, &error);

@@ -22,8 +22,9 @@ struct word {
     enum word_kind kind;
     struct virtual_node *from, *to;
     uint64_t connection;
-    uint64_t incarnation; /* of the sender's daemon */
-    const char *reason;   /* WORD_CLOSE */
+    uint64_t incarnation;    /* of the sender's daemon */
+    uint64_t session, heard; /* WORD_HELLO, WORD_WELCOME: it can go on with; lines of it so far */
+    const char *reason;      /* WORD_CLOSE */
     size_t length;
     char *line; /* WORD_LINE */
 };
@@ -57,18 +58,50 @@ void virtual_link_send(struct virtual_node *node, uint32_t peer, const struct me
 {
     const struct virtual_link *link = &node->links[peer];
     struct word word = {.kind = WORD_LINE, .connection = link->connection};
-    if (link->state != LINK_OPEN)
+    bool recovers = node->membership.peers[peer].session != 0;
+    if (link->state != LINK_OPEN && !recovers)
         return;
-    word.line = message_encode(message, &word.length);
+    struct message numbered = *message;
+    numbered.heard = link->conversation.heard;
+    word.line = message_encode(&numbered, &word.length);
     EXPECT(word.line);
     word.line[--word.length] = '\0'; /* without the newline */
-    word_send(node, peer, word);
+    if (recovers && message->type != MESSAGE_PING)
+        EXPECT(conversation_say(&node->links[peer].conversation, word.line, word.length));
+    if (link->state == LINK_OPEN)
+        word_send(node, peer, word);
+    else
+        free(word.line);
+}
+
+/* As control_peer_say_again in server/control/peers/control_peer.c. */
+static void link_say_again(struct virtual_link *link)
+{
+    const struct conversation_line *line = link->conversation.first;
+    for (; line; line = line->next)
+        word_send(link->node, link->peer,
+                  (struct word){.kind = WORD_LINE,
+                                .connection = link->connection,
+                                .line = strdup(line->text),
+                                .length = line->length});
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* As control_peer_finish in server/control/peers/control_peer.c. */
-static void link_end(struct virtual_link *link, const char *reason)
+/* As control_peer_lose in server/control/peers/control_peer.c. */
+static void link_lose(struct virtual_link *link, const char *reason)
+{
+    struct virtual_node *node = link->node;
+    membership_forget(&node->membership, link->peer);
+    conversation_clear(&link->conversation);
+    node->losses++;
+    virtual_command(node,
+                    &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT, .peer = link->peer});
+    coordinator_peer_down(node->coordinator, node->cluster->now_ns, link->peer, reason);
+}
+
+/* As control_peer_finish there. recovers: the connection alone has ended, not the session. */
+static void link_end_as(struct virtual_link *link, const char *reason, bool recovers)
 {
     struct virtual_node *node = link->node;
     uint64_t now_ns = node->cluster->now_ns;
@@ -78,14 +111,21 @@ static void link_end(struct virtual_link *link, const char *reason)
     word_close(node, link->peer, link->connection, "the other side has closed the connection");
     link->state = LINK_NONE;
     link->connection = 0;
+    bool away = open && recovers ? membership_away(&node->membership, link->peer, now_ns)
+                                 : membership_is_away(&node->membership, link->peer);
     membership_lost(&node->membership, link->peer, now_ns, reason);
     virtual_called(node);
-    if (!open)
-        return;
-    node->losses++;
-    virtual_command(node,
-                    &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT, .peer = link->peer});
-    coordinator_peer_down(node->coordinator, now_ns, link->peer, reason);
+    if (open && away && recovers)
+        virtual_command(node, &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT,
+                                                       .peer = link->peer,
+                                                       .recovers = true});
+    else if (open || (away && !recovers))
+        link_lose(link, reason);
+}
+
+static void link_end(struct virtual_link *link, const char *reason)
+{
+    link_end_as(link, reason, true);
 }
 
 /* --- the beginning ---------------------------------------------------------------------------- */
@@ -99,12 +139,23 @@ static void token_write(uint8_t token[TRANSPORT_TOKEN_BYTES], uint64_t connectio
 }
 
 /* As handshake_open in server/control/peers/control_handshake.c. */
-static void link_open(struct virtual_link *link, uint64_t connection, uint64_t incarnation,
+static void link_open(struct virtual_link *link, uint64_t connection, const struct word *of,
                       bool connects)
 {
     struct virtual_node *node = link->node, *peer = &node->cluster->nodes[link->peer];
     struct engine_command command = {.kind = COMMAND_PEER_CONNECT};
     struct engine_peer_connect *fabric = &command.peer_connect;
+    struct membership *membership = &node->membership;
+    uint64_t session = membership->peers[peer->number].session;
+    struct error error;
+    fabric->resumes = session != 0 && session == of->session;
+    if (!fabric->resumes && membership_is_away(membership, peer->number))
+        link_lose(link, "it does not know any more where they were");
+    if (!fabric->resumes) {
+        conversation_clear(&link->conversation);
+        membership_begin_session(membership, peer->number,
+                                 node->cluster->options.recovery ? connection : 0);
+    }
     link->state = LINK_OPEN;
     link->connection = connection;
     fabric->node = peer->number;
@@ -113,21 +164,31 @@ static void link_open(struct virtual_link *link, uint64_t connection, uint64_t i
     memcpy(fabric->address, &peer->number, sizeof(peer->number));
     token_write(fabric->receive_token, connection, node);
     token_write(fabric->send_token, connection, peer);
-    membership_connected(&node->membership, peer->number, incarnation, node->cluster->now_ns);
-    fabric->connection = node->membership.peers[peer->number].connection;
+    membership_connected(membership, peer->number, of->incarnation, node->cluster->now_ns);
+    fabric->connection = membership->peers[peer->number].connection;
     virtual_command(node, &command);
     if (!connects && !node->cluster->starting)
         word_send(node, peer->number,
-                  (struct word){.kind = WORD_WELCOME, .connection = connection});
-    coordinator_peer_connected(node->coordinator, node->cluster->now_ns, peer->number);
+                  (struct word){.kind = WORD_WELCOME,
+                                .connection = connection,
+                                .session = fabric->resumes ? session : 0,
+                                .heard = link->conversation.heard});
+    if (fabric->resumes) {
+        EXPECT(conversation_acknowledge(&link->conversation, of->heard, &error) == 0);
+        link_say_again(link);
+    } else {
+        coordinator_peer_connected(node->coordinator, node->cluster->now_ns, peer->number);
+    }
     virtual_called(node);
 }
 
 void virtual_link_begin(struct virtual_node *low, struct virtual_node *high)
 {
     uint64_t connection = ++low->cluster->connections;
-    link_open(&high->links[low->number], connection, low->incarnation, false);
-    link_open(&low->links[high->number], connection, high->incarnation, true);
+    const struct word from_low = {.incarnation = low->incarnation};
+    const struct word from_high = {.incarnation = high->incarnation};
+    link_open(&high->links[low->number], connection, &from_low, false);
+    link_open(&low->links[high->number], connection, &from_high, true);
 }
 
 static void attempt_over(struct virtual_cluster *cluster, void *what, uint64_t connection)
@@ -145,12 +206,17 @@ static void link_try(struct virtual_link *link)
     struct virtual_node *node = link->node;
     struct virtual_cluster *cluster = node->cluster;
     bool no_route = *severed(cluster, node->number, link->peer);
+    uint64_t limit_ns = membership_attempt_ns(&node->membership, link->peer, HANDSHAKE_NS);
     link->state = LINK_TRYING;
     link->connection = ++cluster->connections;
+    link->offered = node->membership.peers[link->peer].session;
     if (!no_route)
         word_send(node, link->peer,
-                  (struct word){.kind = WORD_HELLO, .connection = link->connection});
-    virtual_schedule(cluster, node, no_route ? cluster->options.most_delay_ns : HANDSHAKE_NS,
+                  (struct word){.kind = WORD_HELLO,
+                                .connection = link->connection,
+                                .session = link->offered,
+                                .heard = link->conversation.heard});
+    virtual_schedule(cluster, node, no_route ? cluster->options.most_delay_ns : limit_ns,
                      attempt_over, link, link->connection);
 }
 
@@ -172,13 +238,15 @@ static void link_claim(struct virtual_link *link, const struct word *hello)
     if (membership_claim(&node->membership, link->peer, hello->incarnation) == MEMBERSHIP_WAIT) {
         link->claim = hello->connection;
         link->claim_incarnation = hello->incarnation;
+        link->claim_session = hello->session;
+        link->claim_heard = hello->heard;
         link->claimed_ns = node->cluster->now_ns;
         virtual_link_send(node, link->peer, &(struct message){.type = MESSAGE_PING});
         virtual_schedule(node->cluster, node, HANDSHAKE_NS, claim_over, link, link->claim);
         return;
     }
     link_end(link, "it has connected again");
-    link_open(link, hello->connection, hello->incarnation, false);
+    link_open(link, hello->connection, hello, false);
 }
 
 /* As control_handshake_settle. */
@@ -190,7 +258,11 @@ static void link_settle(struct virtual_link *link)
     switch (membership_settle(&link->node->membership, link->peer, link->claimed_ns)) {
     case MEMBERSHIP_TAKE:
         link->claim = 0;
-        link_open(link, claim, link->claim_incarnation, false);
+        link_open(link, claim,
+                  &(struct word){.incarnation = link->claim_incarnation,
+                                 .session = link->claim_session,
+                                 .heard = link->claim_heard},
+                  false);
         break;
     case MEMBERSHIP_WAIT:
         break;
@@ -213,7 +285,11 @@ static void take_line(struct virtual_link *link, const struct word *word)
         message_decode(&message, MESSAGE_BETWEEN_DAEMONS, word->line, word->length, &error);
     EXPECT_MSG(result == 0, "between daemons: %s: %s", word->line, error.text);
     membership_heard(&node->membership, link->peer, node->cluster->now_ns);
-    if (message.type != MESSAGE_PING) {
+    if (message.type == MESSAGE_PING) {
+        if (node->membership.peers[link->peer].session != 0)
+            EXPECT(conversation_acknowledge(&link->conversation, message.heard, &error) == 0);
+    } else {
+        link->conversation.heard++;
         result = coordinator_peer_message(node->coordinator, node->cluster->now_ns, link->peer,
                                           &message, &error);
         EXPECT_MSG(result == 0, "%s -> %s: %s", word->from->config.node, node->config.node,
@@ -230,8 +306,11 @@ static void take_word(struct virtual_link *link, const struct word *word)
         link_claim(link, word);
         break;
     case WORD_WELCOME:
-        if (known && link->state == LINK_TRYING)
-            link_open(link, word->connection, word->incarnation, true);
+        if (known && link->state == LINK_TRYING && word->session != 0 &&
+            word->session != link->node->membership.peers[link->peer].session)
+            link_end(link, "it goes on with what is over"); /* since this side has offered it */
+        else if (known && link->state == LINK_TRYING)
+            link_open(link, word->connection, word, true);
         else
             word_close(link->node, link->peer, word->connection, "Connection reset by peer");
         break;
@@ -242,8 +321,8 @@ static void take_word(struct virtual_link *link, const struct word *word)
             word_close(link->node, link->peer, word->connection, "Connection reset by peer");
         break;
     case WORD_CLOSE:
-        if (known)
-            link_end(link, word->reason);
+        if (known) /* a kernel without a daemon refuses */
+            link_end_as(link, word->reason, strcmp(word->reason, "Connection refused") != 0);
         if (link->claim == word->connection)
             link->claim = 0;
         break;
@@ -283,7 +362,7 @@ static void link_silent(struct virtual_link *link)
         return;
     }
     snprintf(text, sizeof(text), "no heartbeat for %" PRIu32 " ms", node->config.peer_ms);
-    link_end(link, text);
+    link_end_as(link, text, false);
 }
 
 void virtual_link_due(struct virtual_node *node)
@@ -303,6 +382,9 @@ void virtual_link_due(struct virtual_node *node)
         case MEMBERSHIP_SILENT:
             link_silent(&node->links[peer]);
             break;
+        case MEMBERSHIP_GONE:
+            link_lose(&node->links[peer], "it has not come back in time");
+            break;
         }
     }
 }
@@ -316,13 +398,16 @@ void virtual_link_engine_event(struct virtual_node *node, const struct engine_ev
     if (!membership_has(&node->membership, event->node, event->connection))
         return;
     if (event->type == ENGINE_PEER_UP) {
+        node->resumed += membership_is_away(&node->membership, event->node);
         membership_up(&node->membership, event->node);
         coordinator_peer_up(node->coordinator, now_ns, event->node);
         return;
     }
     snprintf(text, sizeof(text), "the fabric lost it: %.480s", event->text);
-    coordinator_peer_down(node->coordinator, now_ns, event->node, text);
-    link_end(link, text);
+    bool recovers = event->code == ERR_DISCONNECTED;
+    if (!recovers)
+        coordinator_peer_down(node->coordinator, now_ns, event->node, text);
+    link_end_as(link, text, recovers);
 }
 
 /* --- faults ----------------------------------------------------------------------------------- */
@@ -336,6 +421,7 @@ void virtual_link_drop_all(struct virtual_node *node, bool silently)
             if (ends[e] != 0)
                 word_close(node, i, ends[e], "Connection reset by peer");
         }
+        conversation_clear(&link->conversation);
         *link = (struct virtual_link){.node = node, .peer = i};
     }
 }
@@ -367,6 +453,28 @@ void virtual_cluster_cut(struct virtual_cluster *cluster, uint32_t a, uint32_t b
     *severed(cluster, a, b) = true;
     link_cut_side(&cluster->nodes[a].links[b]);
     link_cut_side(&cluster->nodes[b].links[a]);
+}
+
+static void link_reset(struct virtual_cluster *cluster, void *what, uint64_t connection)
+{
+    (void)cluster;
+    struct virtual_link *link = what;
+    if (link->node->alive && link->connection == connection)
+        link_end(link, "Connection reset by peer");
+}
+
+void virtual_cluster_reset(struct virtual_cluster *cluster, uint32_t a, uint32_t b, bool control)
+{
+    struct virtual_link *link = &cluster->nodes[a].links[b];
+    if (!control)
+        memory_fabric_cut(cluster->fabric, a, b);
+    else if (link->state != LINK_NONE)
+        virtual_schedule(cluster, link->node, 0, link_reset, link, link->connection);
+}
+
+uint32_t virtual_cluster_resumed(const struct virtual_cluster *cluster, uint32_t node)
+{
+    return cluster->nodes[node].resumed;
 }
 
 void virtual_cluster_join_again(struct virtual_cluster *cluster, uint32_t a, uint32_t b)

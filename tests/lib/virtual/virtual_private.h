@@ -11,6 +11,7 @@
 #include "common/transport/transport_memory.h"
 #include "server/coordinator/coordinator.h"
 #include "server/exchange/exchange.h"
+#include "server/jobs/conversation.h"
 #include "server/jobs/membership.h"
 #include "tests/lib/virtual/virtual_cluster.h"
 #include "worker/progress/progress.h"
@@ -63,6 +64,9 @@ struct virtual_link {
     uint64_t connection; /* its number, the same on both sides; 0: none */
     /* A newer connection, which waits for word on this one; 0: none. */
     uint64_t claim, claim_incarnation, claimed_ns;
+    uint64_t claim_session, claim_heard;
+    uint64_t offered; /* the session that this side has said it can go on with, while trying */
+    struct conversation conversation;
 };
 
 /* What the engine has of another daemon. */
@@ -98,8 +102,9 @@ struct virtual_node {
     struct virtual_peer peers[VIRTUAL_NODES_MAX];
     bool refuses_memory;
     uint32_t late_reports, losses;
-    uint32_t traces; /* begun; virtual_trace.c */
-    bool quiet;      /* nothing happened in the last one */
+    uint32_t resumed; /* connections that went on where one before had ended */
+    uint32_t traces;  /* begun; virtual_trace.c */
+    bool quiet;       /* nothing happened in the last one */
     struct virtual_traffic traffic;
 };
 

@@ -100,7 +100,7 @@ static void teardown(void)
     exchange_close_jobs(engine.exchange);
     exchange_run(engine.exchange);
     transport_disconnect(engine.transport, 1);
-    engine_drop_peer(&engine, 1);
+    engine_drop_peer(&engine, 1, false);
     while (engine_poll_transport(&engine, 1))
         continue;
     exchange_abandon_receives(engine.exchange);

@@ -134,7 +134,7 @@ static void half_stop(struct half *half)
 {
     struct engine *engine = &half->engine;
     exchange_job_close(engine->exchange, JOB);
-    engine_drop_peer(engine, 1);
+    engine_drop_peer(engine, 1, false);
     transport_disconnect(engine->transport, 1);
     deliver(half);
     while (engine_poll_transport(engine, half->now_ns))
@@ -412,7 +412,7 @@ START_TEST(a_send_that_fails_later_fails_its_group)
     deliver(&half);
     if (dropped_before) { /* and connected again, before the fabric is looked at */
         transport_disconnect(half.engine.transport, 1);
-        engine_drop_peer(&half.engine, 1);
+        engine_drop_peer(&half.engine, 1, false);
         command_connect(&half);
         ck_assert(engine_take_commands(&half.engine));
     }

@@ -262,7 +262,7 @@ START_TEST(both_sides_seal_or_none)
 {
     half_start(&half, false, false);
     transport_disconnect(half.engine.transport, 1);
-    engine_drop_peer(&half.engine, 1);
+    engine_drop_peer(&half.engine, 1, false);
     half.engine.seal_bytes = _i == 0 ? 0 : SEAL_TRAILER_BYTES;
     struct engine_command command = {.kind = COMMAND_PEER_CONNECT,
                                      .peer_connect = {.node = 1, .sealed = _i == 0}};
@@ -334,7 +334,7 @@ START_TEST(what_is_under_way_when_it_ends_comes_back)
     engine_poll_transport(&half.engine, half.now_ns);
     engine_take_reduced(&half.engine);
     exchange_run(half.engine.exchange);
-    engine_drop_peer(&half.engine, 1);
+    engine_drop_peer(&half.engine, 1, false);
     transport_disconnect(half.engine.transport, 1);
     half_poll(&half);
     ck_assert_uint_eq(half.engine.protect_messages.in_use, 0);

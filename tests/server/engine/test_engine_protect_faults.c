@@ -373,7 +373,7 @@ END_TEST
 START_TEST(nothing_goes_out_without_keys)
 {
     start(_i == 1);
-    engine_drop_peer(&half.engine, 1);
+    engine_drop_peer(&half.engine, 1, false);
     send_one(0, 100);
     engine_flush_backlog(&half.engine, 1);
     ck_assert_uint_eq(sends_seen, 0);
@@ -394,7 +394,7 @@ START_TEST(nothing_comes_in_without_keys)
                                  .generation = 1,
                                  .ask = {.dtype = DTYPE_F32, .op = REDUCE_SUM}};
     start(_i == 1);
-    engine_drop_peer(&half.engine, 1);
+    engine_drop_peer(&half.engine, 1, false);
     half.engine.peers[1].connection--;
     half.engine.peers[1].connected = true;
     exchange_peer_up(half.engine.exchange, 1, half_token(0), half_token(1));
@@ -434,7 +434,7 @@ static void lose_a_connection(uint32_t messages)
         send_one((int)i, i == 1 ? HALF_LARGE_BYTES : 100);
     engine_take_reduced(&half.engine);
     transport_disconnect(half.engine.transport, 1);
-    engine_drop_peer(&half.engine, 1);
+    engine_drop_peer(&half.engine, 1, false);
     half_poll(&half);
     ck_assert_uint_eq(half.engine.sends_posted, 0);
     transport_disconnect(half.other, 0);

@@ -193,6 +193,95 @@ START_TEST(test_another_daemon_is_refused_while_the_older_lives)
 }
 END_TEST
 
+static void lose_two(uint64_t now_ms)
+{
+    membership_lost(&membership, 2, now_ms * MS, "reset");
+}
+
+START_TEST(test_away_for_so_long_only)
+{
+    membership_connected(&membership, 2, 7, 1000 * MS);
+    membership_begin_session(&membership, 2, 99);
+    ck_assert(!membership_away(&membership, 2, 1000 * MS)); /* it was never up */
+    membership_up(&membership, 2);
+    ck_assert(membership_away(&membership, 2, 1000 * MS));
+    lose_two(1000);
+    ck_assert(membership_is_away(&membership, 2));
+    ck_assert_uint_eq(membership_attempt_ns(&membership, 2, 5000 * MS), 500 * MS);
+    ck_assert_uint_eq(membership_attempt_ns(&membership, 0, 5000 * MS), 5000 * MS);
+    expect(1050, MEMBERSHIP_CONNECT, 2);
+    /* A connection that does not get as far as the fabric gives no further time. */
+    membership_connected(&membership, 2, 7, 2000 * MS);
+    ck_assert(membership_away(&membership, 2, 2500 * MS));
+    lose_two(2500);
+    ck_assert_uint_le(membership_deadline(&membership), 4000 * MS);
+    expect(4000, MEMBERSHIP_GONE, 2);
+    membership_forget(&membership, 2);
+    ck_assert(!membership_is_away(&membership, 2));
+    expect(4000, MEMBERSHIP_CONNECT, 2);
+    expect_nothing(4000);
+}
+END_TEST
+
+START_TEST(test_back_in_time)
+{
+    membership_connected(&membership, 2, 7, 1000 * MS);
+    membership_begin_session(&membership, 2, 99);
+    membership_up(&membership, 2);
+    ck_assert(membership_away(&membership, 2, 1000 * MS));
+    lose_two(1000);
+    membership_connected(&membership, 2, 7, 1100 * MS);
+    ck_assert(membership_is_away(&membership, 2));
+    membership_up(&membership, 2);
+    ck_assert(!membership_is_away(&membership, 2));
+    ck_assert_uint_eq(membership.peers[2].session, 99);
+    /* From then on it has all of the time again. */
+    ck_assert(membership_away(&membership, 2, 9000 * MS));
+    lose_two(9000);
+    expect(9050, MEMBERSHIP_CONNECT, 2);
+    expect_nothing(11999);
+    expect(12000, MEMBERSHIP_GONE, 2);
+}
+END_TEST
+
+/* However often it was tried: else the last wait is longer than what is left of the time. */
+START_TEST(test_attempts_while_away_are_close)
+{
+    membership_connected(&membership, 2, 7, 1000 * MS);
+    membership_begin_session(&membership, 2, 99);
+    membership_up(&membership, 2);
+    ck_assert(membership_away(&membership, 2, 1000 * MS));
+    lose_two(1000);
+    uint64_t now_ms = 1050;
+    for (; now_ms < 3900; now_ms += 100) {
+        expect(now_ms, MEMBERSHIP_CONNECT, 2);
+        lose_two(now_ms);
+        expect_nothing(now_ms + (now_ms > 1050 ? 99 : 49));
+    }
+    expect(4000, MEMBERSHIP_GONE, 2);
+    membership_forget(&membership, 2);
+    expect(4000, MEMBERSHIP_CONNECT, 2);
+    lose_two(4000); /* and now at leisure */
+    expect_nothing(5999);
+    expect(6000, MEMBERSHIP_CONNECT, 2);
+}
+END_TEST
+
+START_TEST(test_what_cannot_recover_is_gone_at_once)
+{
+    membership_connected(&membership, 2, 7, 1000 * MS);
+    membership_begin_session(&membership, 2, 99);
+    membership_up(&membership, 2);
+    membership_cannot_recover(&membership, 2, 1000 * MS);
+    ck_assert(!membership_away(&membership, 2, 1000 * MS));
+    membership_begin_session(&membership, 2, 99);
+    ck_assert(membership_away(&membership, 2, 1000 * MS));
+    lose_two(1000);
+    membership_cannot_recover(&membership, 2, 1001 * MS);
+    expect(1001, MEMBERSHIP_GONE, 2);
+}
+END_TEST
+
 START_TEST(test_alone)
 {
     struct membership alone;
@@ -221,6 +310,10 @@ int main(void)
     tcase_add_test(cases, test_a_daemon_that_connects_again_is_taken);
     tcase_add_test(cases, test_another_daemon_waits_for_the_end_of_the_older);
     tcase_add_test(cases, test_another_daemon_is_refused_while_the_older_lives);
+    tcase_add_test(cases, test_away_for_so_long_only);
+    tcase_add_test(cases, test_back_in_time);
+    tcase_add_test(cases, test_attempts_while_away_are_close);
+    tcase_add_test(cases, test_what_cannot_recover_is_gone_at_once);
     tcase_add_test(cases, test_alone);
     suite_add_tcase(suite, cases);
     return suite_main(suite);

@@ -1,0 +1,171 @@
+#include "server/exchange/ground/session.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+static struct exchange_session *session_of(struct exchange *exchange, uint32_t node)
+{
+    return &exchange->peers[node].session;
+}
+
+/* --- beginning and end ------------------------------------------------------------------------ */
+
+void session_begin(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_session *session = session_of(exchange, node);
+    assert(!session->on && !session->first && !session->waiting);
+    *session = (struct exchange_session){.on = true, .promised = session->promised};
+    session->last = &session->first;
+    session->waiting_end = &session->waiting;
+}
+
+static void session_drop_copy(struct exchange_session *session, struct session_message *message)
+{
+    if (!message->buffer)
+        return;
+    buffer_release(message->buffer);
+    message->buffer = NULL;
+    session->copies--;
+}
+
+static void session_drop_first(struct exchange *exchange, struct exchange_session *session)
+{
+    struct session_message *message = session->first;
+    session->first = message->next;
+    if (!session->first)
+        session->last = &session->first;
+    session_drop_copy(session, message);
+    slab_put(&exchange->kept, message);
+}
+
+void session_end(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_session *session = session_of(exchange, node);
+    while (session->first)
+        session_drop_first(exchange, session);
+    session->on = session->suspended = false;
+}
+
+void session_suspend(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_session *session = session_of(exchange, node);
+    session->suspended = session->on;
+    session->ready = session->heard = session->greeted = false;
+}
+
+bool session_goes_on(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_session *session = session_of(exchange, node);
+    if (!session->suspended || !session->ready || !session->heard)
+        return false;
+    session->suspended = false;
+    return true;
+}
+
+/* --- what goes out ---------------------------------------------------------------------------- */
+
+/* Windows keep what is unacknowledged within the promise. What goes beyond it (an answer that no
+ * window counts) waits; where nothing is promised any more, one at a time goes all the same. */
+static bool session_has_room(const struct exchange_session *session, uint32_t payload_bytes)
+{
+    return payload_bytes == 0 || session->copies == 0 || session->copies < session->promised;
+}
+
+bool session_keep(struct exchange *exchange, struct exchange_send *send)
+{
+    struct exchange_session *session = session_of(exchange, send->node);
+    if (!session_has_room(session, send->payload_bytes))
+        return false;
+    struct session_message *message = slab_get(&exchange->kept);
+    struct buffer *buffer =
+        message && send->payload_bytes > 0 ? buffer_get(exchange->options.pool) : NULL;
+    if (!message || (send->payload_bytes > 0 && !buffer)) {
+        if (message)
+            slab_put(&exchange->kept, message);
+        return false;
+    }
+    *message = (struct session_message){.group = send->group,
+                                        .number = ++session->sent,
+                                        .buffer = buffer,
+                                        .payload_bytes = send->payload_bytes};
+    if (buffer) {
+        buffer->peer = NO_INDEX;
+        memcpy(buffer->data + WIRE_HEADER_BYTES, send->payload, send->payload_bytes);
+        session->copies++;
+    }
+    wire_write_session(send->header, exchange->peers[send->node].send_token, message->number,
+                       session_tell(exchange, send->node));
+    memcpy(message->header, send->header, WIRE_HEADER_BYTES);
+    *session->last = message;
+    session->last = &message->next;
+    return true;
+}
+
+uint64_t session_tell(struct exchange *exchange, uint32_t node)
+{
+    struct exchange_session *session = session_of(exchange, node);
+    session->untold = 0;
+    return session->received;
+}
+
+void session_forget_group(const struct exchange_group *group)
+{
+    struct exchange *exchange = group->job->exchange;
+    struct wire_header empty = {.type = WIRE_ALIVE};
+    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
+        struct exchange_session *session = session_of(exchange, node);
+        for (struct session_message *message = session->first; message; message = message->next) {
+            if (message->group != group)
+                continue;
+            session_drop_copy(session, message);
+            message->group = NULL;
+            message->payload_bytes = 0;
+            wire_encode_header(message->header, &empty);
+        }
+    }
+}
+
+/* --- what comes ------------------------------------------------------------------------------- */
+
+int session_take(struct exchange *exchange, uint32_t node, const struct wire_header *header,
+                 struct error *error)
+{
+    struct exchange_session *session = session_of(exchange, node);
+    if (!session->on)
+        return 0;
+    if (header->received > session->sent)
+        return error_set(error, ERR_PROTOCOL,
+                         "message %" PRIu64 " has come, it says, of %" PRIu64 " that were sent",
+                         header->received, session->sent);
+    session->heard = true;
+    while (session->first && session->first->number <= header->received)
+        session_drop_first(exchange, session);
+    if (header->number == 0)
+        return 0;
+    if (header->number <= session->received)
+        return 1;
+    if (header->number != session->received + 1)
+        return error_set(error, ERR_PROTOCOL, "message %" PRIu64 " came after message %" PRIu64,
+                         header->number, session->received);
+    session->received++;
+    session->untold++;
+    return 0;
+}
+
+/* --- for tests -------------------------------------------------------------------------------- */
+
+void session_check_invariants(const struct exchange *exchange, uint32_t node)
+{
+    const struct exchange_session *session = &exchange->peers[node].session;
+    uint32_t copies = 0;
+    uint64_t number = 0;
+    for (const struct session_message *it = session->first; it; it = it->next) {
+        assert(it->number == (number ? number + 1 : it->number));
+        number = it->number;
+        copies += it->buffer != NULL;
+    }
+    assert(copies == session->copies);
+    assert(session->on || (!session->first && !session->suspended));
+    assert(!session->first || number == session->sent);
+}

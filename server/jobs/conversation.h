@@ -1,0 +1,39 @@
+/* What another daemon was told over the control connection and may not have heard, where recovery
+ * is on: lines are counted on both sides, and kept until the other one says how many have come. On
+ * the next connection what it lacks is said again. Pings and the handshake are not counted. */
+#ifndef SERVER_JOBS_CONVERSATION_H
+#define SERVER_JOBS_CONVERSATION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/error.h"
+
+#define CONVERSATION_MOST_BYTES (16ull << 20)
+
+struct conversation_line {
+    struct conversation_line *next;
+    size_t length; /* without the NUL behind it */
+    char text[];
+};
+
+struct conversation {
+    uint64_t said;       /* lines to the other daemon */
+    uint64_t heard;      /* lines of it */
+    uint64_t kept_bytes; /* of the lines from `first` on, the last one of which is number `said` */
+    uint32_t kept;
+    struct conversation_line *first, *last;
+};
+
+/* It begins, or is over: nothing is kept or counted. */
+void conversation_clear(struct conversation *conversation);
+/* A line is said. False: it could not be kept (no memory, or CONVERSATION_MOST_BYTES), so that the
+ * conversation cannot go on over another connection. */
+bool conversation_say(struct conversation *conversation, const char *line, size_t length);
+/* So many have come, says the other daemon. ERR_PROTOCOL: more than were said, or fewer than it has
+ * said before. */
+int conversation_acknowledge(struct conversation *conversation, uint64_t heard,
+                             struct error *error);
+
+#endif

@@ -1,0 +1,179 @@
+/* What is kept of what a peer may lack, and what becomes of it when the connection breaks. */
+#include "tests/lib/server/exchange_fixture.h"
+#include "tests/lib/suite.h"
+
+#include "common/base/error.h"
+
+#define COUNT FIXTURE_CHUNK /* of a buffer: a chunk for either owner, if there are two */
+
+/* This node (0) and node 1 have a rank each, and only node 1 is a server. */
+static struct fixture *two_nodes(void)
+{
+    struct fixture_options options = {.nodes = 2,
+                                      .ranks = 2,
+                                      .rank_nodes = {0, 1},
+                                      .weights = {0, 1},
+                                      .late_ns = 1ull << 40,
+                                      .silence_ns = 8000,
+                                      .recovery = true};
+    return fixture_create(&options);
+}
+
+static void break_connection(struct fixture *fixture)
+{
+    ck_assert(exchange_peer_away(fixture->exchange, 1));
+    fixture_all_sent(fixture);
+    while (fixture->posted_count > 0)
+        exchange_receive_returned(fixture->exchange, 1, fixture->posted[--fixture->posted_count]);
+}
+
+static void connect_again(struct fixture *fixture)
+{
+    struct error error;
+    ck_assert(exchange_peer_session(fixture->exchange, 1, true));
+    exchange_peer_up(fixture->exchange, 1, fixture_receive_token(1), fixture_send_token(1));
+    ck_assert_int_eq(exchange_peer_ready(fixture->exchange, 1, &error), 0);
+}
+
+static int hear(struct fixture *fixture, uint64_t number, uint64_t received)
+{
+    struct wire_header header = fixture_header(1, WIRE_ALIVE, 0, 0, 0);
+    header.job = 0;
+    header.ask = (struct wire_ask){0};
+    header.number = number;
+    header.received = received;
+    return fixture_message(fixture, 1, header, NULL, 0);
+}
+
+START_TEST(test_what_is_lacking_goes_again)
+{
+    struct fixture *fixture = two_nodes();
+    for (uint64_t sequence = 0; sequence < 2; sequence++) {
+        fixture_fill(fixture, 0, (uint32_t)sequence, COUNT, (float)sequence);
+        fixture_submit_sum(fixture, 0, sequence, COUNT);
+    }
+    ck_assert_uint_eq(fixture->send_count, 2);
+    for (uint32_t n = 0; n < 2; n++)
+        ck_assert_uint_eq(fixture_sending(fixture, n).number, n + 1);
+    break_connection(fixture);
+    /* What is new is only kept, and is over for those who sent it. */
+    fixture_submit_sum(fixture, 0, 2, COUNT);
+    ck_assert_uint_eq(fixture->send_count, 0);
+    connect_again(fixture);
+    ck_assert_uint_eq(fixture->send_count, 1); /* a sign: what has come here */
+    ck_assert_uint_eq(fixture_sending(fixture, 0).number, 0);
+    fixture_all_sent(fixture);
+    ck_assert_int_eq(hear(fixture, 0, 1), 0);
+    ck_assert_uint_eq(fixture->send_count, 2);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).number, 2);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).sequence, 1);
+    ck_assert_float_eq(((const float *)fixture->sends[0]->payload)[0], 1);
+    ck_assert_uint_eq(fixture_sending(fixture, 1).number, 3);
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+START_TEST(test_numbers_that_cannot_be)
+{
+    struct fixture *fixture = two_nodes();
+    ck_assert_int_eq(hear(fixture, 1, 0), 0);
+    ck_assert_int_eq(hear(fixture, 1, 0), 0); /* a second time: dropped */
+    ck_assert_int_eq(hear(fixture, 2, 0), 0);
+    fixture_expect_error(fixture, hear(fixture, 4, 0), ERR_PROTOCOL, "4 came after message 2");
+    fixture_expect_error(fixture, hear(fixture, 3, 1), ERR_PROTOCOL, "of 0 that were sent");
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Its numbers go on, or the peer would miss them; its memory does not wait for the peer. */
+START_TEST(test_a_group_that_ends_leaves_numbers)
+{
+    struct fixture *fixture = two_nodes();
+    fixture_submit_sum(fixture, 0, 0, COUNT);
+    break_connection(fixture);
+    exchange_job_close(fixture->exchange, FIXTURE_JOB);
+    exchange_run(fixture->exchange);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
+    ck_assert_uint_eq(buffer_pool_used_bytes(fixture->pool), 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* The peer has not had the message: its number goes again, with nothing behind it, and in order. */
+START_TEST(test_the_number_of_an_ended_group_goes_again)
+{
+    struct fixture *fixture = two_nodes();
+    fixture_submit_sum(fixture, 0, 0, COUNT);
+    break_connection(fixture);
+    exchange_job_close(fixture->exchange, FIXTURE_JOB);
+    exchange_run(fixture->exchange);
+    ck_assert_int_eq(fixture_open_job(fixture, FIXTURE_JOB + 1), 0);
+    connect_again(fixture);
+    fixture_all_sent(fixture);
+    ck_assert_int_eq(hear(fixture, 0, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).type, WIRE_ALIVE);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).number, 1);
+    ck_assert_uint_eq(fixture->sends[0]->payload_bytes, 0);
+    fixture_all_sent(fixture);
+    exchange_job_close(fixture->exchange, FIXTURE_JOB + 1);
+    exchange_run(fixture->exchange);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* What comes again is dropped, though it is a contribution: it is summed once. */
+START_TEST(test_a_contribution_that_comes_again)
+{
+    struct fixture_options options = {.nodes = 2,
+                                      .ranks = 2,
+                                      .rank_nodes = {0, 1},
+                                      .weights = {1, 0},
+                                      .late_ns = 1ull << 40,
+                                      .recovery = true};
+    struct fixture *fixture = fixture_create(&options);
+    float values[COUNT];
+    for (uint32_t i = 0; i < COUNT; i++)
+        values[i] = 2;
+    struct wire_header header = fixture_header(1, WIRE_CONTRIBUTION, 0, 0, COUNT);
+    header.number = 1;
+    ck_assert_int_eq(fixture_message(fixture, 1, header, values, sizeof(values)), 0);
+    ck_assert_int_eq(fixture_message(fixture, 1, header, values, sizeof(values)), 0);
+    fixture_fill(fixture, 0, 0, COUNT, 1);
+    fixture_submit_sum(fixture, 0, 0, COUNT);
+    fixture_all_reduced(fixture);
+    fixture_all_sent(fixture);
+    fixture_run(fixture);
+    ck_assert_float_eq(fixture_data(fixture, 0, 0)[0], 3);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+START_TEST(test_down_is_the_end_of_it)
+{
+    struct fixture *fixture = two_nodes();
+    fixture_submit_sum(fixture, 0, 0, COUNT);
+    break_connection(fixture);
+    exchange_peer_down(fixture->exchange, 1);
+    ck_assert(!exchange_peer_session(fixture->exchange, 1, true));
+    ck_assert(!exchange_peer_away(fixture->exchange, 1));
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("exchange_session");
+    TCase *all = tcase_create("all");
+    tcase_add_test(all, test_what_is_lacking_goes_again);
+    tcase_add_test(all, test_numbers_that_cannot_be);
+    tcase_add_test(all, test_a_group_that_ends_leaves_numbers);
+    tcase_add_test(all, test_the_number_of_an_ended_group_goes_again);
+    tcase_add_test(all, test_a_contribution_that_comes_again);
+    tcase_add_test(all, test_down_is_the_end_of_it);
+    suite_add_tcase(suite, all);
+    return suite_main(suite);
+}
