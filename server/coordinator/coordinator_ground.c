@@ -40,8 +40,7 @@ bool coordinator_reaches(const struct coordinator *c, uint32_t node)
 
 bool coordinator_is_up(const struct coordinator *c, uint32_t node)
 {
-    return node == c->config->self || c->membership->peers[node].state == MEMBERSHIP_UP ||
-           membership_is_away(c->membership, node);
+    return node == c->config->self || c->membership->peers[node].state == MEMBERSHIP_UP;
 }
 
 void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,

@@ -112,8 +112,10 @@ static uint32_t home_server_weight(const struct coordinator *c, const struct gat
                                    uint32_t node)
 {
     uint32_t only = gathering->members[0].node, weight = c->config->servers[node].weight;
-    /* A job that goes on does so without those that are not there. */
-    if (gathering->generation > 1 && !coordinator_is_up(c, node))
+    /* A job that goes on does so without those that are not there. One that is away is waited for:
+     * it comes back, or is gone soon. */
+    if (gathering->generation > 1 && !coordinator_is_up(c, node) &&
+        !membership_is_away(c->membership, node))
         return 0;
     for (uint32_t i = 1; i < gathering->count; i++) {
         if (gathering->members[i].node != only)

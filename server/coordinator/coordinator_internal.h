@@ -131,8 +131,9 @@ struct log_throttle *coordinator_throttle(struct coordinator *c, enum log_level 
 void coordinator_sweep_lines(struct coordinator *c);
 /* With which a daemon that drains refuses and ends: ERR_REFUSED. */
 int coordinator_drain_error(const struct coordinator *c, struct error *error);
-bool coordinator_reaches(const struct coordinator *c, uint32_t node); /* self, or connected */
-bool coordinator_is_up(const struct coordinator *c, uint32_t node);   /* self, or up */
+/* Self, or connected, or away: then it hears later what it is sent. */
+bool coordinator_reaches(const struct coordinator *c, uint32_t node);
+bool coordinator_is_up(const struct coordinator *c, uint32_t node); /* self, or up */
 /* "server b (127.0.0.1:7701) is not connected: connection refused", or that it is so without the
  * fabric */
 void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,

@@ -249,12 +249,12 @@ void successions_peer_down(struct coordinator *c, uint32_t node)
     HASH_ITER(hh, c->successions, succession, next)
     {
         uint32_t home = succession_home(succession);
-        if (succession->lost[node])
-            continue;
-        succession_lose_node(succession, node);
-        if (home == node)
-            succession_move_home(c, succession);
-        succession_try(c, succession);
+        if (!succession->lost[node]) {
+            succession_lose_node(succession, node);
+            if (home == node)
+                succession_move_home(c, succession);
+        }
+        succession_try(c, succession); /* also of one lost before: it was back, and waited for */
     }
 }
 

@@ -236,6 +236,29 @@ void network_crash(struct network *network, uint32_t number)
     node_start(node);
 }
 
+void network_away(struct network *network, uint32_t node, uint32_t peer)
+{
+    struct membership *membership = &network->nodes[node].membership;
+    ck_assert_int_eq(membership->peers[peer].state, MEMBERSHIP_UP);
+    membership_begin_session(membership, peer, 1);
+    ck_assert(membership_away(membership, peer, network->now_ns));
+    membership_lost(membership, peer, network->now_ns, "connection reset");
+}
+
+void network_back(struct network *network, uint32_t node, uint32_t peer)
+{
+    struct membership *membership = &network->nodes[node].membership;
+    membership_connected(membership, peer, 1, network->now_ns);
+    membership_up(membership, peer);
+    coordinator_peer_up(network->nodes[node].coordinator, network->now_ns, peer);
+}
+
+void network_gone(struct network *network, uint32_t node, uint32_t peer)
+{
+    membership_forget(&network->nodes[node].membership, peer);
+    coordinator_peer_down(network->nodes[node].coordinator, network->now_ns, peer, "gone");
+}
+
 /* --- workers */
 
 int network_say(struct network *network, struct network_worker *worker,

@@ -68,6 +68,10 @@ void network_connect_without_fabric(struct network *network, uint32_t a, uint32_
 void network_connect_fabric(struct network *network, uint32_t a, uint32_t b);
 void network_connect_all(struct network *network);
 void network_cut(struct network *network, uint32_t a, uint32_t b, const char *reason);
+/* Where recovery is on, as the node sees it: the peer is away, and then back or gone. */
+void network_away(struct network *network, uint32_t node, uint32_t peer);
+void network_back(struct network *network, uint32_t node, uint32_t peer);
+void network_gone(struct network *network, uint32_t node, uint32_t peer);
 /* The daemon and its workers die, and a new daemon is there at once, without links. */
 void network_crash(struct network *network, uint32_t node);
 

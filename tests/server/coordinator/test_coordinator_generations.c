@@ -363,6 +363,37 @@ START_TEST(test_many_generations)
 }
 END_TEST
 
+/* With recovery on a server may be away while the next generation opens: that waits until it is
+ * back, or opens without it. In the third run it was lost before, and has been there again. */
+START_TEST(test_server_away)
+{
+    network = network_create_connected(4);
+    network_join_four(network, workers, network_name_at(network, 0));
+    if (_i == 2)
+        network_cut(network, 0, 3, "cut");
+    else
+        network_kill(network, workers[1]);
+    network_settle(network);
+    if (_i == 2)
+        network_connect(network, 0, 3);
+    network_settle(network);
+    network_away(network, 0, 3);
+    go_on();
+    network_settle(network);
+    for (int rank = 0; rank < RANKS; rank++)
+        ck_assert(workers[rank]->closed || workers[rank]->state == CLIENT_JOINING);
+    if (_i == 0)
+        network_back(network, 0, 3);
+    else
+        network_gone(network, 0, 3);
+    network_settle(network);
+    assert_together(2);
+    ck_assert_uint_eq(workers[0]->joined.generation, 2); /* none has failed on the way */
+    ck_assert_uint_eq(workers[0]->weight_count, _i == 0 ? 4 : 3);
+    end();
+}
+END_TEST
+
 #ifdef SHOAL_SANITIZED
 #define SEEDS 25
 #else
@@ -382,6 +413,7 @@ int main(void)
     tcase_add_loop_test(tests, test_newcomers_and_losses, 0, SEEDS);
     tcase_add_loop_test(tests, test_two_losses, 0, SEEDS);
     tcase_add_loop_test(tests, test_many_generations, 0, SEEDS);
+    tcase_add_loop_test(tests, test_server_away, 0, 3);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
