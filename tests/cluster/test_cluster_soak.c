@@ -1,7 +1,8 @@
 /* Whole clusters on virtual time, and whatever may go wrong, at any time, as a seed says: workers
  * die, daemons and machines do and return, daemons stand still, in all or on the fabric alone,
  * links are cut, for data alone, one way or both, heartbeats and other lines of control come late,
- * ranks are late, memory is refused. Every rank ends; a result that came is right; afterwards a job
+ * ranks are late, memory is refused. Every second seed has recovery on, and connections that are
+ * reset besides. Every rank ends; a result that came is right; afterwards a job
  * of all nodes works, and nothing is left.
  *
  * SEED in the environment is the first seed, and SOAK_SECONDS says for how long to go on from there
@@ -43,6 +44,7 @@ struct history {
     struct virtual_cluster *cluster;
     uint64_t random;
     uint32_t nodes;
+    bool recovery;
     uint32_t started; /* jobs */
     uint32_t jobs[JOBS_MAX + 1];
     uint32_t ranks[JOBS_MAX + 1];
@@ -139,6 +141,24 @@ static void fault(struct history *history)
     }
 }
 
+/* The connection of two nodes is reset, either plane of it, as often as not at once again; or both
+ * are cut for less than a peer may be away. */
+static void breach(struct history *history)
+{
+    uint32_t a = (uint32_t)pick(history, history->nodes);
+    uint32_t b = (a + 1 + (uint32_t)pick(history, history->nodes - 1)) % history->nodes;
+    uint32_t resets = (uint32_t)pick(history, 3);
+    for (uint32_t i = 0; i < resets; i++) {
+        virtual_cluster_reset(history->cluster, a, b, pick(history, 2));
+        virtual_cluster_run(history->cluster, pick(history, 100));
+    }
+    if (resets > 0)
+        return;
+    virtual_cluster_cut(history->cluster, a, b);
+    virtual_cluster_run_for(history->cluster, pick(history, NS_PER_S));
+    virtual_cluster_join_again(history->cluster, a, b);
+}
+
 static void all_is_well(struct history *history)
 {
     struct virtual_cluster *cluster = history->cluster;
@@ -206,6 +226,8 @@ static void history_run(uint64_t seed)
                                       .reorder = pick(&history, 2),
                                       .shared_receives = pick(&history, 3) == 0,
                                       .sends = true};
+    history.recovery = options.recovery = seed % 2 == 0 && !options.shared_receives;
+    options.reorder = options.reorder && !options.recovery; /* it needs a connection's order */
     history.cluster = virtual_cluster_create(&options);
     while (history.started < JOBS)
         job_start(&history, 40 + (uint32_t)pick(&history, 200));
@@ -215,7 +237,10 @@ static void history_run(uint64_t seed)
             virtual_cluster_run(history.cluster, pick(&history, 4000));
         else
             virtual_cluster_run_for(history.cluster, pick(&history, 2 * NS_PER_S));
-        fault(&history);
+        if (history.recovery && pick(&history, 2))
+            breach(&history);
+        else
+            fault(&history);
         if (history.started < JOBS_MAX && pick(&history, 3) == 0)
             job_start(&history, 40 + (uint32_t)pick(&history, 200));
     }
