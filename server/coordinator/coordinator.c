@@ -17,6 +17,7 @@ int coordinator_create(struct coordinator **created, const struct config *config
     c->config = config;
     c->log = log;
     c->membership = membership;
+    c->falling = -1;
     c->io = *io;
     *created = c;
     return 0;
@@ -153,6 +154,7 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
                            const char *reason)
 {
     c->now_ns = now_ns;
+    c->falling = node;
     late_forget_node(c, node);
     newcomers_forget_node(c, node);
     home_peer_down(c, node);
@@ -169,6 +171,7 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
     }
     successions_peer_down(c, node);
     coordinator_settle(c);
+    c->falling = -1;
 }
 
 int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t id,

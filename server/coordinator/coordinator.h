@@ -39,7 +39,8 @@ void coordinator_worker_gone(struct coordinator *coordinator, uint64_t now_ns, u
 /* The engine has let go of the worker's arena. */
 void coordinator_worker_released(struct coordinator *coordinator, uint64_t now_ns, uint32_t worker);
 
-/* The membership has been told before each of these. */
+/* The membership has been told before each of these. Where the fabric alone has lost a peer, that
+ * comes after coordinator_peer_down, so that the peer hears of it too; then it is told again. */
 void coordinator_peer_connected(struct coordinator *coordinator, uint64_t now_ns, uint32_t node);
 void coordinator_peer_up(struct coordinator *coordinator, uint64_t now_ns, uint32_t node);
 void coordinator_peer_down(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,

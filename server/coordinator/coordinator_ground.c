@@ -40,7 +40,8 @@ bool coordinator_reaches(const struct coordinator *c, uint32_t node)
 
 bool coordinator_is_up(const struct coordinator *c, uint32_t node)
 {
-    return node == c->config->self || c->membership->peers[node].state == MEMBERSHIP_UP;
+    return node == c->config->self ||
+           (c->membership->peers[node].state == MEMBERSHIP_UP && node != c->falling);
 }
 
 void coordinator_unreachable_text(const struct coordinator *c, uint32_t node, char *text,

@@ -96,6 +96,7 @@ struct coordinator {
     const struct config *config;
     struct log *log;
     const struct membership *membership;
+    int64_t falling; /* the node of which coordinator_peer_down tells now; -1: none */
     struct coordinator_io io;
     uint64_t now_ns;
 

@@ -259,6 +259,13 @@ void network_gone(struct network *network, uint32_t node, uint32_t peer)
     coordinator_peer_down(network->nodes[node].coordinator, network->now_ns, peer, "gone");
 }
 
+void network_lose_fabric(struct network *network, uint32_t node, uint32_t peer)
+{
+    ck_assert_int_eq(network->nodes[node].membership.peers[peer].state, MEMBERSHIP_UP);
+    coordinator_peer_down(network->nodes[node].coordinator, network->now_ns, peer,
+                          "the fabric lost it");
+}
+
 /* --- workers */
 
 int network_say(struct network *network, struct network_worker *worker,

@@ -72,6 +72,8 @@ void network_cut(struct network *network, uint32_t a, uint32_t b, const char *re
 void network_away(struct network *network, uint32_t node, uint32_t peer);
 void network_back(struct network *network, uint32_t node, uint32_t peer);
 void network_gone(struct network *network, uint32_t node, uint32_t peer);
+/* The node's fabric has lost the peer, and its control connection is still there. */
+void network_lose_fabric(struct network *network, uint32_t node, uint32_t peer);
 /* The daemon and its workers die, and a new daemon is there at once, without links. */
 void network_crash(struct network *network, uint32_t node);
 

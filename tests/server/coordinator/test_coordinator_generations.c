@@ -363,6 +363,31 @@ START_TEST(test_many_generations)
 }
 END_TEST
 
+/* The home hears last that node 2 is gone, from its fabric: all others have asked by then. The next
+ * generation is without that node, though its control connection is still there. */
+START_TEST(test_fabric_is_lost_last)
+{
+    start(0, 7);
+    network_cut(network, 1, 2, "cut");
+    network_settle(network);
+    for (int rank = 0; rank < 3; rank++)
+        network_release(network, workers[rank]);
+    network_settle(network);
+    for (int rank = 0; rank < 3; rank++)
+        network_rejoin(network, workers[rank], LONG_MS, LONG_MS);
+    network_settle(network);
+    ck_assert_int_eq(workers[0]->state, CLIENT_JOINING);
+    network_lose_fabric(network, 0, 2);
+    network_cut(network, 0, 2, "the fabric lost it");
+    network_settle(network);
+    network_kill(network, workers[3]);
+    assert_together(2);
+    ck_assert_uint_eq(workers[0]->joined.generation, 2);
+    ck_assert_uint_eq(workers[0]->weight_count, 2);
+    end();
+}
+END_TEST
+
 /* With recovery on a server may be away while the next generation opens: that waits until it is
  * back, or opens without it. In the third run it was lost before, and has been there again. */
 START_TEST(test_server_away)
@@ -413,6 +438,7 @@ int main(void)
     tcase_add_loop_test(tests, test_newcomers_and_losses, 0, SEEDS);
     tcase_add_loop_test(tests, test_two_losses, 0, SEEDS);
     tcase_add_loop_test(tests, test_many_generations, 0, SEEDS);
+    tcase_add_test(tests, test_fabric_is_lost_last);
     tcase_add_loop_test(tests, test_server_away, 0, 3);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
