@@ -378,7 +378,7 @@ static void as_peer(enum role role, const uint8_t *data, size_t size)
     struct raw_peer peer;
     raw_peer_open(&peer, ground->second, ++ground->incarnation);
     if (role == ROLE_PEER)
-        raw_peer_shake_hands(&peer, ground->second);
+        raw_peer_shake_hands(&peer);
     say(peer.fd, data, size);
     hear_the_end(peer.fd);
     raw_peer_close(&peer);

@@ -37,6 +37,10 @@ void control_peer_free(struct control_peer *peer)
 
 void control_peer_lose(struct control *control, uint32_t node, const char *reason)
 {
+    if (control->config->recovery)
+        log_throttled(control->log, log_throttle_of(&control->node_lines, node), clock_now_ns(),
+                      LOG_LEVEL_WARNING, "node %s is lost: %s", control->config->servers[node].name,
+                      reason);
     membership_forget(&control->membership, node);
     conversation_clear(&control->conversations[node]);
     control_command(control,

@@ -32,20 +32,50 @@ int raw_connect(uint16_t port, uint8_t host)
     return -cause;
 }
 
-void raw_peer_open(struct raw_peer *peer, const struct control_daemon *daemon, uint64_t incarnation)
+/* As a daemon of the roster says it, to a daemon with the stand-in engine. */
+static void peer_begin(struct raw_peer *peer, int fd, const struct control_daemon *daemon,
+                       uint32_t node, uint64_t incarnation)
 {
-    *peer = (struct raw_peer){.fd = raw_connect(control_port(daemon->control), 1)};
+    *peer = (struct raw_peer){.fd = fd};
     ck_assert_int_ge(peer->fd, 0);
     line_reader_init(&peer->lines, MESSAGE_LINE_BYTES);
-    struct message *hello = &peer->hello;
+    struct message *hello = &peer->hello, *fabric = &peer->fabric;
     hello->type = MESSAGE_HELLO;
     hello->protocol = MESSAGE_PROTOCOL;
     hello->wire = WIRE_VERSION;
     hello->incarnation = incarnation;
     snprintf(hello->software, sizeof(hello->software), "raw");
-    snprintf(hello->node, sizeof(hello->node), "%s", daemon->config.servers[0].name);
+    snprintf(hello->node, sizeof(hello->node), "%s", daemon->config.servers[node].name);
     auth_roster_hash(hello->roster, &daemon->config);
     auth_random(hello->nonce, sizeof(hello->nonce));
+    fabric->type = MESSAGE_FABRIC;
+    snprintf(fabric->provider, sizeof(fabric->provider), "fake");
+    snprintf(fabric->version, sizeof(fabric->version), "fake 1");
+    fabric->message_bytes = daemon->config.chunk_bytes + WIRE_HEADER_BYTES;
+    memcpy(fabric->address, "addr", 4);
+    fabric->address_bytes = 4;
+    auth_random(fabric->token, sizeof(fabric->token));
+}
+
+void raw_peer_open(struct raw_peer *peer, const struct control_daemon *daemon, uint64_t incarnation)
+{
+    peer_begin(peer, raw_connect(control_port(daemon->control), 1), daemon, 0, incarnation);
+}
+
+void raw_peer_accept(struct raw_peer *peer, int listen_fd, const struct control_daemon *daemon,
+                     struct message *theirs)
+{
+    struct message hello, auth;
+    struct pollfd wait = {listen_fd, POLLIN, 0};
+    ck_assert_msg(poll(&wait, 1, WAIT_MS) == 1, "the daemon does not connect");
+    peer_begin(peer, accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC), daemon, 1, 2);
+    raw_peer_expect(peer, MESSAGE_HELLO, &hello);
+    raw_peer_send(peer, &peer->hello);
+    raw_peer_expect(peer, MESSAGE_AUTH, &auth);
+    auth_mac(auth.mac, NULL, AUTH_ACCEPTS, hello.node, peer->hello.node, hello.nonce,
+             peer->hello.nonce);
+    raw_peer_send(peer, &auth);
+    raw_peer_expect(peer, MESSAGE_FABRIC, theirs);
 }
 
 void raw_peer_close(struct raw_peer *peer)
@@ -89,27 +119,24 @@ bool raw_peer_next(struct raw_peer *peer, struct message *message)
     }
 }
 
-void raw_peer_shake_hands(struct raw_peer *peer, const struct control_daemon *daemon)
+void raw_peer_expect(struct raw_peer *peer, enum message_type type, struct message *message)
 {
-    struct message answer, auth = {.type = MESSAGE_AUTH}, fabric = {.type = MESSAGE_FABRIC};
+    ck_assert_msg(raw_peer_next(peer, message), "the connection has ended");
+    ck_assert_msg(message->type == type, "%s: %s", message_type_name(message->type), message->text);
+}
+
+void raw_peer_shake_hands(struct raw_peer *peer)
+{
+    struct message answer, auth = {.type = MESSAGE_AUTH};
     raw_peer_send(peer, &peer->hello);
-    ck_assert(raw_peer_next(peer, &answer));
-    ck_assert_int_eq(answer.type, MESSAGE_HELLO);
+    raw_peer_expect(peer, MESSAGE_HELLO, &answer);
     memcpy(peer->their_nonce, answer.nonce, sizeof(peer->their_nonce));
     peer->their_incarnation = answer.incarnation;
     auth_mac(auth.mac, NULL, AUTH_CONNECTS, peer->hello.node, answer.node, peer->hello.nonce,
              answer.nonce);
     raw_peer_send(peer, &auth);
-    ck_assert(raw_peer_next(peer, &answer));
-    ck_assert_int_eq(answer.type, MESSAGE_AUTH);
-    /* As the stand-in engine has it. */
-    snprintf(fabric.provider, sizeof(fabric.provider), "fake");
-    snprintf(fabric.version, sizeof(fabric.version), "fake 1");
-    fabric.message_bytes = daemon->config.chunk_bytes + WIRE_HEADER_BYTES;
-    memcpy(fabric.address, "addr", 4);
-    fabric.address_bytes = 4;
-    auth_random(fabric.token, sizeof(fabric.token));
-    raw_peer_send(peer, &fabric);
+    raw_peer_expect(peer, MESSAGE_AUTH, &answer);
+    raw_peer_send(peer, &peer->fabric);
 }
 
 bool raw_peer_is_closed(struct raw_peer *peer)

@@ -26,7 +26,7 @@ static void setup(void)
     daemon_b->options.listen_fd = fd;
     ck_assert_msg(control_daemon_start(daemon_b, &error) == 0, "%s", error.text);
     raw_peer_open(&peer, daemon_b, 4711);
-    raw_peer_shake_hands(&peer, daemon_b);
+    raw_peer_shake_hands(&peer);
     ck_assert(raw_peer_next(&peer, &message));
     ck_assert_int_eq(message.type, MESSAGE_FABRIC);
 }

@@ -151,6 +151,45 @@ START_TEST(test_a_contribution_that_comes_again)
 }
 END_TEST
 
+/* There is no buffer for a copy: the messages wait, in order, until a tick finds one. */
+START_TEST(test_copies_wait_for_memory)
+{
+    struct fixture *fixture = two_nodes();
+    struct buffer *taken[1000];
+    uint32_t count = 0;
+    fixture->refuse_slabs = true;
+    while ((taken[count] = buffer_get(fixture->pool)) != NULL)
+        count++;
+    ck_assert_uint_gt(count, 2);
+    for (uint64_t sequence = 0; sequence < 2; sequence++)
+        fixture_submit_sum(fixture, 0, sequence, COUNT);
+    ck_assert_uint_eq(fixture->send_count, 0);
+    if (_i == 1)
+        break_connection(fixture);
+    for (uint32_t sent = 1; sent <= 2; sent++) {
+        buffer_release(taken[--count]);
+        exchange_tick(fixture->exchange, sent);
+        fixture_run(fixture);
+        ck_assert_uint_eq(fixture->send_count, _i == 0 ? sent : 0);
+    }
+    for (uint32_t n = 0; n < fixture->send_count; n++) {
+        ck_assert_uint_eq(fixture_sending(fixture, n).sequence, n);
+        ck_assert_uint_eq(fixture_sending(fixture, n).number, n + 1);
+    }
+    while (count > 0)
+        buffer_release(taken[--count]);
+    fixture->refuse_slabs = false;
+    if (_i == 1) { /* away all the time: they were kept, and go now */
+        connect_again(fixture);
+        fixture_all_sent(fixture);
+        ck_assert_int_eq(hear(fixture, 0, 0), 0);
+        ck_assert_uint_eq(fixture->send_count, 2);
+    }
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 START_TEST(test_down_is_the_end_of_it)
 {
     struct fixture *fixture = two_nodes();
@@ -173,6 +212,7 @@ int main(void)
     tcase_add_test(all, test_a_group_that_ends_leaves_numbers);
     tcase_add_test(all, test_the_number_of_an_ended_group_goes_again);
     tcase_add_test(all, test_a_contribution_that_comes_again);
+    tcase_add_loop_test(all, test_copies_wait_for_memory, 0, 2);
     tcase_add_test(all, test_down_is_the_end_of_it);
     suite_add_tcase(suite, all);
     return suite_main(suite);
