@@ -11,7 +11,7 @@
 #ifdef SHOAL_SANITIZED
 #define SEEDS 3
 #else
-#define SEEDS 20
+#define SEEDS 6
 #endif
 
 #define LIMIT_NS (200 * NS_PER_S)
