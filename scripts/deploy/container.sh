@@ -30,7 +30,10 @@ for command in buildah podman crun ip; do
     command -v "$command" >/dev/null || cannot "$command is missing: scripts/install-deps.sh --deploy"
 done
 mkdir "$folder" || exit 1
-log=$folder/log
+# shellcheck source=scripts/packages/inside.sh
+. scripts/packages/inside.sh
+# shellcheck disable=SC2034  # those of inside.sh
+log=$folder/log LIMIT_S=60
 names=(a b)
 id=shoal-deploy-$$
 store=(--root "$folder/store" --runroot "$folder/run" --storage-driver overlay)
@@ -39,7 +42,6 @@ podman=(podman "${store[@]}" --tmpdir "$folder/tmp" --cgroup-manager cgroupfs --
     --runtime crun)
 # What a machine that is a container itself may give: podman asks for more limits and for control groups.
 given=(--cgroups disabled --ulimit "nofile=$(ulimit -Hn):$(ulimit -Hn)" --ulimit nproc=4096:4096)
-LIMIT_S=60
 
 # shellcheck disable=SC2317  # the trap calls it
 end() {
@@ -53,26 +55,6 @@ end() {
 }
 trap end EXIT
 trap 'exit 143' TERM INT HUP
-
-check() {
-    local what=$1
-    shift
-    if "$@" >"$log" 2>&1; then
-        printf 'PASS %s\n' "$what"
-    else
-        printf 'FAIL %s\n' "$what"
-        tail -n 30 "$log"
-        exit 1
-    fi
-}
-
-wait_for() {
-    local deadline=$((SECONDS + LIMIT_S))
-    until "$@"; do
-        ((SECONDS < deadline)) || return 1
-        sleep 0.2
-    done
-}
 
 # The base that the file names, from a root that is here. Debian's own mirror is all that is fetched from.
 import_base() {

@@ -1,6 +1,7 @@
-# Sourced by what runs in a booted root: a line for each thing that is checked, and waiting.
+# Sourced by what runs in a booted root, or on parts of its own: a line for each thing that is checked,
+# and waiting. Who has no /root of his own sets `log` afterwards.
 # shellcheck shell=bash
-log=/root/check.log
+log=/root/check.log # of the command that runs
 LIMIT_S=60 # the backstop of whatever is waited for
 
 # Run a command, which must end well; what it says is in the log. The first that does not ends it all.
