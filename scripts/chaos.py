@@ -3,12 +3,15 @@
 each fault cost it, is a result ever wrong, does anything hang? By hand, as root, after `make tests`:
 
     scripts/chaos.py --faults 100 --seed 1 [--nodes 4] [--cpu-nodes 2] [--largest BYTES] [--rate RATE]
-                     [--kinds rank,node,cpu,pause] [--set KEY=JSON] [--json FILE] [--build DIR]
+                     [--recovery] [--kinds rank,node,cpu,pause] [--set KEY=JSON] [--json FILE]
+                     [--build DIR]
 
     rank    a rank is killed; it comes again as a newcomer
     node    a node is lost: its daemon and its ranks are killed; both are started again
     cpu     the daemon of a CPU node is killed, and started again
     pause   a rank is stopped for 300 ms, which are not counted
+    reset   with --recovery: all connections of a node are reset
+    cable   with --recovery: a node's link is down for 1 s, which is not counted
 
 A line for each fault. What it cost is the time from the fault until every rank that is left has the
 result of a step that began after it; starting processes again is not counted. Exit status 1: a result
@@ -31,8 +34,10 @@ TREE = pathlib.Path(__file__).resolve().parents[1]
 CLUSTER = TREE / "scripts" / "cluster.sh"
 STATE = pathlib.Path("/run/shoal-cluster")
 KINDS = ("rank", "node", "cpu", "pause")
+LINK_KINDS = ("reset", "cable")  # a job without recovery ends its generation by them
 HANG_S = 60.0
 PAUSE_S = 0.3
+CABLE_S = 1.0
 QUIET_S = (0.3, 1.5)  # between faults
 
 
@@ -116,7 +121,7 @@ class Chaos:
         words += ["--rate", options.rate, "--build", options.build]
         # CPU nodes have no ranks; but a job must outlive them all.
         words += ["--weights", "1,1"]
-        for pair in options.set:
+        for pair in [*options.set, *(["recovery=true"] if options.recovery else [])]:
             words += ["--set", pair]
         run(CLUSTER, *words)
         self.ranks = [Rank(self, f"node{i}", False) for i in range(options.nodes)]
@@ -227,6 +232,24 @@ class Chaos:
         rank.process.send_signal(signal.SIGCONT)
         return rank.node, self.wait_for_steps(began_ms, f"{rank.node} stopped") - 1000 * PAUSE_S
 
+    def nodes(self):
+        return [rank.node for rank in self.ranks] + [f"cpu{i}" for i in range(self.options.cpu_nodes)]
+
+    def reset_fault(self):
+        node = self.random.choice(self.nodes())
+        began_ms = now_ms()
+        run("ip", "netns", "exec", self.namespace(node), "ss", "-K", "-t", "state", "established")
+        return node, self.wait_for_steps(began_ms, f"connections of {node} reset")
+
+    def cable_fault(self):
+        node = self.random.choice(self.nodes())
+        began_ms = now_ms()
+        run("ip", "-n", self.namespace("bridge"), "link", "set", node, "down")
+        with self.said:
+            self.said.wait_for(lambda: False, CABLE_S)
+        run("ip", "-n", self.namespace("bridge"), "link", "set", node, "up")
+        return node, self.wait_for_steps(began_ms, f"cable of {node} out") - 1000 * CABLE_S
+
     def one(self, number, kind):
         with self.said:
             self.said.wait_for(lambda: False, self.random.uniform(*QUIET_S))
@@ -258,7 +281,7 @@ def quantile(values, part):
 
 def report(faults, steps):
     print(f"\n{'kind':6} {'faults':>6} {'median':>9} {'99 %':>9} {'most':>9}")
-    for kind in [*KINDS, "all"]:
+    for kind in [*KINDS, *LINK_KINDS, "all"]:
         costs = [it["cost_ms"] for it in faults if kind in (it["kind"], "all")]
         if costs:
             figures = (statistics.median(costs), quantile(costs, 0.99), max(costs))
@@ -274,14 +297,16 @@ def main():
     parser.add_argument("--cpu-nodes", type=int, default=2)
     parser.add_argument("--largest", type=int, default=4 << 20)
     parser.add_argument("--rate", default="1gbit")
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--recovery", action="store_true")
+    parser.add_argument("--kinds")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, default=TREE / "build")
     options = parser.parse_args()
     options.build = options.build.resolve()
-    kinds = options.kinds.split(",")
-    unknown = set(kinds) - set(KINDS)
+    known = KINDS + LINK_KINDS if options.recovery else KINDS
+    kinds = options.kinds.split(",") if options.kinds else known
+    unknown = set(kinds) - set(known)
     if unknown or options.nodes < 2 or (options.cpu_nodes < 1 and "cpu" in kinds):
         parser.error(f"unknown kinds: {', '.join(unknown)}" if unknown else "too few nodes")
     if os.geteuid() != 0:
