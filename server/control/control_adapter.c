@@ -163,7 +163,7 @@ static void adapter_peer_event(struct control *control, uint64_t now_ns,
     log_info(control->log, "node %s is reached over the fabric%s",
              control->config->servers[node].name,
              membership_is_away(&control->membership, node) ? ", and its jobs go on" : "");
-    membership_up(&control->membership, node);
+    membership_up(&control->membership, node, now_ns);
     coordinator_peer_up(control->coordinator, now_ns, node);
 }
 

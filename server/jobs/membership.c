@@ -82,12 +82,16 @@ void membership_heard(struct membership *membership, uint32_t node, uint64_t now
     membership->peers[node].heard_ns = now_ns;
 }
 
-void membership_up(struct membership *membership, uint32_t node)
+void membership_up(struct membership *membership, uint32_t node, uint64_t now_ns)
 {
     struct membership_peer *peer = &membership->peers[node];
     if (peer->state != MEMBERSHIP_CONNECTED)
         return;
     peer->state = MEMBERSHIP_UP;
+    if (peer->away_ns != UINT64_MAX) {
+        peer->recovered++;
+        peer->recovered_ns = now_ns - peer->since_ns;
+    }
     peer->away_ns = UINT64_MAX;
     peer->attempts = 0;
     peer->reason[0] = '\0';
@@ -104,8 +108,10 @@ bool membership_away(struct membership *membership, uint32_t node, uint64_t now_
     struct membership_peer *peer = &membership->peers[node];
     if (peer->session == 0)
         return false;
-    if (peer->state == MEMBERSHIP_UP)
+    if (peer->state == MEMBERSHIP_UP) {
+        peer->since_ns = now_ns;
         peer->away_ns = now_ns + membership->silence_ns;
+    }
     return peer->away_ns != UINT64_MAX; /* else it was never there on both planes */
 }
 

@@ -25,7 +25,10 @@ struct membership_peer {
     uint64_t incarnation; /* of the daemon that is connected: another one after each start */
     uint32_t connection;  /* how many there have been, with the one that is there */
     uint64_t session;     /* what the next connection may go on with; 0: nothing */
-    uint64_t away_ns; /* until then it may; UINT64_MAX: both planes are there, or session is 0 */
+    uint64_t away_ns;   /* until then it may; UINT64_MAX: both planes are there, or session is 0 */
+    uint64_t since_ns;  /* that is away: since then; good while away_ns is */
+    uint32_t recovered; /* how often it was away and came back */
+    uint64_t recovered_ns;                /* and how long it was away, the last time */
     char reason[MEMBERSHIP_REASON_BYTES]; /* why it is down; "" at first */
 };
 
@@ -70,7 +73,7 @@ void membership_connected(struct membership *membership, uint32_t node, uint64_t
 /* Whether what is said of this connection still counts: the last one, and it is there. */
 bool membership_has(const struct membership *membership, uint32_t node, uint32_t connection);
 void membership_heard(struct membership *membership, uint32_t node, uint64_t now_ns);
-void membership_up(struct membership *membership, uint32_t node);
+void membership_up(struct membership *membership, uint32_t node, uint64_t now_ns);
 /* Recovery, that is a connection that breaks while both daemons live, and the next one that goes on
  * with its session. A session begins with a new connection, or (0) does not. */
 void membership_begin_session(struct membership *membership, uint32_t node, uint64_t session);

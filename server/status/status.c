@@ -71,6 +71,12 @@ static void status_put_peers(struct json_text *text, const struct status_source 
             json_text_null(text, "silent_ms");
         else
             json_text_uint(text, "silent_ms", (source->now_ns - peer->heard_ns) / 1000000);
+        if (!membership_is_away(source->membership, node) || source->now_ns < peer->since_ns)
+            json_text_null(text, "away_ms");
+        else
+            json_text_uint(text, "away_ms", (source->now_ns - peer->since_ns) / 1000000);
+        json_text_uint(text, "recovered", peer->recovered);
+        json_text_uint(text, "recovered_ms", peer->recovered_ns / 1000000);
         json_text_close_object(text);
     }
     json_text_close_array(text);

@@ -61,6 +61,8 @@ static void metrics_put_peers(struct json_text *text, const struct status_source
         const char *name, *type, *help;
     } families[] = {
         {"shoal_peer_up", "gauge", "Whether the peer is reached over control and fabric."},
+        {"shoal_peer_away", "gauge", "Whether its connection is over and may go on."},
+        {"shoal_peer_recovered_total", "counter", "Connections of the peer that went on."},
         {"shoal_peer_in_bytes_total", "counter", "Bytes received from the peer."},
         {"shoal_peer_out_bytes_total", "counter", "Bytes sent to the peer."},
     };
@@ -71,6 +73,8 @@ static void metrics_put_peers(struct json_text *text, const struct status_source
             if (node == source->config->self || node >= source->engine->peer_count)
                 continue;
             uint64_t values[] = {source->membership->peers[node].state == MEMBERSHIP_UP,
+                                 membership_is_away(source->membership, node),
+                                 source->membership->peers[node].recovered,
                                  source->engine->peers[node].bytes_in,
                                  source->engine->peers[node].bytes_out};
             metrics_put_line(text, "%s{peer=\"%s\"} %" PRIu64, families[i].name,

@@ -373,7 +373,7 @@ static void daemon_hears_peer(struct daemon *daemon, uint32_t peer)
     coordinator_peer_connected(daemon->coordinator, NOW_NS, peer);
     exchange_peer_up(daemon->exchange, peer, link_token(peer, daemon->number),
                      link_token(daemon->number, peer));
-    membership_up(&daemon->membership, peer);
+    membership_up(&daemon->membership, peer, NOW_NS);
     coordinator_peer_up(daemon->coordinator, NOW_NS, peer);
 }
 

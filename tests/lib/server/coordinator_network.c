@@ -249,7 +249,7 @@ void network_back(struct network *network, uint32_t node, uint32_t peer)
 {
     struct membership *membership = &network->nodes[node].membership;
     membership_connected(membership, peer, 1, network->now_ns);
-    membership_up(membership, peer);
+    membership_up(membership, peer, network->now_ns);
     coordinator_peer_up(network->nodes[node].coordinator, network->now_ns, peer);
 }
 
@@ -427,7 +427,7 @@ static void node_hear(struct network *network, uint32_t from, uint32_t to)
         coordinator_peer_connected(node->coordinator, network->now_ns, from);
         break;
     case ITEM_UP:
-        membership_up(&node->membership, from);
+        membership_up(&node->membership, from, network->now_ns);
         coordinator_peer_up(node->coordinator, network->now_ns, from);
         break;
     case ITEM_DOWN:

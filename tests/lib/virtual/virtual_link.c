@@ -399,7 +399,7 @@ void virtual_link_engine_event(struct virtual_node *node, const struct engine_ev
         return;
     if (event->type == ENGINE_PEER_UP) {
         node->resumed += membership_is_away(&node->membership, event->node);
-        membership_up(&node->membership, event->node);
+        membership_up(&node->membership, event->node, now_ns);
         coordinator_peer_up(node->coordinator, now_ns, event->node);
         return;
     }

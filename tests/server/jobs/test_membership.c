@@ -64,7 +64,7 @@ START_TEST(test_attempts_back_off)
     /* Success makes the next attempt quick again. */
     expect(now_ns / MS, MEMBERSHIP_CONNECT, 2);
     membership_connected(&membership, 2, 7, now_ns);
-    membership_up(&membership, 2);
+    membership_up(&membership, 2, 1000 * MS);
     ck_assert_str_eq(membership.peers[2].reason, "");
     membership_lost(&membership, 2, now_ns, "reset");
     ck_assert_uint_eq(membership_deadline(&membership) - now_ns, MEMBERSHIP_RETRY_LEAST_NS);
@@ -101,7 +101,7 @@ START_TEST(test_silence)
     expect(1000, MEMBERSHIP_CONNECT, 2);
     membership_connected(&membership, 2, 7, 1000 * MS);
     membership_connected(&membership, 0, 7, 1000 * MS);
-    membership_up(&membership, 2);
+    membership_up(&membership, 2, 1000 * MS);
     membership_heard(&membership, 0, 3000 * MS);
     for (uint64_t now_ms = 1500; now_ms < 4000; now_ms += 500) {
         expect(now_ms, MEMBERSHIP_PING, 0);
@@ -119,7 +119,7 @@ END_TEST
 
 START_TEST(test_up_needs_a_connection)
 {
-    membership_up(&membership, 0);
+    membership_up(&membership, 0, 1000 * MS);
     ck_assert_int_eq(membership.peers[0].state, MEMBERSHIP_DOWN);
     ck_assert_str_eq(membership_state_name(MEMBERSHIP_DOWN), "down");
     ck_assert_str_eq(membership_state_name(MEMBERSHIP_UP), "up");
@@ -143,7 +143,7 @@ START_TEST(test_connections_are_told_apart)
     membership_connected(&membership, 2, 7, 1000 * MS);
     uint32_t first = membership.peers[2].connection;
     ck_assert(membership_has(&membership, 2, first));
-    membership_up(&membership, 2);
+    membership_up(&membership, 2, 1000 * MS);
     ck_assert(membership_has(&membership, 2, first));
     membership_lost(&membership, 2, 2000 * MS, "reset");
     ck_assert(!membership_has(&membership, 2, first));
@@ -187,7 +187,7 @@ START_TEST(test_another_daemon_is_refused_while_the_older_lives)
     membership_heard(&membership, 0, 1501 * MS);
     ck_assert_int_eq(settle(1500), MEMBERSHIP_REFUSE);
     /* Of a fabric that is up, too. */
-    membership_up(&membership, 0);
+    membership_up(&membership, 0, 1000 * MS);
     ck_assert_int_eq(membership_claim(&membership, 0, 8), MEMBERSHIP_WAIT);
     ck_assert_int_eq(settle(1500), MEMBERSHIP_REFUSE);
 }
@@ -203,7 +203,7 @@ START_TEST(test_away_for_so_long_only)
     membership_connected(&membership, 2, 7, 1000 * MS);
     membership_begin_session(&membership, 2, 99);
     ck_assert(!membership_away(&membership, 2, 1000 * MS)); /* it was never up */
-    membership_up(&membership, 2);
+    membership_up(&membership, 2, 1000 * MS);
     ck_assert(membership_away(&membership, 2, 1000 * MS));
     lose_two(1000);
     ck_assert(membership_is_away(&membership, 2));
@@ -227,13 +227,16 @@ START_TEST(test_back_in_time)
 {
     membership_connected(&membership, 2, 7, 1000 * MS);
     membership_begin_session(&membership, 2, 99);
-    membership_up(&membership, 2);
+    membership_up(&membership, 2, 1000 * MS);
     ck_assert(membership_away(&membership, 2, 1000 * MS));
     lose_two(1000);
     membership_connected(&membership, 2, 7, 1100 * MS);
     ck_assert(membership_is_away(&membership, 2));
-    membership_up(&membership, 2);
+    ck_assert_uint_eq(membership.peers[2].recovered, 0);
+    membership_up(&membership, 2, 1150 * MS);
     ck_assert(!membership_is_away(&membership, 2));
+    ck_assert_uint_eq(membership.peers[2].recovered, 1);
+    ck_assert_uint_eq(membership.peers[2].recovered_ns, 150 * MS);
     ck_assert_uint_eq(membership.peers[2].session, 99);
     /* From then on it has all of the time again. */
     ck_assert(membership_away(&membership, 2, 9000 * MS));
@@ -249,7 +252,7 @@ START_TEST(test_attempts_while_away_are_close)
 {
     membership_connected(&membership, 2, 7, 1000 * MS);
     membership_begin_session(&membership, 2, 99);
-    membership_up(&membership, 2);
+    membership_up(&membership, 2, 1000 * MS);
     ck_assert(membership_away(&membership, 2, 1000 * MS));
     lose_two(1000);
     uint64_t now_ms = 1050;
@@ -271,7 +274,7 @@ START_TEST(test_what_cannot_recover_is_gone_at_once)
 {
     membership_connected(&membership, 2, 7, 1000 * MS);
     membership_begin_session(&membership, 2, 99);
-    membership_up(&membership, 2);
+    membership_up(&membership, 2, 1000 * MS);
     membership_cannot_recover(&membership, 2, 1000 * MS);
     ck_assert(!membership_away(&membership, 2, 1000 * MS));
     membership_begin_session(&membership, 2, 99);

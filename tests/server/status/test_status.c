@@ -25,7 +25,7 @@ static void setup(void)
     network_settle(network);
     ck_assert_int_eq(membership_init(&membership, 2, 0, 500, 3000, 0), 0);
     membership_connected(&membership, 1, 1, network_now(network) - 40 * NETWORK_MS);
-    membership_up(&membership, 1);
+    membership_up(&membership, 1, network_now(network));
     engine_jobs[0] = (struct engine_job_status){
         .bytes_submitted = 4096,
         .collectives = 12,
@@ -205,6 +205,9 @@ START_TEST(test_peers)
     expect_number(peer, "bytes_in", (json_int_t)1 << 40);
     expect_number(peer, "silent_ms", 40);
     expect_text(peer, "last_error", "");
+    ck_assert(json_is_null(json_object_get(peer, "away_ms")));
+    expect_number(peer, "recovered", 0);
+    expect_number(peer, "recovered_ms", 0);
     json_decref(status);
     membership_lost(&membership, 1, network_now(network), "it went \"away\"");
     engine.peer_count = 0; /* an engine that does not know it */
@@ -214,6 +217,27 @@ START_TEST(test_peers)
     expect_text(peer, "fabric", "down");
     expect_text(peer, "last_error", "it went \"away\"");
     ck_assert(json_is_null(json_object_get(peer, "silent_ms")));
+    json_decref(status);
+}
+END_TEST
+
+/* With recovery on: away for 20 ms when it came back, and away again. */
+START_TEST(test_away)
+{
+    uint64_t now_ns = network_now(network);
+    membership_begin_session(&membership, 1, 7);
+    ck_assert(membership_away(&membership, 1, now_ns - 30 * NETWORK_MS));
+    membership_lost(&membership, 1, now_ns - 30 * NETWORK_MS, "connection reset");
+    membership_connected(&membership, 1, 1, now_ns - 11 * NETWORK_MS);
+    membership_up(&membership, 1, now_ns - 10 * NETWORK_MS);
+    ck_assert(membership_away(&membership, 1, now_ns - 5 * NETWORK_MS));
+    membership_lost(&membership, 1, now_ns - 5 * NETWORK_MS, "connection reset");
+    json_t *status = document();
+    const json_t *peer = json_array_get(json_object_get(status, "peers"), 0);
+    expect_text(peer, "state", "down");
+    expect_number(peer, "away_ms", 5);
+    expect_number(peer, "recovered", 1);
+    expect_number(peer, "recovered_ms", 20);
     json_decref(status);
 }
 END_TEST
@@ -449,6 +473,8 @@ START_TEST(test_metrics)
         "shoal_jobs{state=\"running\"} 1\n",
         "shoal_workers 1\n",
         "shoal_peer_up{peer=\"b\"} 1\n",
+        "shoal_peer_away{peer=\"b\"} 0\n",
+        "shoal_peer_recovered_total{peer=\"b\"} 0\n",
         "shoal_peer_refused_messages_total{peer=\"b\",reason=\"altered\"} 2\n",
         "shoal_peer_in_bytes_total{peer=\"b\"} 1099511627776\n",
     };
@@ -476,6 +502,7 @@ int main(void)
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, test_head);
     tcase_add_test(cases, test_peers);
+    tcase_add_test(cases, test_away);
     tcase_add_test(cases, test_gathering);
     tcase_add_test(cases, test_joining_elsewhere);
     tcase_add_test(cases, test_running_late_failed);
