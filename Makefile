@@ -137,6 +137,9 @@ PYTHON_DIR = $(PREFIX)/lib/$(shell $(PYTHON) -c 'import os, sys, sysconfig; \
 # The native backend of PyTorch: a module for one torch, as its name says (worker/python/native).
 CXX ?= g++
 NATIVE ?=
+# What has been built once is used, so it is kept up with its sources.
+BUILD_NATIVE = CXX='$(CXX)' $(PYTHON) -B worker/python/native/build.py --build $(BUILD)
+NATIVE_MODULES := $(wildcard $(BUILD)/lib/shoal_native-*.so)
 DEBIAN12_ROOT ?= /var/tmp/shoal-debian12
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
 DEBIAN13_BARE_ROOT ?= /var/tmp/shoal-debian13-bare
@@ -159,7 +162,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank
         bench bench-built bench-programs bundle deb check-deb check-deploy wheel check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
-all: $(PROGRAMS) $(LIBSHOAL)
+all: $(PROGRAMS) $(LIBSHOAL) $(NATIVE_MODULES)
 
 deps:
 	@scripts/install-deps.sh
@@ -327,7 +330,10 @@ check-built: tests
 
 # Where it cannot be built the reason is said, and the backend in Python serves.
 native: $(LIBSHOAL)
-	@CXX='$(CXX)' $(PYTHON) -B worker/python/native/build.py --build $(BUILD)
+	@$(BUILD_NATIVE)
+
+$(NATIVE_MODULES): $(wildcard worker/python/native/*.?pp) worker/shoal.h
+	@$(BUILD_NATIVE)
 
 check-python: all $(STAND_IN)
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(PYTHON_TESTS)
@@ -445,7 +451,7 @@ install-completions: all
 	    echo 'no completions: $(PYTHON) is not there'; \
 	fi
 
-# The native backend too with NATIVE=1, which builds it where it can be.
+# The native backend too where it has been built; NATIVE=1 builds it first.
 install: all install-man install-completions $(if $(NATIVE),native)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig \
 	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/shoal \
@@ -462,8 +468,8 @@ install: all install-man install-completions $(if $(NATIVE),native)
 	    install -d $(DESTDIR)$(PYTHON_DIR)/$$room; \
 	    install -m 644 worker/python/$$room/*.py $(DESTDIR)$(PYTHON_DIR)/$$room; \
 	done
-	$(if $(NATIVE),for module in $(BUILD)/lib/shoal_native-*.so; do \
-	    test ! -e $$module || install -m 755 $$module $(DESTDIR)$(LIBDIR) || exit 1; done)
+	for module in $(BUILD)/lib/shoal_native-*.so; do \
+	    test ! -e $$module || install -m 755 $$module $(DESTDIR)$(LIBDIR) || exit 1; done
 	sed -e 's|@PREFIX@|$(PREFIX)|g' config/shoald.service.in \
 	    > $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
 	@test -n '$(DESTDIR)' || ldconfig 2>/dev/null || \

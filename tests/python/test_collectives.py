@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Collectives of the backend: four ranks on one node, and on two nodes."""
+"""Collectives of the backend in Python on one node (test_native.py has them on the native one), and of the one
+in use on two nodes."""
 
 import sys
 
 import suite
 
 
-class OnOneNode(suite.RanksCase, script="ranks_collectives.py", ranks=4):
+class OnOneNode(suite.RanksCase, script="ranks_collectives.py", ranks=4, SHOAL_NATIVE="0"):
     pass
 
 

@@ -1,9 +1,14 @@
 #!/usr/bin/python3
-"""The native backend, where `make native` has built it: what it takes and leaves, and the collectives of
-test_collectives.py, which runs on the one in Python."""
+"""The native backend, where `make native` has built it: what it takes and leaves, and the collectives that
+test_collectives.py runs on the one in Python; which of the two is used."""
 
+import contextlib
 import os
+import pathlib
+import re
+import shutil
 import sys
+import tempfile
 import unittest
 
 import suite
@@ -21,36 +26,67 @@ class Choice(unittest.TestCase):
     """What `python3 -m shoal` says of it."""
 
     @unittest.skipIf(suite.reason_without_native(), "no native backend (make native)")
-    def test_native_where_asked(self):
-        self.assertIn("backend    native, ", said(SHOAL_NATIVE="1").stdout)
+    def test_native_where_it_is_built(self):
+        self.assertIn("backend    native, ", said(SHOAL_NATIVE="").stdout)
 
-    def test_python_unless_asked(self):
-        for more in ({}, {"SHOAL_NATIVE": "0"}):
-            self.assertIn("backend    in Python: SHOAL_NATIVE is not 1", said(**more).stdout)
-
-    def test_one_is_an_error_without_it(self):
-        folder = suite.BUILD / "test-native"
-        folder.mkdir(exist_ok=True)
-        bare = folder / "libshoal.so"
-        bare.unlink(missing_ok=True)
-        os.link((suite.BUILD / "lib" / "libshoal.so").resolve(), bare)
-        try:
-            done = said(SHOAL_NATIVE="1", SHOAL_LIBRARY=str(bare))
-            self.assertIn("backend    none: SHOAL_NATIVE is 1, and the native backend cannot be used", done.stdout)
-        finally:
-            bare.unlink()
-            folder.rmdir()
-
-    def test_anything_else_is_refused(self):
+    def test_python_where_it_is_not_built_or_not_wanted(self):
+        """Why is said; to ask for what is not there is an error, and so is what is neither 0 nor 1."""
+        with self.bare_library() as bare:
+            why = f"is not in {bare.parent} or {suite.TREE / 'worker/python/shoal/torch'}"
+            self.assertRegex(said(SHOAL_NATIVE="", SHOAL_LIBRARY=str(bare)).stdout, f"backend    in Python: .* {why}")
+            text = said(SHOAL_NATIVE="1", SHOAL_LIBRARY=str(bare)).stdout
+            self.assertRegex(text, f"backend    none: SHOAL_NATIVE is 1, and the native backend cannot be used: .* {why}")
+        self.assertIn("backend    in Python: SHOAL_NATIVE is 0", said(SHOAL_NATIVE="0").stdout)
         self.assertIn("SHOAL_NATIVE is 'yes'", said(SHOAL_NATIVE="yes").stdout)
+
+    def test_a_module_that_cannot_be_loaded_is_warned_of(self):
+        with self.bare_library() as bare:
+            program = (
+                "import pathlib, shoal.torch; from shoal.torch import _native;"
+                f"path = pathlib.Path({str(bare.parent)!r}, _native.file_name()); path.write_bytes(b'no module');"
+                "print(_native.load()); print(_native.load())"
+            )
+            command = [sys.executable, "-W", "always", "-c", program]
+            text = suite.run(command, SHOAL_NATIVE="", SHOAL_LIBRARY=str(bare)).stdout
+            self.assertEqual(text.count("RuntimeWarning: the backend in Python serves: "), 1, text)
+            self.assertEqual(len(re.findall(r"^\(None, '.* cannot be loaded: ", text, re.MULTILINE)), 2, text)
+
+    @contextlib.contextmanager
+    def bare_library(self):
+        """libshoal in a folder without a native backend."""
+        with tempfile.TemporaryDirectory(prefix="shoal-native-") as folder:
+            bare = pathlib.Path(folder).resolve() / "libshoal.so"
+            shutil.copy(suite.BUILD / "lib" / "libshoal.so", bare)
+            yield bare
 
 
 class Building(unittest.TestCase):
-    def test_without_a_compiler_the_reason_is_said(self):
+    def build(self, folder):
         builder = suite.TREE / "worker" / "python" / "native" / "build.py"
-        done = suite.run([sys.executable, "-B", builder, "--build", suite.BUILD], CXX="no-such-compiler")
+        done = suite.run([sys.executable, "-B", builder, "--build", folder], CXX="no-such-compiler")
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("not built: no compiler no-such-compiler; the one in Python serves", done.stdout)
+        return done.stdout
+
+    def test_without_a_compiler_the_reason_is_said(self):
+        with tempfile.TemporaryDirectory(prefix="shoal-native-") as folder:
+            text = self.build(folder)
+        self.assertEqual(
+            text, "native backend: not built: no compiler no-such-compiler; the one in Python serves\n"
+        )
+
+    def test_what_is_of_older_sources_and_cannot_be_built_again_is_removed(self):
+        """It would be used, and speaks to another library. What is as new as its sources stays."""
+        with tempfile.TemporaryDirectory(prefix="shoal-native-") as folder:
+            lib = pathlib.Path(folder).resolve() / "lib"
+            lib.mkdir()
+            old, new, other = [lib / name for name in ("shoal_native-a.so", "shoal_native-b.so", "libshoal.so")]
+            for path in (old, new, other):
+                path.touch()
+            for path in (old, other):
+                os.utime(path, (0, 0))
+            text = self.build(folder)
+            self.assertEqual(sorted(lib.iterdir()), [other, new], text)
+            self.assertIn(f"native backend: removed {old}, which was of older sources\n", text)
 
 
 if __name__ == "__main__":

@@ -82,11 +82,19 @@ def run(command):
         raise SystemExit(f"{shlex.join(command)}\n{result.stdout}")
 
 
-def fingerprint(command, sources):
-    """Of all that the module is made of, but for torch's headers, which its name stands for."""
+def units():
+    return sorted(HERE.glob("*.cpp"))
+
+
+def sources():
+    """All that the module is made of, but for torch's headers, which its name stands for."""
+    return [*units(), *sorted(HERE.glob("*.hpp")), TREE / "worker" / "shoal.h"]
+
+
+def fingerprint(command):
     digest = hashlib.sha256(shlex.join(command).encode())
     digest.update(subprocess.run([command[0], "--version"], stdout=subprocess.PIPE).stdout)
-    for path in sources:
+    for path in sources():
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -97,18 +105,17 @@ def build(build_folder):
     compile_command = [*cxx, *FLAGS, *WARNINGS, *include_flags(torch)]
     module = build_folder / "lib" / name
     objects = build_folder / "native" / pathlib.Path(name).stem
-    units = sorted(HERE.glob("*.cpp"))
-    made_of = [*units, *sorted(HERE.glob("*.hpp")), TREE / "worker" / "shoal.h"]
-    stamp, now = objects / "fingerprint", fingerprint(compile_command, made_of)
+    stamp, now = objects / "fingerprint", fingerprint(compile_command)
     if module.exists() and stamp.exists() and stamp.read_text() == now:
+        module.touch()  # newer than its sources, as make asks
         return module, False
     check_headers(compile_command)
     objects.mkdir(parents=True, exist_ok=True)
     module.parent.mkdir(parents=True, exist_ok=True)
     print(f"building the native backend for torch {torch.__version__} (a minute or two)", flush=True)
-    made = [objects / f"{unit.stem}.o" for unit in units]
+    made = [objects / f"{unit.stem}.o" for unit in units()]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-        jobs = [[*compile_command, "-c", str(unit), "-o", str(o)] for unit, o in zip(units, made)]
+        jobs = [[*compile_command, "-c", str(unit), "-o", str(o)] for unit, o in zip(units(), made)]
         list(workers.map(run, jobs))
     new = objects / name  # moved into its place whole, for whoever starts meanwhile
     run([*cxx, "-shared", "-pthread", "-o", str(new), *map(str, made), *link_flags(torch)])
@@ -117,16 +124,26 @@ def build(build_folder):
     return module, True
 
 
+def remove_stale(folder):
+    """Modules of older sources, for a torch that is no longer this Python's or cannot be built for any more."""
+    newest = max(path.stat().st_mtime for path in sources())
+    for module in folder.glob("shoal_native-*.so"):
+        if module.stat().st_mtime < newest:
+            module.unlink()
+            print(f"native backend: removed {module}, which was of older sources")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
+    folder = parser.parse_args().build.resolve()
     try:
-        module, new = build(parser.parse_args().build.resolve())
+        module, new = build(folder)
+        if new:
+            print(f"native backend: {module}")
     except Missing as missing:
         print(f"native backend: not built: {missing}; the one in Python serves")
-        return
-    if new:
-        print(f"native backend: {module}")
+    remove_stale(folder / "lib")
 
 
 if __name__ == "__main__":

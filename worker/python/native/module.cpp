@@ -359,6 +359,9 @@ PYBIND11_MODULE(shoal_native, module)
 
     py::module_::import("torch._C._distributed_c10d");
     py::register_exception_translator(translate);
+    module.attr("version") = std::to_string(SHOAL_VERSION_MAJOR) + "." +
+                             std::to_string(SHOAL_VERSION_MINOR) + "." +
+                             std::to_string(SHOAL_VERSION_PATCH);
 
     py::class_<Session, std::shared_ptr<Session>>(module, "Session")
         .def(py::init([](const std::string &path) {

@@ -1,7 +1,7 @@
 """The native backend: whether it is there, for this torch, and what a session and a group have of it.
 
 It is a module in C++ over torch's own headers (worker/python/native), built by `make native` into a
-file whose name says for which torch and Python. It is used where SHOAL_NATIVE is 1, and without it
+file whose name says for which torch and Python. Where that file is not, or SHOAL_NATIVE is 0,
 everything is done in Python. It is never built from here.
 """
 
@@ -10,10 +10,11 @@ import importlib.util
 import os
 import pathlib
 import sysconfig
+import warnings
 
 import torch
 
-from shoal import library
+from shoal import __version__, library
 
 VARIABLE = "SHOAL_NATIVE"
 
@@ -53,26 +54,33 @@ def load():
 def _load(wanted):
     if wanted not in ("", "0", "1"):
         raise ValueError(f"{VARIABLE} is {wanted!r}: it is 0, 1 or unset")
-    if wanted != "1":
-        return None, f"{VARIABLE} is not 1"
-    tried = []
-    for folder in folders():
-        path = folder / file_name()
+    if wanted == "0":
+        return None, f"{VARIABLE} is 0"
+    places = list(dict.fromkeys(folders()))
+    for path in [folder / file_name() for folder in places]:
         if not path.exists():
-            tried.append(f"{path} is not there")
             continue
         try:
             return _import(path), str(path)
         except ImportError as problem:
-            tried.append(f"{path}: {problem}")
-    why = "; ".join(dict.fromkeys(tried))
-    raise ImportError(f"{VARIABLE} is 1, and the native backend cannot be used: {why}")
+            why = f"{path} cannot be loaded: {problem}"
+            if not wanted:  # it is there to be used
+                warnings.warn(f"the backend in Python serves: {why}", RuntimeWarning, stacklevel=2)
+            break
+    else:
+        why = f"{file_name()} is not in {' or '.join(map(str, places))}"
+    if wanted:
+        raise ImportError(f"{VARIABLE} is 1, and the native backend cannot be used: {why}")
+    return None, why
 
 
 def _import(path):
     loader = importlib.machinery.ExtensionFileLoader("shoal_native", str(path))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("shoal_native", loader))
     loader.exec_module(module)
+    version = getattr(module, "version", "before 0.1.0")
+    if version != __version__:
+        raise ImportError(f"it is of shoal {version}, and the package of {__version__}")
     return module
 
 
