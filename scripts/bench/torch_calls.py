@@ -2,10 +2,11 @@
 """Measure what collectives cost through torch: the native backend, the one in Python and Gloo by turns,
 with shoalperf beside them. Prints a table in Markdown.
 
-    torch_calls.py [--build BUILD] [--pairs N] [--ranks 2,4] [--quick] [--fsdp]
+    torch_calls.py [--build BUILD] [--pairs N] [--seconds S] [--ranks 2,4] [--quick] [--fsdp]
 
---quick: few sizes and all_reduce only. --fsdp: also FSDP's step, which needs torch 2. Each pair is one
-run of each side, with processes of its own; figures are medians over pairs, in microseconds.
+--quick: few sizes and all_reduce only. --fsdp: also FSDP's step, which needs torch 2. --seconds: after so
+many no further pair begins, for each number of ranks. Each pair is one run of each side, with processes
+of its own; figures are medians over pairs, in microseconds.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
+import time
 
 import peers
 
@@ -40,7 +42,7 @@ def cases_of(options):
 
 
 def words_of(cases):
-    steps = {"async": 5, "ddp": 5, "fsdp": 5, "alone": 5}
+    steps = {"async": 5, "ddp": 5, "fsdp": 5, "alone": 5, "wrapped": 5}
     return [str(word) for what, size in cases for word in (what, size, steps.get(what) or iterations_of(size))]
 
 
@@ -94,16 +96,24 @@ def table(ranks, cases, measured):
         cells.append(f"{statistics.median(n[key][0] / p[key[1]] for n, p in zip(native, perf)):.2f}"
                      if key[0] == "all_reduce" else "")
         row(cells)
-        if key[0] in ("ddp", "fsdp"):
-            alone = statistics.median(side[("alone", 0)][0] for side in measured["alone"])
-            shares = (median(native, key, 0) - alone) / (median(python, key, 0) - alone)
-            print(f"\nThe step alone takes {alone:.0f} us; what {key[0]} adds to it, native over python: {shares:.2f}\n")
+    say_steps([key for key in cases if key[0] in ("ddp", "fsdp")], measured)
+
+
+def say_steps(steps, measured):
+    """What communication adds to a step: its time, and the processor time of all of a rank's threads."""
+    alone, wrapped = [[median(measured["alone"], (what, 0), i) for i in (0, 1)] for what in ("alone", "wrapped")]
+    print(f"\nA step alone takes {alone[0]:.0f} us, in DDP without communication {wrapped[0]:.0f} us.")
+    for key in steps:
+        added = {side: [median(measured[side], key, i) - alone[i] for i in (0, 1)] for side in ("native", "python")}
+        shares = [added["native"][i] / added["python"][i] for i in (0, 1)]
+        print(f"What {key[0]} adds, native over python: {shares[0]:.2f} of the time, {shares[1]:.2f} of processor time.")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default=str(TREE / "build"))
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--fsdp", action="store_true")
@@ -118,9 +128,12 @@ def main():
             "python": lambda: sides.torch(ranks, "shoal", cases, "0"),
             "gloo": lambda: sides.torch(ranks, "gloo", gloo_cases),
             "shoalperf": lambda: sides.shoalperf(ranks, sizes),
-            "alone": lambda: sides.torch(1, "gloo", [("alone", 0)]),
+            "alone": lambda: sides.torch(1, "gloo", [("alone", 0), ("wrapped", 0)]),
         }
+        end = time.monotonic() + options.seconds
         for pair in range(options.pairs):
+            if pair > 0 and time.monotonic() > end:
+                break
             order = list(runs)
             for side in order[pair % len(order):] + order[:pair % len(order)]:
                 measured[side].append(runs[side]())

@@ -3,8 +3,9 @@
     torch_ranks.py BACKEND [WHAT BYTES ITERATIONS]...
 
 WHAT is a collective, "async" (100 all-reduces and their waits, for each of them), or a training step:
-"ddp", "fsdp", "alone". Rank 0 prints a line of JSON for each: the median over rounds of the mean time
-of a call, and of the processor time of the calling thread, in microseconds.
+"ddp", "fsdp", "alone", or "wrapped": DDP's without communication, what the wrapper itself costs. Rank 0
+prints a line of JSON for each: the median over rounds of the mean time of a call, and of the processor
+time, in microseconds: the calling thread's of a call, of all of the rank's threads of a step.
 """
 
 import datetime
@@ -19,6 +20,8 @@ import torch.distributed as dist
 
 ROUNDS = 5
 ASYNC = 100
+BUCKET_MIB = 0.02
+STEPS = ("alone", "wrapped", "ddp", "fsdp")
 
 
 def calls_of(name, size_bytes, ranks):
@@ -47,18 +50,18 @@ def calls_of(name, size_bytes, ranks):
     raise SystemExit(f"no collective {name}")
 
 
-def measure(call, iterations):
+def measure(call, iterations, processor_clock=time.thread_time):
     """(median time of a call, of its processor time) in us."""
     for _ in range(max(2, iterations // 10)):
         call()
     times, processor = [], []
     for _ in range(ROUNDS):
         dist.barrier()
-        began, spent = time.perf_counter(), time.thread_time()
+        began, spent = time.perf_counter(), processor_clock()
         for _ in range(iterations):
             call()
         times.append((time.perf_counter() - began) / iterations * 1e6)
-        processor.append((time.thread_time() - spent) / iterations * 1e6)
+        processor.append((processor_clock() - spent) / iterations * 1e6)
     return statistics.median(times), statistics.median(processor)
 
 
@@ -72,14 +75,24 @@ def many_at_once(size_bytes):
     return call
 
 
+def keep_gradients(_, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def step_of(kind):
-    """A training step of 200 small layers; kind: "ddp", "fsdp", or "alone", without communication."""
+    """A training step of 200 small layers; kind: one of STEPS."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(200)))
-    if kind == "ddp":
-        # Small buckets: many collectives, as a large model has.
-        model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.02)
-    elif kind == "fsdp":
+    if kind in ("ddp", "wrapped"):
+        # Small buckets: many collectives, as a large model has. torch 1.13 has one size for the first bucket,
+        # which would hold the whole model.
+        dist._DEFAULT_FIRST_BUCKET_BYTES = int(BUCKET_MIB * (1 << 20))
+        model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=BUCKET_MIB)
+    if kind == "wrapped":
+        model.register_comm_hook(None, keep_gradients)
+    if kind == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
         mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
@@ -115,8 +128,8 @@ def main(backend, cases):
         if what == "async":
             time_us, processor_us = measure(many_at_once(size_bytes), iterations)
             figures = time_us / ASYNC, processor_us / ASYNC
-        elif what in ("alone", "ddp", "fsdp"):
-            figures = measure(step_of(what), iterations)
+        elif what in STEPS:
+            figures = measure(step_of(what), iterations, time.process_time)
         else:
             figures = measure(calls_of(what, size_bytes, ranks), iterations)
         say(what, size_bytes, figures)
