@@ -6,7 +6,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/auth/auth.h"
 #include "common/auth/secret.h"
@@ -16,6 +15,7 @@
 #include "common/format/message.h"
 #include "server/shoalctl/shoalctl_print.h"
 #include "server/shoalctl/shoalctl_trace.h"
+#include "server/shoalctl/shoalctl_watch.h"
 #include "server/shoalctl/shoalctl_why.h"
 
 #define EXIT_NO_DAEMON 1
@@ -43,7 +43,8 @@ static const char usage_text[] =
     "  --socket PATH             the daemon's socket (default: SHOAL_SOCKET, then\n"
     "                            " SHOAL_DEFAULT_SOCKET ")\n"
     "  --json                    of status, jobs and why: as JSON\n"
-    "  --watch [SECONDS]         of status: again and again, every 2 s or SECONDS\n"
+    "  --watch [SECONDS]         of status: again and again, every 2 s or SECONDS;\n"
+    "                            on a terminal a page with bars, as large as that is\n"
     "  --wait                    of drain: until the daemon has ended\n"
     "  --seconds S               of trace: how long (default 2, at most 60)\n"
     "  --output FILE             of trace: write to FILE (default trace.json; -: the\n"
@@ -230,10 +231,8 @@ static int shoalctl_status_show(const struct options *options, json_t *status, s
     } else if (jobs) {
         shoalctl_print_jobs(stdout, status);
     } else {
-        if (options->watch && isatty(STDOUT_FILENO))
-            fputs("\033[H\033[2J", stdout);
         shoalctl_print_status(stdout, status);
-        if (options->watch && !isatty(STDOUT_FILENO))
+        if (options->watch)
             fputc('\n', stdout);
     }
     return shoalctl_output_check(error);
@@ -256,6 +255,8 @@ static int shoalctl_watch_pause(struct conversation *talk, double seconds, struc
 static int shoalctl_status_command(struct conversation *talk, const struct options *options,
                                    struct error *error)
 {
+    if (options->watch && !options->json && watch_can_draw())
+        return watch_run(talk, options->watch_s, error);
     for (;;) {
         json_t *status;
         int result = line_send(talk, "{\"type\":\"status\"}\n", error);
@@ -329,7 +330,7 @@ int main(int argc, char **argv)
     }
     if (shoalctl_command_is(&options, "secret"))
         return shoalctl_secret(&options);
-    struct conversation talk = {.path = options.socket_path, .fd = -1};
+    struct conversation talk = {.path = options.socket_path, .fd = -1, .interrupt_fd = -1};
     if (!talk.path)
         talk.path = env_text("SHOAL_SOCKET");
     if (!talk.path)

@@ -16,8 +16,13 @@
 void shoalctl_format_text(const char *from, char *text, size_t room)
 {
     size_t used = 0;
-    for (; *from && used + 1 < room; from++)
-        text[used++] = (unsigned char)*from < 0x20 || *from == 0x7f ? '?' : *from;
+    for (; *from && used + 1 < room; from++) {
+        const unsigned char *at = (const unsigned char *)from;
+        /* U+0080 to U+009F are controls, too. */
+        bool second = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
+        text[used++] = at[0] < 0x20 || at[0] == 0x7f || second ? '?' : *from;
+        from += second;
+    }
     text[used] = 0;
 }
 

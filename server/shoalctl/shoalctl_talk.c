@@ -71,9 +71,12 @@ int bytes_receive(struct conversation *talk, uint64_t deadline_ns, struct error 
             return error_set(error, ERR_TIMEOUT, "the daemon at %s does not answer", talk->path);
         wait_ms = (int)((deadline_ns - now) / NS_PER_MS) + 1;
     }
-    struct pollfd polled = {.fd = talk->fd, .events = POLLIN};
-    if (poll(&polled, 1, wait_ms) <= 0)
+    struct pollfd polled[2] = {{.fd = talk->fd, .events = POLLIN},
+                               {.fd = talk->interrupt_fd, .events = POLLIN}};
+    if (poll(polled, 2, wait_ms) <= 0)
         return 0;
+    if (polled[1].revents)
+        return error_set(error, ERR_AGAIN, "interrupted");
     if (talk->room - talk->used < 4096) {
         size_t room = talk->room * 2 + 65536;
         char *bytes = room <= LINE_BYTES_MAX ? realloc(talk->bytes, room) : NULL;

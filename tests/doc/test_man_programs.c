@@ -21,7 +21,10 @@ static const struct {
     const char *sources[4]; /* where it reads and sets the environment */
 } programs[] = {
     {"shoald", "shoald.8", "server/shoald.c", {"server/shoald.c", "common/transport/transport.c"}},
-    {"shoalctl", "shoalctl.1", "server/shoalctl/shoalctl.c", {"server/shoalctl/shoalctl.c"}},
+    {"shoalctl",
+     "shoalctl.1",
+     "server/shoalctl/shoalctl.c",
+     {"server/shoalctl/shoalctl.c", "server/shoalctl/shoalctl_watch.c"}},
     {"shoalrun",
      "shoalrun.1",
      "worker/programs/shoalrun/launcher.c",

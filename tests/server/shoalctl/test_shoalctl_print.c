@@ -179,6 +179,18 @@ START_TEST(test_format_text)
 }
 END_TEST
 
+/* Bytes below a blank are not all that a terminal acts on: U+009B is an escape and "[" in one. */
+START_TEST(test_text_of_others)
+{
+    char text[64];
+    shoalctl_format_text("a\033[31m\x7f\xc2\x80\xc2\x9b\xc2\xa0\xc3\x9f\xe2\x82\xac", text,
+                         sizeof(text));
+    ck_assert_str_eq(text, "a?[31m???\xc2\xa0\xc3\x9f\xe2\x82\xac");
+    shoalctl_format_text("\xc2", text, sizeof(text));
+    ck_assert_str_eq(text, "\xc2");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shoalctl_print");
@@ -190,6 +202,7 @@ int main(void)
     tcase_add_test(tests, test_format_ranks);
     tcase_add_test(tests, test_format_duration);
     tcase_add_test(tests, test_format_text);
+    tcase_add_test(tests, test_text_of_others);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }
