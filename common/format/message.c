@@ -235,11 +235,12 @@ static const struct message_form {
     [MESSAGE_WHY_REPLY] = {"why_reply", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, REQUEST, FIGURES}},
     [MESSAGE_JOB_REJOIN] = {"job_rejoin",
                             MESSAGE_BETWEEN_DAEMONS,
-                            {LINEAGE, GENERATION, RANK, WISHED_LOCAL_RANK, PID, MEMBER, TIMEOUT,
-                             STRAGGLERS, CODE, TEXT}},
+                            {LINEAGE, GENERATION, WISHED_WORLD_SIZE, RANK, WISHED_LOCAL_RANK, PID,
+                             MEMBER, TIMEOUT, STRAGGLERS, CODE, TEXT}},
     [MESSAGE_RANK_GONE] = {"rank_gone",
                            MESSAGE_BETWEEN_DAEMONS,
                            {LINEAGE, GENERATION, MEMBER, CODE, TEXT}},
+    [MESSAGE_NODE_DRAINING] = {"draining", MESSAGE_BETWEEN_DAEMONS, {END}},
 };
 
 static int message_decode_object(struct message *message, enum message_conversation conversation,

@@ -19,6 +19,11 @@ int coordinator_create(struct coordinator **created, const struct config *config
     c->membership = membership;
     c->falling = -1;
     c->io = *io;
+    c->others_drain = calloc(config->server_count, sizeof(*c->others_drain));
+    if (!c->others_drain) {
+        free(c);
+        return ERR_MEMORY;
+    }
     *created = c;
     return 0;
 }
@@ -46,8 +51,7 @@ void coordinator_destroy(struct coordinator *c)
     }
     for (uint32_t node = 0; node < c->config->server_count; node++)
         newcomers_forget_node(c, node);
-    while (c->successions)
-        succession_forget(c, c->successions); /* NOLINT(clang-analyzer-unix.Malloc) */
+    successions_drain(c);
     struct late_ask *ask, *next_ask;
     DL_FOREACH_SAFE(c->late_asks, ask, next_ask)
     {
@@ -59,6 +63,7 @@ void coordinator_destroy(struct coordinator *c)
         message_clear(&queued->message);
         free(queued);
     }
+    free(c->others_drain);
     free(c);
 }
 
@@ -67,7 +72,7 @@ typedef int (*message_handler)(struct coordinator *c, uint32_t node, const struc
 
 static const message_handler coordinator_messages[MESSAGE_TYPES] = {
     [MESSAGE_JOB_JOIN] = home_job_join,         [MESSAGE_JOB_WITHDRAW] = home_job_withdraw,
-    [MESSAGE_JOB_OPENED] = home_job_opened,     [MESSAGE_JOB_REFUSED] = member_on_refused,
+    [MESSAGE_JOB_OPENED] = job_on_opened,       [MESSAGE_JOB_REFUSED] = member_on_refused,
     [MESSAGE_JOB_OPEN] = job_on_open,           [MESSAGE_JOB_READY] = job_on_ready,
     [MESSAGE_JOB_FAILED] = job_on_failed,       [MESSAGE_JOB_CLOSE] = job_on_close,
     [MESSAGE_RANK_LEFT] = job_on_rank_departed, [MESSAGE_GROUP_JOIN] = group_on_join,
@@ -76,7 +81,7 @@ static const message_handler coordinator_messages[MESSAGE_TYPES] = {
     [MESSAGE_GROUP_LEAVE] = group_on_leave,     [MESSAGE_GROUP_CLOSE] = group_on_close,
     [MESSAGE_GROUP_FAILED] = group_on_failed,   [MESSAGE_LATE_QUERY] = late_on_query,
     [MESSAGE_LATE_REPLY] = late_on_reply,       [MESSAGE_JOB_REJOIN] = job_on_rejoin,
-    [MESSAGE_RANK_GONE] = job_on_rank_gone,
+    [MESSAGE_RANK_GONE] = job_on_rank_gone,     [MESSAGE_NODE_DRAINING] = drain_on_peer,
 };
 
 static int coordinator_handle(struct coordinator *c, uint32_t node, const struct message *message,
@@ -119,6 +124,9 @@ int coordinator_peer_message(struct coordinator *c, uint64_t now_ns, uint32_t no
 void coordinator_peer_connected(struct coordinator *c, uint64_t now_ns, uint32_t node)
 {
     c->now_ns = now_ns;
+    c->others_drain[node] = false;
+    if (c->draining)
+        coordinator_send(c, node, &(struct message){.type = MESSAGE_NODE_DRAINING});
     struct worker *worker, *next;
     HASH_ITER(hh, c->workers, worker, next)
     {

@@ -18,8 +18,6 @@ static bool drain_spares(const struct job *job)
  * such. */
 static bool drain_refuse_jobs(struct coordinator *c, bool spare_ending)
 {
-    struct error refusal;
-    coordinator_drain_error(c, &refusal);
     bool spared = false;
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
@@ -27,7 +25,7 @@ static bool drain_refuse_jobs(struct coordinator *c, bool spare_ending)
         if (spare_ending && drain_spares(job))
             spared = true;
         else
-            job_fail(c, job, refusal.code, "%s", refusal.text);
+            job_fail_draining(c, job);
     }
     return spared;
 }
@@ -54,6 +52,11 @@ void drain_begin(struct coordinator *c)
     struct error refusal;
     coordinator_drain_error(c, &refusal);
     c->draining = true;
+    /* First, so that nobody goes on with this node when a job has failed. */
+    for (uint32_t node = 0; node < c->config->server_count; node++) {
+        if (node != c->config->self)
+            coordinator_send(c, node, &(struct message){.type = MESSAGE_NODE_DRAINING});
+    }
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)
     {
@@ -62,13 +65,26 @@ void drain_begin(struct coordinator *c)
         else if (worker->state == WORKER_RELEASING || worker->state == WORKER_APART)
             worker_end(c, worker);
     }
+    successions_drain(c);
     home_drain(c);
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
     {
         if (job->state == JOB_OPENING)
-            job_fail(c, job, refusal.code, "%s", refusal.text);
+            job_fail_draining(c, job);
     }
+}
+
+int drain_on_peer(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error)
+{
+    (void)message;
+    if (node == c->config->self)
+        return error_set(error, ERR_PROTOCOL, "draining of this node itself");
+    c->others_drain[node] = true;
+    newcomers_forget_node(c, node);
+    successions_peer_down(c, node);
+    return 0;
 }
 
 void drain_engine_idle(struct coordinator *c, const struct engine_event *event)

@@ -38,6 +38,12 @@ bool coordinator_reaches(const struct coordinator *c, uint32_t node)
            membership_is_away(c->membership, node);
 }
 
+bool coordinator_stays(const struct coordinator *c, uint32_t node)
+{
+    return coordinator_reaches(c, node) &&
+           !(node == c->config->self ? c->draining : c->others_drain[node]);
+}
+
 bool coordinator_is_up(const struct coordinator *c, uint32_t node)
 {
     return node == c->config->self ||
@@ -104,6 +110,7 @@ struct gathering_member coordinator_applicant(const struct coordinator *c, uint3
         .rank = message->rank,
         .local_rank = message->local_rank,
         .pid = message->pid,
+        .newcomer = message->world_size == 0,
         .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
     };
 }

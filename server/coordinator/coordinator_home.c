@@ -112,10 +112,11 @@ static uint32_t home_server_weight(const struct coordinator *c, const struct gat
                                    uint32_t node)
 {
     uint32_t only = gathering->members[0].node, weight = c->config->servers[node].weight;
-    /* A job that goes on does so without those that are not there. One that is away is waited for:
-     * it comes back, or is gone soon. */
-    if (gathering->generation > 1 && !coordinator_is_up(c, node) &&
-        !membership_is_away(c->membership, node))
+    /* A job that goes on does so without those that are not there, or cannot. One that is away is
+     * waited for: it comes back, or is gone soon. */
+    bool there = coordinator_is_up(c, node) || membership_is_away(c->membership, node);
+    if (gathering->generation > 1 &&
+        (!there || !coordinator_stays(c, node) || gathering->unable[node]))
         return 0;
     for (uint32_t i = 1; i < gathering->count; i++) {
         if (gathering->members[i].node != only)
@@ -154,6 +155,8 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
     while (message->job_id == 0 || coordinator_job(c, message->job_id));
     uint32_t least_ms = MESSAGE_TIMEOUT_MAX_MS;
     for (uint32_t i = 0; i < gathering->count; i++) {
+        if (gathering->members[i].newcomer)
+            continue;
         uint32_t remaining_ms = coordinator_remaining_ms(c, gathering->members[i].deadline_ns);
         least_ms = remaining_ms < least_ms ? remaining_ms : least_ms;
     }

@@ -55,6 +55,7 @@ struct worker {
     enum worker_state state;
     char name[MESSAGE_NAME_BYTES]; /* of the job */
     uint32_t world_size;           /* 0: a newcomer that waits */
+    bool newcomer;                 /* it has had no rank of a generation that was ready */
     int32_t wished_rank, wished_local_rank;
     uint32_t home;
     bool asked; /* home has our job_join */
@@ -72,10 +73,13 @@ struct worker {
 
 /* A worker of any node that waits for the next generation of a job that it has no rank of. */
 struct newcomer {
+    struct newcomer_key {
+        uint32_t node, member;
+    } key;
     char name[MESSAGE_NAME_BYTES];
     uint32_t uid;
     struct gathering_member member;
-    struct newcomer *next, *prev;
+    UT_hash_handle hh; /* by key */
 };
 
 struct queued_message {
@@ -103,7 +107,7 @@ struct coordinator {
     struct worker *workers;
     struct job *jobs;
     struct gathering *gatherings;
-    struct newcomer *newcomers;     /* of all nodes, in the order in which this one heard of them */
+    struct newcomer *newcomers;     /* uthash of all nodes', as this one heard of them */
     struct succession *successions; /* uthash by lineage, the oldest first */
     struct late_ask *late_asks;
     uint32_t late_ask_count;
@@ -113,6 +117,7 @@ struct coordinator {
     uint64_t swept_ns;                   /* when it was last told how many were left out */
     uint64_t dropped_messages;
     bool draining, stopped;
+    bool *others_drain; /* [server_count]: have said so, and are still connected */
     uint64_t drain_deadline_ns;
 };
 
@@ -134,6 +139,8 @@ void coordinator_sweep_lines(struct coordinator *c);
 int coordinator_drain_error(const struct coordinator *c, struct error *error);
 /* Self, or connected, or away: then it hears later what it is sent. */
 bool coordinator_reaches(const struct coordinator *c, uint32_t node);
+/* Likewise, and has not said that it drains. */
+bool coordinator_stays(const struct coordinator *c, uint32_t node);
 bool coordinator_is_up(const struct coordinator *c, uint32_t node); /* self, or up */
 /* "server b (127.0.0.1:7701) is not connected: connection refused", or that it is so without the
  * fabric */
@@ -183,7 +190,9 @@ uint64_t late_deadline(const struct coordinator *c, const struct job *job);
 bool late_over_text(const struct coordinator *c, const struct job *job, char *text, size_t bytes);
 
 /* --- coordinator_newcomers.c: may call the ground */
-/* On every daemon. */
+/* On every daemon. Of those with more than a daemon knows, it logs and forgets the rest. */
+void newcomer_add(struct coordinator *c, const char *name, uint32_t uid,
+                  const struct gathering_member *member);
 int newcomer_on_join(struct coordinator *c, uint32_t node, const struct message *message);
 bool newcomer_remove(struct coordinator *c, uint32_t node, uint32_t member); /* whether there was */
 bool newcomer_waits(const struct coordinator *c, uint32_t node, uint32_t member);
@@ -201,6 +210,7 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
                   struct error *error);
 int home_job_withdraw(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
+/* All of the job's daemons have it: it is ready. */
 int home_job_opened(struct coordinator *c, uint32_t node, const struct message *message,
                     struct error *error);
 void home_refuse(struct coordinator *c, const char *name, const struct gathering_member *member,
@@ -229,6 +239,8 @@ void succession_begin(struct coordinator *c, const struct job *job);
 void succession_worker_gone(struct coordinator *c, uint64_t lineage, uint32_t worker);
 void succession_ask_home(struct coordinator *c, struct worker *worker);
 void successions_peer_down(struct coordinator *c, uint32_t node);
+/* This daemon drains: the others go on without its ranks, and ask it no more. */
+void successions_drain(struct coordinator *c);
 void successions_peer_up(struct coordinator *c);
 void successions_tick(struct coordinator *c);
 uint64_t successions_deadline(const struct coordinator *c);
@@ -301,6 +313,8 @@ int job_on_rank_gone(struct coordinator *c, uint32_t node, const struct message 
                      struct error *error);
 int job_on_ready(struct coordinator *c, uint32_t node, const struct message *message,
                  struct error *error);
+int job_on_opened(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error);
 int job_on_failed(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error);
 int job_on_close(struct coordinator *c, uint32_t node, const struct message *message,
@@ -310,6 +324,9 @@ int job_on_rank_departed(struct coordinator *c, uint32_t node, const struct mess
 void job_engine_opened(struct coordinator *c, const struct engine_event *event);         /* * */
 void job_fail(struct coordinator *c, struct job *job, int code, const char *format, ...) /* * */
     __attribute__((format(printf, 4, 5)));
+/* This daemon is to end: with a refusal, or a next generation that has no rank of it yet goes on
+ * without its node. */
+void job_fail_draining(struct coordinator *c, struct job *job); /* * */
 void job_try_acknowledge(struct coordinator *c, struct job *job);
 void job_peer_down(struct coordinator *c, struct job *job, uint32_t node,
                    const char *reason);                /* * */
@@ -339,6 +356,8 @@ void member_tick(struct coordinator *c, struct worker *worker);
 
 /* --- coordinator_drain.c: may call homes, workers and jobs */
 /* No new jobs; those that are not yet ready are refused. */
+int drain_on_peer(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error);
 void drain_begin(struct coordinator *c);
 /* The engine has nothing in progress. */
 void drain_engine_idle(struct coordinator *c, const struct engine_event *event);

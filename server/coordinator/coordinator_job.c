@@ -122,6 +122,14 @@ void job_fail(struct coordinator *c, struct job *job, int code, const char *form
     job_fail_text(c, job, true, code, text);
 }
 
+void job_fail_draining(struct coordinator *c, struct job *job)
+{
+    struct error refusal;
+    coordinator_drain_error(c, &refusal);
+    bool goes_on = job->generation > 1 && job->state == JOB_OPENING;
+    job_fail(c, job, goes_on ? ERR_LOST : refusal.code, "%s", refusal.text);
+}
+
 /* Give the workers here their ranks. False, with the rank, when one is not here any more. */
 static bool job_fits_worker(const struct job *job, const struct worker *worker)
 {
@@ -175,6 +183,26 @@ static void job_open_in_engine(struct coordinator *c, const struct job *job)
         c, &(struct engine_command){.kind = COMMAND_JOB_OPEN, .job = job->id, .roster = &roster});
 }
 
+/* This node has no room for the job. The ranks of one that goes on shall not end with it, if none
+ * of them is here: it goes on without this node's newcomers and shards. */
+static void job_cannot_open(struct coordinator *c, struct job *job, int code, const char *reason)
+{
+    bool needless = job->generation > 1 && job->home != job->self;
+    for (uint32_t rank = 0; rank < job->world_size && needless; rank++)
+        needless = !job->locals[rank] || job->locals[rank]->newcomer;
+    if (!needless) {
+        job_fail(c, job, code, "%s", reason);
+        return;
+    }
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        if (job->locals[rank])
+            worker_refuse(c, job->locals[rank], code, reason);
+    }
+    struct message message = coordinator_job_message(MESSAGE_JOB_OPENED, job);
+    coordinator_message_error(&message, code, reason);
+    coordinator_send(c, job->home, &message); /* which ends it */
+}
+
 int job_on_open(struct coordinator *c, uint32_t node, const struct message *message,
                 struct error *error)
 {
@@ -198,15 +226,16 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
     }
     job->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
     uint32_t missing = 0;
+    struct error refusal;
     bool bound = job_bind_workers(c, job, &missing);
     if (job->roles[job->self] == 0) {
         job_fail(c, job, ERR_PROTOCOL, "node %s has no part in job '%s'", self, job->name);
     } else if (c->draining) {
-        struct error refusal;
-        job_fail(c, job, coordinator_drain_error(c, &refusal), "%s", refusal.text);
+        job_fail_draining(c, job);
     } else if (full) {
-        job_fail(c, job, ERR_MEMORY, "node %s has %u jobs, its limit (limits.jobs)", self,
-                 c->config->jobs);
+        error_set(&refusal, ERR_MEMORY, "node %s has %u jobs, its limit (limits.jobs)", self,
+                  c->config->jobs);
+        job_cannot_open(c, job, refusal.code, refusal.text);
     } else if (!bound) {
         job_fail(c, job, ERR_LOST, "rank %u on node %s is gone: it went while the job was opened",
                  missing, self);
@@ -216,6 +245,22 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
         job->engine_opened = true;
         job_try_acknowledge(c, job);
     }
+    return 0;
+}
+
+int job_on_opened(struct coordinator *c, uint32_t node, const struct message *message,
+                  struct error *error)
+{
+    struct job *job = coordinator_job(c, message->job_id);
+    struct succession *before = job ? succession_find(c, job->lineage) : NULL;
+    if (message->code == 0 || !job || job->state == JOB_FAILED)
+        return home_job_opened(c, node, message, error);
+    if (job->home != c->config->self || job->state != JOB_OPENING || job->roles[node] == 0 ||
+        job->opened[node])
+        return error_set(error, ERR_PROTOCOL, "job_opened of job '%s' was not to come", job->name);
+    if (before)
+        before->unable[node] = true;
+    job_fail(c, job, before ? ERR_LOST : message->code, "%s", message->text);
     return 0;
 }
 
@@ -245,8 +290,10 @@ void job_engine_opened(struct coordinator *c, const struct engine_event *event)
     if (!job || job->state != JOB_OPENING || job->engine_opened)
         return;
     if (event->code < 0) {
-        job_fail(c, job, event->code, "node %s cannot open job '%s': %s",
-                 coordinator_node_name(c, c->config->self), job->name, event->text);
+        struct error refusal;
+        error_set(&refusal, event->code, "node %s cannot open job '%s': %s",
+                  coordinator_node_name(c, c->config->self), job->name, event->text);
+        job_cannot_open(c, job, refusal.code, refusal.text);
     } else {
         job->engine_opened = true;
         job_try_acknowledge(c, job);

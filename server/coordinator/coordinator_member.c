@@ -85,6 +85,7 @@ int member_join(struct coordinator *c, uint32_t id,
     worker->pid = credentials->pid;
     snprintf(worker->name, sizeof(worker->name), "%s", message->job);
     worker->world_size = message->world_size;
+    worker->newcomer = message->world_size == 0;
     worker->wished_rank = message->rank;
     worker->wished_local_rank = message->local_rank;
     worker->home = message->world_size == 0

@@ -8,34 +8,49 @@
 
 static void newcomer_free(struct coordinator *c, struct newcomer *newcomer)
 {
-    DL_DELETE(c->newcomers, newcomer);
+    HASH_DEL(c->newcomers, newcomer); /* NOLINT(clang-analyzer-unix.Malloc) */
     free(newcomer);
-}
-
-int newcomer_on_join(struct coordinator *c, uint32_t node, const struct message *message)
-{
-    struct newcomer *newcomer = calloc(1, sizeof(*newcomer));
-    newcomer_remove(c, node, message->member);
-    if (!newcomer) {
-        log_error(c->log, "no memory for a newcomer to job '%s'", message->job);
-        return 0; /* its own daemon ends its wait */
-    }
-    snprintf(newcomer->name, sizeof(newcomer->name), "%s", message->job);
-    newcomer->uid = message->uid;
-    newcomer->member = coordinator_applicant(c, node, message);
-    DL_APPEND(c->newcomers, newcomer);
-    return 0;
 }
 
 static struct newcomer *newcomer_find(const struct coordinator *c, uint32_t node, uint32_t member)
 {
+    struct newcomer_key key = {node, member};
     struct newcomer *newcomer;
-    DL_FOREACH(c->newcomers, newcomer)
-    {
-        if (newcomer->member.node == node && newcomer->member.member == member)
-            return newcomer;
+    /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): it has all 8 bytes */
+    HASH_FIND(hh, c->newcomers, &key, sizeof(key), newcomer);
+    return newcomer;
+}
+
+void newcomer_add(struct coordinator *c, const char *name, uint32_t uid,
+                  const struct gathering_member *member)
+{
+    newcomer_remove(c, member->node, member->member);
+    /* Each daemon has no more workers than that; its own word ends the wait of the others. */
+    if (HASH_COUNT(c->newcomers) >= c->config->workers) {
+        coordinator_log(c, LOG_LEVEL_WARNING, uid,
+                        "a newcomer to job '%s' is not heard: %u wait (limits.workers)", name,
+                        HASH_COUNT(c->newcomers));
+        return;
     }
-    return NULL;
+    struct newcomer *newcomer = calloc(1, sizeof(*newcomer));
+    if (newcomer) {
+        newcomer->key = (struct newcomer_key){member->node, member->member};
+        snprintf(newcomer->name, sizeof(newcomer->name), "%s", name);
+        newcomer->uid = uid;
+        newcomer->member = *member;
+        HASH_ADD(hh, c->newcomers, key, sizeof(newcomer->key), newcomer);
+        if (HASH_IS_ADDED(newcomer))
+            return;
+        free(newcomer);
+    }
+    log_error(c->log, "no memory for a newcomer to job '%s'", name);
+}
+
+int newcomer_on_join(struct coordinator *c, uint32_t node, const struct message *message)
+{
+    struct gathering_member member = coordinator_applicant(c, node, message);
+    newcomer_add(c, message->job, message->uid, &member);
+    return 0;
 }
 
 bool newcomer_waits(const struct coordinator *c, uint32_t node, uint32_t member)
@@ -54,7 +69,7 @@ bool newcomer_remove(struct coordinator *c, uint32_t node, uint32_t member)
 void newcomers_forget_node(struct coordinator *c, uint32_t node)
 {
     struct newcomer *newcomer, *next;
-    DL_FOREACH_SAFE(c->newcomers, newcomer, next)
+    HASH_ITER(hh, c->newcomers, newcomer, next)
     {
         if (newcomer->member.node == node)
             newcomer_free(c, newcomer);
@@ -65,25 +80,21 @@ static bool newcomer_fits(const struct coordinator *c, const struct newcomer *ne
                           const char *name, uint32_t uid)
 {
     return newcomer->uid == uid && strcmp(newcomer->name, name) == 0 &&
-           coordinator_is_up(c, newcomer->member.node);
+           coordinator_is_up(c, newcomer->member.node) &&
+           coordinator_stays(c, newcomer->member.node);
 }
 
 uint32_t newcomers_count(const struct coordinator *c, const char *name, uint32_t uid)
 {
     uint32_t count = 0;
-    const struct newcomer *newcomer;
-    DL_FOREACH(c->newcomers, newcomer)
-    {
+    for (const struct newcomer *newcomer = c->newcomers; newcomer; newcomer = newcomer->hh.next)
         count += newcomer_fits(c, newcomer, name, uid);
-    }
     return count;
 }
 
 void newcomers_add(const struct coordinator *c, struct gathering *gathering)
 {
-    const struct newcomer *newcomer;
-    DL_FOREACH(c->newcomers, newcomer)
-    {
+    for (const struct newcomer *newcomer = c->newcomers; newcomer; newcomer = newcomer->hh.next) {
         if (gathering->count == gathering->world_size ||
             !newcomer_fits(c, newcomer, gathering->name, gathering->uid))
             continue;

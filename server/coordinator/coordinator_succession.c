@@ -46,14 +46,29 @@ static bool succession_lacks_newcomers(const struct coordinator *c,
     return succession->ask_count > 0;
 }
 
+/* Those who have asked had no rank yet, and nobody else is to come: there is nothing to go on from.
+ */
+static void succession_end(struct coordinator *c, struct succession *succession)
+{
+    char text[ERROR_TEXT_BYTES];
+    snprintf(text, sizeof(text), "job '%s' is over: all its ranks are gone", succession->name);
+    while (succession->ask_count > 0)
+        succession_turn_down(c, succession, 0, ERR_REFUSED, text);
+}
+
 /* Open the next generation, when nobody is awaited or has been for long enough. */
 static void succession_try(struct coordinator *c, struct succession *succession)
 {
     bool settled =
         succession->ask_count > 0 && (succession->settled || c->now_ns >= succession->settle_ns);
-    if (succession->formed || succession_home(succession) != c->config->self ||
-        !(settled || succession_complete(succession) || succession_lacks_newcomers(c, succession)))
+    bool all = succession_complete(succession) || succession_lacks_newcomers(c, succession);
+    if (succession->formed || succession_home(succession) != c->config->self || !(settled || all))
         return;
+    if (!succession_has_survivor(succession)) {
+        if (all)
+            succession_end(c, succession);
+        return;
+    }
     uint32_t newcomers = newcomers_count(c, succession->name, succession->uid);
     if (newcomers > MESSAGE_RANKS_MAX - succession->ask_count)
         newcomers = MESSAGE_RANKS_MAX - succession->ask_count;
@@ -101,11 +116,14 @@ int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct mess
     struct gathering_member member = coordinator_applicant(c, node, message);
     member.rank = (int32_t)rank;
     struct error refusal = {0};
+    if (rank == succession->world_size && member.newcomer) {
+        /* Of a generation that was ready nowhere, and that this home has not heard of. */
+        newcomer_add(c, succession->name, succession->uid, &member);
+        return 0;
+    }
     if (succession->formed || rank == succession->world_size)
         error_set(&refusal, ERR_REFUSED, "job '%s' has gone on without rank %d", succession->name,
                   message->rank);
-    else if (c->draining)
-        coordinator_drain_error(c, &refusal);
     else
         succession_ask(succession, &member, &refusal);
     if (refusal.code != 0) {
@@ -164,16 +182,41 @@ static void succession_tell_past(struct coordinator *c, const struct succession 
         succession_tell_gone(c, succession, succession->past[i]);
 }
 
+static uint32_t successions_of(const struct coordinator *c, uint32_t uid)
+{
+    uint32_t count = 0;
+    for (const struct succession *it = c->successions; it; it = it->hh.next)
+        count += it->uid == uid;
+    return count;
+}
+
+/* The oldest of the user that has most: mostly nobody asks about it any more. */
+static void succession_forget_one(struct coordinator *c)
+{
+    struct succession *oldest = NULL;
+    uint32_t most = 0;
+    for (struct succession *it = c->successions; it; it = it->hh.next) {
+        uint32_t count = oldest && it->uid == oldest->uid ? 0 : successions_of(c, it->uid);
+        if (count > most) {
+            oldest = it;
+            most = count;
+        }
+    }
+    if (oldest)
+        succession_forget(c, oldest);
+}
+
 void succession_begin(struct coordinator *c, const struct job *job)
 {
+    if (c->draining)
+        return; /* the others do without this node */
     struct succession *before = succession_find(c, job->lineage);
     struct succession *made = succession_create(job, before, c->now_ns + SUCCESSION_NS);
     uint32_t home = before ? succession_home(before) : job->home;
     if (before)
         succession_forget(c, before);
-    /* The oldest goes: mostly nobody asks about it any more. */
-    if (HASH_COUNT(c->successions) >= c->config->jobs && c->successions)
-        succession_forget(c, c->successions);
+    if (HASH_COUNT(c->successions) >= c->config->jobs)
+        succession_forget_one(c);
     if (made)
         HASH_ADD(hh, c->successions, lineage, sizeof(made->lineage), made);
     if (!made || !HASH_IS_ADDED(made)) {
@@ -183,7 +226,7 @@ void succession_begin(struct coordinator *c, const struct job *job)
         return;
     }
     for (uint32_t node = 0; node < job->roster; node++) {
-        if (job->roles[node] != 0 && !coordinator_reaches(c, node))
+        if (job->roles[node] != 0 && !coordinator_stays(c, node))
             succession_lose_node(made, node);
     }
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
@@ -215,6 +258,7 @@ void succession_ask_home(struct coordinator *c, struct worker *worker)
         .lineage = succession->lineage,
         .generation = succession->generation,
         .rank = (int32_t)worker->rank,
+        .world_size = worker->newcomer ? 0 : worker->world_size,
         .local_rank = worker->wished_local_rank,
         .pid = worker->pid,
         .member = worker->id,
@@ -256,6 +300,12 @@ void successions_peer_down(struct coordinator *c, uint32_t node)
         }
         succession_try(c, succession); /* also of one lost before: it was back, and waited for */
     }
+}
+
+void successions_drain(struct coordinator *c)
+{
+    while (c->successions)
+        succession_forget(c, c->successions); /* NOLINT(clang-analyzer-unix.Malloc) */
 }
 
 void successions_peer_up(struct coordinator *c)

@@ -44,7 +44,7 @@ void worker_refuse(struct coordinator *c, struct worker *worker, int code, const
 {
     coordinator_log(c, LOG_LEVEL_INFO, worker->uid, "process %u has not joined job '%s': %s",
                     worker->pid, worker->name, text);
-    if (worker->state == WORKER_JOINING && worker->world_size == 0) {
+    if (worker->state == WORKER_JOINING && worker->world_size == 0 && worker->asked) {
         newcomer_withdraw(c, worker);
     } else if (worker->state == WORKER_JOINING && worker->asked) {
         struct message withdraw = {.type = MESSAGE_JOB_WITHDRAW, .member = worker->id};
@@ -117,6 +117,7 @@ void workers_send_joined(struct coordinator *c, const struct job *job)
         message.rank = (int32_t)rank;
         message.local_rank = (int32_t)worker->local_rank;
         worker->state = WORKER_JOINED;
+        worker->newcomer = false;
         worker_send(c, worker, &message);
     }
     message_clear(&message);

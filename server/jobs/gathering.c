@@ -28,6 +28,7 @@ struct gathering *gathering_create(const char *name, uint32_t uid, uint32_t worl
 void gathering_free(struct gathering *gathering)
 {
     free(gathering->elders);
+    free(gathering->unable);
     free(gathering->members);
     free(gathering);
 }

@@ -17,6 +17,7 @@ struct gathering_member {
     int32_t rank;       /* -1: to be assigned */
     int32_t local_rank; /* -1: unknown */
     uint32_t pid;
+    bool newcomer; /* it has had no rank of the job yet: its lot is not that of the others */
     uint64_t deadline_ns;
 };
 
@@ -28,6 +29,7 @@ struct gathering {
     uint64_t lineage;    /* 0, or the id of that job's first generation */
     uint32_t *elders;    /* of a job that goes on: of whom its next home is chosen */
     uint32_t elder_count;
+    bool *unable; /* [roster] likewise: who could not open it, and does without */
     struct gathering_member *members; /* [world_size] room, in order of arrival */
     uint32_t count;
     /* Complete, and not open yet: when it is time to say what it waits for. UINT64_MAX: it is not

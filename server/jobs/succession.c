@@ -12,14 +12,16 @@ static int succession_make_lists(struct succession *made)
     made->members = calloc(made->roster, sizeof(*made->members));
     made->lost = calloc(made->roster, sizeof(*made->lost));
     made->elders = calloc(made->roster, sizeof(*made->elders));
+    made->unable = calloc(made->roster, sizeof(*made->unable));
     made->asks = calloc(made->world_size, sizeof(*made->asks));
     return made->rank_nodes && made->workers && made->states && made->members && made->lost &&
-                   made->elders && made->asks
+                   made->elders && made->unable && made->asks
                ? 0
                : ERR_MEMORY;
 }
 
-static int succession_take_past(struct succession *made, const struct succession *before)
+/* The generation was not ready here: what was known of the one before it still counts. */
+static int succession_take_attempt(struct succession *made, const struct succession *before)
 {
     made->past = calloc(before->past_count + before->world_size, sizeof(*made->past));
     if (!made->past)
@@ -30,6 +32,7 @@ static int succession_take_past(struct succession *made, const struct succession
         if (before->rank_nodes[rank] == before->self && before->states[rank] == SUCCESSION_GONE)
             made->past[made->past_count++] = before->workers[rank];
     }
+    memcpy(made->unable, before->unable, made->roster * sizeof(*made->unable));
     return 0;
 }
 
@@ -82,7 +85,7 @@ struct succession *succession_create(const struct job *job, const struct success
         if (job->departed[rank])
             made->states[rank] = SUCCESSION_GONE;
     }
-    if (before && !job->was_ready && succession_take_past(made, before) < 0) {
+    if (before && !job->was_ready && succession_take_attempt(made, before) < 0) {
         succession_free(made);
         return NULL;
     }
@@ -99,6 +102,7 @@ void succession_free(struct succession *succession)
     free(succession->members);
     free(succession->lost);
     free(succession->elders);
+    free(succession->unable);
     free(succession->asks);
     free(succession->past);
     free(succession);
@@ -192,6 +196,15 @@ bool succession_complete(const struct succession *succession)
     return succession->ask_count > 0;
 }
 
+bool succession_has_survivor(const struct succession *succession)
+{
+    for (uint32_t i = 0; i < succession->ask_count; i++) {
+        if (!succession->asks[i].newcomer)
+            return true;
+    }
+    return false;
+}
+
 void succession_awaited_text(const struct succession *succession, char *text, size_t bytes)
 {
     char ranks[JOB_RANKS_TEXT_BYTES];
@@ -210,16 +223,18 @@ void succession_awaited_text(const struct succession *succession, char *text, si
     free(awaited);
 }
 
-/* Of the next generation: this home is one of them. */
-static int succession_set_elders(const struct succession *succession, struct gathering *gathering)
+/* Who decides after the next generation, this home being one of them, and who serves it not. */
+static int succession_set_nodes(const struct succession *succession, struct gathering *gathering)
 {
     uint32_t home;
     const bool *those = succession_first(succession, succession->elders, &home)
                             ? succession->elders
                             : succession->members;
     gathering->elders = calloc(succession->roster, sizeof(*gathering->elders));
-    if (!gathering->elders)
+    gathering->unable = calloc(succession->roster, sizeof(*gathering->unable));
+    if (!gathering->elders || !gathering->unable)
         return ERR_MEMORY;
+    memcpy(gathering->unable, succession->unable, succession->roster * sizeof(*gathering->unable));
     for (uint32_t node = 0; node < succession->roster; node++) {
         if (those[node] && !succession->lost[node])
             gathering->elders[gathering->elder_count++] = node;
@@ -233,7 +248,7 @@ struct gathering *succession_gather(const struct succession *succession, uint32_
         gathering_create(succession->name, succession->uid, succession->ask_count + newcomers);
     if (!gathering)
         return NULL;
-    if (succession_set_elders(succession, gathering) < 0) {
+    if (succession_set_nodes(succession, gathering) < 0) {
         gathering_free(gathering);
         return NULL;
     }

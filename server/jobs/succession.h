@@ -31,6 +31,7 @@ struct succession {
     bool *lost;           /* [roster]: whose connection has ended since */
     /* [roster]: who have heard of it, as all daemons know of whom the next home is chosen. */
     bool *elders;
+    bool *unable; /* [roster], home only: have no room for the next generation, nor ranks of it */
     /* Workers of this node that are gone, and had ranks of earlier generations, back to the last
      * one that was ready here: a home that comes next may not have heard of a later one. */
     uint32_t *past;
@@ -68,6 +69,8 @@ void succession_lose_node(struct succession *succession, uint32_t node);
 void succession_unask(struct succession *succession, uint32_t index);
 /* Whether nobody who lives is awaited, and there is somebody. */
 bool succession_complete(const struct succession *succession);
+/* Whether somebody has asked who had a rank of a generation that was ready. */
+bool succession_has_survivor(const struct succession *succession);
 /* "rank 2 has not asked for the next generation of job 'train'" */
 void succession_awaited_text(const struct succession *succession, char *text, size_t bytes);
 /* A gathering of those that have asked, numbered in their old order, with room for newcomers. NULL:

@@ -314,7 +314,7 @@ static uint32_t living(void)
     return count;
 }
 
-/* One loss after the other, daemons that come again, and newcomers for the lost. */
+/* One loss after the other, daemons that drain or come again, and newcomers for the lost. */
 START_TEST(test_many_generations)
 {
     uint64_t seed = (uint64_t)_i + 1;
@@ -328,9 +328,11 @@ START_TEST(test_many_generations)
         if (network_random(network, 2))
             network_settle(network);
         struct network_worker *worker = workers[network_random(network, RANKS)];
-        uint32_t what = network_random(network, 3);
+        uint32_t what = network_random(network, 4), node = network_random(network, 3);
         if (what == 0)
-            network_crash(network, network_random(network, 3));
+            network_crash(network, node);
+        else if (what == 3)
+            coordinator_drain(network_coordinator(network, node), network_now(network), LONG_MS);
         else if (!worker->closed && what == 1)
             network_kill(network, worker);
         else if (!worker->closed)
@@ -342,6 +344,8 @@ START_TEST(test_many_generations)
             network_step(network);
         if (network_random(network, 4) == 0)
             network_crash(network, network_random(network, 3));
+        if (what == 3)
+            network_crash(network, node); /* it has ended, and is started anew */
         reconnect();
         for (int again = 0; again < 4; again++) {
             if (newcomer && newcomer->state == CLIENT_JOINED) {

@@ -30,7 +30,7 @@ static void start(uint32_t world_size)
 static int add_as(uint32_t uid, uint32_t world_size, uint32_t node, uint32_t member, int32_t rank,
                   int32_t local_rank)
 {
-    struct gathering_member one = {node, member, rank, local_rank, 500 + member, 0};
+    struct gathering_member one = {node, member, rank, local_rank, 500 + member, false, 0};
     return gathering_add(gathering, &one, uid, world_size, &config, &error);
 }
 
@@ -205,8 +205,8 @@ START_TEST(test_order_of_arrival_does_not_matter)
 {
     /* All ranks of a job must get the same numbers however their joins raced. */
     static const struct gathering_member all[] = {
-        {0, 1, -1, 0, 1, 0}, {0, 2, -1, 1, 2, 0},  {1, 1, 4, 0, 3, 0},
-        {1, 2, -1, 0, 4, 0}, {2, 1, -1, -1, 5, 0}, {2, 2, 0, -1, 6, 0},
+        {0, 1, -1, 0, 1, false, 0}, {0, 2, -1, 1, 2, false, 0},  {1, 1, 4, 0, 3, false, 0},
+        {1, 2, -1, 0, 4, false, 0}, {2, 1, -1, -1, 5, false, 0}, {2, 2, 0, -1, 6, false, 0},
     };
     unsigned seed = (unsigned)_i + 1;
     uint32_t order[6] = {0, 1, 2, 3, 4, 5};
