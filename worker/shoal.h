@@ -95,9 +95,9 @@ typedef struct shoal_fusion shoal_fusion;   /* gradients that are reduced in sha
 /* How to open a job. Zero the structure and set what is known. A field that is zero is read from
  * the environment variable named first in its comment; without that it has the default named next.
  * Where the world size is not known by that, it, the ranks and the job's name are those of srun, of
- * Open MPI's mpirun or of a launcher that speaks PMI. Where no socket is named and no daemon answers
- * at the default one, the ranks of a step of srun start daemons for it. Texts are read before
- * shoal_open returns. */
+ * Open MPI's mpirun or of a launcher that speaks PMI. Where no socket is named and no daemon
+ * answers at the default one, the ranks of a step of srun start daemons for it. Texts are read
+ * before shoal_open returns. */
 struct shoal_options {
     size_t struct_size;      /* sizeof(struct shoal_options), for later versions */
     const char *job;         /* SHOAL_JOB, "default": the job's name, at most 63 bytes of UTF-8 */
@@ -140,12 +140,13 @@ struct shoal_reconfigure_options {
 /* The ranks that are left, and newcomers that wait by then, become the next generation of the job.
  * To be called by each rank when a call has failed with SHOAL_ELOST, or SHOAL_EREFUSED because a
  * node shuts down: all requests are over then. Or by each rank without a loss, to take newcomers
- * in: its requests must be over. Groups but that of all ranks, shared memory and fusion buffers
- * must have been closed or freed. It returns when all have called it that are left. Ranks are
- * numbered anew, the old ones first and in their old order; shoal_world stays what it was, with the
- * new ranks; memory of shoal_alloc stays, and so does what is in it: a buffer that was to be
- * reduced in place may have results in some parts. No other thread starts a collective meanwhile.
- * options may be NULL.
+ * in: its requests must be over. Groups but that of all ranks, and shared memory, must have been
+ * closed or freed. It returns when all have called it that are left. Ranks are numbered anew, the
+ * old ones first and in their old order; shoal_world stays what it was, with the new ranks; memory
+ * of shoal_alloc stays, and so does what is in it: a buffer that was to be reduced in place may
+ * have results in some parts. Fusion buffers stay, and begin anew as with their first step: they
+ * give up a step that has begun, and gradients that the library allocated move. No other thread
+ * uses the job meanwhile. options may be NULL.
  *
  * SHOAL_ESTATE: the job has failed otherwise, or its daemon is gone. SHOAL_ELOST: another rank was
  * lost meanwhile; it may be called again. SHOAL_ETIMEOUT (names the ranks that have not called),
@@ -467,7 +468,8 @@ SHOAL_API size_t shoal_fusion_bytes(const struct shoal_parameter *parameters,
  * SHOAL_ESTATE: in the middle of a step. */
 SHOAL_API int shoal_fusion_set_stream(shoal_fusion *fusion, void *stream);
 /* Where the gradient of the parameter with this index lies. Memory that the library has allocated
- * moves once, at the end of the first step. NULL: there is no such parameter. */
+ * moves at the end of the first step, and in shoal_job_reconfigure. NULL: there is no such
+ * parameter. */
 SHOAL_API void *shoal_fusion_gradient(shoal_fusion *fusion, size_t index);
 /* Say that the gradient of the parameter with this index is complete. It must then stay untouched
  * until the end of the step. In any order and by any thread, once for each parameter in a step:

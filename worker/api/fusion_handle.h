@@ -72,6 +72,18 @@ void fusion_times_drop(struct shoal_fusion *fusion);
 /* Free what is kept of steps, when the job goes, which frees the requests itself. */
 void fusion_times_free(struct shoal_fusion *fusion);
 
+/* Lay the buffers out by `order`, that rank 0 told; gradients in our memory move. Lock held. */
+int fusion_replan(struct shoal_fusion *fusion, struct error *error);
+
+/* --- worker/api/shoal_fusion_renew.c, for a job that becomes the next generation */
+
+/* ERR_STATE while a thread is in a step of one of them. */
+int fusion_check_all(struct shoal_job *job, struct error *error);
+/* Those of the job's group of all ranks, on all ranks as in their first step: a newcomer has no
+ * other plan, and the loss may have kept the first step's order from some. What they fail with is
+ * over, and so is a step that had begun. */
+void fusion_renew_all(struct shoal_job *job);
+
 /* The next step begins, lock held. */
 void fusion_begin_step(struct shoal_fusion *fusion);
 

@@ -449,8 +449,7 @@ static int start_agreeing(struct shoal_fusion *fusion, struct error *error)
     return collective_start(fusion->group, &ask, START_ASYNC, &fusion->order_request, error);
 }
 
-/* Lay the buffers out by the order that rank 0 told; gradients in our memory move. Lock held. */
-static int replan(struct shoal_fusion *fusion, struct error *error)
+int fusion_replan(struct shoal_fusion *fusion, struct error *error)
 {
     uint8_t *seen = malloc((size_t)fusion->parameter_count + 1);
     bool in_arena = fusion->own_memory && !fusion->on_device;
@@ -509,7 +508,7 @@ static int finish_step(struct shoal_fusion *fusion, uint64_t deadline_ns, struct
         code = finish_request(fusion, &fusion->order_request, deadline_ns, &completed_ns, error);
         pthread_mutex_lock(&fusion->lock);
         if (code == 0)
-            code = replan(fusion, error);
+            code = fusion_replan(fusion, error);
         pthread_mutex_unlock(&fusion->lock);
     }
     if (code == 0 && fusion->on_device)

@@ -2,6 +2,7 @@
 #include <stddef.h>
 
 #include "common/base/clock.h"
+#include "worker/api/fusion_handle.h"
 #include "worker/api/reconfigure.h"
 #include "worker/drive/drive.h"
 #include "worker/job/error_text.h"
@@ -146,9 +147,13 @@ int shoal_job_reconfigure(shoal_job *job, const struct shoal_reconfigure_options
     code = reconfigure_options(job, given, &options, &error);
     bool met = false;
     if (code == 0)
+        code = fusion_check_all(job, &error);
+    if (code == 0)
         code = reconfigure_meet(job, options.timeout_ms, &met, &error);
     if (code == 0)
         code = reconfigure_rejoin(job, &options, met, &error);
+    if (code == 0)
+        fusion_renew_all(job);
     if (code == 0)
         code = reconfigure_agree(job, options.timeout_ms, &error);
     if (code == 0 && options.collectives)

@@ -19,12 +19,10 @@ int job_check_rejoin(const struct shoal_job *job, struct error *error)
     }
     if (job->device)
         return error_set(error, ERR_UNSUPPORTED, "a job with a device cannot go on");
-    if (job->groups->next || job->shared || job->fusions)
+    if (job->groups->next || job->shared)
         return error_set(error, ERR_STATE,
                          "the job has %s of its old generation: close or free them first",
-                         job->groups->next ? "groups"
-                         : job->shared     ? "shared memory"
-                                           : "fusion buffers");
+                         job->groups->next ? "groups" : "shared memory");
     return 0;
 }
 
