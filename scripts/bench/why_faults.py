@@ -1,13 +1,20 @@
 #!/usr/bin/env python3
 """Seeded faults on four nodes, network namespaces: does `shoalctl why` name the node and the kind within
 5 s, and is its figure the step that is measured with the fault taken away? By hand, as root, on a
-machine that does nothing else:
+machine that does nothing else; a fault takes about 13 s:
 
-    scripts/bench/why_faults.py --faults 100 --seed 1 [--until HH:MM] [--build DIR]
+    scripts/bench/why_faults.py --faults 100 --seed 1 [--kinds rank,rate] [--until HH:MM] [--build DIR]
 
-One line for each fault, then a count for each kind. A rank that begins late does so from the job's
-first step, and the step without it is that of a job before. Left out are a busy loop beside one
-server, which on a machine of few cores is one beside all of them, and what the kernel cannot do."""
+One job runs all along. A fault is put on it and taken away; the step without it is the mean of what is
+measured just before and just after, by rank 0's own clock. One line for each fault, one for each time
+in which a job without a fault is blamed on somebody, then a table of the kinds.
+
+    rank            its step takes 20 ms more
+    rate, inward    the link from a node, or the one to it (a slow reader), has a tenth of its rate
+    delay           the link from a node takes longer, where the kernel has netem
+    stopped rank, stopped server   SIGSTOP for 60 ms of each 120
+    busy            loops run on the one processor that a server has; the others have the rest: it may be too little
+                    to be told, then the step says so"""
 
 import argparse
 import json
@@ -15,7 +22,9 @@ import os
 import pathlib
 import random
 import signal
+import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -23,9 +32,13 @@ import time
 TREE = pathlib.Path(__file__).resolve().parents[2]
 CLUSTER = TREE / "scripts" / "cluster.sh"
 NODES, FLOATS, RATE = 4, 100000, "1gbit"
+COMPUTE_MS, LATE_MS = 30, 20
 NAMED_S = 5.0  # after which a fault must be named
-WINDOW_S = 4.5  # what an account looks back to, and a little more
+WINDOW_S = 4.3  # what an account looks back to, and a little more
+CLEAN_S = 3.0  # in which a step without a fault is measured
+SETTLE_S = 0.7
 START_S = 60.0
+LOOPS = 4
 ACCEPTED = {
     "rank": {"rank late"},
     "rate": {"link slow"},
@@ -33,6 +46,7 @@ ACCEPTED = {
     "inward": {"receiver slow"},
     "stopped rank": {"rank late", "rank drains slowly"},
     "stopped server": {"server slow"},
+    "busy": {"server slow"},
 }
 
 
@@ -43,16 +57,23 @@ def run(*words, check=True):
     return done.stdout
 
 
-def pids(namespace, program):
+def pids(namespace, program=None):
     """Those of the program in the namespace."""
     found = []
     for pid in run("ip", "netns", "pids", namespace).split():
         try:
-            if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == program:
+            if program in (None, pathlib.Path(f"/proc/{pid}/comm").read_text().strip()):
                 found.append(int(pid))
         except OSError:
             pass
     return found
+
+
+def pin(processes, processors):
+    """All threads of the processes."""
+    for pid in processes:
+        for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), processors)
 
 
 class Bursts:
@@ -83,14 +104,30 @@ class Bursts:
         self.thread.join()
 
 
+class Loops:
+    """Processes that only compute, on one processor."""
+
+    def __init__(self, processor):
+        words = ["nice", "-n", "-5", sys.executable, "-c", "while True: pass"]
+        # Each a session of its own: where the kernel shares processors by session, all of one would be as one.
+        self.processes = [subprocess.Popen(words, start_new_session=True) for _ in range(LOOPS)]
+        pin([it.pid for it in self.processes], {processor})
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
 class Job:
-    def __init__(self, options, folder, late=-1):
+    def __init__(self, options, folder):
         self.options, self.folder = options, pathlib.Path(folder)
-        self.stop, self.told = self.folder / "stop", self.folder / "job"
-        for path in (self.stop, self.told):
-            path.unlink(missing_ok=True)
+        self.stop, self.told, self.times = (self.folder / name for name in ("stop", "job", "times"))
+        for path in self.folder.iterdir():
+            path.unlink()
         helper = options.build / "tests" / "helper_worker"
-        words = f"[ $RANK != 0 ] || echo $SHOAL_JOB > {self.told}; exec {helper} lag {self.stop} {FLOATS} {late} 20"
+        words = f"{helper} lag {self.stop} {FLOATS} - {LATE_MS} {COMPUTE_MS}"
+        words = f"[ $RANK = 0 ] || exec {words} >/dev/null; echo $SHOAL_JOB > {self.told}; exec {words} > {self.times}"
         self.process = subprocess.Popen(
             [CLUSTER, "run", "-n", "1", "--name", options.name, "--", "sh", "-c", words],
             stdout=subprocess.DEVNULL,
@@ -117,6 +154,24 @@ class Job:
         text = run(*words, shoalctl, "why", self.job, "--json", check=False)
         return json.loads(text) if text.strip() else {}
 
+    def late(self, rank, is_late):
+        path = pathlib.Path(f"{self.stop}.{rank}")
+        if is_late:
+            path.touch()
+        else:
+            path.unlink(missing_ok=True)
+
+    def step_ms(self, seconds):
+        """The mean from now on; that it goes on is looked at, too."""
+        time.sleep(SETTLE_S)
+        begin = time.monotonic() * 1e6
+        time.sleep(seconds)
+        lines = self.times.read_text().split("\n")[:-1]
+        ends = [int(it) for it in lines if it.isdigit() and int(it) >= begin]
+        if self.process.poll() is not None or len(ends) < 2:
+            raise RuntimeError("the job has ended")
+        return (ends[-1] - ends[0]) / 1000 / (len(ends) - 1)
+
     def end(self):
         self.stop.touch()
         try:
@@ -127,136 +182,205 @@ class Job:
 
 
 class Fault:
-    """On one node. `begin` and `end` of a job that runs; `late`: the rank that begins late all along."""
+    """On one node. `begin` and `end` of a job that runs; `prepare` and `leave` around what is measured without it."""
 
     def __init__(self, kind, node, chance, name):
         self.kind, self.node, self.name = kind, node, name
-        self.rate = f"{chance.choice((30, 50, 80, 120))}mbit"
+        self.rate = f"{chance.choice((20, 30, 50, 80))}mbit"
         self.delay = f"{chance.choice((10, 20, 30))}ms"
-        self.late = node if kind == "rank" else -1
-        self.bursts, self.undo = None, None
+        self.running, self.undo = None, None
 
     def shape(self, namespace, device, words, undo):
         run("tc", "-n", f"shoal-{self.name}-{namespace}", "qdisc", "replace", "dev", device, "root", *words.split())
         self.undo = (namespace, device, undo)
 
-    def begin(self):
-        own, node = "tbf rate {} burst 131072 limit 16777216", f"node{self.node}"
-        if self.kind == "rate":
+    def servers(self):
+        """The one server, and all else that the cluster runs."""
+        all_pids = [it for node in range(NODES) for it in pids(f"shoal-{self.name}-node{node}")]
+        mine = pids(f"shoal-{self.name}-node{self.node}", "shoald")
+        return mine, [it for it in all_pids if it not in mine]
+
+    def prepare(self):
+        if self.kind == "busy":
+            processors = os.sched_getaffinity(0)
+            mine, others = self.servers()
+            pin(mine, {max(processors)})
+            pin(others, processors - {max(processors)})
+
+    def leave(self):
+        if self.kind == "busy":
+            mine, others = self.servers()
+            pin(mine + others, os.sched_getaffinity(0))
+
+    def begin(self, job):
+        own, node = "tbf rate {} burst 65536 limit 16777216", f"node{self.node}"
+        if self.kind == "rank":
+            job.late(self.node, True)
+        elif self.kind == "rate":
             self.shape(node, "eth0", own.format(self.rate), own.format(RATE))
         elif self.kind == "delay":
             self.shape(node, "eth0", f"netem delay {self.delay} limit 100000", own.format(RATE))
         elif self.kind == "inward":
             self.shape("bridge", node, own.format(self.rate), own.format(RATE))
-        elif self.kind.startswith("stopped"):
+        elif self.kind == "busy":
+            self.running = Loops(max(os.sched_getaffinity(0)))
+        else:
             program = "helper_worker" if self.kind == "stopped rank" else "shoald"
-            self.bursts = Bursts(pids(f"shoal-{self.name}-{node}", program))
+            self.running = Bursts(pids(f"shoal-{self.name}-{node}", program))
 
-    def end(self):
-        if self.bursts:
-            self.bursts.end()
+    def end(self, job):
+        if job and self.kind == "rank":
+            job.late(self.node, False)
+        if self.running:
+            self.running.end()
         if self.undo:
             self.shape(*self.undo[:2], self.undo[2], None)
-        self.bursts = self.undo = None
+        self.running = self.undo = None
 
     def is_named(self, why):
         return why.get("kind") in ACCEPTED[self.kind] and why.get("of_node") == f"node{self.node}"
 
 
-def measure_fault(options, folder, fault, clean_ms):
-    """How long until it was named, or None; the last verdict; the step with the fault taken away."""
-    job = Job(options, folder, fault.late)
+def said(why):
+    return f"{why.get('kind')} {why.get('of_node') or ''}" + (f" to {why['to_node']}" if why.get("to_node") else "")
+
+
+def look_clean(number, job):
+    """The step, and who is blamed for nothing."""
+    time.sleep(max(0.0, WINDOW_S - CLEAN_S - SETTLE_S))
+    step_ms = job.step_ms(CLEAN_S)
+    why = job.why()
+    blamed = why.get("of_node") is not None
+    if blamed:
+        print(f"{number:3} no fault, but: {said(why)}, {why['lost_ms']:.1f} of {why['step_ms']:.1f} ms", flush=True)
+    return step_ms, blamed
+
+
+def measure_fault(options, number, job, fault):
+    """A result: how long until it was named, the last verdict, the step during it, before and after it."""
     try:
-        fault.begin()
+        fault.prepare()
+        before_ms, blamed = look_clean(number, job)
+        fault.begin(job)
         began, after_s = time.monotonic(), None
         while after_s is None and time.monotonic() - began < NAMED_S:
-            why = job.why(options.chance.randrange(NODES))
-            if fault.is_named(why):
+            if fault.is_named(job.why(options.chance.randrange(NODES))):
                 after_s = time.monotonic() - began
             time.sleep(0.1)
-        # Its figure is of a window that the fault fills.
+        # Its figure is of a window that the fault fills, as long as can be.
         time.sleep(max(0.0, WINDOW_S - (time.monotonic() - began)))
         why = job.why()
-        fault.end()
-        if fault.kind == "rank":
-            return after_s, why, clean_ms
-        time.sleep(WINDOW_S)
-        return after_s, why, job.why().get("step_ms", 0)
+        fault_ms = job.step_ms(0.1 + why.get("window_s", 0) / 4)
+        fault.end(job)
+        after_ms = job.step_ms(CLEAN_S)
     finally:
-        try:
-            fault.end()
-        finally:
-            job.end()
+        fault.end(job)
+        fault.leave()
+    return {
+        "kind": fault.kind,
+        "node": fault.node,
+        "named_s": after_s,
+        "why": why,
+        "during_ms": fault_ms,
+        "clean_ms": (before_ms + after_ms) / 2,
+        "drift": abs(after_ms - before_ms) / ((before_ms + after_ms) / 2),
+        "blamed": blamed,
+    }
 
 
 def kinds_here(options):
-    """Not every kernel has netem."""
+    """Not every kernel has netem, nor every machine a processor to spare."""
+    kinds = set(options.kinds.split(",")) if options.kinds else set(ACCEPTED)
+    if unknown := kinds - set(ACCEPTED):
+        raise SystemExit(f"--kinds: no such kind: {', '.join(sorted(unknown))} (there are {', '.join(ACCEPTED)})")
     probe = Fault("delay", 0, options.chance, options.name)
     try:
-        probe.begin()
-        probe.end()
-        return sorted(ACCEPTED)
+        probe.begin(None)
+        probe.end(None)
     except RuntimeError as error:
-        print(f"no delays: {error}", flush=True)
-        return sorted(set(ACCEPTED) - {"delay"})
+        print(f"no delays, the kernel has no netem: {error}", flush=True)
+        kinds.discard("delay")
+    if len(os.sched_getaffinity(0)) < 2:
+        print("no busy loops: there is one processor", flush=True)
+        kinds.discard("busy")
+    return sorted(kinds)
 
 
-def clean_step_ms(options, folder):
-    job = Job(options, folder)
-    try:
-        time.sleep(WINDOW_S)
-        why = job.why()
-        print(f"no fault: a step of {why['step_ms']:.1f} ms, said: {why['kind']} {why['of_node'] or ''}", flush=True)
-        return why["step_ms"]
-    finally:
-        job.end()
+def result_off(result):
+    return result["why"].get("without_ms", 0) / result["clean_ms"] - 1
 
 
-def report(number, fault, result):
-    after_s, why, step_ms = result
-    off = why.get("without_ms", 0) / step_ms - 1 if step_ms else float("nan")
+def report(number, result):
+    why, after_s = result["why"], result["named_s"]
     named = f"named after {after_s:.1f} s" if after_s is not None else "NOT NAMED"
-    who = f"{why.get('kind')} {why.get('of_node')}" + (f" to {why['to_node']}" if why.get("to_node") else "")
     without = f"{'' if why.get('sure') else 'about '}{why.get('without_ms', 0):.1f}"
     print(
-        f"{number:3} {fault.kind:14} node{fault.node}: {named}; at last {who}, a step {why.get('step_ms', 0):.1f} ms, "
-        f"without {without} (taken away: {step_ms:.1f}, {100 * off:+.0f} %)",
+        f"{number:3} {result['kind']:14} node{result['node']}: {named}; at last {said(why)}, "
+        f"a step {why.get('step_ms', 0):.1f} ms ({result['during_ms']:.1f}), without {without} "
+        f"(taken away: {result['clean_ms']:.1f} +- {50 * result['drift']:.0f} %, {100 * result_off(result):+.0f} %)",
         flush=True,
     )
-    return fault.kind, after_s is not None, abs(off) <= 0.05
+
+
+def table(results):
+    print("\nkind            faults  named  within 5 %  within 10 %  median off  before and after differ by")
+    for kind in [*sorted({it["kind"] for it in results}), "all"]:
+        mine = [it for it in results if kind in (it["kind"], "all")]
+        off = [abs(result_off(it)) for it in mine]
+        print(
+            f"{kind:14} {len(mine):7} {sum(it['named_s'] is not None for it in mine):6} "
+            f"{sum(it <= 0.05 for it in off):11} {sum(it <= 0.1 for it in off):12} "
+            f"{100 * statistics.median(off):9.1f} % {100 * statistics.median(it['drift'] for it in mine):9.1f} %"
+        )
+    print(f"without a fault somebody was blamed {sum(it['blamed'] for it in results)} of {len(results)} times")
+
+
+def faults(options, folder):
+    results, job, kinds, number = [], None, kinds_here(options), 0
+    try:
+        while number < options.faults and not (options.until and time.strftime("%H:%M") >= options.until):
+            number += 1
+            # Each kind as often as the others, in a seeded order.
+            if number % len(kinds) == 1 % len(kinds):
+                order = options.chance.sample(kinds, len(kinds))
+            fault = Fault(order[number % len(kinds)], options.chance.randrange(NODES), options.chance, options.name)
+            try:
+                job = job or Job(options, folder)
+                results.append(measure_fault(options, number, job, fault))
+                report(number, results[-1])
+            except RuntimeError as error:
+                print(f"{number:3} {fault.kind:14} node{fault.node}: {error}", flush=True)
+                if job:
+                    job.end()
+                job = None
+    finally:
+        if job:
+            job.end()
+    return results
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", help=f"of {', '.join(ACCEPTED)}, with commas between them (default: all)")
     parser.add_argument("--until", help="no fault begins after this time of the day, HH:MM")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="what was measured and said, for programs")
     parser.add_argument("--build", type=pathlib.Path, default=TREE / "build")
     options = parser.parse_args()
     options.build = options.build.resolve()
     options.name = f"faults-{os.getpid()}"
     options.chance = random.Random(options.seed)
-    results = []
     with tempfile.TemporaryDirectory(prefix="shoal-faults-") as folder:
         try:
             run(CLUSTER, "up", "--nodes", NODES, "--rate", RATE, "--name", options.name, "--build", options.build)
-            kinds = kinds_here(options)
-            clean_ms = clean_step_ms(options, folder)
-            for number in range(1, options.faults + 1):
-                if options.until and time.strftime("%H:%M") >= options.until:
-                    break
-                kind, node = options.chance.choice(kinds), options.chance.randrange(NODES)
-                fault = Fault(kind, node, options.chance, options.name)
-                try:
-                    results.append(report(number, fault, measure_fault(options, folder, fault, clean_ms)))
-                except RuntimeError as error:
-                    print(f"{number:3} {kind:14} node{node}: {error}", flush=True)
+            results = faults(options, folder)
         finally:
             run(CLUSTER, "down", "--name", options.name, check=False)
-    for kind in [*sorted({kind for kind, _, _ in results}), "all"]:
-        mine = [it for it in results if kind in (it[0], "all")]
-        named, exact = sum(it[1] for it in mine), sum(it[2] for it in mine)
-        print(f"{kind}: {named} of {len(mine)} named, figure within 5 % in {exact}")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if results:
+        table(results)
 
 
 if __name__ == "__main__":

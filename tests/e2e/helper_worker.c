@@ -5,6 +5,9 @@
  *                         between the last success and the failure is printed
  *   lag FILE COUNT RANK MS
  *                         as loop, 5 ms apart; rank RANK comes MS later
+ *   lag FILE COUNT - MS APART
+ *                         the same, APART ms apart, of each rank for which there is FILE.RANK; says
+ *                         of each collective when it was over, by the monotonic clock in us
  *   forked FILE [COUNT]   the same beside a child that lives until FILE is there
  *   cloned FILE [COUNT]   the same, the child being made by a bare system call, so that it keeps
  *                         whatever the library has open
@@ -52,6 +55,8 @@ struct rank {
     const char *file;
     size_t count;
     int apart_ms; /* what a rank computes, in a loop */
+    int late_ms;  /* that and more, while the file `late` is there; 0: it is not looked for */
+    char late[4096];
 };
 
 static void failure_say(int result, const char *what)
@@ -141,6 +146,25 @@ static void shared_read(const float *shared, size_t count)
     (void)last;
 }
 
+static void compute(const struct rank *self)
+{
+    int ms = self->apart_ms;
+    if (self->late_ms > 0 && file_there(self->late))
+        ms += self->late_ms;
+    if (ms > 0)
+        poll(NULL, 0, ms);
+}
+
+static void tell_time(const struct rank *self)
+{
+    struct timespec now;
+    if (self->late_ms == 0)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    printf("%lld\n", now.tv_sec * 1000000LL + now.tv_nsec / 1000);
+    fflush(stdout);
+}
+
 static void run_loop(struct rank *self, bool shared)
 {
     size_t bytes = (self->count + 1) * sizeof(float);
@@ -150,8 +174,7 @@ static void run_loop(struct rank *self, bool shared)
     expect(recv ? SHOAL_OK : SHOAL_EMEMORY, "memory for results");
     long last = now_ms();
     for (unsigned long rounds = 0;; rounds++) {
-        if (self->apart_ms > 0)
-            poll(NULL, 0, self->apart_ms);
+        compute(self);
         /* The last element says that rank 0 has seen the file. */
         send[self->count] = self->rank == 0 && file_there(self->file) ? 1 : 0;
         int result =
@@ -162,6 +185,7 @@ static void run_loop(struct rank *self, bool shared)
             expect(result, "all_reduce");
         }
         last = now_ms();
+        tell_time(self);
         floats_check(recv, self->count, total(self->size), "sum in the loop");
         if (rounds == 0)
             say("running");
@@ -536,7 +560,11 @@ int main(int argc, char **argv)
     self.world = shoal_world(self.job);
     self.rank = shoal_rank(self.job);
     self.size = shoal_world_size(self.job);
-    if (argc > 5)
+    if (argc > 6) {
+        self.apart_ms = atoi(argv[6]);
+        self.late_ms = atoi(argv[5]);
+        snprintf(self.late, sizeof(self.late), "%s.%d", self.file, self.rank);
+    } else if (argc > 5)
         self.apart_ms = 5 + (self.rank == atoi(argv[4]) ? atoi(argv[5]) : 0);
     run_mode(&self, argv[1]);
     expect(shoal_close(self.job), "close");
