@@ -47,7 +47,7 @@ server/exchange/ground  segments session < recorder delivery waiting < post subm
 server/exchange/owner   slots < slot
 server/exchange/node    any_receive agreement chunk < probe issue < collective < transfer
 server           waits < commands jobs sandbox page < exchange < coordinator engine < status < control < shoald shoalctl
-server/waits     overlap waits < verdict
+server/waits     finding overlap waits < court < court_links < verdict
 server/commands  trace < engine_event < engine_command
 server/engine    threads < engine_private engine_status engine_share engine_release
                  < engine_protect < engine_send < engine_peer < engine_io < engine_rings

@@ -34,6 +34,7 @@ static void waits_put_nodes(struct json_text *text, const struct waits_figures *
         json_text_uint(text, "times", figures->node[i].times);
         json_text_real(text, "start_s", figures->node[i].start_us / US_PER_S);
         json_text_real(text, "data_s", figures->node[i].flow_us / US_PER_S);
+        json_text_real(text, "alone_s", figures->node[i].all_us / US_PER_S);
         json_text_close_object(text);
     }
     json_text_close_array(text);
@@ -48,6 +49,8 @@ void status_put_waits(struct json_text *text, const struct waits_figures *figure
     json_text_real(text, "sums_s", figures->tasks_us / US_PER_S);
     json_text_real(text, "still_s", figures->still_us / US_PER_S);
     json_text_real(text, "own_part_s", figures->self_us / US_PER_S);
+    json_text_real(text, "other_parts_s", figures->gather_us / US_PER_S);
+    json_text_real(text, "opened_s", figures->opened_us / US_PER_S);
     waits_put_ranks(text, figures);
     waits_put_nodes(text, figures, config);
 }

@@ -1,6 +1,7 @@
 #include "server/waits/waits.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define NS_PER_US 1000u
@@ -8,6 +9,9 @@
 /* A half that has fewer collectives goes on, up to a minute. */
 #define HALF_COLLECTIVES 4u
 #define HALF_MOST_NS (60 * UINT64_C(1000000000))
+
+/* Halves of which fewer are no past. */
+#define PAST_LEAST 3u
 
 /* --- one wait --------------------------------------------------------------------------------- */
 
@@ -93,6 +97,7 @@ void waits_node_lacks(struct waits *waits, uint32_t node, uint64_t sequence, uin
     struct wait *wait = it->flow.open > 0 ? &it->flow : &it->start;
     wait_begin(wait, now_ns);
     wait->times[0]--; /* of collectives, not chunks */
+    wait_begin(&it->all, now_ns);
     if (it->counted != sequence + 1)
         it->start.times[0]++;
     it->counted = sequence + 1;
@@ -113,6 +118,39 @@ void waits_node_done(struct waits *waits, uint32_t node, uint64_t now_ns)
 {
     struct waits_node *it = &waits->nodes[node];
     wait_end(it->flow.open > 0 ? &it->flow : &it->start, now_ns);
+    wait_end(&it->all, now_ns);
+}
+
+/* Who alone owes results may have become another. */
+static void waits_owing_moved(struct waits *waits, uint64_t now_ns)
+{
+    uint32_t alone = waits->owing == 1 ? waits->owing_xor + 1 : 0;
+    if (alone == waits->owing_alone)
+        return;
+    if (waits->owing_alone > 0)
+        wait_end(&waits->nodes[waits->owing_alone - 1].all, now_ns);
+    if (alone > 0)
+        wait_begin(&waits->nodes[alone - 1].all, now_ns);
+    waits->owing_alone = alone;
+}
+
+void waits_result_lacks(struct waits *waits, uint32_t node, uint64_t now_ns)
+{
+    if (waits->nodes[node].results++ > 0)
+        return;
+    waits->owing++;
+    waits->owing_xor ^= node;
+    waits_owing_moved(waits, now_ns);
+}
+
+void waits_result_done(struct waits *waits, uint32_t node, uint64_t now_ns)
+{
+    assert(waits->nodes[node].results > 0);
+    if (--waits->nodes[node].results > 0)
+        return;
+    waits->owing--;
+    waits->owing_xor ^= node;
+    waits_owing_moved(waits, now_ns);
 }
 
 /* --- the window ------------------------------------------------------------------------------- */
@@ -135,19 +173,13 @@ void waits_turn(struct waits *waits, uint64_t now_ns, uint64_t still_ns)
     waits->gathered[1] = waits->gathered[0];
     waits->gathered[0] = 0;
     wait_turn(&waits->tasks, now_ns);
+    wait_turn(&waits->gather, now_ns);
     for (uint32_t i = 0; i < waits->node_count; i++) {
         wait_turn(&waits->nodes[i].start, now_ns);
         wait_turn(&waits->nodes[i].flow, now_ns);
+        wait_turn(&waits->nodes[i].all, now_ns);
     }
 }
-
-void waits_rank_turn(struct waits_rank *rank, uint64_t now_ns)
-{
-    wait_turn(&rank->start, now_ns);
-    wait_turn(&rank->give, now_ns);
-}
-
-/* --- what is told ----------------------------------------------------------------------------- */
 
 /* After how many the last asks begin again; 0: they do not. */
 static uint32_t waits_step(const struct waits *waits)
@@ -165,22 +197,68 @@ static uint32_t waits_step(const struct waits *waits)
     return 0;
 }
 
+/* What repeats, wherever in it the job is; 0: nothing does. */
+static uint32_t waits_pattern(const struct waits *waits)
+{
+    uint32_t step = waits_step(waits), pattern = step;
+    for (uint32_t i = 1; i <= step; i++)
+        pattern += waits->asks[(waits->asked - i) % WAITS_ASKS];
+    return pattern;
+}
+
+void waits_remember(struct waits *waits, uint64_t opened_ns)
+{
+    uint32_t pattern = waits_pattern(waits);
+    if (pattern != waits->past_pattern)
+        waits->past_count = 0;
+    waits->past_pattern = pattern;
+    if (pattern != 0 && waits->collectives[1] >= HALF_COLLECTIVES)
+        waits->past_us[waits->past_count++ % WAITS_PAST] =
+            waits_us(opened_ns / waits->collectives[1]);
+}
+
+void waits_rank_turn(struct waits_rank *rank, uint64_t now_ns)
+{
+    wait_turn(&rank->start, now_ns);
+    wait_turn(&rank->give, now_ns);
+}
+
+/* --- what is told ----------------------------------------------------------------------------- */
+
+static int waits_compare(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* A quarter of what is remembered was quicker: the rest may be of bad times. */
+static uint32_t waits_sound_us(const struct waits *waits)
+{
+    uint32_t past_us[WAITS_PAST];
+    uint32_t count = waits->past_count < WAITS_PAST ? waits->past_count : WAITS_PAST;
+    if (count < PAST_LEAST)
+        return 0;
+    memcpy(past_us, waits->past_us, count * sizeof(past_us[0]));
+    qsort(past_us, count, sizeof(past_us[0]), waits_compare);
+    return past_us[count / 4];
+}
+
 static void waits_tell_node(const struct waits_node *it, uint32_t node, uint64_t now_ns,
                             struct waits_figures *figures)
 {
-    uint32_t start_us = wait_us(&it->start, now_ns), flow_us = wait_us(&it->flow, now_ns);
+    uint32_t all_us = wait_us(&it->all, now_ns);
     uint32_t at = WAITS_NODES;
-    while (at > 0 && (figures->node[at - 1].node == WAITS_NOBODY ||
-                      (uint64_t)figures->node[at - 1].start_us + figures->node[at - 1].flow_us <
-                          (uint64_t)start_us + flow_us))
+    while (at > 0 &&
+           (figures->node[at - 1].node == WAITS_NOBODY || figures->node[at - 1].all_us < all_us))
         at--;
-    if (at == WAITS_NODES || start_us + flow_us == 0)
+    if (at == WAITS_NODES || all_us == 0)
         return;
     memmove(&figures->node[at + 1], &figures->node[at],
             (WAITS_NODES - 1 - at) * sizeof(figures->node[0]));
     figures->node[at].node = node;
-    figures->node[at].start_us = start_us;
-    figures->node[at].flow_us = flow_us;
+    figures->node[at].start_us = wait_us(&it->start, now_ns);
+    figures->node[at].flow_us = wait_us(&it->flow, now_ns);
+    figures->node[at].all_us = all_us;
     figures->node[at].times = it->start.times[0] + it->start.times[1];
 }
 
@@ -193,6 +271,8 @@ void waits_tell(const struct waits *waits, uint32_t self, uint64_t now_ns, uint6
         .step = waits_step(waits),
         .gathered = waits->gathered[0] + waits->gathered[1],
         .tasks_us = wait_us(&waits->tasks, now_ns),
+        .gather_us = wait_us(&waits->gather, now_ns),
+        .sound_us = waits_sound_us(waits),
         .still_us = waits_us(waits_passed(waits->still_ns[1], still_ns)),
         .own = self,
     };

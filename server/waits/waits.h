@@ -1,10 +1,11 @@
 /* Who a job waits for on this daemon, and for how long: an account that the data path feeds with
  * what it knows anyway, and that is read ten times a second.
  *
- * A collective waits for a rank of this node when that rank alone has not come, and a chunk at its
- * owner waits for a node when that node alone has not been heard. What counts is the time in which
- * anything waits for somebody: buckets that wait for one rank at once cost the job that time once.
- * So each figure is the time that the job would have without the one who is named.
+ * A collective waits for a rank of this node when that rank alone has not come, a chunk at its
+ * owner waits for a node when that node alone has not been heard, and this node waits for an owner
+ * when that one alone owes it results. What counts is the time in which anything waits for
+ * somebody: buckets that wait for one rank at once cost the job that time once. So each figure is
+ * the time that the job would not have without the one who is named.
  *
  * Every event costs a few additions: nothing is allocated, no clock is read. Times are those of the
  * exchange. Figures are of the last 2 to 4 s, or, where collectives are rare, of up to two minutes.
@@ -22,7 +23,8 @@
 #define WAITS_NODES 4u /* likewise */
 #define WAITS_ASKS 128u
 #define WAITS_OWNED 16u /* a power of two */
-#define WAITS_WORDS 36u /* of figures, packed */
+#define WAITS_PAST 32u  /* halves that are remembered */
+#define WAITS_WORDS 43u /* of figures, packed */
 
 /* Time in which at least one thing waits. Halves of the window: the present one, and the one
  * before. */
@@ -43,6 +45,8 @@ struct waits_rank {
 struct waits_node {
     struct wait start; /* since the wait for it began nothing has come of it */
     struct wait flow;  /* something has, and more is lacking */
+    struct wait all;   /* either of these, or it alone owes results */
+    uint32_t results;  /* that it owes this node */
     uint64_t counted;  /* the newest collective that is in `times`, + 1 */
 };
 
@@ -50,10 +54,17 @@ struct waits {
     uint64_t began_ns[2]; /* of the halves */
     uint64_t still_ns[2]; /* the engine's count of it when they began */
     uint32_t collectives[2];
-    uint32_t gathered[2];        /* collectives of which this node owns chunks */
-    uint64_t owned[WAITS_OWNED]; /* the last of these, + 1 */
-    struct wait tasks;           /* sums and copies under way */
-    uint32_t asked;              /* asks that have been noted, modulo 2^32 */
+    uint32_t gathered[2];         /* collectives of which this node owns chunks */
+    uint64_t owned[WAITS_OWNED];  /* the last of these, + 1 */
+    struct wait tasks;            /* sums and copies under way */
+    struct wait gather;           /* a chunk here has this node's part, and lacks others' */
+    uint32_t past_us[WAITS_PAST]; /* of halves: in which a collective was under way, for each */
+    uint32_t past_count;          /* that there have been, of the same pattern */
+    uint32_t past_pattern;        /* which that is */
+    uint32_t owing;               /* nodes that owe results */
+    uint32_t owing_xor;           /* their numbers, xor: of one, that */
+    uint32_t owing_alone;         /* the one, + 1, for which this node waits; or 0 */
+    uint32_t asked;               /* asks that have been noted, modulo 2^32 */
     uint32_t asks[WAITS_ASKS];
     struct waits_node *nodes; /* [node_count] */
     uint32_t node_count;
@@ -69,8 +80,12 @@ struct waits_figures {
     uint32_t still_us; /* the engine did not run though it had to */
     uint32_t self_us;  /* chunks here had all but this node's own part */
     uint32_t self_times;
-    uint32_t ranks; /* of this node */
-    uint32_t own;   /* this node's number */
+    uint32_t
+        opened_us; /* collectives were under way that all of its ranks have begun; the caller's */
+    uint32_t sound_us;  /* the same for each collective, as it was in good times; 0: not known */
+    uint32_t gather_us; /* chunks here had this node's own part, and not all of the others' */
+    uint32_t ranks;     /* of this node */
+    uint32_t own;       /* this node's number */
     struct {
         uint32_t rank; /* of the job; WAITS_NOBODY: and none behind it */
         uint32_t start_us, give_us;
@@ -80,7 +95,8 @@ struct waits_figures {
     struct {
         uint32_t node; /* of the roster; WAITS_NOBODY: and none behind it */
         uint32_t start_us, flow_us;
-        uint32_t times; /* collectives of which something waited for it */
+        uint32_t all_us; /* either of these, or it alone owed results */
+        uint32_t times;  /* collectives of which something waited for it */
     } node[WAITS_NODES];
 };
 
@@ -100,11 +116,17 @@ void waits_node_lacks(struct waits *waits, uint32_t node, uint64_t sequence, uin
 void waits_node_heard(struct waits *waits, uint32_t node, uint64_t now_ns);
 /* What waited for it alone does so no more. */
 void waits_node_done(struct waits *waits, uint32_t node, uint64_t now_ns);
+/* Another node has all that it needs of this one for a result; the result has come, or nobody waits
+ * for it any more. */
+void waits_result_lacks(struct waits *waits, uint32_t node, uint64_t now_ns);
+void waits_result_done(struct waits *waits, uint32_t node, uint64_t now_ns);
 
 /* Whether the present half of the window is over; then waits_turn, and waits_rank_turn for each
  * rank of the node, begin the next one. To be asked every 100 ms or so. */
 bool waits_half_over(const struct waits *waits, uint64_t now_ns);
 void waits_turn(struct waits *waits, uint64_t now_ns, uint64_t still_ns);
+/* After that: for how long collectives were under way in the half before. */
+void waits_remember(struct waits *waits, uint64_t opened_ns);
 void waits_rank_turn(struct waits_rank *rank, uint64_t now_ns);
 
 /* What the account says now, without ranks; `self` is this node's number. Then each rank. */

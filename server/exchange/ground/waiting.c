@@ -95,6 +95,22 @@ void waiting_collective_over(struct collective *collective)
         overlap_end(&collective->group->job->overlap, waiting_now_ns(collective));
 }
 
+void waiting_chunk_begin(const struct collective *collective, uint32_t owner)
+{
+    const struct exchange_group *group = collective->group;
+    if (!ask_is_transfer(&collective->ask))
+        waits_result_lacks(&group->job->waits, group->owners.nodes[owner],
+                           waiting_now_ns(collective));
+}
+
+void waiting_chunk_over(const struct collective *collective, uint32_t owner)
+{
+    const struct exchange_group *group = collective->group;
+    if (!ask_is_transfer(&collective->ask))
+        waits_result_done(&group->job->waits, group->owners.nodes[owner],
+                          waiting_now_ns(collective));
+}
+
 /* --- the window, and what is told ------------------------------------------------------------- */
 
 void waiting_tick(struct exchange_job *job)
@@ -104,6 +120,7 @@ void waiting_tick(struct exchange_job *job)
         return;
     waits_turn(&job->waits, exchange->now_ns, exchange->still_ns);
     overlap_turn(&job->overlap, exchange->now_ns);
+    waits_remember(&job->waits, job->overlap.hidden_ns[1] + job->overlap.exposed_ns[1]);
     for (struct exchange_worker *it = job->workers; it; it = it->next)
         waits_rank_turn(&it->waits, exchange->now_ns);
 }
@@ -111,7 +128,10 @@ void waiting_tick(struct exchange_job *job)
 void waiting_tell(const struct exchange_job *job, struct waits_figures *figures)
 {
     const struct exchange *exchange = job->exchange;
+    struct overlap_figures overlap;
     waits_tell(&job->waits, exchange->options.self, exchange->now_ns, exchange->still_ns, figures);
+    overlap_tell(&job->overlap, exchange->now_ns, &overlap);
+    figures->opened_us = overlap.hidden_us + overlap.exposed_us;
     for (const struct exchange_worker *it = job->workers; it; it = it->next) {
         if (!it->detached)
             waits_tell_rank(&it->waits, it->rank, exchange->now_ns, figures);

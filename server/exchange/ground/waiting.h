@@ -16,6 +16,11 @@ void waiting_began(struct collective *collective);
 /* It is about to be freed. */
 void waiting_collective_over(struct collective *collective);
 
+/* The owner with this index, another node, has a chunk of it; its result has come, or the chunk is
+ * freed. */
+void waiting_chunk_begin(const struct collective *collective, uint32_t owner);
+void waiting_chunk_over(const struct collective *collective, uint32_t owner);
+
 /* Every 100 ms or so. */
 void waiting_tick(struct exchange_job *job);
 void waiting_tell(const struct exchange_job *job, struct waits_figures *figures);

@@ -5,6 +5,7 @@
 
 #include "server/exchange/ground/post.h"
 #include "server/exchange/ground/recorder.h"
+#include "server/exchange/ground/waiting.h"
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
@@ -56,11 +57,20 @@ struct chunk *chunk_get(struct collective *collective, uint32_t index)
     return chunk;
 }
 
+/* The result is here, or nobody waits for it any more. */
+static void chunk_wait_over(struct chunk *chunk)
+{
+    if (chunk->awaited)
+        waiting_chunk_over(chunk->piece.collective, chunk->owner);
+    chunk->awaited = false;
+}
+
 void chunk_free(struct chunk *chunk)
 {
     struct collective *collective = chunk->piece.collective;
     struct exchange_group *group = collective->group;
     struct exchange *exchange = group->job->exchange;
+    chunk_wait_over(chunk);
     piece_give_back(&chunk->piece, chunk->index);
     buffer_release(chunk->sum);
     receive_release(exchange, chunk->result);
@@ -265,6 +275,8 @@ static void chunk_contribute(struct chunk *chunk, const void *data)
         uint32_t source = collective_source(collective);
         chunk_lend(&chunk->lender, send, source == NO_INDEX ? 0 : source);
     }
+    waiting_chunk_begin(collective, chunk->owner);
+    chunk->awaited = true;
     send_submit(group->job->exchange, send);
 }
 
@@ -375,6 +387,7 @@ int chunk_result(struct exchange_group *group, uint32_t from, const struct wire_
         chunk->result = result;
     }
     chunk->answered = true;
+    chunk_wait_over(chunk);
     chunk_trace(chunk, TRACE_AT_OWNER);
     if (chunk->unsent == 0)
         chunk_take_result(chunk);

@@ -30,6 +30,7 @@ struct chunk {
     uint32_t unsent; /* sends straight from an arena. Until they are done that memory is not written
                       * to, nor given back to its worker */
     bool answered;   /* CONTRIBUTED: the owner's answer has come */
+    bool awaited;    /* by the job's account of waits */
     struct buffer *sum;     /* this node's sum, or NULL */
     struct buffer *result;  /* the received result, or NULL */
     const void *pointers[]; /* task.reduction: in [local_count], out [local_count]; then offsets */

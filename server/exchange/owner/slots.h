@@ -59,6 +59,7 @@ struct slot {
     uint32_t needed; /* nodes that take part, as the first that was heard has it */
     uint32_t lacks;  /* index + 1 of the only one that has not been heard; or 0 */
     bool transfer;
+    bool gathers; /* this node's own part is here, others' lack, and the account knows */
     enum slot_state state;
     struct wire_ask ask;        /* from when all nodes have been heard, or one is answered before */
     struct layout_chunk extent; /* likewise */

@@ -23,12 +23,27 @@ static uint32_t slot_wait_find(const struct slot *slot)
     return i;
 }
 
+/* This node's own part is here, or it has none, and others' are lacking. */
+static void slot_wait_gather(struct slot *slot)
+{
+    const struct exchange_group *group = slot->group;
+    uint32_t self = group->members.self_node;
+    if (slot->gathers || slot->heard == slot->needed)
+        return;
+    if (self != NO_INDEX && !slot->contributions[self].heard &&
+        ask_takes_part(group, slot_first_ask(slot), self))
+        return;
+    slot->gathers = true;
+    wait_begin(&slot_waits(slot)->gather, slot_now_ns(slot));
+}
+
 void slot_wait_heard(struct slot *slot, uint32_t node_index)
 {
     const struct members *members = &slot->group->members;
     if (slot->transfer)
         return;
     waits_node_heard(slot_waits(slot), members->nodes[node_index], slot_now_ns(slot));
+    slot_wait_gather(slot);
     if (slot->heard + 1 == slot->needed) {
         uint32_t i = slot_wait_find(slot);
         if (i == members->node_count)
@@ -46,5 +61,8 @@ void slot_wait_over(struct slot *slot)
     if (slot->lacks > 0)
         waits_node_done(slot_waits(slot), slot->group->members.nodes[slot->lacks - 1],
                         slot_now_ns(slot));
+    if (slot->gathers)
+        wait_end(&slot_waits(slot)->gather, slot_now_ns(slot));
     slot->lacks = 0;
+    slot->gathers = false;
 }

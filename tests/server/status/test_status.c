@@ -38,7 +38,7 @@ static void setup(void)
                   .step = 5,
                   .self_us = 500000,
                   .rank = {{1, 750000, 0, 7, 0}},
-                  .node = {{1, 1500000, 250000, 9}}},
+                  .node = {{1, 1500000, 250000, 1800000, 9}}},
         .overlap = {.window_us = 4000000, .hidden_us = 1000000, .exposed_us = 500000}};
     engine_jobs[0].waits.rank[1].rank = WAITS_NOBODY;
     engine_jobs[0].waits.node[1].node = WAITS_NOBODY;
@@ -329,7 +329,8 @@ START_TEST(test_running_late_failed)
     expect_number(waits, "collectives", 40);
     expect_number(waits, "step_collectives", 5);
     expect_ranks(waits, "ranks", "[{\"rank\":1,\"times\":7,\"start_s\":0.75,\"data_s\":0}]");
-    expect_ranks(waits, "nodes", "[{\"node\":\"b\",\"times\":9,\"start_s\":1.5,\"data_s\":0.25}]");
+    expect_ranks(waits, "nodes",
+                 "[{\"node\":\"b\",\"times\":9,\"start_s\":1.5,\"data_s\":0.25,\"alone_s\":1.8}]");
     const json_t *time = json_object_get(job, "time");
     ck_assert_double_eq_tol(json_number_value(json_object_get(time, "window_s")), 4, 1e-9);
     ck_assert_double_eq_tol(json_number_value(json_object_get(time, "computing_s")), 2.5, 1e-9);

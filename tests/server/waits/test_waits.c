@@ -258,6 +258,75 @@ START_TEST(random_waits_are_the_union_of_all)
 }
 END_TEST
 
+/* A result is waited for when one node alone owes any, be it one or several. */
+START_TEST(a_node_that_alone_owes_results_is_waited_for)
+{
+    waits_result_lacks(&waits, 2, 200 * MS); /* alone */
+    waits_result_lacks(&waits, 2, 201 * MS);
+    waits_result_lacks(&waits, 4, 210 * MS); /* two do */
+    waits_result_done(&waits, 2, 215 * MS);
+    waits_result_done(&waits, 2, 220 * MS); /* node 4 is alone */
+    waits_result_done(&waits, 4, 223 * MS);
+    struct waits_figures told = told_at(300 * MS);
+    ck_assert_uint_eq(told.node[0].node, 2);
+    ck_assert_uint_eq(told.node[0].all_us, 10000);
+    ck_assert_uint_eq(told.node[0].start_us + told.node[0].flow_us, 0);
+    ck_assert_uint_eq(told.node[1].node, 4);
+    ck_assert_uint_eq(told.node[1].all_us, 3000);
+    ck_assert_uint_eq(told.node[2].node, WAITS_NOBODY);
+    /* Its data is waited for at the same time: that is once. */
+    waits_node_lacks(&waits, 4, 9, 400 * MS);
+    waits_result_lacks(&waits, 4, 405 * MS);
+    waits_node_heard(&waits, 4, 410 * MS);
+    waits_node_done(&waits, 4, 410 * MS);
+    told = told_at(420 * MS);
+    ck_assert_uint_eq(told.node[0].node, 4);
+    ck_assert_uint_eq(told.node[0].all_us, 23000); /* and it is not over */
+    ck_assert_uint_eq(told.node[0].start_us, 10000);
+    waits_result_done(&waits, 4, 420 * MS);
+    ck_assert_uint_eq(told_at(500 * MS).node[0].all_us, 23000);
+}
+END_TEST
+
+/* Of halves in which a collective was under way for 10 ms, and for 30 in bad times. */
+START_TEST(good_times_are_remembered)
+{
+    uint64_t now_ns = 100 * MS;
+    for (uint32_t half = 0; half < 40; half++) {
+        for (uint32_t i = 0; i < 20; i++)
+            waits_collective(&waits, half < 39 ? 5 + i % 2 : 7);
+        now_ns += 2000 * MS;
+        waits_turn(&waits, now_ns, 7 * MS);
+        waits_remember(&waits, 20 * (half % 3 == 0 ? 10 : 30) * MS);
+        uint32_t sound_us = told_at(now_ns).sound_us;
+        ck_assert_uint_eq(sound_us, half < 2 || half == 39 ? 0 : 10000);
+    }
+    /* Another pattern has no past, and little work is none. */
+    for (uint32_t half = 0; half < 8; half++) {
+        for (uint32_t i = 0; i < 128; i++)
+            waits_collective(&waits, 9);
+        if (half >= 4)
+            waits.collectives[0] = 3;
+        now_ns += 2000 * MS;
+        waits_turn(&waits, now_ns, 7 * MS);
+        waits_remember(&waits, half < 4 ? 128 * 4 * MS : 0);
+    }
+    ck_assert_uint_eq(told_at(now_ns).sound_us, 4000);
+}
+END_TEST
+
+START_TEST(what_gathers_is_told)
+{
+    wait_begin(&waits.gather, 203 * MS);
+    wait_end(&waits.gather, 210 * MS);
+    struct waits_figures told = told_at(300 * MS);
+    ck_assert_uint_eq(told.gather_us, 7000);
+    for (uint64_t i = 1; i <= 2; i++)
+        waits_turn(&waits, 10000 * i * MS, 7 * MS);
+    ck_assert_uint_eq(told_at(30000 * MS).gather_us, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("waits");
@@ -266,6 +335,9 @@ int main(void)
     tcase_add_test(cases, nothing_is_told_of_nothing);
     tcase_add_test(cases, waits_that_overlap_count_once);
     tcase_add_test(cases, a_node_is_waited_for_before_and_behind_its_first_byte);
+    tcase_add_test(cases, a_node_that_alone_owes_results_is_waited_for);
+    tcase_add_test(cases, what_gathers_is_told);
+    tcase_add_test(cases, good_times_are_remembered);
     tcase_add_test(cases, a_word_of_a_node_that_nobody_waits_for_is_nothing);
     tcase_add_test(cases, this_node_is_told_apart);
     tcase_add_test(cases, those_who_are_waited_for_longest_are_told);
