@@ -74,6 +74,12 @@ class Building(unittest.TestCase):
             text, "native backend: not built: no compiler no-such-compiler; the one in Python serves\n"
         )
 
+    def test_setuptools_is_not_needed(self):
+        program = "import sys; sys.modules['setuptools'] = None; import build, torch; print(build.include_flags(torch))"
+        folder = suite.TREE / "worker" / "python" / "native"
+        done = suite.run([sys.executable, "-B", "-c", program], PYTHONPATH=str(folder))
+        self.assertEqual(done.returncode, 0, done.stdout)
+
     def test_what_is_of_older_sources_and_cannot_be_built_again_is_removed(self):
         """It would be used, and speaks to another library. What is as new as its sources stays."""
         with tempfile.TemporaryDirectory(prefix="shoal-native-") as folder:

@@ -48,10 +48,9 @@ def torch_and_name():
 
 
 def include_flags(torch):
-    """Headers of others are not ours to warn of."""
-    from torch.utils import cpp_extension
-
-    folders = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    """Headers of others are not ours to warn of. torch's own list of folders would need setuptools."""
+    own = pathlib.Path(torch.__file__).parent / "include"
+    folders = [str(own), str(own / "torch/csrc/api/include"), sysconfig.get_path("include")]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     return [abi, f"-I{TREE}", *(word for folder in folders for word in ("-isystem", folder))]
 
