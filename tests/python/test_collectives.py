@@ -7,7 +7,7 @@ import sys
 import suite
 
 
-class OnOneNode(suite.RanksCase, script="ranks_collectives.py", ranks=4, SHOAL_NATIVE="0"):
+class OnOneNode(suite.ForkedRanksCase, script="ranks_collectives.py", ranks=4, SHOAL_NATIVE="0"):
     pass
 
 
