@@ -254,17 +254,20 @@ int embedded_prepare(struct embedded *embedded, const struct launch_options *opt
 
 void embedded_program(char path[PATH_MAX])
 {
-    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 16);
+    static const char name[] = "shoald";
+    char own[PATH_MAX - sizeof(name)];
+    ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
     if (length > 0) {
-        path[length] = 0;
-        char *slash = strrchr(path, '/');
+        own[length] = 0;
+        char *slash = strrchr(own, '/');
         if (slash) {
-            memcpy(slash + 1, "shoald", sizeof("shoald"));
+            slash[1] = 0;
+            snprintf(path, PATH_MAX, "%s%s", own, name);
             if (access(path, X_OK) == 0)
                 return;
         }
     }
-    memcpy(path, "shoald", sizeof("shoald"));
+    snprintf(path, PATH_MAX, "%s", name);
 }
 
 static int embedded_daemon_start(struct embedded *embedded, struct embedded_daemon *daemon,
