@@ -144,7 +144,8 @@ def report(backend, results):
 def compare(ours, theirs):
     """How many tests do worse on shoal than on gloo; says which. {test: (result, text)} of both."""
     bad = 0
-    for name, (result, text) in sorted(ours.items()):
+    for name in sorted({**ours, **theirs}):
+        result, text = ours.get(name, ("missing", ""))
         on_gloo = theirs.get(name, ("missing", ""))[0]
         if result == "passed":
             continue
