@@ -68,12 +68,18 @@ static int watch_draw(const struct watch *watch, struct error *error)
     return error_set_errno(error, errno, "cannot write what the daemon says");
 }
 
-/* As if SIGTSTP had stopped it: with the terminal as it was. */
+/* As if SIGTSTP had not been blocked, with the terminal as it was: it stops nobody whom no shell
+ * would have go on. */
 static void watch_stop(void)
 {
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
     fputs(SCREEN_LEAVE, stdout);
     fflush(stdout);
-    raise(SIGSTOP);
+    raise(SIGTSTP);
+    sigprocmask(SIG_UNBLOCK, &stop, NULL);
+    sigprocmask(SIG_BLOCK, &stop, NULL);
     fputs(SCREEN_ENTER, stdout);
 }
 

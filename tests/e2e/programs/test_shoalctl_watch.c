@@ -2,7 +2,6 @@
  * size, and leaves it as it was, however it ends. */
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
@@ -83,18 +82,20 @@ START_TEST(test_two_sizes)
 }
 END_TEST
 
-/* ^Z gives the terminal back until it goes on; ^C ends it. */
+/* From a shell: ^Z gives the terminal back until it goes on; ^C ends it. */
 START_TEST(test_keys)
 {
-    int status;
-    struct terminal *terminal = watch("NO_COLOR=1", 80, 24);
+    const char *path = cluster->nodes[0].socket_path;
+    const char *shell = CLUSTER_BIN "shoalctl status " SECONDS " --socket \"$1\"; "
+                                    "echo \"$?, stopped\"; fg >/dev/null; exit $?";
+    const char *argv[] = {"/bin/sh", "-m", "-c", shell, "sh", path, NULL};
+    const char *environment[] = {"NO_COLOR=1", NULL};
+    struct terminal *terminal = terminal_start(argv, environment, 80, 24);
     ck_assert(terminal_wait_text(terminal, 0, "LINKS", CLUSTER_PATIENCE_MS));
     ck_assert_int_eq(write(terminal->fd, "\032", 1), 1);
     ck_assert(terminal_wait_text(terminal, 0, LEAVE, CLUSTER_PATIENCE_MS));
-    ck_assert_int_eq(waitpid(terminal->pid, &status, WUNTRACED), terminal->pid);
-    ck_assert(WIFSTOPPED(status));
-    size_t from = terminal->length;
-    kill(terminal->pid, SIGCONT);
+    ck_assert(terminal_wait_text(terminal, 0, "148, stopped", CLUSTER_PATIENCE_MS));
+    size_t from = (size_t)(strstr(terminal->text, "148, stopped") - terminal->text);
     ck_assert(terminal_wait_text(terminal, from, ENTER, CLUSTER_PATIENCE_MS));
     ck_assert(terminal_wait_text(terminal, from, "LINKS", CLUSTER_PATIENCE_MS));
     from = terminal->length;
@@ -103,6 +104,20 @@ START_TEST(test_keys)
     ck_assert_ptr_nonnull(strstr(terminal->text + from, LEAVE));
     ck_assert_ptr_null(strstr(terminal->text, "\033[7m"));
     ck_assert_ptr_null(strstr(terminal->text, "\033[0m"));
+    terminal_free(terminal);
+}
+END_TEST
+
+/* Where no shell would have it go on, as behind `ssh -t HOST COMMAND`, ^Z does not stop it. */
+START_TEST(test_nobody_to_stop_for)
+{
+    struct terminal *terminal = watch(NULL, 80, 24);
+    ck_assert(terminal_wait_text(terminal, 0, "LINKS", CLUSTER_PATIENCE_MS));
+    size_t from = terminal->length;
+    ck_assert_int_eq(write(terminal->fd, "\032", 1), 1);
+    ck_assert(terminal_wait_text(terminal, from, LEAVE ENTER, CLUSTER_PATIENCE_MS));
+    ck_assert_int_eq(write(terminal->fd, "\003", 1), 1);
+    ck_assert_int_eq(terminal_wait(terminal, CLUSTER_PATIENCE_MS), 128 + SIGINT);
     terminal_free(terminal);
 }
 END_TEST
@@ -133,6 +148,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_two_sizes);
     tcase_add_test(tests, test_keys);
+    tcase_add_test(tests, test_nobody_to_stop_for);
     tcase_add_test(tests, test_the_daemon_ends);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
