@@ -24,6 +24,7 @@ struct shoal_fusion {
     uint32_t parameter_count;
     bool own_memory; /* some gradient is in ours */
     uint64_t threshold_bytes, first_buffer_bytes;
+    bool threshold_given; /* else it follows from the group's servers */
     enum reduce_op op;
 
     struct plan plan;
@@ -35,6 +36,7 @@ struct shoal_fusion {
     bool waiting;         /* a thread is in shoal_fusion_wait */
     unsigned gathering;   /* threads copying a gradient */
     bool learned;         /* the plan is by the first step's order */
+    bool freed;           /* by the caller; the rest goes with the job, its group may be gone */
     struct error failure; /* code 0, or what every further call fails with */
 
     struct shoal_request **requests;   /* [buffer] of this step */
@@ -72,6 +74,8 @@ void fusion_times_drop(struct shoal_fusion *fusion);
 /* Free what is kept of steps, when the job goes, which frees the requests itself. */
 void fusion_times_free(struct shoal_fusion *fusion);
 
+/* When a buffer is full: what the caller has given, or what follows from the group's servers. */
+void fusion_find_threshold(struct shoal_fusion *fusion);
 /* Lay the buffers out by `order`, that rank 0 told; gradients in our memory move. Lock held. */
 int fusion_replan(struct shoal_fusion *fusion, struct error *error);
 

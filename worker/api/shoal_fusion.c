@@ -144,6 +144,13 @@ static int fusion_set_up(struct shoal_fusion *fusion, const struct shoal_paramet
     return 0;
 }
 
+void fusion_find_threshold(struct shoal_fusion *fusion)
+{
+    const struct layout_rule *rule = &fusion->group->core.rule;
+    if (!fusion->threshold_given)
+        fusion->threshold_bytes = plan_threshold_bytes(rule->servers, rule->chunk_bytes);
+}
+
 static int fusion_read_options(const struct shoal_fusion_options *given,
                                struct shoal_fusion *fusion, void **device_memory,
                                struct error *error)
@@ -159,10 +166,9 @@ static int fusion_read_options(const struct shoal_fusion_options *given,
     fusion->op = (enum reduce_op)options.op;
     fusion->on_device = options.on_device != 0;
     *device_memory = options.device_memory;
-    const struct layout_rule *rule = &fusion->group->core.rule;
-    fusion->threshold_bytes = options.threshold_bytes
-                                  ? options.threshold_bytes
-                                  : plan_threshold_bytes(rule->servers, rule->chunk_bytes);
+    fusion->threshold_given = options.threshold_bytes > 0;
+    fusion->threshold_bytes = options.threshold_bytes;
+    fusion_find_threshold(fusion);
     fusion->first_buffer_bytes =
         options.first_buffer_bytes ? options.first_buffer_bytes : DEFAULT_FIRST_BYTES;
     return 0;
@@ -652,6 +658,8 @@ void shoal_fusion_free(shoal_fusion *fusion)
     fusion->group->fusion_count--;
     if (over)
         DL_DELETE(job->fusions, fusion);
+    else
+        fusion->freed = true;
     pthread_mutex_unlock(&job->lock);
     if (over) {
         /* Memory that the daemon may still write to stays until the job is closed. */

@@ -37,6 +37,7 @@ static void fusion_renew(struct shoal_fusion *fusion)
     pthread_mutex_unlock(&job->lock);
     fusion->failure.code = 0;
     fusion->finished = 0;
+    fusion_find_threshold(fusion); /* as a newcomer does */
     for (uint32_t i = 0; i < fusion->parameter_count; i++)
         fusion->order[i] = fusion->parameter_count - 1 - i;
     if (fusion_replan(fusion, &error) < 0)
@@ -50,6 +51,8 @@ void fusion_renew_all(struct shoal_job *job)
     struct shoal_fusion *fusion;
     DL_FOREACH(job->fusions, fusion)
     {
+        if (fusion->freed)
+            continue;
         pthread_mutex_lock(&fusion->lock);
         fusion_renew(fusion);
         pthread_mutex_unlock(&fusion->lock);
