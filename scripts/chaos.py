@@ -98,7 +98,10 @@ class Rank:
         self.end()
 
     def end(self):
-        status = self.process.wait(timeout=HANG_S)
+        try:
+            status = self.process.wait(timeout=HANG_S)
+        except subprocess.TimeoutExpired:
+            raise Wrong(f"{self.node}: does not end: {self.lines[-3:]}") from None
         self.thread.join()
         return status
 
@@ -124,7 +127,8 @@ class Chaos:
         for pair in [*options.set, *(["recovery=true"] if options.recovery else [])]:
             words += ["--set", pair]
         run(CLUSTER, *words)
-        self.ranks = [Rank(self, f"node{i}", False) for i in range(options.nodes)]
+        for i in range(options.nodes):
+            self.ranks.append(Rank(self, f"node{i}", False))
         self.wait_for_all()
 
     def check(self):
@@ -168,8 +172,11 @@ class Chaos:
     def daemon_kill(self, node):
         """The one of `cluster.sh up`, or ours; its namespace has one."""
         for pid in run("ip", "netns", "pids", self.namespace(node)).split():
-            if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "shoald":
-                os.kill(int(pid), signal.SIGKILL)
+            try:
+                if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "shoald":
+                    os.kill(int(pid), signal.SIGKILL)
+            except OSError:
+                pass  # it has just ended
         if node in self.daemons:
             self.daemons.pop(node).wait()
 
@@ -319,7 +326,7 @@ def main():
             for number in range(1, options.faults + 1):
                 faults.append(chaos.one(number, chaos.random.choice(kinds)))
             chaos.end()
-        except Wrong as error:
+        except (Wrong, RuntimeError) as error:
             print(f"chaos: fault {len(faults) + 1}: {error}", file=sys.stderr)
             status = 1
         finally:

@@ -337,6 +337,8 @@ def table(results):
 
 def faults(options, folder):
     results, job, kinds, number = [], None, kinds_here(options), 0
+    if not kinds:
+        raise SystemExit("why_faults: none of these faults can be made here")
     try:
         while number < options.faults and not (options.until and time.strftime("%H:%M") >= options.until):
             number += 1
