@@ -128,7 +128,8 @@ static int handshake_on_hello(struct control_peer *peer, const struct message *m
                          message->node);
     if (memcmp(message->roster, peer->control->roster_hash, AUTH_HASH_BYTES) != 0)
         return error_set(error, ERR_PROTOCOL,
-                         "node %s has another roster or other data sizes in its configuration",
+                         "node %s has another roster or other data sizes in its configuration, "
+                         "or another recovery",
                          message->node);
     memcpy(peer->peer_nonce, message->nonce, sizeof(peer->peer_nonce));
     peer->incarnation = message->incarnation;
