@@ -21,15 +21,26 @@ static struct newcomer *newcomer_find(const struct coordinator *c, uint32_t node
     return newcomer;
 }
 
+static uint32_t newcomers_of(const struct coordinator *c, uint32_t node)
+{
+    const struct newcomer *it, *after;
+    uint32_t count = 0;
+    HASH_ITER(hh, c->newcomers, it, after)
+    {
+        count += it->member.node == node;
+    }
+    return count;
+}
+
 void newcomer_add(struct coordinator *c, const char *name, uint32_t uid,
                   const struct gathering_member *member)
 {
     newcomer_remove(c, member->node, member->member);
-    /* Each daemon has no more workers than that; its own word ends the wait of the others. */
-    if (HASH_COUNT(c->newcomers) >= c->config->workers) {
+    /* What one node has does not keep out those of others. */
+    if (newcomers_of(c, member->node) >= c->config->workers) {
         coordinator_log(c, LOG_LEVEL_WARNING, uid,
-                        "a newcomer to job '%s' is not heard: %u wait (limits.workers)", name,
-                        HASH_COUNT(c->newcomers));
+                        "a newcomer to job '%s' is not heard: of node %s %u wait (limits.workers)",
+                        name, c->config->servers[member->node].name, c->config->workers);
         return;
     }
     struct newcomer *newcomer = calloc(1, sizeof(*newcomer));
