@@ -174,7 +174,7 @@ struct shoal_job {
 struct job_settings {
     char name[64];
     char socket_path[CLIENT_PATH_BYTES];
-    bool socket_given; /* somebody has named it; else it is the default */
+    bool socket_given;    /* somebody has named it; else it is the default */
     int rank, local_rank; /* -1: unknown */
     int world_size;
     int timeout_ms;

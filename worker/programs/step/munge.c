@@ -1,5 +1,6 @@
 #include "worker/programs/step/munge.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -104,10 +105,11 @@ int munge_open(const char *sealed, char **text, struct error *error)
 {
     char program[] = "unmunge", keys[] = "--keys=UID", numeric[] = "--numeric";
     char *argv[] = {program, keys, numeric, NULL};
-    char *said;
+    char *said = NULL;
     int code = munge_run(argv, sealed, ERR_REFUSED, &said, error);
     if (code < 0)
         return code;
+    assert(said);
     char *body = strstr(said, "\n\n"), *user = strstr(said, "UID:");
     uint64_t number = UINT64_MAX;
     if (body && user && user < body) {
@@ -118,14 +120,12 @@ int munge_open(const char *sealed, char **text, struct error *error)
         if (number_text_parse(user, 0, UINT32_MAX, &number, NULL) < 0)
             number = UINT64_MAX;
     }
-    if (number != geteuid())
-        code = error_set(error, ERR_REFUSED, "it is not of this user, who has number %ju",
-                         (uintmax_t)geteuid());
-    if (code == 0)
-        memmove(said, body, strlen(body) + 1);
-    if (code < 0)
+    if (!body || number != geteuid()) {
         free(said);
-    else
-        *text = said;
-    return code;
+        return error_set(error, ERR_REFUSED, "it is not of this user, who has number %ju",
+                         (uintmax_t)geteuid());
+    }
+    memmove(said, body, strlen(body) + 1);
+    *text = said;
+    return 0;
 }

@@ -66,9 +66,9 @@ int step_read(struct step *step, struct error *error)
     if (code == 0)
         code = env_integer("SHOAL_TIMEOUT_MS", 1, STEP_TIMEOUT_MOST_MS, STEP_TIMEOUT_MS,
                            &timeout_ms, error);
-    if (code == 0 && nodes > 1 && !list)
+    if (code == 0 && nodes > 1 && !list) {
         code = error_set(error, ERR_INVALID, "SLURM_STEP_NODELIST is not set");
-    if (code == 0 && nodes > 1) {
+    } else if (code == 0 && nodes > 1) {
         code = step_first_host(list, step->first_host, error);
         if (code < 0)
             error_prefix(error, "SLURM_STEP_NODELIST");
