@@ -1,5 +1,5 @@
-/* Fusion buffers of a job that becomes the next generation: what is left to them by others. Steps on
- * both sides of it are in tests/python/test_generations.py. */
+/* Fusion buffers of a job that becomes the next generation: what is left to them by others. Steps
+ * on both sides of it are in tests/python/test_generations.py. */
 #include "worker/api/fusion_handle.h"
 
 #include <utlist.h>
@@ -8,7 +8,8 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* Freed while requests of it were under way: it goes with the job, and its group has gone before. */
+/* Freed while requests of it were under way: it goes with the job, and its group has gone before.
+ */
 START_TEST(what_has_been_freed_is_left_alone)
 {
     struct shoal_job job = {0};
