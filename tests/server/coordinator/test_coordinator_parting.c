@@ -275,7 +275,7 @@ START_TEST(test_other_users)
     lose(0);
     network_set_uid(network, 1001);
     for (int i = 0; i < 6; i++) {
-        char other[16];
+        char other[24];
         snprintf(other, sizeof(other), "other-%d", i);
         struct network_worker *two[] = {network_join(network, 1, other, 2, 0, -1, 0),
                                         network_join(network, 2, other, 2, 1, -1, 0)};
