@@ -11,7 +11,9 @@
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,6 +42,17 @@ bool wait_until(bool (*condition)(void *context), void *context, int timeout_ms)
         poll(NULL, 0, STEP_MS);
     }
     return true;
+}
+
+bool socket_answers(void *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", (const char *)path);
+    bool answers = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+    if (fd >= 0)
+        close(fd);
+    return answers;
 }
 
 static _Noreturn void child_execute(const struct process_start *start, int output, int errors,

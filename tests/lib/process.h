@@ -44,6 +44,9 @@ bool process_wait_text(struct process *process, const char *text, int timeout_ms
 
 /* Asks `condition` until it is true or the time has passed. */
 bool wait_until(bool (*condition)(void *context), void *context, int timeout_ms);
+/* A condition for it: somebody listens at the Unix socket of this path. That its file is there says
+ * less: it is so before anybody listens. */
+bool socket_answers(void *path);
 
 /* Milliseconds of the monotonic clock. */
 int64_t process_now_ms(void);

@@ -113,18 +113,12 @@ static void side_start(struct side *side, int index, const char *secret)
     side->daemon = process_start(&start);
 }
 
-static bool socket_is_there(void *context)
-{
-    const struct side *side = context;
-    return access(side->socket_path, F_OK) == 0;
-}
-
 static void sides_start(struct side sides[2], const char *secret, const char *other)
 {
     for (int i = 0; i < 2; i++)
         side_start(&sides[i], i, i ? other : secret);
     for (int i = 0; i < 2; i++)
-        ck_assert_msg(wait_until(socket_is_there, &sides[i], CLUSTER_PATIENCE_MS), "%s",
+        ck_assert_msg(wait_until(socket_answers, sides[i].socket_path, CLUSTER_PATIENCE_MS), "%s",
                       process_errors(sides[i].daemon));
 }
 

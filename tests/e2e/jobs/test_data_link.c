@@ -120,12 +120,6 @@ static void side_start(struct side *side, int index, const char *provider)
     side->daemon = process_start(&start);
 }
 
-static bool socket_is_there(void *context)
-{
-    const struct side *side = context;
-    return access(side->socket_path, F_OK) == 0;
-}
-
 static struct process *rank_start(const struct side *side, const char *job, uint32_t rank,
                                   const char *const *argv)
 {
@@ -182,13 +176,15 @@ static void data_link(const char *provider, const char *mode, uint32_t ways)
     for (int i = 0; i < 2; i++)
         side_start(&sides[i], i, provider);
     for (int i = 0; i < 2; i++)
-        ck_assert_msg(wait_until(socket_is_there, &sides[i], CLUSTER_PATIENCE_MS), "%s",
+        ck_assert_msg(wait_until(socket_answers, sides[i].socket_path, CLUSTER_PATIENCE_MS), "%s",
                       process_errors(sides[i].daemon));
     const char *argv[] = {CLUSTER_HELPER, mode, "/nonexistent", NULL};
     ranks_start(sides, "cut", argv, workers);
     for (int rank = 0; rank < 4; rank++)
-        ck_assert_msg(process_wait_text(workers[rank], "running", CLUSTER_PATIENCE_MS), "%s",
-                      process_output(workers[rank]));
+        ck_assert_msg(process_wait_text(workers[rank], "running", CLUSTER_PATIENCE_MS),
+                      "%s\nof rank 2: %.900s\nof a: %.3000s\nof b: %.3000s",
+                      process_output(workers[rank]), process_output(workers[2]),
+                      process_errors(sides[0].daemon), process_errors(sides[1].daemon));
     cable_cut(ways, true);
     ranks_hear(workers);
     ck_assert(process_wait_text(sides[0].daemon, SILENCE, 0) ||
