@@ -134,6 +134,7 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
     settings->socket_given = options.socket_path || env_text("SHOAL_SOCKET");
     settings->world_size = (int)world_size;
     settings->timeout_ms = (int)timeout_ms;
+    settings->deadline_ns = clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
     settings->arena_bytes = (uint64_t)arena_bytes;
     return code;
 }
@@ -146,8 +147,7 @@ static int find_daemon(struct job_settings *settings, struct error *error)
     struct step_daemon daemon;
     if (settings->socket_given)
         return 0;
-    uint64_t deadline_ns = clock_now_ns() + (uint64_t)settings->timeout_ms * NS_PER_MS;
-    int code = step_daemon_find(settings->socket_path, deadline_ns, &daemon, error);
+    int code = step_daemon_find(settings->socket_path, settings->deadline_ns, &daemon, error);
     if (code <= 0)
         return code;
     forking_hold(daemon.member);

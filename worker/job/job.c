@@ -320,17 +320,18 @@ static int job_check_joined(const struct job_settings *settings, const struct me
 static int ask_to_join(struct shoal_job *job, const struct job_settings *settings,
                        struct message *joined, struct error *error)
 {
+    uint64_t now_ns = clock_now_ns(), least_ns = now_ns + NS_PER_MS; /* 0 is the daemon's own */
+    uint64_t end_ns = settings->deadline_ns > least_ns ? settings->deadline_ns : least_ns;
     struct message join = {
         .type = MESSAGE_JOIN,
         .world_size = settings->newcomer ? 0 : (uint32_t)settings->world_size,
         .rank = settings->newcomer ? -1 : settings->rank,
         .local_rank = settings->local_rank,
-        .timeout_ms = (uint32_t)settings->timeout_ms,
+        .timeout_ms = (uint32_t)((end_ns - now_ns) / NS_PER_MS),
     };
     snprintf(join.job, sizeof(join.job), "%s", settings->name);
     const int fds[3] = {job->arena_fd, job->submission_doorbell, job->daemons_doorbell};
-    uint64_t deadline_ns =
-        clock_now_ns() + ((uint64_t)settings->timeout_ms + JOB_GRACE_MS) * NS_PER_MS;
+    uint64_t deadline_ns = end_ns + JOB_GRACE_MS * NS_PER_MS;
     int code = client_send(&job->client, &join, fds, 3, deadline_ns, error);
     if (code == 0)
         code = client_wait(&job->client, joined, deadline_ns, error);
@@ -426,7 +427,7 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
     if (!made)
         return error_set(error, ERR_MEMORY, "out of memory for a job");
     struct message joined = {0};
-    uint64_t deadline_ns = job_deadline_ns(made, -1);
+    uint64_t deadline_ns = settings->deadline_ns;
     int code = forking_add(made, error);
     if (code == 0)
         code = client_connect(&made->client, settings->socket_path, deadline_ns, error);

@@ -178,6 +178,7 @@ struct job_settings {
     int rank, local_rank; /* -1: unknown */
     int world_size;
     int timeout_ms;
+    uint64_t deadline_ns; /* by which the job is joined, or not */
     uint64_t arena_bytes;
     bool newcomer; /* rank and world_size are not known */
 };

@@ -12,20 +12,28 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/env.h"
+#include "common/format/message.h"
 #include "common/text/number_text.h"
 #include "worker/launch/launched.h"
 
 #define FOLDER_BYTES 80
 #define SAID_BYTES 400
 #define CONFIGURED_ANSWER_MS 5000
+#define LOOK_MS 1000    /* at most between looks at a folder that may have been replaced */
+#define AGAIN_MS 20     /* where a daemon is just ending */
+#define GRACE_MS 2000   /* later than the deadline, by which shoalrun ends by itself */
+#define FAILED_KEPT_S 3 /* how much later than the first a task may come, and hear why */
 
 /* Where the tasks of a node meet. */
 struct step_place {
@@ -61,14 +69,30 @@ static int step_number(const char *name, uint64_t *number)
     return text ? number_text_parse(text, 0, UINT32_MAX, number, NULL) : ERR_INVALID;
 }
 
+static bool step_same(const char *name, const char *slurms)
+{
+    uint64_t number, slurms_number;
+    return name && step_number(name, &number) == 0 && step_number(slurms, &slurms_number) == 0 &&
+           number == slurms_number;
+}
+
+/* A task that srun gives PMI (--mpi=pmi2) has the same numbers twice; under another launcher inside
+ * of a step they differ, and the step is not the job. */
+static bool step_is_task(void)
+{
+    struct launched launched;
+    launched_read(&launched);
+    if (launched.rank && strcmp(launched.rank, "PMI_RANK") == 0)
+        return step_same(launched.rank, "SLURM_PROCID") &&
+               step_same(launched.world_size, "SLURM_STEP_NUM_TASKS");
+    return launched.rank && strcmp(launched.rank, "SLURM_PROCID") == 0;
+}
+
 /* 0 when this is no task of srun's, or srun is too old to say where it is. */
 static int step_place_read(struct step_place *place)
 {
     uint64_t job, step, node, local, restart = 0;
-    struct launched launched;
-    launched_read(&launched);
-    if (!launched.rank || strcmp(launched.rank, "SLURM_PROCID") != 0 ||
-        !env_text("SLURM_STEP_NUM_NODES") || step_number("SLURM_JOB_ID", &job) ||
+    if (!step_is_task() || !env_text("SLURM_STEP_NUM_NODES") || step_number("SLURM_JOB_ID", &job) ||
         step_number("SLURM_STEP_ID", &step) || step_number("SLURM_NODEID", &node) ||
         step_number("SLURM_LOCALID", &local))
         return 0;
@@ -90,8 +114,11 @@ static int step_make_folder(const struct step_place *place, struct error *error)
     struct stat status;
     if (mkdir(place->folder, 0700) != 0 && errno != EEXIST)
         return error_set_errno(error, errno, "cannot make the folder %s", place->folder);
-    if (lstat(place->folder, &status) != 0)
+    if (lstat(place->folder, &status) != 0) {
+        if (errno == ENOENT) /* an ending daemon's: the next try makes it */
+            return 0;
         return error_set_errno(error, errno, "cannot look at %s", place->folder);
+    }
     if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0)
         return error_set(error, ERR_REFUSED,
                          "%s is not a folder of this user's alone: whose is it?", place->folder);
@@ -137,19 +164,31 @@ static bool step_program_in_path(char path[PATH_MAX])
     return false;
 }
 
-/* What it wrote before it failed. */
-static void step_read_said(const char *path, char said[SAID_BYTES])
+/* This process's environment with the job's timeout, which the program may have set; NULL: out of
+ * memory. The text behind it is in `variable`. */
+static char **step_environment(uint64_t deadline_ns, char variable[48])
 {
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, said, SAID_BYTES - 1) : 0;
-    said[got > 0 ? got : 0] = 0;
-    said[strcspn(said, "\n")] = 0;
-    if (fd >= 0)
-        close(fd);
+    static const char name[] = "SHOAL_TIMEOUT_MS=";
+    uint64_t now_ns = clock_now_ns(), most = MESSAGE_TIMEOUT_MAX_MS;
+    uint64_t left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / NS_PER_MS : 0;
+    size_t count = 0, kept = 0;
+    while (environ[count])
+        count++;
+    char **copy = calloc(count + 2, sizeof(*copy));
+    if (!copy)
+        return NULL;
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], name, sizeof(name) - 1) != 0)
+            copy[kept++] = environ[i];
+    left_ms = left_ms > most ? most : left_ms;
+    snprintf(variable, 48, "%s%" PRIu64, name, left_ms ? left_ms : 1);
+    copy[kept] = variable;
+    return copy;
 }
 
 /* With the default for what this process may ignore, and nothing blocked. */
-static int step_spawn(const char *program, char *const *argv, const char *said_path, pid_t *pid)
+static int step_spawn(const char *program, char *const *argv, char *const *environment, int said,
+                      pid_t *pid)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -161,63 +200,170 @@ static int step_spawn(const char *program, char *const *argv, const char *said_p
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawn_file_actions_adddup2(&actions, said, STDERR_FILENO);
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, said_path,
-                                     O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
-    int problem = posix_spawn(pid, program, &actions, &attributes, argv, environ);
+    int problem = posix_spawn(pid, program, &actions, &attributes, argv, environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return problem;
 }
 
-/* It returns as soon as the socket listens. */
-static int step_start(const struct step_place *place, const char *program, struct error *error)
+/* Its exit status; -1 when it is not to be had: a process that ignores its children, or waits for
+ * any of them in another thread, has no status. */
+static int step_wait_program(pid_t pid, uint64_t deadline_ns)
 {
-    char name[] = "shoalrun", option[] = "--step-daemon", folder[FOLDER_BYTES],
-         said_path[STEP_DAEMON_PATH_BYTES], said[SAID_BYTES];
+    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    int status = -1, ready = watched.fd < 0;
+    while (ready <= 0) {
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= deadline_ns)
+            ready = kill(pid, SIGKILL) || 1;
+        else
+            ready = poll(&watched, 1, (int)((deadline_ns - now_ns) / NS_PER_MS + 1));
+    }
+    if (watched.fd >= 0)
+        close(watched.fd);
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return -1;
+    return status;
+}
+
+/* For the other tasks of the node, which wait for a name. In vain when there is no room for it:
+ * then they wait for their time. */
+static void step_tell(const struct step_place *place, const char *said)
+{
+    char path[STEP_DAEMON_PATH_BYTES], fresh[STEP_DAEMON_PATH_BYTES];
+    snprintf(path, sizeof(path), "%s/failed", place->folder);
+    snprintf(fresh, sizeof(fresh), "%s/failed.new", place->folder);
+    int fd = step_make_folder(place, NULL) == 0
+                 ? open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600)
+                 : -1;
+    if (fd < 0)
+        return;
+    bool whole = write(fd, said, strlen(said)) == (ssize_t)strlen(said);
+    close(fd);
+    if (!whole || rename(fresh, path))
+        unlink(fresh);
+}
+
+/* What the first task of the node said when it failed: 1, or 0: nothing that is of now. */
+static int step_hear(const struct step_place *place, char said[SAID_BYTES])
+{
+    char path[STEP_DAEMON_PATH_BYTES];
+    struct stat status;
+    struct timespec now;
+    snprintf(path, sizeof(path), "%s/failed", place->folder);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return 0;
+    clock_gettime(CLOCK_REALTIME, &now);
+    ssize_t got = fstat(fd, &status) == 0 && status.st_mtim.tv_sec + FAILED_KEPT_S >= now.tv_sec
+                      ? read(fd, said, SAID_BYTES - 1)
+                      : 0;
+    close(fd);
+    said[got > 0 ? got : 0] = 0;
+    return got > 0;
+}
+
+/* What a program says on fd, or that it cannot be started. */
+static int step_run(const struct step_place *place, const char *program, int said_fd,
+                    uint64_t deadline_ns, struct error *error)
+{
+    char name[] = "shoalrun", option[] = "--step-daemon", folder[FOLDER_BYTES], variable[48],
+         said[SAID_BYTES];
     memcpy(folder, place->folder, sizeof(folder));
-    snprintf(said_path, sizeof(said_path), "%s/said", place->folder);
     char *argv[] = {name, option, folder, NULL};
+    char **environment = step_environment(deadline_ns, variable);
+    if (!environment)
+        return error_set(error, ERR_MEMORY, "out of memory");
     pid_t pid;
-    int status = 0, problem = step_spawn(program, argv, said_path, &pid);
+    int problem = step_spawn(program, argv, environment, said_fd, &pid);
+    free(environment);
     if (problem)
         return error_set_errno(error, problem, "cannot start %s", program);
-    /* A process that ignores its children has none to wait for, and learns it when they have ended.
-     */
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (status == 0)
+    int status = step_wait_program(pid, deadline_ns + GRACE_MS * NS_PER_MS);
+    if (status == 0 || (status < 0 && step_answers(place->socket_path)))
         return 0;
-    step_read_said(said_path, said);
-    unlink(said_path);
-    rmdir(place->folder);
+    ssize_t got = pread(said_fd, said, sizeof(said) - 1, 0);
+    said[got > 0 ? got : 0] = 0;
+    said[strcspn(said, "\n")] = 0;
     return error_set(error, ERR_DISCONNECTED, "%s cannot start a daemon for this step: %s", program,
                      said[0] ? said : "it ended badly");
 }
 
-/* Until the first task of the node has had it started. */
+/* Done as soon as the socket listens. */
+static int step_start(const struct step_place *place, const char *program, uint64_t deadline_ns,
+                      struct error *error)
+{
+    struct error problem = {0};
+    int said = memfd_create("said", MFD_CLOEXEC);
+    int code = said < 0 ? error_set_errno(&problem, errno, "cannot make a file in memory")
+                        : step_run(place, program, said, deadline_ns, &problem);
+    if (said >= 0)
+        close(said);
+    if (code < 0) {
+        step_tell(place, problem.text);
+        code = error_set(error, code, "%s", problem.text);
+    }
+    return code;
+}
+
+/* Once, until the first task of the node may have had it started, or the folder is another one. */
 static int step_await(const struct step_place *place, uint64_t deadline_ns, struct error *error)
 {
-    _Alignas(struct inotify_event) char events[1024];
+    char said[SAID_BYTES];
     int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), code = 0;
-    if (watch < 0 || inotify_add_watch(watch, place->folder, IN_MOVED_TO) < 0)
-        code = error_set_errno(error, errno, "cannot watch the folder %s", place->folder);
-    while (code == 0 && !step_answers(place->socket_path)) {
+    if (watch < 0)
+        return error_set_errno(error, errno, "cannot watch the folder %s", place->folder);
+    if (inotify_add_watch(watch, place->folder, IN_MOVED_TO | IN_DELETE_SELF) < 0) {
+        if (errno != ENOENT)
+            code = error_set_errno(error, errno, "cannot watch the folder %s", place->folder);
+    } else if (step_hear(place, said)) {
+        code =
+            error_set(error, ERR_DISCONNECTED, "the first task of this node has failed: %s", said);
+    } else if (!step_answers(place->socket_path)) {
         uint64_t now_ns = clock_now_ns();
+        uint64_t wait_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / NS_PER_MS + 1 : 0;
         struct pollfd watched = {.fd = watch, .events = POLLIN};
-        if (now_ns >= deadline_ns)
-            code =
-                error_set(error, ERR_TIMEOUT,
-                          "no daemon is configured (SHOAL_SOCKET), and the first task of this "
-                          "node has not opened a job, so that one would be started for the step");
-        else if (poll(&watched, 1, (int)((deadline_ns - now_ns) / NS_PER_MS + 1)) > 0)
-            while (read(watch, events, sizeof(events)) > 0)
-                ;
+        poll(&watched, 1, wait_ms < LOOK_MS ? (int)wait_ms : LOOK_MS);
     }
-    if (watch >= 0)
-        close(watch);
+    close(watch);
     return code;
+}
+
+/* Hold the daemon's pipe: 1. 0: there is none, or it has just ended, which its pipe's name shows:
+ * it goes before the daemon is told (step/folder.h). */
+static int step_join(const struct step_place *place, int *member, struct error *error)
+{
+    struct stat opened, named;
+    int fd = open(place->alive_path, O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT && errno != ENXIO)
+        return error_set_errno(error, errno, "cannot open %s", place->alive_path);
+    if (fd >= 0 && fstat(fd, &opened) == 0 && lstat(place->alive_path, &named) == 0 &&
+        opened.st_ino == named.st_ino && opened.st_dev == named.st_dev &&
+        step_answers(place->socket_path)) {
+        *member = fd;
+        return 1;
+    }
+    if (fd >= 0)
+        close(fd);
+    return 0;
+}
+
+/* One try: 1, or 0 when nothing answers yet. */
+static int step_try(const struct step_place *place, const char *program, uint64_t deadline_ns,
+                    int *member, struct error *error)
+{
+    int code = step_make_folder(place, error);
+    if (code == 0)
+        code = step_join(place, member, error);
+    if (code == 0 && !place->first)
+        code = step_await(place, deadline_ns, error);
+    else if (code == 0 && !step_answers(place->socket_path))
+        code = step_start(place, program, deadline_ns, error);
+    return code == 0 ? step_join(place, member, error) : code;
 }
 
 int step_daemon_find(const char *configured, uint64_t deadline_ns, struct step_daemon *daemon,
@@ -233,18 +379,20 @@ int step_daemon_find(const char *configured, uint64_t deadline_ns, struct step_d
                          "no daemon answers at socket %s, and there is no shoalrun to start one "
                          "for this step of srun, neither beside the library nor in PATH",
                          configured);
-    int code = step_make_folder(&place, error);
-    if (code == 0 && !place.first)
-        code = step_await(&place, deadline_ns, error);
-    else if (code == 0 && !step_answers(place.socket_path))
-        code = step_start(&place, program, error);
-    if (code < 0)
-        return code;
-    int fd = open(place.alive_path, O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return error_set(error, ERR_DISCONNECTED, "the daemon of this step has ended: %s: %s",
-                         place.alive_path, strerror(errno));
+    for (;;) {
+        int code = step_try(&place, program, deadline_ns, &daemon->member, error);
+        if (code < 0)
+            return code;
+        if (code > 0)
+            break;
+        if (clock_now_ns() >= deadline_ns)
+            return error_set(
+                error, ERR_TIMEOUT, "no daemon is configured (SHOAL_SOCKET), and %s",
+                place.first ? "that of this step ends again and again"
+                            : "the first task of this node has not opened a job, so that one would "
+                              "be started for the step");
+        poll(NULL, 0, AGAIN_MS);
+    }
     memcpy(daemon->socket_path, place.socket_path, sizeof(daemon->socket_path));
-    daemon->member = fd;
     return 1;
 }

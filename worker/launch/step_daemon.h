@@ -17,8 +17,9 @@ struct step_daemon {
 
 /* configured: the socket at which a daemon of the node's would answer. 1 with *daemon: its socket
  * listens, and who connects is told there what goes wrong with it; 0: a daemon is configured, or
- * this is no task of srun's. ERR_DISCONNECTED: there is no shoalrun, or it failed; ERR_TIMEOUT: the
- * node's first task has not had it started; ERR_REFUSED: somebody else has the folder;
+ * this is no task of srun's. The deadline is the daemons' too. ERR_DISCONNECTED: there is no
+ * shoalrun, or it failed, here or in the node's first task; ERR_TIMEOUT: the node's first task has
+ * not had it started; ERR_REFUSED: somebody else has the folder;
  * ERR_SYSTEM. */
 int step_daemon_find(const char *configured, uint64_t deadline_ns, struct step_daemon *daemon,
                      struct error *error);

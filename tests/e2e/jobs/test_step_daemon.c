@@ -15,17 +15,23 @@
 
 #define RANKS 4
 
-/* Of the real one's all that is wanted here: who has sealed. FAKE_UID: somebody else. */
+/* Of the real one's all that is wanted here: who has sealed, and for whom alone. FAKE_UID: somebody
+ * else. REFUSE_ONCE: the first to be opened is not. What munge's programs are started with is kept.
+ */
 static const char munge[] =
     "#!/bin/sh\n"
+    "[ \"$*\" = \"--restrict-uid=$(id -u)\" ] || { echo 'for whom?' >&2; exit 1; }\n"
     "printf 'MUNGE:%s/%s:\\n' \"${FAKE_UID:-$(id -u)}\" \"$(base64 -w 0 | tr / _)\"\n";
 static const char unmunge[] = "#!/bin/sh\n"
+                              "ulimit -Sn >\"$0.limit\"\n"
+                              "[ -n \"$REFUSE_ONCE\" ] && mkdir \"$0.once\" 2>/dev/null && exit 1\n"
                               "IFS=:/ read -r word user text rest\n"
                               "printf 'UID:  %s\\n\\n' \"$user\"\n"
                               "printf %s \"$text\" | tr _ / | base64 -d\n";
 
 static char *directory;
 static char path[PATH_MAX], port[64], job[64];
+static uint16_t port_number;
 
 static void write_program(const char *name, const char *text)
 {
@@ -46,12 +52,14 @@ static void setup(void)
     write_program("munge", munge);
     write_program("unmunge", unmunge);
     snprintf(path, sizeof(path), "PATH=%s:%s", directory, getenv("PATH"));
-    /* Free now, and no other test's: the kernel gives them out in turn. */
+    /* Free now. Another process may get it before the step does, which the kernel's choice by
+     * chance makes rare, not impossible. */
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
     close(fd);
-    snprintf(port, sizeof(port), "SHOAL_STEP_PORT=%u", ntohs(address.sin_port));
+    port_number = ntohs(address.sin_port);
+    snprintf(port, sizeof(port), "SHOAL_STEP_PORT=%u", port_number);
     snprintf(job, sizeof(job), "SLURM_JOB_ID=%d", (int)getpid());
 }
 
@@ -127,15 +135,115 @@ START_TEST(test_two_nodes)
 }
 END_TEST
 
-/* Who cannot be known as the same user gets no secret, and the ranks of both nodes hear why. */
+/* A task of a step of two on one node, which is its first by what srun says, or is not. */
+static struct process *task_alone(int rank, bool is_first, const char *script)
+{
+    char variables[2][64];
+    snprintf(variables[0], 64, "SLURM_PROCID=%d", rank);
+    snprintf(variables[1], 64, "SLURM_LOCALID=%d", is_first ? 0 : 1);
+    const char *environment[] = {variables[0],
+                                 variables[1],
+                                 job,
+                                 "SLURM_NODEID=0",
+                                 "SLURM_STEP_ID=0",
+                                 "SLURM_STEP_NUM_NODES=1",
+                                 "SLURM_STEP_NUM_TASKS=2",
+                                 "SHOAL_TIMEOUT_MS=60000",
+                                 NULL};
+    const char *argv[] = {"sh", "-ec", script, NULL};
+    return process_start(&(struct process_start){.argv = argv, .environment = environment});
+}
+
+/* The next program of a task finds no daemon that is just ending, nor one that takes its folder. */
+START_TEST(test_programs_in_turn)
+{
+    static const char script[] = "for i in 1 2 3 4 5 6; do " CLUSTER_BIN "shoal-first; done";
+    struct process *tasks[] = {task_alone(0, true, script), task_alone(1, false, script)};
+    says(tasks[1], 0, "rank 1 of 2: ");
+    says(tasks[0], 0, "rank 0 of 2: ");
+    all_gone();
+}
+END_TEST
+
+/* Both have a daemon started, and get the same one. */
+START_TEST(test_two_firsts)
+{
+    struct process *tasks[] = {task_alone(0, true, CLUSTER_BIN "shoal-first"),
+                               task_alone(1, true, CLUSTER_BIN "shoal-first")};
+    says(tasks[1], 0, "rank 1 of 2: ");
+    says(tasks[0], 0, "rank 0 of 2: ");
+    all_gone();
+}
+END_TEST
+
+static bool connects(void *fd)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons(port_number),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    return connect(*(int *)fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+}
+
+/* One after the other they would take longer than the nodes have. The first node may have few
+ * descriptors only softly, and sends the second away at first. */
+START_TEST(test_silent_strangers)
+{
+    enum { STRANGERS = 100 };
+    int strangers[STRANGERS];
+    struct process *tasks[RANKS];
+    static const char script[] = "ulimit -Sn 64; REFUSE_ONCE=1 exec " CLUSTER_BIN "shoal-first";
+    const char *argv[] = {"sh", "-c", script, NULL};
+    for (int rank = 0; rank < 2; rank++)
+        tasks[rank] = task(rank, NULL, argv);
+    for (int i = 0; i < STRANGERS; i++) {
+        strangers[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert(wait_until(connects, &strangers[i], CLUSTER_PATIENCE_MS));
+    }
+    for (int rank = 2; rank < RANKS; rank++)
+        tasks[rank] = task(rank, NULL, first);
+    for (int rank = 0; rank < RANKS; rank++)
+        says(tasks[rank], 0, " of 4: 4 40 400 6");
+    for (int i = 0; i < STRANGERS; i++)
+        close(strangers[i]);
+    char file[PATH_MAX];
+    unsigned long soft = 0;
+    snprintf(file, sizeof(file), "%s/unmunge.limit", directory);
+    FILE *in = fopen(file, "r");
+    ck_assert_ptr_nonnull(in);
+    ck_assert(fscanf(in, "%lu", &soft) != 1 || soft > 64);
+    fclose(in);
+    all_gone();
+}
+END_TEST
+
+/* Nobody opens the pipe: the folder goes all the same. */
+START_TEST(test_nobody)
+{
+    char folder[128];
+    snprintf(folder, sizeof(folder), "/tmp/shoal-step-%u-%d.0.0-0", (unsigned)geteuid(),
+             (int)getpid());
+    const char *argv[] = {CLUSTER_BIN "shoalrun", "--step-daemon", folder, NULL};
+    const char *environment[] = {job, "SLURM_NODEID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_NODES=1",
+                                 NULL};
+    ck_assert_int_eq(mkdir(folder, 0700), 0); /* as the library does */
+    struct process *process =
+        process_start(&(struct process_start){.argv = argv, .environment = environment});
+    says(process, 0, "");
+    ck_assert(!is_gone(NULL));
+    all_gone();
+}
+END_TEST
+
+/* Who cannot be known as the same user gets no secret, and the ranks of both nodes hear why,
+ * whichever of them has come first. */
 START_TEST(test_another_user)
 {
     struct process *tasks[2];
-    tasks[0] = task(0, "SHOAL_TIMEOUT_MS=2000", first);
     const char *argv[] = {"env", "FAKE_UID=4294967294", first[0], NULL};
+    tasks[0] = task(0, "SHOAL_TIMEOUT_MS=2000", first);
     tasks[1] = task(2, "SHOAL_TIMEOUT_MS=2000", argv);
     says(tasks[0], 1, "1 of 2 nodes have not come for the daemons of step slurm-");
-    says(tasks[1], 1, "the first node of step slurm-");
+    says(tasks[1], 1, " of step slurm-");
     all_gone();
 }
 END_TEST
@@ -149,7 +257,9 @@ START_TEST(test_not_started)
     says(task(0, "SHOAL_SOCKET=/tmp/shoal-no-such-socket", first), 1,
          "no daemon answers at socket /tmp/shoal-no-such-socket");
     const char *wrong[] = {"env", "SLURM_STEP_NUM_NODES=0", first[0], NULL};
+    struct process *second = task(1, NULL, wrong); /* waits for the first, and hears the same */
     says(task(0, NULL, wrong), 1, "SLURM_STEP_NUM_NODES: got \"0\"");
+    says(second, 1, "SLURM_STEP_NUM_NODES: got \"0\"");
     all_gone();
     says(task(1, "SHOAL_TIMEOUT_MS=200", first), 1, "the first task of this node has not opened");
     ck_assert_int_eq(chmod(folder, 0755), 0);
@@ -165,6 +275,10 @@ int main(void)
     tcase_set_timeout(tests, 300);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_two_nodes);
+    tcase_add_test(tests, test_programs_in_turn);
+    tcase_add_test(tests, test_two_firsts);
+    tcase_add_test(tests, test_silent_strangers);
+    tcase_add_test(tests, test_nobody);
     tcase_add_test(tests, test_another_user);
     tcase_add_test(tests, test_not_started);
     suite_add_tcase(suite, tests);

@@ -17,12 +17,14 @@
 
 #include "common/base/clock.h"
 #include "common/base/env.h"
+#include "worker/programs/step/door.h"
 #include "worker/programs/step/munge.h"
 
 #define COMING_BYTES 256
 #define LINE_BYTES_MAX (1u << 20)
-#define STRANGER_MS 5000 /* for the line of whoever connects */
-#define AGAIN_MS 100     /* between tries to reach the first node */
+#define AGAIN_MS 100       /* between tries to reach the first node */
+#define AGAIN_MOST_MS 2000 /* where that sends this one away, twice as long each time */
+#define GUESTS 64          /* connections beyond one for each node, that may be strangers' */
 
 struct meeting {
     const struct step *step;
@@ -181,22 +183,17 @@ static int meet_missing(const struct meeting *meeting, const int *connections, s
                      missing, meeting->step->nodes, meeting->step->name, first);
 }
 
-/* Whoever has connected: a node of this step, or a stranger, who is sent away. 1: a node. */
-static int meet_receive(const struct meeting *meeting, int fd, int *connections,
+/* Whoever has said a line: a node of this step, or a stranger, who is sent away. 1: one more node.
+ * One that comes again has lost its connection: what it says now is true. */
+static int meet_receive(const struct meeting *meeting, int fd, const char *sealed, int *connections,
                         struct step_roster *roster)
 {
     struct error error = {0};
-    char *sealed = NULL, *text = NULL, address[STEP_ADDRESS_BYTES];
+    char *text = NULL, address[STEP_ADDRESS_BYTES];
     uint32_t node = 0;
-    int code =
-        meet_read_line(meeting, fd, clock_now_ns() + STRANGER_MS * NS_PER_MS, &sealed, &error);
-    if (code == 0)
-        code = munge_open(sealed, &text, &error);
+    int code = munge_open(sealed, meeting->deadline_ns, &text, &error);
     if (code == 0)
         code = step_coming_read(meeting->step, text, &node, address, &error);
-    if (code == 0 && connections[node] >= 0)
-        code = error_set(&error, ERR_REFUSED, "node %" PRIu32 " is there already", node);
-    free(sealed);
     free(text);
     if (code < 0) {
         fprintf(stderr, "shoalrun: somebody at port %u is no node of step %s: %s\n",
@@ -204,25 +201,27 @@ static int meet_receive(const struct meeting *meeting, int fd, int *connections,
         close(fd);
         return 0;
     }
+    int before = connections[node];
+    if (before >= 0)
+        close(before);
     connections[node] = fd;
     memcpy(roster->addresses[node], address, sizeof(address));
-    return 1;
+    return before < 0;
 }
 
-static int meet_gather(const struct meeting *meeting, int door, int *connections,
+static int meet_gather(const struct meeting *meeting, struct door *door, int *connections,
                        struct step_roster *roster, struct error *error)
 {
     for (uint32_t come = 1; come < meeting->step->nodes;) {
-        int code = meet_wait(meeting, door, POLLIN, meeting->deadline_ns, error);
+        int fd;
+        char *line;
+        int code = door_next(door, meeting->alive, meeting->deadline_ns, &fd, &line, error);
         if (code == 0)
             code = meet_missing(meeting, connections, error);
         if (code < 0)
             return code;
-        int fd = accept4(door, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0)
-            come += (uint32_t)meet_receive(meeting, fd, connections, roster);
-        else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-            return error_set_errno(error, errno, "cannot accept the other nodes");
+        come += (uint32_t)meet_receive(meeting, fd, line, connections, roster);
+        free(line);
     }
     return 0;
 }
@@ -245,7 +244,7 @@ static int meet_answer(const struct meeting *meeting, const int *connections,
     /* Each a credential of its own: none is opened twice on one machine. */
     for (uint32_t i = 1; code == 0 && i < roster->nodes; i++) {
         char *sealed = NULL;
-        code = munge_seal(text, &sealed, error);
+        code = munge_seal(text, meeting->deadline_ns, &sealed, error);
         if (code < 0)
             break;
         code = meet_write_line(meeting, connections[i], sealed, error);
@@ -257,34 +256,20 @@ static int meet_answer(const struct meeting *meeting, const int *connections,
     return code;
 }
 
-static int meet_open_door(const struct step *step, int *door, struct error *error)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(step->port)};
-    int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) ||
-        bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, SOMAXCONN)) {
-        int code = error_set_errno(error, errno,
-                                   "cannot listen at port %u, where the nodes of step %s meet "
-                                   "(SHOAL_STEP_PORT names another)",
-                                   step->port, step->name);
-        if (fd >= 0)
-            close(fd);
-        return code;
-    }
-    *door = fd;
-    return 0;
-}
-
 static int meet_as_first(const struct meeting *meeting, struct step_roster *roster, int *listener,
                          struct error *error)
 {
     uint32_t nodes = meeting->step->nodes;
-    int door = -1, *connections = calloc(nodes, sizeof(*connections));
+    int *connections = calloc(nodes, sizeof(*connections));
     if (!connections)
         return error_set(error, ERR_MEMORY, "out of memory");
     for (uint32_t i = 0; i < nodes; i++)
         connections[i] = -1;
-    int code = meet_open_door(meeting->step, &door, error);
+    struct door *door = door_open(meeting->step->port, nodes + GUESTS, error);
+    int code = door ? 0 : error->code;
+    if (!door)
+        error_prefix(error, "the nodes of step %s cannot meet (SHOAL_STEP_PORT names another port)",
+                     meeting->step->name);
     if (code == 0)
         code = meet_gather(meeting, door, connections, roster, error);
     if (code == 0)
@@ -296,8 +281,7 @@ static int meet_as_first(const struct meeting *meeting, struct step_roster *rost
     for (uint32_t i = 0; i < nodes; i++)
         if (connections[i] >= 0)
             close(connections[i]);
-    if (door >= 0)
-        close(door);
+    door_close(door);
     free(connections);
     return code;
 }
@@ -367,26 +351,42 @@ static int meet_connect(const struct meeting *meeting, int *connection, struct e
     }
 }
 
-/* What it says to those who have come. */
+static void meet_blame(const struct meeting *meeting, int code, struct error *error)
+{
+    if (code < 0 && code != ERR_STATE)
+        error_prefix(error, "the first node of step %s, %s", meeting->step->name,
+                     meeting->step->first_host);
+}
+
+/* What it says to those who have come. 1: nothing, for it has sent this one away. */
 static int meet_hear(const struct meeting *meeting, int connection, const char *own,
                      struct step_roster *roster, struct error *error)
 {
     char *sealed = NULL, *text = NULL;
     int code = meet_read_line(meeting, connection, meeting->deadline_ns, &sealed, error);
-    if (code == 0)
-        code = munge_open(sealed, &text, error);
-    if (code == 0)
+    if (code < 0) {
+        meet_blame(meeting, code, error);
+        return code == ERR_DISCONNECTED ? 1 : code;
+    }
+    code = munge_open(sealed, meeting->deadline_ns, &text, error);
+    bool said_wrong = code == ERR_REFUSED; /* else the trouble is this node's */
+    if (code == 0) {
         code = step_roster_read(meeting->step, text, roster, error);
-    if (code == 0 && strcmp(roster->addresses[meeting->step->node], own) != 0)
-        code = error_set(error, ERR_PROTOCOL, "it has another address for this node: %s",
-                         roster->addresses[meeting->step->node]);
+        if (code == 0 && strcmp(roster->addresses[meeting->step->node], own) != 0)
+            code = error_set(error, ERR_PROTOCOL, "it has another address for this node: %s",
+                             roster->addresses[meeting->step->node]);
+        said_wrong = code == ERR_PROTOCOL;
+    }
+    if (said_wrong)
+        meet_blame(meeting, code, error);
     free(sealed);
     free(text);
     return code;
 }
 
-static int meet_as_other(const struct meeting *meeting, struct step_roster *roster, int *listener,
-                         struct error *error)
+/* 0: this node has the roster; 1: it was sent away, and why in *error. */
+static int meet_come(const struct meeting *meeting, struct step_roster *roster, int *listener,
+                     struct error *error)
 {
     char coming[COMING_BYTES], own[STEP_ADDRESS_BYTES], *sealed = NULL;
     int connection = -1, code = meet_connect(meeting, &connection, error);
@@ -395,19 +395,41 @@ static int meet_as_other(const struct meeting *meeting, struct step_roster *rost
     code = meet_listen(connection, listener, own, error);
     if (code == 0) {
         step_coming_write(meeting->step, own, coming, sizeof(coming));
-        code = munge_seal(coming, &sealed, error);
+        code = munge_seal(coming, meeting->deadline_ns, &sealed, error);
     }
     if (code == 0) {
         code = meet_write_line(meeting, connection, sealed, error);
+        meet_blame(meeting, code, error);
         if (code == 0)
             code = meet_hear(meeting, connection, own, roster, error);
-        if (code < 0 && code != ERR_STATE)
-            error_prefix(error, "the first node of step %s, %s", meeting->step->name,
-                         meeting->step->first_host);
+        else if (code == ERR_SYSTEM)
+            code = 1;
     }
     free(sealed);
     close(connection);
     return code;
+}
+
+/* Who was sent away may have had to make place for others, or have met another step. */
+static int meet_as_other(const struct meeting *meeting, struct step_roster *roster, int *listener,
+                         struct error *error)
+{
+    uint64_t pause_ms = AGAIN_MS;
+    for (;;) {
+        int code = meet_come(meeting, roster, listener, error);
+        if (code <= 0)
+            return code;
+        close(*listener);
+        *listener = -1;
+        uint64_t again_ns = clock_now_ns() + pause_ms * NS_PER_MS;
+        if (again_ns >= meeting->deadline_ns)
+            return error->code;
+        code = meet_wait(meeting, -1, 0, again_ns, error);
+        if (code < 0)
+            return code;
+        if (pause_ms < AGAIN_MOST_MS)
+            pause_ms *= 2;
+    }
 }
 
 int meet(const struct step *step, int alive, struct step_roster *roster, int *listener,

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -19,6 +21,7 @@
 #include "common/base/env.h"
 #include "common/config/config.h"
 #include "common/format/message.h"
+#include "worker/programs/step/folder.h"
 #include "worker/programs/step/meet.h"
 
 #define PATH_BYTES 160
@@ -27,46 +30,36 @@
 
 struct served {
     struct step step;
-    const char *folder, *program;
-    int socket, alive, folder_fd;
+    struct step_folder folder;
+    const char *program;
+    int socket;
 };
 
 static int serve_path(const struct served *served, const char *name, char path[PATH_BYTES],
                       struct error *error)
 {
-    int length = snprintf(path, PATH_BYTES, "%s/%s", served->folder, name);
-    return length < PATH_BYTES ? 0
-                               : error_set(error, ERR_INVALID, "%s is too long", served->folder);
+    int length = snprintf(path, PATH_BYTES, "%s/%s", served->folder.path, name);
+    return length < PATH_BYTES
+               ? 0
+               : error_set(error, ERR_INVALID, "%s is too long", served->folder.path);
 }
 
 /* --- before anybody comes -------------------------------------------------------------------- */
-
-/* What an earlier one has left is in the way of nobody. */
-static int serve_open_alive(struct served *served, struct error *error)
-{
-    unlinkat(served->folder_fd, "alive", 0);
-    if (mkfifoat(served->folder_fd, "alive", 0600))
-        return error_set_errno(error, errno, "cannot make %s/alive", served->folder);
-    served->alive = openat(served->folder_fd, "alive", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    return served->alive >= 0
-               ? 0
-               : error_set_errno(error, errno, "cannot open %s/alive", served->folder);
-}
 
 /* It has its name only when it listens: ranks wait for the name. */
 static int serve_listen(struct served *served, struct error *error)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int length =
-        snprintf(address.sun_path, sizeof(address.sun_path), "%s/new.sock", served->folder);
+        snprintf(address.sun_path, sizeof(address.sun_path), "%s/new.sock", served->folder.path);
     if (length >= (int)sizeof(address.sun_path))
-        return error_set(error, ERR_INVALID, "%s is too long for a socket", served->folder);
-    unlinkat(served->folder_fd, "new.sock", 0);
+        return error_set(error, ERR_INVALID, "%s is too long for a socket", served->folder.path);
     served->socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (served->socket < 0 || bind(served->socket, (struct sockaddr *)&address, sizeof(address)) ||
-        fchmodat(served->folder_fd, "new.sock", 0600, 0) || listen(served->socket, SOMAXCONN) ||
-        renameat(served->folder_fd, "new.sock", served->folder_fd, "shoald.sock"))
-        return error_set_errno(error, errno, "cannot listen at %s/shoald.sock", served->folder);
+        fchmodat(served->folder.fd, "new.sock", 0600, 0) || listen(served->socket, SOMAXCONN) ||
+        renameat(served->folder.fd, "new.sock", served->folder.fd, "shoald.sock"))
+        return error_set_errno(error, errno, "cannot listen at %s/shoald.sock",
+                               served->folder.path);
     return 0;
 }
 
@@ -89,10 +82,11 @@ static void serve_leave(const struct served *served)
 {
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
     setsid();
+    signal(SIGCHLD, SIG_DFL); /* children are waited for */
     for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
         signal(ignored[i], SIG_IGN);
     int log =
-        openat(served->folder_fd, "shoald.log", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        openat(served->folder.fd, "shoald.log", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (log < 0)
         log = open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (log >= 0) {
@@ -107,14 +101,14 @@ static void serve_leave(const struct served *served)
 static int serve_write(const struct served *served, const char *name, const char *text,
                        struct error *error)
 {
-    unlinkat(served->folder_fd, name, 0);
-    int fd = openat(served->folder_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = openat(served->folder.fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     ssize_t bytes = (ssize_t)strlen(text);
     bool wrong = fd < 0 || write(fd, text, (size_t)bytes) != bytes;
     int problem = errno;
     if (fd >= 0)
         close(fd);
-    return wrong ? error_set_errno(error, problem, "cannot write %s/%s", served->folder, name) : 0;
+    return wrong ? error_set_errno(error, problem, "cannot write %s/%s", served->folder.path, name)
+                 : 0;
 }
 
 static int serve_configure(const struct served *served, const struct step_roster *roster,
@@ -127,7 +121,8 @@ static int serve_configure(const struct served *served, const struct step_roster
         return code;
     if (pinned_bytes > 0 && pinned_bytes < CONFIG_LEAST_PINNED_BYTES)
         pinned_bytes = CONFIG_LEAST_PINNED_BYTES;
-    char *text = step_config_text(&served->step, roster, served->folder, (uint64_t)pinned_bytes);
+    char *text =
+        step_config_text(&served->step, roster, served->folder.path, (uint64_t)pinned_bytes);
     if (!text)
         return error_set(error, ERR_MEMORY, "out of memory");
     code = serve_write(served, "shoald.json", text, error);
@@ -144,7 +139,7 @@ static void serve_keep(int fd, char text[16])
 }
 
 /* In the child. */
-static void serve_become_daemon(const struct served *served, int listener)
+static void serve_become_daemon(const struct served *served, int listener, int parent)
 {
     char path[PATH_BYTES], fds[3][16];
     static const int defaults[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
@@ -156,7 +151,7 @@ static void serve_become_daemon(const struct served *served, int listener)
         _exit(EXIT_FAILURE);
     serve_keep(listener, fds[0]);
     serve_keep(served->socket, fds[1]);
-    serve_keep(served->alive, fds[2]);
+    serve_keep(parent, fds[2]);
     execlp(served->program, "shoald", "--config", path, "--listen-fd", fds[0], "--socket-fd",
            fds[1], "--exit-with-parent-fd", fds[2], (char *)NULL);
     fprintf(stderr, "cannot start %s: %s\n", served->program, strerror(errno));
@@ -166,7 +161,7 @@ static void serve_become_daemon(const struct served *served, int listener)
 /* The end of the daemon's log, in one line. */
 static void serve_log_tail(const struct served *served, char tail[TAIL_BYTES])
 {
-    int fd = openat(served->folder_fd, "shoald.log", O_RDONLY | O_CLOEXEC);
+    int fd = openat(served->folder.fd, "shoald.log", O_RDONLY | O_CLOEXEC);
     off_t bytes = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
     off_t from = bytes > TAIL_BYTES - 1 ? bytes - (TAIL_BYTES - 1) : 0;
     ssize_t got = fd >= 0 ? pread(fd, tail, TAIL_BYTES - 1, from) : 0;
@@ -177,20 +172,55 @@ static void serve_log_tail(const struct served *served, char tail[TAIL_BYTES])
         close(fd);
 }
 
-static int serve_run(const struct served *served, int listener, struct error *error)
+/* Until the daemon has ended. Its ranks' end is told to it (parent is closed) only when no further
+ * rank can find it: who comes later starts another one. */
+static int serve_attend(struct served *served, pid_t pid, int parent, struct error *error)
 {
+    int pidfd = pidfd_open(pid, 0), code = 0;
+    if (pidfd < 0)
+        code = error_set_errno(error, errno, "cannot watch %s", served->program);
+    for (bool ended = pidfd < 0; !ended;) {
+        struct pollfd watched[] = {{.fd = pidfd, .events = POLLIN},
+                                   {.fd = parent >= 0 ? served->folder.alive : -1}};
+        int ready = poll(watched, 2, step_folder_expect(&served->folder));
+        ended = ready > 0 && watched[0].revents;
+        if (ready > 0 && watched[1].revents && step_folder_is_left(&served->folder)) {
+            close(parent);
+            parent = -1;
+        }
+    }
+    if (pidfd >= 0)
+        close(pidfd);
+    if (parent >= 0)
+        close(parent);
+    return code;
+}
+
+static int serve_run(struct served *served, int listener, struct error *error)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC)) {
+        close(listener);
+        return error_set_errno(error, errno, "cannot make a pipe");
+    }
     pid_t pid = fork();
     if (pid == 0)
-        serve_become_daemon(served, listener);
+        serve_become_daemon(served, listener, ends[0]);
     close(listener);
-    if (pid < 0)
+    close(ends[0]);
+    if (pid < 0) {
+        close(ends[1]);
         return error_set_errno(error, errno, "cannot start %s", served->program);
+    }
+    int code = serve_attend(served, pid, ends[1], error);
+    if (code < 0)
+        kill(pid, SIGKILL);
     int status = 0;
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
             return error_set_errno(error, errno, "cannot wait for %s", served->program);
-    if (status == 0)
-        return 0;
+    if (code < 0 || status == 0)
+        return code;
     char tail[TAIL_BYTES];
     serve_log_tail(served, tail);
     return error_set(error, ERR_DISCONNECTED,
@@ -201,22 +231,27 @@ static int serve_run(const struct served *served, int listener, struct error *er
 
 /* --- without a daemon ------------------------------------------------------------------------ */
 
-/* 1: somebody has connected; 0: nobody is left; or nothing has happened. */
-static int serve_watch(const struct served *served, uint64_t until_ns)
+/* 1: somebody has connected; 0: nobody is left; -1: nothing has happened. */
+static int serve_watch(struct served *served, uint64_t until_ns)
 {
     uint64_t now_ns = clock_now_ns();
     bool lingers = now_ns < until_ns;
+    int wait_ms = step_folder_expect(&served->folder);
+    if (lingers)
+        wait_ms = (int)((until_ns - now_ns) / NS_PER_MS + 1);
     struct pollfd watched[] = {{.fd = served->socket, .events = POLLIN},
-                               {.fd = lingers ? -1 : served->alive}};
-    int ready = poll(watched, 2, lingers ? (int)((until_ns - now_ns) / NS_PER_MS + 1) : -1);
+                               {.fd = lingers ? -1 : served->folder.alive}};
+    int ready = poll(watched, 2, wait_ms);
     if (ready < 0 && errno != EINTR)
         return 0;
-    return ready > 0 && watched[0].revents ? 1 : ready > 0 ? 0 : -1;
+    if (ready > 0 && watched[0].revents)
+        return 1;
+    return ready > 0 && step_folder_is_left(&served->folder) ? 0 : -1;
 }
 
 /* Whoever comes is told what went wrong: the ranks that are there, and those that come a little
  * later. Connections stay open: one with something unread in it would break off. */
-static void serve_refuse(const struct served *served, const struct error *problem)
+static void serve_refuse(struct served *served, const struct error *problem)
 {
     struct message message = {.type = MESSAGE_ERROR, .code = problem->code};
     snprintf(message.text, sizeof(message.text), "%s", problem->text);
@@ -235,58 +270,78 @@ static void serve_refuse(const struct served *served, const struct error *proble
     free(line);
 }
 
-static void serve_remove_folder(const struct served *served)
-{
-    static const char *const names[] = {"shoald.sock", "new.sock", "alive",     "shoald.json",
-                                        "secret",      "said",     "shoald.log"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        unlinkat(served->folder_fd, names[i], 0);
-    rmdir(served->folder);
-}
-
-static void serve_left_behind(const struct served *served)
+static int serve_step(struct served *served, struct error *error)
 {
     struct step_roster roster;
+    int listener = -1, code = step_roster_init(&roster, served->step.nodes, error);
+    while (code == 0 && listener < 0) {
+        code = meet(&served->step, served->folder.alive, &roster, &listener, error);
+        /* A rank that has come while the others went wants a daemon too. */
+        if (code == ERR_STATE && !step_folder_is_left(&served->folder))
+            code = 0;
+    }
+    if (code == 0)
+        code = serve_configure(served, &roster, error);
+    if (code == 0)
+        code = serve_run(served, listener, error);
+    else if (listener >= 0)
+        close(listener);
+    step_roster_clear(&roster);
+    return code;
+}
+
+/* problem: what is wrong with the step itself. The node's other tasks are told too. */
+static void serve_left_behind(struct served *served, const struct error *problem)
+{
     struct error error = {0};
-    int listener = -1;
     serve_leave(served);
-    int code = step_roster_init(&roster, served->step.nodes, &error);
-    if (code == 0)
-        code = meet(&served->step, served->alive, &roster, &listener, &error);
-    if (code == 0)
-        code = serve_configure(served, &roster, &error);
-    if (code == 0)
-        code = serve_run(served, listener, &error);
+    if (problem)
+        error = *problem;
+    int code = problem ? problem->code : serve_step(served, &error);
     if (code < 0 && code != ERR_STATE)
         serve_refuse(served, &error);
-    serve_remove_folder(served);
-    step_roster_clear(&roster);
+    step_folder_remove(&served->folder);
+}
+
+/* One connection and more for each node; what a shell gives softly is less. The daemon needs it
+ * too. */
+static void serve_raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
 }
 
 int step_serve(const char *folder, const char *program, struct error *error)
 {
-    struct served served = {.folder = folder, .program = program, .socket = -1, .alive = -1};
+    struct served served = {.program = program, .socket = -1};
+    struct error problem = {0};
+    uint64_t started_ns = clock_now_ns();
     serve_close_inherited();
-    int code = step_read(&served.step, error);
-    if (code < 0)
-        return code;
-    served.folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (served.folder_fd < 0)
-        return error_set_errno(error, errno, "cannot open %s", folder);
-    code = serve_open_alive(&served, error);
+    serve_raise_descriptors();
+    int wrong = step_read(&served.step, &problem);
+    uint64_t limit_ms = served.step.timeout_ms ? served.step.timeout_ms : LINGER_MS;
+    int code = step_folder_take(&served.folder, folder, started_ns + limit_ms * NS_PER_MS, error);
+    bool another = code > 0;
+    if (code == 0)
+        code = step_folder_open_alive(&served.folder, error);
     if (code == 0)
         code = serve_listen(&served, error);
+    uint64_t waited_ms = (clock_now_ns() - started_ns) / NS_PER_MS;
+    served.step.timeout_ms = limit_ms > waited_ms ? limit_ms - waited_ms : 1;
     pid_t pid = code == 0 ? fork() : -1;
     if (pid == 0) {
-        serve_left_behind(&served);
+        serve_left_behind(&served, wrong < 0 ? &problem : NULL);
         _exit(EXIT_SUCCESS);
     }
     if (code == 0 && pid < 0)
         code = error_set_errno(error, errno, "cannot leave a process behind");
+    if (code < 0 && served.folder.alive >= 0)
+        step_folder_remove(&served.folder);
     if (served.socket >= 0)
         close(served.socket);
-    if (served.alive >= 0)
-        close(served.alive);
-    close(served.folder_fd);
-    return code;
+    step_folder_close(&served.folder);
+    return another ? 0 : code;
 }

@@ -6,9 +6,10 @@
 #include "common/base/error.h"
 
 /* The folder's socket, shoald.sock, listens when this returns 0, and `alive` is there: a pipe that
- * each rank opens for writing. A process that is left behind meets the other nodes, runs the
- * daemon, and removes the folder when no rank has the pipe any more. If that cannot be, it says why
- * to whoever has connected. program: shoald. ERR_INVALID for what Slurm says, ERR_SYSTEM. */
+ * each rank opens for writing. They may be another one's, whose ranks have not ended. A process
+ * that is left behind meets the other nodes, runs the daemon, and removes the folder when no rank
+ * has the pipe any more. If that cannot be, for what Slurm says or anything else, it says why to
+ * whoever connects. program: shoald. ERR_SYSTEM; ERR_TIMEOUT: an earlier one has not ended. */
 int step_serve(const char *folder, const char *program, struct error *error);
 
 #endif

@@ -7,13 +7,13 @@
 #include <string.h>
 
 #include "common/base/env.h"
+#include "common/format/message.h"
 #include "common/text/number_text.h"
 
 #define STEP_NUMBER_MOST 0xffffffffll
 #define STEP_PORT_FIRST 20000 /* below those that systems give out by themselves */
 #define STEP_PORTS 12000
 #define STEP_TIMEOUT_MS 300000
-#define STEP_TIMEOUT_MOST_MS 86400000
 
 static int step_number(const char *name, long long least, long long most, long long *value,
                        struct error *error)
@@ -64,7 +64,7 @@ int step_read(struct step *step, struct error *error)
         code = env_integer("SHOAL_STEP_PORT", 1, UINT16_MAX,
                            STEP_PORT_FIRST + (job * 16 + number) % STEP_PORTS, &port, error);
     if (code == 0)
-        code = env_integer("SHOAL_TIMEOUT_MS", 1, STEP_TIMEOUT_MOST_MS, STEP_TIMEOUT_MS,
+        code = env_integer("SHOAL_TIMEOUT_MS", 1, MESSAGE_TIMEOUT_MAX_MS, STEP_TIMEOUT_MS,
                            &timeout_ms, error);
     if (code == 0 && nodes > 1 && !list) {
         code = error_set(error, ERR_INVALID, "SLURM_STEP_NODELIST is not set");

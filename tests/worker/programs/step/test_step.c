@@ -41,6 +41,8 @@ START_TEST(test_read)
     ck_assert_uint_eq(step.port, 20000 + (4711 * 16 + 2) % 12000);
     ck_assert_uint_eq(step.timeout_ms, 300000);
     set("SHOAL_STEP_PORT", "4242");
+    set("SHOAL_TIMEOUT_MS", "2000000000"); /* the library's most */
+    ck_assert_uint_eq(read_step().timeout_ms, 2000000000);
     set("SHOAL_TIMEOUT_MS", "5000");
     step = read_step();
     ck_assert_uint_eq(step.port, 4242);
