@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define STEP_MS 20
+#define WORDS_MAX 48
 
 static void process_die(const char *what)
 {
@@ -106,6 +107,18 @@ struct process *process_run(const char *const *argv)
 {
     struct process_start start = {.argv = argv};
     return process_start(&start);
+}
+
+struct process *process_run_words(const char *words)
+{
+    char line[2048], *rest = NULL;
+    const char *argv[WORDS_MAX + 1] = {NULL};
+    int count = 0;
+    snprintf(line, sizeof(line), "%s", words);
+    for (char *word = strtok_r(line, " ", &rest); word && count < WORDS_MAX;
+         word = strtok_r(NULL, " ", &rest))
+        argv[count++] = word;
+    return process_run(argv);
 }
 
 int process_wait(struct process *process, int timeout_ms)

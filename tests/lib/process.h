@@ -28,6 +28,8 @@ struct process_start {
 struct process *process_start(const struct process_start *start);
 /* The same with argv alone. */
 struct process *process_run(const char *const *argv);
+/* The same, its words divided by blanks: at most 48, and 2 KiB. */
+struct process *process_run_words(const char *words);
 /* Kills it if it still runs, waits for it, frees. NULL is allowed. */
 void process_free(struct process *process);
 

@@ -12,25 +12,12 @@
 #include "tests/lib/suite.h"
 
 #define SCRIPT TEST_SOURCE_DIR "/scripts/cluster.sh"
-#define WORDS_MAX 32
 
 static const char *reason; /* why this machine cannot run them, or NULL */
 static char names[2][32];
 
-static struct process *start_words(const char *words)
-{
-    char line[512], *rest = NULL;
-    const char *argv[WORDS_MAX + 1] = {NULL};
-    int count = 0;
-    snprintf(line, sizeof(line), "%s", words);
-    for (char *word = strtok_r(line, " ", &rest); word && count < WORDS_MAX;
-         word = strtok_r(NULL, " ", &rest))
-        argv[count++] = word;
-    return process_run(argv);
-}
-
 /* One command, its words divided by blanks, to its end. */
-#define START(...) (snprintf(command, sizeof(command), __VA_ARGS__), start_words(command))
+#define START(...) (snprintf(command, sizeof(command), __VA_ARGS__), process_run_words(command))
 
 static struct process *ended(struct process *process, int expected)
 {
@@ -49,7 +36,7 @@ static bool namespaces_left(const char *name)
 {
     char prefix[64];
     snprintf(prefix, sizeof(prefix), "shoal-%s-", name);
-    struct process *process = start_words("ip netns list");
+    struct process *process = process_run_words("ip netns list");
     process_wait(process, CLUSTER_PATIENCE_MS);
     bool left = strstr(process_output(process), prefix) != NULL;
     process_free(process);

@@ -31,14 +31,9 @@ static const char *reason = "";
 /* One command of ip(8); whether it succeeded. */
 static bool ip(const char *words)
 {
-    char line[256], *rest = NULL;
-    const char *argv[32] = {"ip"};
-    int count = 1;
-    snprintf(line, sizeof(line), "%s", words);
-    for (char *word = strtok_r(line, " ", &rest); word && count < 31;
-         word = strtok_r(NULL, " ", &rest))
-        argv[count++] = word;
-    struct process *process = process_run(argv);
+    char line[300];
+    snprintf(line, sizeof(line), "ip %s", words);
+    struct process *process = process_run_words(line);
     bool done = process_wait(process, CLUSTER_PATIENCE_MS) == 0;
     process_free(process);
     return done;

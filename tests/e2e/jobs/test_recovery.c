@@ -11,34 +11,21 @@
 #include "tests/lib/suite.h"
 
 #define SCRIPT TEST_SOURCE_DIR "/scripts/cluster.sh"
-#define WORDS_MAX 32
 #define BACK "node1 is reached over the fabric, and its jobs go on"
 
 static const char *reason; /* why this machine cannot run them, or NULL */
 static char name[32];
 
-static struct process *start_words(const char *words)
-{
-    char line[512], *rest = NULL;
-    const char *argv[WORDS_MAX + 1] = {NULL};
-    int count = 0;
-    snprintf(line, sizeof(line), "%s", words);
-    for (char *word = strtok_r(line, " ", &rest); word && count < WORDS_MAX;
-         word = strtok_r(NULL, " ", &rest))
-        argv[count++] = word;
-    return process_run(argv);
-}
-
 /* One command, its words divided by blanks, to its end: its exit code. */
 static int run(const char *words)
 {
-    struct process *process = start_words(words);
+    struct process *process = process_run_words(words);
     int code = process_wait(process, 2 * CLUSTER_PATIENCE_MS);
     process_free(process);
     return code;
 }
 
-#define START(...) (snprintf(command, sizeof(command), __VA_ARGS__), start_words(command))
+#define START(...) (snprintf(command, sizeof(command), __VA_ARGS__), process_run_words(command))
 #define RUN(...) (snprintf(command, sizeof(command), __VA_ARGS__), run(command))
 
 /* Unchecked: in the parent, so that the cluster goes also when a test has failed. */

@@ -216,13 +216,11 @@ END_TEST
 
 static struct process *plot_run(const char *words)
 {
-    char line[512], *rest = NULL;
-    const char *argv[32] = {CLUSTER_BIN "shoalrun", "-n", "2", "--", CLUSTER_BIN "shoalperf"};
-    snprintf(line, sizeof(line), "all_gather -b 4K -e 64K -f 4 -w 0 -n 1 --json %s", words);
-    int count = 5;
-    for (char *word = strtok_r(line, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
-        argv[count++] = word;
-    return process_run(argv);
+    char line[1024];
+    snprintf(line, sizeof(line),
+             "%sshoalrun -n 2 -- %sshoalperf all_gather -b 4K -e 64K -f 4 -w 0 -n 1 --json %s",
+             CLUSTER_BIN, CLUSTER_BIN, words);
+    return process_run_words(line);
 }
 
 /* Each line of JSON has a point with its figures in each of the curves. */

@@ -10,28 +10,14 @@
 #include "tests/lib/suite.h"
 
 #define SCRIPT TEST_SOURCE_DIR "/scripts/cluster.sh"
-#define WORDS_MAX 40
 
 static char name[64], stop[300], told[300];
 static char *directory;
 static bool ready;
 
-/* One command, its words divided by blanks. */
-static struct process *start_words(const char *words)
-{
-    char line[2048], *rest = NULL;
-    const char *argv[WORDS_MAX + 1] = {NULL};
-    int count = 0;
-    snprintf(line, sizeof(line), "%s", words);
-    for (char *word = strtok_r(line, " ", &rest); word && count < WORDS_MAX;
-         word = strtok_r(NULL, " ", &rest))
-        argv[count++] = word;
-    return process_run(argv);
-}
-
 static bool done(const char *words)
 {
-    struct process *process = start_words(words);
+    struct process *process = process_run_words(words);
     bool well = process_wait(process, 2 * CLUSTER_PATIENCE_MS) == 0;
     process_free(process);
     return well;
@@ -68,7 +54,7 @@ static bool link_is_named(void *context)
     snprintf(command, sizeof(command),
              SCRIPT " exec node0 --name %s -- " CLUSTER_BIN "shoalctl why %s --json", name,
              (const char *)context);
-    struct process *process = start_words(command);
+    struct process *process = process_run_words(command);
     process_wait(process, CLUSTER_PATIENCE_MS);
     json_t *why = json_loads(process_output(process), 0, NULL);
     const char *kind = json_string_value(json_object_get(why, "kind"));

@@ -7,19 +7,12 @@
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 
-#define ARGUMENTS_MAX 48
-
 int perf_rows_measured(const char *shape, const char *words)
 {
-    char line[1024], *rest = NULL;
-    const char *argv[ARGUMENTS_MAX] = {CLUSTER_BIN "shoalrun"};
-    snprintf(line, sizeof(line), "--timeout 240 %s -- %sshoalperf %s --json", shape, CLUSTER_BIN,
-             words);
-    int count = 1;
-    for (char *word = strtok_r(line, " ", &rest); word && count < ARGUMENTS_MAX - 1;
-         word = strtok_r(NULL, " ", &rest))
-        argv[count++] = word;
-    struct process *process = process_run(argv);
+    char line[1024];
+    snprintf(line, sizeof(line), "%sshoalrun --timeout 240 %s -- %sshoalperf %s --json",
+             CLUSTER_BIN, shape, CLUSTER_BIN, words);
+    struct process *process = process_run_words(line);
     int code = process_wait(process, 300000);
     ck_assert_msg(code == 0, "%s, %s: exit code %d\n%.500s\n%.2000s", shape, words, code,
                   process_output(process), process_errors(process));
