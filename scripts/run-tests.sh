@@ -8,7 +8,8 @@
 # come last, one after another: torch's own processes need a processor each. Output goes to
 # BUILD/test-logs, one file a program; a failing program's is shown, and what failed in it again at the
 # end. A program that crashes, runs into its limit or says nothing counts as one failed test. The last
-# line is "N passed, N failed", with ", N skipped" when some were.
+# line is "N passed, N failed", with ", N skipped" when some were. Where stderr is a terminal, a line
+# there says what runs now.
 #
 #   TEST_TIMEOUT_S   the limit of one program, default 300
 #   TEST_JOBS        how many at once, default: one more than processors
@@ -38,7 +39,7 @@ self_test() {
     # Those of Python are run by the one that is asked for.
     program python/any.py 'exit 3'
     program python/interpreter 'echo "100%: Checks: 2, Failures: 0, Errors: 0"'
-    local bad=0 count=0
+    local bad=0 count=0 drawn
     while read -r name status expected; do
         count=$((count + 1))
         local got=0
@@ -62,12 +63,33 @@ python/any.py 0 2 passed, 0 failed
 e2e/two,common/good,common/some 1 11 passed, 3 failed
 CASES
     count=$((count + 1))
-    output=$(TEST_JOBS=1 "$0" "$scratch" "$tests/common/some" "$tests/common/silent" 2>&1) || true
+    output=$(TEST_JOBS=1 TERM=xterm "$0" "$scratch" "$tests/common/some" "$tests/common/silent" 2>&1) || true
     expected=$'failed:\n  common/some: FAILED\n    some.c:7:F:case:one:0: said\n  common/silent: no totals\n3 passed, 4 failed'
-    if [[ $output != *"$expected" ]]; then
+    if [[ $output != *"$expected" || $output == *$'\e'* ]]; then
         printf 'run-tests self-test: the end of two failures, expected:\n%s\ngot:\n%s\n' "$expected" "$output"
         bad=$((bad + 1))
     fi
+    # On a terminal the line of what runs is drawn, cut to its width, and erased; on one that cannot erase,
+    # as in a pipe, there is none of it.
+    local term wants first second
+    first=$'\r0 of 2, now: common/some\e[K\r\r\e[Kcommon/some  '
+    second=$'\r1 of 2, 3 failed, now: common/g\e[K\r\r\e[Kcommon/good  '
+    while read -r term wants; do
+        count=$((count + 1))
+        # shellcheck disable=SC2016
+        output=$(TEST_JOBS=1 TERM=$term RUN="$0" AT=$scratch script -qec \
+            'stty cols 32; exec "$RUN" "$AT" "$AT/tests/common/some" "$AT/tests/common/good"' \
+            /dev/null </dev/null) || true
+        case $output in
+        *"$first"*"$second"*$'\r\e[Kfailed:'*) drawn=yes ;;
+        *$'\e'* | *now:*) drawn=wrong ;;
+        *'6 passed, 3 failed'*) drawn=no ;;
+        *) drawn=nothing ;;
+        esac
+        [[ $drawn == "$wants" ]] && continue
+        printf 'run-tests self-test: the line on a terminal "%s": %q\n' "$term" "$output"
+        bad=$((bad + 1))
+    done <<<$'xterm yes\ndumb no'
     # Gone, or dead and not collected yet.
     local stat=''
     read -r stat 2>/dev/null <"/proc/$(cat "$tests/common/hang.pid")/stat" || true
@@ -121,8 +143,33 @@ if [[ $build == *tsan* ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
     prefix=(setarch "$(uname -m)" -R)
 fi
 
+# The line of what runs now, on a terminal only; it is erased before another is printed.
+shows_progress=0
+[[ ! -t 2 || ${TERM:-dumb} == dumb ]] || shows_progress=1
+
+progress_erase() {
+    ((!shows_progress)) || printf '\r\033[K' >&2
+}
+
+progress() {
+    ((shows_progress)) || return 0
+    local size columns program line="$finished of $total" running=''
+    ((failed == 0)) || line+=", $failed failed"
+    for program in "${program_of[@]}"; do
+        running+=", $(name_of "$program")"
+    done
+    [[ ! $running ]] || line+=", now: ${running#, }"
+    # The last column stays free: a full line goes on in the next, where it could not be erased. What others
+    # write begins where this does.
+    size=$(stty size <&2 2>/dev/null) || size=
+    columns=${size#* }
+    ((${columns:-0} > 0)) || columns=80
+    line=${line//[^[:print:]]/?}
+    printf '\r%s\033[K\r' "${line:0:columns-1}" >&2
+}
+
 declare -A program_of=() start_of=() # by process id
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 finished=0 total=0
 skip_lines=() failure_lines=()
 
 name_of() {
@@ -141,6 +188,7 @@ start() {
         </dev/null >"$log" 2>&1 &
     program_of[$!]=$1
     start_of[$!]=${EPOCHREALTIME/./}
+    progress
 }
 
 # Sum of Check's lines "NN%: Checks: N, Failures: F, Errors: E", as "LINES CHECKS BAD".
@@ -194,6 +242,8 @@ finish() {
         skip_lines+=("$name: ${skip#SKIP }")
     done
 
+    finished=$((finished + 1))
+    progress_erase
     printf '%-36s %4d passed %3d failed %3d skipped %5d.%01d s  %s\n' \
         "$name" "$good" "$bad" "${#skips[@]}" $((ms / 1000)) $((ms % 1000 / 100)) "$what"
     if [[ $what != ok ]]; then
@@ -203,6 +253,7 @@ finish() {
         failure_lines+=("$name: $what")
         mapfile -t -O "${#failure_lines[@]}" failure_lines < <(failures "$log" | sed 's/^/  /')
     fi
+    progress
 }
 
 wait_for_one() {
@@ -245,10 +296,11 @@ end_children() {
         wait "$pid" 2>/dev/null || true
     done
 }
-trap 'trap - INT TERM HUP; end_children; exit 130' INT TERM HUP
+trap 'trap - INT TERM HUP; progress_erase; end_children; exit 130' INT TERM HUP
 
 rm -rf "$logs"
 mkdir -p "$logs"
+total=$#
 ours=() torchs=()
 for program in "$@"; do
     case $program in
@@ -258,6 +310,7 @@ for program in "$@"; do
 done
 run "$jobs_max" "${ours[@]}"
 run 1 "${torchs[@]}"
+progress_erase
 
 if ((${#skip_lines[@]} > 0)); then
     printf 'skipped:\n'
