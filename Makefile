@@ -7,7 +7,7 @@
 #   make fuzz       each fuzzer for SECONDS=60; FUZZ="wire message" names some (tests/fuzz)
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
-#   make check-deploy     shoal on the real parts: systemd, container, slurm, prometheus, kubernetes; PARTS="systemd"
+#   make check-deploy     shoal on the real parts: systemd, container, slurm, prometheus, kubernetes, page; PARTS="page"
 #   make wheel      the Python package with the bundle inside, for pip: build/wheel; check-wheel tries it
 #   make bench-torch what collectives cost through torch: PAIRS=7, BENCH_TORCH="--quick --ranks 2"
 #   make bundle     a folder that runs where nothing is installed: build/bundle
@@ -402,7 +402,7 @@ deb:
 	@scripts/install-deps.sh --packages
 	@SHOAL_CC='$(CC)' scripts/packages/deb.sh $(VERSION) $(BUILD)/deb
 
-check-deploy: all deb
+check-deploy: all deb $(if $(filter page,$(or $(PARTS),page)),wheel)
 	@scripts/install-deps.sh --deploy
 	@scripts/deploy/check-deploy.sh $(BUILD) $(DEBIAN12_ROOT) $(DEBIAN13_ROOT) $(PARTS)
 

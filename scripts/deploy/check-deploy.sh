@@ -3,14 +3,15 @@
 #
 #   scripts/deploy/check-deploy.sh BUILD DEBIAN12 DEBIAN13 [PART...]
 #
-# BUILD has the packages (make deb). DEBIAN12 and DEBIAN13 are the roots of scripts/debian-root.sh for
-# bookworm and trixie, of which copies are used. PART: those named, or all.
+# BUILD has the packages (make deb), and the wheel for the part `page` (make wheel). DEBIAN12 and DEBIAN13
+# are the roots of scripts/debian-root.sh for bookworm and trixie, of which copies are used. PART: those
+# named, or all.
 # A line for each thing that is checked; the last line is "N passed, N failed", with ", N skipped"
 # where this machine cannot do a part: no root, or a tool is missing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-PARTS=(systemd container slurm prometheus kubernetes)
+PARTS=(systemd container slurm prometheus kubernetes page)
 
 fail() {
     printf 'check-deploy: %s\n' "$*" >&2
@@ -93,6 +94,14 @@ check_prometheus() {
     make_root bookworm "$debian12" systemd systemd-sysv dbus iproute2 procps prometheus || return
     scripts/debian-root.sh bookworm "$copy" -- systemctl --quiet mask prometheus || return
     in_booted prometheus-inside.sh
+}
+
+# The commands of doc/first-training.md, in two bare Debian 12 and by pip beside Debian 13's PyTorch.
+check_page() {
+    compgen -G "$build/wheel/*.whl" >/dev/null || fail "$build/wheel has no wheel: make wheel"
+    scripts/debian-root.sh bookworm "$debian12" && scripts/debian-root.sh trixie "$debian13" || return
+    scripts/deploy/page-nodes.sh deb "$(dirname "$debian12")/shoal-deploy-$part-$$" "$debian12" "$build"/deb/*.deb &&
+        scripts/deploy/page-nodes.sh pip "build/page-$$" "$debian13" "$build"/wheel/*.whl
 }
 
 # Without a cluster: no root is needed.

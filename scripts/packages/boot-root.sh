@@ -9,6 +9,7 @@
 # one of loopback alone. Exit status 77: this machine cannot boot one.
 #
 #   SHOAL_BOOT_TIMEOUT_S   how long the boot may take, default 90
+#   SHOAL_BOOT_NETWORK     a network namespace of `ip netns` in place of one of its own
 set -euo pipefail
 
 fail() {
@@ -26,6 +27,8 @@ shift 2
 ((EUID == 0)) || cannot "must be root"
 [[ -x $root/lib/systemd/systemd ]] || fail "$root has no systemd"
 limit_s=${SHOAL_BOOT_TIMEOUT_S:-90}
+network=(unshare --net)
+[[ ! ${SHOAL_BOOT_NETWORK:-} ]] || network=(nsenter "--net=/run/netns/$SHOAL_BOOT_NETWORK")
 console=$(mktemp)
 outer='' group=''
 
@@ -55,7 +58,7 @@ group=$tree/shoal-boot-$$
 # shellcheck disable=SC2016  # the inner shells expand
 bash -c '
     echo $$ >"$2/cgroup.procs"
-    exec unshare --fork --kill-child --mount --pid --uts --ipc --net --cgroup bash -c "$1" boot "$3"
+    exec "${@:4}" unshare --fork --kill-child --mount --pid --uts --ipc --cgroup bash -c "$1" boot "$3"
 ' outer '
     set -euo pipefail
     root=$1
@@ -81,7 +84,7 @@ bash -c '
     cd /
     exec env -i container=shoal PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         /lib/systemd/systemd --log-target=console --show-status=false
-' "$group" "$root" </dev/null >"$console" 2>&1 &
+' "$group" "$root" "${network[@]}" </dev/null >"$console" 2>&1 &
 outer=$!
 
 # Process 1 of the namespaces, as this one sees it.
@@ -109,5 +112,7 @@ until [[ $state == running || $state == degraded ]]; do
     state=$(in_root systemctl is-system-running 2>/dev/null || true)
 done
 status=0
-in_root "$@" || status=$?
+# Waited for, so that a signal ends it at once.
+in_root "$@" <&0 &
+wait $! || status=$?
 exit "$status"
