@@ -27,7 +27,7 @@ int line_send(struct conversation *talk, const char *line, struct error *error);
  * no deadline. */
 int bytes_receive(struct conversation *talk, uint64_t deadline_ns, struct error *error);
 /* The next object, which must be of this type. An "error" object becomes an error. *object is the
- * caller's. After ERR_AGAIN it can be called again. */
+ * caller's. After ERR_AGAIN and ERR_TIMEOUT it can be called again. */
 int object_receive(struct conversation *talk, const char *type, uint32_t timeout_ms,
                    json_t **object, struct error *error);
 /* Both sides' hello. */

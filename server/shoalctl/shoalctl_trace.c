@@ -5,11 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/format/message.h"
+#include "common/log/progress.h"
 #include "common/reduce/dtype.h"
 #include "server/shoalctl/shoalctl_print.h"
 
 #define RECORD_NUMBERS 11
+#define PROGRESS_INTERVAL_MS 200u
 
 int trace_parse_seconds(const char *text, uint32_t *duration_ms)
 {
@@ -205,6 +208,31 @@ static int trace_take(struct conversation *talk, const struct trace_options *opt
     return result;
 }
 
+/* Until the daemon has recorded; meanwhile, on a terminal, how far it is. */
+static int traced_receive(struct conversation *talk, const struct trace_options *options,
+                          json_t **traced, struct error *error)
+{
+    uint64_t began_ns = clock_now_ns();
+    uint32_t most_ms = options->duration_ms + TALK_ANSWER_MS, past_ms = 0;
+    char job[256];
+    struct progress progress;
+    progress_open(&progress);
+    shoalctl_format_text(options->job, job, sizeof(job));
+    int result;
+    do {
+        uint32_t shown_ms = past_ms < options->duration_ms ? past_ms : options->duration_ms;
+        progress_draw(&progress, "recording job '%s': %.1f of %.1f s", job, shown_ms / 1e3,
+                      options->duration_ms / 1e3);
+        uint32_t wait_ms = most_ms - past_ms;
+        if (progress.shown && wait_ms > PROGRESS_INTERVAL_MS)
+            wait_ms = PROGRESS_INTERVAL_MS;
+        result = object_receive(talk, "traced", wait_ms, traced, error);
+        past_ms = (uint32_t)((clock_now_ns() - began_ns) / NS_PER_MS);
+    } while (result == ERR_TIMEOUT && past_ms < most_ms);
+    progress_erase(&progress);
+    return result;
+}
+
 int shoalctl_trace(struct conversation *talk, const struct trace_options *options,
                    struct error *error)
 {
@@ -215,8 +243,7 @@ int shoalctl_trace(struct conversation *talk, const struct trace_options *option
     json_decref(object);
     object = NULL;
     if (result == 0)
-        result =
-            object_receive(talk, "traced", options->duration_ms + TALK_ANSWER_MS, &object, error);
+        result = traced_receive(talk, options, &object, error);
     if (result == 0)
         result = trace_take(talk, options, object, error);
     json_decref(object);

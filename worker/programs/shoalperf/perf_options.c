@@ -401,3 +401,21 @@ bool perf_next_pair(const struct perf_options *options, uint32_t *position, enum
     }
     return false;
 }
+
+uint64_t perf_row_count(const struct perf_options *options, uint32_t ranks)
+{
+    uint32_t position = 0;
+    enum dtype dtype;
+    enum reduce_op op;
+    uint64_t rows = 0;
+    while (perf_next_pair(options, &position, &dtype, &op)) {
+        uint64_t *counts = NULL;
+        size_t used = 0;
+        struct error error;
+        if (perf_counts(options, dtype, ranks, &counts, &used, &error))
+            return 0;
+        free(counts);
+        rows += used;
+    }
+    return rows;
+}

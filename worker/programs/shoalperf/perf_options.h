@@ -45,6 +45,10 @@ uint32_t perf_size_parts(enum collective_kind kind, uint32_t ranks);
 int perf_counts(const struct perf_options *options, enum dtype dtype, uint32_t ranks,
                 uint64_t **counts, size_t *count, struct error *error);
 
+/* How many rows there will be, of all types and operations; 0 when there is no memory to count
+ * them. */
+uint64_t perf_row_count(const struct perf_options *options, uint32_t ranks);
+
 /* The types and operations to measure, in order; false at the end. Start with *position 0. Only
  * pairs that are defined; one pair for collectives without an operation or type. */
 bool perf_next_pair(const struct perf_options *options, uint32_t *position, enum dtype *dtype,

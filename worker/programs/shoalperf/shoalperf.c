@@ -6,6 +6,9 @@
 #include "common/base/clock.h"
 #include "common/base/env.h"
 #include "common/format/route.h"
+#include "common/log/progress.h"
+#include "common/text/size_text.h"
+#include "common/text/text.h"
 #include "worker/programs/shoalperf/perf_device.h"
 #include "worker/programs/shoalperf/perf_options.h"
 #include "worker/programs/shoalperf/perf_parts.h"
@@ -31,9 +34,11 @@ struct perf {
     bool in_blocks;            /* the collective has parts: this is its data, else values are */
     struct perf_values values;
     struct perf_parts parts;
-    struct perf_plot plot; /* rank 0's */
-    uint32_t round;        /* of data */
-    bool one_clock;        /* all ranks are on one machine */
+    struct perf_plot plot;    /* rank 0's */
+    struct progress progress; /* the same */
+    uint64_t rows_wanted;     /* 0: not counted */
+    uint32_t round;           /* of data */
+    bool one_clock;           /* all ranks are on one machine */
     uint64_t wrong, rows;
     double busbw_sum;
     /* What the ranks tell each other lies here: after a timeout it must stay until the job is
@@ -56,9 +61,11 @@ static uint64_t buffer_bytes(const struct perf_options *options, uint32_t ranks)
 
 static int failed(const struct perf *perf, const char *what, int result)
 {
-    if (result)
+    if (result) {
+        progress_erase(&perf->progress);
         fprintf(stderr, "shoalperf: rank %u: %s: %s: %s\n", perf->rank, what,
                 shoal_result_name(result), shoal_error_text());
+    }
     return result;
 }
 
@@ -144,9 +151,10 @@ static int data_make(struct perf *perf, const struct perf_case *what, uint64_t c
     struct perf_parts_case is = {*what, count, perf->options.uneven, perf->options.in_place};
     int code = perf->in_blocks ? perf_parts_make(&perf->parts, &is, perf->send, perf->recv, &error)
                                : perf_values_make(&perf->values, what, &error);
-    if (code < 0)
+    if (code < 0) {
+        progress_erase(&perf->progress);
         fprintf(stderr, "shoalperf: rank %u: %s\n", perf->rank, error.text);
-    else if (perf->in_blocks)
+    } else if (perf->in_blocks)
         perf_parts_prepare(&perf->parts);
     else
         buffers_prepare(perf, count);
@@ -176,10 +184,12 @@ static int data_check(const struct perf *perf, enum dtype dtype, uint64_t count,
     char where[48] = ", parts and what lies between them"; /* which have no one order */
     if (!perf->in_blocks)
         snprintf(where, sizeof(where), ", the first at %llu", (unsigned long long)first);
-    if (wrong)
+    if (wrong) {
+        progress_erase(&perf->progress);
         fprintf(stderr, "shoalperf: rank %u: %s %s, %llu elements: %llu wrong%s\n", perf->rank,
                 perf_collective_name(perf->options.collective), dtype_name(dtype),
                 (unsigned long long)count, (unsigned long long)wrong, where);
+    }
     *sum += wrong;
     return SHOAL_OK;
 }
@@ -255,6 +265,7 @@ static int row_report(struct perf *perf, const struct perf_row *row)
     perf->rows++;
     if (perf->rank != 0)
         return SHOAL_OK;
+    progress_erase(&perf->progress);
     if (perf->options.json)
         perf_json_row(stdout, row);
     else
@@ -263,6 +274,25 @@ static int row_report(struct perf *perf, const struct perf_row *row)
         return SHOAL_OK;
     fprintf(stderr, "shoalperf: %s\n", error.text);
     return SHOAL_EMEMORY;
+}
+
+/* Which row is measured now, and what it is of. */
+static void row_announce(const struct perf *perf, const struct perf_row *row)
+{
+    char words[128], size[SIZE_TEXT_BYTES];
+    struct text text = {.at = words, .room = sizeof(words)};
+    if (!perf->progress.shown)
+        return;
+    text_add(&text, "row %llu", (unsigned long long)perf->rows + 1);
+    if (perf->rows_wanted)
+        text_add(&text, " of %llu", (unsigned long long)perf->rows_wanted);
+    text_add(&text, ": %s", perf_collective_name(row->collective));
+    if (collective_has_op(row->collective))
+        text_add(&text, " %s", reduce_op_name(row->op));
+    size_text_print(perf_row_bytes(row), size, sizeof(size));
+    if (row->collective != COLLECTIVE_BARRIER)
+        text_add(&text, ", %s, %s", dtype_name(row->dtype), size);
+    progress_draw(&perf->progress, "%s", words);
 }
 
 /* By rank 0, of which all hear whether it could. */
@@ -304,6 +334,7 @@ static int count_measure(struct perf *perf, enum dtype dtype, enum reduce_op op,
         .nodes = perf->nodes,
         .checked = perf->options.check,
     };
+    row_announce(perf, &row);
     int result = checked_run(perf, dtype, op, count, &row.wrong);
     if (result == SHOAL_OK)
         result = timed_run(perf, dtype, op, count, &row.time_us);
@@ -348,6 +379,7 @@ static int barrier_measure(struct perf *perf)
         .nodes = perf->nodes,
         .checked = perf->options.check && perf->one_clock,
     };
+    row_announce(perf, &row);
     int result = row.checked ? barrier_check(perf, &row.wrong) : SHOAL_OK;
     if (result == SHOAL_OK)
         result = timed_run(perf, DTYPE_F32, REDUCE_SUM, 0, &row.time_us);
@@ -512,11 +544,16 @@ static int job_measure(struct perf *perf)
         perf_table_head(stdout, perf_collective_name(perf->options.collective), perf->ranks,
                         perf->nodes, buffers);
     }
+    if (perf->rank == 0)
+        progress_open(&perf->progress);
+    if (perf->progress.shown)
+        perf->rows_wanted = perf_row_count(&perf->options, perf->ranks);
     result = buffers_open(perf);
     if (result == SHOAL_OK && perf->options.collective == COLLECTIVE_BARRIER)
         result = clock_compare(perf);
     if (result == SHOAL_OK)
         result = all_measure(perf);
+    progress_erase(&perf->progress);
     if (result == SHOAL_OK && head)
         perf_table_foot(stdout, perf->wrong, perf->busbw_sum, perf->rows);
     /* Else a collective may be under way: what is the job's goes with it. */

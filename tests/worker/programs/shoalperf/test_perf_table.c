@@ -107,6 +107,8 @@ static void check_counts(char **words, enum dtype dtype, const uint64_t *expecte
     for (size_t i = 0; i < length; i++)
         ck_assert_uint_eq(counts[i], expected[i]);
     free(counts);
+    options.dtype = dtype;
+    ck_assert_uint_eq(perf_row_count(&options, 4), length);
 }
 
 START_TEST(test_counts)
@@ -145,6 +147,9 @@ static uint32_t count_pairs(char **words)
         ck_assert(reduce_op_allows(op, dtype));
         pairs++;
     }
+    options.count_count = 3;
+    uint64_t counts = options.collective == COLLECTIVE_BARRIER ? 1 : 3;
+    ck_assert_uint_eq(perf_row_count(&options, 4), counts * pairs);
     return pairs;
 }
 
