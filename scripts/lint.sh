@@ -5,14 +5,19 @@
 #
 #   scripts/lint.sh [FLAG...]    FLAG: the compiler flags that clang-tidy needs to find headers
 #
-# What clang-tidy has found clean is remembered in build/lint by the hash of the preprocessed file,
-# so that a second run looks only at what changed.
+# What clang-tidy has found clean is remembered in LINT_STATE (build/lint) by the hash of the preprocessed
+# file, the flags and the version, so that a second run looks only at what changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs=$(nproc)
-state=build/lint
+state=${LINT_STATE:-build/lint}
 mkdir -p "$state/tidy" "$state/cppcheck"
+# Whoever writes there says what is clean.
+[[ -O $state ]] || {
+    printf 'lint: %s is not this user'"'"'s\n' "$state" >&2
+    exit 1
+}
 defines=(-std=c11 -D_GNU_SOURCE -I. -Iworker -DSHOAL_VERSION='"lint"' -DTEST_BUILD_DIR='"build"'
     -DTEST_SOURCE_DIR='"."')
 
@@ -80,7 +85,8 @@ tidy_one() {
     shift
     stamp=$state/tidy/${file//\//-}.clean
     # The text with its comments, since NOLINT is one.
-    hash=$({ cat .clang-tidy "$file" && "${compiler[@]}" -E -P "${isa[@]}" "$@" "$file"; } | sha256sum)
+    hash=$({ printf '%s\n' "$version" "$@" && cat .clang-tidy "$file" &&
+        "${compiler[@]}" -E -P "${isa[@]}" "$@" "$file"; } | sha256sum)
     [[ ! -e $stamp || $(<"$stamp") != "$hash" ]] || return 0
     if ! clang-tidy --quiet "${checks[@]}" "$file" -- "${isa[@]}" "$@" 2>"$stamp.err"; then
         # Its count of suppressed warnings is no news.
@@ -94,7 +100,8 @@ tidy_one() {
 
 tidy() {
     local flags=("${defines[@]}" "$@")
-    export state
+    version=$(clang-tidy --version)
+    export state version
     export -f tidy_one isa_flags file_checks
     # shellcheck disable=SC2016  # the inner shell expands
     sources '*.c' | grep -v '^tests/' |

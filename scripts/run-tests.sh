@@ -131,6 +131,8 @@ export IPATH_NO_BACKTRACE=1 HFI_NO_BACKTRACE=1
 # What those of Python test.
 TEST_BUILD_DIR=$(cd "$build" && pwd)
 export TEST_BUILD_DIR
+# Where the first of them leaves whether there is torch.
+export TEST_TORCH_SEEN=$TEST_BUILD_DIR/test-logs/torch-seen
 # Check's own limit of 4 s a test is meant for an idle machine.
 export CK_DEFAULT_TIMEOUT=${CK_DEFAULT_TIMEOUT:-60}
 
