@@ -1,7 +1,7 @@
 """Bandwidth against size, for the plot: each program goes through all sizes, several times by turns."""
 import statistics
 
-from peers import Case, Cluster, Failed, Missing, run, say, times
+from peers import Case, Cluster, Failed, Missing, progress, run, say, times
 from rows import KIB, MIB
 
 SIZES = [4 * KIB << (2 * i) for i in range(8)]  # 4 KiB to 64 MiB
@@ -14,6 +14,7 @@ def medians(label, sides):
     seconds = {name: [] for name in sides}
     for number in range(ROUNDS):
         for name, measure in list(sides.items()):
+            progress(f"  {label}, round {number + 1} of {ROUNDS}, now: {name}")
             try:
                 seconds[name].append(measure())
             except Missing as missing:

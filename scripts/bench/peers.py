@@ -266,5 +266,24 @@ class Cluster:
         return statistics.mean(row["stream_GBps"] for row in rows) * 1e9
 
 
+def _draws():
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def progress(text):
+    """What is measured now, where errors go to a terminal: a line that the next one, or say(), takes away. What
+    others write begins where it does; its last column stays free, so that it goes on in no other line."""
+    if not _draws():
+        return
+    columns = shutil.get_terminal_size().columns
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns or columns
+    except OSError:
+        pass
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    print(f"\r{shown[:columns - 1]}\033[K", end="\r", file=sys.stderr, flush=True)
+
+
 def say(text):
-    print(text, file=sys.stderr, flush=True)
+    erase = "\r\033[K" if _draws() else ""
+    print(erase + text, file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass, field
 
-from peers import Case, Cluster, Missing, run, run_cpu, say, times
+from peers import Case, Cluster, Missing, progress, run, run_cpu, say, times
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -31,6 +31,7 @@ def by_turns(pairs, label, **sides):
         order = list(sides)
         order = order[pair % len(order):] + order[:pair % len(order)]
         for side in order:
+            progress(f"  {label}, pair {pair + 1} of {pairs}, now: {side}")
             measured[side].append(sides[side]())
         say(f"  {label}, pair {pair + 1} of {pairs}: " + ", ".join(
             f"{side} {values[-1]:.6g}" for side, values in measured.items()))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 import bench
@@ -57,6 +58,35 @@ class Turns(unittest.TestCase):
 
     def test_ratios_are_of_pairs(self):
         self.assertEqual(rows.divided([6.0, 9.0], [2.0, 1.0]), [3.0, 9.0])
+
+
+class Terminal(io.StringIO):
+    """Errors that go to a terminal."""
+
+    def isatty(self):
+        return True
+
+
+class Progress(unittest.TestCase):
+    def said(self, errors, term):
+        with unittest.mock.patch.dict(os.environ, {"TERM": term, "COLUMNS": "30"}), \
+                contextlib.redirect_stderr(errors):
+            rows.by_turns(1, "one\n", a=lambda: 1.0, b=lambda: 2.0)
+        return errors.getvalue()
+
+    def test_a_line_on_a_terminal_as_wide_as_that(self):
+        wanted = ("\r  one?, pair 1 of 1, now: a\033[K\r" "\r  one?, pair 1 of 1, now: b\033[K\r"
+                  "\r\033[K  one\n, pair 1 of 1: a 1, b 2\n")
+        self.assertEqual(self.said(Terminal(), "xterm"), wanted)
+        long = "  one?" + "x" * 40
+        with unittest.mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": "30"}), \
+                contextlib.redirect_stderr(Terminal()) as errors:
+            peers.progress(long)
+        self.assertEqual(errors.getvalue(), f"\r{long[:29]}\033[K\r")
+
+    def test_none_elsewhere(self):
+        for errors, term in ((Terminal(), "dumb"), (Terminal(), ""), (io.StringIO(), "xterm")):
+            self.assertEqual(self.said(errors, term), "  one\n, pair 1 of 1: a 1, b 2\n")
 
 
 class Results(unittest.TestCase):

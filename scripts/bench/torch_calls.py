@@ -136,6 +136,7 @@ def main():
                 break
             order = list(runs)
             for side in order[pair % len(order):] + order[:pair % len(order)]:
+                peers.progress(f"  {ranks} ranks, pair {pair + 1} of {options.pairs}, now: {side}")
                 measured[side].append(runs[side]())
             peers.say(f"  {ranks} ranks, pair {pair + 1} of {options.pairs}")
         table(ranks, cases, measured)

@@ -52,5 +52,8 @@ class ExamplesCase(unittest.TestCase):
         for step, (ours, theirs) in enumerate(zip(got, expected)):
             self.assertLessEqual(abs(ours - theirs) / abs(theirs), ALLOWED, f"step {step}")
 
+    def test_no_line_of_progress_in_a_pipe(self):
+        self.assertNotRegex(self.output, "[\r\033]")
+
     def test_all_ranks_end_well(self):
         self.assertEqual(self.code, 0, self.output[-6000:])

@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 """The data-parallel examples train as they do on gloo."""
 
+import os
+import subprocess
 import sys
 
 import suite
@@ -28,6 +30,29 @@ class DataParallel(ExamplesCase):
 
     def test_transformer_hook(self):
         self.check("transformer_ddp.py", "--hook")
+
+    def test_a_line_of_progress_on_a_terminal(self):
+        """Of rank 0; what is said meanwhile is on a line of its own."""
+        code = (
+            "import os, sys, common\n"
+            "for rank, term in (('0', 'xterm'), ('0', 'dumb'), ('0', ''), ('1', 'xterm')):\n"
+            "    os.environ.update(RANK=rank, TERM=term)\n"
+            "    for step in common.count_steps(2):\n"
+            "        if step == 1: common.say('saved')\n"
+        )
+        ours, theirs = os.openpty()
+        self.addCleanup(os.close, ours)
+        try:
+            command = [sys.executable, "-c", code]
+            path = f"{suite.EXAMPLES}:{suite.environment()['PYTHONPATH']}"
+            own = suite.environment(PYTHONPATH=path)
+            finished = subprocess.run(command, env=own, stdout=theirs, stderr=theirs, timeout=suite.LIMIT_S)
+        finally:
+            os.close(theirs)
+        self.assertEqual(finished.returncode, 0)
+        said = os.read(ours, 4096).decode().replace("\r\n", "\n")
+        first = "\rstep 1 of 2\033[K\r\rstep 2 of 2\033[K\r\r\033[Ksaved\n\r\033[K"
+        self.assertEqual(said, first + "saved\n" * 3)
 
     def refused(self, script):
         """What it says of a GPU where there is none; it does not train elsewhere."""

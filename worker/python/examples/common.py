@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 
 import torch
 import torch.distributed as dist
@@ -65,6 +66,33 @@ def _device(name, parser):
     return device
 
 
+def draws():
+    """Whether there is a line of progress: rank 0 has it, where its errors go to a terminal."""
+    rank = dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK") or 0)
+    return rank == 0 and sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def erase():
+    if draws():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def count_steps(steps):
+    """The number of each step from 0 on; meanwhile a line says which it is, and is gone at the end."""
+    try:
+        for step in range(steps):
+            if draws():
+                print(f"\rstep {step + 1} of {steps}\033[K", end="\r", file=sys.stderr, flush=True)
+            yield step
+    finally:
+        erase()
+
+
+def say(text):
+    erase()
+    print(text, flush=True)
+
+
 def finish(losses):
     """Rank 0 prints the loss of each step, averaged over the ranks; the process group ends."""
     mean = torch.tensor(losses, dtype=torch.float64)
@@ -109,7 +137,7 @@ def text_batches(rank, size, steps, batch=8, length=32):
     text = find("LICENSE").read_bytes()
     characters = torch.tensor(list(text), dtype=torch.int64).clamp_(0, 127)
     generator = torch.Generator().manual_seed(7)
-    for _ in range(steps):
+    for _ in count_steps(steps):
         starts = torch.randint(len(text) - length - 1, (size, batch), generator=generator)[rank]
         rows = torch.stack([characters[start : start + length + 1] for start in starts])
         yield rows[:, :-1], rows[:, 1:]

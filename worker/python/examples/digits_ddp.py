@@ -19,7 +19,7 @@ def load():
 def make_batches(options, rank, size):
     """Of 32 rows for each rank in each step."""
     pixels, digits = (table.to(options.device) for table in load())
-    for step in range(options.steps):
+    for step in common.count_steps(options.steps):
         rows = torch.arange(rank, 32 * size, size) + step * 32 * size
         rows %= len(digits)
         yield pixels[rows], digits[rows]

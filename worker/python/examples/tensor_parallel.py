@@ -48,7 +48,7 @@ def main():
     optimizer = torch.optim.SGD(parameters, lr=0.05)
     generator = torch.Generator().manual_seed(3)
     losses = []
-    for _ in range(options.steps):
+    for _ in common.count_steps(options.steps):
         inputs = torch.randn(32, 16, generator=generator)
         targets = inputs[:, :1].tanh()
         hidden = embedding(inputs)

@@ -103,7 +103,7 @@ def save(training, folder, step):
             os.fsync(file.fileno())
         os.replace(folder / "latest.new", folder / "latest")
         remove_others(folder, name)
-        print(f"saved step {step}", flush=True)
+        common.say(f"saved step {step}")
 
 
 def resume(training, folder):
