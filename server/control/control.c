@@ -72,7 +72,10 @@ static void control_do_due(struct control *control, uint64_t now_ns)
         case MEMBERSHIP_GONE:
             snprintf(text, sizeof(text), "no other connection for %u ms after the last one: %.440s",
                      control->config->peer_ms, control->membership.peers[node].reason);
-            control_peer_lose(control, node, text);
+            control_peer_gone(control, node, text);
+            break;
+        case MEMBERSHIP_KNOCK:
+            control_connect_knock(control, node);
             break;
         }
     }

@@ -53,7 +53,11 @@ static void dispatch_peer_connect(struct engine *engine, const struct engine_pee
         return;
     }
     if (!exchange_peer_session(engine->exchange, node, peer->resumes)) {
-        engine_end_peer(engine, node, "what it may lack is not there any more", false);
+        engine_end_peer(engine, node,
+                        exchange_peer_is_barren(engine->exchange, node)
+                            ? "connections break time and again before anything sent comes through"
+                            : "what it may lack is not there any more",
+                        false);
         return;
     }
     engine->peers[node].connected = true;

@@ -120,9 +120,9 @@ static void io_release_segment(void *context, struct exchange_segment *segment)
     free(segment);
 }
 
-static void io_peer_silent(void *context, uint32_t node)
+static void io_peer_silent(void *context, uint32_t node, const char *what)
 {
-    engine_peer_silent(context, node);
+    engine_peer_silent(context, node, what);
 }
 
 static uint64_t io_now_ns(void *context)

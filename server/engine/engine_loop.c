@@ -77,6 +77,8 @@ static bool engine_round(struct engine *engine)
     any |= engine_poll_transport(engine, now_ns);
     any |= engine_take_reduced(engine);
     any |= engine_return_lost(engine);
+    if (engine->config->recovery)
+        engine_end_unsendable(engine);
     engine_tick(engine, now_ns);
     any |= engine_run(engine);
     engine_ring_workers(engine);

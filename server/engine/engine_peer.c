@@ -6,7 +6,8 @@
 #include "common/base/clock.h"
 #include "server/engine/engine_private.h"
 
-#define SILENCE_LEAST_NS NS_PER_S       /* below that the engine's ticks are too coarse */
+#define SILENCE_LEAST_NS NS_PER_S /* below that the engine's ticks are too coarse */
+#define BARREN ", time and again, and nothing sent comes through before"
 #define CONNECT_LEAST_NS (5 * NS_PER_S) /* the kernel repeats what is lost after 1 s and 3 s */
 
 void engine_peer_event(struct engine *engine, enum engine_event_type type, uint32_t node, int code,
@@ -25,6 +26,7 @@ bool engine_drop_peer(struct engine *engine, uint32_t node, bool recovers)
     struct engine_peer *peer = &engine->peers[node];
     peer->up = false;
     peer->connected = false;
+    peer->unsendable = 0;
     peer->connection++;
     if (recovers)
         recovers = exchange_peer_away(engine->exchange, node);
@@ -36,9 +38,13 @@ bool engine_drop_peer(struct engine *engine, uint32_t node, bool recovers)
 
 void engine_end_peer(struct engine *engine, uint32_t node, const char *text, bool recovers)
 {
+    char whole[ERROR_TEXT_BYTES];
     transport_disconnect(engine->transport, node);
-    recovers = engine_drop_peer(engine, node, recovers);
-    engine_peer_event(engine, ENGINE_PEER_DOWN, node, recovers ? ERR_DISCONNECTED : 0, text);
+    bool goes_on = engine_drop_peer(engine, node, recovers);
+    bool barren = recovers && exchange_peer_is_barren(engine->exchange, node);
+    snprintf(whole, sizeof(whole), "%.*s%s", (int)(sizeof(whole) - sizeof(BARREN)), text,
+             barren ? BARREN : "");
+    engine_peer_event(engine, ENGINE_PEER_DOWN, node, goes_on ? ERR_DISCONNECTED : 0, whole);
 }
 
 void engine_peer_lost(struct engine *engine, uint32_t node, const char *how, bool recovers)
@@ -63,9 +69,21 @@ static void engine_peer_lacks(struct engine *engine, uint32_t node, const char *
     engine_peer_lost(engine, node, how, false);
 }
 
-void engine_peer_silent(struct engine *engine, uint32_t node)
+void engine_peer_silent(struct engine *engine, uint32_t node, const char *what)
 {
-    engine_peer_lacks(engine, node, "no sign of life", engine_silence_ns(engine));
+    engine_peer_lacks(engine, node, what, engine_silence_ns(engine));
+}
+
+void engine_end_unsendable(struct engine *engine)
+{
+    char how[128];
+    for (uint32_t node = 0; node < engine->node_count; node++) {
+        if (engine->peers[node].unsendable == 0)
+            continue;
+        snprintf(how, sizeof(how), "a message could not be sent (%s)",
+                 error_name(engine->peers[node].unsendable));
+        engine_peer_lost(engine, node, how, true);
+    }
 }
 
 void engine_check_connecting(struct engine *engine, uint64_t now_ns)

@@ -82,6 +82,8 @@ struct engine_peer {
     uint32_t connection; /* counts them: receives of an older one carry another number */
     uint64_t connect_ns; /* when it was told to connect */
     uint32_t number;     /* of the connection, as the control thread counts them */
+    int unsendable;      /* a message has a number and could not be sent, for this: the connection
+                          * ends with the round, and the next one has it; 0: none */
     char address[TRANSPORT_NAME_BYTES]; /* of its end of the fabric link, readable */
     uint64_t bytes_in, bytes_out;
     uint64_t messages_in, messages_out;
@@ -258,9 +260,13 @@ bool engine_drop_peer(struct engine *engine, uint32_t node, bool recovers);
 void engine_end_peer(struct engine *engine, uint32_t node, const char *text, bool recovers);
 /* The same; the text says how, and then which link. */
 void engine_peer_lost(struct engine *engine, uint32_t node, const char *how, bool recovers);
-void engine_peer_silent(struct engine *engine, uint32_t node);
+/* This ("no sign of life") has been lacking of it for engine_silence_ns. */
+void engine_peer_silent(struct engine *engine, uint32_t node, const char *what);
 /* How long a peer may be silent on the fabric while it is waited for. */
 uint64_t engine_silence_ns(const struct engine *engine);
+/* End the connections on which a message could not be sent that has to come before later ones; once
+ * a round. */
+void engine_end_unsendable(struct engine *engine);
 /* End the connections that the fabric has not made in time. */
 void engine_check_connecting(struct engine *engine, uint64_t now_ns);
 

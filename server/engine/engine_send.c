@@ -46,9 +46,13 @@ static void engine_lose(struct engine *engine, struct exchange_send *send)
     engine->lost = send;
 }
 
+/* Where recovery is on the peer would miss its number, and the session keeps it: the connection is
+ * ended, and it goes over the next one. */
 static void engine_refuse(struct engine *engine, struct exchange_send *send, int code)
 {
-    if (code != ERR_LOST)
+    if (code != ERR_LOST && engine->config->recovery)
+        engine->peers[send->node].unsendable = code;
+    else if (code != ERR_LOST)
         exchange_send_failed(engine->exchange, send, code);
     engine_lose(engine, send);
 }
@@ -57,7 +61,7 @@ static void engine_refuse(struct engine *engine, struct exchange_send *send, int
 static bool engine_seal_backlog(struct engine *engine, struct engine_peer *peer)
 {
     bool any = false;
-    while (peer->backlog) {
+    while (peer->backlog && peer->unsendable == 0) {
         struct exchange_send *send = peer->backlog, *next = send->next;
         int result = engine_protect_seal(engine, send);
         if (result == ERR_AGAIN)
@@ -125,6 +129,10 @@ void engine_send(struct engine *engine, struct exchange_send *send)
 {
     struct engine_peer *peer = &engine->peers[send->node];
     send->next = NULL;
+    if (peer->unsendable != 0) {
+        engine_lose(engine, send);
+        return;
+    }
     if (engine->seal_bytes > 0) {
         engine_send_sealed(engine, send);
         return;
@@ -144,7 +152,7 @@ void engine_flush_backlog(struct engine *engine, uint32_t node)
             engine_flush_sealed(engine, node);
         return;
     }
-    while (peer->backlog) {
+    while (peer->backlog && peer->unsendable == 0) {
         struct exchange_send *send = peer->backlog;
         struct exchange_send *next = send->next;
         int result = engine_try_send(engine, send);

@@ -155,7 +155,7 @@ bool exchange_peer_session(struct exchange *exchange, uint32_t node, bool resume
 {
     struct exchange_session *session = &exchange->peers[node].session;
     if (resume)
-        return session->on;
+        return session_may_go_on(exchange, node);
     if (session->on)
         sends_end_session(exchange, node);
     if (exchange->options.recovery && !exchange->options.shared_receives)
@@ -172,7 +172,12 @@ bool exchange_peer_away(struct exchange *exchange, uint32_t node)
 {
     exchange->peers[node].up = false;
     session_suspend(exchange, node);
-    return exchange->peers[node].session.on;
+    return session_may_go_on(exchange, node);
+}
+
+bool exchange_peer_is_barren(const struct exchange *exchange, uint32_t node)
+{
+    return exchange->peers[node].session.on && !session_may_go_on(exchange, node);
 }
 
 void exchange_peer_down(struct exchange *exchange, uint32_t node)

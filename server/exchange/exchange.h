@@ -38,10 +38,12 @@ void exchange_destroy(struct exchange *exchange);
  * before this one is to go on (false: there is none any more), or a new one begins.
  * exchange_peer_ready says that messages arrive now, as TRANSPORT_PEER_UP does; ERR_MEMORY: the
  * peer is to be disconnected. After away the session waits for the next connection (false: there is
- * none), after down it is over. */
+ * none, or it is barren: connections have broken time and again before anything came through that
+ * the peer may lack), after down it is over. */
 bool exchange_peer_session(struct exchange *exchange, uint32_t node, bool resume);
 int exchange_peer_ready(struct exchange *exchange, uint32_t node, struct error *error);
 bool exchange_peer_away(struct exchange *exchange, uint32_t node);
+bool exchange_peer_is_barren(const struct exchange *exchange, uint32_t node);
 void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive_token,
                       uint64_t send_token);
 void exchange_peer_down(struct exchange *exchange, uint32_t node);

@@ -308,6 +308,8 @@ static void group_drop_idle(struct exchange_group *group)
 
 void exchange_group_settle(struct exchange_group *group, uint32_t *most)
 {
+    if (group->job->exchange->options.recovery)
+        sends_drop_waiting(group);
     if (group->pending == 0) {
         if (group_drop(group, most))
             group_unreserve(group);

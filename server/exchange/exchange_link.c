@@ -138,7 +138,11 @@ static void link_tick(struct exchange *exchange, uint32_t node, uint64_t passed_
     link->heard = 0;
     link->sent = false;
     if (link->silent_ns >= silence_ns) {
-        exchange->options.io.peer_silent(exchange->options.io.context, node);
+        exchange->options.io.peer_silent(exchange->options.io.context, node, "no sign of life");
+        return;
+    }
+    if (session_stalls(exchange, node, passed_ns)) {
+        exchange->options.io.peer_silent(exchange->options.io.context, node, "no acknowledgement");
         return;
     }
     const struct exchange_peer *peer = &exchange->peers[node];

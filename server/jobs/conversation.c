@@ -22,6 +22,12 @@ void conversation_clear(struct conversation *conversation)
     *conversation = (struct conversation){0};
 }
 
+void conversation_keep_nothing(struct conversation *conversation)
+{
+    while (conversation->first)
+        conversation_drop_first(conversation);
+}
+
 bool conversation_say(struct conversation *conversation, const char *text, size_t length)
 {
     if (conversation->kept_bytes + length > CONVERSATION_MOST_BYTES)

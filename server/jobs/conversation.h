@@ -28,6 +28,9 @@ struct conversation {
 
 /* It begins, or is over: nothing is kept or counted. */
 void conversation_clear(struct conversation *conversation);
+/* It cannot go on over another connection: nothing is kept any more, and lines are still counted.
+ */
+void conversation_keep_nothing(struct conversation *conversation);
 /* A line is said. False: it could not be kept (no memory, or CONVERSATION_MOST_BYTES), so that the
  * conversation cannot go on over another connection. */
 bool conversation_say(struct conversation *conversation, const char *line, size_t length);

@@ -9,6 +9,7 @@
 /* While a peer is away there is time for so many attempts that hang, and so many waits. */
 #define ATTEMPTS_WHILE_AWAY 6u
 #define WAITS_WHILE_AWAY 30u
+#define KNOCK_LEAST_NS (2 * MEMBERSHIP_RETRY_LEAST_NS)
 
 /* The side with the smaller number. */
 static bool membership_connects(const struct membership *membership, uint32_t node)
@@ -101,6 +102,8 @@ void membership_begin_session(struct membership *membership, uint32_t node, uint
 {
     membership->peers[node].session = session;
     membership->peers[node].away_ns = UINT64_MAX;
+    if (!membership_connects(membership, node))
+        membership->peers[node].connect_ns = UINT64_MAX;
 }
 
 bool membership_away(struct membership *membership, uint32_t node, uint64_t now_ns)
@@ -149,20 +152,42 @@ static uint64_t membership_most_wait_ns(const struct membership *membership, uin
                : MEMBERSHIP_RETRY_MOST_NS;
 }
 
+/* When to try, or to knock: that comes after the attempt that the peer makes if it lives. */
+static void membership_plan(struct membership *membership, uint32_t node, uint64_t now_ns)
+{
+    struct membership_peer *peer = &membership->peers[node];
+    bool connects = membership_connects(membership, node);
+    if (!connects && !membership_is_away(membership, node))
+        return;
+    uint64_t wait_ns = connects ? MEMBERSHIP_RETRY_LEAST_NS : KNOCK_LEAST_NS,
+             most_ns = membership_most_wait_ns(membership, node);
+    for (uint32_t i = 0; i < peer->attempts && wait_ns < most_ns; i++)
+        wait_ns *= 2;
+    peer->attempts++;
+    peer->connect_ns = now_ns + (wait_ns < most_ns ? wait_ns : most_ns);
+}
+
 void membership_lost(struct membership *membership, uint32_t node, uint64_t now_ns,
                      const char *reason)
 {
     struct membership_peer *peer = &membership->peers[node];
     peer->state = MEMBERSHIP_DOWN;
     snprintf(peer->reason, sizeof(peer->reason), "%s", reason);
-    if (!membership_connects(membership, node))
-        return;
-    uint64_t wait_ns = MEMBERSHIP_RETRY_LEAST_NS,
-             most_ns = membership_most_wait_ns(membership, node);
-    for (uint32_t i = 0; i < peer->attempts && wait_ns < most_ns; i++)
-        wait_ns *= 2;
-    peer->attempts++;
-    peer->connect_ns = now_ns + (wait_ns < most_ns ? wait_ns : most_ns);
+    membership_plan(membership, node, now_ns);
+}
+
+void membership_knocked(struct membership *membership, uint32_t node, uint64_t now_ns)
+{
+    if (membership->peers[node].state == MEMBERSHIP_DOWN)
+        membership_plan(membership, node, now_ns);
+}
+
+/* When a peer is lost whose next connection is there, and not on the fabric: that has the time that
+ * an attempt has. */
+static uint64_t membership_gone_ns(const struct membership *membership, uint32_t node)
+{
+    uint64_t away_ns = membership->peers[node].away_ns;
+    return away_ns == UINT64_MAX ? away_ns : away_ns + membership->silence_ns / ATTEMPTS_WHILE_AWAY;
 }
 
 bool membership_next_action(struct membership *membership, uint64_t now_ns,
@@ -182,7 +207,12 @@ bool membership_next_action(struct membership *membership, uint64_t now_ns,
             if (peer->connect_ns > now_ns)
                 continue;
             peer->connect_ns = UINT64_MAX;
-            *action = MEMBERSHIP_CONNECT;
+            *action = membership_connects(membership, i) ? MEMBERSHIP_CONNECT : MEMBERSHIP_KNOCK;
+            return true;
+        }
+        if (membership_gone_ns(membership, i) <= now_ns) {
+            peer->away_ns = UINT64_MAX;
+            *action = MEMBERSHIP_GONE;
             return true;
         }
         if (now_ns >= peer->heard_ns + membership->silence_ns) {
@@ -210,7 +240,9 @@ uint64_t membership_deadline(const struct membership *membership)
         uint64_t due_ns = peer->connect_ns < peer->away_ns ? peer->connect_ns : peer->away_ns;
         if (peer->state != MEMBERSHIP_DOWN) {
             uint64_t silent_ns = peer->heard_ns + membership->silence_ns;
+            uint64_t gone_ns = membership_gone_ns(membership, i);
             due_ns = peer->ping_ns < silent_ns ? peer->ping_ns : silent_ns;
+            due_ns = gone_ns < due_ns ? gone_ns : due_ns;
         }
         if (due_ns < deadline_ns)
             deadline_ns = due_ns;

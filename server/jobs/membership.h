@@ -18,10 +18,11 @@ enum membership_state {
 
 struct membership_peer {
     enum membership_state state;
-    uint64_t heard_ns;   /* last line of the peer, while not down */
-    uint64_t ping_ns;    /* next ping, while not down */
-    uint64_t connect_ns; /* next attempt; UINT64_MAX: none (up, under way, or the peer's to make) */
-    uint32_t attempts;   /* failed in a row */
+    uint64_t heard_ns; /* last line of the peer, while not down */
+    uint64_t ping_ns;  /* next ping, while not down */
+    uint64_t
+        connect_ns;    /* next attempt, or knock; UINT64_MAX: none (up, under way, or the peer's) */
+    uint32_t attempts; /* failed in a row */
     uint64_t incarnation; /* of the daemon that is connected: another one after each start */
     uint32_t connection;  /* how many there have been, with the one that is there */
     uint64_t session;     /* what the next connection may go on with; 0: nothing */
@@ -44,7 +45,10 @@ enum membership_action {
     MEMBERSHIP_CONNECT, /* start an attempt; membership_lost or membership_connected ends it */
     MEMBERSHIP_PING,
     MEMBERSHIP_SILENT, /* nothing heard for silence_ns: end the connection, membership_lost */
-    MEMBERSHIP_GONE,   /* it has been away for too long: membership_forget, and say so */
+    MEMBERSHIP_GONE, /* it has been away for too long: end what there is, membership_forget, and say
+                      * so */
+    MEMBERSHIP_KNOCK, /* the peer connects, and is away: whether its machine refuses connections,
+                       * since the daemon has ended; membership_knocked ends it */
 };
 
 /* ERR_MEMORY. */
@@ -90,6 +94,8 @@ uint64_t membership_attempt_ns(const struct membership *membership, uint32_t nod
 void membership_cannot_recover(struct membership *membership, uint32_t node, uint64_t now_ns);
 /* The session is over. */
 void membership_forget(struct membership *membership, uint32_t node);
+/* A knock is over that was not refused. */
+void membership_knocked(struct membership *membership, uint32_t node, uint64_t now_ns);
 /* The connection is over, or an attempt failed. */
 void membership_lost(struct membership *membership, uint32_t node, uint64_t now_ns,
                      const char *reason);

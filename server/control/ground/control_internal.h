@@ -400,6 +400,7 @@ struct control_peer {
     struct control *control;
     enum control_peer_state state;
     bool connects;
+    bool knocks;   /* it only looks whether the node's machine refuses connections */
     uint32_t node; /* CONTROL_NOBODY: not yet said */
     int fd;        /* while connecting */
     struct event *connect_event;
@@ -433,6 +434,8 @@ void control_peer_finish_as(struct control_peer *peer, const char *reason, bool 
 void control_peer_finish(struct control_peer *peer, const char *reason);
 /* The node is lost: nothing of its session goes on. */
 void control_peer_lose(struct control *control, uint32_t node, const char *reason);
+/* It is, after it was away for too long; a connection that has come meanwhile ends. */
+void control_peer_gone(struct control *control, uint32_t node, const char *reason);
 /* Say on the new connection what the node has not heard on those before it. */
 void control_peer_say_again(struct control_peer *peer);
 /* As that, of the connection to the node, whatever its state. */
@@ -459,6 +462,9 @@ void control_handshake_settle(struct control *control);
 bool control_connect_squeeze(struct control *control, int *fd, const struct sockaddr *address);
 void control_connect_accept(struct control *control, int fd, const struct sockaddr *address);
 void control_connect_node(struct control *control, uint32_t node);
+/* Connect to one that connects to this node and is away, and say nothing: where its machine refuses
+ * that, its daemon has ended, and the node is lost. */
+void control_connect_knock(struct control *control, uint32_t node);
 
 /* --- control_adapter.c, between the coordinator and the rest: may call workers, peers, traces */
 void control_engine_events(struct control *control);

@@ -88,7 +88,7 @@ static void connect_on_connected(evutil_socket_t fd, short what, void *argument)
     int cause = 0;
     socklen_t length = sizeof(cause);
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &length);
-    if (cause != 0) {
+    if (cause != 0 || peer->knocks) {
         control_peer_finish_as(peer, strerror(cause), cause != ECONNREFUSED);
     } else {
         event_free(peer->connect_event);
@@ -140,15 +140,11 @@ static void connect_on_resolved(int result, struct evutil_addrinfo *found, void 
     control_update_later(control);
 }
 
-void control_connect_node(struct control *control, uint32_t node)
+/* As far as to a connection; the peer may be freed. */
+static void connect_begin(struct control_peer *peer)
 {
-    const struct config_server *server = &control->config->servers[node];
-    struct control_peer *peer = control_peer_create(control, node, true);
-    if (!peer) {
-        membership_lost(&control->membership, node, clock_now_ns(), "out of memory");
-        return;
-    }
-    control->peer_of[node] = peer;
+    struct control *control = peer->control;
+    const struct config_server *server = &control->config->servers[peer->node];
     snprintf(peer->address, sizeof(peer->address), "%s:%u", server->address, server->port);
     struct sockaddr_storage address;
     char port[8];
@@ -175,4 +171,26 @@ void control_connect_node(struct control *control, uint32_t node)
     /* NULL: it was answered at once, and the peer may be gone. */
     if (request)
         peer->resolving = request;
+}
+
+void control_connect_node(struct control *control, uint32_t node)
+{
+    struct control_peer *peer = control_peer_create(control, node, true);
+    if (!peer) {
+        membership_lost(&control->membership, node, clock_now_ns(), "out of memory");
+        return;
+    }
+    control->peer_of[node] = peer;
+    connect_begin(peer);
+}
+
+void control_connect_knock(struct control *control, uint32_t node)
+{
+    struct control_peer *peer = control_peer_create(control, node, true);
+    if (!peer) {
+        membership_knocked(&control->membership, node, clock_now_ns());
+        return;
+    }
+    peer->knocks = true;
+    connect_begin(peer);
 }

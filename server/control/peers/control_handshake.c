@@ -372,7 +372,7 @@ static int handshake_on_word(struct control_peer *peer, const struct message *me
     membership_heard(&control->membership, peer->node, now_ns);
     struct conversation *conversation = &control->conversations[peer->node];
     bool counted = control->membership.peers[peer->node].session != 0;
-    conversation->heard += counted && message->type != MESSAGE_PING;
+    conversation->heard += control->config->recovery && message->type != MESSAGE_PING;
     switch (message->type) {
     case MESSAGE_PING:
         return counted ? conversation_acknowledge(conversation, message->heard, error) : 0;

@@ -65,6 +65,31 @@ static void peer_over(struct control *control, uint32_t node, bool away, bool op
                                  .kind = COMMAND_PEER_DISCONNECT, .peer = node, .recovers = true});
 }
 
+void control_peer_gone(struct control *control, uint32_t node, const char *reason)
+{
+    struct control_peer *peer = control->peer_of[node];
+    if (peer && peer->state == PEER_OPEN)
+        control_peer_finish_as(peer, reason, false);
+    else
+        control_peer_lose(control, node, reason);
+}
+
+/* A knock: whoever connects to this node may have come back meanwhile. */
+static void peer_knocked(struct control_peer *peer, const char *reason, bool refused)
+{
+    struct control *control = peer->control;
+    uint32_t node = peer->node;
+    char text[MEMBERSHIP_REASON_BYTES];
+    snprintf(text, sizeof(text), "%s", reason);
+    control_peer_free(peer);
+    bool waits = membership_is_away(&control->membership, node) &&
+                 control->membership.peers[node].state == MEMBERSHIP_DOWN;
+    if (waits && refused)
+        control_peer_lose(control, node, text);
+    else if (waits)
+        membership_knocked(&control->membership, node, clock_now_ns());
+}
+
 void control_peer_finish(struct control_peer *peer, const char *reason)
 {
     control_peer_finish_as(peer, reason, true);
@@ -74,6 +99,10 @@ void control_peer_finish_as(struct control_peer *peer, const char *reason, bool 
 {
     struct control *control = peer->control;
     uint32_t node = peer->node;
+    if (peer->knocks) {
+        peer_knocked(peer, reason, !recovers);
+        return;
+    }
     /* A name is only a claim until the other side has authenticated. */
     bool proven = peer->state >= PEER_FABRIC && !control->peer_of[node];
     bool ours = node != CONTROL_NOBODY && (proven || control->peer_of[node] == peer);
@@ -176,6 +205,7 @@ static void peer_keep(struct control *control, uint32_t node, const struct messa
                   control->config->servers[node].name);
     /* Not here: whoever sends does not expect the node to go. */
     membership_cannot_recover(&control->membership, node, clock_now_ns());
+    conversation_keep_nothing(&control->conversations[node]);
 }
 
 void control_peer_send(struct control *control, uint32_t node, const struct message *message)

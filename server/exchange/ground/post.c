@@ -206,6 +206,26 @@ void sends_end_session(struct exchange *exchange, uint32_t node)
         send_post(exchange, sends_take_waiting(session));
 }
 
+void sends_drop_waiting(const struct exchange_group *group)
+{
+    struct exchange *exchange = group->job->exchange;
+    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
+        struct exchange_session *session = &exchange->peers[node].session;
+        struct exchange_send **link = &session->waiting;
+        while (*link) {
+            struct exchange_send *send = *link;
+            if (send->group != group) {
+                link = &send->next;
+                continue;
+            }
+            *link = send->next;
+            send->next = exchange->deferred;
+            exchange->deferred = send;
+        }
+        session->waiting_end = link;
+    }
+}
+
 void send_free(struct exchange *exchange, struct exchange_send *send)
 {
     receive_release(exchange, send->buffer);

@@ -23,6 +23,9 @@ void sends_flush(struct exchange *exchange, uint32_t node);
 int sends_go_on(struct exchange *exchange, uint32_t node, struct error *error);
 /* The session is over. To be called when the peer is down: what waits is lost. */
 void sends_end_session(struct exchange *exchange, uint32_t node);
+/* Those of a group that has failed which wait for room: they are over, with the next exchange_run.
+ * Where the peer has closed the group it may acknowledge nothing any more. */
+void sends_drop_waiting(const struct exchange_group *group);
 /* Give back what a send holds that has not been submitted, and the send. */
 void send_free(struct exchange *exchange, struct exchange_send *send);
 /* A send that was submitted, or went again, has come back: its `done` is called. */

@@ -4,6 +4,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* A cable that is moved breaks some connections before anything came through. */
+#define BARREN_MOST 8
+/* Without payload, beyond what the open groups may have under way with one. */
+#define EMPTY_MOST 4096u
+
 static struct exchange_session *session_of(struct exchange *exchange, uint32_t node)
 {
     return &exchange->peers[node].session;
@@ -36,6 +41,7 @@ static void session_drop_first(struct exchange *exchange, struct exchange_sessio
     if (!session->first)
         session->last = &session->first;
     session_drop_copy(session, message);
+    session->kept--;
     slab_put(&exchange->kept, message);
 }
 
@@ -50,8 +56,21 @@ void session_end(struct exchange *exchange, uint32_t node)
 void session_suspend(struct exchange *exchange, uint32_t node)
 {
     struct exchange_session *session = session_of(exchange, node);
+    uint64_t number = session->first ? session->first->number : 0;
+    if (session->ready) { /* the fabric had made the connection */
+        bool barren = number != 0 && number == session->barren_number;
+        session->barren = barren ? session->barren + 1 : 0;
+        session->barren_number = number;
+    }
     session->suspended = session->on;
     session->ready = session->heard = session->greeted = false;
+    session->stalled_ns = 0;
+}
+
+bool session_may_go_on(const struct exchange *exchange, uint32_t node)
+{
+    const struct exchange_session *session = &exchange->peers[node].session;
+    return session->on && session->barren < BARREN_MOST;
 }
 
 bool session_goes_on(struct exchange *exchange, uint32_t node)
@@ -69,6 +88,8 @@ bool session_goes_on(struct exchange *exchange, uint32_t node)
  * window counts) waits; where nothing is promised any more, one at a time goes all the same. */
 static bool session_has_room(const struct exchange_session *session, uint32_t payload_bytes)
 {
+    if (session->kept >= session->promised + EMPTY_MOST)
+        return false;
     return payload_bytes == 0 || session->copies == 0 || session->copies < session->promised;
 }
 
@@ -99,6 +120,7 @@ bool session_keep(struct exchange *exchange, struct exchange_send *send)
     memcpy(message->header, send->header, WIRE_HEADER_BYTES);
     *session->last = message;
     session->last = &message->next;
+    session->kept++;
     return true;
 }
 
@@ -107,6 +129,16 @@ uint64_t session_tell(struct exchange *exchange, uint32_t node)
     struct exchange_session *session = session_of(exchange, node);
     session->untold = 0;
     return session->received;
+}
+
+bool session_stalls(struct exchange *exchange, uint32_t node, uint64_t passed_ns)
+{
+    struct exchange_session *session = session_of(exchange, node);
+    uint64_t number = session->first ? session->first->number : 0;
+    bool stalls = session->waiting && number != 0 && number == session->stalled_number;
+    session->stalled_ns = stalls ? session->stalled_ns + passed_ns : 0;
+    session->stalled_number = number;
+    return session->stalled_ns >= exchange->options.silence_ns;
 }
 
 void session_forget_group(const struct exchange_group *group)
@@ -158,14 +190,15 @@ int session_take(struct exchange *exchange, uint32_t node, const struct wire_hea
 void session_check_invariants(const struct exchange *exchange, uint32_t node)
 {
     const struct exchange_session *session = &exchange->peers[node].session;
-    uint32_t copies = 0;
+    uint32_t copies = 0, kept = 0;
     uint64_t number = 0;
     for (const struct session_message *it = session->first; it; it = it->next) {
         assert(it->number == (number ? number + 1 : it->number));
         number = it->number;
         copies += it->buffer != NULL;
+        kept++;
     }
-    assert(copies == session->copies);
+    assert(copies == session->copies && kept == session->kept);
     assert(session->on || (!session->first && !session->suspended));
     assert(!session->first || number == session->sent);
 }

@@ -30,6 +30,9 @@ void session_begin(struct exchange *exchange, uint32_t node);
 void session_end(struct exchange *exchange, uint32_t node);
 /* The connection is over, and the session waits for the next one. */
 void session_suspend(struct exchange *exchange, uint32_t node);
+/* Whether the next connection may go on with it: there is one, and connections have not broken time
+ * and again before any of what is kept came through. Such a one breaks for what is sent on it. */
+bool session_may_go_on(const struct exchange *exchange, uint32_t node);
 /* The peer has said, on the new connection, what has come, and there it can be sent to: whether
  * that is now so, and was not before. */
 bool session_goes_on(struct exchange *exchange, uint32_t node);
@@ -43,6 +46,9 @@ int session_take(struct exchange *exchange, uint32_t node, const struct wire_hea
                  struct error *error);
 /* The number of which the peer may drop all up to there: it goes with each message. */
 uint64_t session_tell(struct exchange *exchange, uint32_t node);
+/* So much time has passed with the peer there: whether messages have waited for silence_ns for the
+ * peer to acknowledge any. */
+bool session_stalls(struct exchange *exchange, uint32_t node, uint64_t passed_ns);
 /* The group ends: nothing of it is kept any more but its numbers. */
 void session_forget_group(const struct exchange_group *group);
 /* Assert what always holds; for tests. */

@@ -56,11 +56,16 @@ struct exchange_session {
     bool suspended;    /* messages are kept, and not posted: the connection is gone or new */
     bool ready, heard; /* the new one: it can be sent on; the peer has said what has come */
     bool greeted;      /* and this node has said so */
-    uint32_t copies;   /* of payloads that are kept */
-    uint32_t promised; /* buffers, by the pool, for them: of the open groups */
-    uint32_t untold;   /* messages that have come, and the peer was not told so */
-    uint64_t sent;     /* the number of the last message to the peer */
-    uint64_t received; /* and of the last one of the peer */
+    uint32_t barren;   /* connections in a row that broke with nothing kept having come through */
+    uint64_t barren_number;  /* the oldest that was kept at the last of them */
+    uint64_t stalled_ns;     /* messages wait for room, and nothing kept has come through */
+    uint64_t stalled_number; /* the oldest kept meanwhile */
+    uint32_t kept;           /* messages */
+    uint32_t copies;         /* of payloads that are kept */
+    uint32_t promised;       /* buffers, by the pool, for them: of the open groups */
+    uint32_t untold;         /* messages that have come, and the peer was not told so */
+    uint64_t sent;           /* the number of the last message to the peer */
+    uint64_t received;       /* and of the last one of the peer */
     struct session_message *first, **last;        /* kept, in order */
     struct exchange_send *waiting, **waiting_end; /* there was no room to keep them */
 };

@@ -109,9 +109,10 @@ struct exchange_io {
     void (*release_worker)(void *context, struct exchange_worker *worker);
     /* Nothing writes to the segment any more. */
     void (*release_segment)(void *context, struct exchange_segment *segment);
-    /* Nothing was heard of the peer on the fabric for options.silence_ns while it was waited for:
-     * its connection is to be ended, with exchange_peer_down. Its sends come back later. */
-    void (*peer_silent)(void *context, uint32_t node);
+    /* Of the peer this was lacking ("no sign of life") on the fabric for options.silence_ns while
+     * it was waited for: its connection is to be ended, with exchange_peer_down. Its sends come
+     * back later. */
+    void (*peer_silent)(void *context, uint32_t node, const char *what);
     /* Asked while a trace is taken; may be NULL where none ever is. */
     uint64_t (*now_ns)(void *context);
 };

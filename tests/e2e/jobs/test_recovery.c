@@ -50,18 +50,23 @@ static void teardown(void)
         RUN(SCRIPT " down --name %s", name);
 }
 
-/* How often node0's log says so. */
-static int logged(const char *words)
+/* How often the node's log says so. */
+static int logged_by(const char *node, const char *words)
 {
     char path[128], line[1024];
     int count = 0;
-    snprintf(path, sizeof(path), "/run/shoal-cluster/%s/node0.log", name);
+    snprintf(path, sizeof(path), "/run/shoal-cluster/%s/%s.log", name, node);
     FILE *file = fopen(path, "re");
     ck_assert_ptr_nonnull(file);
     while (fgets(line, sizeof(line), file))
         count += strstr(line, words) != NULL;
     fclose(file);
     return count;
+}
+
+static int logged(const char *words)
+{
+    return logged_by("node0", words);
 }
 
 static bool is_open(void *context)
@@ -73,12 +78,13 @@ static bool is_open(void *context)
 struct times {
     const char *words;
     int count;
+    const char *node; /* NULL: node0 */
 };
 
 static bool logged_times(void *context)
 {
     const struct times *times = context;
-    return logged(times->words) >= times->count;
+    return logged_by(times->node ? times->node : "node0", times->words) >= times->count;
 }
 
 static struct process *run_begin(const char *protect)
@@ -122,7 +128,7 @@ static void goes_on(const char *protect)
     if (!resets)
         suite_skip("resets", "the kernel does not end others' connections (ss -K)");
     if (resets) {
-        struct times back = {BACK, 1};
+        struct times back = {BACK, 1, NULL};
         ck_assert(wait_until(logged_times, &back, CLUSTER_PATIENCE_MS));
         ck_assert(connections_reset());
         back.count = 2;
@@ -156,7 +162,8 @@ START_TEST(test_sealed)
 }
 END_TEST
 
-/* Its machine refuses connections: nobody waits for one that has ended. */
+/* Its machine refuses connections: nobody waits for one that has ended, be it that node0, which
+ * connects to it, or cpu0, to which it connects. */
 START_TEST(test_a_daemon_that_is_killed_is_lost)
 {
     char command[512], path[128], pid[32] = "";
@@ -165,15 +172,21 @@ START_TEST(test_a_daemon_that_is_killed_is_lost)
         return;
     }
     struct process *ranks = run_begin("none");
-    snprintf(path, sizeof(path), "/run/shoal-cluster/%s/cpu0.pid", name);
+    snprintf(path, sizeof(path), "/run/shoal-cluster/%s/node1.pid", name);
     FILE *file = fopen(path, "re");
     ck_assert(file && fgets(pid, sizeof(pid), file));
     fclose(file);
     ck_assert_int_eq(kill((pid_t)strtol(pid, NULL, 10), SIGKILL), 0);
     ck_assert_int_ne(process_wait(ranks, 2 * CLUSTER_PATIENCE_MS), 0);
-    ck_assert_msg(strstr(process_errors(ranks), "cpu0 is gone"), "%.900s", process_errors(ranks));
+    ck_assert_msg(strstr(process_errors(ranks), "node1 (rank 1) is gone"), "%.900s",
+                  process_errors(ranks));
     process_free(ranks);
-    ck_assert_int_eq(logged("no other connection for"), 0);
+    const char *others[] = {"node0", "cpu0"};
+    for (int i = 0; i < 2; i++) {
+        struct times lost = {"node node1 is lost: Connection refused", 1, others[i]};
+        ck_assert(wait_until(logged_times, &lost, CLUSTER_PATIENCE_MS));
+        ck_assert_int_eq(logged_by(others[i], "no other connection for"), 0);
+    }
     ck_assert_int_eq(logged("and its jobs go on"), 0);
     ck_assert_int_eq(RUN(SCRIPT " down --name %s", name), 0);
 }

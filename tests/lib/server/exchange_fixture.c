@@ -85,8 +85,9 @@ static void table_release_segment(void *context, struct exchange_segment *segmen
     fixture->released_segments++;
 }
 
-static void table_peer_silent(void *context, uint32_t node)
+static void table_peer_silent(void *context, uint32_t node, const char *what)
 {
+    (void)what;
     struct fixture *fixture = context;
     fixture->silent[node]++;
     exchange_peer_down(fixture->exchange, node);

@@ -146,11 +146,11 @@ static void engine_peer_lacks(struct virtual_node *node, uint32_t peer, const ch
     engine_peer_lost(node, peer, how, false);
 }
 
-static void io_peer_silent(void *context, uint32_t peer)
+static void io_peer_silent(void *context, uint32_t peer, const char *what)
 {
     struct virtual_node *node = context;
     node->cluster->silences++;
-    engine_peer_lacks(node, peer, "no sign of life", virtual_engine_silence_ns(node));
+    engine_peer_lacks(node, peer, what, virtual_engine_silence_ns(node));
 }
 
 static void engine_check_connecting(struct virtual_node *node)

@@ -220,6 +220,29 @@ static void link_try(struct virtual_link *link)
                      attempt_over, link, link->connection);
 }
 
+/* As peer_knocked in server/control/peers/control_peer.c. A machine that is off does not answer. */
+static void knock_over(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    (void)number;
+    struct virtual_link *link = what;
+    struct virtual_node *node = link->node, *peer = &cluster->nodes[link->peer];
+    bool refused = !*severed(cluster, node->number, link->peer) && !peer->alive && !peer->off;
+    if (!node->alive || !membership_is_away(&node->membership, link->peer) ||
+        node->membership.peers[link->peer].state != MEMBERSHIP_DOWN)
+        return;
+    if (refused)
+        link_lose(link, "Connection refused");
+    else
+        membership_knocked(&node->membership, link->peer, cluster->now_ns);
+    virtual_called(node);
+}
+
+static void link_knock(struct virtual_link *link)
+{
+    virtual_schedule(link->node->cluster, link->node, link->node->cluster->options.most_delay_ns,
+                     knock_over, link, 0);
+}
+
 static void claim_over(struct virtual_cluster *cluster, void *what, uint64_t connection)
 {
     (void)cluster;
@@ -383,7 +406,13 @@ void virtual_link_due(struct virtual_node *node)
             link_silent(&node->links[peer]);
             break;
         case MEMBERSHIP_GONE:
-            link_lose(&node->links[peer], "it has not come back in time");
+            if (node->links[peer].state == LINK_OPEN)
+                link_end_as(&node->links[peer], "it has not come back in time", false);
+            else
+                link_lose(&node->links[peer], "it has not come back in time");
+            break;
+        case MEMBERSHIP_KNOCK:
+            link_knock(&node->links[peer]);
             break;
         }
     }

@@ -110,6 +110,7 @@ static uint64_t session_of(const struct raw_peer *peer, const struct message *th
 static uint64_t begin(struct raw_peer *peer)
 {
     struct message theirs;
+    ck_assert_int_eq(listen(fds[0], 64), 0); /* a machine whose daemon lives refuses nothing */
     peer_connects(peer, 0, 0, &theirs);
     ck_assert_uint_eq(theirs.session, 0);
     ck_assert_uint_eq(theirs.heard, 0);
@@ -188,6 +189,20 @@ START_TEST(test_away_for_too_long)
     peer_connects(&peer, session, 0, &theirs);
     ck_assert_uint_eq(theirs.session, 0);
     raw_peer_close(&peer);
+}
+END_TEST
+
+/* Its daemon has ended: whoever waits for its connection need not. */
+START_TEST(test_a_machine_that_refuses)
+{
+    struct raw_peer peer;
+    start(1, 50000);
+    begin(&peer);
+    close(fds[0]);
+    fds[0] = -1;
+    raw_peer_close(&peer);
+    wait_logged(1, "is away: its jobs wait 50000 ms", 1);
+    wait_logged(1, "node a is lost: Connection refused", 1);
 }
 END_TEST
 
@@ -292,6 +307,7 @@ int main(void)
     tcase_add_test(tests, test_what_was_not_heard_is_said_again);
     tcase_add_loop_test(tests, test_another_session, 0, 2);
     tcase_add_test(tests, test_away_for_too_long);
+    tcase_add_test(tests, test_a_machine_that_refuses);
     tcase_add_test(tests, test_a_count_that_cannot_be);
     tcase_add_test(tests, test_a_session_that_is_over);
     tcase_add_test(tests, test_jobs_go_on);

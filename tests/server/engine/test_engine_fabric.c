@@ -80,7 +80,7 @@ static void other_connect(struct half *half)
     EXPECT(transport_connect(half->other, 0, address, bytes, token, NULL) == 0);
 }
 
-static void half_start(struct half *half, bool shared_receives)
+static void half_start_as(struct half *half, bool shared_receives, bool recovery)
 {
     memset(half, 0, sizeof(*half));
     struct memory_fabric_options options = {.seed = 1,
@@ -92,7 +92,8 @@ static void half_start(struct half *half, bool shared_receives)
     struct engine *engine = &half->engine;
     EXPECT(memory_fabric_open(half->fabric, 0, &engine->transport) == 0);
     EXPECT(memory_fabric_open(half->fabric, 1, &half->other) == 0);
-    half->config = (struct config){.servers = half->servers, .server_count = 2};
+    half->config =
+        (struct config){.servers = half->servers, .server_count = 2, .recovery = recovery};
     log_init(&half->log, "test", LOG_LEVEL_ERROR, -1, false);
     engine->config = &half->config;
     engine->log = &half->log;
@@ -105,7 +106,8 @@ static void half_start(struct half *half, bool shared_receives)
     struct buffer_pool_io pool_io = engine_pool_io(engine);
     EXPECT(buffer_pool_create(&engine->pool, WIRE_HEADER_BYTES + CHUNK_BYTES, 1 << 20, &pool_io,
                               NULL) == 0);
-    static const char *const names[] = {"a", "b"};
+    static const char *names[] = {"a", "b"};
+    engine->node_names = names;
     struct exchange_options exchange = {.node_count = 2,
                                         .node_names = names,
                                         .chunk_bytes = CHUNK_BYTES,
@@ -113,6 +115,7 @@ static void half_start(struct half *half, bool shared_receives)
                                         .window_chunks = 8,
                                         .late_ns = 1000,
                                         .shared_receives = shared_receives,
+                                        .recovery = recovery,
                                         .pool = engine->pool,
                                         .io = engine_exchange_io(engine)};
     EXPECT(exchange_create(&engine->exchange, &exchange, NULL) == 0);
@@ -128,6 +131,11 @@ static void half_start(struct half *half, bool shared_receives)
                              .server_nodes = servers,
                              .server_weights = weights};
     EXPECT(exchange_job_open(engine->exchange, &job, NULL) == 0);
+}
+
+static void half_start(struct half *half, bool shared_receives)
+{
+    half_start_as(half, shared_receives, false);
 }
 
 static void half_stop(struct half *half)
@@ -376,6 +384,41 @@ START_TEST(a_send_that_is_refused_fails_its_group)
 }
 END_TEST
 
+/* With recovery it has a number, and the peer would miss it: the connection alone ends, and the
+ * next one has it. What comes after it does not go before. */
+START_TEST(a_send_that_is_refused_goes_over_the_next_connection)
+{
+    struct half half;
+    uint8_t message[WIRE_HEADER_BYTES];
+    half_start_as(&half, false, true);
+    while (engine_poll_transport(&half.engine, 1))
+        continue;
+    const struct transport_ops *real = half.engine.transport->ops;
+    struct transport_ops refusing = *real;
+    refusing.send = answer;
+    memcpy(answers, (int[]){ERR_MEMORY, ERR_MEMORY}, sizeof(answers));
+    answered = 0;
+    take_part(&half);
+    half.engine.transport->ops = &refusing;
+    take_part_there(&half, message);
+    ck_assert_uint_eq(answered, 1);
+    ck_assert_int_eq(half.engine.peers[1].unsendable, ERR_MEMORY);
+    ck_assert(engine_return_lost(&half.engine));
+    engine_end_unsendable(&half.engine);
+    exchange_run(half.engine.exchange);
+    struct engine_event *event = next_event(&half);
+    ck_assert_ptr_nonnull(event);
+    ck_assert_int_eq(event->type, ENGINE_PEER_DOWN);
+    ck_assert_int_eq(event->code, ERR_DISCONNECTED); /* it may come back */
+    ck_assert_msg(strstr(event->text, "a message could not be sent"), "%s", event->text);
+    engine_event_free(event);
+    ck_assert_ptr_null(next_event(&half)); /* no group has failed */
+    ck_assert_int_eq(half.engine.peers[1].unsendable, 0);
+    half.engine.transport->ops = real;
+    half_stop(&half);
+}
+END_TEST
+
 /* --- sends that fail later -------------------------------------------------------------------- */
 
 static const struct transport_ops *real_ops;
@@ -443,6 +486,7 @@ int main(void)
     tcase_add_test(tests, a_late_datagram_costs_nothing);
     tcase_add_loop_test(tests, a_send_that_is_refused_fails_its_group, 0,
                         sizeof(refusals) / sizeof(refusals[0]));
+    tcase_add_test(tests, a_send_that_is_refused_goes_over_the_next_connection);
     tcase_add_loop_test(tests, a_send_that_fails_later_fails_its_group, 0, 3);
     suite_add_tcase(suite, tests);
     return suite_main(suite);

@@ -3,6 +3,7 @@
 #include "tests/lib/suite.h"
 
 #include "common/base/error.h"
+#include "server/exchange/model/model.h"
 
 #define COUNT FIXTURE_CHUNK /* of a buffer: a chunk for either owner, if there are two */
 
@@ -190,6 +191,128 @@ START_TEST(test_copies_wait_for_memory)
 }
 END_TEST
 
+static bool breaks_again(struct fixture *fixture)
+{
+    connect_again(fixture);
+    ck_assert_int_eq(hear(fixture, 0, 0), 0);
+    fixture_all_sent(fixture);
+    bool goes_on = exchange_peer_away(fixture->exchange, 1);
+    while (fixture->posted_count > 0)
+        exchange_receive_returned(fixture->exchange, 1, fixture->posted[--fixture->posted_count]);
+    return goes_on;
+}
+
+/* What the peer lacks breaks each connection: there is an end to that, unless something comes
+ * through. */
+START_TEST(test_barren_connections)
+{
+    struct fixture *fixture = two_nodes();
+    fixture_submit_sum(fixture, 0, 0, COUNT);
+    fixture_submit_sum(fixture, 0, 1, COUNT);
+    break_connection(fixture);
+    for (int i = 0; i < 5; i++)
+        ck_assert(breaks_again(fixture));
+    connect_again(fixture);
+    ck_assert_int_eq(hear(fixture, 0, 1), 0);
+    fixture_all_sent(fixture);
+    break_connection(fixture);
+    int times = 1;
+    while (breaks_again(fixture))
+        ck_assert_int_lt(++times, 20);
+    ck_assert_int_gt(times, 5);
+    ck_assert(exchange_peer_is_barren(fixture->exchange, 1));
+    ck_assert(!exchange_peer_session(fixture->exchange, 1, true));
+    exchange_peer_down(fixture->exchange, 1);
+    ck_assert(!exchange_peer_is_barren(fixture->exchange, 1));
+    ck_assert(exchange_peer_session(fixture->exchange, 1, false)); /* another one may begin */
+    ck_assert(exchange_peer_away(fixture->exchange, 1));
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Nothing is kept: such connections cost nobody anything. */
+START_TEST(test_connections_without_work_are_not_barren)
+{
+    struct fixture *fixture = two_nodes();
+    break_connection(fixture);
+    for (int i = 0; i < 30; i++)
+        ck_assert(breaks_again(fixture));
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* A barrier, or a sum, whose result comes from a peer that acknowledges nothing. */
+static void without_acknowledgement(struct fixture *fixture, uint64_t sequence, bool barrier)
+{
+    struct arena_submission ask = fixture_ask(fixture, 0, sequence, COUNT);
+    struct wire_header header = fixture_header(1, WIRE_RESULT, sequence, 0, COUNT);
+    float values[COUNT] = {0};
+    if (barrier) {
+        ask.kind = header.ask.kind = COLLECTIVE_BARRIER;
+        ask.dtype = header.ask.dtype = 0;
+        ask.op = header.ask.op = 0;
+        ask.count = header.ask.count = 0;
+        ask.in_offset = ask.out_offset = 0;
+    }
+    header.number = sequence + 1;
+    ck_assert_int_eq(fixture_submit(fixture, 0, &ask), 0);
+    fixture_all_sent(fixture);
+    if (fixture->exchange->peers[1].session.waiting)
+        return;
+    int result =
+        fixture_message(fixture, 1, header, values, barrier ? 0 : (uint32_t)sizeof(values));
+    ck_assert_msg(result == 0, "%d: %s", (int)sequence, fixture->error.text);
+    fixture_all_reduced(fixture);
+    fixture_run(fixture);
+    fixture->completion_count = 0;
+}
+
+/* What is kept for it has a bound, and it is lost when silence_ns has passed so. */
+START_TEST(test_a_peer_that_acknowledges_nothing)
+{
+    struct fixture *fixture = two_nodes();
+    struct exchange_session *session = &fixture->exchange->peers[1].session;
+    uint64_t sequence = 0, now_ns = 1000;
+    while (!session->waiting && sequence < 10000)
+        without_acknowledgement(fixture, sequence++, _i == 1);
+    ck_assert(session->waiting != NULL);
+    ck_assert_uint_le(session->kept, 5000);
+    for (int tick = 0; tick < 20 && fixture->silent[1] == 0; tick++, now_ns += 1000) {
+        ck_assert_int_eq(hear(fixture, 0, 0), 0);
+        exchange_tick(fixture->exchange, now_ns);
+        fixture_all_sent(fixture);
+        ck_assert(tick > 6 || fixture->silent[1] == 0);
+    }
+    ck_assert_uint_eq(fixture->silent[1], 1);
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* Its group has failed, maybe for the peer too, which then acknowledges nothing of it. */
+START_TEST(test_what_waits_ends_with_its_group)
+{
+    struct fixture *fixture = two_nodes();
+    struct buffer *taken[1000];
+    uint32_t count = 0;
+    fixture->refuse_slabs = true;
+    while ((taken[count] = buffer_get(fixture->pool)) != NULL)
+        count++;
+    for (uint64_t sequence = 0; sequence < 2; sequence++)
+        fixture_submit_sum(fixture, 0, sequence, COUNT);
+    ck_assert_uint_eq(fixture->send_count, 0);
+    exchange_job_close(fixture->exchange, FIXTURE_JOB);
+    exchange_run(fixture->exchange);
+    ck_assert_ptr_null(fixture->exchange->peers[1].session.waiting);
+    ck_assert(!fixture->attached[0]);
+    while (count > 0)
+        buffer_release(taken[--count]);
+    ck_assert_uint_eq(buffer_pool_reserved_bytes(fixture->pool), 0);
+    fixture->refuse_slabs = false;
+    fixture_destroy(fixture);
+}
+END_TEST
+
 START_TEST(test_down_is_the_end_of_it)
 {
     struct fixture *fixture = two_nodes();
@@ -213,6 +336,10 @@ int main(void)
     tcase_add_test(all, test_the_number_of_an_ended_group_goes_again);
     tcase_add_test(all, test_a_contribution_that_comes_again);
     tcase_add_loop_test(all, test_copies_wait_for_memory, 0, 2);
+    tcase_add_test(all, test_barren_connections);
+    tcase_add_test(all, test_connections_without_work_are_not_barren);
+    tcase_add_loop_test(all, test_a_peer_that_acknowledges_nothing, 0, 2);
+    tcase_add_test(all, test_what_waits_ends_with_its_group);
     tcase_add_test(all, test_down_is_the_end_of_it);
     suite_add_tcase(suite, all);
     return suite_main(suite);

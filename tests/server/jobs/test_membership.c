@@ -223,6 +223,52 @@ START_TEST(test_away_for_so_long_only)
 }
 END_TEST
 
+/* Nor does one that stays without the fabric, beyond the time that an attempt has. */
+START_TEST(test_away_without_the_fabric)
+{
+    membership_connected(&membership, 2, 7, 1000 * MS);
+    membership_begin_session(&membership, 2, 99);
+    membership_up(&membership, 2, 1000 * MS);
+    ck_assert(membership_away(&membership, 2, 1000 * MS));
+    lose_two(1000);
+    membership_connected(&membership, 2, 7, 3900 * MS);
+    membership_heard(&membership, 2, 4300 * MS);
+    membership.peers[2].ping_ns = 9000 * MS;
+    expect_nothing(4499);
+    ck_assert_uint_eq(membership_deadline(&membership), 4500 * MS);
+    expect(4500, MEMBERSHIP_GONE, 2);
+    expect_nothing(4500);
+}
+END_TEST
+
+/* Node 0 connects to this one, which can only look whether it is there. */
+START_TEST(test_knocks_while_away)
+{
+    membership.peers[2].connect_ns = UINT64_MAX;
+    membership_lost(&membership, 0, 900 * MS, "reset"); /* it was never there */
+    expect_nothing(60000);
+    membership_connected(&membership, 0, 7, 1000 * MS);
+    membership_begin_session(&membership, 0, 99);
+    membership_up(&membership, 0, 1000 * MS);
+    ck_assert(membership_away(&membership, 0, 1000 * MS));
+    membership_lost(&membership, 0, 1000 * MS, "reset");
+    for (uint64_t now_ms = 1100; now_ms < 4000; now_ms += 100) {
+        ck_assert_uint_eq(membership_deadline(&membership), now_ms * MS);
+        expect_nothing(now_ms - 1);
+        expect(now_ms, MEMBERSHIP_KNOCK, 0);
+        expect_nothing(now_ms); /* the knock is under way */
+        membership_knocked(&membership, 0, now_ms * MS);
+    }
+    expect(4000, MEMBERSHIP_GONE, 0);
+    membership_forget(&membership, 0);
+    expect_nothing(60000);
+    /* It has come back: the knock that is under way says nothing of it. */
+    membership_connected(&membership, 0, 7, 61000 * MS);
+    membership_knocked(&membership, 0, 61000 * MS);
+    ck_assert_uint_eq(membership.peers[0].connect_ns, UINT64_MAX);
+}
+END_TEST
+
 START_TEST(test_back_in_time)
 {
     membership_connected(&membership, 2, 7, 1000 * MS);
@@ -314,6 +360,8 @@ int main(void)
     tcase_add_test(cases, test_another_daemon_waits_for_the_end_of_the_older);
     tcase_add_test(cases, test_another_daemon_is_refused_while_the_older_lives);
     tcase_add_test(cases, test_away_for_so_long_only);
+    tcase_add_test(cases, test_away_without_the_fabric);
+    tcase_add_test(cases, test_knocks_while_away);
     tcase_add_test(cases, test_back_in_time);
     tcase_add_test(cases, test_attempts_while_away_are_close);
     tcase_add_test(cases, test_what_cannot_recover_is_gone_at_once);
