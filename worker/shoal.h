@@ -110,6 +110,10 @@ struct shoal_options {
                            * it takes memory. */
     int newcomer;         /* not 0: become a rank of a job that runs, in its next generation
                            * (shoal_job_reconfigure); rank and world size are what it has then */
+    int recovery;         /* where a connection between two daemons breaks while both live: 1, the
+                           * job goes on (SHOAL_EUNSUPPORTED where the daemons are not configured
+                           * for it); -1, it fails; 0, as they are configured. All ranks give the
+                           * same; a newcomer has what the job has */
 };
 
 /* Join a job; returns when all its ranks have come, or, as a newcomer, when the next generation has

@@ -102,6 +102,14 @@ enum message_type {
     MESSAGE_TYPES,
 };
 
+/* Whether a job goes on where a connection breaks while both daemons live. */
+enum message_recovery {
+    MESSAGE_RECOVERY_CONFIGURED = 0, /* as the daemons are configured */
+    MESSAGE_RECOVERY_ON = 1,         /* it does; refused where that is not configured */
+    MESSAGE_RECOVERY_OFF = 2,        /* it fails */
+    MESSAGE_RECOVERY_MOST = MESSAGE_RECOVERY_OFF,
+};
+
 struct message_list {
     uint32_t *values;
     uint32_t count;
@@ -144,6 +152,7 @@ struct message {
     uint32_t local_size, node_index, node_count;
     uint32_t member; /* the number that a daemon gave its worker */
     uint32_t timeout_ms;
+    uint32_t recovery;      /* enum message_recovery; where it is left out, 0 */
     uint32_t stragglers_ms; /* of rejoin: for so long, ranks are waited for that do not ask */
     uint32_t duration_ms;
 

@@ -214,12 +214,14 @@ int message_field_get(struct message *message, const struct message_field *field
     default:
         break;
     }
+    if (field->kind == MESSAGE_FIELD_OPTIONAL_U32 && !value)
+        return 0;
     result = get_integer(&number, field->key, value, field->least, field->most, error);
     if (result < 0)
         return result;
     if (field->kind == MESSAGE_FIELD_U64)
         *(uint64_t *)(void *)at = (uint64_t)number;
-    else if (field->kind == MESSAGE_FIELD_U32)
+    else if (field->kind == MESSAGE_FIELD_U32 || field->kind == MESSAGE_FIELD_OPTIONAL_U32)
         *(uint32_t *)(void *)at = (uint32_t)number;
     else
         *(int32_t *)(void *)at = (int32_t)number;
@@ -234,6 +236,10 @@ void message_field_put(const struct message *message, const struct message_field
     switch (field->kind) {
     case MESSAGE_FIELD_TEXT:
         json_text_string(text, field->key, at);
+        break;
+    case MESSAGE_FIELD_OPTIONAL_U32:
+        if (*(const uint32_t *)(const void *)at != 0)
+            json_text_uint(text, field->key, *(const uint32_t *)(const void *)at);
         break;
     case MESSAGE_FIELD_U32:
         json_text_uint(text, field->key, *(const uint32_t *)(const void *)at);

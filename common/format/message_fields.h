@@ -11,14 +11,16 @@
 #include "common/text/json_text.h"
 
 enum message_field_kind {
-    MESSAGE_FIELD_TEXT,  /* char[bytes]: a string that fits with its NUL */
-    MESSAGE_FIELD_U32,   /* integer, least..most */
-    MESSAGE_FIELD_I32,   /* likewise */
-    MESSAGE_FIELD_U64,   /* likewise */
-    MESSAGE_FIELD_HEX,   /* uint64_t as a string of 1 to 16 hexadecimal digits */
-    MESSAGE_FIELD_BYTES, /* uint8_t[bytes] as hexadecimal; of any length up to bytes when
-                            length_offset names a uint32_t for it */
-    MESSAGE_FIELD_LIST,  /* struct message_list of integers 0..most */
+    MESSAGE_FIELD_TEXT, /* char[bytes]: a string that fits with its NUL */
+    MESSAGE_FIELD_U32,
+    MESSAGE_FIELD_OPTIONAL_U32,
+    /* left out where it is 0 */ /* integer, least..most */
+    MESSAGE_FIELD_I32,           /* likewise */
+    MESSAGE_FIELD_U64,           /* likewise */
+    MESSAGE_FIELD_HEX,           /* uint64_t as a string of 1 to 16 hexadecimal digits */
+    MESSAGE_FIELD_BYTES,         /* uint8_t[bytes] as hexadecimal; of any length up to bytes when
+                                    length_offset names a uint32_t for it */
+    MESSAGE_FIELD_LIST,          /* struct message_list of integers 0..most */
     MESSAGE_FIELD_POSITIONS,
 };
 

@@ -83,6 +83,7 @@ void engine_event_free(struct engine_event *event);
 /* A job's roster. Every daemon that has ranks of the job or owns shards of it opens the job, and
  * group 0, which is all ranks, with it. The arrays belong to whoever made the struct. */
 struct engine_job {
+    bool no_recovery; /* it fails where a connection breaks: nothing of it is kept */
     uint64_t job;
     char name[CONFIG_NAME_BYTES];
     uint32_t user;       /* whose job it is: users share the engine's time */

@@ -182,6 +182,19 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
     c->falling = -1;
 }
 
+void coordinator_peer_away(struct coordinator *c, uint64_t now_ns, uint32_t node,
+                           const char *reason)
+{
+    c->now_ns = now_ns;
+    struct job *job, *next_job;
+    HASH_ITER(hh, c->jobs, job, next_job)
+    {
+        if (job->recovery == MESSAGE_RECOVERY_OFF)
+            job_peer_down(c, job, node, reason);
+    }
+    coordinator_settle(c);
+}
+
 int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t id,
                                const struct coordinator_credentials *credentials,
                                const struct message *message, struct error *error)

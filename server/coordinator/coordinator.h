@@ -43,6 +43,10 @@ void coordinator_worker_released(struct coordinator *coordinator, uint64_t now_n
  * comes after coordinator_peer_down, so that the peer hears of it too; then it is told again. */
 void coordinator_peer_connected(struct coordinator *coordinator, uint64_t now_ns, uint32_t node);
 void coordinator_peer_up(struct coordinator *coordinator, uint64_t now_ns, uint32_t node);
+/* Its connection has broken, and may go on: jobs that have refused recovery fail, if they need the
+ * peer. */
+void coordinator_peer_away(struct coordinator *c, uint64_t now_ns, uint32_t node,
+                           const char *reason);
 void coordinator_peer_down(struct coordinator *coordinator, uint64_t now_ns, uint32_t node,
                            const char *reason);
 /* ERR_PROTOCOL: the caller ends the connection and reports coordinator_peer_down. */

@@ -111,6 +111,7 @@ struct gathering_member coordinator_applicant(const struct coordinator *c, uint3
         .local_rank = message->local_rank,
         .pid = message->pid,
         .newcomer = message->world_size == 0,
+        .recovery = message->recovery,
         .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),
     };
 }

@@ -148,7 +148,8 @@ static int home_build_open(struct coordinator *c, const struct gathering *gather
     *message = (struct message){.type = MESSAGE_JOB_OPEN,
                                 .generation = gathering->generation,
                                 .lineage = gathering->lineage,
-                                .uid = gathering->uid};
+                                .uid = gathering->uid,
+                                .recovery = gathering->recovery};
     snprintf(message->job, sizeof(message->job), "%s", gathering->name);
     do
         message->job_id = c->io.random(c->io.context);

@@ -63,8 +63,9 @@ struct worker {
     uint64_t deadline_ns;
     uint64_t former; /* the lineage of the failed job that it goes on from; 0: none */
     uint32_t stragglers_ms;
-    bool released;   /* the engine has let go of its arena */
-    struct job *job; /* from WORKER_OPENING to WORKER_LEAVING */
+    uint32_t recovery; /* enum message_recovery, as it has asked */
+    bool released;     /* the engine has let go of its arena */
+    struct job *job;   /* from WORKER_OPENING to WORKER_LEAVING */
     uint32_t rank;
     uint32_t local_rank; /* from WORKER_JOINED on */
     struct worker_group_request *requests;

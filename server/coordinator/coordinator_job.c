@@ -172,6 +172,7 @@ static void job_open_in_engine(struct coordinator *c, const struct job *job)
         .generation = job->generation,
         .job = job->id,
         .user = job->uid,
+        .no_recovery = job->recovery == MESSAGE_RECOVERY_OFF,
         .world_size = job->world_size,
         .rank_nodes = job->rank_nodes,
         .server_count = job->server_count,

@@ -28,6 +28,7 @@ void member_ask_home(struct coordinator *c, struct worker *worker)
         .local_rank = worker->wished_local_rank,
         .member = worker->id,
         .timeout_ms = coordinator_remaining_ms(c, worker->deadline_ns),
+        .recovery = worker->recovery,
     };
     snprintf(message.job, sizeof(message.job), "%s", worker->name);
     worker->asked = true;
@@ -60,6 +61,10 @@ static int member_join_check(const struct coordinator *c, const struct message *
     if (message->world_size > 0 && message->rank >= (int64_t)message->world_size)
         return error_set(error, ERR_INVALID, "rank %d of job '%s' with a world size of %u",
                          message->rank, message->job, message->world_size);
+    if (message->recovery == MESSAGE_RECOVERY_ON && !c->config->recovery)
+        return error_set(error, ERR_UNSUPPORTED,
+                         "job '%s' asks for recovery, which node %s has not configured (recovery)",
+                         message->job, node);
     if (HASH_COUNT(c->workers) > c->config->workers)
         return error_set(error, ERR_MEMORY, "node %s has %u workers, its limit (limits.workers)",
                          node, c->config->workers);
@@ -88,6 +93,7 @@ int member_join(struct coordinator *c, uint32_t id,
     worker->newcomer = message->world_size == 0;
     worker->wished_rank = message->rank;
     worker->wished_local_rank = message->local_rank;
+    worker->recovery = message->recovery;
     worker->home = message->world_size == 0
                        ? c->config->self
                        : auth_home_of_job(worker->name, c->config->server_count);

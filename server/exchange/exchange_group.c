@@ -123,7 +123,7 @@ static uint32_t group_receives_from(const struct exchange_group *group, uint32_t
  */
 static uint32_t group_copies_for(const struct exchange_group *group, uint32_t node)
 {
-    return group->job->exchange->options.recovery ? group_receives_from(group, node) : 0;
+    return group->job->recovery ? group_receives_from(group, node) : 0;
 }
 
 /* Promise all the buffers that the group's windows need, or none, and post the receives. */

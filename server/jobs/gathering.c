@@ -38,6 +38,12 @@ bool gathering_complete(const struct gathering *gathering)
     return gathering->count == gathering->world_size;
 }
 
+static const char *gathering_recovery_name(uint32_t recovery)
+{
+    static const char *const names[] = {"recovery as configured", "recovery", "no recovery"};
+    return names[recovery];
+}
+
 int gathering_add(struct gathering *gathering, const struct gathering_member *member, uint32_t uid,
                   uint32_t world_size, const struct config *config, struct error *error)
 {
@@ -51,6 +57,13 @@ int gathering_add(struct gathering *gathering, const struct gathering_member *me
                          "job '%s' has a world size of %u by its first rank; process %u on node %s "
                          "asks for %u",
                          gathering->name, gathering->world_size, member->pid, node, world_size);
+    if (gathering->count == 0)
+        gathering->recovery = member->recovery;
+    if (member->recovery != gathering->recovery)
+        return error_set(error, ERR_REFUSED,
+                         "job '%s' has %s by its first rank; process %u on node %s asks for %s",
+                         gathering->name, gathering_recovery_name(gathering->recovery), member->pid,
+                         node, gathering_recovery_name(member->recovery));
     for (uint32_t i = 0; i < gathering->count; i++) {
         const struct gathering_member *other = &gathering->members[i];
         if (member->rank >= 0 && member->rank == other->rank)

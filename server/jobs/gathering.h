@@ -17,7 +17,8 @@ struct gathering_member {
     int32_t rank;       /* -1: to be assigned */
     int32_t local_rank; /* -1: unknown */
     uint32_t pid;
-    bool newcomer; /* it has had no rank of the job yet: its lot is not that of the others */
+    uint32_t recovery; /* enum message_recovery */
+    bool newcomer;     /* it has had no rank of the job yet: its lot is not that of the others */
     uint64_t deadline_ns;
 };
 
@@ -25,6 +26,7 @@ struct gathering {
     char name[MESSAGE_NAME_BYTES];
     uint32_t uid;
     uint32_t world_size;
+    uint32_t recovery; /* enum message_recovery: of its first member, or of the job that goes on */
     uint32_t generation; /* that it becomes; 1, or later of a job that goes on */
     uint64_t lineage;    /* 0, or the id of that job's first generation */
     uint32_t *elders;    /* of a job that goes on: of whom its next home is chosen */
@@ -46,8 +48,8 @@ struct gathering {
 struct gathering *gathering_create(const char *name, uint32_t uid, uint32_t world_size);
 void gathering_free(struct gathering *gathering);
 
-/* ERR_REFUSED, the text naming both sides, when user, world size or rank do not fit with those who
- * are here. The gathering must not be complete. */
+/* ERR_REFUSED, the text naming both sides, when user, world size, recovery or rank do not fit with
+ * those who are here. The gathering must not be complete. */
 int gathering_add(struct gathering *gathering, const struct gathering_member *member, uint32_t uid,
                   uint32_t world_size, const struct config *config, struct error *error);
 /* Whether it was there. */

@@ -41,7 +41,8 @@ struct job {
     uint64_t id;
     char name[MESSAGE_NAME_BYTES];
     uint32_t generation;
-    uint64_t lineage; /* the id of its first generation */
+    uint32_t recovery; /* enum message_recovery */
+    uint64_t lineage;  /* the id of its first generation */
     uint32_t uid;
     uint32_t world_size;
     uint32_t *rank_nodes; /* [world_size] */

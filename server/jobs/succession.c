@@ -61,6 +61,7 @@ struct succession *succession_create(const struct job *job, const struct success
     snprintf(made->name, sizeof(made->name), "%s", job->name);
     made->generation = job->generation;
     made->uid = job->uid;
+    made->recovery = job->recovery;
     made->world_size = job->world_size;
     made->roster = job->roster;
     made->self = job->self;
@@ -254,6 +255,7 @@ struct gathering *succession_gather(const struct succession *succession, uint32_
     }
     gathering->generation = succession->generation + 1;
     gathering->lineage = succession->lineage;
+    gathering->recovery = succession->recovery;
     for (uint32_t i = 0; i < succession->ask_count; i++) {
         gathering->members[i] = succession->asks[i];
         gathering->members[i].rank = (int32_t)i;

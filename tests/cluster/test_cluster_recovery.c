@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/format/message.h"
 
 #ifdef SHOAL_SANITIZED
 #define SEEDS 3
@@ -38,9 +39,11 @@ static struct virtual_cluster *cluster_create(uint64_t seed)
     return virtual_cluster_create(&options);
 }
 
-static uint32_t job_start(struct virtual_cluster *cluster, uint64_t seed, uint32_t kinds)
+static uint32_t job_start_as(struct virtual_cluster *cluster, uint64_t seed, uint32_t kinds,
+                             const char *name, uint32_t recovery)
 {
-    struct virtual_job job = {.name = "through",
+    struct virtual_job job = {.name = name,
+                              .recovery = recovery,
                               .ranks = RANKS,
                               .rank_nodes = rank_nodes,
                               .groups = 2,
@@ -52,6 +55,11 @@ static uint32_t job_start(struct virtual_cluster *cluster, uint64_t seed, uint32
                               .kinds = kinds,
                               .seed = seed};
     return virtual_cluster_start(cluster, &job);
+}
+
+static uint32_t job_start(struct virtual_cluster *cluster, uint64_t seed, uint32_t kinds)
+{
+    return job_start_as(cluster, seed, kinds, "through", MESSAGE_RECOVERY_ON);
 }
 
 static void undisturbed(uint64_t seed, uint32_t kinds, uint64_t digests[RANKS])
@@ -138,6 +146,32 @@ START_TEST(test_all_kinds_go_through)
 }
 END_TEST
 
+/* Two jobs on the same links: one fails with the connection, and names the node, the other one goes
+ * on to the same bits. */
+START_TEST(test_a_job_that_refuses)
+{
+    uint64_t digests[RANKS], seed = 32000 + (uint64_t)_i, random = seed;
+    undisturbed(seed, 0, digests);
+    struct virtual_cluster *cluster = cluster_create(seed);
+    uint32_t job = job_start(cluster, seed, 0);
+    uint32_t other = job_start_as(cluster, seed + 500, 0, "refuses", MESSAGE_RECOVERY_OFF);
+    virtual_cluster_run(cluster, 3000 + pick(&random, 1000));
+    for (uint32_t i = 0; i < RANKS; i++)
+        ck_assert(!virtual_cluster_outcome(cluster, other, i).ended);
+    virtual_cluster_reset(cluster, 0, 1 + (uint32_t)_i % 3, _i % 2 == 1);
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    assert_digests(cluster, job, digests);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, other, i);
+        ck_assert(outcome.ended);
+        ck_assert_msg(outcome.code == ERR_LOST && strstr(outcome.text, " is gone: "), "%d %s",
+                      outcome.code, outcome.text);
+    }
+    assert_nothing_lost(cluster);
+    virtual_cluster_destroy(cluster);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cluster_recovery");
@@ -145,6 +179,7 @@ int main(void)
     tcase_set_timeout(through, 120);
     tcase_add_loop_test(through, test_collectives_go_through, 0, SEEDS);
     tcase_add_loop_test(through, test_all_kinds_go_through, 0, SEEDS);
+    tcase_add_loop_test(through, test_a_job_that_refuses, 0, SEEDS);
     suite_add_tcase(suite, through);
     return suite_main(suite);
 }

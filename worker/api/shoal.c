@@ -90,6 +90,10 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
     long long world_size = 0, timeout_ms = 0, arena_bytes = 0;
     struct launched launched = {0};
     settings->newcomer = options.newcomer != 0;
+    settings->recovery = settings->newcomer ? 0 : options.recovery;
+    if (code == 0 && (options.recovery < -1 || options.recovery > 1))
+        code = error_set(error, ERR_INVALID, "options.recovery: got %d, must be -1, 0 or 1",
+                         options.recovery);
     if (settings->newcomer) /* what the environment says is of the job's first generation */
         options.world_size = MESSAGE_RANKS_MAX;
     if (code == 0 && options.world_size == 0 && !env_text("WORLD_SIZE"))

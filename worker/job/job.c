@@ -328,6 +328,9 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
         .rank = settings->newcomer ? -1 : settings->rank,
         .local_rank = settings->local_rank,
         .timeout_ms = (uint32_t)((end_ns - now_ns) / NS_PER_MS),
+        .recovery = settings->recovery > 0   ? MESSAGE_RECOVERY_ON
+                    : settings->recovery < 0 ? MESSAGE_RECOVERY_OFF
+                                             : MESSAGE_RECOVERY_CONFIGURED,
     };
     snprintf(join.job, sizeof(join.job), "%s", settings->name);
     const int fds[3] = {job->arena_fd, job->submission_doorbell, job->daemons_doorbell};

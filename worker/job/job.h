@@ -181,6 +181,7 @@ struct job_settings {
     uint64_t deadline_ns; /* by which the job is joined, or not */
     uint64_t arena_bytes;
     bool newcomer; /* rank and world_size are not known */
+    int recovery;  /* of shoal_options */
 };
 /* Connect, join and set everything up except the background thread. The codes are those of
  * shoal_open. */

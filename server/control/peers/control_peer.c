@@ -63,6 +63,7 @@ static void peer_over(struct control *control, uint32_t node, bool away, bool op
                   control->config->servers[node].name, control->config->peer_ms);
     control_command(control, &(struct engine_command){
                                  .kind = COMMAND_PEER_DISCONNECT, .peer = node, .recovers = true});
+    coordinator_peer_away(control->coordinator, clock_now_ns(), node, reason);
 }
 
 void control_peer_gone(struct control *control, uint32_t node, const char *reason)

@@ -93,23 +93,33 @@ static bool session_has_room(const struct exchange_session *session, uint32_t pa
     return payload_bytes == 0 || session->copies == 0 || session->copies < session->promised;
 }
 
+/* Of what it says nothing goes again. */
+static void session_keep_number(struct session_message *message)
+{
+    struct wire_header empty = {.type = WIRE_ALIVE};
+    message->group = NULL;
+    message->payload_bytes = 0;
+    wire_encode_header(message->header, &empty);
+}
+
 bool session_keep(struct exchange *exchange, struct exchange_send *send)
 {
     struct exchange_session *session = session_of(exchange, send->node);
-    if (!session_has_room(session, send->payload_bytes))
+    bool whole = send->group->job->recovery;
+    uint32_t kept_bytes = whole ? send->payload_bytes : 0;
+    if (!session_has_room(session, kept_bytes))
         return false;
     struct session_message *message = slab_get(&exchange->kept);
-    struct buffer *buffer =
-        message && send->payload_bytes > 0 ? buffer_get(exchange->options.pool) : NULL;
-    if (!message || (send->payload_bytes > 0 && !buffer)) {
+    struct buffer *buffer = message && kept_bytes > 0 ? buffer_get(exchange->options.pool) : NULL;
+    if (!message || (kept_bytes > 0 && !buffer)) {
         if (message)
             slab_put(&exchange->kept, message);
         return false;
     }
-    *message = (struct session_message){.group = send->group,
+    *message = (struct session_message){.group = whole ? send->group : NULL,
                                         .number = ++session->sent,
                                         .buffer = buffer,
-                                        .payload_bytes = send->payload_bytes};
+                                        .payload_bytes = kept_bytes};
     if (buffer) {
         buffer->peer = NO_INDEX;
         memcpy(buffer->data + WIRE_HEADER_BYTES, send->payload, send->payload_bytes);
@@ -118,6 +128,8 @@ bool session_keep(struct exchange *exchange, struct exchange_send *send)
     wire_write_session(send->header, exchange->peers[send->node].send_token, message->number,
                        session_tell(exchange, send->node));
     memcpy(message->header, send->header, WIRE_HEADER_BYTES);
+    if (!whole)
+        session_keep_number(message);
     *session->last = message;
     session->last = &message->next;
     session->kept++;
@@ -144,16 +156,13 @@ bool session_stalls(struct exchange *exchange, uint32_t node, uint64_t passed_ns
 void session_forget_group(const struct exchange_group *group)
 {
     struct exchange *exchange = group->job->exchange;
-    struct wire_header empty = {.type = WIRE_ALIVE};
     for (uint32_t node = 0; node < exchange->options.node_count; node++) {
         struct exchange_session *session = session_of(exchange, node);
         for (struct session_message *message = session->first; message; message = message->next) {
             if (message->group != group)
                 continue;
             session_drop_copy(session, message);
-            message->group = NULL;
-            message->payload_bytes = 0;
-            wire_encode_header(message->header, &empty);
+            session_keep_number(message);
         }
     }
 }

@@ -17,7 +17,8 @@
 /* A message that is kept. */
 struct session_message {
     struct session_message *next;
-    struct exchange_group *group; /* NULL: it has ended, and only the number is kept */
+    struct exchange_group *group; /* NULL: only the number is kept, since it has ended, or its job
+                                   * has refused recovery */
     uint64_t number;
     struct buffer *buffer; /* the copy, behind WIRE_HEADER_BYTES; NULL: there is no payload */
     uint32_t payload_bytes;

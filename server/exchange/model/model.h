@@ -116,6 +116,7 @@ struct exchange_job {
     struct share *share; /* of the user whose job it is */
     uint64_t id;
     uint32_t generation; /* of its membership: what is of another one is dropped */
+    bool recovery;       /* its messages are kept until they have come */
     char name[CONFIG_NAME_BYTES];
     uint32_t world_size;
     uint32_t *rank_nodes; /* [world_size] */

@@ -361,6 +361,12 @@ START_TEST(options_that_cannot_be)
     bad.socket_path = "/nowhere/shoald.sock";
     BAD(shoal_open(&bad, &job), SHOAL_EDISCONNECTED, "/nowhere/shoald.sock");
     bad = good;
+    bad.recovery = 2;
+    BAD(shoal_open(&bad, &job), SHOAL_EINVALID, "recovery");
+    bad.recovery = 1; /* these daemons have none */
+    BAD(shoal_open(&bad, &job), SHOAL_EUNSUPPORTED, "has not configured (recovery)");
+    good.recovery = -1;
+    bad = good;
     bad.job = "a\nb";
     BAD(shoal_open(&bad, &job), SHOAL_EINVALID, "printable");
     GOOD(shoal_open(&good, &job)); /* the longest name */

@@ -131,6 +131,7 @@ int fixture_open_job(struct fixture *fixture, uint64_t job)
     struct engine_job roster = {.job = job,
                                 .name = "train",
                                 .user = options->user,
+                                .no_recovery = options->no_recovery,
                                 .world_size = options->ranks,
                                 .rank_nodes = options->rank_nodes,
                                 .server_count = count,

@@ -40,6 +40,7 @@ struct fixture_options {
     uint64_t arena_bytes;            /* of a rank; 0: the least */
     bool shared_receives;
     bool recovery;
+    bool no_recovery;    /* the jobs refuse it */
     bool leave_closed;   /* the job is not opened, nobody attached */
     bool leave_down;     /* the peers are not up */
     uint32_t user;       /* whose the jobs are that are opened */

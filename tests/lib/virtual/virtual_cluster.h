@@ -42,6 +42,7 @@ struct virtual_job {
     bool arena;                 /* some buffers lie in the arena */
     bool priorities;            /* random, different on every rank */
     uint32_t kinds;             /* bits 1 << enum collective_kind; 0: all */
+    uint32_t recovery;          /* enum message_recovery */
     bool even;                  /* parts are of one size */
     uint64_t seed;              /* of data and choice; the same gives the same results */
 };

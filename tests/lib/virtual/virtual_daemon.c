@@ -26,6 +26,7 @@ void virtual_daemon_configure(struct virtual_node *node)
     int result = config_parse(&node->config, text, "virtual", &problems);
     EXPECT_MSG(result == 0, "%s", problems.count ? problems.lines[0] : "?");
     config_problems_clear(&problems);
+    node->config.recovery = node->cluster->options.recovery;
 }
 
 /* --- the beginning ---------------------------------------------------------------------------- */

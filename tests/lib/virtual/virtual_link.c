@@ -115,11 +115,12 @@ static void link_end_as(struct virtual_link *link, const char *reason, bool reco
                                  : membership_is_away(&node->membership, link->peer);
     membership_lost(&node->membership, link->peer, now_ns, reason);
     virtual_called(node);
-    if (open && away && recovers)
+    if (open && away && recovers) {
         virtual_command(node, &(struct engine_command){.kind = COMMAND_PEER_DISCONNECT,
                                                        .peer = link->peer,
                                                        .recovers = true});
-    else if (open || (away && !recovers))
+        coordinator_peer_away(node->coordinator, now_ns, link->peer, reason);
+    } else if (open || (away && !recovers))
         link_lose(link, reason);
 }
 

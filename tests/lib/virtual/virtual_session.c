@@ -85,7 +85,8 @@ void virtual_session_join(struct virtual_cluster *cluster, void *what, uint64_t 
                               .world_size = worker->run->job.ranks,
                               .rank = (int32_t)worker->rank,
                               .local_rank = -1,
-                              .timeout_ms = 60000};
+                              .timeout_ms = 60000,
+                              .recovery = worker->run->job.recovery};
     if (worker->state == ENDED)
         return;
     if (!worker->node->alive) {

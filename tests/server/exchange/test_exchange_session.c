@@ -8,7 +8,7 @@
 #define COUNT FIXTURE_CHUNK /* of a buffer: a chunk for either owner, if there are two */
 
 /* This node (0) and node 1 have a rank each, and only node 1 is a server. */
-static struct fixture *two_nodes(void)
+static struct fixture *two_nodes_as(bool no_recovery)
 {
     struct fixture_options options = {.nodes = 2,
                                       .ranks = 2,
@@ -16,8 +16,14 @@ static struct fixture *two_nodes(void)
                                       .weights = {0, 1},
                                       .late_ns = 1ull << 40,
                                       .silence_ns = 8000,
-                                      .recovery = true};
+                                      .recovery = true,
+                                      .no_recovery = no_recovery};
     return fixture_create(&options);
+}
+
+static struct fixture *two_nodes(void)
+{
+    return two_nodes_as(false);
 }
 
 static void break_connection(struct fixture *fixture)
@@ -191,6 +197,29 @@ START_TEST(test_copies_wait_for_memory)
 }
 END_TEST
 
+/* Nothing of its messages is kept but their numbers, which go again with nothing behind them. */
+START_TEST(test_a_job_that_refuses_recovery)
+{
+    struct fixture *fixture = two_nodes_as(true);
+    const struct exchange_session *session = &fixture->exchange->peers[1].session;
+    fixture_submit_sum(fixture, 0, 0, COUNT);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).type, WIRE_CONTRIBUTION);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).number, 1);
+    ck_assert_uint_eq(session->kept, 1);
+    ck_assert_uint_eq(session->copies, 0);
+    ck_assert_uint_eq(session->promised, 0);
+    break_connection(fixture);
+    connect_again(fixture);
+    fixture_all_sent(fixture);
+    ck_assert_int_eq(hear(fixture, 0, 0), 0);
+    ck_assert_uint_eq(fixture->send_count, 1);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).type, WIRE_ALIVE);
+    ck_assert_uint_eq(fixture_sending(fixture, 0).number, 1);
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 static bool breaks_again(struct fixture *fixture)
 {
     connect_again(fixture);
@@ -336,6 +365,7 @@ int main(void)
     tcase_add_test(all, test_the_number_of_an_ended_group_goes_again);
     tcase_add_test(all, test_a_contribution_that_comes_again);
     tcase_add_loop_test(all, test_copies_wait_for_memory, 0, 2);
+    tcase_add_test(all, test_a_job_that_refuses_recovery);
     tcase_add_test(all, test_barren_connections);
     tcase_add_test(all, test_connections_without_work_are_not_barren);
     tcase_add_loop_test(all, test_a_peer_that_acknowledges_nothing, 0, 2);

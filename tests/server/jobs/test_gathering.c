@@ -11,6 +11,7 @@ static struct config_server servers[] = {{.name = "a"}, {.name = "b"}, {.name = 
 static const struct config config = {.servers = servers, .server_count = 3};
 static struct gathering *gathering;
 static struct error error;
+static uint32_t wished_recovery; /* enum message_recovery, of those that come */
 
 static void teardown(void)
 {
@@ -25,12 +26,18 @@ static void start(uint32_t world_size)
     gathering = gathering_create("train", 1000, world_size);
     ck_assert_ptr_nonnull(gathering);
     error = (struct error){0};
+    wished_recovery = MESSAGE_RECOVERY_CONFIGURED;
 }
 
 static int add_as(uint32_t uid, uint32_t world_size, uint32_t node, uint32_t member, int32_t rank,
                   int32_t local_rank)
 {
-    struct gathering_member one = {node, member, rank, local_rank, 500 + member, false, 0};
+    struct gathering_member one = {.node = node,
+                                   .member = member,
+                                   .rank = rank,
+                                   .local_rank = local_rank,
+                                   .pid = 500 + member,
+                                   .recovery = wished_recovery};
     return gathering_add(gathering, &one, uid, world_size, &config, &error);
 }
 
@@ -205,8 +212,9 @@ START_TEST(test_order_of_arrival_does_not_matter)
 {
     /* All ranks of a job must get the same numbers however their joins raced. */
     static const struct gathering_member all[] = {
-        {0, 1, -1, 0, 1, false, 0}, {0, 2, -1, 1, 2, false, 0},  {1, 1, 4, 0, 3, false, 0},
-        {1, 2, -1, 0, 4, false, 0}, {2, 1, -1, -1, 5, false, 0}, {2, 2, 0, -1, 6, false, 0},
+        {0, 1, -1, 0, 1, 0, false, 0},  {0, 2, -1, 1, 2, 0, false, 0},
+        {1, 1, 4, 0, 3, 0, false, 0},   {1, 2, -1, 0, 4, 0, false, 0},
+        {2, 1, -1, -1, 5, 0, false, 0}, {2, 2, 0, -1, 6, 0, false, 0},
     };
     unsigned seed = (unsigned)_i + 1;
     uint32_t order[6] = {0, 1, 2, 3, 4, 5};
@@ -284,6 +292,24 @@ START_TEST(test_missing_of_many)
 }
 END_TEST
 
+START_TEST(test_recovery_is_one_for_all)
+{
+    start(3);
+    wished_recovery = MESSAGE_RECOVERY_OFF;
+    add_well(0, 1, 0, -1);
+    ck_assert_uint_eq(gathering->recovery, MESSAGE_RECOVERY_OFF);
+    wished_recovery = MESSAGE_RECOVERY_CONFIGURED;
+    ck_assert_int_eq(add(1, 2, 1, -1), ERR_REFUSED);
+    ck_assert_str_eq(error.text,
+                     "job 'train' has no recovery by its first rank; process 502 on node "
+                     "b asks for recovery as configured");
+    /* The first one goes: who comes next is the first. */
+    ck_assert(gathering_remove(gathering, 0, 1));
+    add_well(1, 2, 1, -1);
+    ck_assert_uint_eq(gathering->recovery, MESSAGE_RECOVERY_CONFIGURED);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("gathering");
@@ -305,6 +331,7 @@ int main(void)
     tcase_add_test(cases, test_missing_by_rank);
     tcase_add_test(cases, test_missing_by_number);
     tcase_add_test(cases, test_missing_of_many);
+    tcase_add_test(cases, test_recovery_is_one_for_all);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }

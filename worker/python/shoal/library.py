@@ -32,6 +32,7 @@ class Options(ctypes.Structure):
         ("timeout_ms", _int),
         ("arena_bytes", ctypes.c_uint64),
         ("newcomer", _int),
+        ("recovery", _int),
     ]
 
 
@@ -216,9 +217,10 @@ class Job:
     """A job that this process has joined (shoal_open)."""
 
     def __init__(
-        self, name, socket_path, rank, world_size, *, local_rank, timeout_ms, arena_bytes, newcomer=False
+        self, name, socket_path, rank, world_size, *, local_rank, timeout_ms, arena_bytes, newcomer=False, recovery=0
     ):
-        """As a newcomer, which has no rank yet, it becomes one of the job's next generation."""
+        """As a newcomer, which has no rank yet, it becomes one of the job's next generation. recovery is 1, -1 or 0,
+        as in shoal.h."""
         self.library = load()
         options = Options(
             struct_size=ctypes.sizeof(Options),
@@ -230,6 +232,7 @@ class Job:
             timeout_ms=timeout_ms,
             arena_bytes=arena_bytes,
             newcomer=newcomer,
+            recovery=recovery,
         )
         handle = _pointer()
         self.library.call(self.library.c.shoal_open, ctypes.byref(options), ctypes.byref(handle))
