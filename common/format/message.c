@@ -81,6 +81,7 @@ enum field {
     ELDERS,
     POSITIONS,
     FIGURES,
+    DAEMON,
     FIELDS
 };
 
@@ -148,6 +149,7 @@ static const struct message_field fields[FIELDS] = {
     [ELDERS] = FIELD_LIST("elders", elders, UINT32_MAX),
     [POSITIONS] = {"positions", MESSAGE_FIELD_POSITIONS, 0, 0, 0, 0, 0},
     [FIGURES] = FIELD_LIST("figures", members, UINT32_MAX),
+    [DAEMON] = FIELD_LIST("daemon", servers, UINT32_MAX),
 };
 
 #define KEYS_MAX 16
@@ -235,7 +237,9 @@ static const struct message_form {
                             MESSAGE_BETWEEN_DAEMONS,
                             {JOB_ID, GROUP, SEQUENCE, RANKS}},
     [MESSAGE_WHY_QUERY] = {"why_query", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, REQUEST}},
-    [MESSAGE_WHY_REPLY] = {"why_reply", MESSAGE_BETWEEN_DAEMONS, {JOB_ID, REQUEST, FIGURES}},
+    [MESSAGE_WHY_REPLY] = {"why_reply",
+                           MESSAGE_BETWEEN_DAEMONS,
+                           {JOB_ID, REQUEST, FIGURES, DAEMON}},
     [MESSAGE_JOB_REJOIN] = {"job_rejoin",
                             MESSAGE_BETWEEN_DAEMONS,
                             {LINEAGE, GENERATION, WISHED_WORLD_SIZE, RANK, WISHED_LOCAL_RANK, PID,

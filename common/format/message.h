@@ -3,8 +3,8 @@
  * Every type uses the fields that its row in the table of message.c names, the rest being zero.
  * Every key has one form wherever it occurs. Its range differs for rank and local_rank (-1 in join
  * and job_join) and for group (-1 in failed), its meaning for ranks (nodes in job_open) and
- * timeout_ms. Figures are kept where the members of a job_open are. Decoding checks all of it; what
- * the parties' state allows is theirs to check.
+ * timeout_ms. Figures are kept where the members of a job_open are, those of a daemon where its
+ * servers are. Decoding checks all of it; what the parties' state allows is theirs to check.
  *
  * Calls common/text and common/base.
  */

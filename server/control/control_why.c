@@ -6,6 +6,7 @@
 
 #include "common/text/json_text.h"
 #include "server/control/ground/control_internal.h"
+#include "server/status/status_daemon.h"
 #include "server/waits/verdict.h"
 
 #define ANSWERS_MS 1000
@@ -23,6 +24,7 @@ struct control_why {
     uint64_t job;
     char name[MESSAGE_NAME_BYTES];
     struct waits_figures *reports; /* [roster]: the first `count` have come */
+    struct status_daemon *daemons; /* [roster]: what these have told of themselves */
     uint32_t count;
     bool *silent; /* [roster]: asked, and it has not answered */
     uint32_t waiting;
@@ -57,12 +59,14 @@ static void why_free(struct control_why *why)
     if (why->timer)
         event_free(why->timer);
     free(why->reports);
+    free(why->daemons);
     free(why->silent);
     free(why);
 }
 
 /* False: the job is not on this daemon, or there is no memory to look. */
-static bool why_own_figures(struct control *control, uint64_t job, struct waits_figures *figures)
+static bool why_own_figures(struct control *control, uint64_t job, struct waits_figures *figures,
+                            struct status_daemon *daemon)
 {
     const struct control_engine *engine = &control->options.engine;
     struct engine_status status;
@@ -74,6 +78,9 @@ static bool why_own_figures(struct control *control, uint64_t job, struct waits_
         if (found)
             *figures = status.jobs[i].waits;
     }
+    status_daemon_take(daemon, &(struct status_source){.engine = &status,
+                                                       .membership = &control->membership,
+                                                       .started_ns = control->started_ns});
     engine->status_clear(&status);
     return found;
 }
@@ -133,6 +140,9 @@ static char *why_document(const struct control_why *why, size_t *length)
         json_text_open_object(&text, NULL);
         why_put_node(&text, "node", control, why->reports[i].own);
         status_put_waits(&text, &why->reports[i], config);
+        json_text_open_object(&text, "daemon");
+        status_put_daemon(&text, &why->daemons[i], config);
+        json_text_close_object(&text);
         json_text_close_object(&text);
     }
     json_text_close_array(&text);
@@ -186,8 +196,9 @@ static struct control_why *why_create(struct control *control, const struct job 
     DL_APPEND(control->whys, why);
     why->timer = evtimer_new(control->base, why_on_timer, why);
     why->reports = calloc(roster, sizeof(*why->reports));
+    why->daemons = calloc(roster, sizeof(*why->daemons));
     why->silent = calloc(roster, sizeof(*why->silent));
-    if (why->timer && why->reports && why->silent)
+    if (why->timer && why->reports && why->daemons && why->silent)
         return why;
     why_free(why);
     return NULL;
@@ -213,7 +224,7 @@ static void why_begin(struct control_why *why, const struct job *job)
     struct control *control = why->control;
     struct timeval limit = {ANSWERS_MS / 1000, 0}, at_once = {0, 0};
     why->reports[0] = (struct waits_figures){.own = control->config->self};
-    why_own_figures(control, job->id, &why->reports[0]);
+    why_own_figures(control, job->id, &why->reports[0], &why->daemons[0]);
     why->count = 1;
     why_ask_peers(why, job);
     evtimer_add(why->timer, why->waiting > 0 ? &limit : &at_once);
@@ -323,12 +334,15 @@ char *control_why_document(struct control *control, size_t *length)
 static void why_tell(struct control *control, uint32_t node, const struct message *query)
 {
     struct waits_figures figures;
-    uint32_t words[WAITS_WORDS];
+    struct status_daemon daemon;
+    uint32_t words[WAITS_WORDS], daemon_words[STATUS_DAEMON_WORDS_MAX];
     struct message reply = {
         .type = MESSAGE_WHY_REPLY, .job_id = query->job_id, .request = query->request};
-    if (why_own_figures(control, query->job_id, &figures)) {
+    if (why_own_figures(control, query->job_id, &figures, &daemon)) {
         waits_pack(&figures, words);
         reply.members = (struct message_list){words, WAITS_WORDS};
+        reply.servers =
+            (struct message_list){daemon_words, status_daemon_pack(&daemon, daemon_words)};
     }
     control_peer_send(control, node, &reply);
 }
@@ -337,19 +351,26 @@ static int why_take(struct control *control, uint32_t node, const struct message
                     struct error *error)
 {
     struct waits_figures figures;
+    struct status_daemon daemon = {0};
     bool told = reply->members.count > 0;
     if (told && (!waits_unpack(&figures, reply->members.values, reply->members.count) ||
                  figures.own != node))
         return error_set(error, ERR_PROTOCOL, "figures of %u numbers, or of another node",
                          reply->members.count);
+    if (told && !status_daemon_unpack(&daemon, reply->servers.values, reply->servers.count,
+                                      control->config->server_count))
+        return error_set(error, ERR_PROTOCOL, "%u numbers of a daemon, or of unknown nodes",
+                         reply->servers.count);
     struct control_why *why = control->whys;
     while (why && (why->number != reply->request || why->job != reply->job_id))
         why = why->next;
     if (!why || !why->silent[node])
         return 0; /* too late */
     why->silent[node] = false;
-    if (told)
+    if (told) {
+        why->daemons[why->count] = daemon;
         why->reports[why->count++] = figures;
+    }
     if (--why->waiting == 0)
         why_answer(why);
     return 0;

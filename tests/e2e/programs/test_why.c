@@ -98,6 +98,30 @@ static double number(const json_t *document, const char *key)
     return json_number_value(json_object_get(document, key));
 }
 
+/* What goes from one node comes at the other; and memory is of all of them. */
+static void daemons_check(const json_t *reports)
+{
+    size_t i;
+    json_t *report;
+    ck_assert_uint_eq(json_array_size(reports), cluster->count);
+    json_array_foreach(reports, i, report)
+    {
+        const json_t *daemon = json_object_get(report, "daemon");
+        const json_t *links = json_object_get(daemon, "links");
+        double in = 0, out = 0;
+        ck_assert_double_gt(number(daemon, "time_s"), 0);
+        ck_assert_double_gt(number(json_object_get(daemon, "memory"), "limit_bytes"), 0);
+        ck_assert_uint_eq(json_array_size(links), cluster->count - 1);
+        for (size_t k = 0; k < json_array_size(links); k++) {
+            in += number(json_array_get(links, k), "bytes_in");
+            out += number(json_array_get(links, k), "bytes_out");
+        }
+        ck_assert(cluster->count == 1 || (in > 0 && out > 0));
+        ck_assert_double_ge(number(daemon, "bytes_in"), in);
+        ck_assert_double_ge(number(daemon, "bytes_out"), out);
+    }
+}
+
 /* On a busy machine everything else takes longer too: the figures have to go together. */
 static void figures_check(uint32_t node, const char *of_node)
 {
@@ -111,7 +135,7 @@ static void figures_check(uint32_t node, const char *of_node)
     ck_assert_double_le(number(document, "times"), number(document, "collectives"));
     ck_assert_double_gt(2 * number(document, "times"), number(document, "collectives"));
     ck_assert_uint_eq(json_array_size(json_object_get(document, "silent_nodes")), 0);
-    ck_assert_uint_eq(json_array_size(json_object_get(document, "reports")), cluster->count);
+    daemons_check(json_object_get(document, "reports"));
     ck_assert_str_eq(json_string_value(json_object_get(document, "of_node")), of_node);
     json_decref(document);
 }

@@ -108,6 +108,19 @@ def why_of(job, **more):
     return {**why, "silent_nodes": [], "reports": [], **more}
 
 
+def reports_of(nodes, time_s, links=True):
+    """What daemons say of themselves; of 1 MB a second and number, half of it comes in."""
+    reports = []
+    for i in range(nodes):
+        moved = lambda k: {"bytes_in": int(time_s * 5e5 * k), "bytes_out": int(time_s * 1e6 * k)}
+        daemon = {"time_s": time_s, **moved(i), "away": int(i == 2), "recovered": 3 * int(i == 2), "links": []}
+        daemon["memory"] = {"used_bytes": (i % 100) << 20, "reserved_bytes": 1 << 30, "limit_bytes": 100 << 20}
+        if links:
+            daemon["links"] = [{"node": f"n{k}", **moved(min(i, k))} for k in range(nodes) if k != i]
+        reports.append({"node": f"n{i}", "window_s": 4.0, "ranks": [], "nodes": [], "daemon": daemon})
+    return reports
+
+
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -137,6 +150,9 @@ class MadeUp(Case):
 
     def next_turn(self, **more):
         """What goes over links is known from two answers."""
+        for why in self.server.whys["jobs"]:
+            if why["reports"]:
+                why["reports"] = reports_of(len(why["reports"]), 51.0, len(why["reports"]) <= 13)
         self.server.status = {**self.server.status, **more}
         self.browser.wait(f"seen.status.uptime_s === {self.server.status['uptime_s']}")
 
@@ -160,7 +176,7 @@ class MadeUp(Case):
             self.picture(name)
 
     def test_a_thousand_nodes(self):
-        self.server.whys["jobs"] = [why_of("train", kind="node late", of_node="n500")]
+        self.server.whys["jobs"] = [why_of("train", kind="node late", of_node="n500", reports=reports_of(1000, 50.0, False))]
         self.server.status = status_of(1000, [job_of("train")])
         self.open()
         self.next_turn(**status_of(1000, [job_of("train")], uptime_s=101.0))
@@ -168,20 +184,53 @@ class MadeUp(Case):
         self.assertEqual(self.browser.value("document.querySelectorAll('#tiles > .down').length"), 11)
         self.assertIn("waited", self.browser.value("document.getElementById('node-500').className"))
         self.assertIn("1000 nodes, 11 not connected", self.text("#legend"))
+        self.assertEqual(self.browser.value("document.querySelectorAll('#memories > meter').length"), 12)
+        self.assertIn("99.0 MiB of 100 MiB", self.text("#memories"))
+        self.assertIn("and 987 with less", self.text("#memories"))
+        self.assertIn("u4", self.browser.value("document.getElementById('node-999').className"))
+        self.assertIn("u0", self.browser.value("document.getElementById('node-20').className"))
         self.assertLess(self.browser.value("document.getElementById('tiles').getBoundingClientRect().height"), 600)
         self.assertEqual(self.browser.errors, [])
         self.picture("thousand")
 
+    def test_links_and_memory_of_all_nodes(self):
+        peers = status_of(4, [])["peers"]
+        peers[0].update(away_ms=1500, recovered=0, recovered_ms=0)
+        peers[2].update(away_ms=None, recovered=2, recovered_ms=340)
+        for name, view in {"links": {}, "links-dark": {"dark": True}}.items():
+            self.server.whys["jobs"] = [why_of("train", reports=reports_of(4, 50.0)), why_of("other", reports=reports_of(4, 50.0))]
+            self.server.status = {**status_of(4, [job_of("train"), job_of("other", generation=1)]), "peers": peers}
+            self.open(**view)
+            self.next_turn(uptime_s=101.0)
+            lines = "[...document.querySelectorAll('#picture line')].map(it => it.getAttribute('class')).sort().join()"
+            # Of six links the fastest is 2-3 with 2 MB/s, and 1-2 and 1-3 have half of it; those of n0 have no traffic.
+            self.assertEqual(self.browser.value(lines), "l0,l0,l0,l3,l3,l4")
+            self.assertIn("n3: up, 1.4 MiB/s in, 2.9 MiB/s out, 100 % of the fastest node", self.browser.value("document.getElementById('node-3').title"))
+            self.assertIn("a node 2.9 MiB/s, a link 1.9 MiB/s", self.text("#legend"))
+            self.assertEqual(self.text("#memories > [data-node=n3]"), "3.0 MiB of 100 MiB")
+            self.assertEqual(self.browser.value("document.querySelectorAll('#memories > meter').length"), 3)
+            told = self.text("#recoveries")
+            for words in ("n1 is away for 2 s", "n3 was away and came back 2 times, at last after 340 ms",
+                          "Job train goes on as generation 3", "n2 tells: 1 node away now; nodes came back 3 times"):
+                self.assertIn(words, told)
+            self.assertNotIn("other", told)
+            self.assertEqual(self.browser.errors, [])
+            self.picture(name)
+
     def test_names_are_text(self):
-        peer = {"node": 1, "name": HOSTILE, "state": HOSTILE, "fabric": "up", "bytes_in": 0, "bytes_out": 0}
+        daemon = {"recovered": 1, "memory": HOSTILE, "links": [{"node": HOSTILE}, 7]}
+        reports = [{"node": HOSTILE + "2", "daemon": daemon}, {"node": 5, "daemon": daemon}, {"node": "__proto__", "daemon": HOSTILE}]
+        peer = {"node": 1, "recovered": 1, "name": HOSTILE, "state": HOSTILE, "fabric": "up", "bytes_in": 0, "bytes_out": 0}
         status = status_of(2, [job_of(HOSTILE, error=HOSTILE), job_of("__proto__", state="failed", error=HOSTILE)], name=HOSTILE)
         self.server.status = {**status, "peers": [peer, {}], "software": HOSTILE, "warnings": [{"text": HOSTILE}]}
-        self.server.whys["jobs"] = [why_of(HOSTILE, of_node=HOSTILE), why_of("__proto__", kind="toString")]
+        self.server.whys["jobs"] = [why_of(HOSTILE, of_node=HOSTILE, reports=reports), why_of("__proto__", kind="toString")]
         self.open()
         self.assertEqual(self.text("#node"), HOSTILE)
         self.assertEqual(self.text("[data-key=name]"), HOSTILE)
         self.assertIn(HOSTILE, self.text("[data-key=why]"))
         self.assertIn(HOSTILE, self.text("#log"))
+        self.assertIn(HOSTILE, self.text("#memories"))
+        self.assertIn(HOSTILE, self.text("#recoveries"))
         self.assertEqual(self.browser.value("document.querySelectorAll('img, body script').length"), 1)  # its own
         self.assertEqual(self.browser.value("document.title"), f"{HOSTILE} – shoal")
         self.assertEqual(self.browser.errors, [])
