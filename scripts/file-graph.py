@@ -52,7 +52,7 @@ server/commands  trace < engine_event < engine_command
 server/engine    threads < engine_private engine_status engine_share engine_release
                  < engine_protect < engine_send < engine_peer < engine_io < engine_rings
                  < engine_dispatch < engine_loop < engine
-server/engine/threads   engine_queue reducer
+server/engine/threads   engine_queue reducer run_delay
 server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_newcomers
                  < coordinator_home
                  < coordinator_succession coordinator_segment < coordinator_worker coordinator_group_home

@@ -33,11 +33,22 @@ bool engine_take_reduced(struct engine *engine)
     return slice.steps > 0;
 }
 
+/* Rounds that begin too late, as of a daemon that was stopped, do not show that it was woken and
+ * had no processor; the kernel's count does. Time that is in both counts once. */
+static void engine_count_delay(struct engine *engine, uint64_t now_ns)
+{
+    uint64_t delay_ns = run_delay_take(&engine->delay);
+    if (delay_ns > engine->still_ns)
+        exchange_time(engine->exchange, now_ns, delay_ns - engine->still_ns);
+    engine->still_ns = 0;
+}
+
 static void engine_tick(struct engine *engine, uint64_t now_ns)
 {
     if (now_ns < engine->next_tick_ns)
         return;
     engine->next_tick_ns = now_ns + TICK_NS;
+    engine_count_delay(engine, now_ns);
     exchange_tick(engine->exchange, now_ns);
     engine_check_connecting(engine, now_ns);
     if (engine->links > 0)
@@ -69,8 +80,9 @@ static bool engine_run(struct engine *engine)
 static bool engine_round(struct engine *engine)
 {
     uint64_t now_ns = clock_now_ns();
-    bool still = engine->due_ns > 0 && now_ns > engine->due_ns;
-    exchange_time(engine->exchange, now_ns, still ? now_ns - engine->due_ns : 0);
+    uint64_t still_ns = engine->due_ns > 0 && now_ns > engine->due_ns ? now_ns - engine->due_ns : 0;
+    exchange_time(engine->exchange, now_ns, still_ns);
+    engine->still_ns += still_ns;
     engine->due_ns = now_ns + ROUND_NS;
     bool any = engine_take_commands(engine);
     any |= engine_read_workers(engine, now_ns);
@@ -144,10 +156,14 @@ static void engine_sleep(struct engine *engine)
 void *engine_main(void *argument)
 {
     struct engine *engine = argument;
+    if (!run_delay_open(&engine->delay))
+        log_info(engine->log, "the kernel does not say how long the engine waits for a processor: "
+                              "`why` will not see that others take it");
     while (!engine->stopping) {
         atomic_fetch_add_explicit(&engine->turns, 1, memory_order_relaxed);
         if (!engine_round(engine))
             engine_sleep(engine);
     }
+    run_delay_close(&engine->delay);
     return NULL;
 }

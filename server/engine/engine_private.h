@@ -31,6 +31,7 @@
 #include "server/engine/engine_status.h"
 #include "server/engine/threads/engine_queue.h"
 #include "server/engine/threads/reducer.h"
+#include "server/engine/threads/run_delay.h"
 #include "server/exchange/exchange.h"
 
 /* The most time that one kind of work takes of a round before the others have their turn. */
@@ -140,6 +141,8 @@ struct engine {
     bool stopping;
     uint64_t next_tick_ns;
     uint64_t due_ns;        /* when the next round has to begin at the latest; 0: none has been */
+    struct run_delay delay; /* of the thread */
+    uint64_t still_ns;      /* since the last tick, by which rounds began too late */
     _Atomic uint64_t turns; /* of its loop; engine_turns reads it */
     uint64_t stop_ns;       /* how long engine_stop lets operations come back; tests shorten it */
     uint64_t receives_posted;

@@ -237,8 +237,8 @@ double court_busy(const struct waits_figures *server)
     return court_part(server, (double)server->tasks_us + server->still_us);
 }
 
-/* The same beyond that of the others. */
-double court_server(const struct court *court, const struct waits_figures *server)
+/* The same beyond that of the others, if it is so many times theirs. */
+double court_server(const struct court *court, const struct waits_figures *server, double times)
 {
     size_t count = 0;
     double *parts = calloc(court->count, sizeof(*parts));
@@ -250,5 +250,5 @@ double court_server(const struct court *court, const struct waits_figures *serve
     }
     median = court_median(parts, count);
     free(parts);
-    return count > 0 && own > 2 * median ? own - median : 0;
+    return count > 0 && own > times * median ? own - median : 0;
 }

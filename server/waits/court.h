@@ -48,9 +48,11 @@ double court_seen(const struct court *court, const struct waits_figures *owner, 
 bool court_sees_all(const struct court *court, const struct waits_figures *it);
 /* In which none of its collectives was under way. */
 double court_idle(const struct waits_figures *it);
-/* In which its sums and its standing still were under way; then beyond those of the others. */
+/* In which its sums and its standing still were under way; then beyond those of the others, if it
+ * is so many times theirs. */
 double court_busy(const struct waits_figures *server);
-double court_server(const struct court *court, const struct waits_figures *server);
+#define COURT_BUSY_TIMES 2.0
+double court_server(const struct court *court, const struct waits_figures *server, double times);
 
 /* Fills in `blamed`, `blame` and `next_blame`; then `late`, `late_times` and `idle`. */
 void court_find_blame(struct court *court);

@@ -98,7 +98,7 @@ static void court_hear_ends(const struct court *court, const struct court_link *
     size_t suspects[] = {receiver ? link->to : link->from, receiver ? link->from : link->to};
     for (size_t i = 0; i < sizeof(suspects) / sizeof(suspects[0]); i++) {
         const struct waits_figures *it = &court->reports[suspects[i]];
-        double busy = it->gathered > 0 ? court_server(court, it) : 0;
+        double busy = it->gathered > 0 ? court_server(court, it, COURT_BUSY_TIMES) : 0;
         if (busy < part / 2 || busy < LEAST_PART)
             continue;
         accused->kind = VERDICT_SERVER_SLOW;

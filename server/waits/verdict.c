@@ -21,6 +21,7 @@
  * waits for one other alone is the reason. */
 #define BUSY 0.3
 #define ONE_LINK 0.7
+#define MOST 0.6
 /* The past is believed if it says at most so many times what was counted, and at least one of so
  * many parts of it. */
 #define PAST_TIMES 2.0
@@ -133,7 +134,7 @@ static void court_hear_servers(struct court *court)
             busiest = it;
     }
     if (busiest)
-        court_accuse(court, court_server(court, busiest), LEAST_SUM_PART,
+        court_accuse(court, court_server(court, busiest, COURT_BUSY_TIMES), LEAST_SUM_PART,
                      (struct verdict){.kind = VERDICT_SERVER_SLOW,
                                       .rank = WAITS_NOBODY,
                                       .node = busiest->own,
@@ -213,13 +214,20 @@ static void court_hear_ways(struct court *court, const struct waits_figures *bla
         court_accuse(court, court->blame, LEAST_LINK_PART, accused);
 }
 
-/* A daemon that does not get on has its hands full, or stands still. It sees late what its ranks
- * have begun: for longer than for others nothing is under way there, and yet the ranks were in time
- * for all that it had. */
+static bool court_explains(const struct court *court, double part, double of_blame)
+{
+    return part >= LEAST_PART && part >= of_blame * court->blame;
+}
+
+/* A daemon that does not get on has its hands full, or stands still. Where daemons share
+ * processors all of them do at times: then it has to be most of what is waited for. Such a daemon
+ * sees late what its ranks have begun: for longer than for others nothing is under way there, and
+ * yet the ranks were in time for all that it had. */
 static bool court_is_server(const struct court *court, const struct waits_figures *it)
 {
-    double busy = it->gathered > 0 ? court_server(court, it) : 0;
-    if (busy >= LEAST_PART && busy >= BUSY * court->blame)
+    if (it->gathered > 0 &&
+        (court_explains(court, court_server(court, it, COURT_BUSY_TIMES), BUSY) ||
+         court_explains(court, court_server(court, it, 1), MOST)))
         return true;
     return it->ranks > 0 && court_idle(it) - court->idle >= court->blame / 2 &&
            court->late[court->blamed] < court->blame / 2;
