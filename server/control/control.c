@@ -460,6 +460,7 @@ int control_create(struct control **created, const struct control_options *optio
     control->unix_fd = control->tcp_fd = control->spare_fd = -1;
     control->on_told = control_why_told;
     control->why_document = control_why_document;
+    control->why_verdicts = control_why_verdicts;
     control->next_worker = 1;
     control->started_ns = clock_now_ns();
     auth_roster_hash(control->roster_hash, control->config);

@@ -12,8 +12,10 @@
 #define ANSWERS_MS 1000
 #define QUESTIONS_MAX 16u /* at once */
 /* Of the page: jobs that are asked for, and how often. */
-#define PAGE_JOBS 8u
+#define PAGE_JOBS CONTROL_VERDICTS
 #define PAGE_NS NS_PER_S
+/* What was found longer ago is in no metric: nobody has asked since. */
+#define VERDICT_NS (120 * NS_PER_S)
 
 /* A question of a client of the Unix socket. */
 struct control_why {
@@ -37,7 +39,8 @@ struct control_why_page {
     uint64_t job;
     char *document;
     size_t length;
-    uint64_t asked_ns; /* while an answer is on its way, and after it */
+    struct verdict verdict; /* what the document has */
+    uint64_t asked_ns;      /* while an answer is on its way, and after it */
     bool asking;
 };
 struct control_why_pages {
@@ -116,19 +119,18 @@ static void why_put_verdict(struct json_text *text, const struct control *contro
     json_text_bool(text, "sure", verdict->sure);
 }
 
-static char *why_document(const struct control_why *why, size_t *length)
+static char *why_document(const struct control_why *why, const struct verdict *verdict,
+                          size_t *length)
 {
     struct control *control = why->control;
     const struct config *config = control->config;
-    struct verdict verdict;
     struct json_text text;
-    verdict_find(&verdict, why->reports, why->count);
     json_text_init(&text);
     json_text_open_object(&text, NULL);
     json_text_string(&text, "type", "why");
     json_text_string(&text, "job", why->name);
     json_text_string(&text, "node", config->node);
-    why_put_verdict(&text, control, &verdict);
+    why_put_verdict(&text, control, verdict);
     json_text_open_array(&text, "silent_nodes");
     for (uint32_t node = 0; node < config->server_count; node++) {
         if (why->silent[node])
@@ -158,8 +160,11 @@ static void why_answer(struct control_why *why)
         why->page ? NULL : control_worker_find(why->control, why->worker);
     struct control_why_page *page = why->page ? why_page_of(why->control, why->job) : NULL;
     size_t length = 0;
-    char *document = worker || page ? why_document(why, &length) : NULL;
+    struct verdict verdict;
+    verdict_find(&verdict, why->reports, why->count);
+    char *document = worker || page ? why_document(why, &verdict, &length) : NULL;
     if (page) {
+        page->verdict = verdict;
         free(page->document);
         page->asking = false;
         page->document = document;
@@ -300,15 +305,41 @@ static void why_page_ask(struct control *control, struct control_why_page *page,
     why_begin(why, job);
 }
 
+static bool why_pages_open(struct control *control)
+{
+    if (!control->why_pages)
+        control->why_pages = calloc(1, sizeof(*control->why_pages));
+    if (control->why_pages)
+        why_pages_sweep(control);
+    return control->why_pages;
+}
+
+/* All daemons are scraped, and one is enough to ask the others. */
+uint32_t control_why_verdicts(struct control *control,
+                              struct status_verdict verdicts[CONTROL_VERDICTS])
+{
+    uint32_t count = 0;
+    uint64_t now_ns = clock_now_ns();
+    const struct job *job = why_pages_open(control) ? coordinator_jobs(control->coordinator) : NULL;
+    for (; job; job = job->hh.next) {
+        struct control_why_page *page = job->state == JOB_READY && job->rank_nodes[0] == job->self
+                                            ? why_page_take(control, job->id)
+                                            : NULL;
+        if (!page)
+            continue;
+        if (page->document && now_ns - page->asked_ns < VERDICT_NS)
+            verdicts[count++] = (struct status_verdict){job->id, page->verdict};
+        why_page_ask(control, page, job);
+    }
+    return count;
+}
+
 char *control_why_document(struct control *control, size_t *length)
 {
     struct json_text text;
     uint32_t left_out = 0, put = 0;
-    if (!control->why_pages)
-        control->why_pages = calloc(1, sizeof(*control->why_pages));
-    if (!control->why_pages)
+    if (!why_pages_open(control))
         return NULL;
-    why_pages_sweep(control);
     json_text_init(&text);
     json_text_raw(&text, "{\"type\":\"whys\",\"jobs\":[", 23);
     for (const struct job *job = coordinator_jobs(control->coordinator); job; job = job->hh.next) {

@@ -15,6 +15,7 @@
 #include "server/jobs/account.h"
 #include "server/jobs/membership.h"
 #include "server/waits/overlap.h"
+#include "server/waits/verdict.h"
 #include "server/waits/waits.h"
 
 /* Traffic over the fabric in the last second or so. */
@@ -25,6 +26,12 @@ struct status_rates {
 };
 void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t bytes_in,
                          uint64_t bytes_out);
+
+/* Whom a job waits for, as it was last found. */
+struct status_verdict {
+    uint64_t job;
+    struct verdict verdict;
+};
 
 /* Ranks that are listed in a document, in all: those of the largest job. */
 #define STATUS_RANKS_MAX MESSAGE_RANKS_MAX
@@ -43,6 +50,8 @@ struct status_source {
     const struct coordinator *coordinator;
     const struct account_book *accounts;
     const struct status_rates *rates;
+    const struct status_verdict *verdicts; /* [verdict_count], for the metrics */
+    uint32_t verdict_count;
     const struct log_line *warnings; /* [warning_count], the oldest first */
     uint32_t warning_count;
 };

@@ -6,6 +6,7 @@
 #include "server/status/status_metric.h"
 
 #define US_PER_S 1e6
+#define MS_PER_S 1e3
 
 static void waits_put_ranks(struct json_text *text, const struct waits_figures *figures)
 {
@@ -125,6 +126,54 @@ static const struct engine_job_status *metrics_find(const struct engine_status *
     return NULL;
 }
 
+static const struct verdict *metrics_find_verdict(const struct status_source *source,
+                                                  const struct job *job)
+{
+    for (uint32_t i = 0; job->state == JOB_READY && i < source->verdict_count; i++) {
+        const struct verdict *it = &source->verdicts[i].verdict;
+        if (source->verdicts[i].job == job->id && it->kind != VERDICT_UNKNOWN)
+            return it;
+    }
+    return NULL;
+}
+
+static void metrics_put_without(struct json_text *text, const struct job *job,
+                                const struct verdict *it, const struct config *config)
+{
+    char name[2 * CONFIG_NAME_BYTES + 1], node[2 * CONFIG_NAME_BYTES + 1], rank[16] = "";
+    if (it->kind == VERDICT_NOBODY || it->node >= config->server_count)
+        return;
+    if (it->rank != WAITS_NOBODY)
+        snprintf(rank, sizeof(rank), "%u", it->rank);
+    metrics_put_line(
+        text,
+        "shoal_job_step_without_seconds{job=\"%s\",kind=\"%s\",culprit=\"%s\",rank=\"%s\"} %.6f",
+        metrics_label(job->name, name), verdict_kind_name(it->kind),
+        metrics_label(config->servers[it->node].name, node), rank, it->without_ms / MS_PER_S);
+}
+
+/* What a step takes, and what it would take without whom the job waits for. */
+static void metrics_put_verdicts(struct json_text *text, const struct status_source *source)
+{
+    const struct job *jobs = coordinator_jobs(source->coordinator);
+    char name[2 * CONFIG_NAME_BYTES + 1];
+    metrics_put_family(text, "shoal_job_step_seconds", "gauge",
+                       "What a step of the job took lately; of jobs whose rank 0 is here.");
+    for (const struct job *job = jobs; job; job = job->hh.next) {
+        const struct verdict *it = metrics_find_verdict(source, job);
+        if (it)
+            metrics_put_line(text, "shoal_job_step_seconds{job=\"%s\"} %.6f",
+                             metrics_label(job->name, name), it->step_ms / MS_PER_S);
+    }
+    metrics_put_family(text, "shoal_job_step_without_seconds", "gauge",
+                       "What it would take without whom the job waits for.");
+    for (const struct job *job = jobs; job; job = job->hh.next) {
+        const struct verdict *it = metrics_find_verdict(source, job);
+        if (it)
+            metrics_put_without(text, job, it, source->config);
+    }
+}
+
 /* A job that runs has a name of its own; what the engine has just begun with has no window. */
 void metrics_put_waits(struct json_text *text, const struct status_source *source)
 {
@@ -144,4 +193,5 @@ void metrics_put_waits(struct json_text *text, const struct status_source *sourc
         if (it && it->overlap.window_us > 0)
             metrics_put_job_overlap(text, job, &it->overlap);
     }
+    metrics_put_verdicts(text, source);
 }

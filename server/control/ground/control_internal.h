@@ -482,6 +482,11 @@ int control_why_told(struct control *control, uint32_t node, const struct messag
 /* What was last said of each job, as a document for the page, the caller's to free; NULL: out of
  * memory. Asks anew, once a second at most, for whoever comes next. */
 char *control_why_document(struct control *control, size_t *length);
+/* Of jobs whose rank 0 is here what was last found, at most CONTROL_VERDICTS of them; new ones are
+ * asked for. */
+#define CONTROL_VERDICTS 8u
+uint32_t control_why_verdicts(struct control *control,
+                              struct status_verdict verdicts[CONTROL_VERDICTS]);
 void control_why_clear(struct control *control);
 
 /* --- control_dialogue.c, what a connection on the Unix socket says: may call all of the above */
@@ -551,6 +556,7 @@ struct control {
     struct control_why_pages *why_pages;
     /* The last verdicts of all jobs, the caller's to free: control_why_document. */
     char *(*why_document)(struct control *control, size_t *length);
+    uint32_t (*why_verdicts)(struct control *control, struct status_verdict *verdicts);
     /* What a node says that is neither a connection's nor a job's: control_why_told. */
     int (*on_told)(struct control *control, uint32_t node, const struct message *message,
                    struct error *error);

@@ -123,8 +123,11 @@ static char *admin_metrics(struct control *control, size_t *length)
 {
     struct engine_status engine;
     struct status_source source;
+    struct status_verdict verdicts[CONTROL_VERDICTS];
     if (admin_source(control, &engine, &source) < 0)
         return NULL;
+    source.verdicts = verdicts;
+    source.verdict_count = control->why_verdicts(control, verdicts);
     char *text = status_metrics(&source, length);
     control->options.engine.status_clear(&engine);
     return text;

@@ -474,6 +474,10 @@ START_TEST(test_verdicts_for_the_page)
     }
     ck_assert(why_has(port, "\"job\":\"job7\",\"node\":\"a\",\"kind\":\"unknown\""));
     ck_assert(why_has(port, "],\"left_out\":1}\n"));
+    /* The metrics ask for them, too, and say nothing of what is not known. */
+    const char *metrics = http_ask(port, "GET /metrics HTTP/1.1\r\n\r\n", 25);
+    ck_assert_ptr_nonnull(strstr(metrics, "# TYPE shoal_job_step_seconds gauge\n"));
+    ck_assert_ptr_null(strstr(metrics, "shoal_job_step_seconds{"));
     ck_assert_ptr_null(strstr(http_ask(port, WHY, strlen(WHY)), "job8"));
     control_client_close(&workers[0]);
     ck_assert(why_has(port, "\"job\":\"job8\""));

@@ -455,6 +455,56 @@ START_TEST(test_warnings)
 }
 END_TEST
 
+/* Of the job that runs; of others nothing is said. */
+START_TEST(test_verdicts_in_metrics)
+{
+    static const struct {
+        const char *begin, *end;
+    } wanted[] = {
+        {"shoal_job_step_seconds{job=", "} 0.040000\n"},
+        {"shoal_job_step_without_seconds{job=",
+         ",kind=\"rank late\",culprit=\"b\",rank=\"3\"} 0.028000\n"},
+        {"shoal_job_step_without_seconds{job=",
+         ",kind=\"link slow\",culprit=\"b\",rank=\"\"} 0.028000\n"},
+    };
+    struct verdict verdict = {.rank = 3, .node = 1, .step_ms = 40, .without_ms = 28};
+    network_join(network, 0, network_name_at(network, 0), 1, 0, -1, 0);
+    network_settle(network);
+    static const struct {
+        enum verdict_kind kind;
+        uint32_t node;
+        bool step, late, link;
+    } cases[] = {
+        {VERDICT_RANK_LATE, 1, true, true, false},
+        {VERDICT_LINK_SLOW, 1, true, false, true},
+        {VERDICT_LINK_SLOW, 2, true, false, false}, /* there is no such node */
+        {VERDICT_NOBODY, WAITS_NOBODY, true, false, false},
+        {VERDICT_UNKNOWN, WAITS_NOBODY, false, false, false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool has[] = {cases[i].step, cases[i].late, cases[i].link};
+        verdict.kind = cases[i].kind;
+        verdict.node = cases[i].node;
+        verdict.rank = verdict.kind == VERDICT_RANK_LATE ? 3 : WAITS_NOBODY;
+        struct status_verdict verdicts[] = {{4711, verdict}, {0, verdict}};
+        struct status_source source = source_of(0);
+        verdicts[1].job = coordinator_jobs(source.coordinator)->id;
+        verdicts[0].verdict.kind = VERDICT_NODE_LATE;
+        source.verdicts = verdicts;
+        source.verdict_count = 2;
+        size_t length;
+        char *text = status_metrics(&source, &length), line[200];
+        for (size_t k = 0; k < 3; k++) {
+            snprintf(line, sizeof(line), "%s\"%s\"%s", wanted[k].begin, network_name_at(network, 0),
+                     wanted[k].end);
+            ck_assert_msg((strstr(text, line) != NULL) == has[k], "%zu: %s, %s", i, line, text);
+        }
+        ck_assert_ptr_null(strstr(text, "node late"));
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(test_metrics)
 {
     network_join(network, 0, network_name_at(network, 0), 1, 0, -1, 0);
@@ -513,6 +563,7 @@ int main(void)
     tcase_add_test(cases, test_users);
     tcase_add_test(cases, test_warnings);
     tcase_add_test(cases, test_metrics);
+    tcase_add_test(cases, test_verdicts_in_metrics);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
