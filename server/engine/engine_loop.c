@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 
 #include "common/base/clock.h"
+#include "common/base/kernel.h"
 #include "server/engine/engine_private.h"
 
 #define TICK_NS (100 * NS_PER_MS)
@@ -133,7 +134,7 @@ static void engine_wait(struct engine *engine, uint64_t ns)
     struct epoll_event events[WAKE_EVENTS];
     struct timespec timeout = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
     if (!engine->waits_in_ms) {
-        int count = epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout, NULL);
+        int count = kernel_epoll_pwait2(engine->poll_descriptor, events, WAKE_EVENTS, &timeout);
         if (count >= 0 || errno == EINTR)
             return;
         engine->waits_in_ms = true;

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -23,6 +22,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/env.h"
+#include "common/base/kernel.h"
 #include "common/format/message.h"
 #include "common/text/number_text.h"
 #include "worker/launch/launched.h"
@@ -213,7 +213,7 @@ static int step_spawn(const char *program, char *const *argv, char *const *envir
  * any of them in another thread, has no status. */
 static int step_wait_program(pid_t pid, uint64_t deadline_ns)
 {
-    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    struct pollfd watched = {.fd = kernel_pidfd_open(pid), .events = POLLIN};
     int status = -1, ready = watched.fd < 0;
     while (ready <= 0) {
         uint64_t now_ns = clock_now_ns();

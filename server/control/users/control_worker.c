@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <unistd.h>
 
+#include "common/base/kernel.h"
 #include "server/control/ground/control_internal.h"
 
 #ifndef SO_PEERPIDFD
@@ -156,7 +156,7 @@ static int worker_process(const struct control_worker *worker)
         return process;
     if (errno != ENOPROTOOPT)
         return -1;
-    return pidfd_open((pid_t)worker->credentials.pid, 0);
+    return kernel_pidfd_open((pid_t)worker->credentials.pid);
 }
 
 /* As the kernel does it when nobody else has the socket: what was sent is still read, then comes

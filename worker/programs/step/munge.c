@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/kernel.h"
 #include "common/text/number_text.h"
 
 #define OUTPUT_BYTES_MAX (4u << 20)
@@ -44,7 +44,7 @@ static char *munge_file_text(int fd, struct error *error)
 static int munge_await(pid_t pid, const char *name, uint64_t deadline_ns, int *status,
                        struct error *error)
 {
-    struct pollfd watched = {.fd = pidfd_open(pid, 0), .events = POLLIN};
+    struct pollfd watched = {.fd = kernel_pidfd_open(pid), .events = POLLIN};
     uint64_t now_ns = clock_now_ns(), most_ns = now_ns + MOST_MS * NS_PER_MS;
     int ready = 0, code = 0;
     if (watched.fd < 0)

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,6 +18,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/env.h"
+#include "common/base/kernel.h"
 #include "common/config/config.h"
 #include "common/format/message.h"
 #include "worker/programs/step/folder.h"
@@ -176,7 +176,7 @@ static void serve_log_tail(const struct served *served, char tail[TAIL_BYTES])
  * rank can find it: who comes later starts another one. */
 static int serve_attend(struct served *served, pid_t pid, int parent, struct error *error)
 {
-    int pidfd = pidfd_open(pid, 0), code = 0;
+    int pidfd = kernel_pidfd_open(pid), code = 0;
     if (pidfd < 0)
         code = error_set_errno(error, errno, "cannot watch %s", served->program);
     for (bool ended = pidfd < 0; !ended;) {
