@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "common/auth/auth.h"
+#include "tests/lib/looping_job.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/worker/hostile_rank.h"
 
@@ -16,35 +17,24 @@
 /* Of a rank; that they are refused took 23 MB in one turn, of 16 that may wait. */
 #define GROUPS 60
 
-static char *directory;
-static char file[512];
 static struct cluster *cluster;
-static struct process *workers[NODES];
+static struct looping_job job;
 
 static void setup(void)
 {
-    directory = suite_make_directory();
-    snprintf(file, sizeof(file), "%s/stop", directory);
     cluster = cluster_start(NODES, "{}");
     ck_assert_int_eq(chmod(cluster->directory, 0755), 0);
     ck_assert_int_eq(chmod(cluster->nodes[0].socket_path, 0666), 0);
-    const char *argv[] = {CLUSTER_HELPER, "loop", file, NULL};
-    cluster_job(cluster, "undisturbed", 1, argv, workers);
-    for (int rank = 0; rank < NODES; rank++)
-        ck_assert(process_wait_text(workers[rank], "running", CLUSTER_PATIENCE_MS));
+    looping_job_start(&job, cluster, 1);
 }
 
 static void teardown(void)
 {
-    FILE *stop = fopen(file, "w");
-    ck_assert_ptr_nonnull(stop);
-    fclose(stop);
-    ck_assert_int_eq(cluster_job_end(workers, NODES), 0);
+    looping_job_end(&job);
     for (uint32_t node = 0; node < NODES; node++)
         ck_assert_ptr_null(strstr(cluster_log(cluster, node), "is over"));
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
-    suite_remove_directory(directory);
 }
 
 static void hostile_say(struct hostile_rank *rank, const char *line)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
+#include "tests/lib/looping_job.h"
 #include "tests/lib/suite.h"
 
 #define NODES 2
@@ -25,37 +26,26 @@
 #define HELLO "{\"type\":\"hello\",\"protocol\":1,\"software\":\"test\",\"pid\":1}\n"
 #define PING "{\"type\":\"ping\",\"x\":["
 
-static char *directory;
-static char file[512];
 static struct cluster *cluster;
-static struct process *workers[2 * NODES];
+static struct looping_job job;
 
 /* Daemons that find each other silent after a while, and a job that runs. */
 static void setup(void)
 {
-    directory = suite_make_directory();
-    snprintf(file, sizeof(file), "%s/stop", directory);
     cluster = cluster_start(NODES, "{\"timeouts\":{\"heartbeat_ms\":100,\"peer_ms\":3000}}");
     ck_assert_int_eq(chmod(cluster->directory, 0755), 0);
     for (uint32_t node = 0; node < NODES; node++)
         ck_assert_int_eq(chmod(cluster->nodes[node].socket_path, 0666), 0);
-    const char *argv[] = {CLUSTER_HELPER, "loop", file, NULL};
-    cluster_job(cluster, "undisturbed", 2, argv, workers);
-    for (int rank = 0; rank < 2 * NODES; rank++)
-        ck_assert(process_wait_text(workers[rank], "running", CLUSTER_PATIENCE_MS));
+    looping_job_start(&job, cluster, 2);
 }
 
 static void teardown(void)
 {
-    FILE *stop = fopen(file, "w");
-    ck_assert_ptr_nonnull(stop);
-    fclose(stop);
-    ck_assert_int_eq(cluster_job_end(workers, 2 * NODES), 0);
+    looping_job_end(&job);
     for (uint32_t node = 0; node < NODES; node++)
         ck_assert_ptr_null(strstr(cluster_log(cluster, node), "no heartbeat"));
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
-    suite_remove_directory(directory);
 }
 
 /* Of a user, where this one may become another; the kernel has credentials for each thread. */

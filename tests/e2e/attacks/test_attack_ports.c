@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
+#include "tests/lib/looping_job.h"
 #include "tests/lib/suite.h"
 
 #define PORTS_MAX 16
@@ -24,32 +25,21 @@
 #define FEW_LIMITS "{\"limits\":{\"workers\":8,\"connections\":16}}"
 #define CROWD_FEW 400
 
-static char *directory;
-static char file[512];
 static struct cluster *cluster;
-static struct process *workers[4];
+static struct looping_job job;
 
 /* Two daemons with a job that runs. */
 static void job_start(const char *extra)
 {
-    directory = suite_make_directory();
-    snprintf(file, sizeof(file), "%s/stop", directory);
     cluster = cluster_start(2, extra);
-    const char *argv[] = {CLUSTER_HELPER, "loop", file, NULL};
-    cluster_job(cluster, "undisturbed", 2, argv, workers);
-    for (int rank = 0; rank < 4; rank++)
-        ck_assert(process_wait_text(workers[rank], "running", CLUSTER_PATIENCE_MS));
+    looping_job_start(&job, cluster, 2);
 }
 
 static void job_end(void)
 {
-    FILE *stop = fopen(file, "w");
-    ck_assert_ptr_nonnull(stop);
-    fclose(stop);
-    ck_assert_int_eq(cluster_job_end(workers, 4), 0);
+    looping_job_end(&job);
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
-    suite_remove_directory(directory);
 }
 
 /* A new job finds its way. */

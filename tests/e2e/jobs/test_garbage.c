@@ -11,34 +11,24 @@
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
+#include "tests/lib/looping_job.h"
 #include "tests/lib/suite.h"
 
-static char *directory;
-static char file[512];
 static struct cluster *cluster;
-static struct process *workers[4];
+static struct looping_job job;
 
 /* Two daemons with a job that runs. */
 static void setup(void)
 {
-    directory = suite_make_directory();
-    snprintf(file, sizeof(file), "%s/stop", directory);
     cluster = cluster_start(2, NULL);
-    const char *argv[] = {CLUSTER_HELPER, "loop", file, NULL};
-    cluster_job(cluster, "undisturbed", 2, argv, workers);
-    for (int rank = 0; rank < 4; rank++)
-        ck_assert(process_wait_text(workers[rank], "running", CLUSTER_PATIENCE_MS));
+    looping_job_start(&job, cluster, 2);
 }
 
 static void teardown(void)
 {
-    FILE *stop = fopen(file, "w");
-    ck_assert_ptr_nonnull(stop);
-    fclose(stop);
-    ck_assert_int_eq(cluster_job_end(workers, 4), 0);
+    looping_job_end(&job);
     ck_assert_int_eq(cluster_stop(cluster), 0);
     cluster_free(cluster);
-    suite_remove_directory(directory);
 }
 
 static int connect_unix(void)
