@@ -8,7 +8,8 @@
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
 #   make check-deploy     shoal on the real parts: systemd, container, slurm, prometheus, kubernetes, page; PARTS="page"
-#   make wheel      the Python package with the bundle inside, for pip: build/wheel; check-wheel tries it
+#   make wheel      the Python package with the bundle inside, for pip: build/wheel, built in a Debian 11 under
+#                   DEBIAN11_ROOT; wheel-here: built on this machine; check-wheel tries it
 #   make bench-torch what collectives cost through torch: PAIRS=7, BENCH_TORCH="--quick --ranks 2"
 #   make bundle     a folder that runs where nothing is installed: build/bundle
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
@@ -42,6 +43,8 @@ SERVER_LIBS = $(shell pkg-config --libs $(SERVER_PACKAGES))
 WORKER_LIBS = $(shell pkg-config --libs $(WORKER_PACKAGES))
 TEST_CFLAGS = $(shell pkg-config --cflags $(TEST_PACKAGES))
 TEST_LIBS = $(shell pkg-config --libs $(TEST_PACKAGES))
+# glibc before 2.34 has parts in libraries of their own.
+SYSTEM_LIBS := -lm -ldl -lrt
 
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
             -Wpointer-arith -Wwrite-strings -Wundef -Wvla -Wformat=2
@@ -140,6 +143,7 @@ NATIVE ?=
 # What has been built once is used, so it is kept up with its sources.
 BUILD_NATIVE = CXX='$(CXX)' $(PYTHON) -B worker/python/native/build.py --build $(BUILD)
 NATIVE_MODULES := $(wildcard $(BUILD)/lib/shoal_native-*.so)
+DEBIAN11_ROOT ?= /var/tmp/shoal-debian11
 DEBIAN12_ROOT ?= /var/tmp/shoal-debian12
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
 DEBIAN13_BARE_ROOT ?= /var/tmp/shoal-debian13-bare
@@ -159,7 +163,7 @@ TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank
 .DEFAULT_GOAL := all
 .PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
-        bench bench-built bench-programs bundle deb check-deb check-deploy wheel check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
+        bench bench-built bench-programs bundle deb check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(NATIVE_MODULES)
@@ -212,7 +216,7 @@ $(LIBTEST): $(TEST_LIB_OBJ)
 $(LIBSHOAL): $(WORKER_OBJ) $(LIBCOMMON) worker/shoal.map
 	@mkdir -p $(@D)
 	$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(SONAME) -Wl,--version-script=worker/shoal.map \
-	    -o $(BUILD)/lib/libshoal.so.$(VERSION) $(WORKER_OBJ) $(LIBCOMMON) $(WORKER_LIBS) -lm
+	    -o $(BUILD)/lib/libshoal.so.$(VERSION) $(WORKER_OBJ) $(LIBCOMMON) $(WORKER_LIBS) $(SYSTEM_LIBS)
 	ln -sf libshoal.so.$(VERSION) $(BUILD)/lib/$(SONAME)
 	ln -sf $(SONAME) $@
 
@@ -220,33 +224,33 @@ $(BUILD)/bin/shoald: $(BUILD)/obj/server/shoald.o
 $(BUILD)/bin/shoalctl: $(BUILD)/obj/server/shoalctl/shoalctl.o
 $(SERVER_PROGRAMS:%=$(BUILD)/bin/%): $(LIBSERVER) $(LIBCOMMON)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(LIBSERVER) $(LIBCOMMON) $(SERVER_LIBS) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(LIBSERVER) $(LIBCOMMON) $(SERVER_LIBS) $(SYSTEM_LIBS)
 
 # The worker's programs use the library as anybody would.
 $(BUILD)/bin/shoalrun: $(BUILD)/obj/worker/programs/shoalrun/shoalrun.o $(LIBPROGRAMS) $(LIBCOMMON)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) $(SYSTEM_LIBS)
 
 $(BUILD)/bin/shoalperf: $(BUILD)/obj/worker/programs/shoalperf/shoalperf.o $(LIBPROGRAMS) $(LIBCOMMON) $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out $(LIBSHOAL),$^) -L$(BUILD)/lib -lshoal \
-	    $(RPATH) $(WORKER_LIBS) -lm
+	    $(RPATH) $(WORKER_LIBS) $(SYSTEM_LIBS)
 
 $(BUILD)/bin/shoal-digits: $(DIGITS_OBJ) $(LIBSHOAL)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(DIGITS_OBJ) -L$(BUILD)/lib -lshoal \
-	    $(RPATH) -lm
+	    $(RPATH) $(SYSTEM_LIBS)
 
 # The README's example: includes <shoal.h>, as outside this tree.
 FIRST_OBJ := $(BUILD)/obj/worker/examples/first.o
 $(FIRST_OBJ): ALL_CFLAGS += -Iworker
 $(BUILD)/bin/shoal-first: $(FIRST_OBJ) $(LIBSHOAL)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $(FIRST_OBJ) -L$(BUILD)/lib -lshoal $(RPATH) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $(FIRST_OBJ) -L$(BUILD)/lib -lshoal $(RPATH) $(SYSTEM_LIBS)
 
 $(TEST_WORKER): $(BUILD)/tests/%: $(BUILD)/obj/tests/e2e/%.o $(LIBSHOAL)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal $(RPATH) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $< -L$(BUILD)/lib -lshoal $(RPATH) $(SYSTEM_LIBS)
 
 # Archives, so that a test takes in what it needs and nothing else. The worker's tests have no server
 # in them, nor have those of the library against daemons: the two sides may use the same words.
@@ -257,12 +261,12 @@ TEST_LINKED = $(TEST_ARCHIVES)
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(TEST_LINKED) $(SERVER_LIBS) $(WORKER_LIBS) \
-	    $(TEST_LIBS) -lm
+	    $(TEST_LIBS) $(SYSTEM_LIBS)
 
 # Measures the exchange without I/O; not one of the tests.
 $(BUILD)/tests/server/exchange/bench_exchange: $(BUILD)/obj/tests/server/exchange/bench_exchange.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(WORKER_LIBS) $(SYSTEM_LIBS)
 
 # Added to what the rule above links.
 $(filter %/test_digits %/test_digits_network %/test_digits_input,$(TESTS)): $(DIGITS_PURE_OBJ)
@@ -274,15 +278,15 @@ $(FUZZ_TESTS): $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o \
                                            $(BUILD)/obj/tests/fuzz/replay-%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(TEST_ARCHIVES) $(SERVER_LIBS) $(WORKER_LIBS) \
-	    $(TEST_LIBS) -lm
+	    $(TEST_LIBS) $(SYSTEM_LIBS)
 $(FUZZERS): $(BUILD)/libfuzzer/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(TEST_ARCHIVES) $(SERVER_LIBS) \
-	    $(WORKER_LIBS) $(TEST_LIBS) -lm
+	    $(WORKER_LIBS) $(TEST_LIBS) $(SYSTEM_LIBS)
 
 $(BENCH_FLOORS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYSTEM_LIBS)
 
 $(GPU_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 	@mkdir -p $(@D)
@@ -291,7 +295,7 @@ $(GPU_BENCH): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBCOMMON)
 # The library, and its plan of fusion buffers by itself.
 $(BENCH_OVERLAP): $(BUILD)/obj/tests/bench/bench_overlap.o $(LIBWORKER) $(LIBCOMMON)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(WORKER_LIBS) $(SYSTEM_LIBS)
 
 $(BENCH_SEAL): $(BUILD)/obj/tests/bench/bench_seal.o $(LIBCOMMON)
 	@mkdir -p $(@D)
@@ -299,7 +303,7 @@ $(BENCH_SEAL): $(BUILD)/obj/tests/bench/bench_seal.o $(LIBCOMMON)
 
 $(BENCH_SCALE): $(BUILD)/obj/tests/bench/bench_scale.o $(LIBSERVER) $(LIBCOMMON)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) -lm
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(SYSTEM_LIBS)
 
 $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 	@mkdir -p $(@D)
@@ -406,12 +410,18 @@ check-deploy: all deb $(if $(filter page,$(or $(PARTS),page)),wheel)
 	@scripts/install-deps.sh --deploy
 	@scripts/deploy/check-deploy.sh $(BUILD) $(DEBIAN12_ROOT) $(DEBIAN13_ROOT) $(PARTS)
 
-wheel: bundle
+# For an old glibc; where there is no root for that (77), for this machine's.
+wheel:
+	@scripts/install-deps.sh --root
+	@status=0; scripts/packages/wheel.sh $(BUILD) $(DEBIAN11_ROOT) || status=$$?; \
+	[ $$status != 77 ] || { $(MAKE) --no-print-directory wheel-here && status=0; }; exit $$status
+
+wheel-here: bundle
 	@$(PYTHON) -B scripts/packages/wheel.py $(BUILD)/bundle $(BUILD)/wheel
 
 check-wheel: wheel
-	@scripts/install-deps.sh --root
-	@scripts/packages/check-wheel.sh $(BUILD)/wheel/shoal-*.whl $(DEBIAN12_ROOT) $(DEBIAN13_ROOT)
+	@scripts/packages/check-wheel.sh $(BUILD)/wheel/shoal-*.whl $(DEBIAN13_ROOT) \
+	    bullseye-bare=$(DEBIAN11_ROOT)-bare bookworm=$(DEBIAN12_ROOT)
 
 check-gpu: all
 	@PYTHON=$(PYTHON) scripts/check-gpu.sh $(BUILD)

@@ -9,8 +9,9 @@
 #                                                   this one mounted there. ROOT may be a COPY
 #
 # SUITE is bookworm, Debian 12, with what a user needs before the first command and nothing else
-# (0.3 GB); trixie, Debian 13, with PyTorch 2.6, libfabric 2.1 and what the build needs (1.6 GB); or
-# trixie-bare, Debian 13 as nobody has set it up.
+# (0.3 GB); trixie, Debian 13, with PyTorch 2.6, libfabric 2.1 and what the build needs (1.6 GB);
+# bullseye, Debian 11, with what the wheel is built with (0.9 GB); or trixie-bare and bullseye-bare, as
+# nobody has set them up.
 # Packages that were fetched are kept beside the root, in shoal-packages-SUITE.
 #
 # Needs root and debootstrap. Two stages: the base first, then apt-get inside with /proc and /dev
@@ -26,13 +27,18 @@ set -euo pipefail
 suite_packages() {
     case $1 in
     bookworm) printf '%s\n' make ca-certificates ;;
-    trixie-bare) printf '%s\n' ca-certificates ;;
+    trixie-bare | bullseye-bare) printf '%s\n' ca-certificates ;;
+    bullseye)
+        printf '%s\n' ca-certificates gcc make pkg-config perl dpkg-dev autoconf automake libtool libevent-dev \
+            libjansson-dev libsodium-dev libseccomp-dev uthash-dev libibverbs-dev librdmacm-dev \
+            libpsm2-dev libnuma-dev libnl-route-3-dev python3
+        ;;
     trixie)
         printf '%s\n' gcc make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev \
             libsodium-dev libssl-dev libseccomp-dev uthash-dev check iproute2 procps systemd python3-jsonschema python3-torch \
             python3-numpy python3-pip python3-setuptools python3-hypothesis
         ;;
-    *) fail "$1 is neither bookworm nor trixie nor trixie-bare" ;;
+    *) fail "$1 is not one of bookworm, trixie, trixie-bare, bullseye, bullseye-bare" ;;
     esac
 }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Install the wheel by pip alone, in a virtual environment of a bare root, and train with it.
+# Install the wheel by pip alone, in a virtual environment of bare roots, and train with it.
 #
-#   scripts/packages/check-wheel.sh WHEEL BARE TORCH
+#   scripts/packages/check-wheel.sh WHEEL TORCH SUITE=BARE...
 #
-# BARE is a root of scripts/debian-root.sh for bookworm, of which a copy is used: Python there has no
+# BARE is a root of scripts/debian-root.sh for SUITE, of which a copy is used: Python there has no
 # compiler, no torch and nothing that shoal needs. TORCH is one for trixie, with torch 2.6 and a later
 # glibc; nothing is left there. The last line is "N passed, N failed", with ", N skipped" where a root
 # cannot be made here.
@@ -15,10 +15,11 @@ fail() {
     exit 1
 }
 
-(($# == 3)) || fail "usage: $0 WHEEL BARE TORCH"
-wheel=$1 bare=$2 torch=$3
+(($# >= 3)) || fail "usage: $0 WHEEL TORCH SUITE=BARE..."
+wheel=$1 torch=$2
+shift 2
 [[ -e $wheel ]] || fail "$wheel is not there: make wheel"
-copy=$(dirname "$bare")/shoal-deploy-wheel-$$
+copy=$(dirname "$torch")/shoal-deploy-wheel-$$
 here=build/check-wheel-$$ # seen in the root of torch as well
 log=$(mktemp)
 # shellcheck disable=SC2317  # the trap calls it
@@ -49,7 +50,7 @@ skip() {
 }
 
 in_bare() {
-    scripts/debian-root.sh bookworm "$copy" -- "$@"
+    scripts/debian-root.sh "$suite" "$copy" -- "$@"
 }
 
 in_torch() {
@@ -60,21 +61,22 @@ check_bare() {
     local get='apt-get -qq update && apt-get -qq install -y --no-install-recommends python3-venv'
     if ! in_bare bash -c "$get" >"$log" 2>&1; then
         tail -n 5 "$log"
-        skip 'a bare root with pip'
+        skip "$suite: a bare root with pip"
         return
     fi
     cp "$wheel" "$copy/root/"
     local bin=/root/venv/bin
-    check 'a virtual environment' '' in_bare python3 -m venv /root/venv
-    check 'pip installs the wheel, without network' 'Successfully installed shoal' \
+    check "$suite: a virtual environment" '' in_bare python3 -m venv /root/venv
+    check "$suite: pip installs the wheel, without network" 'Successfully installed shoal' \
         in_bare unshare --net $bin/pip install --no-index "/root/$(basename "$wheel")"
-    check 'the commands are there' 'shoald 0' in_bare $bin/shoald --version
-    check 'the installation tries itself' 'PASS  two nodes' in_bare $bin/python -m shoal
-    check 'its libraries are its own' '_bundle/bin/../lib/libfabric' \
-        in_bare ldd /root/venv/lib/python3.11/site-packages/shoal/_bundle/bin/shoald
-    check 'pip removes it' 'Successfully uninstalled' in_bare $bin/pip uninstall --yes shoal
+    check "$suite: the commands are there" 'shoald 0' in_bare $bin/shoald --version
+    check "$suite: the installation tries itself" 'PASS  two nodes' in_bare $bin/python -m shoal
     # shellcheck disable=SC2016  # the shell inside expands
-    check 'nothing is left' '^left: $' \
+    check "$suite: its libraries are its own" '_bundle/bin/../lib/libfabric' \
+        in_bare bash -c 'ldd /root/venv/lib/python3*/site-packages/shoal/_bundle/bin/shoald'
+    check "$suite: pip removes it" 'Successfully uninstalled' in_bare $bin/pip uninstall --yes shoal
+    # shellcheck disable=SC2016  # the shell inside expands
+    check "$suite: nothing is left" '^left: $' \
         in_bare bash -c 'echo "left: $(find /root/venv -name "*shoal*" -not -path "*/__pycache__/*")"'
 }
 
@@ -92,9 +94,11 @@ check_torch() {
 }
 
 check 'glibc is what the name says' 'needs glibc' scripts/packages/wheel.py --check "$wheel"
-status=0
-scripts/debian-root.sh bookworm "$bare" --copy "$copy" || status=$?
-if ((status == 0)); then check_bare; else skip 'a bare Debian 12'; fi
+for pair in "$@"; do
+    suite=${pair%%=*} status=0
+    scripts/debian-root.sh "$suite" "${pair#*=}" --copy "$copy" || status=$?
+    if ((status == 0)); then check_bare; else skip "a bare Debian, $suite"; fi
+done
 status=0
 scripts/debian-root.sh trixie "$torch" || status=$?
 if ((status == 0)); then check_torch; else skip 'a Debian 13 with torch'; fi

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes a wheel that has a bundle inside: programs, libshoal, and the libraries that they need.
 
-    wheel.py BUNDLE FOLDER    the wheel is written to FOLDER, whose other wheels of shoal are removed
+    wheel.py BUNDLE FOLDER [NOTICES]    the wheel is written to FOLDER, whose other wheels of shoal are
+                              removed; NOTICES: a folder with the licences of libraries that are not Debian's
     wheel.py --check FILE     what a wheel or a bundle needs of the system, and an error where that is
                               more than its name says
 
@@ -12,6 +13,7 @@ the bundle must be a library that every system with that glibc has.
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -86,7 +88,7 @@ def notices(libraries):
     return {package: path.read_bytes() for package, path in paths.items() if path.exists()}
 
 
-def make(bundle, folder):
+def make(bundle, folder, more_notices=None):
     with tempfile.TemporaryDirectory(prefix="shoal-wheel-") as temporary:
         inside = pathlib.Path(temporary)
         collect(bundle, inside)
@@ -94,6 +96,8 @@ def make(bundle, folder):
         for package, text in notices(path.name for path in (inside / "lib").iterdir()).items():
             (inside / "notices").mkdir(exist_ok=True)
             (inside / "notices" / package).write_bytes(text)
+        if more_notices:
+            shutil.copytree(more_notices, inside / "notices", dirs_exist_ok=True)
         place = "shoal/_bundle"
         files = {
             path.relative_to(wheel_builder.HERE).as_posix(): path.read_bytes()
@@ -133,12 +137,13 @@ def check(path):
 
 
 def main():
-    if len(sys.argv) != 3:
-        fail(f"usage: {sys.argv[0]} BUNDLE FOLDER | --check FILE")
-    if sys.argv[1] == "--check":
-        check(pathlib.Path(sys.argv[2]))
+    arguments = sys.argv[1:]
+    if len(arguments) == 2 and arguments[0] == "--check":
+        check(pathlib.Path(arguments[1]))
+    elif len(arguments) in (2, 3):
+        make(*map(pathlib.Path, arguments))
     else:
-        make(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+        fail(f"usage: {sys.argv[0]} BUNDLE FOLDER [NOTICES] | --check FILE")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Make the wheel for every Linux with glibc 2.31 or later: built in a Debian 11, which has that one.
+#
+#   scripts/packages/wheel.sh BUILD ROOT    BUILD: in this tree; ROOT: of scripts/debian-root.sh bullseye
+#
+# The tree is built in BUILD/debian11, inside; the wheel is BUILD/wheel/shoal-*.whl. Exit status 77 where
+# this machine cannot make such a root.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+(($# == 2)) || {
+    printf 'usage: %s BUILD ROOT\n' "$0" >&2
+    exit 2
+}
+build=$1 root=$2
+[[ $build != /* && $build != ..* ]] || {
+    printf 'wheel: %s is not in this tree\n' "$build" >&2
+    exit 77
+}
+mkdir -p "$build"
+in_root() {
+    scripts/debian-root.sh bullseye "$root" -- "$@"
+}
+[[ -e $root/opt/shoal ]] || printf 'making a Debian 11 in %s, with libraries built in it: about 12 minutes\n' "$root"
+scripts/debian-root.sh bullseye "$root"
+in_root scripts/packages/wheel-libraries.sh
+in_root env PKG_CONFIG_PATH=/opt/shoal/lib/pkgconfig make -s -j"$(nproc)" BUILD="$build/debian11" all
+in_root env PKG_CONFIG_PATH=/opt/shoal/lib/pkgconfig scripts/bundle.sh "$build/debian11" "$build/debian11/bundle"
+in_root python3 -B scripts/packages/wheel.py "$build/debian11/bundle" "$build/wheel" /opt/shoal/share/notices
