@@ -111,7 +111,7 @@ START_TEST(a_thread_that_shares_its_processor_waits)
 }
 END_TEST
 
-/* The kernel says that the engine's thread had no processor for most of each tick. */
+/* The kernel says that the engine's thread had no processor for all of each tick. */
 START_TEST(an_engine_without_a_processor_stands_still)
 {
     static const uint32_t all_here[] = {0};
@@ -122,7 +122,7 @@ START_TEST(an_engine_without_a_processor_stands_still)
     if (!run_delay_open(&delay))
         return; /* this kernel does not tell */
     run_delay_close(&delay);
-    atomic_store(&said_more_ns, 90 * NS_PER_MS);
+    atomic_store(&said_more_ns, 300 * NS_PER_MS); /* ticks may come late */
     node_configure(&node, 0, 1, 1);
     node_start(&node);
     open_job(&node, 1, all_here, 1);
