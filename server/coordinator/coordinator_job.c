@@ -76,7 +76,8 @@ static void job_fail_workers(struct coordinator *c, struct job *job)
             }
             worker_send_failed(c, worker, -1, job->code, job->text);
             break;
-        case WORKER_LEAVING: /* it does not care any more */
+        case WORKER_LEAVING: /* it does not care any more, and is not to be waited for */
+            succession_worker_gone(c, job->lineage, worker->id);
             worker_end_departed(c, worker);
             break;
         case WORKER_RELEASING:

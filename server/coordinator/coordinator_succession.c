@@ -230,8 +230,11 @@ void succession_begin(struct coordinator *c, const struct job *job)
             succession_lose_node(made, node);
     }
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
-        if (job->rank_nodes[rank] == job->self && !job->locals[rank])
-            succession_rank_gone(c, made, rank);
+        if (job->rank_nodes[rank] != job->self || job->locals[rank])
+            continue;
+        /* Also of one that has left: the home may have heard of the failure first. */
+        succession_set_gone(made, rank);
+        succession_tell_gone(c, made, made->workers[rank]);
     }
     if (succession_home(made) != home)
         succession_tell_past(c, made);

@@ -24,7 +24,8 @@
  *   crossed               two groups, their collectives started in different orders
  *   callback              completion by callbacks and by descriptor
  *   survive FILE [COUNT]  as loop in memory of the arena, and goes on as the next generation when
- *                         ranks are lost; with less than 3 ranks and FILE.grow, to take more in
+ *                         ranks are lost; with less than 3 ranks and FILE.grow, to take more in;
+ *                         with FILE.leave the last rank leaves the first generation
  *   newcomer FILE [COUNT] likewise, of a job that runs
  *   timeout FILE          a wait that times out, and succeeds later
  *
@@ -223,8 +224,9 @@ static void survive_loss(struct rank *self, unsigned long rounds)
 static void run_survive(struct rank *self)
 {
     size_t count = self->count;
-    char grow[4096];
+    char grow[4096], leave[4096];
     snprintf(grow, sizeof(grow), "%s.grow", self->file);
+    snprintf(leave, sizeof(leave), "%s.leave", self->file);
     float *data = shoal_alloc(self->job, (count + 1) * sizeof(*data));
     float *own = floats(count, 0);
     unsigned long rounds = 0;
@@ -254,6 +256,8 @@ static void run_survive(struct rank *self)
             say(shoal_generation(self->job) == 1 ? "running" : "running again");
         said = true;
         ends = buffer[count - 1] > 0;
+        if (self->rank == self->size - 1 && shoal_generation(self->job) == 1 && file_there(leave))
+            ends = true;
     }
     shoal_free(self->job, data);
     free(own);

@@ -82,7 +82,7 @@ int reconfigure_agree(struct shoal_job *job, int timeout_ms, struct error *error
 
 /* Without a loss: the first to ask makes the job fail for the others, who may not have all results
  * that it has. After this they have those of all calls before. Whether there was a loss
- * meanwhile does not matter. */
+ * meanwhile does not matter; a rank that has left the job fails no more than this barrier. */
 static int reconfigure_meet(struct shoal_job *job, int timeout_ms, bool *met, struct error *error)
 {
     shoal_request *request;
@@ -102,7 +102,8 @@ static int reconfigure_meet(struct shoal_job *job, int timeout_ms, bool *met, st
     pthread_mutex_lock(&job->lock);
     failed = job->progress.failed;
     pthread_mutex_unlock(&job->lock);
-    if (code == SHOAL_OK || (failed && code != SHOAL_ETIMEOUT && code != SHOAL_ESTATE))
+    if (code == SHOAL_OK || code == SHOAL_ELOST ||
+        (failed && code != SHOAL_ETIMEOUT && code != SHOAL_ESTATE))
         return 0; /* what the job has failed with, job_check_rejoin looks at */
     *error = *error_text_last();
     return code;

@@ -188,6 +188,36 @@ START_TEST(test_straggler)
 }
 END_TEST
 
+/* One that leaves fails its collectives, not the job: the others go on as after a loss. */
+START_TEST(test_rank_leaves)
+{
+    struct cluster *cluster = cluster_start(2, NULL);
+    struct process *workers[4];
+    char leave[600];
+    snprintf(leave, sizeof(leave), "%s.leave", stop.path);
+    const char *argv[] = {CLUSTER_HELPER, "survive", stop.path, "1000", NULL};
+    cluster_job(cluster, "elastic", 2, argv, workers);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        says(workers[rank], "running");
+    FILE *file = fopen(leave, "w");
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+    ck_assert_int_eq(process_wait(workers[3], CLUSTER_PATIENCE_MS), 0);
+    process_free(workers[3]);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        char line[80];
+        snprintf(line, sizeof(line), "generation 2: rank %u of 3\nrunning again", rank);
+        says(workers[rank], line);
+    }
+    stop_file_raise(&stop);
+    ck_assert_int_eq(cluster_job_end(workers, 3), 0);
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+    stop_file_withdraw(&stop);
+    remove(leave);
+}
+END_TEST
+
 START_TEST(test_rank_lost)
 {
     ranks_lost(1, 3, (const uint32_t[]){1}, 1, "1000");
@@ -202,6 +232,7 @@ int main(void)
     tcase_set_timeout(tests, 300);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_rank_lost);
+    tcase_add_test(tests, test_rank_leaves);
     tcase_add_test(tests, test_node_lost);
     tcase_add_test(tests, test_straggler);
     tcase_add_test(tests, test_newcomer);

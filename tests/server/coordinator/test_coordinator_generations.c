@@ -122,6 +122,22 @@ START_TEST(test_straggler)
 }
 END_TEST
 
+/* Rank 1 has said that it leaves, and has no answer yet, when the job fails: it is not waited for.
+ */
+START_TEST(test_one_leaves_while_it_fails)
+{
+    start((uint32_t)_i, 7);
+    network_leave(network, workers[1]);
+    network_kill(network, workers[2]);
+    network_settle(network);
+    go_on();
+    network_settle(network);
+    assert_together(2);
+    ck_assert_uint_eq(workers[0]->joined.world_size, 2);
+    end();
+}
+END_TEST
+
 /* Not the same again and again: what no loss explains ends the wait. */
 START_TEST(test_refused_while_opening)
 {
@@ -436,6 +452,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, test_rank_lost_while_opening, 0, 3);
     tcase_add_test(tests, test_straggler);
+    tcase_add_loop_test(tests, test_one_leaves_while_it_fails, 0, 3);
     tcase_add_test(tests, test_refused_while_opening);
     tcase_add_loop_test(tests, test_newcomers, 0, 3);
     tcase_add_loop_test(tests, test_home_lost_after_restart, 0, 3);
