@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Jobs that go on after a loss, and take newcomers in, through shoal.library."""
+"""Jobs that go on after a loss, and take newcomers in: through shoal.library, and as process groups."""
 
 import sys
 import unittest
@@ -21,6 +21,19 @@ class Generations(unittest.TestCase):
         done = suite.shoalrun(1, suite.RANKS / "ranks_generations.py")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("CODES 0 0 0", done.stdout)
+
+
+class ElasticInPython(suite.RanksCase, script="ranks_elastic.py", ranks=1, SHOAL_NATIVE="0"):
+    pass
+
+
+class ElasticNative(suite.RanksCase, script="ranks_elastic.py", ranks=1, SHOAL_NATIVE="1"):
+    @classmethod
+    def setUpClass(cls):
+        reason = suite.reason_without_native()
+        if reason:
+            raise unittest.SkipTest(reason)
+        super().setUpClass()
 
 
 class Errors(unittest.TestCase):

@@ -260,6 +260,7 @@ class Job:
             ctypes.sizeof(ReconfigureOptions), timeout_ms, stragglers_ms, ctypes.pointer(kept)
         )
         self.library.call(self.library.c.shoal_job_reconfigure, self.handle, ctypes.byref(options))
+        self.world.handle = None  # the library's is the new one's
         self._set_place()
         return kept.value
 

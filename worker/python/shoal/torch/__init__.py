@@ -10,9 +10,19 @@ if not is_available():
 
 from shoal.torch import _launch, _process_group, _versions, _work  # noqa: E402
 from shoal.torch._data_parallel import DistributedDataParallel, allreduce_hook  # noqa: E402
-from shoal.torch._process_group import is_checkpoint_rank  # noqa: E402
+from shoal.torch._generations import generation, is_recoverable, join, reconfigure  # noqa: E402
+from shoal.torch._process_group import Options, is_checkpoint_rank  # noqa: E402
 
-__all__ = ["DistributedDataParallel", "allreduce_hook", "is_checkpoint_rank"]
+__all__ = [
+    "DistributedDataParallel",
+    "Options",
+    "allreduce_hook",
+    "generation",
+    "is_checkpoint_rank",
+    "is_recoverable",
+    "join",
+    "reconfigure",
+]
 
 _work.install()
 _launch.install()

@@ -249,6 +249,7 @@ class DistributedDataParallel(torch.nn.Module):
     # --- forward and backward
 
     def forward(self, *inputs, **named_inputs):
+        self.process_group.check_not_retired()
         # As torch has it: not after a forward pass without gradients or without averages.
         if self.broadcast_buffers and self._forward_sync:
             self._broadcast(list(self.module.buffers()))

@@ -11,23 +11,44 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from shoal import errors
-from shoal.torch import _collectives, _monitored_barrier, _native, _session, _versions, _work
+from shoal.torch import _collectives, _monitored_barrier, _native, _rendezvous
+from shoal.torch import _session, _versions, _work
 
 
-def create(options):
-    """The ProcessGroup that torch asks for (its _DistributedBackendOptions); every member calls it.
+going_on = None  # the session for which the default process group is made anew (_generations.py)
+
+
+class Options:
+    """What `pg_options` of init_process_group may say; all ranks say the same.
+
+    job: the name of the job, under which newcomers find it (shoal.torch.join); without one it has a name that
+    nobody else has."""
+
+    def __init__(self, job=None):
+        if job is not None and not (isinstance(job, str) and job):
+            raise errors.InvalidError(f"Options: the job's name is {job!r}: it is a text, or None")
+        self.job = job
+
+
+def create(options, more=None):
+    """The ProcessGroup that torch asks for (its _DistributedBackendOptions); every member calls it. more: what
+    pg_options was.
 
     A group inside torch's default group is a group of the same job. Without such a default group
     (the default one itself, or one beside a default group of another backend) it is a job."""
     ranks = list(options.global_ranks_in_group)
     default = dist.GroupMember.WORLD
+    name = more.job if isinstance(more, Options) else None
     if ranks and isinstance(default, ProcessGroup):
         session = default.session
         group = session.job.open_group(ranks, _session.milliseconds(options.timeout))
+    elif going_on is not None and not ranks:
+        session = going_on
+        group = session.job.world
     else:
-        session = _session.Session(
-            options.store, options.group_rank, options.group_size, options.timeout
-        )
+        rank, size = options.group_rank, options.group_size
+        meeting = _rendezvous.meet(options.store, rank, size, options.timeout, name)
+        session = _session.Session(meeting, rank, size, options.timeout)
         group = session.job.world
     return ProcessGroup(
         session,
@@ -59,6 +80,7 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
 
     The native group is asked first. It says None, and has done nothing, when a call is none for it."""
 
+    _holds = False  # the session, which ends with the last group that does
     _native = None  # the native group; None also while it may not be asked
 
     def __init__(self, session, group, name, ranks, store, timeout):
@@ -77,11 +99,35 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         self._coalescing = None  # operations of a batch that has been begun
         self._refused = None  # why the last one begun is none
         session.acquire()
+        self._holds = True
+        session.members.add(self)
+
+    def retire(self, why):
+        """The job goes on without this group: it raises `why`."""
+        self._failure, self._native = why, None
+        self._store = None  # lest a thread of torch 1.13's spin for one that is lost
+        if self._group is not self.session.job.world:
+            self._group.close()
+        self._leave()
+
+    def _leave(self):
+        """The session may end without it, though wrappers keep it."""
+        if self._holds:
+            self._holds = False
+            self.session.release(self._group)
+
+    def failure(self):
+        """What it has failed with, and raises from now on; or None."""
+        return self._failure or self._counter.failure()
+
+    def check_not_retired(self):
+        if self._group.handle is None and self._failure:
+            raise type(self._failure)(str(self._failure))
 
     def __del__(self):
         # Not there when __init__ has failed.
         if "session" in self.__dict__:
-            self.session.release(self._group)
+            self._leave()
 
     # --- what torch asks about a group
 
@@ -99,7 +145,7 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
     def _start(self, name, options, start, value, way=None):
         """Run `start(group, operation)`, and make a Work of the operation with this value. way: of a
         send or receive, which: it does not wait for others."""
-        self._failure = self._failure or self._counter.failure()
+        self._failure = self.failure()
         if self._failure:
             raise type(self._failure)(str(self._failure))
         timeout = _versions.timeout_of(options) or self._timeout

@@ -52,11 +52,12 @@ class Place:
             self._membership = None
 
 
-def meet(store, rank, size, timeout):
-    """Every rank calls it with the same store; returns its Place. What goes wrong on one rank is raised
-    on all that wait for it."""
+def meet(store, rank, size, timeout, job=None):
+    """Every rank calls it with the same store, and the same name for the job (None: any); returns its Place.
+    What goes wrong on one rank is raised on all that wait for it."""
     given = _given_socket()
-    store.set(f"node/{rank}", json.dumps({"node": _hosts.node_identity(), "given": bool(given)}))
+    told = {"node": _hosts.node_identity(), "given": bool(given), "job": job}
+    store.set(f"node/{rank}", json.dumps(told))
     if rank == 0:
         with _telling(store, rank, "plan"):
             store.set("plan", json.dumps(_make_plan(store, size, timeout)))
@@ -75,6 +76,18 @@ def meet(store, rank, size, timeout):
     membership = os.open(told["alive"], os.O_WRONLY | os.O_CLOEXEC)
     _daemon.be_taken_before_it()
     return Place(plan["job"], told["socket"], local_rank, len(local), daemon, membership)
+
+
+def place_of_newcomer(job):
+    """Without a store: where a process is that comes to a job that is there. A daemon which ranks of that job have
+    started knows of no other node, and ends with them, so that one is not looked for."""
+    given = _given_socket()
+    if not given:
+        raise errors.DisconnectedError(
+            f"no daemon is there (SHOAL_SOCKET, or {DEFAULT_SOCKET}), through which job '{job}' could be joined"
+        )
+    local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return Place(job, given, -1, int(local_size) if local_size.isdigit() and int(local_size) > 0 else 1)
 
 
 def _start_daemon(store, rank, node, plan, timeout):
@@ -149,10 +162,15 @@ def _make_plan(store, size, timeout):
             f"rank {with_daemon[0]} has a daemon on its node and rank {without} has none:"
             " start shoald on every node (or set SHOAL_SOCKET), or on none"
         )
+    other = next((rank for rank in range(size) if answers[rank]["job"] != answers[0]["job"]), None)
+    if other is not None:
+        raise errors.MismatchError(
+            f"rank 0 names the job {answers[0]['job']!r}, and rank {other} {answers[other]['job']!r} (pg_options)"
+        )
     numbers = {}
     node_of = [numbers.setdefault(answer["node"], len(numbers)) for answer in answers]
     return {
-        "job": f"torch-{secrets.token_hex(8)}",
+        "job": answers[0]["job"] or f"torch-{secrets.token_hex(8)}",
         "given": bool(with_daemon),
         "nodes": len(numbers),
         "node_of": node_of,

@@ -3,11 +3,12 @@
 import atexit
 import multiprocessing.util
 import os
+import sys
 import threading
 import weakref
 
 from shoal import errors, library
-from shoal.torch import _native, _rendezvous, _streams, _work
+from shoal.torch import _native, _streams, _work
 
 _sessions = weakref.WeakSet()
 
@@ -16,7 +17,8 @@ class Session:
     """A job, the thread that completes its operations, and the embedded daemon if there is one.
     It ends with the last process group of it, or with the process."""
 
-    def __init__(self, store, rank, size, timeout):
+    def __init__(self, meeting, rank, size, timeout):
+        """meeting: of _rendezvous. A rank of -1 is a newcomer's, which waits until the job's ranks go on."""
         self.pid = os.getpid()
         self.forgotten = False
         self.lock = threading.Lock()
@@ -25,7 +27,10 @@ class Session:
         self.streams = {}  # onto which operations on it end: (group, what waits in one order)
         # detach() is called before the arena goes, forget() in a forked child, which does not have it.
         self.arena_users = weakref.WeakSet()
-        self.meeting = _rendezvous.meet(store, rank, size, timeout)
+        self.excepthook = sys.excepthook  # which torch 2 takes over after this
+        self.store = None  # of torch's, since the job has gone on
+        self.members = weakref.WeakSet()  # the process groups
+        self.meeting = meeting
         try:
             self.job = library.Job(
                 self.meeting.job,
@@ -35,6 +40,7 @@ class Session:
                 local_rank=self.meeting.local_rank,
                 timeout_ms=milliseconds(timeout),
                 arena_bytes=_arena_bytes(self.meeting.local_size),
+                newcomer=rank < 0,
             )
         except BaseException as error:
             log = self.meeting.daemon_log()
@@ -85,8 +91,17 @@ class Session:
         with self.lock:
             self.groups += 1
 
+    def retire(self, why, end):
+        """Before the job goes on: gradients leave the arena, what is under way is waited for until `end`
+        (time.monotonic()), and the process groups raise `why` from now on."""
+        for user in list(self.arena_users):
+            user.detach()
+        self.completions.wait_for_all(end)
+        for member in list(self.members):
+            member.retire(why)
+
     def release(self, group):
-        """A process group has gone. The last ones may go at the process's end after the modules
+        """A process group has gone, or (None) whoever has acquired it. The last ones may go at the process's end after the modules
         have, so that nothing of this one's is there: close_all() has been by then."""
         if self.job is None or self.forgotten:
             return
@@ -97,7 +112,7 @@ class Session:
                 del self.streams[key]
         if last:
             self.close()
-        elif job is not None and group is not job.world:
+        elif job is not None and group is not None and group is not job.world:
             try:
                 group.close()
             except errors.StateError:

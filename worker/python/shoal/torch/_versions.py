@@ -1,8 +1,10 @@
 """What differs between versions of torch, all of it: 1.13, 2.0 to 2.11, and the names after it."""
 
+import contextlib
 import datetime
 import functools
 import inspect
+import os
 
 import torch
 import torch.distributed as dist
@@ -54,12 +56,12 @@ class Torch2Group:
 
 
 def register_backend(name, create):
-    """Register create(options) -> ProcessGroup; options as torch's _DistributedBackendOptions."""
+    """Register create(options, pg_options) -> ProcessGroup; options as torch's _DistributedBackendOptions."""
     register = dist.Backend.register_backend
     arguments = {"extended_api": True}
     if "devices" in inspect.signature(register).parameters:  # 2.0 and later
         arguments["devices"] = ["cpu", "cuda"]
-    register(name, lambda options, _: create(options), **arguments)
+    register(name, create, **arguments)
 
 
 def add_method_names(process_group_class):
@@ -68,6 +70,26 @@ def add_method_names(process_group_class):
     for name, ours in METHOD_NAMES.items():
         if name not in vars(process_group_class):
             setattr(process_group_class, name, getattr(process_group_class, ours))
+
+
+@contextlib.contextmanager
+def without_meeting():
+    """In it, init_process_group does not have the ranks meet in the store: they have met, and there a rank that is
+    lost meanwhile would be waited for as long as the group's timeout."""
+    meet = distributed_c10d._store_based_barrier
+    distributed_c10d._store_based_barrier = lambda *_, **named: None
+    try:
+        yield
+    finally:
+        distributed_c10d._store_based_barrier = meet
+
+
+def make_store(host, port, is_master, timeout):
+    """A TCPStore for whoever comes; port 0: any."""
+    more = {}
+    if "use_libuv" in (dist.TCPStore.__init__.__doc__ or ""):
+        more["use_libuv"] = os.environ.get("USE_LIBUV", "1") == "1"  # as torch's own rendezvous has it
+    return dist.TCPStore(host, port, None, is_master, timeout, wait_for_workers=False, **more)
 
 
 def timeout_of(options):

@@ -235,8 +235,10 @@ class Operation:
     def _publish(self):
         """Tell whoever waits: by the thread that has moved it, once. Of a stream's end they know; not of a
         failure."""
+        # It has the group, which ends with whoever keeps it, and a Work that nobody needs may be kept.
+        on_failure, self._on_failure = self._on_failure, None
         if self.error:
-            self._on_failure(self.error)
+            on_failure(self.error)
             _failed.append(id(self.work))
             if len(_failed) > FAILED_KEPT:
                 _operations.pop(_failed.popleft(), None)
@@ -444,6 +446,14 @@ class Completions(threading.Thread):
                     self.pending.pop(key, None)
             elif now >= operation.deadline and operation.unfinished():
                 operation.expire()
+
+    def wait_for_all(self, end):
+        """Until nothing is under way, or time.monotonic() is `end`."""
+        with self.lock:
+            pending = list(self.pending.values())
+        for operation in pending:
+            while not operation.advance(SLICE_S) and time.monotonic() < end:
+                pass
 
     def stop(self, error):
         """End the thread; what is under way fails with `error`. Returns the memory that the library

@@ -1,0 +1,213 @@
+"""A process group that goes on after a loss, and one that a newcomer joins: the default process group is made anew,
+over the next generation of the same job.
+
+torch wants a store, and the old one may have been in a process that is lost. So the next rank 0 has one, and says
+where in a broadcast of the job itself, which names whoever is lost meanwhile.
+"""
+
+import ctypes
+import datetime
+import json
+import socket
+import sys
+import time
+
+import torch.distributed as dist
+
+from shoal import errors, library
+from shoal.torch import _hosts, _process_group, _rendezvous, _session, _versions
+
+STRAGGLERS_S = 10
+LOSSES = 100  # one after the other, while a generation is made
+_SLICE_MS = 500
+_ADDRESS_BYTES = 512  # what rank 0 tells, with zeros behind it
+_NOBODY = 2**31 - 1
+_DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)  # as init_process_group has it
+
+
+def reconfigure(timeout=None, stragglers=None):
+    """Go on in this process, after an error that is_recoverable(): with the ranks that are left, in their
+    old order, and then the newcomers that wait. Without a loss all ranks call it, to take newcomers in.
+
+    The default process group is another one afterwards, with other ranks and another size. Other groups are gone,
+    and what has been made for the old ones raises: make groups and wrappers such as DistributedDataParallel anew,
+    and tell all the state of rank 0, since of the step that was lost some may have more than others.
+
+    timeout: of it all, and of the new group (None: the old one's); stragglers: how long those ranks are waited for
+    that live and do not call it (None: 10 s). After an error of reconfigure there is no process group any more."""
+    group = _default_group("reconfigure")
+    session = group.session
+    session.check_process()
+    allowed = group._timeout if timeout is None else timeout
+    waited = datetime.timedelta(seconds=STRAGGLERS_S) if stragglers is None else stragglers
+    deadline = time.monotonic() + allowed.total_seconds()
+    session.acquire()  # it outlives its groups
+    try:
+        why = f"this process group is of generation {session.job.generation} of its job, which has gone on"
+        session.retire(errors.StateError(f"{why}: make it anew"), deadline)
+        dist.destroy_process_group()
+        _settle(session, deadline, waited, first=True)
+        _begin(session, allowed)
+    except BaseException:
+        _end(session)
+        raise
+    finally:
+        session.release(None)
+
+
+def join(job, timeout=_DEFAULT_TIMEOUT):
+    """Instead of init_process_group, as a newcomer to a job that was begun with shoal.torch.Options(job=...) or that
+    another launcher has named: wait until its ranks call reconfigure(), and be one of them afterwards.
+
+    A daemon is to be there, as on the other nodes (SHOAL_SOCKET)."""
+    if dist.is_initialized():
+        raise errors.StateError("join: there is a process group, destroy it first")
+    _process_group.Options(job)
+    deadline = time.monotonic() + timeout.total_seconds()
+    session = _session.Session(_rendezvous.place_of_newcomer(job), -1, 0, timeout)
+    session.acquire()
+    try:
+        _settle(session, deadline, datetime.timedelta(seconds=STRAGGLERS_S), first=False)
+        _begin(session, timeout)
+    except BaseException:
+        _end(session)
+        raise
+    finally:
+        session.release(None)
+
+
+def _end(session):
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    session.close()
+
+
+def generation():
+    """How often the ranks of the default process group have gone on, from 1; a newcomer counts as they do."""
+    return _default_group("generation").session.job.generation
+
+
+def is_recoverable(error):
+    """Whether reconfigure() may follow this error: it is a shoal.RecoverableError, or what torch's own wrapper has
+    made of one (a RuntimeError of backward(), say)."""
+    if isinstance(error, errors.RecoverableError):
+        return True
+    group = dist.GroupMember.WORLD if dist.is_initialized() else None
+    if type(error) is not RuntimeError or not isinstance(group, _process_group.ProcessGroup):
+        return False
+    failures = [member.failure() for member in list(group.session.members)]
+    return any(isinstance(failure, errors.RecoverableError) for failure in failures)
+
+
+def _default_group(what):
+    if not dist.is_initialized():
+        raise errors.StateError(f"{what}: there is no process group, call init_process_group first")
+    group = dist.GroupMember.WORLD
+    if not isinstance(group, _process_group.ProcessGroup):
+        raise errors.UnsupportedError(f"{what}: the default process group is not of shoal")
+    return group
+
+
+def _settle(session, deadline, stragglers, first):
+    """Until all ranks of a generation are in touch; each one that is lost meanwhile makes another. first: this
+    process has been in a generation that is over."""
+    going_on, losses = first, 0
+    while True:
+        try:
+            if going_on:
+                session.job.reconfigure(_left_ms(deadline), _session.milliseconds(stragglers))
+            session.store = _share_store(session.job, deadline, stragglers.total_seconds() / 2)
+            return
+        except errors.RankLostError:
+            losses += 1
+            if losses == LOSSES or time.monotonic() >= deadline:
+                raise
+            going_on = True
+
+
+def _begin(session, timeout):
+    """torch's part, in which no rank waits for another."""
+    hook = sys.excepthook
+    if getattr(hook, "__name__", "") == "_distributed_excepthook":
+        sys.excepthook = session.excepthook  # torch 2 puts another before it, with this rank's number
+    _process_group.going_on = session
+    try:
+        with _versions.without_meeting():
+            dist.init_process_group(
+                "shoal",
+                store=session.store,
+                rank=session.job.rank,
+                world_size=session.job.world_size,
+                timeout=timeout,
+            )
+    finally:
+        _process_group.going_on = None
+
+
+def _share_store(job, deadline, connect_s):
+    """A store that is in rank 0's process, once all have it."""
+    timeout = datetime.timedelta(milliseconds=_left_ms(deadline))
+    store, told = None, {}
+    if job.rank == 0:
+        store, told = _host_store(job, timeout)
+    told = _tell(job, told, deadline)
+    problem = None
+    if store is None and "host" in told:
+        store, problem = _find_store(told["host"], told["port"], timeout, connect_s)
+    failed = _least(job, job.rank if "error" in told or problem else _NOBODY, deadline)
+    if failed == _NOBODY:
+        return store
+    if "error" in told:
+        raise errors.SystemCallError(f"rank 0 can have no store for the others: {told['error']}")
+    raise errors.SystemCallError(
+        f"rank {failed} cannot reach the store of rank 0 at {told['host']}:{told['port']}"
+        + (f": {problem}" if problem else "")
+    )
+
+
+def _host_store(job, timeout):
+    try:
+        host = "127.0.0.1" if job.node_count == 1 else _hosts.own_address()
+        store = _versions.make_store(host, 0, True, timeout)
+        return store, {"host": host, "port": store.port}
+    except (RuntimeError, OSError) as problem:
+        return None, {"error": str(problem)[:300]}
+
+
+def _find_store(host, port, timeout, connect_s):
+    """(store, why there is none). torch tries again where it is refused; one that is lost is not to be waited for."""
+    try:
+        socket.create_connection((host, port), connect_s).close()
+        store = _versions.make_store(host, port, False, timeout)
+        # An answer: what rank 0 has not accepted when it is killed is reset, which ends torch 1.13 with abort().
+        store.add("met", 1)
+        return store, None
+    except (RuntimeError, OSError) as problem:
+        return None, problem
+
+
+def _tell(job, told, deadline):
+    """What rank 0 says, on all."""
+    text = (ctypes.c_char * _ADDRESS_BYTES)()
+    text.value = json.dumps(told).encode() if job.rank == 0 else b""
+    address = ctypes.addressof(text)
+    _wait(job.world.broadcast(address, _ADDRESS_BYTES, library.U8, 0), deadline)
+    return json.loads(text.value)
+
+
+def _least(job, number, deadline):
+    value = ctypes.c_int32(number)
+    address = ctypes.addressof(value)
+    _wait(job.world.all_reduce(address, address, 1, library.I32, library.MIN), deadline)
+    return value.value
+
+
+def _wait(request, deadline):
+    while not request.wait(min(_left_ms(deadline), _SLICE_MS)):
+        if time.monotonic() >= deadline:
+            request.free()
+            raise errors.TimeoutError("timed out: the next generation's ranks have not all met")
+
+
+def _left_ms(deadline):
+    return max(1, min(int((deadline - time.monotonic()) * 1000), 86400000))
