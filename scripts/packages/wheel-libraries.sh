@@ -41,13 +41,17 @@ list_sources() {
     quietly apt-get update
 }
 
-# Unpack the newest source of a library's release, and go there.
+# Unpack the newest source of a library's release that the mirror has, and go there.
 get() {
-    local name=$1 release=${RELEASES[$1]//./\\.} version
-    version=$(apt-cache showsrc "$name" | sed -n "s/^Version: \($release\..*\)/\1/p" | sort -V | tail -n 1)
-    [[ $version ]] || fail "the mirror has no source of $name ${RELEASES[$name]}"
+    local name=$1 release=${RELEASES[$1]//./\\.} version found=
     cd "$work"
-    quietly apt-get source --tar-only --download-only "$name=$version"
+    for version in $(apt-cache showsrc "$name" 2>>"$log" | sed -n "s/^Version: \($release\..*\)/\1/p" | sort -rV); do
+        ! apt-get source --tar-only --download-only "$name=$version" >>"$log" 2>&1 || {
+            found=yes
+            break
+        }
+    done
+    [[ $found ]] || fail "the mirror has no source of $name ${RELEASES[$name]}"
     mkdir "$name"
     tar -C "$name" --strip-components 1 -xf "${name}_${version%%-*}.orig.tar."*z*
     cd "$name"
