@@ -77,7 +77,7 @@ CUDA_HOME ?= /usr/local/cuda
 CUDA_HEADER := $(if $(wildcard $(CUDA_HOME)/include/cuda.h),$(shell awk \
     '$$2 == "CUDA_VERSION" && $$3 + 0 >= 12080 { print FILENAME }' $(CUDA_HOME)/include/cuda.h))
 CUDA_CFLAGS := $(if $(CUDA_HEADER),-DSHOAL_CUDA_TOOLKIT -isystem $(CUDA_HOME)/include)
-WORKER_ROOMS := api drive job launch progress request device fusion
+WORKER_ROOMS := api drive job launch progress request meeting device fusion
 WORKER_SRC := $(wildcard $(WORKER_ROOMS:%=worker/%/*.c))
 PROGRAM_SRC := $(filter-out $(MAIN_SRC),$(wildcard worker/programs/*/*.c))
 DIGITS_SRC := $(wildcard worker/examples/digits/*.c)

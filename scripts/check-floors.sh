@@ -39,6 +39,7 @@ server/shoalctl/*           5
 worker/shoal.h              0
 worker/fusion/*             3 pure
 worker/request/*            3 pure
+worker/meeting/*            3 pure
 worker/drive/*              4
 worker/job/*                4
 worker/launch/*             4

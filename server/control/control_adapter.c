@@ -88,15 +88,15 @@ static int adapter_segment_charge(struct control *control, uint32_t uid, uint64_
     return result;
 }
 
-static int adapter_segment_make(void *context, uint32_t uid, uint64_t bytes, uint8_t **base,
-                                int *descriptor, struct error *error)
+static int adapter_segment_make(void *context, uint32_t uid, uint64_t bytes, bool writable,
+                                uint8_t **base, int *descriptor, struct error *error)
 {
     struct control *control = context;
     control_closer_sweep(control); /* of his descriptors some may be closed since */
     int result = adapter_segment_charge(control, uid, bytes, error);
     if (result < 0)
         return result;
-    result = control_segment_make(bytes, base, descriptor, error);
+    result = control_segment_make(bytes, writable, base, descriptor, error);
     if (result < 0) {
         account_release(&control->accounts, uid, ACCOUNT_MEMORY, bytes);
         account_release(&control->accounts, uid, ACCOUNT_DESCRIPTORS, 1);

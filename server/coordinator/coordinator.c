@@ -210,7 +210,7 @@ int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t 
         result = group_worker_open(c, worker, message, error);
     else if (message->type == MESSAGE_WORKER_GROUP_CLOSE)
         result = group_worker_close(c, worker, message, error);
-    else if (message->type == MESSAGE_SHARED_OPEN)
+    else if (message->type == MESSAGE_SHARED_OPEN || message->type == MESSAGE_MEETING_OPEN)
         result = segment_worker_open(c, worker, message, error);
     else if (message->type == MESSAGE_SHARED_CLOSE)
         result = segment_worker_close(c, worker, message, error);

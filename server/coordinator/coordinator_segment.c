@@ -49,9 +49,18 @@ static void segment_give(struct coordinator *c, struct worker *worker, const str
     c->io.segment_send(c->io.context, worker->id, &message, segment->descriptor);
 }
 
+static bool segment_all_here(const struct job *job, const struct group *group)
+{
+    for (uint32_t i = 0; i < group->count; i++) {
+        if (!job->locals[group->ranks[i]])
+            return false;
+    }
+    return true;
+}
+
 /* What the worker cannot have; 0 when it can. */
 static int segment_check(const struct coordinator *c, const struct worker *worker,
-                         const struct group *group, const struct message *message,
+                         const struct group *group, const struct message *message, uint32_t nth,
                          struct error *error)
 {
     const struct job *job = worker->job;
@@ -59,7 +68,11 @@ static int segment_check(const struct coordinator *c, const struct worker *worke
         return error_set(error, job->code, "%s", job->text);
     if (group->failed)
         return error_set(error, ERR_STATE, "group %" PRIu32 " has failed", group->id);
-    const struct segment *segment = segment_find_nth(group->segments, message->nth);
+    if (nth == SEGMENT_MEETING && !segment_all_here(job, group))
+        return error_set(error, ERR_UNSUPPORTED,
+                         "group %" PRIu32 " has ranks on other nodes, and no meeting place",
+                         group->id);
+    const struct segment *segment = segment_find_nth(group->segments, nth);
     if (segment && segment->bytes != message->bytes)
         return error_set(error, ERR_MISMATCH,
                          "the ranks disagree on shared memory: rank %" PRIu32 " asked for %" PRIu64
@@ -82,18 +95,18 @@ static int segment_check(const struct coordinator *c, const struct worker *worke
 
 static struct segment *segment_make(struct coordinator *c, const struct worker *worker,
                                     struct group *group, const struct message *message,
-                                    struct error *error)
+                                    uint32_t nth, struct error *error)
 {
     struct job *job = worker->job;
     struct segment *made =
-        segment_create(job->next_segment, message->nth, message->bytes, group->count);
+        segment_create(job->next_segment, nth, message->bytes, group->count);
     if (!made) {
         error_set(error, ERR_MEMORY, "no memory for shared memory");
         return NULL;
     }
     uint8_t *base;
-    if (c->io.segment_make(c->io.context, job->uid, made->bytes, &base, &made->descriptor, error) !=
-        0) {
+    if (c->io.segment_make(c->io.context, job->uid, made->bytes, nth == SEGMENT_MEETING, &base,
+                           &made->descriptor, error) != 0) {
         segment_free(made);
         return NULL;
     }
@@ -116,19 +129,21 @@ int segment_worker_open(struct coordinator *c, struct worker *worker, const stru
                         struct error *error)
 {
     if (worker->state != WORKER_JOINED)
-        return error_set(error, ERR_PROTOCOL, "shared_open before it has joined");
+        return error_set(error, ERR_PROTOCOL, "%s before it has joined",
+                         message_type_name(message->type));
     struct job *job = worker->job;
+    uint32_t nth = message->type == MESSAGE_MEETING_OPEN ? SEGMENT_MEETING : message->nth;
     struct group *group = job_group(job, (uint32_t)message->group);
     int64_t position = group && group->ready ? group_position(group, worker->rank) : -1;
     struct error refusal = {0};
     struct segment *segment = NULL;
     if (position < 0)
-        return error_set(error, ERR_PROTOCOL, "shared_open of group %d, which rank %u has not",
-                         message->group, worker->rank);
-    if (segment_check(c, worker, group, message, &refusal) == 0) {
-        segment = segment_find_nth(group->segments, message->nth);
+        return error_set(error, ERR_PROTOCOL, "%s of group %d, which rank %u has not",
+                         message_type_name(message->type), message->group, worker->rank);
+    if (segment_check(c, worker, group, message, nth, &refusal) == 0) {
+        segment = segment_find_nth(group->segments, nth);
         if (!segment)
-            segment = segment_make(c, worker, group, message, &refusal);
+            segment = segment_make(c, worker, group, message, nth, &refusal);
     }
     if (!segment) {
         worker_send_error(c, worker, message->request, refusal.code, refusal.text);
@@ -137,8 +152,8 @@ int segment_worker_open(struct coordinator *c, struct worker *worker, const stru
     struct segment_member *member = &segment->members[position];
     if (member->state != SEGMENT_UNASKED)
         return error_set(error, ERR_PROTOCOL,
-                         "shared_open of number %u of group %d, which rank %u has asked for",
-                         message->nth, message->group, worker->rank);
+                         "%s of number %u of group %d, which rank %u has asked for",
+                         message_type_name(message->type), nth, message->group, worker->rank);
     member->state = SEGMENT_WAITING;
     member->request = message->request;
     if (!segment->opened)

@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 #define SEGMENTS_PER_JOB_MAX 256u /* on a node */
+/* In place of `nth`: where the ranks of the group meet, all of which are on this node. */
+#define SEGMENT_MEETING UINT32_MAX
 
 enum segment_state {
     SEGMENT_UNASKED, /* it may yet ask */

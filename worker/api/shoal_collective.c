@@ -8,8 +8,10 @@
 #include "common/base/clock.h"
 #include "worker/api/collective.h"
 #include "worker/api/group.h"
+#include "worker/api/place.h"
 #include "worker/drive/drive.h"
 #include "worker/drive/drive_device.h"
+#include "worker/drive/drive_meet.h"
 #include "worker/drive/drive_tell.h"
 #include "worker/job/error_text.h"
 #include "worker/job/job.h"
@@ -51,6 +53,17 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
         return error_set(error, ERR_MEMORY, "out of memory for a request");
     if (job->closing)
         code = error_set(error, ERR_STATE, "the job is being closed");
+    else if (block_count == 0 && mode != START_BACKGROUND && drive_meet_may(group, ask)) {
+        code = drive_meet_begin(group, ask, made, mode == START_WAITING, error);
+        if (code < 0)
+            free(made);
+        else
+            *request = made;
+        return code;
+    }
+    drive_meet_decline(group);
+    if (code < 0)
+        ;
     else if (ask->on_device)
         code = drive_device_submit(job, &group->core, ask, blocks, block_count, group->rank, made,
                                    error);
@@ -76,15 +89,25 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     if (code < 0)
         return code;
     pthread_mutex_lock(&job->lock);
+    drive_clear_meeting(group);
     code = start(group, ask, NULL, 0, mode, request, error);
     pthread_mutex_unlock(&job->lock);
     return code;
+}
+
+/* The request is not to wait for somebody to wait for it; lock held. If all ranks have come by now,
+ * the background thread sees to it. */
+static void meet_no_more(struct shoal_request *request)
+{
+    if (request->core.state == REQUEST_MEETING)
+        drive_meet_settle((struct shoal_group *)request->core.group, true);
 }
 
 /* Drop the caller's reference; lock held. Its data must still move on, with nobody to wait for it.
  */
 static void forget_request(struct shoal_job *job, struct shoal_request *request)
 {
+    meet_no_more(request);
     drive_adopt(job, request);
     drive_notify(job);
     job_release_request(job, request);
@@ -97,6 +120,9 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
     struct shoal_job *job = request->job;
     uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
     pthread_mutex_lock(&job->lock);
+    if (request->core.state == REQUEST_MEETING)
+        drive_wait_meeting(request, deadline_ns);
+    drive_listen(job);
     enum drive_end end = drive_wait(job, job_request_complete, request, deadline_ns);
     int code;
     if (end == DRIVE_CLOSING) {
@@ -167,6 +193,8 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
         return error_text_keep(&error);
     struct shoal_request *made = NULL;
     pthread_mutex_lock(&job->lock);
+    place_open(group, ask);
+    drive_clear_meeting(group);
     int code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
                             &made, &error);
     pthread_mutex_unlock(&job->lock);
@@ -245,6 +273,8 @@ int shoal_test(shoal_request *request)
     if (job_check(job, &error) < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
+    if (request->core.state == REQUEST_MEETING)
+        drive_meet_settle((struct shoal_group *)request->core.group, false);
     if (request->core.state != REQUEST_COMPLETE)
         drive_poll(job);
     int code = request->core.state == REQUEST_COMPLETE
@@ -299,6 +329,7 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
         pthread_mutex_unlock(&job->lock);
         return error_text_keep(&error);
     }
+    meet_no_more(request);
     /* One that is complete and not told yet is the driver's: it calls what is set here. */
     bool complete = request->told;
     request->callback = callback;

@@ -8,6 +8,7 @@
 
 #include "common/base/clock.h"
 #include "worker/drive/drive_device.h"
+#include "worker/drive/drive_meet.h"
 #include "worker/drive/drive_socket.h"
 #include "worker/drive/drive_step.h"
 #include "worker/drive/drive_tell.h"
@@ -15,6 +16,8 @@
 /* The most that a poll does at once: it is not to keep its caller while there is a lot to do. */
 #define POLL_STEPS_MAX PROGRESS_SHARED_SLOTS_MAX
 #define POLLERS 3
+/* How often the socket is read while nobody waits for the daemon. */
+#define LISTEN_MS 5u
 
 static void eventfd_clear(int fd)
 {
@@ -157,19 +160,75 @@ void drive_poll(struct shoal_job *job)
     drive_release(job);
 }
 
+void drive_listen(struct shoal_job *job)
+{
+    uint64_t now_ns = clock_now_ns();
+    if (now_ns < job->listened_ns + LISTEN_MS * NS_PER_MS)
+        return;
+    job->listened_ns = now_ns;
+    drive_poll(job);
+}
+
+void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns)
+{
+    struct shoal_job *job = request->job;
+    struct shoal_group *group = (struct shoal_group *)request->core.group;
+    job->waiters++;
+    while (request->core.state == REQUEST_MEETING && !job->closing) {
+        if (drive_meet_settle(group, false) || clock_now_ns() >= deadline_ns)
+            break;
+        drive_listen(job);
+        if (request->core.state == REQUEST_MEETING)
+            drive_meet_pause(group, deadline_ns);
+    }
+    job->waiters--;
+    if (job->closing)
+        pthread_cond_broadcast(&job->changed); /* shoal_close waits for the last waiter */
+}
+
+void drive_clear_meeting(struct shoal_group *group)
+{
+    struct shoal_job *job = group->job;
+    job->waiters++;
+    while (!drive_meet_settle(group, true) && !job->closing) {
+        drive_listen(job);
+        if (group->core.meeting)
+            drive_meet_pause(group, UINT64_MAX);
+    }
+    job->waiters--;
+    if (job->closing)
+        pthread_cond_broadcast(&job->changed);
+}
+
+/* Until there is something to do, or the meeting places are to be looked after. */
+static void background_rest(struct shoal_job *job, uint64_t keep_ns)
+{
+    struct timespec until = {.tv_sec = (time_t)(keep_ns / NS_PER_S),
+                             .tv_nsec = (long)(keep_ns % NS_PER_S)};
+    if (keep_ns == 0)
+        pthread_cond_wait(&job->background, &job->lock);
+    else
+        pthread_cond_timedwait(&job->background, &job->lock, &until);
+}
+
 static void *drive_background(void *argument)
 {
     struct shoal_job *job = argument;
     pthread_mutex_lock(&job->lock);
     while (!job->stop) {
+        uint64_t keep_ns = drive_meet_keep(job);
+        if (job->stop)
+            break;
         if (job->driver != JOB_DRIVER_NONE || job->background_requests == 0) {
-            pthread_cond_wait(&job->background, &job->lock);
+            background_rest(job, keep_ns);
             continue;
         }
         job->driver = JOB_DRIVER_BACKGROUND;
-        while (!job->stop && job->background_requests > 0)
+        while (!job->stop && job->background_requests > 0) {
+            keep_ns = drive_meet_keep(job);
             if (!drive_step(job) && !job->stop && job->background_requests > 0)
-                drive_sleep(job, UINT64_MAX);
+                drive_sleep(job, keep_ns ? keep_ns : UINT64_MAX);
+        }
         drive_release(job);
     }
     pthread_mutex_unlock(&job->lock);

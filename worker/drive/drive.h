@@ -36,6 +36,15 @@ enum drive_end {
 enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argument),
                           const void *argument, uint64_t deadline_ns);
 
+/* Wait until the request does not wait for the ranks of its node any more (worker/meeting), or as
+ * drive_wait; lock held before and after, not throughout. */
+void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns);
+/* Have no request of the group wait for the ranks of its node; lock held before and after. */
+void drive_clear_meeting(struct shoal_group *group);
+/* Read what the daemon says, if that was not done lately: one whose collectives all meet never waits
+ * for it. Lock held before and after. */
+void drive_listen(struct shoal_job *job);
+
 /* Give the role of the driver away: to a waiter if there is one, else to the background thread if
  * it needs it; lock held. */
 void drive_release(struct shoal_job *job);

@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utlist.h>
@@ -176,8 +178,16 @@ static void forget_transfers(struct shoal_group *group)
     }
 }
 
+void job_forget_place(struct shoal_group *group)
+{
+    if (group->place.state == PLACE_OPEN)
+        munmap(group->place.memory, group->place.bytes);
+    group->place = (struct place){.state = PLACE_UNASKED};
+}
+
 static void free_group(struct shoal_group *group)
 {
+    job_forget_place(group);
     free(group->weights);
     free(group->settings);
     forget_transfers(group);
@@ -205,6 +215,7 @@ int job_renew_world(struct shoal_job *job, const struct message *joined, struct 
     world->rank = (uint32_t)joined->rank;
     world->size = joined->world_size;
     world->shared_count = 0;
+    job_forget_place(world);
     forget_transfers(world);
     forget_lists(job);
     return 0;
@@ -364,6 +375,12 @@ static int make_descriptors(struct shoal_job *job, struct error *error)
     return 0;
 }
 
+static int count_cores(void)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
 void job_set_place(struct shoal_job *job, const struct message *joined)
 {
     job->rank = joined->rank;
@@ -373,6 +390,7 @@ void job_set_place(struct shoal_job *job, const struct message *joined)
     job->node_count = (int)joined->node_count;
     job->generation = joined->generation;
     job->silence_ns = joined->timeout_ms * NS_PER_MS;
+    job->cores = count_cores();
     job->heard_ns = clock_now_ns();
     job->pinged_ns = 0;
 }

@@ -18,6 +18,7 @@
 #include "common/format/arena.h"
 #include "worker/device/device_queue.h"
 #include "worker/job/client.h"
+#include "worker/meeting/meeting.h"
 #include "worker/progress/progress.h"
 #include "worker/request/arena_heap.h"
 #include "worker/request/request.h"
@@ -62,6 +63,19 @@ struct transfer_counter {
     UT_hash_handle hh;
 };
 
+/* Where the ranks of a group that lies on this node meet (worker/meeting). */
+enum place_state { PLACE_UNASKED, PLACE_ASKING, PLACE_OPEN, PLACE_NONE };
+
+struct place {
+    enum place_state state;
+    struct meeting meeting; /* OPEN, and these two: its memory */
+    void *memory;
+    uint64_t bytes;
+    struct meeting_ask ask; /* of core.meeting, and these two: its round, and when it began */
+    uint64_t round, since_ns;
+    unsigned visitors; /* threads that look at the memory without the lock */
+};
+
 struct shoal_group {
     struct progress_group core;
     struct shoal_job *job;
@@ -72,6 +86,7 @@ struct shoal_group {
     struct transfer_counter *transfer_counters;
     uint32_t shared_count; /* pieces of shared memory asked for so far */
     uint32_t fusion_count;
+    struct place place;
     struct shoal_group *prev, *next;
 };
 
@@ -156,6 +171,7 @@ struct shoal_job {
     uint64_t heard_ns;   /* when it gave the last sign of life */
     uint64_t pinged_ns;  /* when it was asked for a sign of life, or 0 */
     bool ping_owed;      /* it was to be asked, but another thread was sending */
+    uint64_t listened_ns; /* when the socket was last read though nobody waited for the daemon */
     bool socket_read;    /* lines that came along with `joined` have been looked at */
 
     struct shoal_group *groups; /* the first is the world */
@@ -164,6 +180,8 @@ struct shoal_job {
     struct group_list *group_lists;
     struct shared_memory *shared;
     uint32_t next_opening;
+    int cores;              /* that this process may run on */
+    uint64_t keep_until_ns; /* the background thread looks after requests at meeting places */
     struct shoal_fusion *fusions; /* freed with the job */
 
     bool open; /* in the list of worker/job/forking.c, whose these are */
@@ -223,6 +241,8 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
 int job_renew_world(struct shoal_job *job, const struct message *joined, struct error *error);
 /* What the daemon said about this rank. */
 void job_set_place(struct shoal_job *job, const struct message *joined);
+/* Where the group's ranks meet is given back; lock held. */
+void job_forget_place(struct shoal_group *group);
 /* Free a group that has no incomplete request; lock held. */
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 

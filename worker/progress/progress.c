@@ -60,7 +60,7 @@ int progress_group_add(struct progress *progress, struct progress_group *group, 
 
 bool progress_group_remove(struct progress *progress, struct progress_group *group)
 {
-    assert(!group->requests && !group->transfers);
+    assert(!group->requests && !group->transfers && !group->meeting);
     staging_remove_own(&progress->staging, &group->own);
     DL_DELETE(progress->groups, group);
     return group->own.state == STAGING_FREE;
@@ -79,6 +79,7 @@ static void progress_enqueue(struct progress *progress, struct progress_group *g
 {
     request->group = group;
     request->age = age;
+    request->met = group->met;
     DL_APPEND(group->requests, request);
     group->request_count++;
     DL_APPEND2(progress->to_submit, request, queue_prev, queue_next);
@@ -132,6 +133,59 @@ bool progress_has_work(const struct progress *progress)
     return progress->to_submit || progress->to_copy || progress->matched || progress->to_stage ||
            progress->to_deliver || progress->completed ||
            (progress->failed && has_submitted(progress));
+}
+
+/* --- the ranks of the node alone ----------------------------------------------------------- */
+
+int progress_meet(struct progress *progress, struct progress_group *group,
+                  const struct request_ask *ask, uint32_t rank, struct request *request,
+                  struct error *error)
+{
+    assert(!group->meeting && !progress->failed && !group->failed);
+    int code =
+        progress_init_request(progress, group, ask, group->next_sequence, rank, request, error);
+    if (code < 0)
+        return code;
+    request->group = group;
+    request->state = REQUEST_MEETING;
+    group->meeting = request;
+    group->request_count++;
+    return 0;
+}
+
+/* error: NULL, or why it has failed. */
+static void end_meeting(struct progress *progress, struct progress_group *group,
+                        const struct error *error, uint64_t now_ns)
+{
+    struct request *request = group->meeting;
+    group->meeting = NULL;
+    group->request_count--;
+    if (error) {
+        request->result = error->code;
+        request->error_text = strdup(error->text);
+    }
+    progress_complete_whole(progress, request, now_ns);
+}
+
+void progress_met(struct progress *progress, struct progress_group *group, uint64_t now_ns)
+{
+    group->met++;
+    end_meeting(progress, group, NULL, now_ns);
+}
+
+void progress_submit_unmet(struct progress *progress, struct progress_group *group, uint32_t rank,
+                           uint64_t now_ns)
+{
+    struct request *request = group->meeting;
+    struct request_ask ask = request->ask;
+    struct error error;
+    group->meeting = NULL;
+    group->request_count--;
+    if (progress_submit(progress, group, &ask, NULL, 0, rank, request, &error) == 0)
+        return;
+    group->meeting = request;
+    group->request_count++;
+    end_meeting(progress, group, &error, now_ns);
 }
 
 /* --- coming back --------------------------------------------------------------------------- */
@@ -376,8 +430,11 @@ void progress_fail_group(struct progress *progress, struct progress_group *group
     if (!group->failed) {
         group->failed = true;
         group->failure = *error;
-        group->first_failed = group->requests ? group->requests->sequence : group->next_sequence;
+        group->first_failed = group->requests ? group->requests->sequence + group->requests->met
+                                              : group->next_sequence + group->met;
     }
+    if (group->meeting)
+        end_meeting(progress, group, &group->failure, now_ns);
     while (group->requests)
         fail_request(progress, group->requests, &group->failure, now_ns);
     while (group->transfers)
@@ -401,7 +458,7 @@ void progress_fail(struct progress *progress, const struct error *error, uint64_
 
 uint64_t progress_kept(const struct progress_group *group)
 {
-    return group->failed ? group->first_failed : group->next_sequence;
+    return group->failed ? group->first_failed : group->next_sequence + group->met;
 }
 
 void progress_restart(struct progress *progress)
@@ -414,9 +471,10 @@ void progress_restart(struct progress *progress)
     staging_restart(&progress->staging);
     DL_FOREACH(progress->groups, group)
     {
-        assert(!group->requests && !group->transfers);
+        assert(!group->requests && !group->transfers && !group->meeting);
         group->failed = false;
         group->next_sequence = 0;
+        group->met = 0;
         group->chunks = 0;
     }
 }

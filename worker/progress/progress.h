@@ -65,12 +65,14 @@ struct progress_group {
     uint32_t number; /* the daemon's */
     struct layout_rule rule;
     uint64_t next_sequence;
+    uint64_t met;            /* collectives that the ranks of the node did without the daemon */
+    struct request *meeting; /* the one that they may do so now, or NULL */
     struct request *requests;  /* incomplete collectives, oldest first */
     struct request *transfers; /* incomplete sends and receives, oldest first */
     uint32_t request_count;
     uint64_t chunks; /* of the submitted collectives */
     struct staging_slot own;
-    uint64_t first_failed; /* failed: the first collective that has; at most next_sequence */
+    uint64_t first_failed; /* failed: the first collective that has, of all, met or not */
     bool failed;
     struct error failure; /* failed: what every further request fails with */
     struct progress_group *prev, *next;
@@ -179,6 +181,19 @@ void progress_any_found(struct progress *progress, struct request *request, uint
                         const struct route *route, uint64_t sequence);
 /* The request looks for a sender again, with numbers that have changed. */
 void progress_any_again(struct progress *progress, struct request *request);
+
+/* --- collectives that the ranks of the node may do alone (worker/meeting) */
+
+/* The new request waits for them; nothing else of the group is under way. progress_met, with what
+ * they say, or progress_submit_unmet ends that; a failure of the group does, too. ERR_INVALID. */
+int progress_meet(struct progress *progress, struct progress_group *group,
+                  const struct request_ask *ask, uint32_t rank, struct request *request,
+                  struct error *error);
+/* It is done: complete. */
+void progress_met(struct progress *progress, struct progress_group *group, uint64_t now_ns);
+/* It is the daemon's: as progress_submit, and what that refuses is how the request ends. */
+void progress_submit_unmet(struct progress *progress, struct progress_group *group, uint32_t rank,
+                           uint64_t now_ns);
 
 /* Whether the driver has something to do that did not come from the daemon. */
 bool progress_has_work(const struct progress *progress);

@@ -47,6 +47,7 @@ struct request_ask {
 };
 
 enum request_state {
+    REQUEST_MEETING, /* the ranks of the node may do it alone (worker/meeting); not QUEUED yet */
     REQUEST_QUEUED,
     REQUEST_LOADING, /* a send from a device, before QUEUED: its stream has not come to it, or its
                       * data is not in the arena yet */
@@ -64,6 +65,7 @@ struct request {
     struct progress_group *group;
     enum request_state state;
     uint64_t sequence; /* in the group */
+    uint64_t met;      /* collectives of the group that had met before it (worker/meeting) */
     uint64_t age;      /* order of the calls in the job */
     uint64_t number;   /* in the rings; valid while SUBMITTED */
     struct layout layout;

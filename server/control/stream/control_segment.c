@@ -11,10 +11,11 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
 #endif
-/* After the engine's mapping: whoever has the descriptor can only read, and cannot change this. */
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+/* Whoever has the descriptor cannot change this. */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-int control_segment_make(uint64_t bytes, uint8_t **base, int *descriptor, struct error *error)
+int control_segment_make(uint64_t bytes, bool writable, uint8_t **base, int *descriptor,
+                         struct error *error)
 {
     if (bytes > INT64_MAX)
         return error_set(error, ERR_MEMORY, "%" PRIu64 " bytes of shared memory", bytes);
@@ -32,7 +33,9 @@ int control_segment_make(uint64_t bytes, uint8_t **base, int *descriptor, struct
             code = error_set(error, ERR_MEMORY, "cannot map %" PRIu64 " bytes of shared memory: %s",
                              bytes, strerror(errno));
     }
-    if (code == 0 && fcntl(memory, F_ADD_SEALS, SEALS) < 0)
+    /* After the engine's mapping: from here on it can only be read. */
+    int seals = writable ? SEALS : SEALS | F_SEAL_FUTURE_WRITE;
+    if (code == 0 && fcntl(memory, F_ADD_SEALS, seals) < 0)
         code = errno == EINVAL ? error_set(error, ERR_UNSUPPORTED,
                                            "this system cannot keep shared memory from being "
                                            "written to (F_SEAL_FUTURE_WRITE, Linux 5.1)")

@@ -244,11 +244,12 @@ static void node_worker_detach(struct node *node, uint64_t id, uint32_t rank)
 }
 
 /* A descriptor is a number from 1000 on, and so is the address of the memory that it is of. */
-static int network_io_segment_make(void *context, uint32_t uid, uint64_t bytes, uint8_t **base,
-                                   int *descriptor, struct error *error)
+static int network_io_segment_make(void *context, uint32_t uid, uint64_t bytes, bool writable,
+                                   uint8_t **base, int *descriptor, struct error *error)
 {
     struct node *node = context;
     (void)uid;
+    (void)writable;
     if (bytes == 1)
         return error_set(error, ERR_SYSTEM, "one byte is not made");
     node->descriptors++;

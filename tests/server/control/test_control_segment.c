@@ -20,7 +20,7 @@ START_TEST(it_can_only_be_read)
     int fd;
     struct error error = {0};
     struct stat status;
-    ck_assert_msg(control_segment_make(BYTES, &base, &fd, &error) == 0, "%s", error.text);
+    ck_assert_msg(control_segment_make(BYTES, false, &base, &fd, &error) == 0, "%s", error.text);
     base[BYTES - 1] = 77;
     ck_assert_int_eq(fstat(fd, &status), 0);
     ck_assert_int_eq(status.st_size, BYTES);
@@ -57,8 +57,8 @@ START_TEST(sizes_that_cannot_be)
     uint8_t *base;
     int fd;
     struct error error = {0};
-    ck_assert_int_eq(control_segment_make(UINT64_MAX, &base, &fd, &error), ERR_MEMORY);
-    ck_assert_int_lt(control_segment_make(INT64_MAX, &base, &fd, &error), 0);
+    ck_assert_int_eq(control_segment_make(UINT64_MAX, false, &base, &fd, &error), ERR_MEMORY);
+    ck_assert_int_lt(control_segment_make(INT64_MAX, false, &base, &fd, &error), 0);
     ck_assert_ptr_nonnull(strstr(error.text, "9223372036854775807 bytes"));
 }
 END_TEST

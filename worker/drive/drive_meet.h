@@ -1,0 +1,33 @@
+/* Collectives that the ranks of a node do alone (worker/meeting): coming to the place, waiting there,
+ * and what becomes of a request that has. What does not meet within MEET_MS goes to the daemon.
+ *
+ * The job's lock is held on entry to each of these. Calls worker/{job,progress,meeting}.
+ */
+#ifndef WORKER_DRIVE_DRIVE_MEET_H
+#define WORKER_DRIVE_DRIVE_MEET_H
+
+#include "worker/job/job.h"
+
+/* How long a rank waits for others before the daemon, which can say who is late, is to know. */
+#define MEET_MS 10u
+
+/* Whether the collective may meet, as far as this rank knows: it is small, the group has a place,
+ * and nothing of the group is under way. */
+bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask);
+/* Begin the request, which may meet, at the group's place; then it may be complete, wait for the
+ * others, or be with the daemon. waiting: its caller waits at once; else the background thread looks
+ * after it. ERR_INVALID. */
+int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
+                     struct shoal_request *request, bool waiting, struct error *error);
+/* Tell the others that the group's next collective goes to the daemon. */
+void drive_meet_decline(struct shoal_group *group);
+/* Look after the request that waits at the group's place, if any; `now`: it goes to the daemon
+ * unless all have come. True: none waits there any more. */
+bool drive_meet_settle(struct shoal_group *group, bool now);
+/* Sleep until something may have become of it, MEET_MS at most; the lock is let go of meanwhile. */
+void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns);
+/* The background thread: look after all groups' requests that have waited for long. Returns when to
+ * look again; 0: when there is one again, of which drive_meet_begin tells. */
+uint64_t drive_meet_keep(struct shoal_job *job);
+
+#endif
