@@ -98,8 +98,7 @@ static struct segment *segment_make(struct coordinator *c, const struct worker *
                                     uint32_t nth, struct error *error)
 {
     struct job *job = worker->job;
-    struct segment *made =
-        segment_create(job->next_segment, nth, message->bytes, group->count);
+    struct segment *made = segment_create(job->next_segment, nth, message->bytes, group->count);
     if (!made) {
         error_set(error, ERR_MEMORY, "no memory for shared memory");
         return NULL;

@@ -6,8 +6,9 @@
 
 #include "worker/job/job.h"
 
-/* Ask for the group's, when the first collective comes that may meet. Without it collectives go to
- * the daemon as others do. Lock held, and let go of meanwhile. */
-void place_open(struct shoal_group *group, const struct request_ask *ask);
+/* Before a collective: ask for the group's, if this is the first that may meet, and take what the
+ * daemon has answered. It waits for nothing; meanwhile, and without a place, collectives go to the
+ * daemon. Lock held, and let go of meanwhile. */
+void place_look(struct shoal_group *group, const struct request_ask *ask);
 
 #endif

@@ -193,7 +193,7 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
         return error_text_keep(&error);
     struct shoal_request *made = NULL;
     pthread_mutex_lock(&job->lock);
-    place_open(group, ask);
+    place_look(group, ask);
     drive_clear_meeting(group);
     int code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
                             &made, &error);

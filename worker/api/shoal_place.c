@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "worker/api/group.h"
 #include "worker/api/place.h"
@@ -27,36 +28,50 @@ static bool place_map(struct shoal_group *group, int fd, uint64_t bytes)
     return true;
 }
 
-static bool place_ask(struct shoal_group *group)
+/* The answer has come. */
+static void place_answered(struct shoal_group *group)
 {
-    struct shoal_job *job = group->job;
-    struct error error;
-    uint64_t bytes = meeting_bytes(group->size);
-    struct group_opening opening = {.wanted = MESSAGE_SHARED_OPENED};
-    struct message message = {
-        .type = MESSAGE_MEETING_OPEN, .group = (int32_t)group->core.number, .bytes = bytes};
-    int code = group_opening_ask(job, &opening, &message, job->timeout_ms, "a meeting place",
-                                 &error);
-    if (code < 0)
-        return false;
+    struct place *place = &group->place;
+    struct group_opening opening = place->opening;
+    DL_DELETE(group->job->openings, &place->opening);
     bool mapped = opening.error.code == 0 && opening.descriptor >= 0 &&
-                  place_map(group, opening.descriptor, bytes);
+                  place_map(group, opening.descriptor, meeting_bytes(group->size));
     if (opening.descriptor >= 0)
         close(opening.descriptor); /* the mapping holds it */
     message_clear(&opening.answer);
-    return mapped;
+    place->state = mapped ? PLACE_OPEN : PLACE_NONE;
 }
 
-void place_open(struct shoal_group *group, const struct request_ask *ask)
+static void place_ask(struct shoal_group *group)
+{
+    struct shoal_job *job = group->job;
+    struct place *place = &group->place;
+    struct message message = {.type = MESSAGE_MEETING_OPEN,
+                              .request = ++job->next_opening,
+                              .group = (int32_t)group->core.number,
+                              .bytes = meeting_bytes(group->size)};
+    place->opening = (struct group_opening){
+        .request = message.request, .wanted = MESSAGE_SHARED_OPENED, .descriptor = -1};
+    DL_APPEND(job->openings, &place->opening);
+    place->state = PLACE_ASKING;
+    pthread_mutex_unlock(&job->lock);
+    bool sent = job_send_now(job, &message);
+    pthread_mutex_lock(&job->lock);
+    if (sent || place->state != PLACE_ASKING)
+        return;
+    DL_DELETE(job->openings, &place->opening); /* another thread was sending */
+    place->state = PLACE_UNASKED;
+}
+
+void place_look(struct shoal_group *group, const struct request_ask *ask)
 {
     struct shoal_job *job = group->job;
     struct place *place = &group->place;
     struct meeting_ask wanted = {.kind = ask->kind, .dtype = ask->dtype, .count = ask->count};
-    if (place->state != PLACE_UNASKED || !meeting_fits(&wanted, group->size))
-        return;
-    if (job->closing || group->core.failed || job->daemon_gone)
-        return;
-    place->state = PLACE_ASKING;
-    bool open = group != job->groups || job->node_count == 1 ? place_ask(group) : false;
-    place->state = open ? PLACE_OPEN : PLACE_NONE;
+    if (place->state == PLACE_ASKING && place->opening.answered)
+        place_answered(group);
+    else if (place->state == PLACE_UNASKED && meeting_fits(&wanted, group->size) && !job->closing &&
+             !group->core.failed && !job->daemon_gone &&
+             (group != job->groups || job->node_count == 1))
+        place_ask(group);
 }

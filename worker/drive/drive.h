@@ -41,8 +41,8 @@ enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argume
 void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns);
 /* Have no request of the group wait for the ranks of its node; lock held before and after. */
 void drive_clear_meeting(struct shoal_group *group);
-/* Read what the daemon says, if that was not done lately: one whose collectives all meet never waits
- * for it. Lock held before and after. */
+/* Read what the daemon says, if that was not done lately: one whose collectives all meet never
+ * waits for it. Lock held before and after. */
 void drive_listen(struct shoal_job *job);
 
 /* Give the role of the driver away: to a waiter if there is one, else to the background thread if

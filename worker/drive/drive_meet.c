@@ -46,10 +46,10 @@ bool drive_meet_may(const struct shoal_group *group, const struct request_ask *a
 {
     const struct shoal_job *job = group->job;
     struct meeting_ask wanted = meeting_ask_of(ask);
-    return group->place.state == PLACE_OPEN && meeting_fits(&wanted, group->size) &&
-           !group->core.requests && !group->core.meeting && !group->core.failed &&
-           !job->progress.failed && !job->completions_used && !ask->on_device && !ask->shared &&
-           !arena_tracing(&job->arena);
+    return group->place.state == PLACE_OPEN && meeting_complete(&group->place.meeting) &&
+           meeting_fits(&wanted, group->size) && !group->core.requests && !group->core.meeting &&
+           !group->core.failed && !job->progress.failed && !job->completions_used &&
+           !ask->on_device && !ask->shared && !arena_tracing(&job->arena);
 }
 
 int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
@@ -65,8 +65,8 @@ int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
     place->ask = meeting_ask_of(&core->ask);
     place->round = round;
     place->since_ns = clock_now_ns();
-    enum meeting_verdict verdict = meeting_arrive(&place->meeting, round, &place->ask,
-                                                  core->copy_in ? core->ask.send : NULL);
+    enum meeting_verdict verdict =
+        meeting_arrive(&place->meeting, round, &place->ask, core->copy_in ? core->ask.send : NULL);
     if (verdict != MEETING_OPEN)
         wake(&place->meeting);
     request->job = job;
@@ -111,8 +111,7 @@ bool drive_meet_settle(struct shoal_group *group, bool now)
         return true;
     struct shoal_request *request = (struct shoal_request *)core;
     enum meeting_verdict verdict = meeting_look(&place->meeting, place->round);
-    if (verdict == MEETING_OPEN && !now &&
-        clock_now_ns() < place->since_ns + MEET_MS * NS_PER_MS)
+    if (verdict == MEETING_OPEN && !now && clock_now_ns() < place->since_ns + MEET_MS * NS_PER_MS)
         return false;
     if (verdict == MEETING_OPEN) {
         verdict = meeting_void(&place->meeting, place->round);

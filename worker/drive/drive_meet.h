@@ -1,5 +1,6 @@
-/* Collectives that the ranks of a node do alone (worker/meeting): coming to the place, waiting there,
- * and what becomes of a request that has. What does not meet within MEET_MS goes to the daemon.
+/* Collectives that the ranks of a node do alone (worker/meeting): coming to the place, waiting
+ * there, and what becomes of a request that has. What does not meet within MEET_MS goes to the
+ * daemon.
  *
  * The job's lock is held on entry to each of these. Calls worker/{job,progress,meeting}.
  */
@@ -15,8 +16,8 @@
  * and nothing of the group is under way. */
 bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask);
 /* Begin the request, which may meet, at the group's place; then it may be complete, wait for the
- * others, or be with the daemon. waiting: its caller waits at once; else the background thread looks
- * after it. ERR_INVALID. */
+ * others, or be with the daemon. waiting: its caller waits at once; else the background thread
+ * looks after it. ERR_INVALID. */
 int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
                      struct shoal_request *request, bool waiting, struct error *error);
 /* Tell the others that the group's next collective goes to the daemon. */

@@ -143,6 +143,12 @@ int job_allocate(struct shoal_job *job, uint64_t bytes, uint64_t *offset, struct
     return code;
 }
 
+static void close_descriptor(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
 /* --- groups -------------------------------------------------------------------------------- */
 
 static int set_rule(struct shoal_group *group, const struct message *answer, struct error *error)
@@ -180,8 +186,14 @@ static void forget_transfers(struct shoal_group *group)
 
 void job_forget_place(struct shoal_group *group)
 {
-    if (group->place.state == PLACE_OPEN)
-        munmap(group->place.memory, group->place.bytes);
+    struct place *place = &group->place;
+    if (place->state == PLACE_OPEN)
+        munmap(place->memory, place->bytes);
+    if (place->state == PLACE_ASKING) {
+        DL_DELETE(group->job->openings, &place->opening);
+        close_descriptor(place->opening.descriptor);
+        message_clear(&place->opening.answer);
+    }
     group->place = (struct place){.state = PLACE_UNASKED};
 }
 
@@ -473,12 +485,6 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
     }
     *job = made;
     return 0;
-}
-
-static void close_descriptor(int fd)
-{
-    if (fd >= 0)
-        close(fd);
 }
 
 void job_destroy(struct shoal_job *job)

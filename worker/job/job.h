@@ -63,12 +63,25 @@ struct transfer_counter {
     UT_hash_handle hh;
 };
 
+/* A group_open, shared_open or meeting_open that has been sent and not answered. Lies on the stack
+ * of the caller, or in a group's place. */
+struct group_opening {
+    uint32_t request;
+    enum message_type wanted; /* the good answer */
+    bool answered;
+    int descriptor;        /* of shared_opened: the caller's; else -1 */
+    struct error error;    /* what the daemon refused it with; code 0: it did not */
+    struct message answer; /* when it did not: as wanted */
+    struct group_opening *prev, *next;
+};
+
 /* Where the ranks of a group that lies on this node meet (worker/meeting). */
 enum place_state { PLACE_UNASKED, PLACE_ASKING, PLACE_OPEN, PLACE_NONE };
 
 struct place {
     enum place_state state;
-    struct meeting meeting; /* OPEN, and these two: its memory */
+    struct group_opening opening; /* ASKING */
+    struct meeting meeting;       /* OPEN, and these two: its memory */
     void *memory;
     uint64_t bytes;
     struct meeting_ask ask; /* of core.meeting, and these two: its round, and when it began */
@@ -97,18 +110,6 @@ struct shared_memory {
     const uint8_t *base;
     uint64_t bytes;
     struct shared_memory *prev, *next; /* of the job */
-};
-
-/* A group_open or shared_open that has been sent and not answered. Lies on the stack of the caller.
- */
-struct group_opening {
-    uint32_t request;
-    enum message_type wanted; /* the good answer */
-    bool answered;
-    int descriptor;        /* of shared_opened: the caller's; else -1 */
-    struct error error;    /* what the daemon refused it with; code 0: it did not */
-    struct message answer; /* when it did not: as wanted */
-    struct group_opening *prev, *next;
 };
 
 /* How many groups with one list of ranks have been asked for. */
@@ -167,12 +168,12 @@ struct shoal_job {
     bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
 
     /* Whether the daemon lives, while somebody waits for it (worker/drive/drive_socket.c). */
-    uint64_t silence_ns; /* after so long a silence it does not; its own figure for its peers */
-    uint64_t heard_ns;   /* when it gave the last sign of life */
-    uint64_t pinged_ns;  /* when it was asked for a sign of life, or 0 */
-    bool ping_owed;      /* it was to be asked, but another thread was sending */
+    uint64_t silence_ns;  /* after so long a silence it does not; its own figure for its peers */
+    uint64_t heard_ns;    /* when it gave the last sign of life */
+    uint64_t pinged_ns;   /* when it was asked for a sign of life, or 0 */
+    bool ping_owed;       /* it was to be asked, but another thread was sending */
     uint64_t listened_ns; /* when the socket was last read though nobody waited for the daemon */
-    bool socket_read;    /* lines that came along with `joined` have been looked at */
+    bool socket_read;     /* lines that came along with `joined` have been looked at */
 
     struct shoal_group *groups; /* the first is the world */
     struct shoal_request *requests;
@@ -180,8 +181,8 @@ struct shoal_job {
     struct group_list *group_lists;
     struct shared_memory *shared;
     uint32_t next_opening;
-    int cores;              /* that this process may run on */
-    uint64_t keep_until_ns; /* the background thread looks after requests at meeting places */
+    int cores;                    /* that this process may run on */
+    uint64_t keep_until_ns;       /* the background thread looks after requests at meeting places */
     struct shoal_fusion *fusions; /* freed with the job */
 
     bool open; /* in the list of worker/job/forking.c, whose these are */

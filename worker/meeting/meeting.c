@@ -16,6 +16,7 @@ struct meeting_part {
 
 struct meeting_place {
     _Atomic uint32_t version;
+    _Atomic uint32_t present;               /* ranks that use the place */
     _Alignas(64) _Atomic uint64_t round;    /* the latest that a rank has come to */
     _Alignas(64) _Atomic uint64_t met;      /* the latest that has met */
     _Alignas(64) _Atomic uint32_t gate;     /* verdicts so far */
@@ -42,9 +43,15 @@ bool meeting_init(struct meeting *meeting, void *memory, uint64_t bytes, uint32_
     if (!atomic_compare_exchange_strong(&place->version, &none, MEETING_VERSION) &&
         none != MEETING_VERSION)
         return false;
+    atomic_fetch_add(&place->present, 1);
     *meeting = (struct meeting){
         .place = place, .rank = rank, .size = size, .kernels = reduce_select(reduce_isa_best())};
     return true;
+}
+
+bool meeting_complete(const struct meeting *meeting)
+{
+    return atomic_load_explicit(&meeting->place->present, memory_order_relaxed) == meeting->size;
 }
 
 static uint64_t ask_bytes(const struct meeting_ask *ask)
@@ -160,7 +167,7 @@ enum meeting_verdict meeting_look(const struct meeting *meeting, uint64_t round)
     if (atomic_load(&place->met) == round)
         return MEETING_MET;
     return word >> ARRIVED_BITS == round && (word & ARRIVED_MASK) != ARRIVED_VOID ? MEETING_OPEN
-                                                                                   : MEETING_VOID;
+                                                                                  : MEETING_VOID;
 }
 
 enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round)
@@ -171,8 +178,8 @@ enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round)
 
 void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *recv)
 {
-    const uint8_t *result = collective_has_op(ask->kind) ? meeting->place->result
-                                                         : data_of(meeting, ask->root);
+    const uint8_t *result =
+        collective_has_op(ask->kind) ? meeting->place->result : data_of(meeting, ask->root);
     if (recv && ask_bytes(ask) > 0)
         memcpy(recv, result, ask_bytes(ask));
     meeting->met++;

@@ -62,10 +62,13 @@ struct meeting {
 
 /* How much memory a group of `size` ranks needs. */
 uint64_t meeting_bytes(uint32_t size);
-/* The memory, zero before the first rank has come, is `bytes` long. False: another version of the
- * library uses it. */
+/* To be called once by each rank. The memory, zero before the first rank has come, is `bytes` long.
+ * False: another version of the library uses it. */
 bool meeting_init(struct meeting *meeting, void *memory, uint64_t bytes, uint32_t rank,
                   uint32_t size);
+
+/* Whether all ranks have come to use the memory. */
+bool meeting_complete(const struct meeting *meeting);
 
 /* Whether a round can carry it. The ask is checked (request_check). */
 bool meeting_fits(const struct meeting_ask *ask, uint32_t size);

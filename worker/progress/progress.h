@@ -65,8 +65,8 @@ struct progress_group {
     uint32_t number; /* the daemon's */
     struct layout_rule rule;
     uint64_t next_sequence;
-    uint64_t met;            /* collectives that the ranks of the node did without the daemon */
-    struct request *meeting; /* the one that they may do so now, or NULL */
+    uint64_t met;              /* collectives that the ranks of the node did without the daemon */
+    struct request *meeting;   /* the one that they may do so now, or NULL */
     struct request *requests;  /* incomplete collectives, oldest first */
     struct request *transfers; /* incomplete sends and receives, oldest first */
     uint32_t request_count;

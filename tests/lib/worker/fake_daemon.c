@@ -240,6 +240,12 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
     case MESSAGE_WORKER_GROUP_CLOSE:
         daemon->groups_closed++;
         break;
+    case MESSAGE_MEETING_OPEN: /* there is none: everything goes to the daemon */
+        send_message(worker, &(struct message){.type = MESSAGE_ERROR,
+                                               .request = message.request,
+                                               .code = ERR_UNSUPPORTED,
+                                               .text = "no meeting place"});
+        break;
     case MESSAGE_WORKER_PING:
         daemon->pings++;
         if (!daemon->options.mute)
