@@ -38,8 +38,8 @@ import file_graph_test
 # up to an underscore ("slot" is slot.c, slot_local.h); of several words that fit the longest counts.
 LAYERS = """
 common           base text < log < memory reduce format auth config < transport
-worker           shoal request fusion launch < progress < device < job < drive < api < programs examples
-worker/drive     drive_tell < drive_device < drive_step < drive_socket < drive
+worker           shoal request meeting fusion launch < progress < device < job < drive < api < programs examples
+worker/drive     drive_tell < drive_device drive_meet < drive_step < drive_socket < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace
                  < exchange_job exchange_link < exchange
 server/exchange/model   port model < share < roster < ask disagreement < order

@@ -74,12 +74,14 @@ int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
     DL_APPEND(job->requests, request);
     if (verdict != MEETING_OPEN) {
         drive_meet_settle(group, false);
-    } else if (!waiting && place->since_ns >= job->keep_until_ns) {
-        pthread_cond_signal(&job->background);
-        drive_wake(job);
-    }
-    if (!waiting)
+    } else if (!waiting) {
+        bool keeps = place->since_ns < job->keep_until_ns;
         job->keep_until_ns = place->since_ns + KEEP_FOR_MS * NS_PER_MS;
+        if (!keeps) {
+            pthread_cond_signal(&job->background);
+            drive_wake(job);
+        }
+    }
     return 0;
 }
 
