@@ -24,7 +24,8 @@ struct coordinator_io {
     void (*command)(void *context, const struct engine_command *command);
     /* Make the memory of a segment, which is the user's until segment_freed: *base, to be handed
      * over to the engine, and *descriptor, by which it can be read, and be written to only if it is
-     * `writable`, and which is the user's until segment_drop. ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
+     * `writable`, and which is the user's until segment_drop. ERR_MEMORY, ERR_SYSTEM,
+     * ERR_UNSUPPORTED. */
     int (*segment_make)(void *context, uint32_t uid, uint64_t bytes, bool writable, uint8_t **base,
                         int *descriptor, struct error *error);
     /* As send_worker, and the descriptor along with it. */

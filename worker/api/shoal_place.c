@@ -59,7 +59,9 @@ static void place_ask(struct shoal_group *group)
     pthread_mutex_lock(&job->lock);
     if (sent || place->state != PLACE_ASKING)
         return;
-    DL_DELETE(job->openings, &place->opening); /* another thread was sending */
+    /* Another thread was sending. */
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the first of many has a next */
+    DL_DELETE(job->openings, &place->opening);
     place->state = PLACE_UNASKED;
 }
 
