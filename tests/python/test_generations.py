@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Jobs that go on after a loss, and take newcomers in: through shoal.library, and as process groups."""
 
+import re
 import sys
 import unittest
 
@@ -34,6 +35,20 @@ class ElasticNative(suite.RanksCase, script="ranks_elastic.py", ranks=1, SHOAL_N
         if reason:
             raise unittest.SkipTest(reason)
         super().setUpClass()
+
+
+class Example(unittest.TestCase):
+    def test_one_is_killed_and_another_comes(self):
+        reason = suite.reason_to_skip()
+        if reason:
+            self.skipTest(reason)
+        said = suite.shoalrun(1, suite.RANKS / "ranks_elastic_example.py").stdout
+        self.assertIn("CODES 0 -9 0 0", said)
+        self.assertRegex(said, r"(?m)^step \d+: .*rank lost: rank 1 ")
+        self.assertRegex(said, r"(?m)^step \d+ of 2 ranks: ")
+        ends = re.findall(r"(?m)^rank (\d) of 3: 200 steps, (\S+)$", said)
+        self.assertEqual(sorted(rank for rank, _ in ends), ["0", "1", "2"], said)
+        self.assertEqual(len({mean for _, mean in ends}), 1, said)
 
 
 class Errors(unittest.TestCase):
