@@ -85,8 +85,8 @@ tidy_one() {
     shift
     stamp=$state/tidy/${file//\//-}.clean
     # The text with its comments, since NOLINT is one.
-    hash=$({ printf '%s\n' "$version" "$@" && cat .clang-tidy "$file" &&
-        "${compiler[@]}" -E -P "${isa[@]}" "$@" "$file"; } | sha256sum)
+    hash=$({ printf '%s\n' "$version" "${checks[@]}" "${isa[@]}" "$@" && cat .clang-tidy "$file" &&
+        "${compiler[@]}" -E -P -CC -dD "${isa[@]}" "$@" "$file"; } | sha256sum)
     [[ ! -e $stamp || $(<"$stamp") != "$hash" ]] || return 0
     if ! clang-tidy --quiet "${checks[@]}" "$file" -- "${isa[@]}" "$@" 2>"$stamp.err"; then
         # Its count of suppressed warnings is no news.

@@ -165,10 +165,12 @@ class Job:
         self.identities += 1
         self.replicas.append(newcomer)
         self.wait(lambda: newcomer.ready, "a newcomer")
-        told_ms, made_ms = now_ms(), None
-        while made_ms is None:
+        told_ms = now_ms()
+        self.tell()
+        while self.step_of_all(told_ms, "the newcomer's step", AGAIN_S) is None:
+            if now_ms() > told_ms + HANG_S * 1000:
+                raise RuntimeError(f"{newcomer.node}: is not taken in: {newcomer.lines[-3:]}")
             self.tell()
-            made_ms = self.step_of_all(told_ms, "the newcomer's step", AGAIN_S)
         with self.said:
             first_ms, first = newcomer.steps[0]
             last_ms = max(ms for ms, step in self.replicas[0].steps if step < first)

@@ -113,7 +113,8 @@ class Loop:
     PROGRAM = """
 import os, time
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-while True:
+parent = os.getppid()
+while os.getppid() == parent:
     end = time.monotonic() + 0.012
     while time.monotonic() < end:
         pass

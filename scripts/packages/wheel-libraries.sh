@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build libfabric and OpenSSL of Debian 13 and hwloc of Debian 12 for the glibc of this Debian 11, into
-# /opt/shoal, each once. Debian 11's own are too old: no fixes come for its OpenSSL any more. Run in the root of
-# `scripts/debian-root.sh bullseye`; about ten minutes.
+# /opt/shoal, each again when the mirror has a newer one. Debian 11's own are too old: no fixes come for its OpenSSL
+# any more. Run in the root of `scripts/debian-root.sh bullseye`; about ten minutes.
 #
 #   scripts/packages/wheel-libraries.sh
 set -euo pipefail
@@ -29,8 +29,9 @@ quietly() {
     }
 }
 
-is_built() {
-    [[ $(cat "$prefix/.built-$1" 2>/dev/null || true) == "${RELEASES[$1]}" ]]
+# The version that is there, if any.
+built() {
+    cat "$prefix/.built-$1" 2>/dev/null || true
 }
 
 # The sources that both were made of, without Debian's changes, whose files may lack on a mirror.
@@ -38,20 +39,24 @@ list_sources() {
     local list=/etc/apt/sources.list.d/shoal-sources.list mirror
     read -r _ mirror _ < <(grep '^deb ' /etc/apt/sources.list)
     printf 'deb-src %s %s main\n' "$mirror" bookworm "$mirror" trixie >$list
-    quietly apt-get update
+    apt-get update >>"$log" 2>&1 || printf 'wheel-libraries: the mirror does not answer\n' >&2
 }
 
-# Unpack the newest source of a library's release that the mirror has, and go there.
+# Download the newest source of a library's release that the mirror has, of `version`. False: that is built.
 get() {
-    local name=$1 release=${RELEASES[$1]//./\\.} version found=
+    local name=$1 release=${RELEASES[$1]//./\\.}
     cd "$work"
     for version in $(apt-cache showsrc "$name" 2>>"$log" | sed -n "s/^Version: \($release\..*\)/\1/p" | sort -rV); do
-        ! apt-get source --tar-only --download-only "$name=$version" >>"$log" 2>&1 || {
-            found=yes
-            break
-        }
+        [[ $version != "$(built "$name")" ]] || return 1
+        ! apt-get source --tar-only --download-only "$name=$version" >>"$log" 2>&1 || return 0
     done
-    [[ $found ]] || fail "the mirror has no source of $name ${RELEASES[$name]}"
+    [[ $(built "$name") ]] || fail "the mirror has no source of $name ${RELEASES[$name]}"
+    return 1
+}
+
+# Unpack it, and go there.
+unpack() {
+    local name=$1
     mkdir "$name"
     tar -C "$name" --strip-components 1 -xf "${name}_${version%%-*}.orig.tar."*z*
     cd "$name"
@@ -85,14 +90,12 @@ build_hwloc() {
     cp COPYING $prefix/share/notices/hwloc
 }
 
-listed=
+list_sources
 for library in libfabric openssl hwloc; do
-    ! is_built $library || continue
-    [[ $listed ]] || list_sources
-    listed=yes
-    get $library
-    build_$library
-    printf '%s\n' "${RELEASES[$library]}" >$prefix/.built-$library
+    get "$library" || continue
+    unpack "$library"
+    "build_$library"
+    printf '%s\n' "$version" >"$prefix/.built-$library"
 done
 printf '%s\n' $prefix/lib >/etc/ld.so.conf.d/shoal.conf
 ldconfig

@@ -9,7 +9,8 @@ class ShoalError(RuntimeError):
 
 class RecoverableError(ShoalError):
     """When a job has failed with one of these, its ranks can go on as its next generation
-    (library.Job.reconfigure); not when a process could not join, or a wait alone has timed out."""
+    (library.Job.reconfigure); not when a process could not join. A wait that has timed out is none: its job
+    lives, and so may the rank that is waited for."""
 
 
 class InvalidError(ShoalError, ValueError):
@@ -20,7 +21,7 @@ class OutOfMemoryError(ShoalError, MemoryError):
     code = -2
 
 
-class TimeoutError(RecoverableError, TimeoutError):  # noqa: A001 - also Python's own
+class TimeoutError(ShoalError, TimeoutError):  # noqa: A001 - also Python's own
     code = -3
 
 

@@ -38,6 +38,8 @@ def reconfigure(timeout=None, stragglers=None):
     group = _default_group("reconfigure")
     session = group.session
     session.check_process()
+    if session.device is not None:
+        raise errors.UnsupportedError("reconfigure: a job with CUDA tensors cannot go on, begin it anew")
     allowed = group._timeout if timeout is None else timeout
     waited = datetime.timedelta(seconds=STRAGGLERS_S) if stragglers is None else stragglers
     deadline = time.monotonic() + allowed.total_seconds()
@@ -56,8 +58,7 @@ def reconfigure(timeout=None, stragglers=None):
 
 
 def join(job, timeout=_DEFAULT_TIMEOUT):
-    """Instead of init_process_group, as a newcomer to a job that was begun with shoal.torch.Options(job=...) or that
-    another launcher has named: wait until its ranks call reconfigure(), and be one of them afterwards.
+    """Instead of init_process_group, as a newcomer to a job that was begun with shoal.torch.Options(job=...): wait until its ranks call reconfigure(), and be one of them afterwards.
 
     A daemon is to be there, as on the other nodes (SHOAL_SOCKET)."""
     if dist.is_initialized():
@@ -115,8 +116,8 @@ def _settle(session, deadline, stragglers, first):
     while True:
         try:
             if going_on:
-                session.job.reconfigure(_left_ms(deadline), _session.milliseconds(stragglers))
-            session.store = _share_store(session.job, deadline, stragglers.total_seconds() / 2)
+                session.job.reconfigure(_left_ms(deadline), max(1, _session.milliseconds(stragglers)))
+            session.store = _share_store(session.job, deadline, max(1.0, stragglers.total_seconds() / 2))
             return
         except errors.RankLostError:
             losses += 1

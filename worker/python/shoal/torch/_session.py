@@ -101,8 +101,8 @@ class Session:
             member.retire(why)
 
     def release(self, group):
-        """A process group has gone, or (None) whoever has acquired it. The last ones may go at the process's end after the modules
-        have, so that nothing of this one's is there: close_all() has been by then."""
+        """A process group has gone, or (None) whoever has acquired it. The last ones may go at the process's end
+        after the modules have, so that nothing of this one's is there: close_all() has been by then."""
         if self.job is None or self.forgotten:
             return
         with self.lock:
