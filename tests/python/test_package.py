@@ -423,14 +423,14 @@ class Environment(unittest.TestCase):
 
         store = Store(
             {
-                "node/0": '{"node": "x", "given": true}',
-                "node/1": '{"node": "y", "given": true}',
-                "node/2": '{"node": "x", "given": true}',
+                "node/0": '{"node": "x", "given": true, "job": null}',
+                "node/1": '{"node": "y", "given": true, "job": null}',
+                "node/2": '{"node": "x", "given": true, "job": null}',
             }
         )
         plan = _rendezvous._make_plan(store, 3, None)
         self.assertEqual((plan["nodes"], plan["node_of"], plan["given"]), (2, [0, 1, 0], True))
-        store["node/1"] = '{"node": "y", "given": false}'
+        store["node/1"] = '{"node": "y", "given": false, "job": null}'
         with self.assertRaisesRegex(InvalidError, "rank 0 has a daemon .* and rank 1 has none"):
             _rendezvous._make_plan(store, 3, None)
 

@@ -89,8 +89,9 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     if (code < 0)
         return code;
     pthread_mutex_lock(&job->lock);
-    drive_clear_meeting(group);
-    code = start(group, ask, NULL, 0, mode, request, error);
+    code = drive_clear_meeting(group, error);
+    if (code == 0)
+        code = start(group, ask, NULL, 0, mode, request, error);
     pthread_mutex_unlock(&job->lock);
     return code;
 }
@@ -194,8 +195,9 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
     struct shoal_request *made = NULL;
     pthread_mutex_lock(&job->lock);
     place_look(group, ask);
-    drive_clear_meeting(group);
-    int code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
+    int code = drive_clear_meeting(group, &error);
+    if (code == 0)
+        code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
                             &made, &error);
     pthread_mutex_unlock(&job->lock);
     assert(code < 0 || (made && made->job));
@@ -329,7 +331,12 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
         pthread_mutex_unlock(&job->lock);
         return error_text_keep(&error);
     }
-    meet_no_more(request);
+    /* Else the next call that starts a collective might be the one to call back. */
+    if (request->core.state == REQUEST_MEETING &&
+        drive_clear_meeting((struct shoal_group *)request->core.group, &error) < 0) {
+        pthread_mutex_unlock(&job->lock);
+        return error_text_keep(&error);
+    }
     /* One that is complete and not told yet is the driver's: it calls what is set here. */
     bool complete = request->told;
     request->callback = callback;

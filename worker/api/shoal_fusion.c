@@ -384,6 +384,8 @@ static int finish_request(struct shoal_fusion *fusion, struct shoal_request **sl
     struct shoal_request *request = *slot;
     pthread_mutex_lock(&job->lock);
     int code;
+    if (request->core.state == REQUEST_MEETING)
+        drive_wait_meeting(request, deadline_ns);
     enum drive_end end = drive_wait(job, job_request_complete, request, deadline_ns);
     if (end == DRIVE_TIMEOUT) {
         char what[512];

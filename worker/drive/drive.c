@@ -1,6 +1,7 @@
 #include "worker/drive/drive.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <time.h>
@@ -186,18 +187,29 @@ void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns)
         pthread_cond_broadcast(&job->changed); /* shoal_close waits for the last waiter */
 }
 
-void drive_clear_meeting(struct shoal_group *group)
+int drive_clear_meeting(struct shoal_group *group, struct error *error)
 {
     struct shoal_job *job = group->job;
+    if (drive_meet_settle(group, true))
+        return 0;
+    uint64_t deadline_ns = job_deadline_ns(job, -1);
+    bool in_time = true;
     job->waiters++;
-    while (!drive_meet_settle(group, true) && !job->closing) {
+    while (in_time && !drive_meet_settle(group, true) && !job->closing) {
         drive_listen(job);
         if (group->core.meeting)
-            drive_meet_pause(group, UINT64_MAX);
+            drive_meet_pause(group, deadline_ns);
+        in_time = clock_now_ns() < deadline_ns;
     }
     job->waiters--;
     if (job->closing)
         pthread_cond_broadcast(&job->changed);
+    if (in_time)
+        return 0;
+    return error_set(error, ERR_TIMEOUT,
+                     "the time has passed: all ranks have come to the collective before on group "
+                     "%" PRIu32 ", and the one that reduces does not end",
+                     group->core.number);
 }
 
 /* Until there is something to do, or the meeting places are to be looked after. */

@@ -129,6 +129,7 @@ bool drive_meet_settle(struct shoal_group *group, bool now)
         submit(group, request, now_ns);
     }
     drive_tell(job);
+    drive_wake(job); /* for whoever waits for this one: no word of the daemon will come */
     return true;
 }
 

@@ -214,6 +214,10 @@ void request_describe(const struct request *request, uint32_t group, char *text,
                  " parts complete",
                  what, group, request->sequence, request->block_count + 1 - request->incomplete,
                  request->block_count + 1);
+    else if (request->state == REQUEST_MEETING)
+        snprintf(text, bytes,
+                 "%s on group %" PRIu32 ": the ranks of this node have not all come to it", what,
+                 group);
     else if (request->staged && request->waiting)
         snprintf(text, bytes,
                  "%s on group %" PRIu32 ", number %" PRIu64 ": its stream has not come to it", what,

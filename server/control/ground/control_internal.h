@@ -84,7 +84,8 @@ struct evdns_base *control_source_resolver(struct control *control);
 /* --- control_segment.c: may call none of these */
 /* Memory that is writable at *base and nowhere else, and a descriptor that gives it to read. Both
  * are the caller's. ERR_MEMORY, ERR_SYSTEM, ERR_UNSUPPORTED. */
-int control_segment_make(uint64_t bytes, bool writable, uint8_t **base, int *descriptor, struct error *error);
+int control_segment_make(uint64_t bytes, bool writable, uint8_t **base, int *descriptor,
+                         struct error *error);
 
 /* --- control_closer.c, closing what strangers have sent, which may have to wait: may call none of
  * these */

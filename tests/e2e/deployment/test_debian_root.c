@@ -105,7 +105,7 @@ START_TEST(test_other_words)
 {
     char *directory = suite_make_directory(), *root = in(directory, "root");
     const char *no_suite[] = {SCRIPT, "sid", root, NULL};
-    ck_assert_int_eq(run(no_suite, "sid is neither bookworm nor trixie nor trixie-bare"), 1);
+    ck_assert_int_eq(run(no_suite, "sid is not one of bookworm, trixie,"), 1);
     const char *no_root[] = {SCRIPT, "bookworm", NULL};
     ck_assert_int_eq(run(no_root, "usage:"), 1);
     ck_assert(!has(directory, "root"));

@@ -159,6 +159,31 @@ START_TEST(a_rank_that_does_not_wait)
 }
 END_TEST
 
+/* The first step of fusion buffers ends with a small broadcast, which may meet while whoever waits
+ * for it sleeps as if for the daemon: with this peer_ms, for 100 s. */
+static void first_steps(struct library_rank *self)
+{
+    for (int round = 0; round < 5; round++)
+        GOOD(shoal_barrier(shoal_world(self->job), NULL));
+    for (int again = 0; again < 10; again++) {
+        struct shoal_parameter parameters[2] = {{.count = 3, .dtype = SHOAL_F32},
+                                                {.count = 5, .dtype = SHOAL_F32}};
+        shoal_fusion *fusion;
+        GOOD(shoal_fusion_create(shoal_world(self->job), parameters, 2, NULL, &fusion));
+        for (size_t i = 0; i < 2; i++)
+            GOOD(shoal_fusion_ready(fusion, i));
+        come_late((uint32_t)self->rank * 2000);
+        GOOD(shoal_fusion_wait(fusion, 20000));
+        shoal_fusion_free(fusion);
+    }
+}
+
+START_TEST(fusion_waits_for_one_that_met)
+{
+    library_cluster_run(1, "{\"timeouts\":{\"peer_ms\":300000}}", 3, first_steps, NULL);
+}
+END_TEST
+
 /* --- errors -------------------------------------------------------------------------------- */
 
 static void disagree(struct library_rank *self)
@@ -217,6 +242,7 @@ int main(void)
     tcase_add_test(core, types_and_reductions);
     tcase_add_loop_test(core, all_ways, 0, 4);
     tcase_add_test(core, a_rank_that_does_not_wait);
+    tcase_add_test(core, fusion_waits_for_one_that_met);
     tcase_add_loop_test(core, ranks_that_disagree, 0, 2);
     tcase_add_test(core, a_wait_that_timed_out);
     suite_add_tcase(suite, core);

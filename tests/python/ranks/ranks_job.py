@@ -155,7 +155,7 @@ def fork():
     wrapper = shoal.torch.DistributedDataParallel(torch.nn.Linear(8, 8))
     wrapper(torch.ones(2, 8)).sum().backward()
     session = dist.GroupMember.WORLD.session
-    # Nobody sends before the children have ended: the operation is under way in all of them.
+    # Nobody sends before all children have ended: the operation is under way in all of them.
     work = dist.irecv(torch.empty(5), (RANK + 1) % SIZE)
     with session.lock, session.completions.lock:
         child = os.fork()
@@ -172,6 +172,7 @@ def fork():
         dist.destroy_process_group()
         sys.exit(0)
     say("CHILD", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    dist.barrier()
     sent = dist.isend(torch.ones(5), (RANK - 1) % SIZE)
     work.wait()
     sent.wait()
