@@ -7,10 +7,11 @@
 #   make fuzz       each fuzzer for SECONDS=60; FUZZ="wire message" names some (tests/fuzz)
 #   make bench      measure beside the peers: ROWS=1,3 PAIRS=7 (scripts/bench/README.md)
 #   make deb        Debian packages: build/deb (config/debian); check-deb: their life in bare roots
-#   make check-deploy     shoal on the real parts: systemd, container, slurm, prometheus, kubernetes, page; PARTS="page"
+#   make check-deploy     shoal on the real parts: systemd, container, slurm, prometheus, kubernetes, browser, page;
+#                         PARTS="slurm page" names some
 #   make wheel      the Python package with the bundle inside, for pip: build/wheel, built in a Debian 11 under
 #                   DEBIAN11_ROOT; wheel-here: built on this machine; check-wheel tries it
-#   make bench-torch what collectives cost through torch: PAIRS=7, BENCH_TORCH="--quick --ranks 2"
+#   make bench-torch what collectives cost through torch: 15 minutes; PAIRS=7, BENCH_TORCH="--quick --ranks 2"
 #   make bundle     a folder that runs where nothing is installed: build/bundle
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       floors and calls, format, static analysis, papers and pictures
@@ -19,6 +20,7 @@
 #   make install-smddp    scripts for SMDDP run as they are, with what make install has installed
 #   make check-debian12   demo and check in a bare Debian 12, a fresh copy of what is under DEBIAN12_ROOT
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
+#   make check-system     the tests of what differs from one distribution to the next, torch among it
 #   make native           the backend of PyTorch in C++, for the torch that PYTHON has, where its headers are
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
 #   PYTHON=/usr/bin/python3 is what runs them, and what Gloo is measured with
@@ -112,12 +114,17 @@ SONAME := libshoal.so.$(VERSION_MAJOR)
 PROGRAMS := $(SERVER_PROGRAMS:%=$(BUILD)/bin/%) $(WORKER_PROGRAMS:%=$(BUILD)/bin/%) \
             $(BUILD)/bin/shoal-digits $(BUILD)/bin/shoal-first
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
+# Those of what differs from one distribution to the next: libfabric, OpenSSL, libevent, the kernel's filters.
+SYSTEM_TESTS := $(filter $(addprefix $(BUILD)/tests/,common/auth/% common/transport/% server/control/% \
+    server/sandbox/% e2e/jobs/% e2e/library/% e2e/programs/test_shoald%),$(TESTS))
 # Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
 BENCH_FLOORS := $(BUILD)/bench/bench_reduce $(BUILD)/bench/bench_copy $(BUILD)/bench/bench_stream
 BENCH_OVERLAP := $(BUILD)/bench/bench_overlap
 BENCH_SCALE := $(BUILD)/bench/bench_scale
 BENCH_SEAL := $(BUILD)/bench/bench_seal
-BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_SEAL)
+BENCH_PEERS := $(BUILD)/bench/bench_peers
+BENCH_LINKS := $(BUILD)/bench/bench_links
+BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_PEERS) $(BENCH_LINKS) $(BENCH_SEAL)
 GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= /usr/bin/python3
@@ -147,7 +154,7 @@ DEBIAN11_ROOT ?= /var/tmp/shoal-debian11
 DEBIAN12_ROOT ?= /var/tmp/shoal-debian12
 DEBIAN13_ROOT ?= /var/tmp/shoal-debian13
 DEBIAN13_BARE_ROOT ?= /var/tmp/shoal-debian13-bare
-DEBIAN13_CHECKS ?= check-built check-torch
+DEBIAN13_CHECKS ?= check-tests check-torch
 # Manual pages; every function of shoal(3) is a name for that page.
 MAN_PAGES := $(wildcard doc/man/*.[1-8])
 MAN_DIR = $(DESTDIR)$(PREFIX)/share/man
@@ -158,12 +165,13 @@ COMPLETED := $(SERVER_PROGRAMS) $(WORKER_PROGRAMS)
 BASH_COMPLETION_DIR ?= $(PREFIX)/share/bash-completion/completions
 ZSH_COMPLETION_DIR ?= $(PREFIX)/share/zsh/site-functions
 # A worker that the end-to-end tests start, with the mistakes that they ask for.
-TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank
+TEST_WORKER := $(BUILD)/tests/helper_worker $(BUILD)/tests/chaos_rank $(BUILD)/tests/fusion_rank \
+	$(BUILD)/tests/replay_rank
 
 .DEFAULT_GOAL := all
-.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-python check-torch \
+.PHONY: all native deps deps-lint deps-bench tests demo demo-built check check-built check-tests check-system check-python check-torch \
         check-debian12 check-debian13 check-asan check-tsan fuzz fuzz-built deps-fuzz soak soak-built \
-        bench bench-built bench-programs bundle deb check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
+        bench bench-built bench-programs bundle deb deb-debian13 check-deb check-deploy wheel wheel-here check-wheel check-gpu bench-gpu bench-torch lint picture format install install-man \
         install-completions install-smddp uninstall clean
 
 all: $(PROGRAMS) $(LIBSHOAL) $(NATIVE_MODULES)
@@ -301,7 +309,7 @@ $(BENCH_SEAL): $(BUILD)/obj/tests/bench/bench_seal.o $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS)
 
-$(BENCH_SCALE): $(BUILD)/obj/tests/bench/bench_scale.o $(LIBSERVER) $(LIBCOMMON)
+$(BENCH_SCALE) $(BENCH_PEERS) $(BENCH_LINKS): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o $(LIBSERVER) $(LIBCOMMON)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS) $(SYSTEM_LIBS)
 
@@ -329,6 +337,13 @@ check-built: tests
 	@scripts/run-tests.sh --self-test
 	@$(PYTHON) -B scripts/bench/self_test.py 2>&1
 	@$(PYTHON) -B scripts/check-papers.py --self-test
+	@$(MAKE) --no-print-directory check-tests
+
+check-system: all $(SYSTEM_TESTS) $(STAND_IN) $(TEST_WORKER)
+	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(SYSTEM_TESTS) $(PYTHON_TESTS)
+
+# Without the tests of the scripts, which are the same wherever they run.
+check-tests: tests
 	@PYTHON=$(PYTHON) scripts/check-floors.sh $(BUILD)
 	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(TESTS) $(FUZZ_TESTS) $(PAGE_TESTS) $(PYTHON_TESTS)
 
@@ -397,16 +412,23 @@ bench-built: all bench-programs
 bundle: all $(GPU_BENCH)
 	@scripts/bundle.sh $(BUILD) $(BUILD)/bundle
 
-# Debian 12's packages, which Debian 13 takes too: installed, used, upgraded, removed in bare roots.
-check-deb: deb
+# This Debian 12's packages, which Debian 13 takes too, and Debian 13's own, which have the module for its PyTorch:
+# installed, used, upgraded, removed in bare roots.
+check-deb: deb deb-debian13
+	@scripts/packages/check-deb.sh bookworm,$(DEBIAN12_ROOT),$(BUILD)/deb,native \
+	    'trixie-bare,$(DEBIAN13_BARE_ROOT),$(BUILD)/deb,in Python' \
+	    trixie-bare,$(DEBIAN13_BARE_ROOT),$(BUILD)/debian13/deb,native
+
+deb-debian13:
 	@scripts/install-deps.sh --root
-	@scripts/packages/check-deb.sh $(BUILD)/deb bookworm=$(DEBIAN12_ROOT) trixie-bare=$(DEBIAN13_BARE_ROOT)
+	@scripts/debian-root.sh trixie $(DEBIAN13_ROOT) -- make -s BUILD=build/debian13 deb
 
 deb:
 	@scripts/install-deps.sh --packages
 	@SHOAL_CC='$(CC)' scripts/packages/deb.sh $(VERSION) $(BUILD)/deb
 
-check-deploy: all deb $(if $(filter page,$(or $(PARTS),page)),wheel)
+check-deploy: all deb $(if $(filter page,$(or $(PARTS),page)),wheel) \
+              $(if $(filter browser,$(or $(PARTS),browser)),$(TEST_WORKER))
 	@scripts/install-deps.sh --deploy
 	@scripts/deploy/check-deploy.sh $(BUILD) $(DEBIAN12_ROOT) $(DEBIAN13_ROOT) $(PARTS)
 
@@ -429,8 +451,20 @@ check-gpu: all
 bench-gpu: all $(GPU_BENCH)
 	@$(PYTHON) -B scripts/bench/gpu.py $(BUILD) $(if $(PAIRS),--pairs $(PAIRS))
 
+# With the torch of PYTHON and, where there is a root of Debian 13, with that one's: 450 s each. One Markdown for both.
+BENCH_TORCH_HERE = $(PYTHON) -B scripts/bench/torch_calls.py --build $(BUILD) --json $(BUILD)/bench/torch.json \
+    $(if $(PAIRS),--pairs $(PAIRS)) $(BENCH_TORCH)
 bench-torch: all native
-	@$(PYTHON) -B scripts/bench/torch_calls.py --build $(BUILD) $(if $(PAIRS),--pairs $(PAIRS)) $(BENCH_TORCH)
+	@mkdir -p $(BUILD)/bench
+	@if [ -e $(DEBIAN13_ROOT)/.shoal-ready ]; then \
+	    inside='scripts/debian-root.sh trixie $(DEBIAN13_ROOT) -- make -s BUILD=build/debian13'; \
+	    scripts/debian-root.sh trixie $(DEBIAN13_ROOT) -- scripts/install-deps.sh --native && \
+	    $$inside -j$$(nproc) all && $$inside native && \
+	    $$inside bench-torch PAIRS='$(PAIRS)' BENCH_TORCH='$(BENCH_TORCH)' >$(BUILD)/bench/torch-debian13.md; \
+	fi
+	@$(BENCH_TORCH_HERE) >$(BUILD)/bench/torch-here.md
+	@$(PYTHON) -B scripts/bench/torch_calls.py --tables $(BUILD)/bench/torch.json \
+	    $(BUILD)/debian13/bench/torch.json | tee $(BUILD)/bench/torch.md
 
 deps-lint:
 	@scripts/install-deps.sh --lint

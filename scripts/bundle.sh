@@ -35,7 +35,7 @@ make -s -C "$root" DESTDIR= PREFIX="$folder" install-man
 find "$folder" -name __pycache__ -type d -prune -exec rm -rf {} +
 mkdir -p "$folder/share/shoal"
 cp "$root"/config/*.json "$root/LICENSE" "$root/worker/examples/digits/digits.csv" "$folder/share/shoal"
-cp "$root/scripts/check-gpu.sh" "$root"/scripts/bench/{gpu,gpu_ranks,peers,rows}.py "$folder/share/shoal"
+cp "$root"/scripts/{check-gpu.sh,gpu_calls.py} "$root"/scripts/bench/{gpu,gpu_ranks,peers,rows}.py "$folder/share/shoal"
 [[ ! -e $build/bench/bench_gpu_copy ]] || cp "$build/bench/bench_gpu_copy" "$folder/bin"
 
 # What is loaded, by name and place; not what belongs to the system's own loader.

@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Seeded faults on a cluster of network namespaces, while a job sums and checks each result: how long does
-each fault cost it, is a result ever wrong, does anything hang? By hand, as root, after `make tests`:
+"""Seeded faults on a cluster of network namespaces, while a job sums or trains and checks each result: how
+long does each fault cost it, is a result ever wrong, does anything hang? By hand, as root, after `make tests`:
 
     scripts/chaos.py --faults 100 --seed 1 [--nodes 4] [--cpu-nodes 2] [--largest BYTES] [--rate RATE]
-                     [--recovery] [--kinds rank,node,cpu,pause] [--set KEY=JSON] [--json FILE]
-                     [--build DIR]
+                     [--program sums|ddp] [--recovery] [--kinds KIND,...] [--quiet LOW,HIGH]
+                     [--set KEY=JSON] [--first N] [--json FILE] [--build DIR]
 
-    rank    a rank is killed; it comes again as a newcomer
-    node    a node is lost: its daemon and its ranks are killed; both are started again
-    cpu     the daemon of a CPU node is killed, and started again
-    pause   a rank is stopped for 300 ms, which are not counted
-    reset   with --recovery: all connections of a node are reset
-    cable   with --recovery: a node's link is down for 1 s, which is not counted
+Programs: `sums` are all-reduces in C (tests/e2e/chaos_rank.c), `ddp` is training with PyTorch
+(tests/python/ranks/ranks_chaos.py; CHAOS_PYTHON names the interpreter). Both know what each result must be.
 
 A line for each fault. What it cost is the time from the fault until every rank that is left has the
-result of a step that began after it; starting processes again is not counted. Exit status 1: a result
-was wrong, something hung, or the job ended."""
+result of a step that began after it; starting processes again is not counted, nor is the time for which a
+fault lasts. Fault N of a seed is the same kind, whatever was before it: --first N begins with it. After
+what must not happen (a wrong result, a hang, a job that ended, a loss that was to cost nothing but time) the
+cluster is made anew; exit status 1. Kinds (without --kinds all, those with * with --recovery only):
+"""
 
 import argparse
 import json
@@ -23,6 +22,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,19 +30,24 @@ import tempfile
 import threading
 import time
 
+import chaos_faults
+
 TREE = pathlib.Path(__file__).resolve().parents[1]
 CLUSTER = TREE / "scripts" / "cluster.sh"
 STATE = pathlib.Path("/run/shoal-cluster")
-KINDS = ("rank", "node", "cpu", "pause")
-LINK_KINDS = ("reset", "cable")  # a job without recovery ends its generation by them
 HANG_S = 60.0
-PAUSE_S = 0.3
-CABLE_S = 1.0
-QUIET_S = (0.3, 1.5)  # between faults
+NOTICE_S = 2.0  # in which a rank says that another is gone, if it says so
+TROUBLES = ("wrong", "hang", "ended", "seen")
+TROUBLES_MOST = 5  # then the rest is given up
+MASTER_PORT = 29500
 
 
-class Wrong(Exception):
-    """What must not happen."""
+class Trouble(Exception):
+    """What must not happen; `kind` is one of TROUBLES."""
+
+    def __init__(self, kind, text):
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
 
 
 def run(*words):
@@ -59,15 +64,26 @@ def now_ms():
 class Rank:
     """A process of the job, and what it has said last."""
 
-    def __init__(self, chaos, node, newcomer):
+    def __init__(self, chaos, node, number):
+        """number: in the beginning; None: a newcomer."""
         options = chaos.options
         environment = {**os.environ, "SHOAL_SOCKET": str(chaos.state / f"{node}.sock"), "SHOAL_JOB": chaos.job}
-        if newcomer:
+        if number is None:
             environment["CHAOS_NEWCOMER"] = "1"
         else:
             environment["WORLD_SIZE"] = str(options.nodes)
-        program = options.build / "tests" / "chaos_rank"
-        words = [program, options.nodes, options.largest, options.seed, chaos.stop]
+        if options.program == "ddp":
+            environment["PYTHONPATH"] = str(TREE / "worker" / "python")
+            environment["SHOAL_LIBRARY"] = str(options.build / "lib" / "libshoal.so")
+            environment["OMP_NUM_THREADS"] = "1"
+            environment.update(MASTER_ADDR=chaos.addresses["node0"], MASTER_PORT=str(MASTER_PORT))
+            if number is not None:
+                environment["RANK"] = str(number)
+            python = os.environ.get("CHAOS_PYTHON", "/usr/bin/python3")
+            program = [python, "-u", TREE / "tests" / "python" / "ranks" / "ranks_chaos.py"]
+        else:
+            program = [options.build / "tests" / "chaos_rank"]
+        words = [*program, options.nodes, options.largest, options.seed, chaos.stop]
         self.node, self.step_ms, self.size, self.lines = node, 0, 0, []
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", chaos.namespace(node), *(str(word) for word in words)],
@@ -89,8 +105,12 @@ class Rank:
                     chaos.steps += 1
                 elif words[1:2] == ["generation"]:
                     self.size = int(words[4])
-                elif words[1:2] != ["lost"]:
-                    chaos.troubles.append(f"{self.node}: {line.rstrip()}")
+                elif words[1:2] == ["lost"]:
+                    chaos.losses += 1
+                    chaos.last_loss = f"{self.node}: {line.rstrip()}"
+                elif words[1:2] in (["wrong"], ["failed"]) or chaos.options.program == "sums":
+                    kind = "wrong" if words[1:2] == ["wrong"] else "ended"
+                    chaos.troubles.append((kind, f"{self.node}: {line.rstrip()}"))
                 chaos.said.notify_all()
 
     def kill(self):
@@ -101,19 +121,25 @@ class Rank:
         try:
             status = self.process.wait(timeout=HANG_S)
         except subprocess.TimeoutExpired:
-            raise Wrong(f"{self.node}: does not end: {self.lines[-3:]}") from None
-        self.thread.join()
+            self.process.kill()
+            self.process.wait()
+            raise Trouble("hang", f"{self.node} does not end: {self.lines[-3:]}") from None
+        finally:
+            self.thread.join()
         return status
 
 
 class Chaos:
-    def __init__(self, options, folder):
-        self.options, self.stop = options, pathlib.Path(folder) / "stop"
+    """A cluster and its job, from the beginning to the end."""
+
+    def __init__(self, options, folder, life):
+        self.options, self.stop = options, pathlib.Path(folder) / f"stop{life}"
         self.name = f"chaos{os.getpid()}"
-        self.job, self.state = f"chaos-{os.getpid()}", STATE / self.name
-        self.random = random.Random(options.seed)
+        self.job, self.state = f"chaos-{os.getpid()}-{life}", STATE / self.name
+        self.random, self.addresses = random.Random(options.seed), {}
         self.said = threading.Condition()
-        self.troubles, self.steps, self.ranks, self.daemons = [], 0, [], {}
+        self.troubles, self.steps, self.losses, self.last_loss = [], 0, 0, ""
+        self.ranks, self.daemons, self.starting, self.coming = [], {}, [], []
 
     def namespace(self, node):
         return f"shoal-{self.name}-{node}"
@@ -127,16 +153,19 @@ class Chaos:
         for pair in [*options.set, *(["recovery=true"] if options.recovery else [])]:
             words += ["--set", pair]
         run(CLUSTER, *words)
-        for i in range(options.nodes):
-            self.ranks.append(Rank(self, f"node{i}", False))
+        for line in run(CLUSTER, "status", "--name", self.name).splitlines():
+            self.addresses.update([line.split()[:2]] if len(line.split()) > 1 else [])
+        self.ranks = [Rank(self, f"node{i}", i) for i in range(options.nodes)]
         self.wait_for_all()
 
     def check(self):
         if self.troubles:
-            raise Wrong("; ".join(self.troubles))
+            kinds = [kind for kind, _ in self.troubles]
+            kind = "wrong" if "wrong" in kinds else "ended"
+            raise Trouble(kind, "; ".join(text for _, text in self.troubles))
         for rank in self.ranks:
             if rank.process.poll() not in (None, -signal.SIGKILL):
-                raise Wrong(f"{rank.node}: ended with {rank.process.returncode}: {rank.lines[-3:]}")
+                raise Trouble("ended", f"{rank.node}: exit status {rank.process.returncode}: {rank.lines[-3:]}")
 
     def wait(self, condition, what):
         """Until the condition holds, of what the ranks say."""
@@ -145,8 +174,13 @@ class Chaos:
             while not condition():
                 self.check()
                 if time.monotonic() > end:
-                    raise Wrong(f"{what}: hangs; " + "; ".join(f"{it.node}: {it.lines[-2:]}" for it in self.ranks))
+                    said = "; ".join(f"{it.node}: {it.lines[-2:]}" for it in self.ranks)
+                    raise Trouble("hang", f"{what}; {said}")
                 self.said.wait(0.2)
+
+    def pause(self, seconds):
+        with self.said:
+            self.said.wait_for(lambda: False, seconds)
 
     def wait_for_steps(self, since_ms, what):
         """Two each, since the first may have begun before. Returns how long that was."""
@@ -161,121 +195,120 @@ class Chaos:
         self.wait(lambda: all(rank.size == size for rank in self.ranks), f"{size} ranks")
         self.wait_for_steps(now_ms(), "a step of all")
 
-    def newcomer(self, node):
-        self.ranks.append(Rank(self, node, True))
+    def wait_until_lost(self, losses):
+        """Until some rank has noticed more losses than those; a job that goes on by itself says none."""
+        with self.said:
+            self.said.wait_for(lambda: self.losses > losses, NOTICE_S)
+
+    # --- what faults are made of
+
+    def rank_nodes(self):
+        return [rank.node for rank in self.ranks]
+
+    def cpu_nodes(self):
+        return [f"cpu{i}" for i in range(self.options.cpu_nodes)]
+
+    def rank_of(self, node):
+        return next(it for it in self.ranks if it.node == node)
+
+    def inside(self, node, *words):
+        return run("ip", "netns", "exec", self.namespace(node), *words)
 
     def take(self, node):
-        rank = next(it for it in self.ranks if it.node == node)
+        rank = self.rank_of(node)
         self.ranks.remove(rank)
         rank.kill()
 
-    def daemon_kill(self, node):
+    def newcomer(self, node):
+        """It comes when all daemons are there."""
+        self.coming.append(node)
+
+    def daemon_signal(self, node, number):
         """The one of `cluster.sh up`, or ours; its namespace has one."""
-        for pid in run("ip", "netns", "pids", self.namespace(node)).split():
-            try:
-                if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "shoald":
-                    os.kill(int(pid), signal.SIGKILL)
-            except OSError:
-                pass  # it has just ended
+        for pid in chaos_faults.daemons_in(run("ip", "netns", "pids", self.namespace(node)).split()):
+            chaos_faults.signal_to(pid, number)
+
+    def daemon_kill(self, node):
+        self.daemon_signal(node, signal.SIGKILL)
         if node in self.daemons:
             self.daemons.pop(node).wait()
 
     def daemon_start(self, node):
-        with open(self.state / f"{node}.log", "a", encoding="utf-8") as log:
-            program = self.options.build / "bin" / "shoald"
-            words = ["ip", "netns", "exec", self.namespace(node), program, "--config", self.state / f"{node}.json"]
-            self.daemons[node] = subprocess.Popen(words, stdout=log, stderr=log)
-        shoalctl = self.options.build / "bin" / "shoalctl"
+        """Returns after how many seconds it was ready for the ranks of its node."""
+        program, path = self.options.build / "bin" / "shoald", self.state / f"{node}.notify"
+        words = ["ip", "netns", "exec", self.namespace(node), program, "--config", self.state / f"{node}.json"]
+        began_s = time.monotonic()
+        with (
+            open(self.state / f"{node}.log", "a", encoding="utf-8") as log,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified,
+        ):
+            path.unlink(missing_ok=True)
+            notified.bind(str(path))
+            notified.settimeout(HANG_S)
+            environment = {**os.environ, "NOTIFY_SOCKET": str(path)}
+            self.daemons[node] = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+            self.starting.append(node)
+            try:
+                while b"READY=1" not in notified.recv(4096):
+                    pass
+            except TimeoutError:
+                raise Trouble("hang", f"the daemon of {node} does not start") from None
+        return time.monotonic() - began_s
+
+    def daemon_is_joined(self, node):
+        done = subprocess.run(
+            [self.options.build / "bin" / "shoalctl", "--socket", self.state / f"{node}.sock", "status", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        wanted = self.options.nodes + self.options.cpu_nodes - 1
+        return done.returncode == 0 and done.stdout.count(b'"fabric": "up"') == wanted
+
+    def settle(self):
+        """Until the daemons that were started have joined the others, and the newcomers are of the job."""
         end = time.monotonic() + HANG_S
-        while True:
-            done = subprocess.run(
-                [shoalctl, "--socket", self.state / f"{node}.sock", "status", "--json"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                check=False,
-            )
-            wanted = self.options.nodes + self.options.cpu_nodes - 1
-            if done.returncode == 0 and done.stdout.count(b'"fabric": "up"') == wanted:
-                return
-            if time.monotonic() > end:
-                raise Wrong(f"the daemon of {node} does not join the others")
-            with self.said:
-                self.said.wait(0.1)
-
-    # --- faults; each returns what it cost in ms
-
-    def rank_fault(self):
-        node = self.random.choice(self.ranks).node
-        began_ms = now_ms()
-        self.take(node)
-        cost_ms = self.wait_for_steps(began_ms, f"rank of {node} killed")
-        self.newcomer(node)
-        return node, cost_ms
-
-    def node_fault(self):
-        node = self.random.choice(self.ranks).node
-        began_ms = now_ms()
-        self.take(node)  # first, or it would say that its daemon is gone
-        self.daemon_kill(node)
-        cost_ms = self.wait_for_steps(began_ms, f"{node} lost")
-        self.daemon_start(node)
-        self.newcomer(node)
-        return node, cost_ms
-
-    def cpu_fault(self):
-        node = f"cpu{self.random.randrange(self.options.cpu_nodes)}"
-        began_ms = now_ms()
-        self.daemon_kill(node)
-        cost_ms = self.wait_for_steps(began_ms, f"{node} lost")
-        self.daemon_start(node)
-        return node, cost_ms
-
-    def pause_fault(self):
-        rank = self.random.choice(self.ranks)
-        began_ms = now_ms()
-        rank.process.send_signal(signal.SIGSTOP)
-        with self.said:
-            self.said.wait_for(lambda: False, PAUSE_S)
-        rank.process.send_signal(signal.SIGCONT)
-        return rank.node, self.wait_for_steps(began_ms, f"{rank.node} stopped") - 1000 * PAUSE_S
-
-    def nodes(self):
-        return [rank.node for rank in self.ranks] + [f"cpu{i}" for i in range(self.options.cpu_nodes)]
-
-    def reset_fault(self):
-        node = self.random.choice(self.nodes())
-        began_ms = now_ms()
-        run("ip", "netns", "exec", self.namespace(node), "ss", "-K", "-t", "state", "established")
-        return node, self.wait_for_steps(began_ms, f"connections of {node} reset")
-
-    def cable_fault(self):
-        node = self.random.choice(self.nodes())
-        began_ms = now_ms()
-        run("ip", "-n", self.namespace("bridge"), "link", "set", node, "down")
-        with self.said:
-            self.said.wait_for(lambda: False, CABLE_S)
-        run("ip", "-n", self.namespace("bridge"), "link", "set", node, "up")
-        return node, self.wait_for_steps(began_ms, f"cable of {node} out") - 1000 * CABLE_S
-
-    def one(self, number, kind):
-        with self.said:
-            self.said.wait_for(lambda: False, self.random.uniform(*QUIET_S))
-        node, cost_ms = getattr(self, f"{kind}_fault")()
-        print(f"{number:5d} {kind:6} {node:8} {cost_ms:8.0f} ms", flush=True)
+        for node in self.starting:
+            while not self.daemon_is_joined(node):
+                if time.monotonic() > end:
+                    raise Trouble("hang", f"the daemon of {node} does not join the others")
+                self.pause(0.1)
+        self.ranks += [Rank(self, node, None) for node in self.coming]
+        self.starting, self.coming = [], []
         self.wait_for_all()
-        return {"kind": kind, "node": node, "cost_ms": round(cost_ms, 1)}
+
+    # --- one fault
+
+    def one(self, number, kinds):
+        self.random = random.Random(f"{self.options.seed} {number}")
+        self.pause(self.random.uniform(*self.options.quiet))
+        kind = self.random.choice(kinds)
+        fault = chaos_faults.make(self, kind, [it for it in kinds if it in chaos_faults.KINDS])
+        what, losses, began_ms = f"{kind} on {fault.node}", self.losses, now_ms()
+        fault.strike()
+        if fault.away_s > 0:
+            self.pause(fault.away_s)
+        fault.heal()
+        cost_ms = self.wait_for_steps(began_ms, what) - 1000 * fault.away_s
+        if self.losses > losses and not fault.seen:
+            raise Trouble("seen", f"{what} was to cost nothing but time: {self.last_loss}")
+        fault.mend()
+        self.settle()
+        print(f"{number:5d} {kind:9} {fault.node:12} {cost_ms:8.0f} ms", flush=True)
+        return {"number": number, "kind": kind, "node": fault.node, "cost_ms": round(cost_ms, 1)}
 
     def end(self):
         self.stop.touch()
         statuses = [rank.end() for rank in self.ranks]
         self.ranks = []
         if any(statuses):
-            raise Wrong(f"exit codes {statuses}")
+            raise Trouble("ended", f"exit codes {statuses}")
 
     def clear(self):
         for rank in self.ranks:
             rank.process.kill()
-            rank.end()
+            rank.process.wait()
+            rank.thread.join()
         if self.state.exists():
             run(CLUSTER, "down", "--name", self.name)
         for daemon in self.daemons.values():
@@ -286,55 +319,111 @@ def quantile(values, part):
     return sorted(values)[min(len(values) - 1, int(part * len(values)))]
 
 
-def report(faults, steps):
-    print(f"\n{'kind':6} {'faults':>6} {'median':>9} {'99 %':>9} {'most':>9}")
-    for kind in [*KINDS, *LINK_KINDS, "all"]:
-        costs = [it["cost_ms"] for it in faults if kind in (it["kind"], "all")]
-        if costs:
-            figures = (statistics.median(costs), quantile(costs, 0.99), max(costs))
-            print(f"{kind:6} {len(costs):6d} " + " ".join(f"{figure:6.0f} ms" for figure in figures))
-    print(f"{steps} results of steps, each checked")
+class Record:
+    """What all the lives of a run have come to."""
+
+    def __init__(self):
+        self.faults, self.steps, self.troubles = [], 0, []
+
+    def report(self):
+        print(f"\n{'kind':9} {'faults':>6} {'median':>9} {'99 %':>9} {'most':>9}")
+        for kind in [*sorted({it["kind"] for it in self.faults}), "all"]:
+            costs = [it["cost_ms"] for it in self.faults if kind in (it["kind"], "all")]
+            if costs:
+                figures = (statistics.median(costs), quantile(costs, 0.99), max(costs))
+                print(f"{kind:9} {len(costs):6d} " + " ".join(f"{figure:6.0f} ms" for figure in figures))
+        counts = {kind: sum(it["kind"] == kind for it in self.troubles) for kind in TROUBLES}
+        print(
+            f"{self.steps} results of steps, each checked: {counts['wrong']} wrong, {counts['hang']} hangs, "
+            f"{counts['ended']} jobs that ended, {counts['seen']} losses that were to cost nothing but time"
+        )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def live(options, kinds, folder, life, record, numbers):
+    """Faults until there are no more, or trouble. `numbers` is an iterator."""
+    chaos, number = Chaos(options, folder, life), None
+    try:
+        chaos.begin()
+        for number in numbers:
+            record.faults.append(chaos.one(number, kinds))
+        chaos.end()
+    except (Trouble, RuntimeError) as error:
+        where = "before all faults" if number is None else f"fault {number}"
+        print(f"chaos: {where}: {error}", file=sys.stderr, flush=True)
+        record.troubles.append({"kind": getattr(error, "kind", "ended"), "number": number, "text": str(error)})
+    finally:
+        record.steps += chaos.steps
+        chaos.clear()
+
+
+def kinds_text():
+    return "\n".join(
+        f"    {name + ('*' if kind.wants_recovery else ''):10}{(kind.__doc__ or '').strip()}"
+        for name, kind in {**chaos_faults.KINDS, **chaos_faults.PAIRS}.items()
+    )
+
+
+def quiet_range(text):
+    low, high = (float(part) for part in text.split(","))
+    return low, high
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(
+        description=__doc__ + kinds_text(), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--cpu-nodes", type=int, default=2)
     parser.add_argument("--largest", type=int, default=4 << 20)
     parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--program", choices=("sums", "ddp"), default="sums")
     parser.add_argument("--recovery", action="store_true")
     parser.add_argument("--kinds")
+    parser.add_argument("--quiet", type=quiet_range, default=(0.3, 1.5), help="seconds between faults")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, default=TREE / "build")
     options = parser.parse_args()
     options.build = options.build.resolve()
-    known = KINDS + LINK_KINDS if options.recovery else KINDS
-    kinds = options.kinds.split(",") if options.kinds else known
-    unknown = set(kinds) - set(known)
-    if unknown or options.nodes < 2 or (options.cpu_nodes < 1 and "cpu" in kinds):
-        parser.error(f"unknown kinds: {', '.join(unknown)}" if unknown else "too few nodes")
+    every = {**chaos_faults.KINDS, **chaos_faults.PAIRS}
+    known = [name for name, kind in every.items() if options.recovery or not kind.wants_recovery]
+    options.kinds = options.kinds.split(",") if options.kinds else known
+    unknown = [kind for kind in options.kinds if kind not in known]
+    if unknown:
+        parser.error(f"unknown kinds: {', '.join(unknown)}")
+    if options.nodes < 3 or options.cpu_nodes < 1:
+        parser.error("too few nodes")
+    paired = any(kind in chaos_faults.PAIRS for kind in options.kinds)
+    if paired and chaos_faults.places(options.kinds, options.nodes, options.cpu_nodes) < 2:
+        parser.error("a pair of faults needs kinds to be made of, and two nodes that they can hit")
     if os.geteuid() != 0:
         parser.error("needs root: network namespaces are made and entered")
-    faults, status = [], 0
+    return options
+
+
+def main():
+    options, record, life = parse_options(), Record(), 0
+    numbers = iter(range(options.first, options.first + options.faults))
+    began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shoal-chaos-") as folder:
-        chaos = Chaos(options, folder)
-        try:
-            chaos.begin()
-            for number in range(1, options.faults + 1):
-                faults.append(chaos.one(number, chaos.random.choice(kinds)))
-            chaos.end()
-        except (Wrong, RuntimeError) as error:
-            print(f"chaos: fault {len(faults) + 1}: {error}", file=sys.stderr)
-            status = 1
-        finally:
-            chaos.clear()
+        while life == 0 or (len(record.troubles) == life and life < TROUBLES_MOST):
+            live(options, options.kinds, folder, life, record, numbers)
+            life += 1
+    status = 1 if record.troubles else 0
     if options.json:
-        result = {"seed": options.seed, "status": status, "steps": chaos.steps, "faults": faults}
+        result = {
+            "seed": options.seed,
+            "status": status,
+            "seconds": round(time.monotonic() - began_s, 1),
+            "steps": record.steps,
+            "faults": record.faults,
+            "troubles": record.troubles,
+        }
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    report(faults, chaos.steps)
+    record.report()
     return status
 
 

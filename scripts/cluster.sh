@@ -19,7 +19,7 @@ readonly BURST_US=1000 QUEUE_MS=10 OWN_QUEUE_BYTES=16777216
 # Congestion control, where the kernel has it: Linux's default. With bbr, which a machine may prefer,
 # every connection all but stops for 200 ms every 10 s, to measure its delay anew.
 readonly TCP=cubic
-readonly UP_S=30 DOWN_S=10 GRACE_S=10
+readonly UP_S=90 DOWN_S=10 GRACE_S=10
 
 usage() {
     cat <<'USAGE'
@@ -141,6 +141,18 @@ firewall_off() {
     done
 }
 
+hardware_address() { printf '02:00:00:00:%02x:%02x' $(($1 / 256)) $(($1 % 256)); }
+
+# All nodes know each other's addresses. What they had to ask for would stand in a table that all
+# namespaces of the machine share, and which 32 nodes fill.
+neighbours_set() {
+    local i=$1 other
+    for ((other = 0; other < nodes + cpu_nodes; other++)); do
+        ((other == i)) || printf 'neighbour add %s lladdr %s dev eth0 nud permanent\n' \
+            "$(address "$other")" "$(hardware_address "$other")"
+    done | ip -n "$(namespace "$(node_name "$i")")" -batch -
+}
+
 network_up() {
     local bridge i node inside
     bridge=$(namespace bridge)
@@ -153,7 +165,8 @@ network_up() {
         inside=$(namespace "$node")
         ip netns add "$inside"
         # Both ends are made inside, so that no name is taken outside.
-        ip -n "$inside" link add eth0 type veth peer name "$node" netns "$bridge"
+        ip -n "$inside" link add eth0 address "$(hardware_address "$i")" type veth peer name "$node" \
+            netns "$bridge"
         ip -n "$inside" addr add "$(address "$i")/16" dev eth0
         ip -n "$bridge" link set "$node" master br0
         shape "$inside" eth0
@@ -166,6 +179,7 @@ network_up() {
             exit 1
         }
         ip -n "$bridge" link set "$node" up
+        neighbours_set "$i"
     done
 }
 

@@ -39,13 +39,13 @@ import file_graph_test
 LAYERS = """
 common           base text < log < memory reduce format auth config < transport
 worker           shoal request meeting fusion launch < progress < device < job < drive < api < programs examples
-worker/drive     drive_tell < drive_device drive_meet < drive_step < drive_socket < drive
+worker/drive     drive_tell < drive_device drive_meet < drive_step < drive_socket < drive_sleep < drive_resume < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace
                  < exchange_job exchange_link < exchange
 server/exchange/model   port model < share < roster < ask disagreement < order
-server/exchange/ground  segments session < recorder delivery waiting < post submission
+server/exchange/ground  archive segments session < recorder delivery waiting < post submission
 server/exchange/owner   slots < slot
-server/exchange/node    any_receive agreement chunk < probe issue < collective < transfer
+server/exchange/node    replay < any_receive agreement chunk < stability probe issue < collective < transfer
 server           waits < commands jobs sandbox page < exchange < coordinator engine < status < control < shoald shoalctl
 server/waits     finding overlap waits < court < court_links < verdict
 server/commands  trace < engine_event < engine_command
@@ -53,8 +53,8 @@ server/engine    threads < engine_private engine_status engine_share engine_rele
                  < engine_protect < engine_send < engine_peer < engine_io < engine_rings
                  < engine_dispatch < engine_loop < engine
 server/engine/threads   engine_queue reducer run_delay
-server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_newcomers
-                 < coordinator_home
+server/coordinator coordinator_internal coordinator_io < coordinator_ground < coordinator_late coordinator_newcomers coordinator_return
+                 < coordinator_home coordinator_wish
                  < coordinator_succession coordinator_segment < coordinator_worker coordinator_group_home
                  < coordinator_group < coordinator_job
                  < coordinator_member < coordinator_drain < coordinator

@@ -8,7 +8,7 @@
 # also PyTorch, without which the tests of the Python package are skipped (large); --root: also what
 # scripts/debian-root.sh needs; --picture: also what `make picture` draws with; --fuzz: also what
 # `make fuzz` builds with; --packages: also what `make deb` packs with;
-# --deploy: also what builds and runs images in `make check-deploy`.
+# --deploy: also what builds and runs images in `make check-deploy`, and the browser of its page.
 # --native: also what `make native` needs, a compiler and torch's headers.
 #
 # Debian packages, with sudo only when not root. Lines say what is installed and how far it is. A
@@ -31,8 +31,11 @@ for option in "$@"; do
     --root) packages+=(debootstrap) ;;
     --picture) packages+=(graphviz) ;;
     --fuzz) packages+=(clang libclang-rt-dev) ;;
-    --packages) packages+=(dpkg-dev debhelper dh-python lintian python3-all) ;;
-    --deploy) packages+=(debootstrap buildah podman crun iproute2 python3-yaml) ;;
+    --packages)
+        packages+=(build-essential dpkg-dev debhelper dh-python lintian python3-all)
+        packages+=(python3-torch g++ libtorch-dev pybind11-dev python3-dev) # of its native backend
+        ;;
+    --deploy) packages+=(debootstrap buildah podman crun iproute2 python3-yaml chromium) ;;
     *)
         printf 'usage: %s [--lint] [--bench] [--torch] [--native] [--root] [--picture] [--fuzz] [--packages] [--deploy]\n' "$0" >&2
         exit 2

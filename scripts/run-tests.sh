@@ -5,7 +5,8 @@
 #   scripts/run-tests.sh --self-test    show that no kind of failure is counted as a success
 #
 # One more at once than there are processors, since they wait half of the time; those under tests/python
-# come last, one after another: torch's own processes need a processor each. Output goes to
+# come last, two at a time: torch's own processes need a processor each, but a program waits while its
+# ranks start and end. Output goes to
 # BUILD/test-logs, one file a program; a failing program's is shown, and what failed in it again at the
 # end. A program that crashes, runs into its limit or says nothing counts as one failed test. The last
 # line is "N passed, N failed", with ", N skipped" when some were. Where stderr is a terminal, a line
@@ -13,6 +14,7 @@
 #
 #   TEST_TIMEOUT_S   the limit of one program, default 300
 #   TEST_JOBS        how many at once, default: one more than processors
+#   TEST_TORCH_JOBS  how many of tests/python at once, default: 2
 #   PYTHON           what runs those of Python, default /usr/bin/python3
 set -euo pipefail
 
@@ -117,6 +119,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 logs=$build/test-logs
 timeout_s=${TEST_TIMEOUT_S:-300}
 jobs_max=${TEST_JOBS:-$(($(nproc) + 1))}
+torch_jobs_max=${TEST_TORCH_JOBS:-2}
 
 # Options of the sanitizers: the first finding ends the program, with a status of its own.
 suppressions() {
@@ -311,7 +314,7 @@ for program in "$@"; do
     esac
 done
 run "$jobs_max" "${ours[@]}"
-run 1 "${torchs[@]}"
+run "$torch_jobs_max" "${torchs[@]}"
 progress_erase
 
 if ((${#skip_lines[@]} > 0)); then

@@ -109,11 +109,15 @@ struct shoal_options {
     uint64_t arena_bytes; /* SHOAL_ARENA_BYTES, 256 MiB: size of the arena. Only what is touched of
                            * it takes memory. */
     int newcomer;         /* not 0: become a rank of a job that runs, in its next generation
-                           * (shoal_job_reconfigure); rank and world size are what it has then */
-    int recovery;         /* where a connection between two daemons breaks while both live: 1, the
-                           * job goes on (SHOAL_EUNSUPPORTED where the daemons are not configured
-                           * for it); -1, it fails; 0, as they are configured. All ranks give the
-                           * same; a newcomer has what the job has */
+                           * (shoal_job_reconfigure); the world size is what it has then, and so
+                           * is the rank, unless rank_plus_1 gives one that there is and no other
+                           * newcomer has asked for: the old ranks are then numbered around it */
+    int recovery;         /* where a connection between two daemons breaks while both live, a server
+                           * without ranks is lost, or a daemon is started again: 1, the job goes
+                           * on, and what its results overwrite is kept in memory until all have
+                           * them (SHOAL_EUNSUPPORTED where the daemons are not configured for it);
+                           * -1, it fails; 0, as they are configured. All ranks give the same; a
+                           * newcomer has what the job has */
 };
 
 /* Join a job; returns when all its ranks have come, or, as a newcomer, when the next generation has
@@ -135,31 +139,49 @@ struct shoal_reconfigure_options {
                          * the three agreements around that */
     int stragglers_ms;  /* 0: 10000; for so long, from the first call on, the others wait for a rank
                          * that lives and does not call: then they go on without it */
-    uint64_t
-        *collectives; /* NULL, or where it says how many collectives of the group of all ranks,
-                       * counted from the first of the old generation, have a result on every
-                       * rank that is left. Of a later one some may have it: none is to use it */
+    uint64_t *collectives; /* NULL, or where it says how many collectives of the group of all ranks,
+                            * counted from the first since the job began or this returned SHOAL_OK,
+                            * have a result on every rank that is left. Of a later one some may have
+                            * it: none is to use it */
+    int least_ranks; /* 0: go on with those that are left and the newcomers that wait by then. 1 to
+                      * 32768: when all that are left have called, wait until newcomers make them
+                      * so many. The last of these ends the wait; a rank that is lost meanwhile
+                      * counts no more. Of the wishes of all that have called, the greatest number
+                      * and the longest time count. After that they go on with fewer, which is no
+                      * error: shoal_world_size says with how many */
+    int wait_ms;     /* for least_ranks: how long, from when all that are left have called;
+                      * timeout_ms at most. 0: as long as timeout_ms allows. It ends 2 seconds
+                      * before the timeout_ms of any of them is over, whoever wished to wait */
 };
 
 /* The ranks that are left, and newcomers that wait by then, become the next generation of the job.
  * To be called by each rank when a call has failed with SHOAL_ELOST, or SHOAL_EREFUSED because a
- * node shuts down: all requests are over then. Or by each rank without a loss, to take newcomers
- * in: its requests must be over. Groups but that of all ranks, and shared memory, must have been
- * closed or freed. It returns when all have called it that are left. Ranks are numbered anew, the
- * old ones first and in their old order; shoal_world stays what it was, with the new ranks; memory
- * of shoal_alloc stays, and so does what is in it: a buffer that was to be reduced in place may
- * have results in some parts. Fusion buffers stay, and begin anew as with their first step: they
- * give up a step that has begun, and gradients that the library allocated move. No other thread
- * uses the job meanwhile. options may be NULL.
+ * node shuts down, or, in a job with recovery, SHOAL_EDISCONNECTED because the daemon of the node
+ * has ended: then this waits until it is started again. All requests are over then. Or by each rank
+ * without a loss, to take newcomers in: its requests must be over. Groups but that of all ranks,
+ * and shared memory, must have been closed or freed. It returns when all have called it that are
+ * left, and after what least_ranks wishes for. Ranks are numbered anew, the old ones first and in
+ * their old order; shoal_world stays what it was, with the new ranks; memory of shoal_alloc stays,
+ * and so does what is in it: a buffer that was to be reduced in place may have results in some
+ * parts. Fusion buffers stay, and begin anew as with their first step: they give up a step that has
+ * begun, and gradients that the library allocated move. No other thread uses the job meanwhile.
+ * options may be NULL.
  *
- * SHOAL_ESTATE: the job has failed otherwise, or its daemon is gone. SHOAL_ELOST: another rank was
- * lost meanwhile; it may be called again. SHOAL_ETIMEOUT (names the ranks that have not called),
- * SHOAL_EREFUSED (the others have gone on), SHOAL_EDISCONNECTED, SHOAL_EPROTOCOL: nothing is left
- * but to close the job. SHOAL_EUNSUPPORTED: a job with a device. */
+ * SHOAL_ESTATE: the job has failed otherwise, or its daemon is gone, and recovery is not on.
+ * SHOAL_ELOST: another rank was lost meanwhile; it may be called again. SHOAL_ETIMEOUT (names the
+ * ranks that have not called), SHOAL_EREFUSED (the others have gone on), SHOAL_EDISCONNECTED,
+ * SHOAL_EPROTOCOL: nothing is left but to close the job. SHOAL_EUNSUPPORTED: a job with a device.
+ */
 SHOAL_API int shoal_job_reconfigure(shoal_job *job,
                                     const struct shoal_reconfigure_options *options);
-/* 1, and one more after each shoal_job_reconfigure. */
+/* 1, and more after each shoal_job_reconfigure, and when the job has gone on by itself. */
 SHOAL_API int shoal_generation(const shoal_job *job);
+
+/* *number: which number the next collective of the group of all ranks has, of all since the job
+ * began: what a program writes into a checkpoint. Those are not counted that have failed and that
+ * shoal_job_reconfigure says nobody is to use, nor the library's own. The same on all ranks that
+ * have started the same. */
+SHOAL_API int shoal_position(shoal_job *job, uint64_t *number);
 
 /* This process's rank in the job, from 0. */
 SHOAL_API int shoal_rank(const shoal_job *job);
@@ -193,6 +215,12 @@ SHOAL_API int shoal_group_size(const shoal_group *group);
 /* The priority of the collectives that this thread starts on the group from now on; 0 at first. Of
  * requests under way, those with the smaller number go first. All ranks should use the same. */
 SHOAL_API int shoal_group_set_priority(shoal_group *group, uint32_t priority);
+/* The identity of the tensor that is in the all-reduces, reduces and broadcasts that this thread
+ * starts on the group from now on: a number from 1 to 2^31 - 1 that stays the same from step to
+ * step, or 0, as at first: none. Of tensors with one identity, one count and one type each server
+ * always has the same part; without one small tensors go to the servers in turn. Ranks that give
+ * different ones disagree: SHOAL_EMISMATCH. Fusion buffers have identities of their own. */
+SHOAL_API int shoal_group_set_identity(shoal_group *group, uint32_t identity);
 
 /* --- memory ---------------------------------------------------------------------------------- */
 
@@ -341,6 +369,26 @@ SHOAL_API int shoal_recv(shoal_group *group, void *data, size_t count, enum shoa
 SHOAL_API int shoal_recv_any(shoal_group *group, void *data, size_t count, enum shoal_dtype dtype,
                              int tag, int *source, shoal_request **request);
 
+/* --- replays -------------------------------------------------------------------------------------
+ *
+ * For a rank that was started again, and has come back as a newcomer: the results that it has
+ * missed since its checkpoint. In a job with recovery the daemons of other ranks keep those of the
+ * last all-reduces of the group of all ranks, as many as they are configured to (replay.keep_steps,
+ * replay.keep_bytes). They are the bits that the others got. Each rank that is asked has a daemon,
+ * which answers without it. */
+
+/* out gets the result of the all_reduce with this number (shoal_position), which had `count`
+ * elements of that type. Waits for a daemon's answer that it has it. request is as in a collective;
+ * out is memory of the process. SHOAL_ESTATE: nobody keeps it, or any more; the text says which are
+ * kept. SHOAL_EINVALID: it had another count or type; the group is not that of all ranks.
+ * SHOAL_EUNSUPPORTED: none are kept. */
+SHOAL_API int shoal_replay(shoal_group *group, uint64_t number, void *out, size_t count,
+                           enum shoal_dtype dtype, shoal_request **request);
+/* Asks all daemons: the least number of a result that is kept into *first, and one more than the
+ * greatest into *end; the same: there is none. Between them may be numbers of other collectives,
+ * which are not kept. */
+SHOAL_API int shoal_replay_kept(shoal_group *group, uint64_t *first, uint64_t *end);
+
 /* --- requests -------------------------------------------------------------------------------- */
 
 /* SHOAL_OK when the request is complete, SHOAL_EAGAIN when it is not, else the error with which it
@@ -356,7 +404,9 @@ SHOAL_API void shoal_request_free(shoal_request *request);
  * ended with. The library's thread calls it, or a thread that is in shoal_wait, or this one, at
  * once, when the request is complete already. It may start collectives and free the request; it
  * must not block, wait for requests or close the job. It may run after a shoal_wait for the request
- * has returned. SHOAL_ESTATE: the request has a callback already. */
+ * has returned. SHOAL_ESTATE: the request has a callback already. SHOAL_ETIMEOUT: all ranks have
+ * come to it, and one that reduces has not ended in the job's time; the request has no callback
+ * then. */
 SHOAL_API int shoal_request_on_complete(shoal_request *request,
                                         void (*callback)(void *argument, int result),
                                         void *argument);
@@ -371,7 +421,7 @@ SHOAL_API int shoal_completions_clear(shoal_job *job);
  *
  * A job can have one device. Collectives, sends and receives on its memory keep the order of the
  * framework's streams: one begins when its stream has come to where it was when the function was
- * called, and a stream can be made to wait for its end. Neither makes the host wait. Data goes
+ * called, which does not make the host wait; its end the host waits for, or a stream. Data goes
  * through pinned memory of the arena by the copy engines alone: nothing is run on the device. A
  * stream is a CUstream or cudaStream_t, and NULL the default stream. */
 
@@ -384,6 +434,12 @@ struct shoal_device_options {
     uint64_t pinned_bytes; /* SHOAL_PINNED_BYTES, the daemon's limits.pinned_bytes, which is also
                             * the most: how much of the arena to pin, beginning with the memory
                             * that copies go through */
+    int stream_waits; /* SHOAL_STREAM_WAITS, 0: shoal_request_wait_stream has streams wait. Only for
+                       * a process that, while one waits, launches no kernel for the first time and
+                       * copies nothing to or from memory that is not pinned: CUDA's driver then
+                       * waits for the stream with its lock held, so that the copies which the
+                       * stream waits for cannot begin, and both wait for ever. 0: the calls that
+                       * would have a stream wait say SHOAL_EUNSUPPORTED, or have the host wait */
 };
 
 /* Open the job's device, with its primary context. options may be NULL: device 0. The device is
@@ -406,8 +462,8 @@ SHOAL_API int shoal_group_set_stream(shoal_group *group, enum shoal_memory memor
 /* Make a stream of the device wait until the request is complete, failed or not; returns at once,
  * and frees nothing. What the stream does next finds the result. When the request is complete
  * already, what it has ended with is returned; else SHOAL_OK. SHOAL_EUNSUPPORTED: streams of this
- * device cannot wait for memory; use shoal_wait. SHOAL_EINVALID: the request is not on the device.
- */
+ * device cannot wait for memory, or may not (stream_waits); use shoal_wait. SHOAL_EINVALID: the
+ * request is not on the device. */
 SHOAL_API int shoal_request_wait_stream(shoal_request *request, void *stream);
 
 /* `bytes` of memory of the job's device, for programs without a framework. It is the caller's, and
@@ -487,7 +543,8 @@ SHOAL_API int shoal_fusion_wait(shoal_fusion *fusion, int timeout_ms);
  * shoal_fusion_set_stream or another, does next finds the results, and so does what the other does
  * next; the next step may begin at once. A failure shows in the next call. The host does wait, as
  * in shoal_fusion_wait, at the end of the first step, in which ranks agree on an order, and where
- * streams of the device cannot wait for memory. SHOAL_EINVALID: not on a device. */
+ * streams of the device cannot wait for memory, or may not (stream_waits of shoal_device_open).
+ * SHOAL_EINVALID: not on a device. */
 SHOAL_API int shoal_fusion_wait_stream(shoal_fusion *fusion, void *stream, int timeout_ms);
 
 /* The last finished step, for measuring how much of the communication was hidden. One that ends on

@@ -45,6 +45,8 @@ struct config {
     char provider[CONFIG_NAME_BYTES];       /* "fabric.provider": default "auto" */
     char fabric_address[CONFIG_NAME_BYTES]; /* "fabric.address": default = listen.address, or this
                                                server's host where that is "0.0.0.0" or "::" */
+    uint32_t link_mbits; /* "fabric.link_mbits": what this node's link can carry; 0: as its
+                            interface says */
 
     uint32_t chunk_bytes;       /* "data.chunk_bytes": 4 KiB..16 MiB, multiple of 64 */
     uint32_t least_shard_bytes; /* "data.least_shard_bytes" */
@@ -65,6 +67,9 @@ struct config {
     uint32_t groups_per_job; /* "limits.groups_per_job" */
     uint32_t connections;    /* "limits.connections": Unix socket, workers and admin */
 
+    uint32_t keep_steps; /* "replay.keep_steps": results kept of each job; 0: none */
+    uint64_t keep_bytes; /* "replay.keep_bytes": and their memory, see config_keep_bytes */
+
     uint32_t heartbeat_ms; /* "timeouts.heartbeat_ms": default 500 */
     uint32_t peer_ms;      /* "timeouts.peer_ms": silent peer is gone, default 3000 */
     uint32_t join_ms;      /* "timeouts.join_ms": all ranks of a job must have come, a day */
@@ -72,6 +77,8 @@ struct config {
     uint32_t late_ms;      /* "timeouts.late_ms": a rank is reported as late, 5000 */
     uint32_t
         collective_ms; /* "timeouts.collective_ms": a rank that is so late ends its job; 0: none */
+    uint32_t
+        restart_ms; /* "timeouts.restart_ms": ranks whose daemon has ended may come back, 10000 */
     uint32_t drain_ms; /* "timeouts.drain_ms": running collectives may finish, 30000 */
 
     enum log_level log_level; /* "log.level" */
@@ -101,6 +108,8 @@ void config_defaults(struct config *config);
 void config_clear(struct config *config);
 /* Whether what goes between daemons is encrypted. */
 bool config_encrypts(const struct config *config);
+/* The most memory that results which are kept take; 0: none are. */
+uint64_t config_keep_bytes(const struct config *config);
 /* After how long a late rank is looked for: timeouts.late_ms, or collective_ms when that is less.
  */
 uint32_t config_late_ms(const struct config *config);

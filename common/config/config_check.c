@@ -51,6 +51,16 @@ static int resolve_roster(struct config *config)
     return 0;
 }
 
+static void resolve_chunk_bytes(struct config *config)
+{
+    uint32_t owners = 0;
+    if (config->chunk_bytes > 0)
+        return;
+    for (uint32_t i = 0; i < config->server_count; i++)
+        owners += config->servers[i].weight > 0;
+    config->chunk_bytes = window_chunk_bytes(config->window_chunks, config->server_count, owners);
+}
+
 int config_resolve(struct config *config)
 {
     int failure = resolve_roster(config);
@@ -69,6 +79,7 @@ int config_resolve(struct config *config)
     if (!config->protect[0])
         snprintf(config->protect, sizeof(config->protect), "%s",
                  config->secret_file[0] || config->certificate_file[0] ? "encrypt" : "none");
+    resolve_chunk_bytes(config);
     if (!config->fabric_address[0])
         name_copy(config->fabric_address,
                   address_is_any(config->listen_address) ? self->address : config->listen_address);
@@ -140,6 +151,13 @@ static uint32_t check_roster(const struct config *config, struct config_report *
                            "a roster in which at least one server has a weight above 0, since "
                            "somebody must own the shards");
     return owners;
+}
+
+uint64_t config_keep_bytes(const struct config *config)
+{
+    if (config->keep_steps == 0)
+        return 0;
+    return config->keep_bytes > 0 ? config->keep_bytes : config->memory_bytes / 4;
 }
 
 uint32_t config_late_ms(const struct config *config)
@@ -237,6 +255,26 @@ static void check_addresses(const struct config *config, struct config_report *r
     }
 }
 
+/* `least`: what one group needs. */
+static void check_replay(const struct config *config, uint64_t least, struct config_report *report)
+{
+    char got[32];
+    if (config_report_is_wrong(report, "/replay") ||
+        config_report_is_wrong(report, "/limits/memory_bytes") || config->keep_steps == 0)
+        return;
+    if (!config->recovery && !config_report_is_wrong(report, "/recovery")) {
+        snprintf(got, sizeof(got), "%" PRIu32, config->keep_steps);
+        config_report_text(report, "/replay/keep_steps", got, "0, or /recovery true");
+    }
+    uint64_t left = config->memory_bytes > least ? config->memory_bytes - least : 0;
+    if (config_keep_bytes(config) <= left || left == 0)
+        return;
+    snprintf(got, sizeof(got), "%" PRIu64, config_keep_bytes(config));
+    config_report_text(
+        report, "/replay/keep_bytes", got,
+        "at most %" PRIu64 " bytes: of /limits/memory_bytes one group needs %" PRIu64, left, least);
+}
+
 static void check_sizes(const struct config *config, uint32_t owners, struct config_report *report)
 {
     char got[32];
@@ -256,6 +294,7 @@ static void check_sizes(const struct config *config, uint32_t owners, struct con
     if (config->recovery)
         buffers *= 2; /* copies of what others may lack: as many as there are receives */
     uint64_t least = ((uint64_t)config->chunk_bytes + WIRE_HEADER_BYTES) * buffers;
+    check_replay(config, least, report);
     if (config->memory_bytes < least && !config_report_is_wrong(report, "/limits/memory_bytes") &&
         !config_report_is_wrong(report, "/servers")) {
         snprintf(got, sizeof(got), "%" PRIu64, config->memory_bytes);

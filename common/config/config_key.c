@@ -185,7 +185,8 @@ void config_key_store_default(const struct config_key *key, void *base)
     if (key->type == CONFIG_BOOLEAN)
         *(bool *)((char *)base + key->offset) = key->default_number;
     else if (key->type == CONFIG_INTEGER)
-        integer_store(key, key->default_number, base);
+        /* 0: config_resolve knows it, and the number is but an example. */
+        integer_store(key, key->default_note ? 0 : key->default_number, base);
     else if (key->type == CONFIG_LEVEL)
         log_level_parse(key->default_text, (enum log_level *)(void *)((char *)base + key->offset));
     else if (key->type == CONFIG_MODE)

@@ -205,6 +205,17 @@ static const struct config_key fabric_keys[] = {
      .default_note = "`listen.address`, or the host of this node's roster entry where that is "
                      "\"0.0.0.0\" or \"::\"",
      .text = "This node's address in the network that carries the data."},
+    {.name = "link_mbits",
+     .type = CONFIG_INTEGER,
+     FIELD(link_mbits),
+     .least = 0,
+     .most = UINT32_MAX,
+     .default_note = "0",
+     .unit = "Mbit/s",
+     .text =
+         "What this node's link to the others can carry each way: the page shows how much of it "
+         "is used. Nothing else depends on it. 0: what its network interface says, where that "
+         "is known."},
 };
 
 static const struct config_key data_keys[] = {
@@ -215,6 +226,10 @@ static const struct config_key data_keys[] = {
      .most = 16 * MIB,
      .multiple = 64,
      .default_number = 256 * KIB,
+     .default_note =
+         "262144 up to 8 servers in the roster, then so much that what a group receives "
+         "at once takes 64 MiB at most: about 150000 with 64, 37000 with 256, 9400 with "
+         "1000",
      .unit = "bytes",
      .text = "Unit of the pipeline: the most bytes of a chunk. Its contributions from all nodes "
              "should fit into the last-level cache."},
@@ -282,11 +297,10 @@ static const struct config_key limit_keys[] = {
      .text =
          "Chunk buffers that the groups of all jobs are promised and memory that ranks share for "
          "results, together. It must be enough for any one group of the roster. One user other "
-         "than root and the "
-         "daemon's own may have three quarters of it, or one group's where that is more. Receives "
-         "that "
-         "closed groups have left posted come on top: at most 4 times `data.window_chunks` buffers "
-         "for each peer; and 8 for each peer where `protect` is \"encrypt\"."},
+         "than root and the daemon's own may have three quarters of it, or one group's where that "
+         "is more. Receives that closed groups have left posted come on top: at most 4 times "
+         "`data.window_chunks` buffers for each peer; and 8 for each peer where `protect` is "
+         "\"encrypt\"."},
     {.name = "arena_bytes",
      .type = CONFIG_INTEGER,
      FIELD(arena_bytes),
@@ -326,7 +340,8 @@ static const struct config_key limit_keys[] = {
      .most = 65536,
      .default_number = 64,
      .unit = "jobs",
-     .text = "Jobs at once on this node."},
+     .text = "Jobs at once on this node. One that rests costs memory for each of its ranks and "
+             "nodes, too, which is not counted elsewhere."},
     {.name = "workers",
      .type = CONFIG_INTEGER,
      FIELD(workers),
@@ -334,7 +349,8 @@ static const struct config_key limit_keys[] = {
      .most = 65536,
      .default_number = 1024,
      .unit = "workers",
-     .text = "Workers at once on this node, of all jobs."},
+     .text = "Workers at once on this node, of all jobs. Each takes descriptors (`connections`), "
+             "and has rings that the daemon looks at in every round."},
     {.name = "groups_per_job",
      .type = CONFIG_INTEGER,
      FIELD(groups_per_job),
@@ -342,7 +358,8 @@ static const struct config_key limit_keys[] = {
      .most = 65536,
      .default_number = 256,
      .unit = "groups",
-     .text = "Groups that one job may have open."},
+     .text = "Groups that one job may have open. One over several nodes is promised buffers of its "
+             "own (`memory_bytes`), whether or not it has anything to do."},
     {.name = "connections",
      .type = CONFIG_INTEGER,
      FIELD(connections),
@@ -357,6 +374,30 @@ static const struct config_key limit_keys[] = {
          "Seven descriptors for each worker, one for each other connection, and 554 must fit "
          "into the hard limit that the daemon is started with (`ulimit -Hn`). Where they do not, "
          "the defaults of `workers` and `connections` are halved until they do."},
+};
+
+static const struct config_key replay_keys[] = {
+    {.name = "keep_steps",
+     .type = CONFIG_INTEGER,
+     FIELD(keep_steps),
+     .least = 0,
+     .most = 65536,
+     .default_number = 0,
+     .unit = "results",
+     .text = "How many results of all-reduces a daemon with ranks keeps of a job: the last ones of "
+             "its group of all ranks. A rank that is started again asks for those that it has "
+             "missed (`shoal_replay`). It wants `recovery`. 0: none are kept."},
+    {.name = "keep_bytes",
+     .type = CONFIG_INTEGER,
+     FIELD(keep_bytes),
+     .least = 0,
+     .most = PIB,
+     .default_number = 0,
+     .default_note = "0",
+     .unit = "bytes",
+     .text = "The most memory that these take, of all jobs: the oldest goes first, of the job that "
+             "has most. It is part of `limits.memory_bytes`, and set aside when the daemon starts. "
+             "0: a quarter of that."},
 };
 
 static const struct config_key timeout_keys[] = {
@@ -416,6 +457,16 @@ static const struct config_key timeout_keys[] = {
      .text = "A rank that has not handed its part of a collective over so long after the first one "
              "fails the job, by its name: a process that is stopped, or hangs. 0: its job waits, "
              "and each caller's own timeout decides. More than the longest step takes."},
+    {.name = "restart_ms",
+     .type = CONFIG_INTEGER,
+     FIELD(restart_ms),
+     .least = 0,
+     .most = 600000,
+     .default_number = 10000,
+     .unit = "ms",
+     .text = "In a job with `recovery`, the ranks of a node whose daemon has ended are waited for "
+             "so long: they come back with the daemon that is started in its place. 0: they are "
+             "lost with it."},
     {.name = "drain_ms",
      .type = CONFIG_INTEGER,
      FIELD(drain_ms),
@@ -461,10 +512,12 @@ static const struct config_key metrics_keys[] = {
         .key_count = COUNT(section_keys)                                                           \
     }
 
-const struct config_section config_server_section =
-    SECTION("servers", server_keys,
-            "The roster: one entry for every daemon, in the same order in every daemon's file; an "
-            "entry's place is the node's number. Without it this daemon is the only one.");
+const struct config_section config_server_section = SECTION(
+    "servers", server_keys,
+    "The roster: one entry for every daemon, in the same order in every daemon's file; an "
+    "entry's place is the node's number. Without it this daemon is the only one. At most 1024: "
+    "a sum takes a contribution of each, and for more the chunks that fit into 64 MiB of "
+    "receives (`data.chunk_bytes`) would be so small that headers fill the links.");
 
 const struct config_section config_sections[] = {
     SECTION("", top_keys, "Keys at the top of the file."),
@@ -474,7 +527,11 @@ const struct config_section config_sections[] = {
     SECTION("data", data_keys,
             "How buffers are cut and summed. chunk_bytes, least_shard_bytes and window_chunks "
             "are the same on every node."),
-    SECTION("limits", limit_keys, "What may be in use at once; beyond it a request is refused."),
+    SECTION("limits", limit_keys,
+            "What may be in use at once; beyond it a request is refused. No key changes that a job "
+            "has at most 32768 ranks, whose list travels in one message, and a group 1024 on one "
+            "node and on 1024 nodes, as many as one sum takes."),
+    SECTION("replay", replay_keys, "What is kept for ranks that are started again."),
     SECTION("timeouts", timeout_keys, "How long what may take."),
     SECTION("log", log_keys, "What is written to the log."),
     SECTION("metrics", metrics_keys, "Metrics over HTTP."),

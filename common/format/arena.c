@@ -284,6 +284,12 @@ uint32_t arena_submissions_waiting(const struct arena *arena)
     return waiting <= arena->submission_mask ? waiting : arena->submission_mask + 1;
 }
 
+bool arena_has_room_for_news(const struct arena *arena)
+{
+    uint32_t head = atomic_load_explicit(&header_of(arena)->completion_head, memory_order_acquire);
+    return arena->completion_index - head <= arena->completion_mask / 2;
+}
+
 bool arena_push_completion(struct arena *arena, const struct arena_completion *completion)
 {
     struct arena_header *header = header_of(arena);

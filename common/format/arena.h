@@ -16,6 +16,11 @@
  * ARENA_REQUEST_DONE. A staged request reports ARENA_REQUEST_DONE too, after its last chunk. Errors
  * do not travel here but over the Unix socket, with their text.
  *
+ * In a job with recovery ARENA_STABLE says of a group up to where all its ranks have their results:
+ * what is below that number nobody ever needs again. Only the latest counts. It takes no more than
+ * half of the ring, so that the rest is as large as the submission ring; what finds no room is said
+ * when there is some.
+ *
  * Calls common/base.
  */
 #ifndef COMMON_FORMAT_ARENA_H
@@ -29,7 +34,7 @@
 #include "common/base/error.h"
 
 #define ARENA_MAGIC 0x414c4f4853ull /* "SHOLA" */
-#define ARENA_VERSION 5
+#define ARENA_VERSION 8
 #define ARENA_ALIGNMENT 64 /* of every offset handed over for data */
 /* Of either ring, and a power of two, at least 16. The completion ring has at least twice as many
  * as the submission ring, so that this one has 16 to 32768 and the completion ring 32 to 65536. */
@@ -42,6 +47,9 @@ enum arena_submission_type {
                        * in_offset; and begin_ns, end_ns of the copy in, or 0 */
     ARENA_COPIED = 3, /* while the job is traced, a chunk was copied out: group, request, sequence,
                        * block, chunk, begin_ns, end_ns; and omitted */
+    ARENA_NUMBER = 4, /* of group 0: the collective with this sequence has the number in `count`
+                       * since the job began, and what is kept of that number, and of later ones, is
+                       * not the job's */
 };
 
 #define ARENA_FLAG_STAGED 1u
@@ -52,6 +60,9 @@ enum arena_submission_type {
 /* Of an all_reduce: the result goes to out_offset of shared memory number `segment` of the group,
  * instead of to this arena; with ARENA_FLAG_STAGED the chunks come back without a result. */
 #define ARENA_FLAG_SHARED 4u
+/* Of what travels in shards (collective_in_shards), which has no blocks: the tensor has an
+ * identity. */
+#define ARENA_FLAG_IDENTITY 8u
 
 struct arena_submission {
     uint8_t type; /* enum arena_submission_type */
@@ -64,7 +75,7 @@ struct arena_submission {
                         * of a collective have its own, and follow it by number, before the next;
                         * of sends see common/format/wire.h */
     union {
-        uint64_t count;    /* ARENA_SUBMIT: elements */
+        uint64_t count;    /* ARENA_SUBMIT: elements; ARENA_NUMBER */
         uint64_t begin_ns; /* the others: CLOCK_MONOTONIC; for a trace, and decides nothing */
     };
     uint64_t in_offset;
@@ -77,7 +88,10 @@ struct arena_submission {
         uint32_t segment; /* with ARENA_FLAG_SHARED, of which none has a root */
         uint32_t chunk;   /* ARENA_CHUNK */
     };
-    uint32_t block; /* of the collective (common/format/route.h), or 0 */
+    union {
+        uint32_t block;    /* of the collective (common/format/route.h), or 0 */
+        uint32_t identity; /* ARENA_SUBMIT with ARENA_FLAG_IDENTITY */
+    };
     union {
         uint32_t flags;   /* ARENA_SUBMIT */
         uint32_t omitted; /* ARENA_COPIED: such entries that were not made since the last, for want
@@ -86,13 +100,20 @@ struct arena_submission {
     uint32_t priority; /* smaller goes first among the requests in flight */
 };
 
-enum arena_completion_type { ARENA_CHUNK_DONE = 1, ARENA_REQUEST_DONE = 2 };
+enum arena_completion_type { ARENA_CHUNK_DONE = 1, ARENA_REQUEST_DONE = 2, ARENA_STABLE = 3 };
 
 struct arena_completion {
     uint8_t type; /* enum arena_completion_type */
     uint8_t zero[3];
-    uint32_t chunk;
-    uint64_t request;
+    union {
+        uint32_t chunk;
+        uint32_t group; /* ARENA_STABLE */
+    };
+    union {
+        uint64_t request;
+        uint64_t sequence; /* ARENA_STABLE: all ranks of the group have the results of all its
+                            * collectives, and of all their blocks, with a smaller number */
+    };
     uint64_t offset; /* ARENA_CHUNK_DONE: where the chunk lies (the in_offset that was given) */
     uint64_t reserved;
 };
@@ -166,6 +187,8 @@ int arena_pop_submission(struct arena *arena, struct arena_submission *submissio
 /* Daemon: how many entries there are to pop, or to be refused; more than the ring has there cannot
  * be. */
 uint32_t arena_submissions_waiting(const struct arena *arena);
+/* Daemon: whether less than half of the completion ring waits to be read: room for ARENA_STABLE. */
+bool arena_has_room_for_news(const struct arena *arena);
 /* Daemon: false when the completion ring is full, which a well-behaved worker never lets it be. */
 bool arena_push_completion(struct arena *arena, const struct arena_completion *completion);
 

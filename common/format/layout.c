@@ -54,10 +54,53 @@ bool layout_rule_valid(const struct layout_rule *rule)
     return true;
 }
 
-static uint32_t shard_server(const struct layout *layout, uint32_t shard)
+/* The server that is `steps` of them, less than there are, behind this one; they are in a ring. */
+static uint32_t server_behind(const struct layout *layout, uint32_t server, uint32_t steps)
 {
-    uint32_t server = layout->first_server + shard;
-    return server < layout->rule->servers ? server : server - layout->rule->servers;
+    uint32_t behind = server + steps;
+    return behind < layout->rule->servers ? behind : behind - layout->rule->servers;
+}
+
+/* How many servers further than the one of the first part. */
+static uint32_t server_steps(const struct layout *layout, uint32_t server)
+{
+    uint32_t steps = server + layout->rule->servers - layout->part_server;
+    return steps < layout->rule->servers ? steps : steps - layout->rule->servers;
+}
+
+/* Whether shard 0 has no part, and is there for the sake of its server. */
+static bool first_is_empty(const struct layout *layout)
+{
+    return layout->shards > layout->parts;
+}
+
+/* Which part of the buffer the shard is, in the buffer's order. */
+static uint32_t shard_part(const struct layout *layout, uint32_t shard)
+{
+    if (first_is_empty(layout))
+        return shard - 1;
+    uint32_t part = server_steps(layout, layout->first_server) + shard;
+    return part < layout->parts ? part : part - layout->parts;
+}
+
+uint32_t layout_server(const struct layout *layout, uint32_t shard)
+{
+    if (shard == 0)
+        return layout->first_server;
+    return server_behind(layout, layout->part_server, shard_part(layout, shard));
+}
+
+uint32_t layout_shard(const struct layout *layout, uint32_t server)
+{
+    uint32_t part = server_steps(layout, server);
+    if (server == layout->first_server)
+        return 0;
+    if (part >= layout->parts)
+        return layout->shards;
+    if (first_is_empty(layout))
+        return part + 1;
+    uint32_t first = server_steps(layout, layout->first_server);
+    return part >= first ? part - first : part + layout->parts - first;
 }
 
 static uint64_t unit_elements(const struct layout *layout)
@@ -71,26 +114,28 @@ static uint64_t buffer_units(const struct layout *layout)
     return layout->count / elements + (layout->count % elements != 0);
 }
 
-/* First unit of the shard before which weights of `weight_before` lie. */
-static uint64_t shard_border(const struct layout *layout, uint64_t weight_before)
+/* First unit of the part before which weights of `weight_before` lie. */
+static uint64_t part_border(const struct layout *layout, uint64_t weight_before)
 {
     unsigned __int128 product = (unsigned __int128)buffer_units(layout) * weight_before;
     return (uint64_t)(product / layout->weight_sum);
 }
 
-static uint64_t weight_before(const struct layout *layout, uint32_t shard)
+static uint64_t part_weight(const struct layout *layout, uint32_t part)
 {
-    if (layout->equal_weights)
-        return shard;
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < shard; i++)
-        sum += layout->rule->weights[shard_server(layout, i)];
-    return sum;
+    return layout->equal_weights
+               ? 1
+               : layout->rule->weights[server_behind(layout, layout->part_server, part)];
 }
 
-static uint64_t shard_weight(const struct layout *layout, uint32_t shard)
+static uint64_t weight_before(const struct layout *layout, uint32_t part)
 {
-    return layout->equal_weights ? 1 : layout->rule->weights[shard_server(layout, shard)];
+    if (layout->equal_weights)
+        return part;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < part; i++)
+        sum += part_weight(layout, i);
+    return sum;
 }
 
 static uint64_t divide_up(uint64_t number, uint64_t by)
@@ -98,15 +143,15 @@ static uint64_t divide_up(uint64_t number, uint64_t by)
     return number / by + (number % by != 0);
 }
 
-static uint64_t largest_shard_units(const struct layout *layout)
+static uint64_t largest_part_units(const struct layout *layout)
 {
     /* A layout is made for every message: no walk over the servers where there is none to make. */
     if (layout->equal_weights)
-        return divide_up(buffer_units(layout), layout->shards);
+        return divide_up(buffer_units(layout), layout->parts);
     uint64_t largest = 0, before = 0, border = 0;
-    for (uint32_t i = 0; i < layout->shards; i++) {
-        before += shard_weight(layout, i);
-        uint64_t next = shard_border(layout, before);
+    for (uint32_t i = 0; i < layout->parts; i++) {
+        before += part_weight(layout, i);
+        uint64_t next = part_border(layout, before);
         if (next - border > largest)
             largest = next - border;
         border = next;
@@ -151,7 +196,7 @@ static uint64_t shard_pieces(const struct layout_rule *rule, uint64_t units)
 }
 
 int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t sequence,
-                uint64_t count, uint32_t element_bytes)
+                uint32_t identity, uint64_t count, uint32_t element_bytes)
 {
     if (element_bytes != 1 && element_bytes != 2 && element_bytes != 4 && element_bytes != 8)
         return ERR_INVALID;
@@ -159,28 +204,31 @@ int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t 
         return ERR_INVALID;
     assert(rule->servers > 0);
     uint64_t least = rule->least_shard_bytes ? rule->least_shard_bytes : 1;
-    uint64_t shards = count * element_bytes / least;
-    if (shards > rule->servers)
-        shards = rule->servers;
-    if (shards < 1)
-        shards = 1;
+    uint64_t parts = count * element_bytes / least;
+    if (parts > rule->servers)
+        parts = rule->servers;
+    if (parts < 1)
+        parts = 1;
 
+    uint32_t first_server = (uint32_t)(sequence % rule->servers);
     struct layout made = {
         .rule = rule,
         .count = count,
         .element_bytes = element_bytes,
-        .first_server = (uint32_t)(sequence % rule->servers),
-        .shards = (uint32_t)shards,
+        .first_server = first_server,
+        .part_server = identity ? identity % rule->servers : first_server,
+        .parts = (uint32_t)parts,
         .equal_weights = rule->equal_weights || layout_weights_equal(rule->weights, rule->servers),
     };
-    made.weight_sum = weight_before(&made, made.shards);
+    made.shards = made.parts + (server_steps(&made, first_server) >= made.parts);
+    made.weight_sum = weight_before(&made, made.parts);
 
-    uint64_t units = largest_shard_units(&made);
+    uint64_t units = largest_part_units(&made);
     uint64_t pieces = shard_pieces(rule, units);
-    if (pieces > LAYOUT_MAX_CHUNKS / shards)
+    if (pieces > LAYOUT_MAX_CHUNKS / made.shards)
         return ERR_INVALID;
     made.pieces = (uint32_t)pieces;
-    made.chunks = (uint32_t)(pieces * shards);
+    made.chunks = made.pieces * made.shards;
     made.largest_bytes = (uint32_t)(divide_up(units, pieces) * UNIT_BYTES);
     *layout = made;
     return 0;
@@ -204,13 +252,16 @@ struct layout_chunk layout_chunk(const struct layout *layout, uint32_t chunk)
 {
     uint32_t shard = chunk % layout->shards;
     uint32_t piece = chunk / layout->shards;
-    uint64_t before = weight_before(layout, shard);
-    uint64_t border = shard_border(layout, before);
-    uint64_t units = shard_border(layout, before + shard_weight(layout, shard)) - border;
+    if (shard == 0 && first_is_empty(layout))
+        return (struct layout_chunk){.server = layout->first_server};
+    uint32_t part = shard_part(layout, shard);
+    uint64_t before = weight_before(layout, part);
+    uint64_t border = part_border(layout, before);
+    uint64_t units = part_border(layout, before + part_weight(layout, part)) - border;
     uint64_t first = first_element(layout, border + piece_border(units, layout->pieces, piece));
     uint64_t next = first_element(layout, border + piece_border(units, layout->pieces, piece + 1));
     return (struct layout_chunk){
-        .server = shard_server(layout, shard),
+        .server = server_behind(layout, layout->part_server, part),
         .first = first,
         .count = next - first,
     };

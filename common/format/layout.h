@@ -6,6 +6,11 @@
  * shards = floor(bytes / least_shard_bytes), and 1 at the least. The first server is
  * sequence % servers, so that small buffers take turns.
  *
+ * A buffer with an identity (of the tensor, not 0) is cut alike whatever its sequence number: its
+ * first part belongs to server identity % servers, the next part to the next server, and so on.
+ * Only the order in which its shards are counted follows the sequence number. If the server
+ * sequence % servers has no part of it, shard 0 is that server's, without an element.
+ *
  * Chunks: every shard is cut into the same number of chunks, `pieces`, so that all shards progress
  * together. S is the largest shard in bytes, a multiple of 64. If the rule has one server
  *
@@ -28,7 +33,8 @@
  *
  * Numbers: chunk c is piece c / shards of shard c % shards. Shards and chunks begin at multiples of
  * 64 bytes, so some may be empty in a tiny buffer. Chunk 0 always belongs to server
- * sequence % servers, whatever the ranks asked for: their disagreements meet there.
+ * sequence % servers, whatever the ranks asked for, identity included: their disagreements meet
+ * there.
  *
  * Calls nothing.
  */
@@ -61,8 +67,10 @@ struct layout {
     uint64_t count;         /* elements */
     uint64_t weight_sum;    /* of the servers used (each counts 1 when all weights are equal) */
     uint32_t element_bytes; /* 1, 2, 4 or 8 */
-    uint32_t first_server;  /* sequence % servers */
-    uint32_t shards;        /* servers used, 1..rule->servers */
+    uint32_t first_server;  /* sequence % servers: that of shard 0 */
+    uint32_t part_server;   /* that of the buffer's first part */
+    uint32_t parts;         /* shards that may have elements */
+    uint32_t shards;        /* 1..rule->servers: parts, or one more */
     uint32_t pieces;        /* chunks of each shard */
     uint32_t chunks;        /* shards * pieces; at least 1, even for an empty buffer */
     uint32_t largest_bytes; /* no chunk is larger; 0 in an empty buffer */
@@ -87,10 +95,16 @@ bool layout_weights_equal(const uint32_t *weights, uint32_t servers);
 /* Whether the rule is within the limits said at its fields. */
 bool layout_rule_valid(const struct layout_rule *rule);
 
-/* Cut the buffer of collective number `sequence`. Returns 0, or ERR_INVALID when it would have more
- * than LAYOUT_MAX_CHUNKS chunks or 2^62 bytes. The layout refers to the rule. */
+/* Cut the buffer of collective number `sequence`, of a tensor with this identity, or 0. Returns 0,
+ * or ERR_INVALID when it would have more than LAYOUT_MAX_CHUNKS chunks or 2^62 bytes. The layout
+ * refers to the rule. */
 int layout_init(struct layout *layout, const struct layout_rule *rule, uint64_t sequence,
-                uint64_t count, uint32_t element_bytes);
+                uint32_t identity, uint64_t count, uint32_t element_bytes);
+
+/* The server, as index into the rule's, that the shard belongs to. */
+uint32_t layout_server(const struct layout *layout, uint32_t shard);
+/* The shard that belongs to the server; layout->shards: none does. */
+uint32_t layout_shard(const struct layout *layout, uint32_t server);
 
 /* Where chunk number `chunk`, which is below layout->chunks, lies. */
 struct layout_chunk layout_chunk(const struct layout *layout, uint32_t chunk);

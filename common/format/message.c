@@ -58,9 +58,14 @@ enum field {
     NODE_INDEX,
     NODE_COUNT,
     MEMBER,
+    FORMER,
     TIMEOUT,
     STRAGGLERS,
+    LEAST_RANKS,
+    WAIT,
+    RESTART,
     RECOVERY,
+    WHOLE,
     DURATION,
     REQUEST,
     GROUP_OR_JOB,
@@ -121,12 +126,20 @@ static const struct message_field fields[FIELDS] = {
     [NODE_INDEX] = FIELD_NUMBER("node_index", MESSAGE_FIELD_U32, node_index, 0, RANK_MOST),
     [NODE_COUNT] = FIELD_NUMBER("node_count", MESSAGE_FIELD_U32, node_count, 1, MESSAGE_RANKS_MAX),
     [MEMBER] = FIELD_NUMBER("member", MESSAGE_FIELD_U32, member, 0, UINT32_MAX),
+    [FORMER] = FIELD_NUMBER("former", MESSAGE_FIELD_U32, former, 0, UINT32_MAX),
     [TIMEOUT] =
         FIELD_NUMBER("timeout_ms", MESSAGE_FIELD_U32, timeout_ms, 0, MESSAGE_TIMEOUT_MAX_MS),
     [STRAGGLERS] =
         FIELD_NUMBER("stragglers_ms", MESSAGE_FIELD_U32, stragglers_ms, 0, MESSAGE_TIMEOUT_MAX_MS),
+    [LEAST_RANKS] = {"least_ranks", MESSAGE_FIELD_OPTIONAL_U32,
+                     offsetof(struct message, least_ranks), 0, 0, MESSAGE_RANKS_MAX, 0},
+    [WAIT] = {"wait_ms", MESSAGE_FIELD_OPTIONAL_U32, offsetof(struct message, wait_ms), 0, 0,
+              MESSAGE_TIMEOUT_MAX_MS, 0},
+    [RESTART] =
+        FIELD_NUMBER("restart_ms", MESSAGE_FIELD_U32, restart_ms, 0, MESSAGE_TIMEOUT_MAX_MS),
     [RECOVERY] = {"recovery", MESSAGE_FIELD_OPTIONAL_U32, offsetof(struct message, recovery), 0, 0,
                   MESSAGE_RECOVERY_MOST, 0},
+    [WHOLE] = {"whole", MESSAGE_FIELD_OPTIONAL_U32, offsetof(struct message, whole), 0, 0, 1, 0},
     [DURATION] =
         FIELD_NUMBER("duration_ms", MESSAGE_FIELD_U32, duration_ms, 1, MESSAGE_TRACE_MAX_MS),
     [REQUEST] = FIELD_NUMBER("request", MESSAGE_FIELD_U32, request, 0, UINT32_MAX),
@@ -152,7 +165,7 @@ static const struct message_field fields[FIELDS] = {
     [DAEMON] = FIELD_LIST("daemon", servers, UINT32_MAX),
 };
 
-#define KEYS_MAX 16
+#define KEYS_MAX 20
 
 static const struct message_form {
     const char *name;
@@ -171,7 +184,13 @@ static const struct message_form {
     [MESSAGE_MEETING_OPEN] = {"meeting_open", MESSAGE_TO_DAEMON, {REQUEST, GROUP, BYTES}},
     [MESSAGE_LEAVE] = {"leave", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_RELEASE] = {"release", MESSAGE_TO_DAEMON, {END}},
-    [MESSAGE_REJOIN] = {"rejoin", MESSAGE_TO_DAEMON, {TIMEOUT, STRAGGLERS}},
+    [MESSAGE_REJOIN] = {"rejoin",
+                        MESSAGE_TO_DAEMON,
+                        {TIMEOUT, STRAGGLERS, LEAST_RANKS, WAIT, WHOLE}},
+    [MESSAGE_RETURN] = {"return",
+                        MESSAGE_TO_DAEMON,
+                        {JOB, LINEAGE, GENERATION, WORLD_SIZE, RANK, WISHED_LOCAL_RANK, FORMER,
+                         TIMEOUT, STRAGGLERS, LEAST_RANKS, WAIT, WHOLE}},
     [MESSAGE_WORKER_PING] = {"ping", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_STATUS] = {"status", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_DRAIN] = {"drain", MESSAGE_TO_DAEMON, {END}},
@@ -179,12 +198,12 @@ static const struct message_form {
     [MESSAGE_TRACE_READ] = {"trace_read", MESSAGE_TO_DAEMON, {END}},
     [MESSAGE_WHY] = {"why", MESSAGE_TO_DAEMON, {JOB}},
 
-    [MESSAGE_DAEMON_HELLO] = {"hello", MESSAGE_TO_WORKER, {PROTOCOL, SOFTWARE, NODE}},
+    [MESSAGE_DAEMON_HELLO] = {"hello", MESSAGE_TO_WORKER, {PROTOCOL, SOFTWARE, NODE, MEMBER}},
     [MESSAGE_JOINED] = {"joined",
                         MESSAGE_TO_WORKER,
                         {JOB_ID, GENERATION, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE, NODE_INDEX,
                          NODE_COUNT, GROUP, WEIGHTS, CHUNK_BYTES, LEAST_SHARD_BYTES, PINNED_BYTES,
-                         TIMEOUT}},
+                         TIMEOUT, LINEAGE, RESTART, RECOVERY}},
     [MESSAGE_WORKER_GROUP_OPENED] = {"group_opened",
                                      MESSAGE_TO_WORKER,
                                      {REQUEST, GROUP, WEIGHTS, CHUNK_BYTES, LEAST_SHARD_BYTES}},
@@ -244,7 +263,12 @@ static const struct message_form {
     [MESSAGE_JOB_REJOIN] = {"job_rejoin",
                             MESSAGE_BETWEEN_DAEMONS,
                             {LINEAGE, GENERATION, WISHED_WORLD_SIZE, RANK, WISHED_LOCAL_RANK, PID,
-                             MEMBER, TIMEOUT, STRAGGLERS, CODE, TEXT}},
+                             MEMBER, TIMEOUT, STRAGGLERS, LEAST_RANKS, WAIT, WHOLE, CODE, TEXT}},
+    [MESSAGE_JOB_RETURN] = {"job_return",
+                            MESSAGE_BETWEEN_DAEMONS,
+                            {JOB, UID, LINEAGE, GENERATION, WORLD_SIZE, RANK, WISHED_LOCAL_RANK,
+                             PID, MEMBER, FORMER, TIMEOUT, STRAGGLERS, LEAST_RANKS, WAIT, WHOLE}},
+    [MESSAGE_JOB_RETURNED] = {"job_returned", MESSAGE_BETWEEN_DAEMONS, {JOB, MEMBER}},
     [MESSAGE_RANK_GONE] = {"rank_gone",
                            MESSAGE_BETWEEN_DAEMONS,
                            {LINEAGE, GENERATION, MEMBER, CODE, TEXT}},

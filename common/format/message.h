@@ -17,7 +17,7 @@
 
 #include "common/base/error.h"
 
-#define MESSAGE_PROTOCOL 1u
+#define MESSAGE_PROTOCOL 2u
 /* The longest line, with its newline: of a message with lists; of any other; and of what comes from
  * a worker, from shoalctl, or from a daemon that has not proved who it is. */
 #define MESSAGE_LINE_BYTES ((size_t)1 << 20)
@@ -29,6 +29,9 @@
 #define MESSAGE_HASH_BYTES 32
 #define MESSAGE_ADDRESS_BYTES 256
 #define MESSAGE_TOKEN_BYTES 16
+/* By one rank: groups that are not open yet. And if there is more than one, ranks of them all. */
+#define MESSAGE_GROUPS_WAITED_FOR 16u
+#define MESSAGE_RANKS_WAITED_FOR 4096u
 #define MESSAGE_TIMEOUT_MAX_MS 2000000000u
 #define MESSAGE_TRACE_MAX_MS 60000u
 
@@ -51,6 +54,7 @@ enum message_type {
     MESSAGE_LEAVE,
     MESSAGE_RELEASE,
     MESSAGE_REJOIN,
+    MESSAGE_RETURN,
     MESSAGE_WORKER_PING,
     MESSAGE_STATUS,
     MESSAGE_DRAIN,
@@ -98,6 +102,8 @@ enum message_type {
     MESSAGE_WHY_QUERY,
     MESSAGE_WHY_REPLY,
     MESSAGE_JOB_REJOIN,
+    MESSAGE_JOB_RETURN,
+    MESSAGE_JOB_RETURNED,
     MESSAGE_RANK_GONE,
     MESSAGE_NODE_DRAINING,
     MESSAGE_TYPES,
@@ -152,9 +158,14 @@ struct message {
     int32_t local_rank;  /* likewise */
     uint32_t local_size, node_index, node_count;
     uint32_t member; /* the number that a daemon gave its worker */
+    uint32_t former; /* of a worker that comes back: the number that the daemon before gave it */
+    uint32_t restart_ms; /* of joined: how long it may be without a daemon; 0: it may not */
     uint32_t timeout_ms;
-    uint32_t recovery;      /* enum message_recovery; where it is left out, 0 */
+    uint32_t recovery; /* enum message_recovery; where it is left out, 0 */
+    uint32_t whole;    /* of rejoin: 1, only if the next generation has the ranks of this one */
     uint32_t stragglers_ms; /* of rejoin: for so long, ranks are waited for that do not ask */
+    uint32_t least_ranks;   /* of rejoin: how many the next generation is to have; 0: any number */
+    uint32_t wait_ms;       /* of rejoin: for so long, newcomers are waited for to make so many */
     uint32_t duration_ms;
 
     uint32_t request;

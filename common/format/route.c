@@ -1,5 +1,8 @@
 #include "common/format/route.h"
 
+/* Sends, replays, and what asks for these. */
+#define ROUTE_SEND_KINDS 3u
+
 bool route_in_blocks(enum collective_kind kind)
 {
     return kind >= COLLECTIVE_ALL_GATHER && kind < COLLECTIVE_KIND_COUNT;
@@ -15,8 +18,10 @@ bool route_block_valid(enum collective_kind kind, uint32_t root, uint32_t block,
     case COLLECTIVE_SCATTER:
         return part < ranks && part != root;
     case COLLECTIVE_ALL_TO_ALL:
-    case COLLECTIVE_SEND:
         return part < ranks * ranks && part / ranks != part % ranks;
+    case COLLECTIVE_SEND:
+        return part < ROUTE_SEND_KINDS * (uint64_t)ranks * ranks &&
+               part / ranks % ranks != part % ranks;
     default:
         return part < ranks;
     }
@@ -47,8 +52,22 @@ struct route route_find(enum collective_kind kind, uint32_t root, uint32_t block
     case COLLECTIVE_SCATTER:
         return (struct route){.owner = root, .from = root, .to = part};
     default:
-        return (struct route){.owner = part / ranks, .from = part / ranks, .to = part % ranks};
+        return (struct route){
+            .owner = part / ranks % ranks, .from = part / ranks % ranks, .to = part % ranks};
     }
+}
+
+enum route_replay route_replay(enum collective_kind kind, uint32_t block, uint32_t ranks)
+{
+    if (kind != COLLECTIVE_SEND || block == 0)
+        return ROUTE_SEND;
+    return (enum route_replay)((block - 1) / ((uint64_t)ranks * ranks));
+}
+
+uint32_t route_replay_block(enum route_replay replay, uint32_t from, uint32_t to, uint32_t ranks)
+{
+    uint64_t block = 1 + ((uint64_t)replay * ranks + from) * ranks + to;
+    return ROUTE_SEND_KINDS * (uint64_t)ranks * ranks < UINT32_MAX ? (uint32_t)block : 0;
 }
 
 bool route_sends(const struct route *route, uint32_t rank)

@@ -13,6 +13,10 @@
  *   all_to_all      1 + s*n + d  s        d             s     (s is not d), n ranks
  *   send            1 + s*n + d  s        d             s     likewise
  *
+ * A send has two more blocks for each pair, which its daemon answers and not s, and which only d
+ * submits: behind those of sends, 1 + n*n + s*n + d is a *replay*, a result that the daemon of s
+ * keeps, and 1 + 2*n*n + s*n + d asks which it keeps (doc/design/replay.md).
+ *
  * Block 0 is the collective itself: without data, like a barrier, it lets the ranks find out
  * whether they ask for the same, and who is late. A send is one block alone. Each node receives
  * (n-1)/n of an all-gather, and sends that much of a reduce-scatter; see the bounds in
@@ -46,6 +50,13 @@ bool route_in_blocks(enum collective_kind kind);
 bool route_block_valid(enum collective_kind kind, uint32_t root, uint32_t block, uint32_t ranks);
 /* root and block must be valid. */
 struct route route_find(enum collective_kind kind, uint32_t root, uint32_t block, uint32_t ranks);
+
+/* What the block of a send is. */
+enum route_replay { ROUTE_SEND, ROUTE_REPLAY, ROUTE_REPLAY_ASKS };
+enum route_replay route_replay(enum collective_kind kind, uint32_t block, uint32_t ranks);
+/* The block with which rank `to` asks the daemon of rank `from`; 0: a group of `ranks` has too many
+ * for that. */
+uint32_t route_replay_block(enum route_replay replay, uint32_t from, uint32_t to, uint32_t ranks);
 
 bool route_sends(const struct route *route, uint32_t rank);
 bool route_receives(const struct route *route, uint32_t rank);

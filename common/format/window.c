@@ -1,9 +1,15 @@
 #include "common/format/window.h"
 
-#define FULL_NODES 16u
+#include "common/format/wire.h"
+
+#define FULL_NODES 8u
 #define LEAST_CHUNKS 2u
 #define PIPELINE_CHUNKS 4u
 #define LEAD_CHUNKS 8u
+/* Of the default chunk_bytes; the least is what the configuration allows. */
+#define CHUNK_MOST_BYTES (256u << 10)
+#define CHUNK_LEAST_BYTES (4u << 10)
+#define CHUNK_UNIT_BYTES 64u
 
 uint32_t window_chunks(uint32_t configured, uint32_t nodes)
 {
@@ -46,21 +52,70 @@ uint64_t window_sums(uint32_t window, uint32_t owners)
     return (uint64_t)window * owners;
 }
 
-uint64_t window_buffers_most(uint32_t configured, uint32_t nodes, uint32_t servers, bool serves)
+/* Receives and sums of a group of `members` nodes, this one among them, with `outside` servers that
+ * have no ranks of it. */
+static uint64_t group_receives(uint32_t configured, uint32_t members, uint32_t outside)
+{
+    return (uint64_t)(members - 1) *
+               window_receives(window_chunks(configured, members), true, true) +
+           (uint64_t)outside *
+               window_receives(window_chunks(configured, members + outside), false, true);
+}
+
+static uint64_t group_sums(uint32_t configured, uint32_t members, uint32_t outside)
+{
+    return window_sums(window_chunks(configured, members), members) +
+           window_sums(window_chunks(configured, members + outside), outside);
+}
+
+typedef uint64_t count_buffers(uint32_t configured, uint32_t members, uint32_t outside);
+
+static uint64_t group_all(uint32_t configured, uint32_t members, uint32_t outside)
+{
+    return group_receives(configured, members, outside) + group_sums(configured, members, outside);
+}
+
+/* The most that any group with ranks on this node counts. Of `servers` other ones as many are
+ * outside as do not lie on the members; more of them have smaller windows, so all are tried. */
+static uint64_t groups_most(count_buffers *count, uint32_t configured, uint32_t nodes,
+                            uint32_t servers)
 {
     uint64_t most = 0;
     for (uint32_t members = 2; members <= nodes; members++) {
-        /* This node has ranks, the other members do not serve where there are enough such nodes: so
-         * there are the most owners. */
-        uint32_t outside = servers - serves;
-        if (outside > nodes - members)
-            outside = nodes - members;
-        uint32_t window = window_chunks(configured, members);
-        uint64_t buffers = window_sums(window, members + outside) +
-                           (uint64_t)(members - 1) * window_receives(window, true, true) +
-                           (uint64_t)outside * window_receives(window, false, true);
-        if (buffers > most)
-            most = buffers;
+        uint32_t rest = nodes - members;
+        uint32_t most_outside = servers < rest ? servers : rest;
+        for (uint32_t outside = servers >= members ? servers - members + 1 : 0;
+             outside <= most_outside; outside++) {
+            uint64_t buffers = count(configured, members, outside);
+            if (buffers > most)
+                most = buffers;
+        }
     }
     return most;
+}
+
+uint64_t window_buffers_most(uint32_t configured, uint32_t nodes, uint32_t servers, bool serves)
+{
+    return groups_most(group_all, configured, nodes, servers - serves);
+}
+
+uint64_t window_receives_most(uint32_t configured, uint32_t nodes, uint32_t servers)
+{
+    uint64_t most = groups_most(group_receives, configured, nodes, servers);
+    uint64_t serving =
+        servers > 0 ? groups_most(group_receives, configured, nodes, servers - 1) : 0;
+    return serving > most ? serving : most;
+}
+
+uint32_t window_chunk_bytes(uint32_t configured, uint32_t nodes, uint32_t servers)
+{
+    uint64_t receives = window_receives_most(configured, nodes, servers);
+    if (nodes <= FULL_NODES || receives == 0)
+        return CHUNK_MOST_BYTES;
+    uint64_t bytes = WINDOW_RECEIVE_BYTES / receives;
+    bytes = bytes > WIRE_HEADER_BYTES ? bytes - WIRE_HEADER_BYTES : 0;
+    bytes -= bytes % CHUNK_UNIT_BYTES;
+    if (bytes > CHUNK_MOST_BYTES)
+        return CHUNK_MOST_BYTES;
+    return bytes < CHUNK_LEAST_BYTES ? CHUNK_LEAST_BYTES : (uint32_t)bytes;
 }

@@ -5,7 +5,7 @@
  * servers and the nodes of the group (doc/design/memory.md). A group on one node has no
  * owner, and needs no buffers.
  *
- * Calls nothing.
+ * Calls nothing but the constants of common/format/wire.h.
  */
 #ifndef COMMON_FORMAT_WINDOW_H
 #define COMMON_FORMAT_WINDOW_H
@@ -13,8 +13,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The window of a group with ranks on `nodes` nodes: beyond 16 it shrinks in proportion, to 2 at
- * least, so that an owner's buffers grow no further. The same on every daemon: `configured` is. */
+/* What a daemon's receives for one group may take, where data.chunk_bytes is left to it. */
+#define WINDOW_RECEIVE_BYTES (64u << 20)
+
+/* The window between nodes of a group with ranks on `nodes` nodes: beyond 8 it shrinks in
+ * proportion, to 2 at least, so that a node's buffers hardly grow. To an owner that has no ranks of
+ * the group it is that of a group of all its nodes and owners. The same on every daemon:
+ * `configured` is. */
 uint32_t window_chunks(uint32_t configured, uint32_t nodes);
 
 /* How many chunks of one shard of `pieces` chunks a node has under way at once, where the ranks are
@@ -41,5 +46,12 @@ uint64_t window_sums(uint32_t window, uint32_t owners);
 /* The most buffers that any one group takes on a node of a roster of `nodes`, `servers` of which
  * own shards, this one too or not. */
 uint64_t window_buffers_most(uint32_t configured, uint32_t nodes, uint32_t servers, bool serves);
+/* The most receives that any one group takes on any node of such a roster. */
+uint64_t window_receives_most(uint32_t configured, uint32_t nodes, uint32_t servers);
+
+/* data.chunk_bytes where it is not given, the same on every node of a roster: 256 KiB up to 8
+ * nodes. Beyond them so much, in units of 64 bytes, that the receives of any one group take
+ * WINDOW_RECEIVE_BYTES at most on a node; 4 KiB at the least. */
+uint32_t window_chunk_bytes(uint32_t configured, uint32_t nodes, uint32_t servers);
 
 #endif

@@ -27,8 +27,11 @@ static inline uint64_t get(const uint8_t *bytes, size_t size)
 /* Behind the ask. */
 enum { AT_GENERATION = 64, AT_IDENTITY = 72, AT_NUMBER = 80, AT_RECEIVED = 88, AT_STABLE = 96 };
 
-/* The ask takes 20 bytes of both forms, beginning with the kind. */
+/* The ask takes 20 bytes of both forms, beginning with the kind; the identity comes later. */
 #define ASK_BYTES 20
+#define AT_ASK 44
+#define AT_CODEC 47
+#define IDENTITY_BYTES 8
 
 static void put_ask(uint8_t *bytes, const struct wire_ask *ask)
 {
@@ -41,8 +44,8 @@ static void put_ask(uint8_t *bytes, const struct wire_ask *ask)
     wire_put(bytes + 12, ask->count, 8);
 }
 
-/* Returns whether the byte between, which in a header is the codec, is zero. */
-static bool get_ask(const uint8_t *bytes, struct wire_ask *ask)
+/* All but the identity; the byte between is the codec in a header. */
+static void get_ask(const uint8_t *bytes, struct wire_ask *ask)
 {
     *ask = (struct wire_ask){.kind = bytes[0],
                              .dtype = bytes[1],
@@ -50,7 +53,13 @@ static bool get_ask(const uint8_t *bytes, struct wire_ask *ask)
                              .root = (uint32_t)get(bytes + 4, 4),
                              .block = (uint32_t)get(bytes + 8, 4),
                              .count = get(bytes + 12, 8)};
-    return bytes[3] == 0;
+}
+
+/* It has fewer bits than its place. */
+static bool get_identity(const uint8_t *bytes, struct wire_ask *ask)
+{
+    ask->identity = (uint32_t)get(bytes, 4);
+    return get(bytes + 4, 4) == 0;
 }
 
 void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_header *header)
@@ -65,10 +74,11 @@ void wire_encode_header(uint8_t bytes[WIRE_HEADER_BYTES], const struct wire_head
     wire_put(bytes + 32, header->group, 4);
     wire_put(bytes + 36, header->chunk, 4);
     wire_put(bytes + 40, header->payload_bytes, 4);
-    put_ask(bytes + 44, &header->ask);
+    put_ask(bytes + AT_ASK, &header->ask);
+    bytes[AT_CODEC] = header->codec;
     wire_put(bytes + AT_GENERATION, header->generation, 4);
     wire_put(bytes + AT_GENERATION + 4, 0, 4);
-    wire_put(bytes + AT_IDENTITY, 0, 8);
+    wire_put(bytes + AT_IDENTITY, header->ask.identity, IDENTITY_BYTES);
     wire_put(bytes + AT_NUMBER, header->number, 8);
     wire_put(bytes + AT_RECEIVED, header->received, 8);
     memset(bytes + AT_STABLE, 0, WIRE_HEADER_BYTES - AT_STABLE);
@@ -85,7 +95,7 @@ void wire_write_session(uint8_t bytes[WIRE_HEADER_BYTES], uint64_t token, uint64
 /* What has no meaning yet. */
 static bool rest_is_zero(const uint8_t *message)
 {
-    uint64_t any = get(message + AT_GENERATION + 4, 4) | get(message + AT_IDENTITY, 8);
+    uint64_t any = get(message + AT_GENERATION + 4, 4);
     for (size_t at = AT_STABLE; at < WIRE_HEADER_BYTES; at += 8)
         any |= get(message + at, 8);
     return any == 0;
@@ -126,17 +136,23 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
         .group = (uint32_t)get(message + 32, 4),
         .chunk = (uint32_t)get(message + 36, 4),
         .payload_bytes = (uint32_t)get(message + 40, 4),
+        .codec = message[AT_CODEC],
         .generation = (uint32_t)get(message + AT_GENERATION, 4),
         .number = get(message + AT_NUMBER, 8),
         .received = get(message + AT_RECEIVED, 8),
     };
-    if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_ALIVE)
+    if (decoded.type < WIRE_CONTRIBUTION || decoded.type > WIRE_DELIVERED)
         return error_set(error, ERR_PROTOCOL, "a message has the unknown type %u", decoded.type);
     if (decoded.payload_bytes != length - WIRE_HEADER_BYTES)
         return error_set(error, ERR_PROTOCOL,
                          "a message announces a payload of %" PRIu32 " bytes and has %zu",
                          decoded.payload_bytes, length - WIRE_HEADER_BYTES);
-    if (!get_ask(message + 44, &decoded.ask) || !rest_is_zero(message))
+    if (decoded.codec != WIRE_CODEC_AS_IS)
+        return error_set(error, ERR_PROTOCOL,
+                         "the payload of a message has codec %u, this daemon knows %d alone",
+                         decoded.codec, WIRE_CODEC_AS_IS);
+    get_ask(message + AT_ASK, &decoded.ask);
+    if (!get_identity(message + AT_IDENTITY, &decoded.ask) || !rest_is_zero(message))
         return error_set(error, ERR_PROTOCOL, "a message has a reserved byte that is not zero");
     if (!generation_is_right(&decoded))
         return error_set(error, ERR_PROTOCOL, "a message of type %u has generation %" PRIu32,
@@ -152,18 +168,22 @@ int wire_decode_header(const uint8_t *message, size_t length, struct wire_header
     return 0;
 }
 
-_Static_assert(4 + ASK_BYTES == WIRE_RANK_ASK_BYTES, "a rank and its ask");
+_Static_assert(4 + ASK_BYTES + IDENTITY_BYTES == WIRE_RANK_ASK_BYTES, "a rank and its ask");
 
 void wire_encode_rank_ask(uint8_t *bytes, uint32_t rank, const struct wire_ask *ask)
 {
     wire_put(bytes, rank, 4);
     put_ask(bytes + 4, ask);
+    wire_put(bytes + 4 + ASK_BYTES, ask->identity, IDENTITY_BYTES);
 }
 
 int wire_decode_rank_ask(const uint8_t *bytes, size_t length, uint32_t *rank, struct wire_ask *ask)
 {
     struct wire_ask decoded;
-    if (length < WIRE_RANK_ASK_BYTES || !get_ask(bytes + 4, &decoded))
+    if (length < WIRE_RANK_ASK_BYTES)
+        return ERR_PROTOCOL;
+    get_ask(bytes + 4, &decoded);
+    if (bytes[4 + AT_CODEC - AT_ASK] != 0 || !get_identity(bytes + 4 + ASK_BYTES, &decoded))
         return ERR_PROTOCOL;
     *rank = (uint32_t)get(bytes, 4);
     *ask = decoded;
@@ -176,7 +196,7 @@ int wire_ask_equal(const struct wire_ask *a, const struct wire_ask *b)
         return 0;
     if (a->kind == COLLECTIVE_BARRIER)
         return 1;
-    return a->dtype == b->dtype && a->count == b->count &&
+    return a->dtype == b->dtype && a->count == b->count && a->identity == b->identity &&
            (!collective_has_op(a->kind) || a->op == b->op) &&
            (!collective_has_root(a->kind) || a->root == b->root);
 }
@@ -191,6 +211,9 @@ int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *err
 {
     if (ask->kind >= COLLECTIVE_KIND_COUNT)
         return error_set(error, ERR_INVALID, "collective %u does not exist", ask->kind);
+    if (ask->identity > 0 && !collective_in_shards(ask->kind))
+        return error_set(error, ERR_INVALID, "%s is of no tensor with an identity",
+                         collective_name(ask->kind));
     if (ask->kind == COLLECTIVE_BARRIER && (ask->count > 0 || ask->block > 0))
         return error_set(error, ERR_INVALID, "a barrier has %" PRIu64 " elements", ask->count);
     if (ask->kind == COLLECTIVE_BARRIER)
@@ -215,9 +238,24 @@ int wire_ask_check(const struct wire_ask *ask, uint32_t ranks, struct error *err
     return 0;
 }
 
+static void identity_text(uint32_t identity, char *text, size_t bytes)
+{
+    uint32_t buffer = identity & ((1u << WIRE_IDENTITY_FUSION_SHIFT) - 1);
+    uint32_t fusion = (identity & ~WIRE_IDENTITY_FUSION) >> WIRE_IDENTITY_FUSION_SHIFT;
+    if (identity == 0)
+        text[0] = '\0';
+    else if (!(identity & WIRE_IDENTITY_FUSION))
+        snprintf(text, bytes, " of tensor %" PRIu32, identity);
+    else if (fusion == 0)
+        snprintf(text, bytes, " of fusion buffer %" PRIu32, buffer);
+    else
+        snprintf(text, bytes, " of buffer %" PRIu32 " of fusion %" PRIu32, buffer, fusion);
+}
+
 void wire_ask_text(const struct wire_ask *ask, uint32_t ranks, char *text, size_t bytes)
 {
-    char op[16] = "", root[32] = "", part[64] = "";
+    char op[16] = "", root[32] = "", part[64] = "", tensor[48];
+    identity_text(ask->identity, tensor, sizeof(tensor));
     if (ask->kind == COLLECTIVE_BARRIER) {
         snprintf(text, bytes, "%s", collective_name(ask->kind));
         return;
@@ -237,6 +275,6 @@ void wire_ask_text(const struct wire_ask *ask, uint32_t ranks, char *text, size_
             snprintf(part, sizeof(part), " for the part of rank %" PRIu32 " of the group",
                      route.owner);
     }
-    snprintf(text, bytes, "%s%s %s count %" PRIu64 "%s%s", collective_name(ask->kind), op,
-             dtype_name(ask->dtype), ask->count, root, part);
+    snprintf(text, bytes, "%s%s %s count %" PRIu64 "%s%s%s", collective_name(ask->kind), op,
+             dtype_name(ask->dtype), ask->count, root, part, tensor);
 }

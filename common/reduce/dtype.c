@@ -118,3 +118,9 @@ bool collective_has_root(unsigned kind)
     return kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_BROADCAST || kind == COLLECTIVE_GATHER ||
            kind == COLLECTIVE_SCATTER;
 }
+
+bool collective_in_shards(unsigned kind)
+{
+    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE ||
+           kind == COLLECTIVE_BROADCAST;
+}

@@ -69,5 +69,7 @@ int collective_parse(const char *text, enum collective_kind *kind);
 /* Whether the kind has a reduction, or a root. False for unknown numbers. */
 bool collective_has_op(unsigned kind);
 bool collective_has_root(unsigned kind);
+/* Whether it is cut into shards over the servers: all_reduce, reduce, broadcast. */
+bool collective_in_shards(unsigned kind);
 
 #endif

@@ -68,8 +68,9 @@ struct transport_info {
     char endpoint[16];                   /* "connected", "datagram", "memory" */
     char version[32];                    /* "libfabric 1.17" */
     char local[TRANSPORT_NAME_BYTES];    /* the bound address, readable */
-    bool per_peer_receives;              /* false: receives are shared by all peers (datagram) */
-    bool ordered;                        /* messages of a peer arrive in the order sent */
+    uint32_t link_mbits;    /* what this node's link can carry each way; 0: not known */
+    bool per_peer_receives; /* false: receives are shared by all peers (datagram) */
+    bool ordered;           /* messages of a peer arrive in the order sent */
 };
 
 struct transport;

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "common/base/bits.h"
 #include "common/base/clock.h"
 #include "common/transport/transport_port.h"
 #include "common/transport/transport_request.h"
@@ -54,6 +55,7 @@ struct connected {
     size_t address_bytes;
     uint32_t failed;          /* peers with failed set */
     uint32_t polls_with_data; /* since connections were looked at */
+    uint64_t *waiting;        /* a bit for each peer: something may wait to be posted */
     struct peer peers[];
 };
 
@@ -172,6 +174,7 @@ static int op_submit(struct connected *c, struct peer *peer, struct fabric_list 
     *(op->kind == FABRIC_SEND ? &peer->sends : &peer->receives) += 1;
     c->fabric.waiting += op->kind == FABRIC_SEND;
     fabric_list_append(list, op);
+    bits_set(c->waiting, op->peer);
     if (list->first == op && peer->endpoint)
         connected_waiting_post(c, peer, list);
     return 0;
@@ -505,13 +508,15 @@ static void connections_progress(struct connected *c)
 
 static void waiting_retry(struct connected *c)
 {
-    for (uint32_t i = 0; i < c->fabric.peers; i++) {
+    uint32_t peers = c->fabric.peers;
+    for (uint32_t i = 0; (i = bits_from(c->waiting, peers, i)) < peers; i++) {
         struct peer *peer = &c->peers[i];
-        if (!peer->endpoint)
-            continue;
-        connected_waiting_post(c, peer, &peer->receives_waiting);
-        if (peer->state == PEER_UP)
+        if (peer->endpoint)
+            connected_waiting_post(c, peer, &peer->receives_waiting);
+        if (peer->endpoint && peer->state == PEER_UP)
             connected_waiting_post(c, peer, &peer->sends_waiting);
+        if (!peer->receives_waiting.first && !peer->sends_waiting.first)
+            bits_clear(c->waiting, i);
     }
 }
 
@@ -564,6 +569,7 @@ static void connected_close(struct transport *transport)
         fi_close(&c->requests.listener->fid);
     }
     fabric_close(&c->fabric);
+    free(c->waiting);
     free(c);
 }
 
@@ -614,10 +620,16 @@ int transport_connected_open(struct transport **transport, const struct transpor
                              struct error *error)
 {
     struct connected *c = calloc(1, sizeof(*c) + options->peers * sizeof(c->peers[0]));
-    if (!c)
+    uint64_t *waiting = calloc(BITS_WORDS(options->peers), sizeof(*waiting));
+    if (!c || !waiting) {
+        free(waiting);
+        free(c);
         return error_set(error, ERR_MEMORY, "out of memory");
+    }
+    c->waiting = waiting;
     int code = fabric_open(&c->fabric, options, true, error);
     if (code) {
+        free(waiting);
         free(c);
         return code;
     }
@@ -636,9 +648,7 @@ int transport_connected_open(struct transport **transport, const struct transpor
         connected_close(&c->fabric.transport);
         return code;
     }
-    struct transport_info *info = &c->fabric.transport.info;
-    fabric_format_address(c->fabric.info, c->address, c->address_bytes, info->local,
-                          sizeof(info->local));
+    fabric_describe(&c->fabric, c->address, c->address_bytes);
     *transport = &c->fabric.transport;
     return 0;
 }

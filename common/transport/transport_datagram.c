@@ -375,9 +375,7 @@ int transport_datagram_open(struct transport **transport, const struct transport
         datagram_close(&d->fabric.transport);
         return code;
     }
-    struct transport_info *info = &d->fabric.transport.info;
-    fabric_format_address(d->fabric.info, d->address, d->address_bytes, info->local,
-                          sizeof(info->local));
+    fabric_describe(&d->fabric, d->address, d->address_bytes);
     *transport = &d->fabric.transport;
     return 0;
 }

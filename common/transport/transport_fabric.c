@@ -13,8 +13,10 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/transport/transport_link.h"
 
 #define FABRIC_API FI_VERSION(1, 17)
+#define BITS_PER_MBIT 1000000u
 #define SLAB_OPS 64
 #define COMPLETION_QUEUE_MAX 65536
 #define RETRY_MS 1 /* how often waiting sends are tried again while the user sleeps */
@@ -282,6 +284,18 @@ static bool address_is_socket(const struct fi_info *info)
 {
     return info->addr_format == FI_SOCKADDR || info->addr_format == FI_SOCKADDR_IN ||
            info->addr_format == FI_SOCKADDR_IN6;
+}
+
+void fabric_describe(struct fabric *fabric, const void *address, size_t bytes)
+{
+    struct transport_info *info = &fabric->transport.info;
+    const struct fid_nic *nic = fabric->info->nic;
+    fabric_format_address(fabric->info, address, bytes, info->local, sizeof(info->local));
+    if (nic && nic->link_attr && nic->link_attr->speed / BITS_PER_MBIT <= UINT32_MAX)
+        info->link_mbits = (uint32_t)(nic->link_attr->speed / BITS_PER_MBIT);
+    if (info->link_mbits == 0 && address_is_socket(fabric->info) &&
+        bytes >= sizeof(struct sockaddr_in))
+        info->link_mbits = transport_link_mbits_at(address);
 }
 
 bool fabric_address_fits(const struct fi_info *info, const void *own, size_t own_bytes,

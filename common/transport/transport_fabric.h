@@ -100,6 +100,10 @@ void fabric_signals_restore(const struct fabric_signals *signals);
 /* "WHAT: libfabric's words", ERR_SYSTEM. fi_error is negative, as libfabric returns it. */
 int fabric_error(struct error *error, int fi_error, const char *what);
 
+/* Fill in what is known of the endpoint once it is bound: its address, and what its link can carry.
+ */
+void fabric_describe(struct fabric *fabric, const void *address, size_t bytes);
+
 /* A name for people: "127.0.0.1:4711", "[::1]:4711", or the string itself for FI_ADDR_STR. */
 void fabric_format_address(const struct fi_info *info, const void *address, size_t bytes,
                            char *text, size_t room);

@@ -404,31 +404,47 @@ void memory_fabric_cut(struct memory_fabric *fabric, uint32_t a, uint32_t b)
     }
 }
 
-/* The first message on the wire from one to the other that is overdue. */
-static struct memory_item *overdue(const struct memory_fabric *fabric, uint32_t from, uint32_t to)
+/* All that is on the wire from one to the other, in order; linked by `next` alone. */
+static struct memory_item *wire_take(struct memory_fabric *fabric, uint32_t from, uint32_t to)
 {
-    struct memory_item *item = fabric->first;
-    /* As in memory_items_drop: takes a freed item for linked.
-     * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
-    while (item && (item->from != from || item->to != to || item->kind == ITEM_SEND || item->local))
-        item = item->next;
-    return item && item->due_ns <= fabric->now_ns ? item : NULL;
+    struct memory_item *first = NULL, **end = &first;
+    for (struct memory_item *item = fabric->first, *next; item; item = next) {
+        /* As in memory_items_drop: takes a freed item for linked.
+         * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+        next = item->next;
+        if (item->from != from || item->to != to || item->kind == ITEM_SEND || item->local)
+            continue;
+        item_unlink(fabric, item);
+        item->next = NULL;
+        *end = item;
+        end = &item->next;
+    }
+    return first;
 }
 
 void memory_fabric_block(struct memory_fabric *fabric, uint32_t from, uint32_t to, bool blocked)
 {
     struct memory_side *side = memory_side(fabric, from, to);
-    struct memory_item *item;
     side->blocked = blocked;
+    if (blocked)
+        return;
     uint64_t due_ns = fabric->now_ns;
-    while (!blocked && (item = overdue(fabric, from, to)) != NULL) {
-        item_unlink(fabric, item);
-        if (item->epoch != side->epoch) {
+    for (struct memory_item *item = wire_take(fabric, from, to), *next; item; item = next) {
+        next = item->next;
+        if (item->due_ns <= fabric->now_ns && item->epoch != side->epoch) {
             item_free(item);
             continue;
         }
-        item->due_ns = ++due_ns;
+        /* Nor may what is not due yet arrive before what has waited. */
+        if (item->due_ns <= due_ns)
+            item->due_ns = ++due_ns;
         memory_item_insert(fabric, item);
+    }
+    for (struct memory_item *item = fabric->first; item; item = item->next) {
+        /* As above. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+        if (item->from == from && item->to == to && item->kind == ITEM_SEND &&
+            item->arrival_ns <= due_ns)
+            item->arrival_ns = ++due_ns;
     }
     side->latest_ns = later(side->latest_ns, due_ns);
 }

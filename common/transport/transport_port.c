@@ -18,6 +18,10 @@
 
 #define SCAN_NS (100 * NS_PER_MS)
 #define SCAN_IDLE_NS NS_PER_S
+/* For each descriptor of the process, of which all are looked at, so that a daemon with many peers
+ * does not scan all the time; up to half the silence that a scan is to find. */
+#define SCAN_DESCRIPTOR_NS (2 * NS_PER_MS)
+#define SCAN_MOST_NS (PORT_SILENCE_MS * NS_PER_MS / 2)
 /* A connection that was begun before the door was shut may be completed for so long: the kernel
  * repeats its answer to a SYN five times by default. */
 #define LINGER_NS (70 * NS_PER_S)
@@ -55,6 +59,7 @@ struct port {
     uint64_t scan_ns, probe_ns; /* the next ones */
     uint64_t starved_ns;        /* the next scan where no descriptor is free */
     int lowest;                 /* free descriptor, after the last scan */
+    uint32_t looked_at;         /* descriptors, in this scan or search */
     struct port_stranger *strangers;
     uint32_t count, room;
     uint32_t limit;
@@ -115,13 +120,14 @@ static bool port_is_local(const struct port *port, const struct sockaddr_storage
 }
 
 /* The next descriptor of the process that has the port's local address, or -1. */
-static int port_next_descriptor(const struct port *port)
+static int port_next_descriptor(struct port *port)
 {
     const struct dirent *entry;
     while ((entry = readdir(port->descriptors)) != NULL) {
         uint64_t number;
         struct sockaddr_storage local = {0};
         socklen_t bytes = sizeof(local);
+        port->looked_at++;
         if (number_text_parse(entry->d_name, 0, INT32_MAX, &number, NULL) == 0 &&
             getsockname((int)number, (struct sockaddr *)&local, &bytes) == 0 &&
             port_is_local(port, &local))
@@ -130,7 +136,7 @@ static int port_next_descriptor(const struct port *port)
     return -1;
 }
 
-static int port_find_listener(const struct port *port)
+static int port_find_listener(struct port *port)
 {
     int fd;
     rewinddir(port->descriptors);
@@ -263,6 +269,7 @@ static uint32_t port_judge(struct port *port, uint64_t now_ns)
 static uint32_t port_scan(struct port *port, uint64_t now_ns, port_owned *owned, void *context)
 {
     int fd;
+    port->looked_at = 0;
     rewinddir(port->descriptors);
     while ((fd = port_next_descriptor(port)) >= 0) {
         uint64_t cookie = 0;
@@ -331,7 +338,10 @@ void port_look(struct port *port, uint64_t now_ns, port_owned *owned, void *cont
     port->starved_ns = now_ns + SCAN_STARVED_NS;
     uint32_t strangers = port_scan(port, now_ns, owned, context);
     port->lowest = lowest < 0 ? 0 : lowest;
-    port->scan_ns = now_ns + (alert || strangers > 0 ? SCAN_NS : SCAN_IDLE_NS);
+    uint64_t rest_ns = SCAN_NS + port->looked_at * SCAN_DESCRIPTOR_NS;
+    if (!alert && strangers == 0 && rest_ns < SCAN_IDLE_NS)
+        rest_ns = SCAN_IDLE_NS;
+    port->scan_ns = now_ns + (rest_ns < SCAN_MOST_NS ? rest_ns : SCAN_MOST_NS);
     port->busy = port->open || strangers > 0 || now_ns < port->busy_until_ns;
 }
 

@@ -2,9 +2,11 @@
 import statistics
 
 from peers import Case, Cluster, Failed, Missing, progress, run, say, times
-from rows import KIB, MIB
+from rows import KIB
 
-SIZES = [4 * KIB << (2 * i) for i in range(8)]  # 4 KiB to 64 MiB
+SIZES = [4 << (2 * i) for i in range(13)]  # 4 B to 64 MiB
+SMALL = [size for size in SIZES if size <= 64 * KIB]  # more often, so that a run's beginning takes little of it
+LARGE = [size for size in SIZES if size > 64 * KIB]
 RANKS = 4
 ROUNDS = 3
 
@@ -25,24 +27,33 @@ def medians(label, sides):
                    for size in SIZES} for name, rounds in seconds.items()}
 
 
+def all_sizes(cases, measure):
+    """{bytes: seconds} of all of the cases."""
+    return {size: seconds for case in cases for size, seconds in measure(case).items()}
+
+
 def one_host(tools):
-    case = Case(SIZES, 3, 10)
+    cases = (Case(SMALL, 100, 300), Case(LARGE, 3, 10))
+
+    def sizes(command, *options):
+        return all_sizes(cases, lambda case: times(run(command(RANKS, case, *options))))
+
     return {
         "title": f"one host, {RANKS} ranks, f32",
         "curves": medians("plot, one host", {
-            "shoal, arena": lambda: times(run(tools.shoal(RANKS, case, ("--arena", "--in-place")))),
-            "shoal, private buffers": lambda: times(run(tools.shoal(RANKS, case))),
-            "Gloo": lambda: times(run(tools.gloo(RANKS, case))),
-            "Open MPI": lambda: times(run(tools.mpi(RANKS, case))),
+            "shoal, arena": lambda: sizes(tools.shoal, ("--arena", "--in-place")),
+            "shoal, private buffers": lambda: sizes(tools.shoal),
+            "Gloo": lambda: sizes(tools.gloo),
+            "Open MPI": lambda: sizes(tools.mpi),
         })}
 
 
 def four_nodes(tools):
-    case, nodes = Case(SIZES, 1, 4), 4
+    cases, nodes = (Case(SMALL, 2, 20), Case(LARGE, 1, 4)), 4
     with Cluster(tools, nodes, 0, "1gbit") as cluster:
         curves = medians("plot, 4 nodes", {
-            "shoal, private buffers": lambda: cluster.shoal(case),
-            "Gloo": lambda: cluster.gloo(case),
+            "shoal, private buffers": lambda: all_sizes(cases, cluster.shoal),
+            "Gloo": lambda: all_sizes(cases, cluster.gloo),
         })
         rate = cluster.stream_Bps()
     curves["bound: raw streams"] = {size: rate * nodes / (2 * (nodes - 1)) / 1e9 for size in SIZES}

@@ -115,6 +115,15 @@ def descriptors_of(pid):
         return 0
 
 
+def resident_bytes(pid):
+    """With the pages of files that all daemons share."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
 class Case:
     """What is reduced: sizes in bytes, and how often."""
 
@@ -140,9 +149,9 @@ class Tools:
                 str(case.sizes[-1]), "-f", "4", "-w", str(case.warmup), "-n", str(case.iterations),
                 "--json", *options]
 
-    def shoal(self, ranks, case, options=()):
+    def shoal(self, ranks, case, options=(), collective="all_reduce"):
         return ["env", "-u", "SHOAL_SOCKET", self.program("bin/shoalrun"), "--nodes", "1", "-n",
-                str(ranks), "--", *self.perf(case, options)]
+                str(ranks), "--", *self.perf(case, options, collective)]
 
     @staticmethod
     def gloo(ranks, case):
@@ -150,12 +159,12 @@ class Tools:
         return [PYTHON, os.path.join(HERE, "gloo_ranks.py"), "--ranks", str(ranks),
                 *case.numbers()]
 
-    def mpi(self, ranks, case):
+    def mpi(self, ranks, case, collective="all_reduce"):
         program = self.program("bench/bench_mpi")
         if not shutil.which("mpirun") or not os.path.exists(program):
             raise Missing("Open MPI is not installed")
         return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n",
-                str(ranks), program, *case.numbers()]
+                str(ranks), program, collective, *case.numbers()]
 
     @staticmethod
     def need_torch():
@@ -172,21 +181,41 @@ class Tools:
         return run([self.program("bench/bench_scale"), str(nodes), str(per_node),
                     str(clusters)])[0]
 
-    def descriptors(self, nodes, per_node):
-        """The most that a daemon of a job has open while it runs; all daemons have as many."""
+    def join(self, nodes, per_node):
+        """The same, of a job that opens and closes alone."""
+        return run([self.program("bench/bench_scale"), str(nodes), str(per_node), "1", "join"])[0]
+
+    def peers(self, counts):
+        """What a daemon needs for so many peers each, as bench_peers counts it."""
+        return run([self.program("bench/bench_peers"), *map(str, counts)])
+
+    def links(self, nodes, per_node, mebibytes, late_ms=0):
+        """An all-reduce of a large job over played links, in virtual time, as bench_links says."""
+        return run([self.program("bench/bench_links"), str(nodes), str(per_node), str(mebibytes), str(late_ms)])[0]
+
+    def daemons_most(self, nodes, per_node, collective, figure_of, pause_s):
+        """The most of a figure that a daemon of a job has while it runs; and how long the job took, in seconds."""
         argv = ["env", "-u", "SHOAL_SOCKET", self.program("bin/shoalrun"), "--nodes", str(nodes),
-                "-n", str(per_node), "--", self.program("bin/shoalperf"), "barrier", "-w", "0", "-n",
-                "1500"]
-        most = {}
+                "-n", str(per_node), "--", self.program("bin/shoalperf"), *collective]
+        most, start_s = {}, time.monotonic()
         with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL) as process:
             while process.poll() is None:
                 for daemon in daemons_of(process.pid):
-                    most[daemon] = max(most.get(daemon, 0), descriptors_of(daemon))
-                time.sleep(0.01)
+                    most[daemon] = max(most.get(daemon, 0), figure_of(daemon))
+                time.sleep(pause_s)
         if process.returncode or len(most) != nodes:
             raise Failed(f"{' '.join(argv)}: exit code {process.returncode}, {len(most)} daemons")
-        return max(most.values())
+        return max(most.values()), time.monotonic() - start_s
+
+    def descriptors(self, nodes, per_node):
+        """The most that a daemon of a job has open while it runs; all daemons have as many."""
+        return self.daemons_most(nodes, per_node, ("barrier", "-w", "0", "-n", "1500"), descriptors_of, 0.01)[0]
+
+    def many_daemons(self, nodes, per_node):
+        """Resident bytes, at the most, of one of so many daemons, and seconds from starting them until all ranks have
+        summed something, checked it, and all has ended. Looking at each takes time that they need: so not often."""
+        return self.daemons_most(nodes, per_node, ("all_reduce", "-b", "4K", "-w", "0", "-n", "1"), resident_bytes, 1)
 
     def seal_GBps(self):
         """What the cipher alone seals and opens, of messages as large as chunks, on each core while all do."""
@@ -213,11 +242,12 @@ class Tools:
 class Cluster:
     """Nodes in network namespaces, for a `with`."""
 
-    def __init__(self, tools, nodes, cpu_nodes, rate=None, protect="none"):
+    def __init__(self, tools, nodes, cpu_nodes, rate=None, protect="none", weights=None):
         self.tools, self.name = tools, "bench-" + uuid.uuid4().hex[:8]
         self.script = os.path.join(os.path.dirname(HERE), "cluster.sh")
         self.options = ["--nodes", str(nodes), "--cpu-nodes", str(cpu_nodes), "--set", f'protect="{protect}"',
-                        "--build", tools.build, *(["--rate", rate] if rate else [])]
+                        "--build", tools.build, *(["--rate", rate] if rate else []),
+                        *(["--weights", weights] if weights else [])]
 
     def __enter__(self):
         if os.geteuid() != 0:
@@ -252,10 +282,22 @@ class Cluster:
             raise Failed(f"{rows[0]['wrong']} wrong gradients of {table}")
         return rows[0]
 
+    def drops(self):
+        """Packets that the switch has dropped since the cluster is up."""
+        code, output, errors = call(["tc", "-n", f"shoal-{self.name}-bridge", "-s", "-j", "qdisc", "show"])
+        if code != 0:
+            raise Failed(output + errors)
+        return sum(queue.get("drops", 0) for queue in json.loads(output))
+
     def stream_Bps(self):
         """What raw TCP gets on a link, both ways at once: bytes per second, the mean of the nodes."""
         rows = run(self.ranks([self.tools.program("bench/bench_stream"), "64"]))
         return statistics.mean(row["stream_GBps"] for row in rows) * 1e9
+
+    def delay_s(self):
+        """From a process of a node to one of the next, while nothing else is on the links."""
+        rows = run(self.ranks([self.tools.program("bench/bench_stream"), "1"]))
+        return statistics.mean(row["delay_us"] for row in rows) / 1e6
 
     def tls_Bps(self):
         """The same between two nodes, through stunnel."""

@@ -34,8 +34,12 @@ def by_turns(pairs, label, **sides):
             progress(f"  {label}, pair {pair + 1} of {pairs}, now: {side}")
             measured[side].append(sides[side]())
         say(f"  {label}, pair {pair + 1} of {pairs}: " + ", ".join(
-            f"{side} {values[-1]:.6g}" for side, values in measured.items()))
+            f"{side} {figure(values[-1])}" for side, values in measured.items()))
     return measured
+
+
+def figure(value):
+    return " ".join(f"{one:.3g}" for one in value.values()) if isinstance(value, dict) else f"{value:.6g}"
 
 
 def divided(above, below):
@@ -149,6 +153,39 @@ def row_12(tools, pairs):
                        gloo=lambda: each(lambda case: tools.gloo(ranks, case)))
     yield Result("12", label, "processor time of ours / Gloo's", 0.5, False,
                  divided(seconds["shoal"], seconds["gloo"]), seconds=seconds)
+
+
+SMALL_PARTS = [64 << 2 * i for i in range(4)]  # of up to 16 ranks each has an element
+SIZES = {"all_reduce": [4 << 2 * i for i in range(6)], "broadcast": [4 << 2 * i for i in range(6)],
+         "all_gather": SMALL_PARTS, "reduce_scatter": SMALL_PARTS}
+LARGER = (Case([16 * KIB, 64 * KIB, 256 * KIB, MIB], 20, 300), Case([4 * MIB, 16 * MIB, 64 * MIB], 1, 5))
+
+
+def against_mpi(ranks, size):
+    """The least time of Open MPI, whose ranks spin, over ours."""
+    if ranks == 2:
+        return 0.5 if size < 4 * KIB else 1.0
+    return 1.0 if size < 16 * KIB else 1.5
+
+
+def row_17(tools, pairs):
+    """All sizes of a collective in a pair, so that starting processes takes little of the time."""
+    for ranks in (2, 4, 8):
+        for name in (*SIZES, "barrier"):
+            cases = [Case(SIZES.get(name, [0]), 200, 3000), *(LARGER if name in SIZES else ())]
+            tools.mpi(ranks, cases[0], name)
+
+            def all_of(command, ranks=ranks, name=name, cases=cases):
+                return {size: time for case in cases
+                        for size, time in times(run(command(ranks, case, collective=name))).items()}
+
+            label = f"one host, {name}, private buffers, {ranks} ranks"
+            measured = by_turns(pairs, label, shoal=lambda all_of=all_of: all_of(tools.shoal),
+                                open_mpi=lambda all_of=all_of: all_of(tools.mpi))
+            for size in measured["shoal"][0]:
+                seconds = {side: [pair[size] for pair in values] for side, values in measured.items()}
+                yield Result("17", f"{label}, {size} B", "time of Open MPI / ours", against_mpi(ranks, size), True,
+                             divided(seconds["open_mpi"], seconds["shoal"]), seconds=seconds)
 
 
 # --- several nodes ----------------------------------------------------------------------------------
@@ -322,6 +359,75 @@ def row_16(tools, pairs):
                  divided(seconds["stunnel"], seconds["shoal"]), seconds=seconds)
 
 
+def row_18(tools, pairs):
+    """A large roster: what a daemon promises for what its peers send, and how long a large job joins."""
+    counted = {it["peers"]: it for it in tools.peers((8, 64, 256, 1000))}
+    most = max(it["receive_bytes"] for it in counted.values())
+    yield Result("18", "daemon, receives of a job on all nodes, the most of 8, 64, 256 and 1000 peers",
+                 "bytes / 64 MiB", 1.0, False, [most / (64 * MIB)], seconds={"runs": list(counted.values())})
+    flat = [counted[peers]["receive_bytes"] for peers in (64, 256, 1000)]
+    yield Result("18", "daemon, the same, the most / the least of 64, 256 and 1000 peers", "bytes / bytes", 1.1, False,
+                 [max(flat) / min(flat)])
+    job = tools.join(1000, 8)
+    yield Result("18", "1000 nodes, 8000 ranks, virtual time: join until all have joined", "time / 10 s", 1.0, False,
+                 [job["join"]["virtual_us"] / 10e6], seconds={"runs": [job]})
+    yield Result("18", "1000 nodes, 8000 ranks: heap of the home", "bytes / 64 MiB", 1.0, False,
+                 [job["home_bytes"] / (64 * MIB)])
+
+
+def row_19(tools, pairs):
+    """The links of a job of 1000 nodes, played; the same figures on every machine, so one run is enough."""
+    nodes, per_node, mebibytes, late_ms = 1000, 8, 32, 50
+    label = f"{nodes} nodes, {nodes * per_node} ranks, links of 100 Gbit/s and 10 us, virtual time, {mebibytes} MiB"
+    prompt = tools.links(nodes, per_node, mebibytes)
+    yield Result("19", label, "our time / the links' bound", 1.05, False,
+                 [prompt["virtual_us"] / prompt["bound_us"]], seconds={"runs": [prompt]})
+    late = tools.links(nodes, per_node, mebibytes, late_ms)
+    yield Result("19", f"{label}, one node {late_ms} ms late", "what the time grows by / its lateness", 1.0, False,
+                 [(late["virtual_us"] - prompt["virtual_us"]) / (1e3 * late_ms)], seconds={"runs": [late]})
+
+
+def row_20(tools, pairs):
+    """As many daemons as this machine bears."""
+    nodes, per_node = 128, 2
+    resident, time_s = tools.many_daemons(nodes, per_node)
+    label = f"{nodes} daemons, {nodes * per_node} ranks over loopback"
+    yield Result("20", f"{label}: from starting them to the first result, and the end", "time / 30 s", 1.0, False,
+                 [time_s / 30], seconds={"runs": [time_s]})
+    yield Result("20", f"{label}: resident memory of a daemon, the most", "bytes / 16 MiB", 1.0, False,
+                 [resident / (16 * MIB)], seconds={"runs": [resident]})
+
+
+def row_21(tools, pairs):
+    """All send to one: its link is the bound, and its queue is short."""
+    nodes, size = 32, 4 * MIB
+    case = Case([size], 1, 5)
+    with Cluster(tools, nodes, 1, "1gbit", weights="0,1") as cluster:
+        label = f"{nodes} nodes to one CPU server, 1gbit links, queues of 10 ms, {size // MIB} MiB f32, arena, in place"
+        before = cluster.drops()
+        seconds = by_turns(pairs, label, stream_Bps=cluster.stream_Bps,
+                           shoal=lambda: cluster.shoal(case, 1, ("--arena", "--in-place"))[size])
+        drops = (cluster.drops() - before) / pairs
+    goodput = [nodes * size / rate / time_s for rate, time_s in zip(seconds["stream_Bps"], seconds["shoal"])]
+    yield Result("21", f"{label}; a run's packets dropped: {drops:.0f}", "bytes a second at the server / the streams'",
+                 0.95, True, goodput, seconds=seconds)
+
+
+def row_22(tools, pairs):
+    """Where a collective is so short that its beginning counts."""
+    nodes = 4
+    with Cluster(tools, nodes, 0, "1gbit") as cluster:
+        for size in (64 * KIB, MIB):
+            label = f"{nodes} nodes, 1gbit links, all_gather, {size // KIB} KiB"
+            seconds = by_turns(pairs, label, stream_Bps=cluster.stream_Bps, delay_s=cluster.delay_s,
+                               shoal=lambda size=size: cluster.shoal(Case([size], 20, 200),
+                                                                     collective="all_gather")[size])
+            bounds = [(nodes - 1) * size / (nodes * rate) + delay_s
+                      for rate, delay_s in zip(seconds["stream_Bps"], seconds["delay_s"])]
+            yield Result("22", label, "our time / the links' bound and one delay", 1.10, False,
+                         divided(seconds["shoal"], bounds), seconds=seconds)
+
+
 ROWS = {"1": row_1, "2": row_2, "2b": row_2b, "3": row_3, "4": row_4, "5": row_5, "6": row_6, "7": row_7,
         "8": row_8, "9": row_9, "10": row_10, "11": row_11, "12": row_12, "13": row_13, "14": row_14, "15": row_15,
-        "16": row_16}
+        "16": row_16, "17": row_17, "18": row_18, "19": row_19, "20": row_20, "21": row_21, "22": row_22}

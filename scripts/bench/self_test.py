@@ -13,11 +13,12 @@ import unittest.mock
 import xml.etree.ElementTree
 
 import bench
-import gpu
+import curves
 import peers
 import plot
 import report
 import rows
+from self_test_calls import Gpu, TorchCalls  # noqa: F401
 
 
 class Bounds(unittest.TestCase):
@@ -58,6 +59,54 @@ class Turns(unittest.TestCase):
 
     def test_ratios_are_of_pairs(self):
         self.assertEqual(rows.divided([6.0, 9.0], [2.0, 1.0]), [3.0, 9.0])
+
+
+class Collectives(unittest.TestCase):
+    """Row 17, with tools that measure nothing."""
+
+    class Tools:
+        def __init__(self, factor):
+            self.factor, self.ran = factor, []
+
+        def shoal(self, ranks, case, options=(), collective="all_reduce"):
+            return ("shoal", ranks, case.sizes, 1.0, collective)
+
+        def mpi(self, ranks, case, collective="all_reduce"):
+            return ("open_mpi", ranks, case.sizes, self.factor, collective)
+
+    def results(self, factor):
+        tools = self.Tools(factor)
+
+        def run(command):
+            tools.ran.append(command)
+            return [{"bytes": size, "time_us": command[3] * (size + 1)} for size in command[2]]
+
+        with unittest.mock.patch.object(rows, "run", run), contextlib.redirect_stderr(io.StringIO()):
+            return list(rows.row_17(tools, 2)), tools.ran
+
+    def test_every_collective_size_and_number_of_ranks(self):
+        results, ran = self.results(1.2)
+        names = {"all_reduce": 13, "broadcast": 13, "all_gather": 11, "reduce_scatter": 11, "barrier": 1}
+        for ranks in (2, 4, 8):
+            for name, sizes in names.items():
+                label = f"one host, {name}, private buffers, {ranks} ranks, "
+                of = [result for result in results if result.what.startswith(label)]
+                self.assertEqual(len(of), sizes)
+                for result in of:
+                    self.assertEqual(len(result.ratios), 2)
+                    self.assertAlmostEqual(result.ratios[1], 1.2)
+        self.assertEqual({command[4] for command in ran}, set(names))
+        for _, ranks, sizes, _, name in ran:
+            parts = ranks if name in ("all_gather", "reduce_scatter") else 1
+            self.assertTrue(all(size % (4 * parts) == 0 for size in sizes))
+
+    def test_targets(self):
+        self.assertEqual([rows.against_mpi(2, size) for size in (4, 4095, 4096, 1 << 26)], [0.5, 0.5, 1.0, 1.0])
+        self.assertEqual([rows.against_mpi(8, size) for size in (0, 16383, 16384)], [1.0, 1.0, 1.5])
+
+    def test_a_turn_with_many_sizes_is_one_line(self):
+        self.assertEqual(rows.figure({4: 1.5e-6, 16: 2.0}), "1.5e-06 2")
+        self.assertEqual(rows.figure(0.25), "0.25")
 
 
 class Terminal(io.StringIO):
@@ -120,6 +169,36 @@ class Results(unittest.TestCase):
         self.assertEqual(document["rows"][0]["median"], 4.0)
         self.assertTrue(document["rows"][0]["reached"])
         self.assertGreaterEqual(document["machine"]["cores"], 1)
+
+
+class Curves(unittest.TestCase):
+    """What the plot shows, with tools that measure nothing."""
+
+    class Tools:
+        @staticmethod
+        def shoal(ranks, case, options=()):
+            return ("shoal" + "".join(options), ranks, case.sizes)
+
+        @staticmethod
+        def gloo(ranks, case):
+            return ("gloo", ranks, case.sizes)
+
+        @staticmethod
+        def mpi(_ranks, _case):
+            raise peers.Missing("Open MPI is not installed")
+
+    def test_every_curve_from_the_smallest_size_on(self):
+        def run(command):
+            factor = {"shoal": 4.0, "gloo": 8.0}.get(command[0], 1.0)
+            return [{"bytes": size, "time_us": factor * size} for size in command[2]]
+
+        with unittest.mock.patch.object(curves, "run", run), contextlib.redirect_stderr(io.StringIO()):
+            found = curves.one_host(self.Tools)["curves"]
+        self.assertEqual(list(found), ["shoal, arena", "shoal, private buffers", "Gloo"])
+        for curve, rate in zip(found.values(), (1e-3, 0.25e-3, 0.125e-3)):
+            self.assertEqual((min(curve), max(curve), len(curve)), (4, 64 << 20, 13))
+            for value in curve.values():
+                self.assertAlmostEqual(value, rate)
 
 
 class Picture(unittest.TestCase):
@@ -291,8 +370,8 @@ def table_rows(name):
 class StandingCluster:
     """A cluster whose links are measured as 100 MB/s."""
 
-    def __init__(self, _tools, *shape):
-        self.shape = shape
+    def __init__(self, _tools, *shape, weights=None):
+        self.shape, self.weights = shape, weights
         self.sealed = shape[-1] == "encrypt"
 
     def __enter__(self):
@@ -433,72 +512,6 @@ class Models(unittest.TestCase):
         self.assertEqual(asked[3], ((4, 0, "1gbit"), "bert_large", "bfloat16", 1e8, 1, 6))
 
 
-class Gpu(unittest.TestCase):
-    """gpu.py with stand-ins for the GPU and the programs."""
-
-    def table(self, measure, strict=False):
-        kept, gpu.ROWS = gpu.ROWS, [("what", "target", measure), ("next", "target", lambda host: ("1", True))]
-        try:
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                status = gpu.table_print(None, strict)
-        finally:
-            gpu.ROWS = kept
-        lines = printed.getvalue().splitlines()
-        self.assertEqual(lines[-1], "| next | target | 1 | reached |")
-        return status, lines[-2]
-
-    def test_what_failed_is_told_by_the_status(self):
-        def fails(error):
-            def measure(_host):
-                raise error
-            return measure
-
-        self.assertEqual(self.table(lambda host: ("2", True)), (0, "| what | target | 2 | reached |"))
-        missed = (lambda host: ("2", False)), "| what | target | 2 | MISSED |"
-        self.assertEqual(self.table(missed[0]), (0, missed[1]))
-        self.assertEqual(self.table(missed[0], strict=True), (1, missed[1]))
-        self.assertEqual(self.table(fails(peers.Missing("no torch"))),
-                         (0, "| what | target | skipped: no torch |  |"))
-        for error, text in ((peers.Failed("exit code 1:\nmore"), "exit code 1: more"),
-                            (IndexError(), "IndexError()")):
-            self.assertEqual(self.table(fails(error)), (1, f"| what | target | failed: {text} |  |"))
-
-    def test_ddp_row(self):
-        class Host:
-            pairs = 3
-            seconds = {"alone": 1.0, "shoal": 1.25, "gloo": 4.0}
-            asked = []
-
-            def rank(self, *words):
-                self.asked.append(words)
-                return {"seconds": self.seconds[words[3]]}
-
-        kept, gpu.has_torch = gpu.has_torch, lambda: None
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):
-                text, reached = gpu.ddp_row(Host())
-        finally:
-            gpu.has_torch = kept
-        self.assertEqual((text, reached), ("1000 ms alone, shoal 1250 ms: 1.25; gloo 4000 ms: 4.00", False))
-        self.assertEqual(Host.asked[:3], [(2, "ddp", "shoal", "alone"), (2, "ddp", "shoal", "shoal"),
-                                          (2, "ddp", "gloo", "gloo")])
-        self.assertEqual(Host.asked[3][3], "shoal")  # each pair begins with another
-
-    def test_programs(self):
-        """What shoalrun starts gets the library and the package; its last line of JSON counts."""
-        with tempfile.TemporaryDirectory() as folder:
-            os.mkdir(os.path.join(folder, "bin"))
-            program = os.path.join(folder, "bin", "shoalrun")
-            with open(program, "w", encoding="utf-8") as file:
-                file.write('#!/bin/sh\n[ "$6" = silent ] && exit\necho \'{"n": 1}\'\n'
-                           'printf \'{"lib": "%s"}\\n\' "$SHOAL_LIBRARY"\n')
-            os.chmod(program, 0o755)
-            host = gpu.Host(folder, 2)
-            self.assertEqual(host.run(1, "any"), {"lib": str(host.folder / "lib" / "libshoal.so")})
-            with self.assertRaisesRegex(peers.Failed, "it says nothing"):
-                host.run(1, "silent")
-
-
 class Scale(unittest.TestCase):
     """Row 13 on made-up daemons."""
 
@@ -540,6 +553,68 @@ class Scale(unittest.TestCase):
         with open(__file__, encoding="utf-8"):
             self.assertEqual(peers.descriptors_of(os.getpid()), before + 1)
         self.assertEqual(peers.daemons_of(os.getpid()), [])
+
+
+class LargeJobs(unittest.TestCase):
+    """Rows 19 to 22 on made-up daemons and links."""
+
+    def test_what_a_late_node_adds_is_over_its_lateness(self):
+        class Standing:
+            @staticmethod
+            def links(nodes, per_node, mebibytes, late_ms=0):
+                assert (nodes, per_node) == (1000, 8)
+                return {"bound_us": 1e3 * mebibytes, "virtual_us": 1.02e3 * mebibytes + 900 * late_ms}
+
+        ratios = [result.ratios for result in rows.row_19(Standing, 7)]
+        self.assertAlmostEqual(ratios[0][0], 1.02)
+        self.assertAlmostEqual(ratios[1][0], 0.9)
+
+    def test_many_daemons(self):
+        class Standing:
+            @staticmethod
+            def many_daemons(nodes, per_node):
+                assert (nodes, per_node) == (128, 2)
+                return 12 << 20, 45.0
+
+        self.assertEqual([result.ratios for result in rows.row_20(Standing, 7)], [[1.5], [0.75]])
+
+    def test_all_to_one(self):
+        class Standing(StandingCluster):
+            dropped = 100
+
+            def drops(self):
+                assert self.shape == (32, 1, "1gbit") and self.weights == "0,1"
+                return self.dropped
+
+            def shoal(self, case, _per_node, _options):
+                self.dropped += 7
+                return {case.sizes[0]: 32 * case.sizes[0] / 0.9e8}
+
+        result, = Standing.measured(rows.row_21, None, 3)
+        for ratio in result.ratios:
+            self.assertAlmostEqual(ratio, 0.9)
+        self.assertIn("packets dropped: 7", result.what)
+        self.assertFalse(report.measured(result)[1])
+
+    def test_a_short_collective_may_take_one_delay(self):
+        class Standing(StandingCluster):
+            @staticmethod
+            def delay_s():
+                return 0.001
+
+            @staticmethod
+            def shoal(case, collective):
+                assert collective == "all_gather"
+                return {case.sizes[0]: 2 * (0.75e-8 * case.sizes[0] + 0.001)}
+
+        results = Standing.measured(rows.row_22, None, 2)
+        self.assertEqual(len(results), 2)
+        for result in results:
+            self.assertAlmostEqual(result.ratios[1], 2.0)
+
+    def test_resident_memory_of_this_process(self):
+        self.assertGreater(peers.resident_bytes(os.getpid()), 1 << 20)
+        self.assertEqual(peers.resident_bytes(1 << 30), 0)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """A rank that measures what collectives cost through torch.distributed, for torch_calls.py.
 
-    torch_ranks.py BACKEND [WHAT BYTES ITERATIONS]...
+    torch_ranks.py BACKEND [WHAT BYTES]...
 
-WHAT is a collective, "async" (100 all-reduces and their waits, for each of them), or a training step:
+WHAT is a collective, "nothing" (an all-reduce that the native backend has done before: what torch and
+Python themselves take), "async" (100 all-reduces and their waits, for each of them), or a training step:
 "ddp", "fsdp", "alone", or "wrapped": DDP's without communication, what the wrapper itself costs. Rank 0
 prints a line of JSON for each: the median over rounds of the mean time of a call, and of the processor
-time, in microseconds: the calling thread's of a call, of all of the rank's threads of a step.
+time, in microseconds: the calling thread's of a call, of all of the rank's threads of a step. What this
+torch or backend does not have is left out.
 """
 
 import datetime
+import functools
 import json
 import os
 import statistics
@@ -18,16 +21,20 @@ import time
 import torch
 import torch.distributed as dist
 
-ROUNDS = 5
+ROUNDS = 3
+ROUND_S = 0.05  # as many calls as fit, at least one
+MOST_CALLS = 300
 ASYNC = 100
 BUCKET_MIB = 0.02
 STEPS = ("alone", "wrapped", "ddp", "fsdp")
+LEAST_STEPS = 3
 
 
 def calls_of(name, size_bytes, ranks):
     """The call of this collective whose large buffer has so many bytes."""
     whole = max(ranks, size_bytes // 4 // ranks * ranks)
     one = torch.ones(max(1, size_bytes // 4))
+    root = dist.get_rank() == 0
     if name == "all_reduce":
         return lambda: dist.all_reduce(one)
     if name == "broadcast":
@@ -37,9 +44,13 @@ def calls_of(name, size_bytes, ranks):
     if name == "barrier":
         return dist.barrier
     large, part = torch.ones(whole), torch.ones(whole // ranks)
+    parts = list(large.chunk(ranks))
     if name == "all_gather":
-        parts = list(large.chunk(ranks))
         return lambda: dist.all_gather(parts, part)
+    if name == "gather":
+        return lambda: dist.gather(part, parts if root else None, 0)
+    if name == "scatter":
+        return lambda: dist.scatter(part, parts if root else None, 0)
     if name == "all_gather_into_tensor":
         return lambda: dist.all_gather_into_tensor(large, part)
     if name == "reduce_scatter_tensor":
@@ -50,19 +61,55 @@ def calls_of(name, size_bytes, ranks):
     raise SystemExit(f"no collective {name}")
 
 
-def measure(call, iterations, processor_clock=time.thread_time):
-    """(median time of a call, of its processor time) in us."""
-    for _ in range(max(2, iterations // 10)):
+def calls_that_fit(call, least):
+    """How many of these calls make a round, on all ranks; they have been warmed up then."""
+    call()
+    began = time.perf_counter()
+    call()
+    spent = time.perf_counter() - began
+    count = torch.tensor(max(least, min(MOST_CALLS, int(ROUND_S / max(spent, 1e-6)))))
+    dist.broadcast(count, 0)
+    for _ in range(int(count) // 10):
         call()
+    return int(count)
+
+
+def measure(call, least=1, processor_clock=time.thread_time):
+    """(median time of a call, of its processor time) in us."""
+    count = calls_that_fit(call, least)
     times, processor = [], []
     for _ in range(ROUNDS):
         dist.barrier()
         began, spent = time.perf_counter(), processor_clock()
-        for _ in range(iterations):
+        for _ in range(count):
             call()
-        times.append((time.perf_counter() - began) / iterations * 1e6)
-        processor.append((processor_clock() - spent) / iterations * 1e6)
+        times.append((time.perf_counter() - began) / count * 1e6)
+        processor.append((processor_clock() - spent) / count * 1e6)
     return statistics.median(times), statistics.median(processor)
+
+
+class Done:
+    """The native group, but that an all-reduce is a Work which is complete already."""
+
+    def __init__(self, native, work):
+        self.native, self.work = native, work
+
+    def __getattr__(self, name):
+        return getattr(self.native, name)
+
+    def all_reduce(self, _tensors, _options):
+        return self.work
+
+
+def measure_nothing(size_bytes):
+    group, tensor = dist.distributed_c10d._get_default_group(), torch.ones(size_bytes // 4)
+    native, work = group._native, dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    group._native = Done(native, work)
+    try:
+        return measure(lambda: dist.all_reduce(tensor))
+    finally:
+        group._native = native
 
 
 def many_at_once(size_bytes):
@@ -93,12 +140,11 @@ def step_of(kind):
     if kind == "wrapped":
         model.register_comm_hook(None, keep_gradients)
     if kind == "fsdp":
-        from torch.distributed.fsdp import fully_shard
+        # Not fully_shard: with torch 2.6 it wants a GPU's streams when it trains.
+        from torch.distributed.fsdp import FullyShardedDataParallel
 
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
-        for layer in model:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        shard = functools.partial(FullyShardedDataParallel, device_id=torch.device("cpu"))
+        model = shard(torch.nn.Sequential(*map(shard, model)))
     inputs = torch.ones(4, 32)
 
     def step():
@@ -108,11 +154,14 @@ def step_of(kind):
     return step
 
 
-def say(what, size_bytes, figures):
-    if dist.get_rank() == 0:
-        time_us, processor_us = figures
-        print(json.dumps({"what": what, "bytes": size_bytes, "time_us": time_us, "cpu_us": processor_us}))
-        sys.stdout.flush()
+def figures_of(what, size_bytes):
+    if what == "async":
+        return [figure / ASYNC for figure in measure(many_at_once(size_bytes))]
+    if what == "nothing":
+        return measure_nothing(size_bytes)
+    if what in STEPS:
+        return measure(step_of(what), LEAST_STEPS, time.process_time)
+    return measure(calls_of(what, size_bytes, dist.get_world_size()))
 
 
 def main(backend, cases):
@@ -123,16 +172,11 @@ def main(backend, cases):
     store = f"file://{os.environ['BENCH_STORE']}"
     limit = datetime.timedelta(seconds=120)
     dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks, timeout=limit)
-    for what, size_bytes, iterations in zip(*[iter(cases)] * 3):
-        size_bytes, iterations = int(size_bytes), int(iterations)
-        if what == "async":
-            time_us, processor_us = measure(many_at_once(size_bytes), iterations)
-            figures = time_us / ASYNC, processor_us / ASYNC
-        elif what in STEPS:
-            figures = measure(step_of(what), iterations, time.process_time)
-        else:
-            figures = measure(calls_of(what, size_bytes, ranks), iterations)
-        say(what, size_bytes, figures)
+    for what, size_bytes in zip(*[iter(cases)] * 2):
+        time_us, processor_us = figures_of(what, int(size_bytes))
+        if rank == 0:
+            said = {"what": what, "bytes": int(size_bytes), "time_us": time_us, "cpu_us": processor_us}
+            print(json.dumps({**said, "torch": torch.__version__}), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-PARTS=(systemd container slurm prometheus kubernetes page)
+PARTS=(systemd container slurm prometheus kubernetes browser page)
 
 fail() {
     printf 'check-deploy: %s\n' "$*" >&2
@@ -102,6 +102,20 @@ check_page() {
     scripts/debian-root.sh bookworm "$debian12" && scripts/debian-root.sh trixie "$debian13" || return
     scripts/deploy/page-nodes.sh deb "$(dirname "$debian12")/shoal-deploy-$part-$$" "$debian12" "$build"/deb/*.deb &&
         scripts/deploy/page-nodes.sh pip "build/page-$$" "$debian13" "$build"/wheel/*.whl
+}
+
+# The live page in Debian's Chromium, of a daemon here and of statuses that are made up. What becomes of
+# a test stands in its line, or in that of its words, which follows.
+check_browser() {
+    local status=0
+    command -v chromium >/dev/null || return 77
+    printf '     %s\n' "$(chromium --version 2>/dev/null)"
+    TEST_BUILD_DIR=$build python3 -B tests/server/page/test_page_browser.py >"$work/browser" 2>&1 || status=$?
+    awk '/^test_[a-z_]* \(/ { name = $1; gsub("_", " ", name); sub("^test ", "", name) }
+        / \.\.\. ok$/ { print "PASS " name }
+        / \.\.\. (FAIL|ERROR)$/ { print "FAIL " name }' "$work/browser"
+    ((status == 0)) || cat "$work/browser"
+    return "$status"
 }
 
 # Without a cluster: no root is needed.

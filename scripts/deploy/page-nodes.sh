@@ -152,5 +152,15 @@ walk_pip() {
     scripts/deploy/page.sh pip "$folder" "${a[@]}" and "${b[@]}"
 }
 
+# A browser of this machine, in the network of node a.
+write_browse() {
+    cat >"$folder/browse" <<END
+#!/bin/sh
+exec nsenter --net=/run/netns/$id-a python3 -B '$PWD/scripts/deploy/page_browser.py' "\$@"
+END
+    chmod +x "$folder/browse"
+}
+
+write_browse
 make_network || cannot "no network namespaces can be made here"
 "walk_$kind"

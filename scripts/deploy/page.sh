@@ -6,7 +6,8 @@
 #
 # KIND: "deb", the blocks of Debian's packages, or "pip". FOLDER: of its own, there. Each command runs
 # bash on a node, in the folder where the page's reader would be; page-nodes.sh has them. What its scp
-# leaves in FOLDER/outbox for the other node is brought there by FOLDER/deliver after each block.
+# leaves in FOLDER/outbox for the other node is brought there by FOLDER/deliver after each block;
+# FOLDER/browse looks at an address of node a in a browser.
 # "PASS what" or "FAIL what" for each block and each look, and how long all commands took.
 set -uo pipefail
 
@@ -146,6 +147,15 @@ done
 shift
 start_shell a "${commands_a[@]}"
 start_shell b "$@"
+# Of what the walk begins with, and of what it ends with.
+versions() {
+    number=$((number + 1))
+    type_into "$1" 'cat /etc/debian_version; ldd --version | head -n 1; ! command -v python3 >/dev/null || python3 --version'"$2"
+    await "$1" || return
+    awk -v number="$number" '/^#done/ { if ($2 == number) exit; said = ""; next }
+        { said = said (said ? ", " : "     ") $0 } END { print said }' "${output[$1]}"
+}
+versions a ''
 began=$SECONDS
 while IFS= read -r where && IFS= read -r -d $'\036' text && IFS= read -r; do
     first=${text%%$'\n'*}
@@ -157,4 +167,16 @@ done < <(blocks)
 }
 run 'a: the page shows the job of four ranks on both' a "$(look)"
 printf '     %d s of commands, from the first to what a browser gets\n' $((SECONDS - began))
+what='a: a browser shows it: steps, both machines, bytes on the link, no errors' status=0
+"$folder/browse" http://127.0.0.1:7071/ >"$folder/browsed" 2>&1 || status=$?
+sed 's/^/     /' "$folder/browsed"
+case $status in
+0) printf 'PASS %s\n' "$what" ;;
+77) printf 'SKIP %s\n' "$what" ;;
+*)
+    printf 'FAIL %s\n' "$what"
+    exit 1
+    ;;
+esac
 run 'a: the loss is written' a "$(loss_falls)"
+versions a "; python3 -c 'import torch, shoal; print(\"torch\", torch.__version__); print(\"shoal\", shoal.__version__)'"

@@ -2,12 +2,15 @@
 # The part of check-deb.sh that runs in the booted root: the packages' life from apt's first word to
 # the purge, with a job that runs when its daemon is upgraded.
 #
-#   check-deb-inside.sh PACKAGES LATER ARCHIVES    folders: the packages, later ones, what they need
+#   check-deb-inside.sh PACKAGES LATER ARCHIVES BACKEND
+#
+# PACKAGES, LATER and ARCHIVES are folders: the packages, later ones, what they need. BACKEND is what
+# "python3 -m shoal" is to say.
 #
 # "PASS what" or "FAIL what" for each thing. The first that fails ends it, with what was said.
 set -uo pipefail
 
-packages=$1 later=$2 archives=$3
+packages=$1 later=$2 archives=$3 backend=$4
 apt=(apt-get -qq -y --no-install-recommends -o "Dir::Cache::Archives=$archives"
     -o Dpkg::Use-Pty=0 -o APT::Sandbox::User=root)
 # shellcheck source=scripts/packages/inside.sh
@@ -32,6 +35,15 @@ a_user() {
 python_finds_it() {
     python3 -c 'from shoal import library; import shoal
 assert library.load().c.shoal_version().decode() == shoal.__version__'
+}
+
+# The release's PyTorch is recommended, and was left out so far.
+python_uses_it() {
+    local said status=0
+    "${apt[@]}" install python3-torch python3-numpy || return
+    said=$(python3 -m shoal 2>&1) || status=$?
+    printf '%s\n' "$said"
+    grep -q "^backend *$backend" <<<"$said" && return "$status"
 }
 
 for_programs() {
@@ -67,15 +79,19 @@ nothing_is_left() {
     [[ ! $left || $left == /shoal ]]
 }
 
+say_versions
 check 'apt installs all four' "${apt[@]}" install "$packages"/*.deb
 check 'the service is enabled' systemctl is-enabled shoald
 check 'the service runs and answers' wait_for is_served
 check 'its sandbox is there too' sandboxed
-check 'systemd finds it safe: 2.0 at most' systemd-analyze security --no-pager --threshold=20 shoald
+check 'systemd finds it safe: 2.0 at most' is_safe
+say_exposure
 check 'two ranks all-reduce through it' two_ranks
 check 'a user of the group shoal reaches it' a_user
 check 'Python finds the library' python_finds_it
 check 'header, library and pkg-config file are in place' for_programs
+check "beside PyTorch the backend is $backend" python_uses_it
+sed -n 's/^\(backend\|torch\)/     &/p' "$log"
 check 'an upgrade drains the daemon of a running job' upgrade
 check 'two ranks all-reduce through the later one' two_ranks
 check 'apt removes all' "${apt[@]}" remove shoal libshoal0 libshoal-dev python3-shoal

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Install, use, upgrade, remove and purge the Debian packages in bare roots that systemd boots.
 #
-#   scripts/packages/check-deb.sh FOLDER SUITE=ROOT...
+#   scripts/packages/check-deb.sh SUITE,ROOT,FOLDER,BACKEND...
 #
-# FOLDER has the packages (scripts/packages/deb.sh). SUITE and ROOT are those of scripts/debian-root.sh;
-# a copy of the root is used, beside it, and removed. The upgrade is to the same packages with a later
+# SUITE and ROOT are those of scripts/debian-root.sh; a copy of the root is used, beside it, and removed.
+# FOLDER has the packages (scripts/packages/deb.sh). BACKEND is what "python3 -m shoal" is to say there
+# beside that suite's PyTorch: "native", where the packages were built on the same suite, or "in Python". The upgrade is to the same packages with a later
 # version. A line for each thing that is checked; the last line is "N passed, N failed", with ",
 # N skipped" where a root cannot be made or booted here.
 set -euo pipefail
@@ -15,10 +16,7 @@ fail() {
     exit 1
 }
 
-(($# >= 2)) || fail "usage: $0 FOLDER SUITE=ROOT..."
-folder=$(cd "$1" && pwd)
-shift
-compgen -G "$folder/*.deb" >/dev/null || fail "$folder has no packages: make deb"
+(($# >= 1)) || fail "usage: $0 SUITE,ROOT,FOLDER,BACKEND..."
 work=$(mktemp -d)
 copy=
 end() {
@@ -31,7 +29,8 @@ passed=0 failed=0 skipped=0
 
 # The same packages with a later version, as a release would be.
 make_later() {
-    local deb version
+    local folder=$1 deb version
+    rm -rf "$work/later"
     mkdir -p "$work/later"
     for deb in "$folder"/*.deb; do
         rm -rf "$work/package"
@@ -44,7 +43,7 @@ make_later() {
 
 # Everything inside comes from here: the boot has no network. What the packages need is fetched before.
 prepare() {
-    local suite=$1 root=$2 file
+    local suite=$1 root=$2 folder=$3 file
     scripts/debian-root.sh "$suite" "$root" --copy "$copy" || return
     mkdir -p "$copy/root/packages" "$copy/root/later" "$copy/root/archives/partial"
     cp "$folder"/*.deb "$copy/root/packages"
@@ -52,7 +51,7 @@ prepare() {
     for file in 'apt-get -qq update' \
         'apt-get -qq install -y --no-install-recommends systemd systemd-sysv dbus' \
         'apt-get -qq install -y --no-install-recommends --download-only -o Dir::Cache::Archives=/root/archives
-            /root/packages/*.deb'; do
+            /root/packages/*.deb python3-torch python3-numpy'; do
         # shellcheck disable=SC2086  # words
         scripts/debian-root.sh "$suite" "$copy" -- bash -c "${file//$'\n'/ }" >"$work/log" 2>&1 || {
             tail -n 5 "$work/log" >&2
@@ -62,13 +61,15 @@ prepare() {
 }
 
 check_suite() {
-    local suite=$1 root=$2 status=0 lines
-    printf '== %s\n' "$suite"
+    local suite=$1 root=$2 folder=$3 backend=$4 status=0 lines
+    compgen -G "$folder/*.deb" >/dev/null || fail "$folder has no packages: make deb"
+    printf '== %s, packages of %s\n' "$suite" "$folder"
+    make_later "$folder"
     copy=$(dirname "$root")/shoal-deploy-$suite-$$
-    prepare "$suite" "$root" || status=$?
+    prepare "$suite" "$root" "$folder" || status=$?
     if ((status == 0)); then
         scripts/packages/boot-root.sh "$copy" -- /shoal/scripts/packages/check-deb-inside.sh \
-            /root/packages /root/later /root/archives 2>&1 | tee "$work/said" || status=${PIPESTATUS[0]}
+            /root/packages /root/later /root/archives "$backend" 2>&1 | tee "$work/said" || status=${PIPESTATUS[0]}
         lines=$(grep -c '^PASS ' "$work/said" || true)
         passed=$((passed + lines))
         lines=$(grep -c '^FAIL ' "$work/said" || true)
@@ -85,9 +86,10 @@ check_suite() {
     rm -rf --one-file-system "$copy"
 }
 
-make_later
 for place in "$@"; do
-    check_suite "${place%%=*}" "${place#*=}"
+    IFS=, read -r suite root folder backend <<<"$place"
+    [[ $backend ]] || fail "expected SUITE,ROOT,FOLDER,BACKEND, got $place"
+    check_suite "$suite" "$root" "$folder" "$backend"
 done
 printf '%d passed, %d failed' "$passed" "$failed"
 ((skipped == 0)) || printf ', %d skipped' "$skipped"

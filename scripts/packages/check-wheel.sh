@@ -66,6 +66,7 @@ check_bare() {
     fi
     cp "$wheel" "$copy/root/"
     local bin=/root/venv/bin
+    printf '     %s: %s, %s\n' "$suite" "$(in_bare python3 --version)" "$(in_bare ldd --version | head -n 1)"
     check "$suite: a virtual environment" '' in_bare python3 -m venv /root/venv
     check "$suite: pip installs the wheel, without network" 'Successfully installed shoal' \
         in_bare unshare --net $bin/pip install --no-index "/root/$(basename "$wheel")"
@@ -84,6 +85,8 @@ check_torch() {
     local bin=$here/venv/bin
     mkdir -p "$here"
     cp "$wheel" "$here/"
+    printf '     %s, torch %s, %s\n' "$(in_torch python3 --version)" \
+        "$(in_torch python3 -c 'import torch; print(torch.__version__)')" "$(in_torch ldd --version | head -n 1)"
     check 'an environment beside torch' '' \
         in_torch python3 -m venv --without-pip --system-site-packages "$here/venv"
     check 'pip installs the wheel beside torch' 'Successfully installed shoal' \

@@ -68,4 +68,5 @@ rm -r "$source"
 # As root lintian warns of itself.
 lintian --fail-on error,warning --tag-display-limit 0 --allow-root "$folder"/shoal_*.changes ||
     fail "lintian has something to say"
+printf '%s finds no error and nothing to warn of\n' "$(lintian --version)"
 (cd "$folder" && ls -1 ./*.deb)

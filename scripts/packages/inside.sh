@@ -27,6 +27,22 @@ wait_for() {
     done
 }
 
+# "Debian 12.11, glibc 2.36, Python 3.11.2, systemd 252 (...)"; what is not there is left out.
+say_versions() {
+    printf 'Debian %s, glibc %s' "$(cat /etc/debian_version)" "$(ldd --version | awk 'NR == 1 { print $NF }')"
+    ! command -v python3 >/dev/null || printf ', %s' "$(python3 --version)"
+    ! command -v systemctl >/dev/null || printf ', %s' "$(systemctl --version | head -n 1)"
+    printf '\n'
+}
+
+# systemd's judgement on the unit: less than 2.0 is what it calls OK. Says the figure.
+is_safe() {
+    systemd-analyze security --no-pager --threshold=20 shoald
+}
+say_exposure() {
+    printf '     systemd: %s\n' "$(systemd-analyze security --no-pager shoald | sed -n 's/.*Overall exposure level for //p')"
+}
+
 daemon_pid() {
     systemctl show --property MainPID --value shoald
 }

@@ -96,6 +96,7 @@ struct engine_segment {
     uint32_t number; /* unique in the job on this node */
     uint8_t *base;   /* handed over: a mapping, writable here and nowhere else */
     uint64_t bytes;
+    bool meeting; /* a place (common/format/place.h), in which the engine only reads */
 };
 
 /* A worker's arena and doorbells. Whoever asks for the attaching knows the worker by its number

@@ -85,6 +85,7 @@ void engine_event_free(struct engine_event *event);
 struct engine_job {
     bool no_recovery; /* it fails where a connection breaks: nothing of it is kept */
     uint64_t job;
+    uint64_t lineage; /* the id of its first generation; 0: this is the first */
     char name[CONFIG_NAME_BYTES];
     uint32_t user;       /* whose job it is: users share the engine's time */
     uint32_t generation; /* of its membership, in each message; from 1 (0 is taken as 1) */
@@ -100,8 +101,13 @@ struct engine_job_status {
     uint64_t job;
     uint64_t bytes_submitted; /* by workers of this node */
     uint64_t collectives;     /* completed on this node */
+    uint64_t met_collectives; /* of these, what the ranks of this node did without the daemon */
+    uint64_t met_bytes;       /* of those submitted, that of the collectives that met */
     uint64_t slots;           /* chunks in progress */
     uint64_t kept_bytes;      /* memory of this daemon that its requests take */
+    uint64_t archived_bytes;  /* that its results take which are kept for replays, */
+    uint64_t archived_first;  /* of which this is the least number since the job began, and */
+    uint64_t archived_end;    /* this one more than the greatest; the same: there are none */
     uint32_t groups;
     uint32_t slowest_rank;  /* the rank of this node that came last most often; UINT32_MAX: none */
     uint64_t slowest_times; /* how often it came last */

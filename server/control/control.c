@@ -461,7 +461,8 @@ int control_create(struct control **created, const struct control_options *optio
     control->on_told = control_why_told;
     control->why_document = control_why_document;
     control->why_verdicts = control_why_verdicts;
-    control->next_worker = 1;
+    /* Others may remember workers of the daemon before this one by their numbers. */
+    auth_random(&control->next_worker, sizeof(control->next_worker));
     control->started_ns = clock_now_ns();
     auth_roster_hash(control->roster_hash, control->config);
     auth_random(&control->incarnation, sizeof(control->incarnation));

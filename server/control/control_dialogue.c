@@ -82,6 +82,7 @@ static void dialogue_hello(struct control_worker *worker, const struct message *
     }
     snprintf(answer.software, sizeof(answer.software), "%s", CONTROL_SOFTWARE);
     snprintf(answer.node, sizeof(answer.node), "%s", control->config->node);
+    answer.member = worker->id;
     worker->hello = true;
     event_del(worker->timer);
     control_stream_send_message(worker->stream, &answer);
@@ -146,8 +147,12 @@ static void dialogue_join(struct control_worker *worker, const struct message *m
 {
     struct control *control = worker->control;
     uint32_t id = worker->id;
+    if (message->type == MESSAGE_REJOIN && worker->has_arena) { /* it was turned down before */
+        control_arena_drop(worker);
+        worker->joined = false;
+    }
     int result = dialogue_take_arena(worker, error);
-    if (result == 0 && message->type == MESSAGE_JOIN)
+    if (result == 0 && message->type != MESSAGE_REJOIN)
         result = control_worker_watch(worker, error);
     if (result == 0) {
         struct coordinator_credentials credentials = worker->credentials;
@@ -201,6 +206,7 @@ static void dialogue_dispatch(struct control_worker *worker, const struct messag
         break;
     case MESSAGE_JOIN:
     case MESSAGE_REJOIN:
+    case MESSAGE_RETURN:
         dialogue_join(worker, message, error);
         break;
     case MESSAGE_STATUS:

@@ -81,9 +81,12 @@ static bool why_own_figures(struct control *control, uint64_t job, struct waits_
         if (found)
             *figures = status.jobs[i].waits;
     }
-    status_daemon_take(daemon, &(struct status_source){.engine = &status,
-                                                       .membership = &control->membership,
-                                                       .started_ns = control->started_ns});
+    status_daemon_take(daemon,
+                       &(struct status_source){.engine = &status,
+                                               .membership = &control->membership,
+                                               .config = control->config,
+                                               .transport = engine->transport_info(engine->engine),
+                                               .started_ns = control->started_ns});
     engine->status_clear(&status);
     return found;
 }

@@ -20,7 +20,10 @@ int coordinator_create(struct coordinator **created, const struct config *config
     c->falling = -1;
     c->io = *io;
     c->others_drain = calloc(config->server_count, sizeof(*c->others_drain));
-    if (!c->others_drain) {
+    c->came_back = calloc(config->server_count, sizeof(*c->came_back));
+    if (!c->others_drain || !c->came_back) {
+        free(c->others_drain);
+        free(c->came_back);
         free(c);
         return ERR_MEMORY;
     }
@@ -64,6 +67,7 @@ void coordinator_destroy(struct coordinator *c)
         free(queued);
     }
     free(c->others_drain);
+    free(c->came_back);
     free(c);
 }
 
@@ -71,17 +75,30 @@ typedef int (*message_handler)(struct coordinator *c, uint32_t node, const struc
                                struct error *error);
 
 static const message_handler coordinator_messages[MESSAGE_TYPES] = {
-    [MESSAGE_JOB_JOIN] = home_job_join,         [MESSAGE_JOB_WITHDRAW] = home_job_withdraw,
-    [MESSAGE_JOB_OPENED] = job_on_opened,       [MESSAGE_JOB_REFUSED] = member_on_refused,
-    [MESSAGE_JOB_OPEN] = job_on_open,           [MESSAGE_JOB_READY] = job_on_ready,
-    [MESSAGE_JOB_FAILED] = job_on_failed,       [MESSAGE_JOB_CLOSE] = job_on_close,
-    [MESSAGE_RANK_LEFT] = job_on_rank_departed, [MESSAGE_GROUP_JOIN] = group_on_join,
-    [MESSAGE_GROUP_REFUSED] = group_on_refused, [MESSAGE_GROUP_OPEN] = group_on_open,
-    [MESSAGE_GROUP_OPENED] = group_on_opened,   [MESSAGE_GROUP_READY] = group_on_ready,
-    [MESSAGE_GROUP_LEAVE] = group_on_leave,     [MESSAGE_GROUP_CLOSE] = group_on_close,
-    [MESSAGE_GROUP_FAILED] = group_on_failed,   [MESSAGE_LATE_QUERY] = late_on_query,
-    [MESSAGE_LATE_REPLY] = late_on_reply,       [MESSAGE_JOB_REJOIN] = job_on_rejoin,
-    [MESSAGE_RANK_GONE] = job_on_rank_gone,     [MESSAGE_NODE_DRAINING] = drain_on_peer,
+    [MESSAGE_JOB_JOIN] = succession_on_join,
+    [MESSAGE_JOB_WITHDRAW] = home_job_withdraw,
+    [MESSAGE_JOB_OPENED] = job_on_opened,
+    [MESSAGE_JOB_REFUSED] = member_on_refused,
+    [MESSAGE_JOB_OPEN] = job_on_open,
+    [MESSAGE_JOB_READY] = job_on_ready,
+    [MESSAGE_JOB_FAILED] = job_on_failed,
+    [MESSAGE_JOB_CLOSE] = job_on_close,
+    [MESSAGE_RANK_LEFT] = job_on_rank_departed,
+    [MESSAGE_GROUP_JOIN] = group_on_join,
+    [MESSAGE_GROUP_REFUSED] = group_on_refused,
+    [MESSAGE_GROUP_OPEN] = group_on_open,
+    [MESSAGE_GROUP_OPENED] = group_on_opened,
+    [MESSAGE_GROUP_READY] = group_on_ready,
+    [MESSAGE_GROUP_LEAVE] = group_on_leave,
+    [MESSAGE_GROUP_CLOSE] = group_on_close,
+    [MESSAGE_GROUP_FAILED] = group_on_failed,
+    [MESSAGE_LATE_QUERY] = late_on_query,
+    [MESSAGE_LATE_REPLY] = late_on_reply,
+    [MESSAGE_JOB_REJOIN] = job_on_rejoin,
+    [MESSAGE_RANK_GONE] = job_on_rank_gone,
+    [MESSAGE_NODE_DRAINING] = drain_on_peer,
+    [MESSAGE_JOB_RETURN] = succession_on_return,
+    [MESSAGE_JOB_RETURNED] = return_on_noted,
 };
 
 static int coordinator_handle(struct coordinator *c, uint32_t node, const struct message *message,
@@ -127,14 +144,19 @@ void coordinator_peer_connected(struct coordinator *c, uint64_t now_ns, uint32_t
     c->others_drain[node] = false;
     if (c->draining)
         coordinator_send(c, node, &(struct message){.type = MESSAGE_NODE_DRAINING});
+    home_peer_connected(c);
     struct worker *worker, *next;
     HASH_ITER(hh, c->workers, worker, next)
     {
+        if (worker->state == WORKER_JOINING && worker->returned)
+            return_tell(c, worker, node);
+        else if (worker->state == WORKER_JOINING && worker->former != 0 && worker->home == node)
+            succession_ask_home(c, worker); /* it could not be reached before */
         if (worker->state != WORKER_JOINING || worker->former != 0)
             continue;
         if (worker->world_size == 0)
             newcomer_tell(c, worker, node);
-        else if (worker->home == node && !worker->asked)
+        else if (!worker->asked)
             member_ask_home(c, worker);
     }
     coordinator_settle(c);
@@ -142,8 +164,8 @@ void coordinator_peer_connected(struct coordinator *c, uint64_t now_ns, uint32_t
 
 void coordinator_peer_up(struct coordinator *c, uint64_t now_ns, uint32_t node)
 {
-    (void)node;
     c->now_ns = now_ns;
+    const struct membership_peer *peer = &c->membership->peers[node];
     struct gathering *gathering, *next_gathering;
     HASH_ITER(hh, c->gatherings, gathering, next_gathering)
     {
@@ -153,8 +175,11 @@ void coordinator_peer_up(struct coordinator *c, uint64_t now_ns, uint32_t node)
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
     {
+        if (peer->recovered != c->came_back[node])
+            job_peer_came_back(job, node, peer->recovered_ns);
         job_try_acknowledge(c, job);
     }
+    c->came_back[node] = peer->recovered;
     coordinator_settle(c);
 }
 
@@ -169,8 +194,12 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
     struct worker *worker, *next_worker;
     HASH_ITER(hh, c->workers, worker, next_worker)
     {
-        if (worker->state == WORKER_JOINING && worker->home == node && worker->former == 0)
-            worker->asked = false;
+        if (worker->state != WORKER_JOINING || worker->home != node)
+            continue;
+        if (worker->returned && worker->asked)
+            return_ask_again(c, worker);
+        else if (worker->former == 0)
+            member_home_lost(c, worker);
     }
     struct job *job, *next_job;
     HASH_ITER(hh, c->jobs, job, next_job)
@@ -204,6 +233,8 @@ int coordinator_worker_message(struct coordinator *c, uint64_t now_ns, uint32_t 
     int result;
     if (message->type == MESSAGE_JOIN)
         result = member_join(c, id, credentials, message, error);
+    else if (message->type == MESSAGE_RETURN)
+        result = member_return(c, id, credentials, message, error);
     else if (!worker)
         result = error_set(error, ERR_PROTOCOL, "%s before join", message_type_name(message->type));
     else if (message->type == MESSAGE_WORKER_GROUP_OPEN)
@@ -318,6 +349,12 @@ static uint64_t coordinator_next_deadline(const struct coordinator *c)
         if (worker->state == WORKER_JOINING)
             deadline_ns = coordinator_earlier(
                 deadline_ns, worker->deadline_ns + (worker->asked ? COORDINATOR_GRACE_NS : 0));
+        if (worker->state == WORKER_JOINING && worker->returned && !worker->asked)
+            deadline_ns = coordinator_earlier(
+                deadline_ns, coordinator_earlier(worker->noted_by_ns, worker->tell_again_ns));
+        if (member_gathers(worker) && !worker->asked)
+            deadline_ns = coordinator_earlier(
+                deadline_ns, coordinator_earlier(worker->say_ns, worker->elsewhere_ns));
         const struct worker_group_request *request;
         DL_FOREACH(worker->requests, request)
         {
@@ -329,6 +366,8 @@ static uint64_t coordinator_next_deadline(const struct coordinator *c)
         if (job->state == JOB_OPENING)
             deadline_ns = coordinator_earlier(
                 deadline_ns, job->deadline_ns + (job->acknowledged ? COORDINATOR_GRACE_NS : 0));
+        if (job->state == JOB_OPENING && job->acknowledged)
+            deadline_ns = coordinator_earlier(deadline_ns, job->answer_ns);
         if (job->state == JOB_READY)
             deadline_ns = coordinator_earlier(
                 deadline_ns, coordinator_earlier(group_home_deadline(job), late_deadline(c, job)));
@@ -378,6 +417,11 @@ const struct gathering *coordinator_gatherings(const struct coordinator *c)
     return c->gatherings;
 }
 
+const struct succession *coordinator_successions(const struct coordinator *c)
+{
+    return c->successions;
+}
+
 bool coordinator_gathering_waits(const struct coordinator *c, const struct gathering *gathering,
                                  char *text, size_t bytes)
 {
@@ -398,7 +442,8 @@ void coordinator_worker_views(const struct coordinator *c, struct coordinator_wo
             .pid = worker->pid,
             .job_name = worker->name,
             .world_size = worker->world_size,
-            .rank = worker->job ? (int32_t)worker->rank : worker->wished_rank,
+            .rank = worker->job || worker->former ? (int32_t)worker->rank : worker->wished_rank,
+            .former = worker->job ? 0 : worker->former,
             .opened = worker->job != NULL,
         };
     }

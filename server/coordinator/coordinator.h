@@ -15,6 +15,7 @@
 #include "server/jobs/gathering.h"
 #include "server/jobs/job.h"
 #include "server/jobs/membership.h"
+#include "server/jobs/succession.h"
 
 struct coordinator;
 
@@ -72,11 +73,14 @@ struct coordinator_worker_view {
     uint32_t worker, uid, pid;
     const char *job_name;
     uint32_t world_size;
-    int32_t rank; /* -1: not yet known */
-    bool opened;  /* the job has its ranks */
+    int32_t rank;    /* -1: not yet known */
+    uint64_t former; /* not 0: the lineage of the failed job that it goes on from */
+    bool opened;     /* the job has its ranks */
 };
 const struct job *coordinator_jobs(const struct coordinator *coordinator);
 const struct gathering *coordinator_gatherings(const struct coordinator *coordinator);
+/* Jobs that have failed, and may go on; those that have gone on, too. */
+const struct succession *coordinator_successions(const struct coordinator *coordinator);
 /* What a gathering that has all its ranks waits for. False: nothing. */
 bool coordinator_gathering_waits(const struct coordinator *coordinator,
                                  const struct gathering *gathering, char *text, size_t bytes);

@@ -44,6 +44,11 @@ bool coordinator_stays(const struct coordinator *c, uint32_t node)
            !(node == c->config->self ? c->draining : c->others_drain[node]);
 }
 
+bool coordinator_recovers(const struct coordinator *c, uint32_t recovery)
+{
+    return c->config->recovery && recovery != MESSAGE_RECOVERY_OFF;
+}
+
 bool coordinator_is_up(const struct coordinator *c, uint32_t node)
 {
     return node == c->config->self ||
@@ -110,6 +115,9 @@ struct gathering_member coordinator_applicant(const struct coordinator *c, uint3
         .rank = message->rank,
         .local_rank = message->local_rank,
         .pid = message->pid,
+        .whole = message->whole != 0,
+        .least_ranks = message->least_ranks,
+        .wait_ms = message->wait_ms,
         .newcomer = message->world_size == 0,
         .recovery = message->recovery,
         .deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms),

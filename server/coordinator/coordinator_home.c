@@ -52,13 +52,26 @@ static struct gathering *home_begin_gathering(struct coordinator *c, const struc
     return NULL;
 }
 
+/* Who is to gather the job sooner than this daemon: the one that its name stands for, or one
+ * between that and this, by number and around, that is there. -1: nobody. */
+static int64_t home_before(const struct coordinator *c, const char *job)
+{
+    uint32_t count = c->config->server_count;
+    for (uint32_t home = auth_home_of_job(job, count); home != c->config->self;
+         home = (home + 1) % count) {
+        if (coordinator_reaches(c, home))
+            return home;
+    }
+    return -1;
+}
+
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error)
 {
     if (message->world_size == 0 && message->job[0] != '\0')
         return newcomer_on_join(c, node, message);
-    if (message->job[0] == '\0' ||
-        auth_home_of_job(message->job, c->config->server_count) != c->config->self)
+    bool elsewhere = auth_home_of_job(message->job, c->config->server_count) != c->config->self;
+    if (message->job[0] == '\0' || (elsewhere && !coordinator_recovers(c, message->recovery)))
         return error_set(error, ERR_PROTOCOL, "job '%s' does not gather here", message->job);
     if (message->rank >= (int64_t)message->world_size)
         return error_set(error, ERR_PROTOCOL, "rank %d of a world size of %u", message->rank,
@@ -66,7 +79,11 @@ int home_job_join(struct coordinator *c, uint32_t node, const struct message *me
     struct gathering_member member = coordinator_applicant(c, node, message);
     struct error refusal = {0};
     struct gathering *gathering = home_gathering(c, message->job);
-    if (c->draining) {
+    int64_t before = home_before(c, message->job);
+    if (before >= 0) {
+        error_set(&refusal, ERR_AGAIN, "job '%s' gathers at node %s", message->job,
+                  coordinator_node_name(c, (uint32_t)before));
+    } else if (c->draining) {
         coordinator_drain_error(c, &refusal);
     } else if (!gathering && HASH_COUNT(c->gatherings) >= c->config->jobs) {
         error_set(&refusal, ERR_MEMORY, "%u jobs gather at node %s, its limit (limits.jobs)",
@@ -112,11 +129,12 @@ static uint32_t home_server_weight(const struct coordinator *c, const struct gat
                                    uint32_t node)
 {
     uint32_t only = gathering->members[0].node, weight = c->config->servers[node].weight;
-    /* A job that goes on does so without those that are not there, or cannot. One that is away is
-     * waited for: it comes back, or is gone soon. */
+    /* A job that goes on does so without those that are not there, or cannot; one with recovery
+     * also begins so. One that is away is waited for: it comes back, or is gone soon. */
     bool there = coordinator_is_up(c, node) || membership_is_away(c->membership, node);
-    if (gathering->generation > 1 &&
-        (!there || !coordinator_stays(c, node) || gathering->unable[node]))
+    bool without = gathering->without || gathering->generation > 1;
+    if (without &&
+        (!there || !coordinator_stays(c, node) || (gathering->unable && gathering->unable[node])))
         return 0;
     for (uint32_t i = 1; i < gathering->count; i++) {
         if (gathering->members[i].node != only)
@@ -125,6 +143,15 @@ static uint32_t home_server_weight(const struct coordinator *c, const struct gat
     if (node != only)
         return 0;
     return weight > 0 ? weight : 1;
+}
+
+bool home_has_server(const struct coordinator *c, const struct gathering *gathering)
+{
+    for (uint32_t node = 0; node < c->config->server_count; node++) {
+        if (home_server_weight(c, gathering, node) > 0)
+            return true;
+    }
+    return false;
 }
 
 /* A daemon that the job needs and that is not up; -1 when all are. */
@@ -226,6 +253,9 @@ static void home_say_soon(struct coordinator *c, struct gathering *gathering)
 {
     if (gathering_complete(gathering) && gathering->say_ns == UINT64_MAX)
         gathering->say_ns = c->now_ns + COORDINATOR_SAY_NS;
+    if (gathering_complete(gathering) && gathering->without_ns == UINT64_MAX &&
+        coordinator_recovers(c, gathering->recovery))
+        gathering->without_ns = c->now_ns + c->config->peer_ms * COORDINATOR_MS;
 }
 
 void home_try_open(struct coordinator *c, struct gathering *gathering)
@@ -302,10 +332,30 @@ static void home_say_what_it_waits_for(struct coordinator *c, struct gathering *
                         gathering->world_size, cause);
 }
 
+/* Its servers have had the time of a lost one to come. Those that come later are given shards in
+ * the next generation. True: the gathering is over. */
+static bool home_open_without(struct coordinator *c, struct gathering *gathering)
+{
+    gathering->without_ns = UINT64_MAX;
+    char cause[600];
+    bool waits = home_waits_text(c, gathering, cause, sizeof(cause));
+    gathering->without = true;
+    if (!waits || !home_has_server(c, gathering) || home_missing_node(c, gathering) >= 0) {
+        gathering->without = false;
+        return false;
+    }
+    coordinator_log(c, LOG_LEVEL_WARNING, gathering->uid, "job '%s' begins without: %s",
+                    gathering->name, cause);
+    home_try_open(c, gathering);
+    return true;
+}
+
 void home_tick(struct coordinator *c, struct gathering *gathering)
 {
     if (c->now_ns >= gathering->say_ns)
         home_say_what_it_waits_for(c, gathering);
+    if (c->now_ns >= gathering->without_ns && home_open_without(c, gathering))
+        return;
     for (uint32_t i = gathering->count; i-- > 0;) {
         struct gathering_member member = gathering->members[i];
         if (c->now_ns < member.deadline_ns)
@@ -318,6 +368,21 @@ void home_tick(struct coordinator *c, struct gathering *gathering)
     }
     if (gathering->count == 0)
         home_end_gathering(c, gathering);
+}
+
+void home_peer_connected(struct coordinator *c)
+{
+    struct gathering *gathering, *next;
+    HASH_ITER(hh, c->gatherings, gathering, next)
+    {
+        int64_t before = home_before(c, gathering->name);
+        char text[ERROR_TEXT_BYTES];
+        if (before < 0)
+            continue;
+        snprintf(text, sizeof(text), "job '%s' gathers at node %s", gathering->name,
+                 coordinator_node_name(c, (uint32_t)before));
+        home_refuse_all(c, gathering, ERR_AGAIN, text);
+    }
 }
 
 void home_peer_down(struct coordinator *c, uint32_t node)
@@ -352,8 +417,10 @@ uint64_t home_deadline(const struct coordinator *c)
     uint64_t deadline_ns = UINT64_MAX;
     for (const struct gathering *gathering = c->gatherings; gathering;
          gathering = gathering->hh.next) {
-        if (gathering->say_ns < deadline_ns)
-            deadline_ns = gathering->say_ns;
+        uint64_t due_ns =
+            gathering->say_ns < gathering->without_ns ? gathering->say_ns : gathering->without_ns;
+        if (due_ns < deadline_ns)
+            deadline_ns = due_ns;
         for (uint32_t i = 0; i < gathering->count; i++) {
             if (gathering->members[i].deadline_ns < deadline_ns)
                 deadline_ns = gathering->members[i].deadline_ns;

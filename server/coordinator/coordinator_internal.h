@@ -19,15 +19,19 @@
 /* The other side's own deadline comes first; its words say more. */
 #define COORDINATOR_GRACE_NS (1000 * COORDINATOR_MS)
 #define COORDINATOR_OPEN_LEAST_MS 2000u
+/* How long a daemon that was started a moment ago takes to connect with all that live. */
+#define COORDINATOR_UNSEEN_NS (3000 * COORDINATOR_MS)
+/* A server of a job that goes on answers job_open within this and 2 * timeouts.peer_ms: by then a
+ * link of its own that cannot be used has been given up, and tried once more. */
+#define COORDINATOR_ANSWER_NS (5000 * COORDINATOR_MS)
+/* How often a worker that has come back is told of, until somebody waits for it. */
+#define COORDINATOR_TELL_NS (250 * COORDINATOR_MS)
 /* After which a job that has all its ranks and cannot open says why: a daemon that starts at the
  * same time connects sooner. */
 #define COORDINATOR_SAY_NS (500 * COORDINATOR_MS)
 /* Within which all daemons have opened a group whose ranks have all come. */
 #define COORDINATOR_GROUP_OPEN_MS 60000u
 #define COORDINATOR_LATE_ASKS_MAX 1024u
-/* By one rank: groups that are not open yet. And if there is more than one, ranks of them all. */
-#define COORDINATOR_GROUPS_WAITED_FOR 16u
-#define COORDINATOR_RANKS_WAITED_FOR 4096u
 
 enum worker_state {
     WORKER_JOINING, /* waits for the job's home */
@@ -59,10 +63,20 @@ struct worker {
     int32_t wished_rank, wished_local_rank;
     uint32_t home;
     bool asked; /* home has our job_join */
-    bool gone;  /* closed its socket while leaving */
+    /* Of one whose job gathers and whose home is not there: when that is said, and when the next
+     * daemon is asked instead. UINT64_MAX: it has been said; never. */
+    uint64_t say_ns, elsewhere_ns;
+    bool gone; /* closed its socket while leaving */
     uint64_t deadline_ns;
     uint64_t former; /* the lineage of the failed job that it goes on from; 0: none */
-    uint32_t stragglers_ms;
+    uint32_t stragglers_ms, least_ranks, wait_ms; /* as it has asked */
+    /* It had its rank from a daemon that this one was started in the place of: what it was there.
+     * The home's answer is awaited until noted_by_ns, and asked for again: the one who was asked
+     * may be lost, or hear late of a generation that had this worker and has failed. */
+    bool returned;
+    uint32_t former_generation, former_member;
+    uint64_t noted_by_ns, tell_again_ns;
+    bool whole;        /* it goes on only if no rank is lost (former) */
     uint32_t recovery; /* enum message_recovery, as it has asked */
     bool released;     /* the engine has let go of its arena */
     struct job *job;   /* from WORKER_OPENING to WORKER_LEAVING */
@@ -120,6 +134,7 @@ struct coordinator {
     bool draining, stopped;
     bool *others_drain; /* [server_count]: have said so, and are still connected */
     uint64_t drain_deadline_ns;
+    uint32_t *came_back; /* [server_count]: how often each was away and came back, as counted */
 };
 
 /* The files below are layers: each may call those above its heading here, server/jobs and common/,
@@ -142,6 +157,8 @@ int coordinator_drain_error(const struct coordinator *c, struct error *error);
 bool coordinator_reaches(const struct coordinator *c, uint32_t node);
 /* Likewise, and has not said that it drains. */
 bool coordinator_stays(const struct coordinator *c, uint32_t node);
+/* Whether a job goes on after losses; with `recovery` as its ranks have asked. */
+bool coordinator_recovers(const struct coordinator *c, uint32_t recovery);
 bool coordinator_is_up(const struct coordinator *c, uint32_t node); /* self, or up */
 /* "server b (127.0.0.1:7701) is not connected: connection refused", or that it is so without the
  * fabric */
@@ -206,6 +223,19 @@ void newcomers_add(const struct coordinator *c, struct gathering *gathering);
 void newcomer_tell(struct coordinator *c, const struct worker *worker, uint32_t node);
 void newcomer_withdraw(struct coordinator *c, const struct worker *worker);
 
+/* --- coordinator_return.c, workers here that had a rank from a daemon before this one: may call
+ * the ground */
+/* To one that may remember the job, or to all. */
+void return_tell(struct coordinator *c, const struct worker *worker, uint32_t node);
+void return_tell_all(struct coordinator *c, struct worker *worker);
+/* Whoever was to decide is lost. */
+void return_ask_again(struct coordinator *c, struct worker *worker);
+/* It does not come back after all. */
+void return_withdraw(struct coordinator *c, const struct worker *worker);
+/* The home of the job waits for the others with it. */
+int return_on_noted(struct coordinator *c, uint32_t node, const struct message *message,
+                    struct error *error);
+
 /* --- coordinator_home.c, jobs that gather here: may call newcomers */
 int home_job_join(struct coordinator *c, uint32_t node, const struct message *message,
                   struct error *error);
@@ -218,24 +248,46 @@ void home_refuse(struct coordinator *c, const char *name, const struct gathering
                  int code, const char *text);
 /* Open the job of a complete gathering. ERR_STATE: a daemon that it needs is not up. ERR_MEMORY. */
 int home_open(struct coordinator *c, const struct gathering *gathering);
+/* Whether a daemon could hold shards of it, now or when its connection is back. */
+bool home_has_server(const struct coordinator *c, const struct gathering *gathering);
 void home_try_open(struct coordinator *c, struct gathering *gathering);
 void home_tick(struct coordinator *c, struct gathering *gathering);
 /* What a gathering that has all its ranks still waits for. False: nothing. */
 bool home_waits_text(const struct coordinator *c, const struct gathering *gathering, char *text,
                      size_t bytes);
+/* A daemon is there again: what ought to gather at it does so. */
+void home_peer_connected(struct coordinator *c);
 void home_peer_down(struct coordinator *c, uint32_t node);
 void home_drain(struct coordinator *c);
 uint64_t home_deadline(const struct coordinator *c);
 
-/* --- coordinator_succession.c, jobs that have failed and go on: may call homes */
+/* --- coordinator_wish.c, how many ranks a job that goes on wishes for: may call newcomers */
+/* The processes that would come behind those that have asked, of whom there are some. */
+uint32_t wish_newcomers(const struct coordinator *c, const struct succession *succession);
+/* Whether those that are there, so many, wish to be more first, and may wait for it. To be looked
+ * at again when somebody comes or goes, and at the deadline. */
+bool wish_waits(struct coordinator *c, struct succession *succession, uint32_t ranks);
+/* Those that were wished for have not come in time. */
+void wish_end(struct coordinator *c, struct succession *succession);
+/* UINT64_MAX: nothing is waited for. */
+uint64_t wish_deadline(const struct succession *succession);
+
+/* --- coordinator_succession.c, jobs that have failed and go on: may call homes and wishes */
 struct succession *succession_find(const struct coordinator *c, uint64_t lineage);
 void succession_forget(struct coordinator *c, struct succession *succession);
+/* Of a rank, or of a newcomer, for whom a job that goes on may wait. */
+int succession_on_join(struct coordinator *c, uint32_t node, const struct message *message,
+                       struct error *error);
 int succession_on_rejoin(struct coordinator *c, uint32_t node, const struct message *message,
+                         struct error *error);
+int succession_on_return(struct coordinator *c, uint32_t node, const struct message *message,
                          struct error *error);
 int succession_on_gone(struct coordinator *c, uint32_t node, const struct message *message,
                        struct error *error);
 /* The job was ready, or a later generation, and has failed here. */
 void succession_begin(struct coordinator *c, const struct job *job);
+/* A generation of the job opens here. */
+void succession_opens(struct coordinator *c, const struct job *job);
 /* A worker of this node that had a rank of the job will not ask. */
 void succession_worker_gone(struct coordinator *c, uint64_t lineage, uint32_t worker);
 void succession_ask_home(struct coordinator *c, struct worker *worker);
@@ -329,6 +381,8 @@ void job_fail(struct coordinator *c, struct job *job, int code, const char *form
  * without its node. */
 void job_fail_draining(struct coordinator *c, struct job *job); /* * */
 void job_try_acknowledge(struct coordinator *c, struct job *job);
+/* The connection with the node was broken, and has gone on. */
+void job_peer_came_back(struct job *job, uint32_t node, uint64_t away_ns);
 void job_peer_down(struct coordinator *c, struct job *job, uint32_t node,
                    const char *reason);                /* * */
 void job_tick(struct coordinator *c, struct job *job); /* * */
@@ -338,11 +392,18 @@ void job_close_in_engine(struct coordinator *c, struct job *job);
 void job_worker_removed(struct coordinator *c, struct job *job); /* * */
 
 /* --- coordinator_member.c, the workers of this node as members of jobs: may call jobs. All but
- * member_ask_home may free the worker. */
+ * the first three may free the worker. */
+/* Whether it waits for the others of a job that begins. */
+bool member_gathers(const struct worker *worker);
+/* When it has not been told, and can be. */
+void member_ask_home(struct coordinator *c, struct worker *worker);
+void member_home_lost(struct coordinator *c, struct worker *worker);
 int member_join(struct coordinator *c, uint32_t id,
                 const struct coordinator_credentials *credentials, const struct message *message,
                 struct error *error);
-void member_ask_home(struct coordinator *c, struct worker *worker);
+int member_return(struct coordinator *c, uint32_t id,
+                  const struct coordinator_credentials *credentials, const struct message *message,
+                  struct error *error);
 int member_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error);
 int member_leave(struct coordinator *c, struct worker *worker, struct error *error);

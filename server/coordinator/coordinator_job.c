@@ -70,11 +70,12 @@ static void job_fail_workers(struct coordinator *c, struct job *job)
             job_fail_opening(c, job, worker);
             break;
         case WORKER_JOINED:
+            /* First: a library that goes on asks for its groups again. */
+            worker_send_failed(c, worker, -1, job->code, job->text);
             while (worker->requests) {
                 worker_send_error(c, worker, worker->requests->request, job->code, job->text);
                 worker_request_free(worker, worker->requests);
             }
-            worker_send_failed(c, worker, -1, job->code, job->text);
             break;
         case WORKER_LEAVING: /* it does not care any more, and is not to be waited for */
             succession_worker_gone(c, job->lineage, worker->id);
@@ -95,6 +96,7 @@ static void job_fail_text(struct coordinator *c, struct job *job, bool tell, int
         return;
     bool ready = job->state == JOB_READY;
     job->state = JOB_FAILED;
+    job->failed_ns = c->now_ns;
     job->code = code < 0 ? code : ERR_LOST;
     snprintf(job->text, sizeof(job->text), "%s", text);
     coordinator_log(c, LOG_LEVEL_WARNING, job->uid, "job '%s' (%016" PRIx64 ") has failed: %s",
@@ -138,7 +140,10 @@ static bool job_fits_worker(const struct job *job, const struct worker *worker)
         strcmp(worker->name, job->name) != 0)
         return false;
     if (job->generation == 1)
-        return worker->former == 0 && worker->world_size == job->world_size;
+        return worker->former == 0 && worker->world_size == job->world_size &&
+               worker->home == job->home;
+    if (worker->returned)
+        return worker->former == job->lineage;
     return worker->world_size == 0 || (worker->former != 0 && worker->home == job->home);
 }
 
@@ -159,6 +164,7 @@ static bool job_bind_workers(struct coordinator *c, struct job *job, uint32_t *m
         worker->state = WORKER_OPENING;
         worker->job = job;
         worker->former = 0;
+        worker->returned = false;
         worker->world_size = job->world_size;
         worker->rank = rank;
         job->locals[rank] = worker;
@@ -172,6 +178,7 @@ static void job_open_in_engine(struct coordinator *c, const struct job *job)
     struct engine_job roster = {
         .generation = job->generation,
         .job = job->id,
+        .lineage = job->lineage,
         .user = job->uid,
         .no_recovery = job->recovery == MESSAGE_RECOVERY_OFF,
         .world_size = job->world_size,
@@ -209,9 +216,10 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
                 struct error *error)
 {
     const char *self = coordinator_node_name(c, c->config->self);
-    /* Of a job that goes on it may be another one's: the daemons of its ranks know whom they asked.
-     */
-    if (message->generation <= 1 && auth_home_of_job(message->job, c->config->server_count) != node)
+    /* Of a job with recovery, or that goes on, it may be another one's: the daemons of its ranks
+     * know whom they asked. */
+    bool elsewhere = message->generation > 1 || coordinator_recovers(c, message->recovery);
+    if (!elsewhere && auth_home_of_job(message->job, c->config->server_count) != node)
         return error_set(error, ERR_PROTOCOL, "job_open of job '%s', whose home is elsewhere",
                          message->job);
     if (coordinator_job(c, message->job_id))
@@ -227,8 +235,16 @@ int job_on_open(struct coordinator *c, uint32_t node, const struct message *mess
         return error_set(error, ERR_MEMORY, "no memory for job '%s'", message->job);
     }
     job->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
+    const struct succession *before = succession_find(c, job->lineage);
+    if (before)
+        job->recoveries = before->recoveries;
+    job->answer_ns = UINT64_MAX;
+    if (before && job->home == job->self)
+        job->answer_ns =
+            c->now_ns + 2ull * c->config->peer_ms * COORDINATOR_MS + COORDINATOR_ANSWER_NS;
     uint32_t missing = 0;
     struct error refusal;
+    succession_opens(c, job);
     bool bound = job_bind_workers(c, job, &missing);
     if (job->roles[job->self] == 0) {
         job_fail(c, job, ERR_PROTOCOL, "node %s has no part in job '%s'", self, job->name);
@@ -302,6 +318,20 @@ void job_engine_opened(struct coordinator *c, const struct engine_event *event)
     }
 }
 
+/* It has gone on, as this daemon knows: one that was started anew meanwhile does not. */
+static void job_count_recovery(struct coordinator *c, struct job *job)
+{
+    const struct succession *before = succession_find(c, job->lineage);
+    if (!before || before->generation >= job->generation)
+        return;
+    enum recovery_kind kind = succession_kind(before, job);
+    uint64_t took_ns = c->now_ns - before->since_ns;
+    recoveries_add(&job->recoveries, kind, took_ns);
+    coordinator_log(c, LOG_LEVEL_INFO, job->uid,
+                    "job '%s' goes on as generation %u, %u ms after: %s", job->name,
+                    job->generation, (uint32_t)(took_ns / COORDINATOR_MS), before->text);
+}
+
 int job_on_ready(struct coordinator *c, uint32_t node, const struct message *message,
                  struct error *error)
 {
@@ -317,6 +347,7 @@ int job_on_ready(struct coordinator *c, uint32_t node, const struct message *mes
     coordinator_log(c, LOG_LEVEL_INFO, job->uid,
                     "job '%s' (%016" PRIx64 ") is open: %u ranks, %u here", job->name, job->id,
                     job->world_size, job->local_count);
+    job_count_recovery(c, job);
     for (uint32_t rank = 0; rank < job->world_size; rank++) {
         if (job->locals[rank])
             coordinator_command(c,
@@ -440,6 +471,12 @@ int job_on_rank_departed(struct coordinator *c, uint32_t node, const struct mess
     return 0;
 }
 
+void job_peer_came_back(struct job *job, uint32_t node, uint64_t away_ns)
+{
+    if (job->state == JOB_READY && job->roles[node] != 0)
+        recoveries_add(&job->recoveries, RECOVERY_CONNECTION, away_ns);
+}
+
 void job_peer_down(struct coordinator *c, struct job *job, uint32_t node, const char *reason)
 {
     bool needed = (job->roles[node] & (JOB_NODE_SERVER | JOB_NODE_HOME)) != 0;
@@ -451,8 +488,29 @@ void job_peer_down(struct coordinator *c, struct job *job, uint32_t node, const 
              ranks[0] ? " (" : "", ranks, ranks[0] ? ")" : "", reason);
 }
 
+/* It is there, and does not say that it is ready: with another daemon, say, it cannot connect.
+ * Where it has no ranks the job goes on without it. */
+static void job_do_without_server(struct coordinator *c, struct job *job)
+{
+    struct succession *before = succession_find(c, job->lineage);
+    for (uint32_t node = job->roster; before && node-- > 0;) {
+        if (node == job->self || job->roles[node] == 0 || job->opened[node] ||
+            job_node_has_ranks(job, node))
+            continue;
+        before->unable[node] = true;
+        job_fail(c, job, ERR_LOST, "server %s has not answered: job '%s' goes on without it",
+                 coordinator_node_name(c, node), job->name);
+        return;
+    }
+    job->answer_ns = UINT64_MAX; /* it waits for nodes with ranks */
+}
+
 static void job_opening_tick(struct coordinator *c, struct job *job)
 {
+    if (job->acknowledged && c->now_ns >= job->answer_ns) {
+        job_do_without_server(c, job);
+        return;
+    }
     if (c->now_ns < job->deadline_ns + (job->acknowledged ? COORDINATOR_GRACE_NS : 0))
         return;
     const char *self = coordinator_node_name(c, job->self);

@@ -15,8 +15,33 @@ static void member_ask_all(struct coordinator *c, struct worker *worker)
     }
 }
 
+bool member_gathers(const struct worker *worker)
+{
+    return worker->state == WORKER_JOINING && worker->former == 0 && worker->world_size > 0;
+}
+
+/* The one that the job's name stands for; when that has been away for too long, the next by number,
+ * and around, that is there. */
+static uint32_t member_home(const struct coordinator *c, const struct worker *worker)
+{
+    uint32_t count = c->config->server_count, home = auth_home_of_job(worker->name, count);
+    while (c->now_ns >= worker->elsewhere_ns && !coordinator_reaches(c, home))
+        home = (home + 1) % count; /* at last this daemon */
+    return home;
+}
+
+void member_home_lost(struct coordinator *c, struct worker *worker)
+{
+    worker->asked = false;
+    worker->say_ns = c->now_ns + COORDINATOR_SAY_NS;
+    worker->elsewhere_ns = coordinator_recovers(c, worker->recovery)
+                               ? c->now_ns + c->config->peer_ms * COORDINATOR_MS
+                               : UINT64_MAX;
+}
+
 void member_ask_home(struct coordinator *c, struct worker *worker)
 {
+    worker->home = member_home(c, worker);
     if (!coordinator_reaches(c, worker->home))
         return;
     struct message message = {
@@ -55,9 +80,6 @@ static int member_join_check(const struct coordinator *c, const struct message *
         return coordinator_drain_error(c, error);
     if (!member_name_valid(message->job))
         return error_set(error, ERR_INVALID, "a job's name must be 1 to 63 printable bytes");
-    if (message->world_size == 0 && message->rank >= 0)
-        return error_set(error, ERR_INVALID, "a newcomer to job '%s' asks for rank %d",
-                         message->job, message->rank);
     if (message->world_size > 0 && message->rank >= (int64_t)message->world_size)
         return error_set(error, ERR_INVALID, "rank %d of job '%s' with a world size of %u",
                          message->rank, message->job, message->world_size);
@@ -71,33 +93,46 @@ static int member_join_check(const struct coordinator *c, const struct message *
     return 0;
 }
 
-int member_join(struct coordinator *c, uint32_t id,
-                const struct coordinator_credentials *credentials, const struct message *message,
-                struct error *error)
+/* NULL, with the error: it has one already, or there is no memory. */
+static struct worker *member_create(struct coordinator *c, uint32_t id,
+                                    const struct coordinator_credentials *credentials,
+                                    const struct message *message, struct error *error)
 {
-    if (coordinator_worker(c, id))
-        return error_set(error, ERR_PROTOCOL, "a second join");
+    if (coordinator_worker(c, id)) {
+        error_set(error, ERR_PROTOCOL, "a second join");
+        return NULL;
+    }
     struct worker *worker = calloc(1, sizeof(*worker));
-    if (!worker)
-        return error_set(error, ERR_MEMORY, "no memory for a worker");
-    worker->id = id;
-    HASH_ADD(hh, c->workers, id, sizeof(worker->id), worker);
-    if (!HASH_IS_ADDED(worker)) {
+    if (worker) {
+        worker->id = id;
+        HASH_ADD(hh, c->workers, id, sizeof(worker->id), worker);
+    }
+    if (!worker || !HASH_IS_ADDED(worker)) {
         free(worker);
-        return error_set(error, ERR_MEMORY, "no memory for a worker");
+        error_set(error, ERR_MEMORY, "no memory for a worker");
+        return NULL;
     }
     worker->uid = credentials->uid;
     worker->pid = credentials->pid;
     snprintf(worker->name, sizeof(worker->name), "%s", message->job);
     worker->world_size = message->world_size;
-    worker->newcomer = message->world_size == 0;
     worker->wished_rank = message->rank;
     worker->wished_local_rank = message->local_rank;
-    worker->recovery = message->recovery;
-    worker->home = message->world_size == 0
-                       ? c->config->self
-                       : auth_home_of_job(worker->name, c->config->server_count);
     worker->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
+    return worker;
+}
+
+int member_join(struct coordinator *c, uint32_t id,
+                const struct coordinator_credentials *credentials, const struct message *message,
+                struct error *error)
+{
+    struct worker *worker = member_create(c, id, credentials, message, error);
+    if (!worker)
+        return error->code;
+    worker->newcomer = message->world_size == 0;
+    worker->recovery = message->recovery;
+    worker->home = c->config->self;
+    member_home_lost(c, worker); /* until it has been told */
     struct error refusal = {0};
     if (member_join_check(c, message, &refusal) < 0)
         worker_refuse(c, worker, refusal.code, refusal.text);
@@ -105,6 +140,38 @@ int member_join(struct coordinator *c, uint32_t id,
         member_ask_all(c, worker);
     else
         member_ask_home(c, worker);
+    return 0;
+}
+
+/* This daemon knows nothing of the job: who remembers it decides, and compares the user. */
+int member_return(struct coordinator *c, uint32_t id,
+                  const struct coordinator_credentials *credentials, const struct message *message,
+                  struct error *error)
+{
+    struct worker *worker = member_create(c, id, credentials, message, error);
+    if (!worker)
+        return error->code;
+    worker->rank = (uint32_t)message->rank;
+    worker->home = c->config->self;
+    worker->former = message->lineage;
+    worker->former_generation = message->generation;
+    worker->former_member = message->former;
+    worker->whole = message->whole != 0;
+    worker->stragglers_ms = message->stragglers_ms;
+    worker->least_ranks = message->least_ranks;
+    worker->wait_ms = message->wait_ms;
+    worker->returned = true;
+    worker->noted_by_ns = c->now_ns + c->config->restart_ms * COORDINATOR_MS;
+    struct error refusal = {0};
+    if (member_join_check(c, message, &refusal) == 0 && message->lineage == 0)
+        error_set(&refusal, ERR_INVALID, "job '%s' has had no generation", message->job);
+    else if (refusal.code == 0 && !c->config->recovery)
+        error_set(&refusal, ERR_UNSUPPORTED, "node %s has not configured recovery",
+                  coordinator_node_name(c, c->config->self));
+    if (refusal.code != 0)
+        worker_refuse(c, worker, refusal.code, refusal.text);
+    else
+        return_tell_all(c, worker);
     return 0;
 }
 
@@ -119,6 +186,8 @@ int member_leave(struct coordinator *c, struct worker *worker, struct error *err
 {
     struct job *job = worker->job;
     if (worker->state == WORKER_APART) {
+        if (worker->returned)
+            return_withdraw(c, worker);
         succession_worker_gone(c, worker->former, worker->id);
         worker_end_departed(c, worker);
         return 0;
@@ -179,13 +248,18 @@ int member_rejoin(struct coordinator *c, struct worker *worker, const struct mes
     worker->released = false;
     worker->deadline_ns = coordinator_deadline(c, message->timeout_ms, c->config->join_ms);
     worker->stragglers_ms = message->stragglers_ms;
+    worker->least_ranks = message->least_ranks;
+    worker->wait_ms = message->wait_ms;
+    worker->whole = message->whole != 0;
     struct error refusal = {0};
     if (c->draining)
         coordinator_drain_error(c, &refusal);
-    else if (!succession_find(c, worker->former))
+    else if (!worker->returned && !succession_find(c, worker->former))
         error_set(&refusal, ERR_STATE, "job '%s' has failed too long ago to go on", worker->name);
     if (refusal.code != 0)
         worker_refuse(c, worker, refusal.code, refusal.text);
+    else if (worker->returned)
+        return_ask_again(c, worker);
     else
         succession_ask_home(c, worker);
     return 0;
@@ -195,11 +269,11 @@ void member_gone(struct coordinator *c, struct worker *worker, const char *how)
 {
     struct job *job = worker->job;
     worker->gone = true;
-    if (worker->former != 0) {
+    if (worker->returned || (worker->former == 0 && worker->state == WORKER_JOINING)) {
+        worker_refuse(c, worker, ERR_LOST, "its process is gone");
+    } else if (worker->former != 0) {
         succession_worker_gone(c, worker->former, worker->id);
         worker_forget(c, worker);
-    } else if (worker->state == WORKER_JOINING) {
-        worker_refuse(c, worker, ERR_LOST, "its process is gone");
     } else if (job->state == JOB_FAILED) {
         succession_worker_gone(c, job->lineage, worker->id);
         member_detach(c, worker);
@@ -218,12 +292,26 @@ int member_on_refused(struct coordinator *c, uint32_t node, const struct message
 {
     (void)error;
     struct worker *worker = coordinator_worker(c, message->member);
-    if (!worker || worker->state != WORKER_JOINING || worker->home != node ||
+    if (!worker || worker->state != WORKER_JOINING || (worker->home != node && !worker->returned) ||
         strcmp(worker->name, message->job) != 0) {
         c->dropped_messages++;
         return 0;
     }
     worker->asked = false; /* home has forgotten it */
+    if (member_gathers(worker) && message->code == ERR_AGAIN) {
+        /* It gathers where another is connected, and this daemon may be soon. */
+        worker->elsewhere_ns = c->now_ns;
+        if (member_home(c, worker) == node)
+            worker->elsewhere_ns += COORDINATOR_TELL_NS;
+        else
+            member_ask_home(c, worker);
+        return 0;
+    }
+    if (worker->former != 0 && worker->whole && message->code == ERR_AGAIN) {
+        worker->state = WORKER_APART; /* its program decides how to go on */
+        worker_send_error(c, worker, 0, message->code, message->text);
+        return 0;
+    }
     if (worker->former != 0)
         succession_worker_gone(c, worker->former, worker->id);
     worker_refuse(c, worker, message->code < 0 ? message->code : ERR_REFUSED, message->text);
@@ -285,6 +373,41 @@ void member_engine_detached(struct coordinator *c, const struct engine_event *ev
     free(positions);
 }
 
+/* Whether another rank on this node, which waits with it, stands at the same: then that was logged.
+ */
+static bool member_follows(const struct coordinator *c, const struct worker *worker)
+{
+    for (const struct worker *other = c->workers; other; other = other->hh.next) {
+        if (other != worker && member_gathers(other) && strcmp(other->name, worker->name) == 0 &&
+            other->asked == worker->asked && other->home == worker->home &&
+            other->say_ns == UINT64_MAX)
+            return true;
+    }
+    return false;
+}
+
+static void member_tick_gathering(struct coordinator *c, struct worker *worker)
+{
+    uint32_t absent = auth_home_of_job(worker->name, c->config->server_count);
+    char text[512];
+    if (worker->asked)
+        return;
+    coordinator_unreachable_text(c, absent, text, sizeof(text));
+    if (c->now_ns >= worker->say_ns) {
+        worker->say_ns = UINT64_MAX;
+        if (!member_follows(c, worker))
+            coordinator_log(c, LOG_LEVEL_WARNING, worker->uid,
+                            "job '%s' cannot gather at its home: %s", worker->name, text);
+    }
+    if (c->now_ns < worker->elsewhere_ns)
+        return;
+    uint32_t before = worker->home;
+    member_ask_home(c, worker);
+    if (worker->home != before && worker->home != absent && !member_follows(c, worker))
+        coordinator_log(c, LOG_LEVEL_WARNING, worker->uid, "job '%s' gathers at node %s: %s",
+                        worker->name, coordinator_node_name(c, worker->home), text);
+}
+
 void member_tick(struct coordinator *c, struct worker *worker)
 {
     struct worker_group_request *request, *next;
@@ -298,6 +421,18 @@ void member_tick(struct coordinator *c, struct worker *worker)
     }
     if (worker->state != WORKER_JOINING)
         return;
+    if (member_gathers(worker))
+        member_tick_gathering(c, worker);
+    if (worker->returned && !worker->asked && c->now_ns >= worker->noted_by_ns) {
+        char reason[ERROR_TEXT_BYTES];
+        snprintf(reason, sizeof(reason),
+                 "rank %u of job '%s' cannot come back: no daemon that is left remembers the job",
+                 worker->rank, worker->name);
+        worker_refuse(c, worker, ERR_REFUSED, reason);
+        return;
+    }
+    if (worker->returned && !worker->asked && c->now_ns >= worker->tell_again_ns)
+        return_tell_all(c, worker);
     if (c->now_ns < worker->deadline_ns + (worker->asked ? COORDINATOR_GRACE_NS : 0))
         return;
     char text[ERROR_TEXT_BYTES], home[512];
@@ -309,11 +444,14 @@ void member_tick(struct coordinator *c, struct worker *worker)
     }
     if (worker->former != 0)
         succession_worker_gone(c, worker->former, worker->id);
+    uint32_t absent = member_gathers(worker)
+                          ? auth_home_of_job(worker->name, c->config->server_count)
+                          : worker->home;
     if (worker->asked)
         snprintf(home, sizeof(home), "server %s has not answered",
                  coordinator_node_name(c, worker->home));
     else
-        coordinator_unreachable_text(c, worker->home, home, sizeof(home));
+        coordinator_unreachable_text(c, absent, home, sizeof(home));
     snprintf(text, sizeof(text), "job '%s' cannot gather at its home: %s", worker->name, home);
     worker_refuse(c, worker, ERR_TIMEOUT, text);
 }

@@ -103,16 +103,42 @@ uint32_t newcomers_count(const struct coordinator *c, const char *name, uint32_t
     return count;
 }
 
+/* Newcomers have the numbers that they have asked for, so far as there are such and no other has
+ * one: with them a rank that is started again has its own. The rest, old ones first, have those
+ * that are left, in order. */
+static void newcomers_number(struct gathering *gathering, uint32_t old)
+{
+    struct gathering_member *members = gathering->members;
+    bool *taken = calloc(gathering->world_size, sizeof(*taken));
+    for (uint32_t i = old; i < gathering->count; i++) {
+        int32_t wish = members[i].rank;
+        bool has = taken && wish >= 0 && (uint32_t)wish < gathering->count && !taken[wish];
+        if (has)
+            taken[wish] = true;
+        else
+            members[i].rank = -1;
+    }
+    int32_t next = 0;
+    for (uint32_t i = 0; i < gathering->count; i++) {
+        if (i >= old && members[i].rank >= 0)
+            continue;
+        while (taken && taken[next])
+            next++;
+        members[i].rank = next++;
+    }
+    free(taken);
+}
+
 void newcomers_add(const struct coordinator *c, struct gathering *gathering)
 {
+    uint32_t old = gathering->count;
     for (const struct newcomer *newcomer = c->newcomers; newcomer; newcomer = newcomer->hh.next) {
         if (gathering->count == gathering->world_size ||
             !newcomer_fits(c, newcomer, gathering->name, gathering->uid))
             continue;
-        struct gathering_member member = newcomer->member;
-        member.rank = (int32_t)gathering->count;
-        gathering->members[gathering->count++] = member;
+        gathering->members[gathering->count++] = newcomer->member;
     }
+    newcomers_number(gathering, old);
 }
 
 void newcomer_tell(struct coordinator *c, const struct worker *worker, uint32_t node)
@@ -121,7 +147,7 @@ void newcomer_tell(struct coordinator *c, const struct worker *worker, uint32_t 
         .type = MESSAGE_JOB_JOIN,
         .uid = worker->uid,
         .pid = worker->pid,
-        .rank = -1,
+        .rank = worker->wished_rank,
         .local_rank = worker->wished_local_rank,
         .member = worker->id,
         .timeout_ms = coordinator_remaining_ms(c, worker->deadline_ns),

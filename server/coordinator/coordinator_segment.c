@@ -20,6 +20,10 @@ static void segment_remove(struct coordinator *c, struct job *job, struct group 
     DL_DELETE(group->segments, segment);
     c->io.segment_freed(c->io.context, job->uid, segment->bytes);
     job->segment_count--;
+    if (segment->nth == SEGMENT_MEETING) {
+        job->place_count--;
+        job->place_bytes -= segment->bytes;
+    }
     segment_free(segment);
 }
 
@@ -86,6 +90,14 @@ static int segment_check(const struct coordinator *c, const struct worker *worke
                          "limits.memory_bytes of node %s is %" PRIu64,
                          message->bytes, coordinator_node_name(c, job->self),
                          c->config->memory_bytes);
+    uint64_t most = c->config->memory_bytes / SEGMENT_PLACES_PART;
+    if (nth == SEGMENT_MEETING && (job->place_count >= SEGMENTS_PER_JOB_MAX / SEGMENT_PLACES_PART ||
+                                   message->bytes > most - job->place_bytes))
+        return error_set(error, ERR_MEMORY,
+                         "job '%s' has %u meeting places of %" PRIu64 " bytes on node %s, which is "
+                         "the limit",
+                         job->name, job->place_count, job->place_bytes,
+                         coordinator_node_name(c, job->self));
     if (job->segment_count >= SEGMENTS_PER_JOB_MAX)
         return error_set(error, ERR_MEMORY,
                          "job '%s' has %u pieces of shared memory on node %s, which is the limit",
@@ -112,7 +124,8 @@ static struct segment *segment_make(struct coordinator *c, const struct worker *
     coordinator_command(c, &(struct engine_command){.kind = COMMAND_SEGMENT_OPEN,
                                                     .job = job->id,
                                                     .group = group->id,
-                                                    .segment = {made->number, base, made->bytes}});
+                                                    .segment = {made->number, base, made->bytes,
+                                                                nth == SEGMENT_MEETING}});
     made->first_rank = worker->rank;
     for (uint32_t i = 0; i < group->count; i++) {
         if (job->locals[group->ranks[i]])
@@ -120,6 +133,10 @@ static struct segment *segment_make(struct coordinator *c, const struct worker *
     }
     job->next_segment++;
     job->segment_count++;
+    if (nth == SEGMENT_MEETING) {
+        job->place_count++;
+        job->place_bytes += made->bytes;
+    }
     DL_APPEND(group->segments, made);
     return made;
 }

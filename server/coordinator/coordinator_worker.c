@@ -46,6 +46,8 @@ void worker_refuse(struct coordinator *c, struct worker *worker, int code, const
                     worker->pid, worker->name, text);
     if (worker->state == WORKER_JOINING && worker->world_size == 0 && worker->asked) {
         newcomer_withdraw(c, worker);
+    } else if (worker->returned) {
+        return_withdraw(c, worker);
     } else if (worker->state == WORKER_JOINING && worker->asked) {
         struct message withdraw = {.type = MESSAGE_JOB_WITHDRAW, .member = worker->id};
         snprintf(withdraw.job, sizeof(withdraw.job), "%s", worker->name);
@@ -107,6 +109,10 @@ void workers_send_joined(struct coordinator *c, const struct job *job)
         .node_count = job_node_count(job),
         .pinned_bytes = c->config->pinned_bytes,
         .timeout_ms = c->config->peer_ms,
+        .lineage = job->lineage,
+        .restart_ms = coordinator_recovers(c, job->recovery) ? c->config->restart_ms : 0,
+        .recovery =
+            coordinator_recovers(c, job->recovery) ? MESSAGE_RECOVERY_ON : MESSAGE_RECOVERY_OFF,
     };
     worker_set_rule(&message, c, job, job_group(job, 0));
     workers_set_local_ranks(job);

@@ -126,6 +126,8 @@ static int engine_create_exchange(struct engine *engine, struct error *error)
         .own_user = geteuid(),
         .shared_receives = !info->per_peer_receives,
         .recovery = config->recovery,
+        .keep_steps = config->keep_steps,
+        .keep_bytes = config_keep_bytes(config),
         .pool = engine->pool,
         .io = engine_exchange_io(engine),
     };
@@ -150,7 +152,8 @@ static int engine_allocate(struct engine *engine, struct error *error)
 {
     engine->peers = calloc(engine->node_count, sizeof(*engine->peers));
     engine->node_names = calloc(engine->node_count, sizeof(*engine->node_names));
-    if (!engine->peers || !engine->node_names)
+    engine->moving = calloc(BITS_WORDS(engine->node_count), sizeof(*engine->moving));
+    if (!engine->peers || !engine->node_names || !engine->moving)
         return error_set(error, ERR_MEMORY, "no memory for %u peers", engine->node_count);
     for (uint32_t i = 0; i < engine->node_count; i++) {
         engine->peers[i].backlog_end = &engine->peers[i].backlog;
@@ -254,6 +257,7 @@ static void engine_free(struct engine *engine)
     engine_status_clear(&engine->status);
     engine_protect_clear(engine);
     pthread_mutex_destroy(&engine->status_lock);
+    free(engine->moving);
     free(engine->peers);
     free(engine->node_names);
     free(engine);

@@ -110,6 +110,7 @@ static int dispatch_segment(struct engine *engine, const struct engine_command *
     segment->number = command->segment.number;
     segment->base = command->segment.base;
     segment->bytes = command->segment.bytes;
+    segment->meeting = command->segment.meeting;
     int code =
         exchange_segment_open(engine->exchange, command->job, command->group, segment, error);
     if (code != 0) {

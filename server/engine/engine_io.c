@@ -276,6 +276,18 @@ static void engine_on_sealed(struct engine *engine, uint32_t node, struct buffer
     engine_deliver_opened(engine, node, now_ns);
 }
 
+/* The first peer from this one on with messages that wait here, to or from it; or node_count. */
+static uint32_t engine_next_moving(struct engine *engine, uint32_t node)
+{
+    while ((node = bits_from(engine->moving, engine->node_count, node)) < engine->node_count) {
+        const struct engine_peer *peer = &engine->peers[node];
+        if (peer->backlog || peer->sealing.first || peer->opening.first)
+            return node;
+        bits_clear(engine->moving, node);
+    }
+    return node;
+}
+
 void engine_move_protected(struct engine *engine)
 {
     engine_protect_round(engine);
@@ -283,7 +295,8 @@ void engine_move_protected(struct engine *engine)
         return;
     engine->protect_done = false;
     uint64_t now_ns = clock_now_ns();
-    for (uint32_t node = 0; node < engine->node_count; node++) {
+    for (uint32_t node = 0; (node = engine_next_moving(engine, node)) < engine->node_count;
+         node++) {
         engine_deliver_opened(engine, node, now_ns);
         engine_flush_backlog(engine, node);
     }
@@ -366,9 +379,7 @@ bool engine_poll_transport(struct engine *engine, uint64_t now_ns)
     int count = transport_poll(engine->transport, events, EVENTS_AT_ONCE);
     for (int i = 0; i < count; i++)
         engine_on_event(engine, &events[i], now_ns);
-    if (count > 0) {
-        for (uint32_t i = 0; i < engine->node_count; i++)
-            engine_flush_backlog(engine, i);
-    }
+    for (uint32_t i = 0; count > 0 && (i = engine_next_moving(engine, i)) < engine->node_count; i++)
+        engine_flush_backlog(engine, i);
     return count > 0;
 }

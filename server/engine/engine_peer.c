@@ -26,6 +26,7 @@ bool engine_drop_peer(struct engine *engine, uint32_t node, bool recovers)
     struct engine_peer *peer = &engine->peers[node];
     peer->up = false;
     peer->connected = false;
+    engine->unsendable -= peer->unsendable != 0;
     peer->unsendable = 0;
     peer->connection++;
     if (recovers)
@@ -77,7 +78,7 @@ void engine_peer_silent(struct engine *engine, uint32_t node, const char *what)
 void engine_end_unsendable(struct engine *engine)
 {
     char how[128];
-    for (uint32_t node = 0; node < engine->node_count; node++) {
+    for (uint32_t node = 0; engine->unsendable > 0 && node < engine->node_count; node++) {
         if (engine->peers[node].unsendable == 0)
             continue;
         snprintf(how, sizeof(how), "a message could not be sent (%s)",

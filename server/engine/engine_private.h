@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 
 #include "common/auth/seal.h"
+#include "common/base/bits.h"
 #include "common/base/clock.h"
 #include "common/config/config.h"
 #include "common/log/log.h"
@@ -136,6 +137,8 @@ struct engine {
     uint32_t trace_number; /* of that trace */
     bool trace_stops;      /* when they are read */
     struct engine_worker *to_ring;
+    uint64_t *moving;           /* a bit for each peer: some may be, or its sealing or opening */
+    uint32_t unsendable;        /* peers with `unsendable` set */
     struct exchange_send *lost; /* sends to peers that are not there, to be given back */
     bool draining;
     bool stopping;

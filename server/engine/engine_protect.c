@@ -380,6 +380,7 @@ int engine_protect_open(struct engine *engine, uint32_t node, struct buffer *buf
     message->bytes = bytes;
     message->sequence = sequence;
     queue_append(&peer->opening, message);
+    bits_set(engine->moving, node);
     message_start(engine, message);
     return 0;
 }

@@ -50,10 +50,12 @@ static void engine_lose(struct engine *engine, struct exchange_send *send)
  * ended, and it goes over the next one. */
 static void engine_refuse(struct engine *engine, struct exchange_send *send, int code)
 {
-    if (code != ERR_LOST && engine->config->recovery)
+    if (code != ERR_LOST && engine->config->recovery) {
+        engine->unsendable += engine->peers[send->node].unsendable == 0;
         engine->peers[send->node].unsendable = code;
-    else if (code != ERR_LOST)
+    } else if (code != ERR_LOST) {
         exchange_send_failed(engine->exchange, send, code);
+    }
     engine_lose(engine, send);
 }
 
@@ -106,8 +108,10 @@ static void engine_flush_sealed(struct engine *engine, uint32_t node)
     }
 }
 
-static void engine_append_backlog(struct engine_peer *peer, struct exchange_send *send)
+static void engine_append_backlog(struct engine *engine, struct engine_peer *peer,
+                                  struct exchange_send *send)
 {
+    bits_set(engine->moving, send->node);
     *peer->backlog_end = send;
     peer->backlog_end = &send->next;
 }
@@ -121,7 +125,7 @@ static void engine_send_sealed(struct engine *engine, struct exchange_send *send
         engine_lose(engine, send);
         return;
     }
-    engine_append_backlog(peer, send);
+    engine_append_backlog(engine, peer, send);
     engine_flush_sealed(engine, send->node);
 }
 
@@ -139,7 +143,7 @@ void engine_send(struct engine *engine, struct exchange_send *send)
     }
     int result = peer->backlog ? ERR_AGAIN : engine_try_send(engine, send);
     if (result == ERR_AGAIN)
-        engine_append_backlog(peer, send);
+        engine_append_backlog(engine, peer, send);
     else if (result != 0)
         engine_refuse(engine, send, result);
 }

@@ -26,9 +26,11 @@ struct engine_status {
     uint64_t bytes_in, bytes_out; /* over the fabric */
     uint64_t bytes_reduced;       /* input bytes of reductions */
     uint64_t collectives;         /* completed */
+    uint64_t met_collectives;     /* of these, what ranks of this node did without the daemon */
     uint64_t dropped_messages;    /* of unknown jobs or groups */
     uint64_t buffer_bytes_used, buffer_bytes_allocated, buffer_bytes_reserved, buffer_bytes_limit;
-    uint64_t buffer_bytes_set_aside; /* of the used, those that the fabric may still read */
+    uint64_t buffer_bytes_set_aside;         /* of the used, those that the fabric may still read */
+    uint64_t archived_bytes, archived_count; /* results kept for replays */
     uint64_t slots;
     uint32_t workers;
     struct engine_job_status *jobs;

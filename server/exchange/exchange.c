@@ -9,6 +9,7 @@
 #include "common/transport/transport.h"
 #include "server/exchange/exchange_group.h"
 #include "server/exchange/exchange_link.h"
+#include "server/exchange/ground/archive.h"
 #include "server/exchange/ground/delivery.h"
 #include "server/exchange/ground/post.h"
 #include "server/exchange/ground/recorder.h"
@@ -25,6 +26,8 @@
 #include "server/exchange/node/collective.h"
 #include "server/exchange/node/issue.h"
 #include "server/exchange/node/probe.h"
+#include "server/exchange/node/replay.h"
+#include "server/exchange/node/stability.h"
 #include "server/exchange/node/transfer.h"
 #include "server/exchange/owner/slot.h"
 #include "server/exchange/owner/slots.h"
@@ -34,13 +37,22 @@ int exchange_create(struct exchange **exchange, const struct exchange_options *o
 {
     struct exchange *made = calloc(1, sizeof(*made));
     struct exchange_peer *peers = calloc(options->node_count, sizeof(*peers));
-    if (!made || !peers) {
+    uint64_t *stirred = calloc(BITS_WORDS(options->node_count), sizeof(*stirred));
+    if (!made || !peers || !stirred) {
         free(made);
         free(peers);
+        free(stirred);
         return error_set(error, ERR_MEMORY, "no memory for %" PRIu32 " peers", options->node_count);
+    }
+    if (options->keep_steps > 0 && buffer_pool_charge(options->pool, options->keep_bytes, error)) {
+        free(made);
+        free(peers);
+        free(stirred);
+        return ERR_MEMORY;
     }
     made->options = *options;
     made->peers = peers;
+    made->stirred = stirred;
     slab_init(&made->sends, sizeof(struct exchange_send));
     slab_init(&made->kept, sizeof(struct session_message));
     *exchange = made;
@@ -61,8 +73,12 @@ void exchange_destroy(struct exchange *exchange)
         assert(peer->posted == 0 && peer->held == 0 && !peer->link.under_way);
     }
     assert(exchange->sends.in_use == 0 && exchange->kept.in_use == 0);
+    archives_clear(exchange);
+    if (exchange->options.keep_steps > 0)
+        buffer_pool_uncharge(exchange->options.pool, exchange->options.keep_bytes);
     slab_clear(&exchange->sends);
     slab_clear(&exchange->kept);
+    free(exchange->stirred);
     free(exchange->peers);
     free(exchange);
 }
@@ -72,8 +88,11 @@ void exchange_totals(const struct exchange *exchange, struct exchange_totals *to
     *totals = (struct exchange_totals){
         .bytes_reduced = exchange->bytes_reduced,
         .collectives = exchange->collectives,
+        .met_collectives = exchange->met_collectives,
         .dropped_messages = exchange->dropped_messages,
         .slots = exchange->slots,
+        .archived_bytes = exchange->archived_bytes,
+        .archived_count = exchange->archived_count,
         .workers = exchange->workers,
     };
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next)
@@ -132,6 +151,10 @@ int exchange_submit(struct exchange *exchange, struct exchange_worker *worker,
                    : collective_submit(group, local, worker, submission, error);
     case ARENA_CHUNK:
         return collective_hand_over(group, local, worker, submission, error);
+    case ARENA_NUMBER:
+        return group->id == 0
+                   ? archive_number(job, submission->sequence, submission->count, error)
+                   : error_set(error, ERR_PROTOCOL, "numbers of group %" PRIu32, group->id);
     default:
         return error_set(error, ERR_PROTOCOL, "submission type %u does not exist",
                          submission->type);
@@ -216,6 +239,8 @@ static int message_contribution(struct exchange_group *group, uint32_t from,
                          "a contribution to group %" PRIu32
                          ", in which it has no part or this node no shard",
                          group->id);
+    if (replay_is(group, &header->ask))
+        return replay_answer(group, node_index, header, buffer, error);
     int result = slot_check(group, node_index, header, error);
     if (result != 0)
         return result;
@@ -269,6 +294,11 @@ static int message_dispatch(struct exchange *exchange, uint32_t from,
     case WIRE_READY:
     case WIRE_GONE:
         return probe_message(group, from, header, error);
+    case WIRE_HELD:
+    case WIRE_STABLE:
+        return stability_message(group, from, header, error);
+    case WIRE_DELIVERED:
+        return transfer_delivered(group, from, header, error);
     default:
         return message_error(group, from, header, buffer, error);
     }
@@ -381,6 +411,8 @@ static void exchange_pump(struct exchange_group *group)
         group_issue(group);
     if (!group->failed)
         group_issue_transfers(group);
+    if (!group->failed)
+        stability_run(group);
     if (group->failed)
         exchange_job_settle(group->job);
 }
@@ -474,14 +506,17 @@ static void exchange_tick_group(struct exchange_group *group, uint64_t now_ns)
 void exchange_tick(struct exchange *exchange, uint64_t now_ns)
 {
     exchange->now_ns = now_ns;
-    for (uint32_t node = 0; node < exchange->options.node_count; node++)
+    for (uint32_t node = 0;
+         (node = peer_stirred_from(exchange, node)) < exchange->options.node_count; node++)
         receive_replenish(exchange, node);
     for (struct exchange_job *job = exchange->jobs; job; job = job->next) {
         waiting_tick(job);
         for (struct exchange_group *group = job->groups; group; group = group->next) {
+            segments_count(group);
             if (group->failed)
                 continue;
             exchange_tick_group(group, now_ns);
+            stability_tick(group);
             /* Where memory was lacking nothing may be in flight whose end would try again. */
             if (group->starved)
                 group_mark_dirty(group);
@@ -489,6 +524,7 @@ void exchange_tick(struct exchange *exchange, uint64_t now_ns)
         }
     }
     links_tick(exchange, now_ns);
+    archives_tick(exchange);
 }
 
 void exchange_late_query(struct exchange *exchange, uint64_t job, uint32_t id, uint64_t sequence)
@@ -508,6 +544,8 @@ void exchange_check(const struct exchange *exchange)
             assert(account->posted + account->held >= account->allowed || account->lacking);
         session_check_invariants(exchange, i);
     }
+    archives_check_invariants(exchange);
+    links_check_invariants(exchange);
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
         for (const struct exchange_group *group = job->groups; group; group = group->next) {
             slots_check_invariants(group);
@@ -515,6 +553,7 @@ void exchange_check(const struct exchange *exchange)
             collectives_check_invariants(group);
             any_receives_check_invariants(group);
             probes_check_invariants(group);
+            stability_check_invariants(group);
         }
     }
 }

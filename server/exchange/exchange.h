@@ -48,10 +48,10 @@ void exchange_peer_up(struct exchange *exchange, uint32_t node, uint64_t receive
                       uint64_t send_token);
 void exchange_peer_down(struct exchange *exchange, uint32_t node);
 
-/* Take the segment (number, base and bytes are set by the caller) into the group, and count it
- * towards the pool's limit. It is given back with io->release_segment after exchange_segment_close,
- * or when the group closes, as soon as nothing writes to it. ERR_STATE: no such group, or it has
- * failed; ERR_MEMORY: over the limit; the caller keeps it. */
+/* Take the segment (number, base, bytes and meeting are set by the caller) into the group, and
+ * count it towards the pool's limit. It is given back with io->release_segment after
+ * exchange_segment_close, or when the group closes, as soon as nothing writes to it. ERR_STATE: no
+ * such group, or it has failed; ERR_MEMORY: over the limit; the caller keeps it. */
 int exchange_segment_open(struct exchange *exchange, uint64_t job, uint32_t group,
                           struct exchange_segment *segment, struct error *error);
 /* No further collective may name it. Unknown ones are ignored. */
@@ -98,9 +98,11 @@ bool exchange_idle(const struct exchange *exchange);
 /* Figures for the status. */
 struct exchange_totals {
     uint64_t bytes_reduced;
-    uint64_t collectives;
+    uint64_t collectives; /* completed, met ones too */
+    uint64_t met_collectives;
     uint64_t dropped_messages;
-    uint64_t slots; /* chunks in progress, both roles */
+    uint64_t slots;                          /* chunks in progress, both roles */
+    uint64_t archived_bytes, archived_count; /* results that are kept for replays */
     uint32_t workers;
     uint32_t jobs;
 };

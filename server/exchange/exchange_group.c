@@ -19,6 +19,7 @@
 #include "server/exchange/node/collective.h"
 #include "server/exchange/node/issue.h"
 #include "server/exchange/node/probe.h"
+#include "server/exchange/node/stability.h"
 #include "server/exchange/owner/slots.h"
 #include "server/jobs/group.h"
 
@@ -85,9 +86,12 @@ static void group_fill_owners(struct exchange_group *group)
     const struct members *members = &group->members;
     struct owners *owners = &group->owners;
     uint32_t servers = members->single ? 1 : job->server_count;
+    for (uint32_t node = 0; node < options->node_count; node++)
+        owners->index_of[node] = NO_INDEX;
     for (uint32_t i = 0; i < servers; i++) {
         owners->nodes[i] = members->single ? members->nodes[0] : job->server_nodes[i];
         owners->weights[i] = members->single ? 1 : job->server_weights[i];
+        owners->index_of[owners->nodes[i]] = i;
     }
     owners->rule =
         (struct layout_rule){.servers = servers,
@@ -99,11 +103,17 @@ static void group_fill_owners(struct exchange_group *group)
     owners->send_rule = layout_rule_single(&owners->rule, false);
     owners->count = servers;
     for (uint32_t i = 0; i < members->node_count; i++) {
-        if (group_owner_index(group, members->nodes[i]) == NO_INDEX)
-            owners->nodes[owners->count++] = members->nodes[i];
+        if (group_owner_index(group, members->nodes[i]) != NO_INDEX)
+            continue;
+        owners->index_of[members->nodes[i]] = owners->count;
+        owners->nodes[owners->count++] = members->nodes[i];
     }
     owners->self = group_owner_index(group, options->self);
     owners->window = window_chunks(options->window_chunks, members->node_count);
+    uint32_t outside = window_chunks(options->window_chunks, owners->count);
+    for (uint32_t i = 0; i < owners->count; i++)
+        owners->windows[i] =
+            group_node_index(group, owners->nodes[i]) != NO_INDEX ? owners->window : outside;
 }
 
 /* --- the memory of its windows ---------------------------------------------------------------- */
@@ -111,12 +121,17 @@ static void group_fill_owners(struct exchange_group *group)
 /* How many messages of this group the node may have under way to this one. */
 static uint32_t group_receives_from(const struct exchange_group *group, uint32_t node)
 {
+    const struct owners *owners = &group->owners;
     if (group->members.single || node == group->job->exchange->options.self)
         return 0;
-    return window_receives(
-        group->owners.window,
-        group->owners.self != NO_INDEX && group_node_index(group, node) != NO_INDEX,
-        group->members.self_node != NO_INDEX && group_owner_index(group, node) != NO_INDEX);
+    uint32_t owner = group_owner_index(group, node);
+    bool contributes = owners->self != NO_INDEX && group_node_index(group, node) != NO_INDEX;
+    bool returns = group->members.self_node != NO_INDEX && owner != NO_INDEX;
+    /* Where both hold, both nodes have ranks, and the windows are the same. */
+    uint32_t window = contributes ? owners->windows[owners->self]
+                      : returns   ? owners->windows[owner]
+                                  : 0;
+    return window_receives(window, contributes, returns);
 }
 
 /* And of how many of its own messages to the node it keeps a copy: windows count alike both ways.
@@ -132,8 +147,8 @@ static int group_reserve(struct exchange_group *group, struct error *error)
     struct exchange *exchange = group->job->exchange;
     uint32_t nodes = exchange->options.node_count;
     uint64_t wanted = 0;
-    if (!group->members.single && group->members.local_count > 1)
-        wanted += window_sums(group->owners.window, group->owners.count);
+    for (uint32_t i = 0; !group->members.single && i < group->owners.count; i++)
+        wanted += group->members.local_count > 1 ? group->owners.windows[i] : 0;
     for (uint32_t node = 0; node < nodes; node++)
         wanted += group_receives_from(group, node) + group_copies_for(group, node);
     struct buffer_pool *pool = exchange->options.pool;
@@ -188,12 +203,15 @@ static void group_free_memory(struct exchange_group *group)
     any_receives_close(group);
     order_close(group);
     issuing_close(group);
+    stability_close(group);
     free(group->members.ranks);
     free(group->members.nodes);
     free(group->members.locals);
     free(group->members.departed);
     free(group->owners.nodes);
     free(group->owners.weights);
+    free(group->owners.windows);
+    free(group->owners.index_of);
     free(group); /* first in its struct group_memory */
 }
 
@@ -215,7 +233,9 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
                     .departed = calloc(size, sizeof(bool)),
                     .least_departed = UINT64_MAX},
         .owners = {.nodes = calloc((size_t)servers + nodes, sizeof(uint32_t)),
-                   .weights = calloc(servers, sizeof(uint32_t))},
+                   .weights = calloc(servers, sizeof(uint32_t)),
+                   .windows = calloc((size_t)servers + nodes, sizeof(uint32_t)),
+                   .index_of = calloc(nodes, sizeof(uint32_t))},
         .order = &memory->order,
         .slots = &memory->slots,
         .any = &memory->any,
@@ -226,7 +246,7 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
     const struct members *members = &memory->group.members;
     const struct owners *owners = &memory->group.owners;
     if (!members->ranks || !members->nodes || !members->locals || !members->departed ||
-        !owners->nodes || !owners->weights) {
+        !owners->nodes || !owners->weights || !owners->windows || !owners->index_of) {
         group_free_memory(&memory->group);
         return NULL;
     }
@@ -236,7 +256,8 @@ static struct exchange_group *group_allocate(struct exchange_job *job, uint32_t 
 static int group_open_layers(struct exchange_group *group, struct error *error)
 {
     chunks_open(group);
-    if (!slots_open(group) || !any_receives_open(group) || !issuing_open(group))
+    if (!slots_open(group) || !any_receives_open(group) || !issuing_open(group) ||
+        !stability_open(group))
         return error_set(error, ERR_MEMORY, "no memory for a group of %" PRIu32,
                          group->members.size);
     return 0;
@@ -272,7 +293,7 @@ bool exchange_group_busy(const struct exchange_group *group)
 {
     uint64_t sequence, first_ns;
     return group->order->oldest || group->order->transfers || group->pending > 0 ||
-           slots_oldest_waiting(group, &sequence, &first_ns);
+           stability_waits(group) || slots_oldest_waiting(group, &sequence, &first_ns);
 }
 
 bool exchange_group_waits(const struct exchange_group *group)

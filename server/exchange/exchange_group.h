@@ -13,7 +13,8 @@
 int exchange_group_create(struct exchange_group **opened, struct exchange_job *job, uint32_t id,
                           const uint32_t *ranks, uint32_t rank_count, struct error *error);
 
-/* Whether something is in progress: a collective, a send, or a chunk of another node's. */
+/* Whether something is in progress: a collective, a send, a chunk of another node's; or a result is
+ * not known to be with all ranks. */
 bool exchange_group_busy(const struct exchange_group *group);
 /* Whether it waits for other nodes: the same, or a rank here looks for a sender. */
 bool exchange_group_waits(const struct exchange_group *group);

@@ -7,6 +7,7 @@
 
 #include "server/exchange/exchange_group.h"
 #include "server/exchange/exchange_trace.h"
+#include "server/exchange/ground/archive.h"
 #include "server/exchange/ground/waiting.h"
 #include "server/exchange/model/roster.h"
 #include "server/exchange/model/share.h"
@@ -20,6 +21,8 @@
 
 static void exchange_job_free_arrays(struct exchange_job *job)
 {
+    if (job->archive)
+        archive_leave(job->exchange, job->archive, job->over);
     if (job->share)
         share_leave(job->exchange, job->share);
     free(job->rank_nodes);
@@ -85,6 +88,12 @@ static struct exchange_job *exchange_job_allocate(struct exchange *exchange,
                exchange->still_ns);
     overlap_init(&job->overlap, exchange->now_ns);
     snprintf(job->name, sizeof(job->name), "%s", from->name);
+    bool here = false;
+    for (uint32_t i = 0; job->rank_nodes && i < job->world_size; i++)
+        here |= job->rank_nodes[i] == exchange->options.self;
+    job->numbered = job->generation == 1;
+    if (here && job->recovery)
+        job->archive = archive_join(exchange, from->lineage ? from->lineage : job->id);
     if (!job->share || !job->rank_nodes || !job->server_nodes || !job->server_weights ||
         !job->by_rank || !job->last_to_arrive || !job->waits.nodes) {
         exchange_job_free_arrays(job);
@@ -189,6 +198,7 @@ void exchange_job_fail(struct exchange *exchange, uint64_t id)
 static void exchange_job_end(struct exchange_job *job)
 {
     exchange_trace_job_over(job, TRACE_END_JOB_CLOSED);
+    job->over = !job->failed;
     job->failed = true;
     job->closing = true;
     for (struct exchange_group *group = job->groups; group; group = group->next) {
@@ -321,10 +331,14 @@ uint32_t exchange_job_totals(const struct exchange *exchange, struct engine_job_
         struct engine_job_status one = {.job = job->id,
                                         .bytes_submitted = job->bytes_submitted,
                                         .collectives = job->collectives,
+                                        .met_collectives = job->met_collectives,
+                                        .met_bytes = job->met_bytes,
                                         .slots = job->slots,
                                         .kept_bytes = job->kept_bytes,
                                         .slowest_rank = UINT32_MAX,
                                         .failed = job->failed};
+        if (job->archive)
+            archive_tell(job->archive, &one);
         for (const struct exchange_group *group = job->groups; group; group = group->next)
             one.groups++;
         for (uint32_t rank = 0; rank < job->world_size; rank++) {

@@ -1,5 +1,6 @@
 #include "server/exchange/exchange_link.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 #include "server/exchange/exchange_group.h"
@@ -25,14 +26,17 @@ void link_begin(struct exchange *exchange, uint32_t node)
     link->sent = false;
     link->heard = 0;
     link->silent_ns = link->quiet_ns = link->wanted_ns = 0;
+    peer_stir(exchange, node);
 }
 
 /* --- who is waited for ------------------------------------------------------------------------ */
 
 static void link_wait(struct exchange *exchange, const uint32_t *nodes, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         exchange->peers[nodes[i]].link.waits = true;
+        peer_stir(exchange, nodes[i]);
+    }
 }
 
 /* An owner hears from all nodes with ranks, and those hear from all owners. */
@@ -51,7 +55,8 @@ static void link_wait_for_group(const struct exchange_group *group)
 
 static void links_find_waits(struct exchange *exchange)
 {
-    for (uint32_t node = 0; node < exchange->options.node_count; node++)
+    for (uint32_t node = 0;
+         (node = peer_stirred_from(exchange, node)) < exchange->options.node_count; node++)
         exchange->peers[node].link.waits = false;
     for (const struct exchange_job *job = exchange->jobs; job; job = job->next) {
         for (const struct exchange_group *group = job->groups; group; group = group->next) {
@@ -153,6 +158,25 @@ static void link_tick(struct exchange *exchange, uint32_t node, uint64_t passed_
         sends_flush(exchange, node); /* memory may have been lacking */
 }
 
+/* Nothing would be different after another tick, until something stirs the peer. */
+static bool link_is_idle(const struct exchange *exchange, uint32_t node)
+{
+    const struct exchange_peer *peer = &exchange->peers[node];
+    const struct exchange_link *link = &peer->link;
+    if (link->waits || receive_is_short(exchange, node))
+        return false;
+    if (!peer->up || node == exchange->options.self) /* link_begin stirs it */
+        return true;
+    return !link->heard && !link->sent && link->wanted_ns == 0 && link->silent_ns == 0 &&
+           link->quiet_ns >= exchange->options.silence_ns / SIGNS && !peer->session.on;
+}
+
+void links_check_invariants(const struct exchange *exchange)
+{
+    for (uint32_t node = 0; node < exchange->options.node_count; node++)
+        assert(peer_stirred_from(exchange, node) == node || link_is_idle(exchange, node));
+}
+
 void links_tick(struct exchange *exchange, uint64_t now_ns)
 {
     uint64_t passed_ns = now_ns - exchange->link_ns;
@@ -161,8 +185,11 @@ void links_tick(struct exchange *exchange, uint64_t now_ns)
     if (most_ns == 0)
         return;
     links_find_waits(exchange);
-    for (uint32_t node = 0; node < exchange->options.node_count; node++) {
+    for (uint32_t node = 0;
+         (node = peer_stirred_from(exchange, node)) < exchange->options.node_count; node++) {
         if (exchange->peers[node].up && node != exchange->options.self)
             link_tick(exchange, node, passed_ns < most_ns ? passed_ns : most_ns);
+        if (link_is_idle(exchange, node))
+            bits_clear(exchange->stirred, node);
     }
 }

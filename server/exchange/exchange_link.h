@@ -29,6 +29,7 @@ enum { LINK_HEARD = 1, LINK_HEARD_WORK = 3 };
 static inline void link_heard(struct exchange *exchange, uint32_t node, uint8_t type)
 {
     exchange->peers[node].link.heard |= type == WIRE_ALIVE ? LINK_HEARD : LINK_HEARD_WORK;
+    peer_stir(exchange, node);
 }
 
 static inline bool link_is_sign(uint8_t type)
@@ -49,6 +50,8 @@ int link_ready(struct exchange *exchange, uint32_t node, struct error *error);
 void link_begin(struct exchange *exchange, uint32_t node);
 /* Count silence, send what is due, report who is silent. */
 void links_tick(struct exchange *exchange, uint64_t now_ns);
+/* For tests: a peer that the tick does not look at has nothing that could fall due. */
+void links_check_invariants(const struct exchange *exchange);
 /* A sign of life is out, or never will be. */
 void link_sent(struct exchange *exchange, struct exchange_send *send);
 

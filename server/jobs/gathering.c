@@ -20,7 +20,7 @@ struct gathering *gathering_create(const char *name, uint32_t uid, uint32_t worl
     gathering->uid = uid;
     gathering->world_size = world_size;
     gathering->generation = 1;
-    gathering->say_ns = UINT64_MAX;
+    gathering->say_ns = gathering->without_ns = UINT64_MAX;
     gathering->said_node = -1;
     return gathering;
 }
@@ -84,7 +84,7 @@ int gathering_add(struct gathering *gathering, const struct gathering_member *me
 void gathering_remove_at(struct gathering *gathering, uint32_t index)
 {
     gathering->count--;
-    gathering->say_ns = UINT64_MAX;
+    gathering->say_ns = gathering->without_ns = UINT64_MAX;
     gathering->said_node = -1;
     memmove(&gathering->members[index], &gathering->members[index + 1],
             (gathering->count - index) * sizeof(gathering->members[0]));

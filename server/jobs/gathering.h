@@ -19,7 +19,11 @@ struct gathering_member {
     uint32_t pid;
     uint32_t recovery; /* enum message_recovery */
     bool newcomer;     /* it has had no rank of the job yet: its lot is not that of the others */
+    bool returned;     /* it has come back to the daemon that was started in its daemon's place */
     uint64_t deadline_ns;
+    bool whole; /* it goes on only if no rank of the last generation is lost */
+    /* Of one that goes on: how many ranks it wishes for, 0: any number; and for how long. */
+    uint32_t least_ranks, wait_ms;
 };
 
 struct gathering {
@@ -38,6 +42,10 @@ struct gathering {
      * complete, or it has been said, and nobody has come or gone since. */
     uint64_t say_ns;
     int64_t said_node; /* the node that was last said to be missing; -1: none */
+    /* Complete, of a job with recovery: when it opens without servers that are not there; and
+     * whether it does by now. UINT64_MAX: it is not complete. */
+    uint64_t without_ns;
+    bool without;
     /* What the first member that waited in vain was told, for those after it: they wait for the
      * same, not for it. Empty: none has since the last one came. */
     char timeout_text[ERROR_TEXT_BYTES];

@@ -10,6 +10,7 @@
 #include "common/base/hash.h"
 #include "common/format/message.h"
 #include "server/jobs/group.h"
+#include "server/jobs/recoveries.h"
 
 enum job_state {
     JOB_OPENING, /* its daemons are getting ready */
@@ -58,7 +59,10 @@ struct job {
     enum job_state state;
     int code; /* why it failed; while opening, why its group of all ranks did */
     char text[ERROR_TEXT_BYTES];
+    uint64_t failed_ns;
     uint64_t deadline_ns; /* while opening */
+    uint64_t answer_ns;   /* likewise, of a job that goes on, home only: then it does so without a
+                           * server that has not answered; UINT64_MAX: never */
     bool engine_opened;   /* this node's engine has it, or need not */
     bool acknowledged;    /* home has been told */
     bool was_ready;       /* here; then all its daemons had acknowledged it */
@@ -71,13 +75,16 @@ struct job {
 
     bool *opened; /* [roster], home only: has acknowledged */
     uint32_t next_group;
-    uint32_t next_segment;              /* of all groups, on this node */
-    uint32_t segment_count;             /* open */
+    uint32_t next_segment;  /* of all groups, on this node */
+    uint32_t segment_count; /* open */
+    uint32_t place_count;   /* of these, where ranks meet, and their memory */
+    uint64_t place_bytes;
     struct group_gathering *gatherings; /* home only */
 
     struct group *groups; /* uthash by id */
     struct job_late *lates;
-    UT_hash_handle hh; /* by id */
+    struct recoveries recoveries; /* of all its generations, as this daemon knows */
+    UT_hash_handle hh;            /* by id */
 };
 
 /* From job_open, sent by `home`; checks everything in it. ERR_PROTOCOL, ERR_MEMORY. Group 0 is

@@ -67,6 +67,7 @@ void membership_connected(struct membership *membership, uint32_t node, uint64_t
     peer->state = MEMBERSHIP_CONNECTED;
     peer->connection++;
     peer->incarnation = incarnation;
+    peer->ended = false;
     peer->heard_ns = now_ns;
     peer->ping_ns = now_ns + membership->heartbeat_ns;
     peer->connect_ns = UINT64_MAX;
@@ -115,7 +116,11 @@ bool membership_away(struct membership *membership, uint32_t node, uint64_t now_
         peer->since_ns = now_ns;
         peer->away_ns = now_ns + membership->silence_ns;
     }
-    return peer->away_ns != UINT64_MAX; /* else it was never there on both planes */
+    /* Else it was never there on both planes, and is not waited for. That its connection was ended
+     * shows that its machine lives. */
+    if (peer->away_ns == UINT64_MAX)
+        peer->ended = true;
+    return peer->away_ns != UINT64_MAX;
 }
 
 bool membership_is_away(const struct membership *membership, uint32_t node)
@@ -174,6 +179,11 @@ void membership_lost(struct membership *membership, uint32_t node, uint64_t now_
     peer->state = MEMBERSHIP_DOWN;
     snprintf(peer->reason, sizeof(peer->reason), "%s", reason);
     membership_plan(membership, node, now_ns);
+}
+
+void membership_ended(struct membership *membership, uint32_t node)
+{
+    membership->peers[node].ended = true;
 }
 
 void membership_knocked(struct membership *membership, uint32_t node, uint64_t now_ns)

@@ -24,11 +24,14 @@ struct membership_peer {
         connect_ns;    /* next attempt, or knock; UINT64_MAX: none (up, under way, or the peer's) */
     uint32_t attempts; /* failed in a row */
     uint64_t incarnation; /* of the daemon that is connected: another one after each start */
-    uint32_t connection;  /* how many there have been, with the one that is there */
-    uint64_t session;     /* what the next connection may go on with; 0: nothing */
-    uint64_t away_ns;   /* until then it may; UINT64_MAX: both planes are there, or session is 0 */
-    uint64_t since_ns;  /* that is away: since then; good while away_ns is */
-    uint32_t recovered; /* how often it was away and came back */
+    bool ended; /* the daemon that was connected last has, or may have, and its machine lives: that
+                 * refuses, another one has begun, or the connection ended before both planes were
+                 * there */
+    uint32_t connection; /* how many there have been, with the one that is there */
+    uint64_t session;    /* what the next connection may go on with; 0: nothing */
+    uint64_t away_ns;    /* until then it may; UINT64_MAX: both planes are there, or session is 0 */
+    uint64_t since_ns;   /* that is away: since then; good while away_ns is */
+    uint32_t recovered;  /* how often it was away and came back */
     uint64_t recovered_ns;                /* and how long it was away, the last time */
     char reason[MEMBERSHIP_REASON_BYTES]; /* why it is down; "" at first */
 };
@@ -96,6 +99,8 @@ void membership_cannot_recover(struct membership *membership, uint32_t node, uin
 void membership_forget(struct membership *membership, uint32_t node);
 /* A knock is over that was not refused. */
 void membership_knocked(struct membership *membership, uint32_t node, uint64_t now_ns);
+/* The daemon of the last connection has ended, which is more than that it cannot be reached. */
+void membership_ended(struct membership *membership, uint32_t node);
 /* The connection is over, or an attempt failed. */
 void membership_lost(struct membership *membership, uint32_t node, uint64_t now_ns,
                      const char *reason);

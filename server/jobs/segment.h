@@ -7,6 +7,9 @@
 #include <stdint.h>
 
 #define SEGMENTS_PER_JOB_MAX 256u /* on a node */
+/* Places (common/format/place.h) take no more of a job's pieces than this part, nor of the daemon's
+ * memory for a job: they make it faster, but what its program asks for must find room. */
+#define SEGMENT_PLACES_PART 8u
 /* In place of `nth`: where the ranks of the group meet, all of which are on this node. */
 #define SEGMENT_MEETING UINT32_MAX
 

@@ -8,6 +8,7 @@
 #include "common/text/size_text.h"
 
 #define CELL_BYTES 256
+#define MBITS_PER_GB 8000.0
 #define TOPOLOGY_BYTES 1024
 #define COLUMNS_MAX 12
 
@@ -189,6 +190,76 @@ static void print_waiting(FILE *out, const json_t *jobs)
     }
 }
 
+/* "b, c"; "" for none. */
+static void print_names(const json_t *names, char cell[CELL_BYTES])
+{
+    size_t i, used = 0;
+    const json_t *name;
+    cell[0] = '\0';
+    json_array_foreach((json_t *)names, i, name)
+    {
+        char text[CELL_BYTES];
+        shoalctl_format_text(json_is_string(name) ? json_string_value(name) : "-", text,
+                             sizeof(text));
+        if (used + strlen(text) + 8 > CELL_BYTES) {
+            snprintf(cell + used, CELL_BYTES - used, ", ...");
+            return;
+        }
+        used += (size_t)snprintf(cell + used, CELL_BYTES - used, "%s%s", used ? ", " : "", text);
+    }
+}
+
+/* Of a job that has failed and may go on: who is gone, and who is waited for. */
+static void print_lost(FILE *out, const json_t *job)
+{
+    const json_t *lost = json_object_get(job, "lost");
+    if (!json_is_object(lost))
+        return;
+    char name[CELL_BYTES], ranks[CELL_BYTES], nodes[CELL_BYTES], awaited[CELL_BYTES];
+    print_cell_text(job, "name", name);
+    print_cell_ranks(lost, "ranks", ranks);
+    print_names(json_object_get(lost, "nodes"), nodes);
+    print_cell_ranks(lost, "awaited", awaited);
+    fprintf(out, "job %s has failed %.1f s ago and may go on; gone: rank %s%s%s", name,
+            json_number_value(json_object_get(lost, "since_ms")) / 1000, ranks,
+            nodes[0] ? ", node " : "", nodes);
+    if (json_array_size(json_object_get(lost, "away")) > 0) {
+        char away[CELL_BYTES];
+        print_cell_ranks(lost, "away", away);
+        fprintf(out, "; until its daemon is started again: rank %s", away);
+    }
+    if (json_array_size(json_object_get(lost, "awaited")) > 0)
+        fprintf(out, "; waits for rank %s", awaited);
+    if (json_is_integer(json_object_get(lost, "least_ranks")))
+        fprintf(out, "; waits for newcomers until it has %lld ranks",
+                (long long)json_integer_value(json_object_get(lost, "least_ranks")));
+    fputc('\n', out);
+}
+
+/* What the job has gone on from. */
+static void print_recovered(FILE *out, const json_t *job)
+{
+    static const char *const kinds[] = {"connection", "server", "daemon", "generation"};
+    bool first = true;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const json_t *it = json_object_get(json_object_get(job, "recovered"), kinds[i]);
+        json_int_t times = json_integer_value(json_object_get(it, "times"));
+        char name[CELL_BYTES];
+        if (times <= 0)
+            continue;
+        print_cell_text(job, "name", name);
+        if (first)
+            fprintf(out, "job %s has recovered:", name);
+        fprintf(out, "%s %s %" JSON_INTEGER_FORMAT " time%s (last %.3f s, together %.3f s)",
+                first ? "" : ",", kinds[i], times, times == 1 ? "" : "s",
+                json_number_value(json_object_get(it, "last_ms")) / 1000,
+                json_number_value(json_object_get(it, "total_ms")) / 1000);
+        first = false;
+    }
+    if (!first)
+        fputc('\n', out);
+}
+
 void shoalctl_print_jobs(FILE *out, const json_t *status)
 {
     static const struct column columns[] = {
@@ -220,6 +291,11 @@ void shoalctl_print_jobs(FILE *out, const json_t *status)
         print_cell_text(job, "name", name);
         print_cell_local_ranks(job, local);
         fprintf(out, "job %s has here, rank:pid: %s\n", name, local);
+    }
+    json_array_foreach((json_t *)jobs, i, job)
+    {
+        print_lost(out, job);
+        print_recovered(out, job);
     }
     print_late(out, jobs);
     print_waiting(out, jobs);
@@ -274,17 +350,23 @@ static void print_figures(FILE *out, const json_t *status)
 {
     const json_t *traffic = json_object_get(status, "traffic");
     char in[CELL_BYTES], out_bytes[CELL_BYTES], reduced[CELL_BYTES], collectives[CELL_BYTES],
-        dropped[CELL_BYTES], in_rate[CELL_BYTES], out_rate[CELL_BYTES];
+        met[CELL_BYTES], dropped[CELL_BYTES], in_rate[CELL_BYTES], out_rate[CELL_BYTES];
     print_cell_bytes(traffic, "bytes_in", in);
     print_cell_bytes(traffic, "bytes_out", out_bytes);
     print_cell_bytes(traffic, "bytes_reduced", reduced);
     print_cell_text(traffic, "in_GBps", in_rate);
     print_cell_text(traffic, "out_GBps", out_rate);
     print_cell_text(traffic, "collectives", collectives);
+    print_cell_text(traffic, "met_collectives", met);
     print_cell_text(traffic, "dropped_messages", dropped);
-    fprintf(out, "traffic      in %s (%s GB/s), out %s (%s GB/s), %s messages dropped\n", in,
-            in_rate, out_bytes, out_rate, dropped);
-    fprintf(out, "work         %s collectives, %s reduced\n", collectives, reduced);
+    fprintf(out, "traffic      in %s (%s GB/s), out %s (%s GB/s), ", in, in_rate, out_bytes,
+            out_rate);
+    double link_mbits = json_number_value(json_object_get(traffic, "link_mbits"));
+    if (link_mbits > 0)
+        fprintf(out, "of %.2f GB/s each way, ", link_mbits / MBITS_PER_GB);
+    fprintf(out, "%s messages dropped\n", dropped);
+    fprintf(out, "work         %s collectives, %s of them in memory that ranks share, %s reduced\n",
+            collectives, met, reduced);
     const json_t *memory = json_object_get(status, "memory");
     char used[CELL_BYTES], allocated[CELL_BYTES], reserved[CELL_BYTES], limit[CELL_BYTES];
     print_cell_bytes(memory, "used_bytes", used);
@@ -293,6 +375,14 @@ static void print_figures(FILE *out, const json_t *status)
     print_cell_bytes(memory, "limit_bytes", limit);
     fprintf(out, "memory       %s used, %s allocated, %s reserved, limit %s\n", used, allocated,
             reserved, limit);
+    const json_t *replay = json_object_get(status, "replay");
+    if (json_integer_value(json_object_get(replay, "limit_bytes")) > 0) {
+        char results[CELL_BYTES];
+        print_cell_text(replay, "results", results);
+        print_cell_bytes(replay, "used_bytes", used);
+        print_cell_bytes(replay, "limit_bytes", limit);
+        fprintf(out, "replay       %s results kept, %s, limit %s\n", results, used, limit);
+    }
     const json_t *workers = json_object_get(status, "workers");
     char slots[CELL_BYTES], count[CELL_BYTES], most[CELL_BYTES];
     print_cell_text(status, "slots", slots);

@@ -7,6 +7,8 @@
 #include <utlist.h>
 
 #include "common/text/json_text.h"
+#include "server/status/status_daemon.h"
+#include "server/status/status_recoveries.h"
 
 void status_rates_sample(struct status_rates *rates, uint64_t now_ns, uint64_t bytes_in,
                          uint64_t bytes_out)
@@ -182,8 +184,15 @@ static void status_put_job_figures(struct json_text *text, const struct engine_j
     json_text_uint(text, "groups", groups);
     json_text_uint(text, "bytes", figures->bytes_submitted);
     json_text_uint(text, "collectives", figures->collectives);
+    json_text_uint(text, "met_collectives", figures->met_collectives);
+    json_text_uint(text, "met_bytes", figures->met_bytes);
     json_text_uint(text, "slots", figures->slots);
     json_text_uint(text, "request_bytes", figures->kept_bytes);
+    json_text_open_object(text, "replay");
+    json_text_uint(text, "bytes", figures->archived_bytes);
+    json_text_uint(text, "first", figures->archived_first);
+    json_text_uint(text, "end", figures->archived_end);
+    json_text_close_object(text);
     if (figures->slowest_rank == UINT32_MAX)
         json_text_null(text, "slowest_rank");
     else
@@ -219,6 +228,11 @@ static void status_put_open_jobs(struct json_text *text, struct rank_room *room,
         status_put_job_figures(text, status_find_engine_job(source, job->id),
                                HASH_COUNT(job->groups), source->config);
         status_put_late(text, room, source, job);
+        status_put_recoveries(text, &job->recoveries);
+        status_put_lost(
+            text,
+            job->state == JOB_FAILED ? status_succession(source->coordinator, job->lineage) : NULL,
+            source, &room->left);
         if (job->state == JOB_FAILED)
             json_text_string(text, "error", job->text);
         json_text_close_object(text);
@@ -313,6 +327,14 @@ static void status_put_no_figures(struct json_text *text, const struct config *c
     status_put_job_figures(text, &none, 0, config);
     json_text_open_array(text, "late");
     json_text_close_array(text);
+}
+
+/* Of a job that has not been ready yet. */
+static void status_put_no_history(struct json_text *text)
+{
+    static const struct recoveries none = {0};
+    status_put_recoveries(text, &none);
+    status_put_lost(text, NULL, NULL, NULL);
     json_text_close_object(text);
 }
 
@@ -334,6 +356,7 @@ static void status_put_gatherings(struct json_text *text, struct rank_room *room
         else
             json_text_null(text, "waits_for");
         status_put_no_figures(text, source->config);
+        status_put_no_history(text);
     }
 }
 
@@ -347,7 +370,7 @@ static void status_put_waiting(struct json_text *text, struct rank_room *room,
         const struct coordinator_worker_view *view = &waiting->views[i];
         const struct gathering *gathering;
         HASH_FIND_STR(gatherings, view->job_name, gathering);
-        if (gathering) {
+        if (gathering || status_succession(source->coordinator, view->former)) {
             i++;
             continue;
         }
@@ -356,6 +379,49 @@ static void status_put_waiting(struct json_text *text, struct rank_room *room,
         status_put_both_ranks(text, room, NULL, 0, false);
         i = status_put_waiting_ranks(text, waiting, i, view->job_name);
         status_put_no_figures(text, source->config);
+        status_put_no_history(text);
+    }
+}
+
+static void status_put_succession_ranks(struct json_text *text, struct rank_room *room,
+                                        const struct succession *succession)
+{
+    bool here[MESSAGE_RANKS_MAX];
+    assert(succession->world_size <= MESSAGE_RANKS_MAX);
+    for (uint32_t rank = 0; rank < succession->world_size; rank++)
+        here[rank] = succession->states[rank] != SUCCESSION_GONE;
+    status_put_both_ranks(text, room, here, succession->world_size, true);
+}
+
+static bool status_has_job(const struct status_source *source, const struct succession *succession)
+{
+    const struct job *job = coordinator_jobs(source->coordinator);
+    while (job && job->lineage != succession->lineage)
+        job = job->hh.next;
+    return job != NULL;
+}
+
+/* Jobs that have failed, of which some rank waits here for the next generation, but none has the
+ * failed one any more. */
+static void status_put_successions(struct json_text *text, struct rank_room *room,
+                                   const struct status_source *source,
+                                   const struct waiting *waiting)
+{
+    for (const struct succession *it = coordinator_successions(source->coordinator); it;
+         it = it->hh.next) {
+        if (!status_succession_waits(it, waiting->views, waiting->count) ||
+            status_has_job(source, it))
+            continue;
+        status_put_job_head(text, it->name, "waiting", it->uid, it->world_size);
+        json_text_null(text, "job_id");
+        json_text_uint(text, "generation", it->generation);
+        status_put_succession_ranks(text, room, it);
+        status_put_waiting_ranks(text, waiting, status_waiting_find(waiting, it->name), it->name);
+        status_put_no_figures(text, source->config);
+        status_put_recoveries(text, &it->recoveries);
+        status_put_lost(text, it, source, &room->left);
+        json_text_string(text, "error", it->text);
+        json_text_close_object(text);
     }
 }
 
@@ -367,8 +433,10 @@ static void status_put_traffic(struct json_text *text, const struct status_sourc
     json_text_uint(text, "bytes_out", engine->bytes_out);
     json_text_real(text, "in_GBps", source->rates->in_GBps);
     json_text_real(text, "out_GBps", source->rates->out_GBps);
+    json_text_uint(text, "link_mbits", status_link_mbits(source));
     json_text_uint(text, "bytes_reduced", engine->bytes_reduced);
     json_text_uint(text, "collectives", engine->collectives);
+    json_text_uint(text, "met_collectives", engine->met_collectives);
     json_text_uint(text, "dropped_messages",
                    engine->dropped_messages + coordinator_dropped_messages(source->coordinator));
     json_text_close_object(text);
@@ -378,6 +446,11 @@ static void status_put_traffic(struct json_text *text, const struct status_sourc
     json_text_uint(text, "reserved_bytes", engine->buffer_bytes_reserved);
     json_text_uint(text, "limit_bytes", engine->buffer_bytes_limit);
     json_text_uint(text, "set_aside_bytes", engine->buffer_bytes_set_aside);
+    json_text_close_object(text);
+    json_text_open_object(text, "replay");
+    json_text_uint(text, "results", engine->archived_count);
+    json_text_uint(text, "used_bytes", engine->archived_bytes);
+    json_text_uint(text, "limit_bytes", config_keep_bytes(source->config));
     json_text_close_object(text);
     json_text_uint(text, "slots", engine->slots);
 }
@@ -459,6 +532,7 @@ char *status_document(const struct status_source *source, size_t *length)
     struct rank_room room = {STATUS_RANKS_MAX};
     status_put_open_jobs(&text, &room, source);
     status_put_gatherings(&text, &room, source, &waiting);
+    status_put_successions(&text, &room, source, &waiting);
     status_put_waiting(&text, &room, source, &waiting);
     json_text_close_array(&text);
     status_put_traffic(&text, source);

@@ -3,6 +3,11 @@
 #define NS_PER_MS 1000000u
 #define MS_PER_S 1e3
 
+uint32_t status_link_mbits(const struct status_source *source)
+{
+    return source->config->link_mbits ? source->config->link_mbits : source->transport->link_mbits;
+}
+
 void status_daemon_take(struct status_daemon *daemon, const struct status_source *source)
 {
     const struct engine_status *engine = source->engine;
@@ -13,6 +18,7 @@ void status_daemon_take(struct status_daemon *daemon, const struct status_source
         .memory_limit_bytes = engine->buffer_bytes_limit,
         .bytes_in = engine->bytes_in,
         .bytes_out = engine->bytes_out,
+        .link_mbits = status_link_mbits(source),
     };
     if (engine->now_ns > source->started_ns)
         daemon->time_ms = (engine->now_ns - source->started_ns) / NS_PER_MS;
@@ -53,6 +59,7 @@ uint32_t status_daemon_pack(const struct status_daemon *daemon,
     next = words_put(next, daemon->memory_limit_bytes);
     next = words_put(next, daemon->bytes_in);
     next = words_put(next, daemon->bytes_out);
+    *next++ = daemon->link_mbits;
     *next++ = daemon->away;
     *next++ = daemon->recovered;
     for (uint32_t i = 0; i < daemon->link_count; i++) {
@@ -77,6 +84,7 @@ bool status_daemon_unpack(struct status_daemon *daemon, const uint32_t *words, u
     words = words_get(words, &daemon->memory_limit_bytes);
     words = words_get(words, &daemon->bytes_in);
     words = words_get(words, &daemon->bytes_out);
+    daemon->link_mbits = *words++;
     daemon->away = *words++;
     daemon->recovered = *words++;
     for (uint32_t i = 0; i < daemon->link_count; i++) {
@@ -98,6 +106,7 @@ void status_put_daemon(struct json_text *text, const struct status_daemon *daemo
     json_text_real(text, "time_s", (double)daemon->time_ms / MS_PER_S);
     json_text_uint(text, "bytes_in", daemon->bytes_in);
     json_text_uint(text, "bytes_out", daemon->bytes_out);
+    json_text_uint(text, "link_mbits", daemon->link_mbits);
     json_text_open_object(text, "memory");
     json_text_uint(text, "used_bytes", daemon->memory_used_bytes);
     json_text_uint(text, "reserved_bytes", daemon->memory_reserved_bytes);

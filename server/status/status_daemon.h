@@ -10,7 +10,7 @@
 
 /* In a larger roster no links are told: each daemon would have those of all. */
 #define STATUS_LINKS 12u
-#define STATUS_DAEMON_WORDS 14u /* of figures, packed, without links */
+#define STATUS_DAEMON_WORDS 15u /* of figures, packed, without links */
 #define STATUS_LINK_WORDS 5u    /* of each link */
 #define STATUS_DAEMON_WORDS_MAX (STATUS_DAEMON_WORDS + STATUS_LINKS * STATUS_LINK_WORDS)
 
@@ -18,6 +18,7 @@ struct status_daemon {
     uint64_t time_ms; /* since the daemon's start, when the bytes were counted */
     uint64_t memory_used_bytes, memory_reserved_bytes, memory_limit_bytes;
     uint64_t bytes_in, bytes_out; /* over the fabric, as those of links */
+    uint32_t link_mbits;          /* what its link can carry each way; 0: not known */
     uint32_t away;                /* nodes that are away, and may come back */
     uint32_t recovered;           /* how often one did */
     uint32_t link_count;
@@ -27,7 +28,10 @@ struct status_daemon {
     } links[STATUS_LINKS];
 };
 
-/* Of a source, `engine`, `membership` and `started_ns` are read. */
+/* What this node's link can carry, in Mbit/s: as configured, or as its interface says. 0: not
+ * known. */
+uint32_t status_link_mbits(const struct status_source *source);
+/* Of a source, `engine`, `membership`, `config`, `transport` and `started_ns` are read. */
 void status_daemon_take(struct status_daemon *daemon, const struct status_source *source);
 /* Figures as numbers of a message, returns how many; and back. False: they make no sense. */
 uint32_t status_daemon_pack(const struct status_daemon *daemon,

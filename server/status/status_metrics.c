@@ -7,7 +7,11 @@
 
 #include "common/text/json_text.h" /* for its growing buffer */
 #include "server/status/status.h"
+#include "server/status/status_daemon.h"
 #include "server/status/status_metric.h"
+#include "server/status/status_recoveries.h"
+
+#define BYTES_PER_MBIT 125000u
 
 void metrics_put_line(struct json_text *text, const char *format, ...)
 {
@@ -134,10 +138,16 @@ char *status_metrics(const struct status_source *source, size_t *length)
                         engine->bytes_in);
     metrics_put_counter(&text, "shoal_out_bytes_total", "Bytes sent over the fabric.",
                         engine->bytes_out);
+    if (status_link_mbits(source) > 0)
+        metrics_put_gauge(&text, "shoal_link_bytes_per_second", "What the link can carry each way.",
+                          (uint64_t)status_link_mbits(source) * BYTES_PER_MBIT);
     metrics_put_counter(&text, "shoal_reduced_bytes_total", "Input bytes of reductions.",
                         engine->bytes_reduced);
     metrics_put_counter(&text, "shoal_collectives_total", "Collectives completed.",
                         engine->collectives);
+    metrics_put_counter(&text, "shoal_met_collectives_total",
+                        "Of these, what ranks of this node did in memory that they share.",
+                        engine->met_collectives);
     metrics_put_counter(
         &text, "shoal_dropped_messages_total", "Messages of unknown jobs or groups.",
         engine->dropped_messages + coordinator_dropped_messages(source->coordinator));
@@ -154,8 +164,15 @@ char *status_metrics(const struct status_source *source, size_t *length)
     metrics_put_gauge(&text, "shoal_buffer_set_aside_bytes",
                       "Of the used, those that the fabric may still read.",
                       engine->buffer_bytes_set_aside);
+    metrics_put_gauge(&text, "shoal_replay_results", "Results that are kept for replays.",
+                      engine->archived_count);
+    metrics_put_gauge(&text, "shoal_replay_bytes", "Memory that these take.",
+                      engine->archived_bytes);
+    metrics_put_gauge(&text, "shoal_replay_limit_bytes", "And may take at most.",
+                      config_keep_bytes(source->config));
     metrics_put_jobs(&text, source);
     metrics_put_waits(&text, source);
+    metrics_put_recoveries(&text, source);
     metrics_put_peers(&text, source);
     metrics_put_refused(&text, source);
     return json_text_take(&text, length);

@@ -1,7 +1,7 @@
 /* What a daemon needs in a large job: memory for each worker and each peer, and processor time of
  * each step. A whole cluster in one process, or several beside each other.
  *
- *   bench_scale NODES RANKS_PER_NODE [CLUSTERS]
+ *   bench_scale NODES RANKS_PER_NODE [CLUSTERS [join]]
  *
  * Real are the coordinators, their messages, and the exchanges with their buffers, of every node.
  * Played are the workers, the links, which hand on at once and in order, and the sums, which are
@@ -10,44 +10,38 @@
  *
  * Prints a line of JSON: bytes of heap and of chunk buffers of a daemon (means), connected and with
  * the job open; for each step the time of a daemon, mean and most, and the messages over the fabric
- * that it received, mean. */
-#include <malloc.h>
+ * that it received, mean; and how long the step takes in virtual time, where each daemon has a
+ * processor of its own and a link of 100 Gbit/s and 10 us. A daemon takes what has come in the
+ * order in which this program gets there, so that is an upper bound.
+ *
+ * join: without collectives, but with the heap of each daemon counted by itself: "home_bytes" is
+ * the most that one has with the job open. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "common/base/clock.h"
-#include "common/config/config.h"
 #include "common/format/arena.h"
 #include "common/format/message.h"
 #include "common/memory/buffer.h"
-#include "common/text/number_text.h"
 #include "server/coordinator/coordinator.h"
 #include "server/exchange/exchange.h"
 #include "server/jobs/membership.h"
+#include "tests/bench/bench_ground.h"
 
-#define NODES_MAX 256
+#define NODES_MAX 1024
 #define CHUNK_BYTES 4096u
 #define SHARD_BYTES 1024u
 #define POSTED_MAX 64
 #define ARENA_BYTES (1u << 20)
 #define ARENA_ENTRIES 64
 #define ROUNDS 60
-#define FABRIC_BATCH 64 /* as the engine takes */
-#define ITEMS_MAX 65536 /* on their way to a daemon */
+#define FABRIC_BATCH 64                /* as the engine takes */
+#define ITEMS_MAX 65536                /* on their way to a daemon */
+#define LINES_BYTES ((size_t)16 << 30) /* what is not written to takes no memory */
 #define NOW_NS NS_PER_S
-
-#define NEED_TEXT(condition, text)                                                                 \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "bench_scale: line %d: %s: %s\n", __LINE__, #condition, text);         \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define NEED(condition) NEED_TEXT(condition, "")
+#define LINK_BYTES_PER_US 12500u /* 100 Gbit/s */
+#define LINK_DELAY_NS (10 * 1000ull)
 
 struct scale;
 
@@ -59,6 +53,7 @@ struct item {
     uint32_t from, to;
     void *what;
     size_t length;
+    uint64_t at_ns; /* when it is there, in virtual time */
 };
 
 /* In the order in which they came. */
@@ -84,6 +79,8 @@ struct daemon {
     struct peer peers[NODES_MAX];
     struct items in; /* what is on its way to it */
     uint64_t spent_ns, messages;
+    uint64_t free_ns, link_ns; /* in virtual time: what it has done, and has sent, is over */
+    int64_t heap;              /* bytes, where each daemon's are counted */
 };
 
 struct rank {
@@ -94,36 +91,16 @@ struct rank {
 struct scale {
     uint32_t nodes, per_node, ranks;   /* of a cluster */
     uint32_t daemon_count, rank_count; /* of all clusters */
+    bool counts_heaps;
     struct daemon *daemons;
     struct rank *rank; /* [rank_count]; handle is the place + 1 */
     struct items out;  /* of the daemon that runs, until the links take it */
+    char *lines;       /* [LINES_BYTES]: of a step, between daemons */
+    size_t lines_used;
     uint64_t random, sequence;
     uint32_t joined, left;
     uint64_t done; /* requests, of all ranks */
 };
-
-/* Memory that is not the daemons'. */
-static void *own(size_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    NEED(memory != MAP_FAILED);
-    return memory;
-}
-
-/* Of this thread: what else the machine does must not count. */
-static uint64_t processor_ns(void)
-{
-    struct timespec time;
-    NEED(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
-    return (uint64_t)time.tv_sec * NS_PER_S + (uint64_t)time.tv_nsec;
-}
-
-static uint64_t heap_bytes(void)
-{
-    struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd;
-}
 
 static uint64_t buffer_bytes(const struct scale *scale)
 {
@@ -147,15 +124,61 @@ static void item_put(const struct daemon *by, struct item item)
     items_add(&by->scale->out, item);
 }
 
+/* When it is there: links send one thing after the other. */
+static uint64_t item_arrives_ns(struct daemon *by, const struct item *item)
+{
+    bool travels = item->kind == ITEM_LINE || item->kind == ITEM_MESSAGE;
+    if (!travels)
+        return by->free_ns;
+    const struct exchange_send *send = item->what;
+    size_t bytes = item->kind == ITEM_LINE ? item->length : WIRE_HEADER_BYTES + send->payload_bytes;
+    if (by->link_ns < by->free_ns)
+        by->link_ns = by->free_ns;
+    by->link_ns += bytes * 1000 / LINK_BYTES_PER_US;
+    return by->link_ns + LINK_DELAY_NS;
+}
+
+/* For a line that travels, until the step is over: no daemon's heap. */
+static char *line_room(struct scale *scale, size_t bytes)
+{
+    char *room = scale->lines + scale->lines_used;
+    scale->lines_used += bytes;
+    NEED(scale->lines_used <= LINES_BYTES);
+    return room;
+}
+
 /* The links take what the daemon has put to where it goes. */
-static void items_carry(const struct daemon *by)
+static void items_carry(struct daemon *by)
 {
     struct items *out = &by->scale->out;
     for (; out->first < out->end; out->first++) {
         struct item item = out->item[out->first];
+        item.at_ns = item_arrives_ns(by, &item);
         items_add(&by->scale->daemons[by->base + item.to].in, item);
     }
     out->first = out->end = 0;
+}
+
+/* --- what a daemon uses ------------------------------------------------------------------------
+ */
+
+static void daemon_spend(struct daemon *daemon, uint64_t start_ns)
+{
+    uint64_t ns = processor_ns() - start_ns;
+    daemon->spent_ns += ns;
+    daemon->free_ns += ns;
+}
+
+/* The heap while the daemon runs is its own. */
+static int64_t heap_begin(const struct daemon *daemon)
+{
+    return daemon->scale->counts_heaps ? (int64_t)heap_bytes() : 0;
+}
+
+static void heap_end(struct daemon *daemon, int64_t before)
+{
+    if (daemon->scale->counts_heaps)
+        daemon->heap += (int64_t)heap_bytes() - before;
 }
 
 /* --- the exchange's table --------------------------------------------------------------------- */
@@ -219,10 +242,14 @@ static void world_send_peer(void *context, uint32_t node, const struct message *
     char *line = message_encode(message, &length);
     NEED(line);
     line[--length] = '\0'; /* without the newline */
-    item_put(
-        daemon,
-        (struct item){
-            .kind = ITEM_LINE, .from = daemon->number, .to = node, .what = line, .length = length});
+    char *travels = line_room(daemon->scale, length + 1);
+    memcpy(travels, line, length + 1);
+    free(line);
+    item_put(daemon, (struct item){.kind = ITEM_LINE,
+                                   .from = daemon->number,
+                                   .to = node,
+                                   .what = travels,
+                                   .length = length});
 }
 
 static void world_send_worker(void *context, uint32_t handle, const struct message *message)
@@ -298,25 +325,6 @@ static void world_command(void *context, const struct engine_command *command)
 
 /* --- a daemon --------------------------------------------------------------------------------- */
 
-static void daemon_configure(struct daemon *daemon)
-{
-    uint32_t nodes = daemon->scale->nodes;
-    size_t room = 1024 + (size_t)nodes * 96, used;
-    char *text = own(room);
-    used = (size_t)snprintf(text, room, "{\"node\":\"n%u\",\"servers\":[", daemon->number);
-    for (uint32_t i = 0; i < nodes; i++)
-        used += (size_t)snprintf(text + used, room - used,
-                                 "%s{\"name\":\"n%u\",\"address\":\"127.0.0.1:%u\"}", i ? "," : "",
-                                 i, 7000u + i);
-    snprintf(text + used, room - used, "],\"data\":{\"chunk_bytes\":%u,\"least_shard_bytes\":%u}}",
-             CHUNK_BYTES, SHARD_BYTES);
-    struct config_problems problems = {0};
-    NEED_TEXT(config_parse(&daemon->config, text, "bench", &problems) == 0,
-              problems.count ? problems.lines[0] : "");
-    config_problems_clear(&problems);
-    munmap(text, room);
-}
-
 static void daemon_create(struct scale *scale, uint32_t place)
 {
     struct daemon *daemon = &scale->daemons[place];
@@ -326,7 +334,10 @@ static void daemon_create(struct scale *scale, uint32_t place)
     daemon->number = number;
     daemon->base = place - number;
     daemon->in.item = own(ITEMS_MAX * sizeof(struct item));
-    daemon_configure(daemon);
+    char sections[128];
+    snprintf(sections, sizeof(sections), "\"data\":{\"chunk_bytes\":%u,\"least_shard_bytes\":%u}",
+             CHUNK_BYTES, SHARD_BYTES);
+    configure_node(&daemon->config, number, scale->nodes, sections);
     const struct config *config = &daemon->config;
     NEED(membership_init(&daemon->membership, scale->nodes, number, config->heartbeat_ms,
                          config->peer_ms, NOW_NS) == 0);
@@ -388,7 +399,6 @@ static void line_deliver(struct daemon *daemon, const struct item *item)
                   0,
               error.text);
     message_clear(&message);
-    free(item->what);
 }
 
 /* The link's part: the header goes into a buffer that the daemon has posted (nobody reads the
@@ -455,11 +465,17 @@ static void daemon_run(struct daemon *daemon)
         if (in->item[i].kind == ITEM_MESSAGE)
             message_carry(daemon, &in->item[i]);
     }
+    for (uint32_t i = in->first; i < end; i++) {
+        if (daemon->free_ns < in->item[i].at_ns)
+            daemon->free_ns = in->item[i].at_ns;
+    }
+    int64_t heap = heap_begin(daemon);
     uint64_t start_ns = processor_ns();
     for (uint32_t i = in->first; i < end; i++)
         item_deliver(daemon, &in->item[i]);
     exchange_run(daemon->exchange);
-    daemon->spent_ns += processor_ns() - start_ns;
+    daemon_spend(daemon, start_ns);
+    heap_end(daemon, heap);
     in->first = end;
     if (in->first == in->end)
         in->first = in->end = 0;
@@ -482,12 +498,15 @@ static void settle(struct scale *scale)
 
 struct step {
     double mean_us, most_us, messages; /* of the daemons */
+    double virtual_us;                 /* until the last has done its part */
 };
 
 static void step_begin(struct scale *scale)
 {
+    scale->lines_used = 0; /* nothing is on its way */
     for (uint32_t i = 0; i < scale->daemon_count; i++)
-        scale->daemons[i].spent_ns = scale->daemons[i].messages = 0;
+        scale->daemons[i].spent_ns = scale->daemons[i].messages = scale->daemons[i].free_ns =
+            scale->daemons[i].link_ns = 0;
 }
 
 static struct step step_end(const struct scale *scale)
@@ -498,14 +517,16 @@ static struct step step_end(const struct scale *scale)
         step.mean_us += spent_us / scale->daemon_count;
         step.most_us = spent_us > step.most_us ? spent_us : step.most_us;
         step.messages += (double)scale->daemons[i].messages / scale->daemon_count;
+        double virtual_us = (double)scale->daemons[i].free_ns / 1e3;
+        step.virtual_us = virtual_us > step.virtual_us ? virtual_us : step.virtual_us;
     }
     return step;
 }
 
 static void step_print(const char *name, const struct step *step)
 {
-    printf("\"%s\":{\"mean_us\":%.3f,\"most_us\":%.3f,\"messages\":%.3f},", name, step->mean_us,
-           step->most_us, step->messages);
+    printf("\"%s\":{\"mean_us\":%.3f,\"most_us\":%.3f,\"virtual_us\":%.3f,\"messages\":%.3f},",
+           name, step->mean_us, step->most_us, step->virtual_us, step->messages);
 }
 
 /* A daemon's ranks one after another, timed together. */
@@ -514,12 +535,14 @@ static void ranks_do(struct scale *scale, void (*act)(struct scale *, uint32_t, 
 {
     for (uint32_t i = 0; i < scale->daemon_count; i++) {
         struct daemon *daemon = &scale->daemons[i];
+        int64_t heap = heap_begin(daemon);
         uint64_t start_ns = processor_ns();
         for (uint32_t k = 0; k < scale->per_node; k++)
             act(scale, i * scale->per_node + k, what);
         exchange_run(daemon->exchange);
         coordinator_tick(daemon->coordinator, NOW_NS);
-        daemon->spent_ns += processor_ns() - start_ns;
+        daemon_spend(daemon, start_ns);
+        heap_end(daemon, heap);
         items_carry(daemon);
     }
     settle(scale);
@@ -587,6 +610,13 @@ static void collective_measure(struct scale *scale, enum collective_kind kind, u
     step_print(collective_name(kind), &least);
 }
 
+static void measure_collectives(struct scale *scale)
+{
+    /* A chunk for each server. */
+    collective_measure(scale, COLLECTIVE_ALL_REDUCE, (uint64_t)scale->nodes * SHARD_BYTES / 4);
+    collective_measure(scale, COLLECTIVE_BARRIER, 0);
+}
+
 static void scale_open(struct scale *scale, uint32_t clusters)
 {
     scale->ranks = scale->nodes * scale->per_node;
@@ -594,39 +624,36 @@ static void scale_open(struct scale *scale, uint32_t clusters)
     scale->rank_count = scale->ranks * clusters;
     scale->daemons = own(scale->daemon_count * sizeof(*scale->daemons));
     scale->rank = own(scale->rank_count * sizeof(*scale->rank));
+    scale->lines = own(LINES_BYTES);
     scale->out.item = own(ITEMS_MAX * sizeof(struct item));
     for (uint32_t i = 0; i < scale->rank_count; i++)
         scale->rank[i] = (struct rank){.daemon = i / scale->per_node, .handle = i + 1};
-    for (uint32_t i = 0; i < scale->daemon_count; i++)
-        daemon_create(scale, i);
     for (uint32_t i = 0; i < scale->daemon_count; i++) {
+        int64_t heap = heap_begin(&(struct daemon){.scale = scale});
+        daemon_create(scale, i);
+        heap_end(&scale->daemons[i], heap);
+    }
+    for (uint32_t i = 0; i < scale->daemon_count; i++) {
+        int64_t heap = heap_begin(&scale->daemons[i]);
         for (uint32_t peer = 0; peer < scale->nodes; peer++)
             if (peer != scale->daemons[i].number)
                 daemon_hears_peer(&scale->daemons[i], peer);
+        heap_end(&scale->daemons[i], heap);
         items_carry(&scale->daemons[i]);
     }
     settle(scale);
 }
 
-static uint32_t number_of(const char *text, uint32_t least, uint32_t most)
-{
-    uint64_t number = 0;
-    struct error error;
-    if (number_text_parse(text, least, most, &number, &error) < 0) {
-        fprintf(stderr, "bench_scale: %s\n", error.text);
-        exit(2);
-    }
-    return (uint32_t)number;
-}
-
 int main(int argc, char **argv)
 {
-    if (argc < 3 || argc > 4) {
-        fprintf(stderr, "usage: bench_scale NODES RANKS_PER_NODE [CLUSTERS]\n");
+    bool joins_alone = argc == 5 && strcmp(argv[4], "join") == 0;
+    if (argc < 3 || argc > 5 || (argc == 5 && !joins_alone)) {
+        fprintf(stderr, "usage: bench_scale NODES RANKS_PER_NODE [CLUSTERS [join]]\n");
         return 2;
     }
     struct scale scale = {.nodes = number_of(argv[1], 2, NODES_MAX),
-                          .per_node = number_of(argv[2], 1, 100)};
+                          .per_node = number_of(argv[2], 1, 100),
+                          .counts_heaps = joins_alone};
     uint32_t clusters = argc > 3 ? number_of(argv[3], 1, 16) : 1;
     printf("{\"nodes\":%u,\"ranks\":%u,", scale.nodes, scale.nodes * scale.per_node);
     uint64_t nothing = heap_bytes(), up, joined, worked;
@@ -637,9 +664,13 @@ int main(int argc, char **argv)
     struct step step = step_end(&scale);
     step_print("join", &step);
     joined = heap_bytes();
-    /* A chunk for each server. */
-    collective_measure(&scale, COLLECTIVE_ALL_REDUCE, (uint64_t)scale.nodes * SHARD_BYTES / 4);
-    collective_measure(&scale, COLLECTIVE_BARRIER, 0);
+    int64_t home = 0;
+    for (uint32_t i = 0; i < scale.daemon_count; i++)
+        home = scale.daemons[i].heap > home ? scale.daemons[i].heap : home;
+    if (joins_alone)
+        printf("\"home_bytes\":%lld,", (long long)home);
+    else
+        measure_collectives(&scale);
     worked = heap_bytes();
     uint64_t buffers = buffer_bytes(&scale);
     step_begin(&scale);

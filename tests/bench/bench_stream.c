@@ -5,11 +5,14 @@
  *
  * So much is received by each and timed (default 128). With a port the way to the next rank is what
  * listens there on this node, such as a tunnel's end.
- * An eighth more comes first, for the windows to open. Each rank prints {"rank", "stream_GBps"}.
+ * An eighth more comes first, for the windows to open. Then a byte goes round all ranks: what it
+ * takes to the next one, where it wakes a process, is the delay. Each rank prints {"rank",
+ * "stream_GBps", "delay_us"}.
  * Reads RANK, WORLD_SIZE, MASTER_PORT and CLUSTER_ADDRESSES, which `cluster.sh run` sets. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +25,7 @@
 
 #define PIECE_BYTES (256u << 10)
 #define CONNECT_TRIES 1000
+#define DELAY_ROUNDS 200
 
 struct sender {
     int fd;
@@ -120,11 +124,11 @@ static void receive(int fd, uint64_t bytes)
     }
 }
 
-/* Twice round the ring: nobody goes on before everybody is there. */
-static void ring_barrier(unsigned long rank, int from, int to)
+/* A byte goes round the ring so often. After two rounds everybody is there. */
+static void ring_go_round(unsigned long rank, int from, int to, int rounds)
 {
     uint8_t token = 0;
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < rounds; round++) {
         if (rank == 0 && send(to, &token, 1, MSG_NOSIGNAL) != 1)
             fail("cannot send");
         receive(from, 1);
@@ -150,10 +154,12 @@ int main(int argc, char **argv)
     }
     int listener = listener_open(port);
     int to = peer_connect(&next);
-    int from = accept(listener, NULL, NULL);
+    int from = accept(listener, NULL, NULL), one = 1;
     if (from < 0)
         fail("cannot accept");
-    ring_barrier(rank, from, to);
+    if (setsockopt(to, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)))
+        fail("cannot set TCP_NODELAY");
+    ring_go_round(rank, from, to, 2);
     struct sender sender = {.fd = to, .bytes = bytes + bytes / 8};
     pthread_t thread;
     if (pthread_create(&thread, NULL, sender_run, &sender))
@@ -166,9 +172,14 @@ int main(int argc, char **argv)
     errno = sender.error;
     if (sender.error)
         fail("cannot send");
+    ring_go_round(rank, from, to, 2); /* the queues are empty */
+    start = clock_now_ns();
+    ring_go_round(rank, from, to, DELAY_ROUNDS);
+    double delay_ns = (double)(clock_now_ns() - start) / (DELAY_ROUNDS * (double)size);
     /* In one piece: the ranks share the output. */
-    char line[96];
-    int length = snprintf(line, sizeof(line), "{\"rank\":%lu,\"stream_GBps\":%.6f}\n", rank,
-                          (double)bytes / (double)time);
+    char line[128];
+    int length =
+        snprintf(line, sizeof(line), "{\"rank\":%lu,\"stream_GBps\":%.6f,\"delay_us\":%.3f}\n",
+                 rank, (double)bytes / (double)time, delay_ns / 1e3);
     return write(STDOUT_FILENO, line, (size_t)length) == length ? 0 : 1;
 }

@@ -14,8 +14,8 @@
 #define SEEDS 6
 #define PARTS_SEEDS 6
 #else
-#define SEEDS 25
-#define PARTS_SEEDS 40
+#define SEEDS 12
+#define PARTS_SEEDS 20
 #endif
 
 #define PARTS_KINDS                                                                                \
@@ -33,6 +33,42 @@ static void assert_all_finished(const struct virtual_cluster *cluster, uint32_t 
                       outcome.text);
     }
 }
+
+/* Beyond 8 nodes windows are smaller, and of a group on few nodes those to servers without its
+ * ranks are smaller than those between its nodes. */
+START_TEST(windows_of_large_rosters)
+{
+    uint64_t seed = (uint64_t)_i + 1;
+    struct virtual_options options = {.seed = seed,
+                                      .nodes = 9 + seed % 4,
+                                      .window_chunks = 2 + (uint32_t)(seed % 7),
+                                      .reorder = seed % 2,
+                                      .shared_receives = seed % 3 == 0};
+    struct virtual_cluster *cluster = virtual_cluster_create(&options);
+    uint32_t rank_nodes[2][12];
+    uint32_t ranks[2] = {options.nodes, 5};
+    for (uint32_t i = 0; i < 12; i++) {
+        rank_nodes[0][i] = i;
+        rank_nodes[1][i] = i % 3 * 2;
+    }
+    for (uint32_t job = 0; job < 2; job++) {
+        struct virtual_job description = {.name = job ? "few" : "all",
+                                          .ranks = ranks[job],
+                                          .rank_nodes = rank_nodes[job],
+                                          .groups = 2,
+                                          .collectives = 16,
+                                          .most_count = 30000,
+                                          .in_flight = 1 + (uint32_t)(seed % 5),
+                                          .arena = true,
+                                          .seed = seed * 11 + job};
+        virtual_cluster_start(cluster, &description);
+    }
+    virtual_cluster_finish(cluster, LIMIT_NS);
+    for (uint32_t job = 0; job < 2; job++)
+        assert_all_finished(cluster, job, ranks[job]);
+    virtual_cluster_destroy(cluster);
+}
+END_TEST
 
 /* A random cluster and job, all from the seed. */
 static void random_run(uint64_t seed, uint64_t most_count, bool reorder, bool shared_receives)
@@ -568,6 +604,7 @@ int main(void)
     TCase *random = tcase_create("random");
     tcase_set_timeout(random, 120);
     tcase_add_loop_test(random, test_random_clusters, 0, SEEDS);
+    tcase_add_loop_test(random, windows_of_large_rosters, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_with_reordering, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_on_datagrams, 0, SEEDS);
     tcase_add_loop_test(random, test_random_clusters_with_many_chunks, 0, SEEDS);

@@ -1,5 +1,7 @@
 /* Whole clusters on virtual time whose connections break while the daemons live, with recovery on:
- * the ranks see nothing but time, and get the bits of an undisturbed run. */
+ * the ranks see nothing but time, and get the bits of an undisturbed run. No rank is told of
+ * anything stable that another one lacks, and each is told of all before it leaves
+ * (tests/lib/virtual). */
 #include "tests/lib/suite.h"
 #include "tests/lib/virtual/virtual_cluster.h"
 
@@ -35,6 +37,7 @@ static struct virtual_cluster *cluster_create(uint64_t seed)
                                       .chunk_bytes = 4096,
                                       .window_chunks = seed % 2 ? 4 : 2,
                                       .sends = true,
+                                      .keep_steps = seed % 2 ? 5 : 0,
                                       .recovery = true};
     return virtual_cluster_create(&options);
 }

@@ -2,8 +2,8 @@
  * die, daemons and machines do and return, daemons stand still, in all or on the fabric alone,
  * links are cut, for data alone, one way or both, heartbeats and other lines of control come late,
  * ranks are late, memory is refused. Every second seed has recovery on, and connections that are
- * reset besides. Every rank ends; a result that came is right; afterwards a job
- * of all nodes works, and nothing is left.
+ * reset besides. The jobs of every third go on after a loss, with the ranks that are left. Every
+ * rank ends; a result that came is right; afterwards a job of all nodes works, and nothing is left.
  *
  * SEED in the environment is the first seed, and SOAK_SECONDS says for how long to go on from there
  * (make soak). */
@@ -44,7 +44,7 @@ struct history {
     struct virtual_cluster *cluster;
     uint64_t random;
     uint32_t nodes;
-    bool recovery;
+    bool recovery, goes_on;
     uint32_t started; /* jobs */
     uint32_t jobs[JOBS_MAX + 1];
     uint32_t ranks[JOBS_MAX + 1];
@@ -79,6 +79,7 @@ static void job_start(struct history *history, uint32_t collectives)
                               .arena = pick(history, 2),
                               .priorities = pick(history, 2),
                               .kinds = (1u << COLLECTIVE_SEND) - 1,
+                              .goes_on = history->goes_on,
                               .seed = pick(history, UINT64_MAX)};
     history->jobs[number] = virtual_cluster_start(history->cluster, &job);
 }
@@ -228,6 +229,7 @@ static void history_run(uint64_t seed)
                                       .sends = true};
     history.recovery = options.recovery = seed % 2 == 0 && !options.shared_receives;
     options.reorder = options.reorder && !options.recovery; /* it needs a connection's order */
+    history.goes_on = seed % 3 == 0;
     history.cluster = virtual_cluster_create(&options);
     while (history.started < JOBS)
         job_start(&history, 40 + (uint32_t)pick(&history, 200));

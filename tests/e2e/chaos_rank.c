@@ -6,7 +6,8 @@
  * Sizes are from 4 KiB to LARGEST bytes, by SEED; every second buffer is private, the others are of
  * the arena. When a rank is lost it goes on as the next generation. While there are fewer than
  * RANKS, all ranks look for newcomers twice a second; with CHAOS_NEWCOMER set it is one. Ends when
- * FILE is there. It says, one line each, with the time of CLOCK_MONOTONIC in ms:
+ * FILE is there. Where the job has recovery it outlives the daemon of its node. It says, one line
+ * each, with the time of CLOCK_MONOTONIC in ms:
  *
  *   MS step STEP BYTES            the result is there, and right
  *   MS lost TEXT                  a call has failed
@@ -156,7 +157,7 @@ static bool step(struct rank *self)
         shoal_all_reduce(shoal_world(self->job), data, data, count + 1, SHOAL_F32, SHOAL_SUM, NULL);
     if (result != SHOAL_OK) {
         printf("%ld lost %s\n", now_ms(), shoal_error_text());
-        if (result != SHOAL_ELOST && result != SHOAL_EREFUSED)
+        if (result != SHOAL_ELOST && result != SHOAL_EREFUSED && result != SHOAL_EDISCONNECTED)
             fail("all_reduce");
         go_on(self);
         return true;

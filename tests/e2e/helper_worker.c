@@ -14,6 +14,8 @@
  *   sparse FILE COUNT     an all-reduce of COUNT elements of memory that it has never touched
  *   shared FILE [COUNT]   as loop, with the result in memory that the node's ranks share, which is
  *                         read after the failure too
+ *   coming | taking FILE  small all-reduces, in which the ranks of a node meet; when FILE is there
+ *                         the last rank dies as it copies its data into one, or takes the result
  *   parts FILE [COUNT]    the same with the collectives that have parts, all at once
  *   count | dtype | op | kind | root FILE
  *                         the last rank asks for something else than the rest
@@ -27,6 +29,7 @@
  *                         ranks are lost; with less than 3 ranks and FILE.grow, to take more in;
  *                         with FILE.leave the last rank leaves the first generation
  *   newcomer FILE [COUNT] likewise, of a job that runs
+ *   regrow FILE [COUNT]   as survive, with as many ranks as before when it goes on
  *   timeout FILE          a wait that times out, and succeeds later
  *
  * Exit codes: 0 as expected, 7 a call of the library failed (the text is on stdout), 1 wrong
@@ -39,6 +42,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -53,6 +57,7 @@ struct rank {
     shoal_job *job;
     shoal_group *world;
     int rank, size;
+    bool regrows;
     const char *file;
     size_t count;
     int apart_ms; /* what a rank computes, in a loop */
@@ -200,6 +205,31 @@ static void run_loop(struct rank *self, bool shared)
         free(recv);
 }
 
+/* Memory of which nothing can be read or written. */
+static float *forbidden(void)
+{
+    float *memory = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        wrong("mmap");
+    return memory;
+}
+
+static void run_meeting(struct rank *self, bool taking)
+{
+    float *nothing = forbidden(), send[4], recv[4];
+    for (unsigned long rounds = 0;; rounds++) {
+        bool dies = self->rank == self->size - 1 && rounds > 100 && file_there(self->file);
+        for (int i = 0; i < 4; i++)
+            send[i] = (float)(self->rank + 1);
+        expect(shoal_all_reduce(self->world, dies && !taking ? nothing : send,
+                                dies && taking ? nothing : recv, 4, SHOAL_F32, SHOAL_SUM, NULL),
+               "all_reduce");
+        floats_check(recv, 4, total(self->size), "sum of those that met");
+        if (rounds == 100)
+            say("running");
+    }
+}
+
 /* Of `rounds` all-reduces that this rank has; another may have one more, or lack the last. */
 static void survive_loss(struct rank *self, unsigned long rounds)
 {
@@ -207,6 +237,7 @@ static void survive_loss(struct rank *self, unsigned long rounds)
     struct shoal_reconfigure_options options = {.struct_size = sizeof(options),
                                                 .timeout_ms = PATIENCE_MS,
                                                 .stragglers_ms = 2000,
+                                                .least_ranks = self->regrows ? self->size : 0,
                                                 .collectives = &kept};
     int result;
     do
@@ -354,6 +385,8 @@ static void run_disagreement(struct rank *self, const char *mode)
     enum shoal_op op = strcmp(mode, "op") == 0 && odd ? SHOAL_MAX : SHOAL_SUM;
     float *data = floats(1000, 1), *result = floats(1000, 0);
     int code;
+    if (strcmp(mode, "identity") == 0)
+        shoal_group_set_identity(self->world, odd ? 8 : 7);
     if (strcmp(mode, "kind") == 0 && odd)
         code = shoal_broadcast(self->world, data, count, dtype, 0, NULL);
     else if (strcmp(mode, "root") == 0)
@@ -527,7 +560,9 @@ static void run_mode(struct rank *self, const char *mode)
         run_loop(self, false);
     else if (strcmp(mode, "shared") == 0)
         run_loop(self, true);
-    else if (strcmp(mode, "survive") == 0 || strcmp(mode, "newcomer") == 0)
+    else if (strcmp(mode, "coming") == 0 || strcmp(mode, "taking") == 0)
+        run_meeting(self, strcmp(mode, "taking") == 0);
+    else if (strcmp(mode, "survive") == 0 || strcmp(mode, "newcomer") == 0 || self->regrows)
         run_survive(self);
     else if (strcmp(mode, "forked") == 0 || strcmp(mode, "cloned") == 0)
         run_beside_child(self, strcmp(mode, "cloned") == 0);
@@ -560,6 +595,7 @@ int main(int argc, char **argv)
         self.count = strtoul(argv[3], NULL, 10);
     struct shoal_options options = {.struct_size = sizeof(options)};
     options.newcomer = strcmp(argv[1], "newcomer") == 0;
+    self.regrows = strcmp(argv[1], "regrow") == 0;
     expect(shoal_open(&options, &self.job), "open");
     self.world = shoal_world(self.job);
     self.rank = shoal_rank(self.job);

@@ -46,6 +46,19 @@ static const struct fixture_options shapes[] = {
      .weights = {1, 2, 1},
      .shared_receives = true},
     {.self = 0, .nodes = 2, .ranks = 3, .rank_nodes = {0, 0, 0}, .weights = {1, 1}},
+    /* with recovery: the root of group 0, and another node */
+    {.self = 0,
+     .nodes = 2,
+     .ranks = 4,
+     .rank_nodes = {0, 0, 1, 1},
+     .weights = {1, 1},
+     .recovery = true},
+    {.self = 0,
+     .nodes = 3,
+     .ranks = 3,
+     .rank_nodes = {0, 1, 2},
+     .weights = {0, 1, 1},
+     .recovery = true},
 };
 #define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -107,8 +120,8 @@ static void attack_header(struct attack *attack)
     uint32_t node = attack_peer(attack);
     uint8_t shape = input_byte(input);
     struct wire_header header =
-        fixture_header(node, input_byte(input) % 9, input_byte(input) % 6, input_byte(input) % 6,
-                       counts[shape % (sizeof(counts) / sizeof(counts[0]))]);
+        fixture_header(node, input_byte(input) % (WIRE_DELIVERED + 1), input_byte(input) % 6,
+                       input_byte(input) % 6, counts[shape % (sizeof(counts) / sizeof(counts[0]))]);
     uint8_t field = input_byte(input);
     uint64_t value = 0;
     if (field > 0)

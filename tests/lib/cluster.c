@@ -20,12 +20,15 @@ static void cluster_die(const char *what)
     abort();
 }
 
+/* *port: 0, or the one that it had before. */
 static int cluster_tcp_listen(uint16_t *port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64) ||
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), again = 1;
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &again, sizeof(again)) ||
+        bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64) ||
         getsockname(fd, (struct sockaddr *)&address, &bytes))
         cluster_die("tcp socket");
     *port = ntohs(address.sin_port);
@@ -49,19 +52,12 @@ static void cluster_file_write(const char *path, const char *text)
         cluster_die(path);
 }
 
-static void cluster_daemon_start(struct cluster *cluster, uint32_t node,
-                                 const struct launch_config *config, int tcp, int local)
+/* With the configuration that is written. */
+static void cluster_daemon_run(struct cluster *cluster, uint32_t node, int tcp, int local)
 {
     struct cluster_node *self = &cluster->nodes[node];
-    char path[256], log_path[256], tcp_text[16], local_text[16], *text;
-    struct error error;
-    if (launch_config_text(config, node, self->socket_path, &text, &error)) {
-        fprintf(stderr, "%s\n", error.text);
-        abort();
-    }
+    char path[256], log_path[256], tcp_text[16], local_text[16];
     snprintf(path, sizeof(path), "%s/%s.json", cluster->directory, self->name);
-    cluster_file_write(path, text);
-    free(text);
     snprintf(tcp_text, sizeof(tcp_text), "%d", tcp);
     snprintf(local_text, sizeof(local_text), "%d", local);
     const char *argv[] = {CLUSTER_BIN "shoald", "--config", path, "--listen-fd", tcp_text,
@@ -75,6 +71,22 @@ static void cluster_daemon_start(struct cluster *cluster, uint32_t node,
                                   .inherited = kept,
                                   .inherited_count = 2};
     self->daemon = process_start(&start);
+}
+
+static void cluster_daemon_start(struct cluster *cluster, uint32_t node,
+                                 const struct launch_config *config, int tcp, int local)
+{
+    struct cluster_node *self = &cluster->nodes[node];
+    char path[256], *text;
+    struct error error;
+    if (launch_config_text(config, node, self->socket_path, &text, &error)) {
+        fprintf(stderr, "%s\n", error.text);
+        abort();
+    }
+    snprintf(path, sizeof(path), "%s/%s.json", cluster->directory, self->name);
+    cluster_file_write(path, text);
+    free(text);
+    cluster_daemon_run(cluster, node, tcp, local);
 }
 
 /* A machine that is short of processors may hold a daemon up for seconds: that is not what a test
@@ -93,6 +105,13 @@ static char *extra_of_tests(const char *extra)
 
 struct cluster *cluster_start(uint32_t nodes, const char *extra)
 {
+    return cluster_start_with_servers(nodes, 0, extra);
+}
+
+struct cluster *cluster_start_with_servers(uint32_t worker_nodes, uint32_t cpu_nodes,
+                                           const char *extra)
+{
+    uint32_t nodes = worker_nodes + cpu_nodes;
     struct cluster *cluster = calloc(1, sizeof(*cluster));
     char *text = extra_of_tests(extra);
     if (!cluster || !text || nodes > CLUSTER_NODES_MAX)
@@ -100,18 +119,21 @@ struct cluster *cluster_start(uint32_t nodes, const char *extra)
     cluster->directory = suite_make_directory();
     cluster->count = nodes;
     int tcp[CLUSTER_NODES_MAX], local[CLUSTER_NODES_MAX];
-    uint16_t ports[CLUSTER_NODES_MAX];
+    uint16_t ports[CLUSTER_NODES_MAX] = {0};
     for (uint32_t i = 0; i < nodes; i++) {
         struct cluster_node *node = &cluster->nodes[i];
-        launch_node_name(node->name, nodes, i);
+        launch_node_name(node->name, worker_nodes, i);
         snprintf(node->socket_path, sizeof(node->socket_path), "%.80s/%.20s.sock",
                  cluster->directory, node->name);
         tcp[i] = cluster_tcp_listen(&ports[i]);
         node->port = ports[i];
         local[i] = cluster_unix_listen(node->socket_path);
     }
-    struct launch_config config = {
-        .worker_nodes = nodes, .ports = ports, .extra = text, .extra_name = "extra"};
+    struct launch_config config = {.worker_nodes = worker_nodes,
+                                   .cpu_nodes = cpu_nodes,
+                                   .ports = ports,
+                                   .extra = text,
+                                   .extra_name = "extra"};
     for (uint32_t i = 0; i < nodes; i++)
         cluster_daemon_start(cluster, i, &config, tcp[i], local[i]);
     for (uint32_t i = 0; i < nodes; i++) {
@@ -120,6 +142,29 @@ struct cluster *cluster_start(uint32_t nodes, const char *extra)
     }
     free(text);
     return cluster;
+}
+
+void cluster_kill(struct cluster *cluster, uint32_t node)
+{
+    struct cluster_node *self = &cluster->nodes[node];
+    process_signal(self->daemon, SIGKILL);
+    process_wait(self->daemon, CLUSTER_PATIENCE_MS);
+    unlink(self->socket_path);
+}
+
+void cluster_restart(struct cluster *cluster, uint32_t node)
+{
+    struct cluster_node *self = &cluster->nodes[node];
+    char log_path[256], old_path[256];
+    snprintf(log_path, sizeof(log_path), "%s/%s.log", cluster->directory, self->name);
+    snprintf(old_path, sizeof(old_path), "%s/%s.log.before", cluster->directory, self->name);
+    if (rename(log_path, old_path))
+        cluster_die(log_path);
+    process_free(self->daemon);
+    int tcp = cluster_tcp_listen(&self->port), local = cluster_unix_listen(self->socket_path);
+    cluster_daemon_run(cluster, node, tcp, local);
+    close(tcp);
+    close(local);
 }
 
 int cluster_stop(struct cluster *cluster)
@@ -240,4 +285,17 @@ int cluster_job_end(struct process **workers, uint32_t count)
         workers[rank] = NULL;
     }
     return wrong;
+}
+
+void cluster_worker_says(struct process *worker, const char *text)
+{
+    ck_assert_msg(process_wait_text(worker, text, CLUSTER_PATIENCE_MS),
+                  "no \"%s\" in: %.900s %.500s", text, process_output(worker),
+                  process_errors(worker));
+}
+
+void cluster_process_kill(struct process *process)
+{
+    process_signal(process, SIGKILL);
+    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 128 + SIGKILL);
 }

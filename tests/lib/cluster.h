@@ -31,6 +31,13 @@ struct cluster {
 /* extra: JSON with further keys for every daemon, or NULL; without timeouts.peer_ms a silent peer
  * is gone after CLUSTER_PEER_MS. The sockets listen when this returns. */
 struct cluster *cluster_start(uint32_t nodes, const char *extra);
+/* The last nodes are "cpu0", ...: with as many of them as others all shards are theirs. */
+struct cluster *cluster_start_with_servers(uint32_t worker_nodes, uint32_t cpu_nodes,
+                                           const char *extra);
+/* SIGKILL to the node's daemon, which has ended when this returns, with its socket; and another one
+ * in its place, with a log of its own, which listens when this returns. */
+void cluster_kill(struct cluster *cluster, uint32_t node);
+void cluster_restart(struct cluster *cluster, uint32_t node);
 /* SIGTERM to the daemons that run; how many did not end with exit code 0 (their logs are shown). */
 int cluster_stop(struct cluster *cluster);
 /* Kills what still runs, removes the files. */
@@ -54,6 +61,10 @@ void cluster_job(struct cluster *cluster, const char *job, uint32_t ranks_per_no
                  const char *const *argv, struct process **workers);
 /* Waits for each and frees it; how many did not end with exit code 0 (what they said is shown). */
 int cluster_job_end(struct process **workers, uint32_t count);
+/* Waits until a rank has written the text. */
+void cluster_worker_says(struct process *worker, const char *text);
+/* Ends a rank or a daemon by SIGKILL, and waits for that. */
+void cluster_process_kill(struct process *process);
 
 /* shoalctl with these arguments against a node. */
 struct process *cluster_shoalctl(struct cluster *cluster, uint32_t node, const char *const *words);

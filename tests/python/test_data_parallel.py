@@ -7,11 +7,11 @@ import suite
 
 
 class InPython(suite.ForkedRanksCase, script="ranks_data_parallel.py", ranks=4, SHOAL_NATIVE="0"):
-    pass
+    imports = suite.imports_of_data_parallel()
 
 
 class Native(suite.ForkedRanksCase, script="ranks_data_parallel.py", ranks=4, SHOAL_NATIVE="1"):
-    pass
+    imports = suite.imports_of_data_parallel()
 
 
 if __name__ == "__main__":

@@ -37,6 +37,19 @@ class ElasticNative(suite.RanksCase, script="ranks_elastic.py", ranks=1, SHOAL_N
         super().setUpClass()
 
 
+class ReconfiguredInPython(suite.RanksCase, script="ranks_reconfigure.py", ranks=1, SHOAL_NATIVE="0"):
+    pass
+
+
+class ReconfiguredNative(suite.RanksCase, script="ranks_reconfigure.py", ranks=1, SHOAL_NATIVE="1"):
+    @classmethod
+    def setUpClass(cls):
+        reason = suite.reason_without_native()
+        if reason:
+            raise unittest.SkipTest(reason)
+        super().setUpClass()
+
+
 class Example(unittest.TestCase):
     def test_one_is_killed_and_another_comes(self):
         reason = suite.reason_to_skip()

@@ -9,6 +9,7 @@ import re
 import secrets
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -53,6 +54,25 @@ class OneNode(Launchers):
         ranks = places(finished.stdout)
         self.assertEqual([place["in_node"] for place in ranks], [[0, 2], [1, 2]], finished.stdout)
         self.assertEqual(self.check_end(ranks), 1)
+
+    def test_torchrun_and_ranks_that_die_as_the_job_begins(self):
+        """The job has one name and one daemon: what is left of it is not in the way of the next."""
+        with tempfile.TemporaryDirectory(prefix="shoal-restarted-") as folder:
+            path, program = f"{folder}/shoald.sock", suite.BUILD / "bin" / "shoald"
+            configuration = pathlib.Path(folder) / "shoald.json"
+            configuration.write_text(json.dumps({"socket": {"path": path}}))
+            with with_daemon.readiness(pathlib.Path(folder)) as notify:
+                daemon = subprocess.Popen([program, "--config", configuration], env={**os.environ, "NOTIFY_SOCKET": notify})
+            try:
+                options = ["--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:0", "--max_restarts=3"]
+                command = [*suite.torchrun(*options), suite.RANKS / "ranks_restarted.py", suite.BUILD / "bin" / "shoalctl"]
+                finished = suite.run(command, SHOAL_SOCKET=path)
+            finally:
+                daemon.terminate()
+                self.assertEqual(daemon.wait(), 0)
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        trained = sorted(re.findall(r"TRAINED (.*)", finished.stdout))
+        self.assertEqual(trained, ["0 of 2 after 3", "1 of 2 after 3"], finished.stdout)
 
     def test_a_script_that_spawns_its_ranks(self):
         with socket.socket() as reserved:

@@ -138,8 +138,8 @@ class Streams:
     def future(self, device):
         return self.torch.futures.Future()
 
-    def complete(self, future, stream):
-        future.set_result(None)
+    def complete(self, future, stream, value):
+        future.set_result(value)
 
 
 class Way(unittest.TestCase):

@@ -27,6 +27,7 @@ struct shoal_fusion {
     bool threshold_given; /* else it follows from the group's servers */
     enum reduce_op op;
 
+    uint32_t number; /* among those of its group, which are counted alike on all ranks */
     struct plan plan;
     struct fusion_step step;
     uint8_t *memory;             /* of all buffers, in the arena or on the device */

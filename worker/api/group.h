@@ -10,6 +10,9 @@ struct group_settings group_settings_read(const struct shoal_group *group);
 /* The same to be written to. Lock held. NULL when there is no memory for it. */
 struct group_settings *group_settings_write(struct shoal_group *group);
 
+/* Wait until the job, if it goes on by itself just now, has done so, for timeout_ms. ERR_TIMEOUT,
+ * ERR_STATE. `lock` is held, and let go of meanwhile. */
+int group_await(struct shoal_job *job, int timeout_ms, struct error *error);
 /* Send the opening's message, and wait for its answer for timeout_ms and what the library waits
  * longer. what: "a group of 3 ranks". On success and when the daemon refuses (opening->error) the
  * answer is the caller's. `lock` is held, and let go of meanwhile. */

@@ -134,7 +134,7 @@ static int read_settings(const struct shoal_options *given, struct job_settings 
                                shoal_variable("LOCAL_RANK", launched.local_rank), (int)world_size,
                                &settings->local_rank, error);
     if (settings->newcomer)
-        settings->rank = -1;
+        settings->rank = options.rank_plus_1 - 1;
     settings->socket_given = options.socket_path || env_text("SHOAL_SOCKET");
     settings->world_size = (int)world_size;
     settings->timeout_ms = (int)timeout_ms;
@@ -196,7 +196,8 @@ static void shoal_leave(struct shoal_job *job)
         return;
     struct message leave = {.type = MESSAGE_LEAVE};
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;
-    if (job_send(job, &leave, deadline_ns, NULL) < 0)
+    /* Nobody else is in a call any more. */
+    if (client_send(&job->client, &leave, NULL, 0, deadline_ns, NULL) < 0)
         return;
     struct message answer;
     bool left = false;

@@ -53,8 +53,9 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
         return error_set(error, ERR_MEMORY, "out of memory for a request");
     if (job->closing)
         code = error_set(error, ERR_STATE, "the job is being closed");
-    else if (block_count == 0 && mode != START_BACKGROUND && drive_meet_may(group, ask)) {
-        code = drive_meet_begin(group, ask, made, mode == START_WAITING, error);
+    else if (mode != START_BACKGROUND && drive_meet_may(group, ask, blocks, block_count)) {
+        code =
+            drive_meet_begin(group, ask, blocks, block_count, made, mode == START_WAITING, error);
         if (code < 0)
             free(made);
         else
@@ -79,6 +80,20 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
     return 0;
 }
 
+/* In a job that goes on by itself: copies of what the results overwrite. Lock held, and let go of
+ * meanwhile. */
+static int keep_sent(const struct shoal_group *group, struct request_ask *ask,
+                     struct request_ask *blocks, uint32_t block_count, struct error *error)
+{
+    struct shoal_job *job = group->job;
+    if (!job->progress.keeps || ask->on_device)
+        return 0;
+    pthread_mutex_unlock(&job->lock);
+    int code = request_keep_sent(ask, blocks, block_count, group->rank, error);
+    pthread_mutex_lock(&job->lock);
+    return code;
+}
+
 int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
                      struct shoal_request **request, struct error *error)
 {
@@ -90,9 +105,14 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
         return code;
     pthread_mutex_lock(&job->lock);
     code = drive_clear_meeting(group, error);
+    struct request_ask kept = *ask;
     if (code == 0)
-        code = start(group, ask, NULL, 0, mode, request, error);
+        code = keep_sent(group, &kept, NULL, 0, error);
+    if (code == 0)
+        code = start(group, &kept, NULL, 0, mode, request, error);
     pthread_mutex_unlock(&job->lock);
+    if (code < 0)
+        request_forget_kept(&kept, NULL, 0);
     return code;
 }
 
@@ -173,16 +193,23 @@ static int start_as_set(struct shoal_group *group, struct request_ask *ask,
 {
     struct group_settings settings = group_settings_read(group);
     ask->priority = settings.priority;
+    ask->identity = collective_in_shards(ask->kind) ? settings.identity : 0;
     ask->on_device = settings.on_device;
     ask->stream = settings.stream;
     for (uint32_t i = 0; i < block_count; i++) {
         blocks[i].priority = ask->priority;
         blocks[i].on_device = ask->on_device;
     }
-    int code = group->job->shared ? shared_check(group, ask, blocks, block_count, error) : 0;
+    int code = keep_sent(group, ask, blocks, block_count, error);
+    if (code == 0 && group->job->shared)
+        code = shared_check(group, ask, blocks, block_count, error);
     if (!ask->on_device)
         ask->own_bytes = 0; /* the caller's to copy */
-    return code < 0 ? code : start(group, ask, blocks, block_count, mode, request, error);
+    if (code == 0)
+        code = start(group, ask, blocks, block_count, mode, request, error);
+    if (code < 0)
+        request_forget_kept(ask, blocks, block_count);
+    return code;
 }
 
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
@@ -194,7 +221,7 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
         return error_text_keep(&error);
     struct shoal_request *made = NULL;
     pthread_mutex_lock(&job->lock);
-    place_look(group, ask);
+    place_look(group, ask, blocks, block_count);
     int code = drive_clear_meeting(group, &error);
     if (code == 0)
         code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,

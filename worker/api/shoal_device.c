@@ -20,6 +20,17 @@ struct device_settings {
     const char *pinned_by;
 };
 
+/* As one says it who has not set it. */
+static int read_stream_waits(struct shoal_device_options *options, struct error *error)
+{
+    long long waits = 1;
+    int code = 0;
+    if (options->stream_waits == 0)
+        code = env_integer("SHOAL_STREAM_WAITS", 0, 1, 0, &waits, error);
+    options->stream_waits = (int)waits;
+    return code;
+}
+
 static int device_read_options(const struct shoal_device_options *given,
                                struct device_settings *settings, struct error *error)
 {
@@ -32,6 +43,8 @@ static int device_read_options(const struct shoal_device_options *given,
         return code;
     if (!options->library)
         options->library = env_text("SHOAL_CUDA_LIBRARY");
+    if ((code = read_stream_waits(options, error)) < 0)
+        return code;
     if (options->pinned_bytes > 0)
         return 0;
     long long bytes;
@@ -144,6 +157,8 @@ static int open_device(struct shoal_job *job, const struct device_settings *sett
                            job->wake_fd, error);
     if (code < 0)
         return code;
+    if (!settings->options.stream_waits)
+        device_forbid_waits(device, "streams wait for no memory unless SHOAL_STREAM_WAITS is 1");
     code = pin(job, device, settings, error);
     if (code == 0)
         code = device_queue_create(queue, device, &job->progress, error);

@@ -14,6 +14,7 @@
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "common/format/wire.h"
 #include "worker/api/collective.h"
 #include "worker/api/fusion_handle.h"
 #include "worker/drive/drive.h"
@@ -195,6 +196,7 @@ static int create(struct shoal_group *group, const struct shoal_parameter *param
     }
     struct shoal_job *job = group->job;
     pthread_mutex_lock(&job->lock);
+    made->number = group->fusions_made++;
     DL_APPEND(job->fusions, made);
     group->fusion_count++;
     pthread_mutex_unlock(&job->lock);
@@ -279,6 +281,14 @@ static void release_passed(struct shoal_fusion *fusion, uint32_t number)
     fusion->passed[number] = NULL;
 }
 
+/* The same in every step and on every rank. */
+static uint32_t buffer_identity(const struct shoal_fusion *fusion, uint32_t number)
+{
+    const uint32_t low = (1u << WIRE_IDENTITY_FUSION_SHIFT) - 1;
+    uint32_t identity = fusion->number << WIRE_IDENTITY_FUSION_SHIFT | (number & low);
+    return identity | WIRE_IDENTITY_FUSION;
+}
+
 /* Send the buffers whose turn has come; lock held. */
 static int send_ready(struct shoal_fusion *fusion, struct error *error)
 {
@@ -294,6 +304,7 @@ static int send_ready(struct shoal_fusion *fusion, struct error *error)
             .send = data,
             .recv = data,
             .priority = buffer->priority,
+            .identity = buffer_identity(fusion, number),
         };
         release_passed(fusion, number);
         fusion->intervals[number].start_ns = clock_now_ns();

@@ -80,7 +80,7 @@ static bool ends_by_stream(struct shoal_fusion *fusion)
     pthread_mutex_lock(&fusion->lock);
     bool learned = fusion->learned;
     pthread_mutex_unlock(&fusion->lock);
-    return learned && device_waits_for_words(fusion->device.device);
+    return learned && !device_no_waits(fusion->device.device);
 }
 
 static int wait_by_stream(struct shoal_fusion *fusion, void *stream, struct error *error)

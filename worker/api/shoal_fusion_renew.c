@@ -49,11 +49,13 @@ static void fusion_renew(struct shoal_fusion *fusion)
 void fusion_renew_all(struct shoal_job *job)
 {
     struct shoal_fusion *fusion;
+    job->groups->fusions_made = 0; /* a newcomer counts no others */
     DL_FOREACH(job->fusions, fusion)
     {
         if (fusion->freed)
             continue;
         pthread_mutex_lock(&fusion->lock);
+        fusion->number = job->groups->fusions_made++;
         fusion_renew(fusion);
         pthread_mutex_unlock(&fusion->lock);
     }

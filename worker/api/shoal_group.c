@@ -6,6 +6,7 @@
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "common/format/wire.h"
 #include "worker/api/group.h"
 #include "worker/drive/drive.h"
 #include "worker/job/error_text.h"
@@ -65,51 +66,27 @@ static int check_ranks(const struct shoal_job *job, const int *ranks, int count,
     return code;
 }
 
-static struct group_list *find_list(const struct shoal_job *job, const int *ranks, int count)
-{
-    struct group_list *list;
-    LL_FOREACH(job->group_lists, list)
-    {
-        if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
-            break;
-    }
-    return list;
-}
-
-/* How many times this list has been asked for before; counts this time. Lock held. */
-static int count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
-                      struct error *error)
-{
-    struct group_list *list = find_list(job, ranks, count);
-    if (!list) {
-        list = calloc(1, sizeof(*list));
-        int *copy = list ? calloc((size_t)count, sizeof(*copy)) : NULL;
-        if (!copy) {
-            free(list);
-            return error_set(error, ERR_MEMORY, "out of memory for a group");
-        }
-        memcpy(copy, ranks, (size_t)count * sizeof(*copy));
-        list->ranks = copy;
-        list->count = count;
-        LL_PREPEND(job->group_lists, list);
-    }
-    *times = list->times++;
-    return 0;
-}
-
-/* The daemon refused: the list may be asked for again under the same number, which is what ranks do
- * that have not asked yet. Lock held. */
-static void uncount_list(struct shoal_job *job, const int *ranks, int count, uint32_t nth)
-{
-    struct group_list *list = find_list(job, ranks, count);
-    if (list && list->times == nth + 1)
-        list->times = nth;
-}
-
 static bool opening_answered(const void *argument)
 {
     const struct group_opening *opening = argument;
     return opening->answered;
+}
+
+static bool group_job_goes(const void *argument)
+{
+    return !((const struct shoal_job *)argument)->resuming;
+}
+
+int group_await(struct shoal_job *job, int timeout_ms, struct error *error)
+{
+    enum drive_end end = drive_wait(job, group_job_goes, job, job_deadline_ns(job, timeout_ms));
+    if (end == DRIVE_CLOSING)
+        return error_set(error, ERR_STATE, "the job was closed while it went on");
+    if (end == DRIVE_TIMEOUT)
+        return error_set(error, ERR_TIMEOUT,
+                         "the job goes on after a loss, and has not in time: %s",
+                         job->resume_cause.text);
+    return 0;
 }
 
 int group_opening_ask(struct shoal_job *job, struct group_opening *opening, struct message *message,
@@ -118,9 +95,11 @@ int group_opening_ask(struct shoal_job *job, struct group_opening *opening, stru
     message->request = opening->request = ++job->next_opening;
     opening->descriptor = -1;
     DL_APPEND(job->openings, opening);
+    job_begin_saying(job);
     pthread_mutex_unlock(&job->lock);
     int code = job_send(job, message, job_deadline_ns(job, timeout_ms), error);
     pthread_mutex_lock(&job->lock);
+    job_end_saying(job);
     if (code == 0) {
         uint64_t deadline_ns = job_deadline_ns(job, timeout_ms) + JOB_GRACE_MS * NS_PER_MS;
         enum drive_end end = drive_wait(job, opening_answered, opening, deadline_ns);
@@ -131,7 +110,7 @@ int group_opening_ask(struct shoal_job *job, struct group_opening *opening, stru
             code =
                 error_set(error, ERR_STATE, "the job was closed while %s was being opened", what);
     }
-    DL_DELETE(job->openings, opening);
+    DL_DELETE(job->openings, opening); /* NOLINT(clang-analyzer-core.NullDereference) */
     return code;
 }
 
@@ -156,32 +135,59 @@ static int send_opening(struct shoal_job *job, struct group_opening *opening, co
     return code;
 }
 
-/* Ask the daemon and wait for its answer. On success *answer is the caller's. */
-static int group_ask(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
-                     struct message *answer, struct error *error)
+/* Ask the daemon once and wait for its answer. On success *answer is the caller's. ERR_AGAIN: the
+ * job has gone on meanwhile, and the answer was about its last generation. Lock held, and let go of
+ * meanwhile. */
+static int group_ask_once(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+                          struct message *answer, struct error *error)
 {
     struct group_opening opening = {.wanted = MESSAGE_WORKER_GROUP_OPENED};
-    uint32_t nth = 0;
-    pthread_mutex_lock(&job->lock);
+    uint32_t nth = 0, losses = job->losses;
     int code = job->progress.failed
                    ? error_set(error, job->progress.failure.code, "%s", job->progress.failure.text)
-                   : count_list(job, ranks, count, &nth, error);
-    if (code < 0) {
-        pthread_mutex_unlock(&job->lock);
+                   : job_count_list(job, ranks, count, &nth, error);
+    if (code < 0)
         return code;
-    }
     code = send_opening(job, &opening, ranks, count, nth, timeout_ms, error);
     if (code == 0 && opening.error.code < 0) {
         *error = opening.error;
         code = error->code;
-        uncount_list(job, ranks, count, nth);
     }
-    pthread_mutex_unlock(&job->lock);
+    if (code == 0 && job->losses != losses)
+        code = error_set(error, ERR_AGAIN, "the job went on while a group was being opened");
+    if (code < 0 && job->losses == losses && opening.answered)
+        job_uncount_list(job, ranks, count, nth);
     if (code == 0)
         *answer = opening.answer;
     else
         message_clear(&opening.answer);
     return code;
+}
+
+/* Likewise, until the answer is about this generation. */
+static int group_ask(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
+                     struct message *answer, struct error *error)
+{
+    int code;
+    do {
+        code = group_await(job, timeout_ms, error);
+        if (code == 0)
+            code = group_ask_once(job, ranks, count, timeout_ms, answer, error);
+    } while (code == ERR_AGAIN);
+    return code;
+}
+
+/* Of this generation: the job does not go on meanwhile. Lock held, and let go of meanwhile. */
+static void group_say_closed(struct shoal_job *job, int32_t number)
+{
+    struct message message = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = number};
+    if (number < 0 || job->daemon_gone)
+        return; /* of an earlier generation, and not opened again */
+    job_begin_saying(job);
+    pthread_mutex_unlock(&job->lock);
+    job_send(job, &message, job_deadline_ns(job, -1), NULL);
+    pthread_mutex_lock(&job->lock);
+    job_end_saying(job);
 }
 
 static int group_open(struct shoal_job *job, const int *ranks, int count, int timeout_ms,
@@ -196,17 +202,24 @@ static int group_open(struct shoal_job *job, const int *ranks, int count, int ti
     else if (timeout_ms == 0)
         timeout_ms = 1; /* 0 would be the daemon's own */
     struct message answer;
-    code = group_ask(job, ranks, count, timeout_ms, &answer, error);
-    if (code < 0)
-        return code;
+    int *kept = calloc((size_t)count, sizeof(*kept));
+    if (!kept)
+        return error_set(error, ERR_MEMORY, "out of memory for a group");
+    memcpy(kept, ranks, (size_t)count * sizeof(*kept));
     pthread_mutex_lock(&job->lock);
-    code = job_add_group(job, &answer, rank, (uint32_t)count, group, error);
+    code = group_ask(job, ranks, count, timeout_ms, &answer, error);
+    bool answered = code == 0;
+    if (answered)
+        code = job_add_group(job, &answer, rank, (uint32_t)count, group, error);
+    if (code == 0)
+        (*group)->ranks = kept;
+    else
+        free(kept);
+    if (code < 0 && answered)
+        group_say_closed(job, answer.group);
     pthread_mutex_unlock(&job->lock);
-    if (code < 0) {
-        struct message unwanted = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = answer.group};
-        job_send(job, &unwanted, job_deadline_ns(job, -1), NULL);
-    }
-    message_clear(&answer);
+    if (answered)
+        message_clear(&answer);
     return code;
 }
 
@@ -237,11 +250,14 @@ int shoal_group_close(shoal_group *group)
     if (code < 0)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
-    struct message message = {.type = MESSAGE_WORKER_GROUP_CLOSE,
-                              .group = (int32_t)group->core.number};
-    if (group == job->groups)
+    if (job->resuming)
+        code = group_await(job, -1, &error);
+    int32_t number = (int32_t)group->core.number;
+    if (code < 0)
+        ;
+    else if (group == job->groups)
         code = error_set(&error, ERR_INVALID, "the group of all ranks is closed with the job only");
-    else if (code == 0 && (group->core.request_count > 0 || group->place.visitors > 0))
+    else if (group->core.request_count > 0 || group->place.visitors > 0)
         code = error_set(&error, ERR_STATE,
                          "group %" PRIu32 " has %" PRIu32 " collectives under way: wait for them",
                          group->core.number, group->core.request_count);
@@ -249,14 +265,12 @@ int shoal_group_close(shoal_group *group)
         code = error_set(&error, ERR_STATE,
                          "group %" PRIu32 " has %" PRIu32 " fusions: free them first",
                          group->core.number, group->fusion_count);
-    bool connected = !job->daemon_gone;
     if (code == 0) {
         shared_free_all(job, group);
         job_remove_group(job, group);
+        group_say_closed(job, number);
     }
     pthread_mutex_unlock(&job->lock);
-    if (code == 0 && connected)
-        job_send(job, &message, job_deadline_ns(job, -1), NULL);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
@@ -274,7 +288,7 @@ struct group_settings group_settings_read(const struct shoal_group *group)
 /* Those of threads that have nothing set make room for others. */
 static bool settings_unset(const struct group_settings *settings)
 {
-    return settings->priority == 0 && !settings->on_device;
+    return settings->priority == 0 && settings->identity == 0 && !settings->on_device;
 }
 
 struct group_settings *group_settings_write(struct shoal_group *group)
@@ -304,7 +318,8 @@ struct group_settings *group_settings_write(struct shoal_group *group)
     return unset;
 }
 
-int shoal_group_set_priority(shoal_group *group, uint32_t priority)
+/* Sets what is not NULL. */
+static int group_set(shoal_group *group, const uint32_t *priority, const uint32_t *identity)
 {
     struct error error;
     int code = group_check(group, &error);
@@ -315,10 +330,27 @@ int shoal_group_set_priority(shoal_group *group, uint32_t priority)
     struct shoal_job *job = group->job;
     pthread_mutex_lock(&job->lock);
     struct group_settings *settings = group_settings_write(group);
-    if (settings)
-        settings->priority = priority;
-    else
-        code = error_set(&error, ERR_MEMORY, "out of memory for a priority");
+    if (settings && priority)
+        settings->priority = *priority;
+    if (settings && identity)
+        settings->identity = *identity;
+    if (!settings)
+        code = error_set(&error, ERR_MEMORY, "out of memory for a group's settings");
     pthread_mutex_unlock(&job->lock);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
+}
+
+int shoal_group_set_priority(shoal_group *group, uint32_t priority)
+{
+    return group_set(group, &priority, NULL);
+}
+
+int shoal_group_set_identity(shoal_group *group, uint32_t identity)
+{
+    if (identity < WIRE_IDENTITY_FUSION)
+        return group_set(group, NULL, &identity);
+    struct error error;
+    error_set(&error, ERR_INVALID, "shoal_group_set_identity: got %" PRIu32 ", must be below 2^31",
+              identity);
+    return error_text_keep(&error);
 }

@@ -6,6 +6,7 @@
 
 #include "worker/api/group.h"
 #include "worker/api/place.h"
+#include "worker/drive/drive_meet.h"
 #include "worker/job/forking.h"
 
 /* False: it cannot be used. */
@@ -65,15 +66,16 @@ static void place_ask(struct shoal_group *group)
     place->state = PLACE_UNASKED;
 }
 
-void place_look(struct shoal_group *group, const struct request_ask *ask)
+void place_look(struct shoal_group *group, const struct request_ask *ask,
+                const struct request_ask *blocks, uint32_t block_count)
 {
     struct shoal_job *job = group->job;
     struct place *place = &group->place;
-    struct meeting_ask wanted = {.kind = ask->kind, .dtype = ask->dtype, .count = ask->count};
     if (place->state == PLACE_ASKING && place->opening.answered)
         place_answered(group);
-    else if (place->state == PLACE_UNASKED && meeting_fits(&wanted, group->size) && !job->closing &&
-             !group->core.failed && !job->daemon_gone &&
-             (group != job->groups || job->node_count == 1))
+    else if (place->state == PLACE_UNASKED && !job->closing && !group->core.failed &&
+             !job->progress.keeps && /* for nobody could say what is stable */
+             !job->daemon_gone && (group != job->groups || job->node_count == 1) &&
+             drive_meet_fits(group, ask, blocks, block_count))
         place_ask(group);
 }

@@ -46,20 +46,34 @@ static int map_shared(struct shoal_group *group, const struct group_opening *ope
     return code;
 }
 
-/* Tell the daemon that this rank is done with a piece. Lock not held. */
+/* Tell the daemon that this rank is done with a piece, of this generation. Lock held, and let go of
+ * meanwhile. */
 static void give_back(struct shoal_job *job, uint32_t group, uint32_t number)
 {
     struct message message = {
         .type = MESSAGE_SHARED_CLOSE, .group = (int32_t)group, .segment = number};
+    job_begin_saying(job);
+    pthread_mutex_unlock(&job->lock);
     job_send(job, &message, job_deadline_ns(job, -1), NULL);
+    pthread_mutex_lock(&job->lock);
+    job_end_saying(job);
 }
 
-/* Lock held, and let go of meanwhile. */
-static int ask_for_shared(struct shoal_group *group, uint64_t bytes, struct shared_memory *made,
-                          struct error *error)
+/* What was given for the last generation is nobody's any more. Lock held. */
+static int refuse_old(struct group_opening *opening, struct error *error)
+{
+    if (opening->descriptor >= 0)
+        close(opening->descriptor);
+    return error_set(error, ERR_AGAIN, "the job went on while shared memory was being opened");
+}
+
+/* ERR_AGAIN: the job has gone on meanwhile. Lock held, and let go of meanwhile. */
+static int ask_once(struct shoal_group *group, uint64_t bytes, struct shared_memory *made,
+                    struct error *error)
 {
     struct shoal_job *job = group->job;
     struct progress_group *core = &group->core;
+    uint32_t losses = job->losses;
     if (core->failed)
         return error_set(error, core->failure.code, "%s", core->failure.text);
     struct group_opening opening = {.wanted = MESSAGE_SHARED_OPENED};
@@ -70,21 +84,35 @@ static int ask_for_shared(struct shoal_group *group, uint64_t bytes, struct shar
     char what[64];
     snprintf(what, sizeof(what), "%" PRIu64 " bytes of shared memory", bytes);
     int code = group_opening_ask(job, &opening, &message, job->timeout_ms, what, error);
-    if (code == 0 && opening.error.code < 0) {
+    bool refused = code == 0 && opening.error.code < 0;
+    if (refused) {
         *error = opening.error;
         code = error->code;
-        /* It may be asked for again under the same number, as ranks do that have not asked yet. */
-        if (group->shared_count == message.nth + 1)
-            group->shared_count = message.nth;
-    } else if (code == 0) {
+    }
+    if (code == 0 && job->losses != losses)
+        code = refuse_old(&opening, error);
+    /* It may be asked for again under the same number, as ranks do that have not asked yet. */
+    if ((refused || code == ERR_AGAIN) && group->shared_count == message.nth + 1)
+        group->shared_count = message.nth;
+    if (code == 0) {
         code = map_shared(group, &opening, bytes, made, error);
-        if (code < 0) {
-            pthread_mutex_unlock(&job->lock);
+        if (code < 0)
             give_back(job, core->number, opening.answer.segment);
-            pthread_mutex_lock(&job->lock);
-        }
     }
     message_clear(&opening.answer);
+    return code;
+}
+
+/* Likewise, until the answer is about this generation. */
+static int ask_for_shared(struct shoal_group *group, uint64_t bytes, struct shared_memory *made,
+                          struct error *error)
+{
+    int code;
+    do {
+        code = group_await(group->job, -1, error);
+        if (code == 0)
+            code = ask_once(group, bytes, made, error);
+    } while (code == ERR_AGAIN);
     return code;
 }
 
@@ -151,11 +179,9 @@ int shoal_shared_free(shoal_group *group, const void *memory)
                          "an all_reduce into the shared memory is under way: wait for it");
     else
         shared_unmap(job, shared);
-    bool tell = code == 0 && !job->daemon_gone;
-    uint32_t group_number = group->core.number;
+    if (code == 0 && !job->daemon_gone)
+        give_back(job, group->core.number, number);
     pthread_mutex_unlock(&job->lock);
-    if (tell)
-        give_back(job, group_number, number);
     job_leave(job);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }

@@ -60,8 +60,9 @@ int device_number(const struct device *device);
 const char *device_name(const struct device *device);
 /* PCI address as in /sys/bus/pci/devices: "0000:1b:00.0". */
 const char *device_address(const struct device *device);
-/* Whether streams can wait for words. */
-bool device_waits_for_words(const struct device *device);
+/* Why streams may not wait for words; NULL: they may. The text stays the caller's. */
+void device_forbid_waits(struct device *device, const char *why);
+const char *device_no_waits(const struct device *device);
 
 /* Pin memory of the process; once a device. ERR_MEMORY, ERR_SYSTEM. Unpinned by device_close. */
 int device_pin(struct device *device, void *memory, uint64_t bytes, struct error *error);

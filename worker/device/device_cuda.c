@@ -92,7 +92,7 @@ struct device {
     CUstream bell_streams[DEVICE_BELLS]; /* that of DEVICE_BELL_WAITS waits for the waits */
     CUstream own;                        /* for programs without one */
     struct bells *bells;
-    bool waits_for_words;
+    const char *no_waits; /* why streams do not wait for words, or NULL */
     atomic_bool copies_lost, waits_lost;
     cuda_batch_12080 copy_batch_12080;
     cuda_batch_13000 copy_batch_13000;
@@ -208,7 +208,8 @@ static int find_device(struct device *device, struct error *error)
     if (CALL(device, error, cuDeviceGetAttribute, &wide_operations,
              CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device->id) < 0)
         return error->code;
-    device->waits_for_words = wide_operations != 0;
+    if (!wide_operations)
+        device->no_waits = "its streams cannot wait for memory";
     return 0;
 }
 
@@ -360,9 +361,14 @@ const char *device_address(const struct device *device)
     return device->address;
 }
 
-bool device_waits_for_words(const struct device *device)
+void device_forbid_waits(struct device *device, const char *why)
 {
-    return device->waits_for_words;
+    device->no_waits = why;
+}
+
+const char *device_no_waits(const struct device *device)
+{
+    return device->no_waits;
 }
 
 /* --- memory -------------------------------------------------------------------------------- */
@@ -636,7 +642,7 @@ static int follow_wait(struct device *device, void *stream, void *event, struct 
 int device_wait_for_word(struct device *device, void *stream, uint32_t index, uint32_t value,
                          void *event, struct error *error)
 {
-    assert(index < DEVICE_WORDS && device->waits_for_words);
+    assert(index < DEVICE_WORDS && !device->no_waits);
     int code = enter(device, error);
     if (code < 0)
         return code;

@@ -10,90 +10,49 @@
 #include "common/base/clock.h"
 #include "worker/drive/drive_device.h"
 #include "worker/drive/drive_meet.h"
+#include "worker/drive/drive_resume.h"
+#include "worker/drive/drive_sleep.h"
 #include "worker/drive/drive_socket.h"
 #include "worker/drive/drive_step.h"
 #include "worker/drive/drive_tell.h"
 
 /* The most that a poll does at once: it is not to keep its caller while there is a lot to do. */
-#define POLL_STEPS_MAX PROGRESS_SHARED_SLOTS_MAX
-#define POLLERS 3
+#define POLL_STEPS_MAX 64u
 /* How often the socket is read while nobody waits for the daemon. */
 #define LISTEN_MS 5u
-
-static void eventfd_clear(int fd)
-{
-    uint64_t value;
-    ssize_t got = read(fd, &value, sizeof(value));
-    (void)got;
-}
-
-/* A byte each time that it was rung; what remains rings again. */
-static void doorbell_clear(int fd)
-{
-    char rings[64];
-    ssize_t got = read(fd, rings, sizeof(rings));
-    (void)got;
-}
-
-/* What happened until the deadline, or at once when something has been found already: 0. */
-static int drive_wait_for_news(struct shoal_job *job, struct pollfd *pollers, uint64_t deadline_ns)
-{
-    bool connected = !job->daemon_gone;
-    uint64_t watch_ns = drive_socket_watch(job);
-    if (watch_ns < deadline_ns)
-        deadline_ns = watch_ns;
-    uint64_t look_ns = job->device ? device_queue_deadline_ns(job->device) : UINT64_MAX;
-    if (look_ns < deadline_ns)
-        deadline_ns = look_ns;
-    if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
-        return 0;
-    pollers[0] = (struct pollfd){.fd = job->completion_doorbell, .events = POLLIN};
-    pollers[1] = (struct pollfd){.fd = job->wake_fd, .events = POLLIN};
-    pollers[2] = (struct pollfd){.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN};
-    uint64_t now_ns = clock_now_ns();
-    uint64_t remaining_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-    struct timespec remaining = {.tv_sec = (time_t)(remaining_ns / NS_PER_S),
-                                 .tv_nsec = (long)(remaining_ns % NS_PER_S)};
-    pthread_mutex_unlock(&job->lock);
-    int ready = ppoll(pollers, POLLERS, deadline_ns == UINT64_MAX ? NULL : &remaining, NULL);
-    pthread_mutex_lock(&job->lock);
-    arena_worker_cancel_sleep(&job->arena);
-    return ready;
-}
-
-static void drive_sleep(struct shoal_job *job, uint64_t deadline_ns)
-{
-    struct pollfd pollers[POLLERS];
-    if (!job->socket_read) {
-        /* poll does not tell of lines that were received with an earlier one. */
-        job->socket_read = true;
-        drive_socket_read(job);
-        return;
-    }
-    /* From here on: watching the daemon lets the lock go, and what is submitted meanwhile must wake
-     * this thread. */
-    job->driver_sleeping = true;
-    int ready = drive_wait_for_news(job, pollers, deadline_ns);
-    job->driver_sleeping = false;
-    if (ready <= 0)
-        return;
-    if (pollers[0].revents) {
-        drive_socket_heard(job);
-        doorbell_clear(job->completion_doorbell);
-    }
-    if (pollers[1].revents)
-        eventfd_clear(job->wake_fd);
-    if (pollers[2].revents)
-        drive_socket_read(job);
-}
 
 void drive_release(struct shoal_job *job)
 {
     job->driver = JOB_DRIVER_NONE;
     if (job->waiters > 0 || job->closing)
         pthread_cond_broadcast(&job->changed);
-    if (job->background_requests > 0)
-        pthread_cond_signal(&job->background);
+    bool deaf = job->progress.keeps && !job->listening;
+    if (job->background_requests > 0 || job->resuming || deaf)
+        drive_call_background(job);
+}
+
+/* Whether no waiter and not the background thread is to have the role of the driver. */
+static bool drive_gives_way(const struct shoal_job *job)
+{
+    return job->closing || job->resuming || job->claims > 0;
+}
+
+bool drive_claim(struct shoal_job *job)
+{
+    job->claims++;
+    job->waiters++;
+    if (job->driver != JOB_DRIVER_NONE)
+        drive_ring(job->wake_fd);
+    while (job->driver != JOB_DRIVER_NONE && !job->closing)
+        pthread_cond_wait(&job->changed, &job->lock);
+    job->waiters--;
+    job->claims--;
+    if (job->closing) {
+        pthread_cond_broadcast(&job->changed); /* shoal_close waits for the last waiter */
+        return false;
+    }
+    job->driver = JOB_DRIVER_WAITER;
+    return true;
 }
 
 /* False: the deadline has passed. */
@@ -102,9 +61,9 @@ static bool drive_until(struct shoal_job *job, bool (*done)(const void *argument
 {
     bool in_time = true;
     job->driver = JOB_DRIVER_WAITER;
-    while (!done(argument) && !job->closing) {
+    while (!done(argument) && !drive_gives_way(job)) {
         bool moved = drive_step(job);
-        if (done(argument) || job->closing)
+        if (done(argument) || drive_gives_way(job))
             break;
         /* Others' requests may keep the driver busy for longer than its own caller wants to wait.
          */
@@ -124,7 +83,7 @@ enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argume
     bool in_time = true;
     job->waiters++;
     while (!done(argument) && !job->closing && in_time) {
-        if (job->driver == JOB_DRIVER_NONE) {
+        if (job->driver == JOB_DRIVER_NONE && !drive_gives_way(job)) {
             in_time = drive_until(job, done, argument, deadline_ns);
             job->waiters--;
             drive_release(job);
@@ -150,7 +109,7 @@ enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argume
 
 void drive_poll(struct shoal_job *job)
 {
-    if (job->driver != JOB_DRIVER_NONE || job->closing)
+    if (job->driver != JOB_DRIVER_NONE || drive_gives_way(job))
         return;
     job->driver = JOB_DRIVER_WAITER;
     for (unsigned steps = 0; steps < POLL_STEPS_MAX && drive_step(job); steps++)
@@ -208,7 +167,7 @@ int drive_clear_meeting(struct shoal_group *group, struct error *error)
         return 0;
     return error_set(error, ERR_TIMEOUT,
                      "the time has passed: all ranks have come to the collective before on group "
-                     "%" PRIu32 ", and the one that reduces does not end",
+                     "%" PRIu32 ", and one that reduces does not end",
                      group->core.number);
 }
 
@@ -217,10 +176,15 @@ static void background_rest(struct shoal_job *job, uint64_t keep_ns)
 {
     struct timespec until = {.tv_sec = (time_t)(keep_ns / NS_PER_S),
                              .tv_nsec = (long)(keep_ns % NS_PER_S)};
-    if (keep_ns == 0)
+    if (job->progress.keeps && job->driver == JOB_DRIVER_NONE && !job->daemon_gone &&
+        !job->progress.failed) {
+        if (drive_listen_until(job, keep_ns ? keep_ns : UINT64_MAX))
+            drive_poll(job);
+    } else if (keep_ns == 0) {
         pthread_cond_wait(&job->background, &job->lock);
-    else
+    } else {
         pthread_cond_timedwait(&job->background, &job->lock, &until);
+    }
 }
 
 static void *drive_background(void *argument)
@@ -231,14 +195,18 @@ static void *drive_background(void *argument)
         uint64_t keep_ns = drive_meet_keep(job);
         if (job->stop)
             break;
-        if (job->driver != JOB_DRIVER_NONE || job->background_requests == 0) {
+        if (job->driver != JOB_DRIVER_NONE || job->claims > 0 ||
+            (job->background_requests == 0 && !job->resuming)) {
             background_rest(job, keep_ns);
             continue;
         }
         job->driver = JOB_DRIVER_BACKGROUND;
-        while (!job->stop && job->background_requests > 0) {
+        if (job->resuming)
+            drive_resume(job);
+        while (!job->stop && !drive_gives_way(job) && job->background_requests > 0) {
             keep_ns = drive_meet_keep(job);
-            if (!drive_step(job) && !job->stop && job->background_requests > 0)
+            if (!drive_step(job) && !job->stop && !drive_gives_way(job) &&
+                job->background_requests > 0)
                 drive_sleep(job, keep_ns ? keep_ns : UINT64_MAX);
         }
         drive_release(job);
@@ -268,7 +236,7 @@ void drive_stop(struct shoal_job *job, const struct error *error)
     job->stop = true;
     drive_ring(job->wake_fd);
     pthread_cond_broadcast(&job->changed);
-    pthread_cond_signal(&job->background);
+    drive_call_background(job);
     while (job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
         pthread_cond_wait(&job->changed, &job->lock);
     job->driver = JOB_DRIVER_WAITER;

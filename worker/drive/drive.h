@@ -9,7 +9,8 @@
  *
  * Calls worker/{job,device,progress,request}, and in this room every file below it:
  *
- *   drive.h  ->  drive_socket.h  ->  drive_step.h  ->  drive_device.h  ->  drive_tell.h
+ *   drive.h  ->  drive_resume.h  ->  drive_sleep.h  ->  drive_socket.h  ->  drive_step.h  ->
+ * drive_device.h  ->  drive_tell.h
  */
 #ifndef WORKER_DRIVE_DRIVE_H
 #define WORKER_DRIVE_DRIVE_H
@@ -40,11 +41,15 @@ enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argume
  * drive_wait; lock held before and after, not throughout. */
 void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns);
 /* Have no request of the group wait for the ranks of its node; lock held before and after.
- * ERR_TIMEOUT: all have come, but the one that reduces does not end, within the job's timeout. */
+ * ERR_TIMEOUT: all have come, but one that reduces does not end, within the job's timeout. */
 int drive_clear_meeting(struct shoal_group *group, struct error *error);
 /* Read what the daemon says, if that was not done lately: one whose collectives all meet never
  * waits for it. Lock held before and after. */
 void drive_listen(struct shoal_job *job);
+
+/* Take the role of the driver from whoever has it, to give it away afterwards; lock held before and
+ * after, not throughout. False: the job is being closed, and the role is not the caller's. */
+bool drive_claim(struct shoal_job *job);
 
 /* Give the role of the driver away: to a waiter if there is one, else to the background thread if
  * it needs it; lock held. */

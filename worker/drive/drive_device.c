@@ -97,10 +97,10 @@ int drive_device_wait(struct shoal_job *job, const struct shoal_request *request
     struct device_ticket ticket = request->ticket;
     if (request->core.state == REQUEST_COMPLETE)
         return job_request_result(request, error);
-    if (!device_waits_for_words(device))
-        return error_set(error, ERR_UNSUPPORTED,
-                         "GPU %d, %s: its streams cannot wait for memory: use shoal_wait",
-                         device_number(device), device_name(device));
+    const char *no_waits = device_no_waits(device);
+    if (no_waits)
+        return error_set(error, ERR_UNSUPPORTED, "GPU %d, %s: %s: use shoal_wait",
+                         device_number(device), device_name(device), no_waits);
     struct device_arrival *arrival = device_queue_take(job->device, error);
     if (!arrival)
         return error->code;

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,8 +13,9 @@
 #include "worker/drive/drive_tell.h"
 
 /* A rank that waits offers its core to those that have not come, and looks again: a switch to one
- * that is ready costs less than to be woken. Where every rank of the node has a core to itself it
- * looks for a moment first, and goes on for longer. Then it sleeps. */
+ * that is ready costs less than to be woken. Where every rank of the node has a core to itself, and
+ * no other was put on this one all the same, it looks for a moment first, and goes on for longer.
+ * Then it sleeps. */
 #define PAUSES 64u
 #define SPIN_NS 20000u
 #define YIELDS 8u
@@ -22,10 +24,10 @@
 #define KEEP_MS 10u
 #define KEEP_FOR_MS 100u
 
-static void wake(const struct meeting *meeting)
+static void wake(const struct meeting *meeting, int most)
 {
-    if (meeting_sleepers(meeting))
-        syscall(SYS_futex, meeting_gate(meeting), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if (most > 0 && meeting_sleepers(meeting))
+        syscall(SYS_futex, meeting_gate(meeting), FUTEX_WAKE, most, NULL, NULL, 0);
 }
 
 static uint64_t next_round(const struct shoal_group *group)
@@ -33,52 +35,105 @@ static uint64_t next_round(const struct shoal_group *group)
     return group->core.next_sequence + group->core.met + 1;
 }
 
-static struct meeting_ask meeting_ask_of(const struct request_ask *ask)
+/* --- what meets ---------------------------------------------------------------------------- */
+
+static struct meeting_ask meeting_ask_of(const struct request_ask *ask,
+                                         const struct request_ask *blocks, uint32_t block_count)
 {
     return (struct meeting_ask){.kind = ask->kind,
                                 .dtype = ask->dtype,
                                 .op = ask->op,
                                 .root = ask->root,
-                                .count = ask->count};
+                                .count = block_count > 0 ? blocks[0].count : ask->count,
+                                .identity = ask->identity};
 }
 
-bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask)
+bool drive_meet_fits(const struct shoal_group *group, const struct request_ask *ask,
+                     const struct request_ask *blocks, uint32_t block_count)
+{
+    struct meeting_ask wanted = meeting_ask_of(ask, blocks, block_count);
+    for (uint32_t i = 0; i < block_count; i++) {
+        if (blocks[i].count != wanted.count || blocks[i].shared)
+            return false;
+    }
+    return meeting_fits(&wanted, group->size) && !ask->on_device && !ask->shared;
+}
+
+bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask,
+                    const struct request_ask *blocks, uint32_t block_count)
 {
     const struct shoal_job *job = group->job;
-    struct meeting_ask wanted = meeting_ask_of(ask);
     return group->place.state == PLACE_OPEN && meeting_complete(&group->place.meeting) &&
-           meeting_fits(&wanted, group->size) && !group->core.requests && !group->core.meeting &&
-           !group->core.failed && !job->progress.failed && !job->completions_used &&
-           !ask->on_device && !ask->shared && !arena_tracing(&job->arena);
+           !group->core.requests && !group->core.meeting && !group->core.failed &&
+           !job->progress.failed && !job->completions_used && !arena_tracing(&job->arena) &&
+           drive_meet_fits(group, ask, blocks, block_count);
 }
 
+/* What the rank sends: by block, or whole. */
+static void collect_sends(const struct shoal_group *group, const struct request *core,
+                          const void *send[MEETING_RANKS_MAX])
+{
+    bool parts = meeting_sends_parts(core->ask.kind);
+    memset(send, 0, MEETING_RANKS_MAX * sizeof(*send));
+    if (core->copy_in)
+        send[0] = core->ask.send;
+    for (uint32_t i = 0; i < core->asked_count; i++) {
+        const struct request_ask *block = &core->asked[i];
+        if (route_sends(&block->route, group->rank))
+            send[parts ? block->route.to : 0] = block->send;
+    }
+}
+
+static void collect_recvs(const struct shoal_group *group, const struct request *core,
+                          void *recv[MEETING_RANKS_MAX])
+{
+    bool parts = meeting_receives_parts(core->ask.kind);
+    memset(recv, 0, MEETING_RANKS_MAX * sizeof(*recv));
+    if (core->copy_out)
+        recv[0] = core->ask.recv;
+    for (uint32_t i = 0; i < core->asked_count; i++) {
+        const struct request_ask *block = &core->asked[i];
+        if (route_receives(&block->route, group->rank))
+            recv[parts ? block->route.from : 0] = block->recv;
+    }
+}
+
+/* --- beginning and ending ------------------------------------------------------------------ */
+
 int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
+                     const struct request_ask *blocks, uint32_t block_count,
                      struct shoal_request *request, bool waiting, struct error *error)
 {
+    const void *send[MEETING_RANKS_MAX];
     struct shoal_job *job = group->job;
     struct place *place = &group->place;
     struct request *core = &request->core;
     uint64_t round = next_round(group);
-    int code = progress_meet(&job->progress, &group->core, ask, group->rank, core, error);
+    int code = progress_meet(&job->progress, &group->core, ask, blocks, block_count, group->rank,
+                             core, error);
     if (code < 0)
         return code;
-    place->ask = meeting_ask_of(&core->ask);
+    place->ask = meeting_ask_of(&core->ask, core->asked, core->asked_count);
+    collect_sends(group, core, send);
     place->round = round;
     place->since_ns = clock_now_ns();
-    enum meeting_verdict verdict =
-        meeting_arrive(&place->meeting, round, &place->ask, core->copy_in ? core->ask.send : NULL);
-    if (verdict != MEETING_OPEN)
-        wake(&place->meeting);
+    int cpu = sched_getcpu();
+    if (cpu >= 0)
+        meeting_say_core(&place->meeting, (uint32_t)cpu);
+    enum meeting_verdict verdict = meeting_arrive(&place->meeting, round, &place->ask, send);
+    if (verdict == MEETING_SUMS) /* as many help as there are cores; each may be bound to its own */
+        wake(&place->meeting, (job->cores > 1 ? job->cores : job->local_size) - 1);
+    else if (verdict != MEETING_OPEN)
+        wake(&place->meeting, INT_MAX);
     request->job = job;
     request->references = 2; /* the caller's, and progress's until it is complete */
     DL_APPEND(job->requests, request);
-    if (verdict != MEETING_OPEN) {
-        drive_meet_settle(group, false);
-    } else if (!waiting) {
+    bool over = verdict != MEETING_OPEN && drive_meet_settle(group, false);
+    if (!over && !waiting) {
         bool keeps = place->since_ns < job->keep_until_ns;
         job->keep_until_ns = place->since_ns + KEEP_FOR_MS * NS_PER_MS;
         if (!keeps) {
-            pthread_cond_signal(&job->background);
+            drive_call_background(job);
             drive_wake(job);
         }
     }
@@ -90,7 +145,7 @@ void drive_meet_decline(struct shoal_group *group)
     if (group->place.state != PLACE_OPEN)
         return;
     if (meeting_void(&group->place.meeting, next_round(group)) == MEETING_VOID)
-        wake(&group->place.meeting);
+        wake(&group->place.meeting, INT_MAX);
 }
 
 /* The ranks have not met: the request is one as others are. */
@@ -99,7 +154,7 @@ static void submit(struct shoal_group *group, struct shoal_request *request, uin
     struct shoal_job *job = group->job;
     progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);
     if (request->core.state == REQUEST_QUEUED || request_has_chunk(&request->core) ||
-        job->completions_used || request->callback)
+        request->core.block_count > 0 || job->completions_used || request->callback)
         drive_adopt(job, request);
     drive_notify(job);
 }
@@ -113,17 +168,24 @@ bool drive_meet_settle(struct shoal_group *group, bool now)
         return true;
     struct shoal_request *request = (struct shoal_request *)core;
     enum meeting_verdict verdict = meeting_look(&place->meeting, place->round);
+    if (verdict == MEETING_SUMS) {
+        verdict = meeting_help(&place->meeting, place->round, &place->ask);
+        if (verdict == MEETING_MET)
+            wake(&place->meeting, INT_MAX);
+    }
     if (verdict == MEETING_OPEN && !now && clock_now_ns() < place->since_ns + MEET_MS * NS_PER_MS)
         return false;
     if (verdict == MEETING_OPEN) {
         verdict = meeting_void(&place->meeting, place->round);
         if (verdict == MEETING_OPEN)
-            return false; /* all have come, and the last one reduces */
-        wake(&place->meeting);
+            return false; /* all have come, and some reduce */
+        wake(&place->meeting, INT_MAX);
     }
     uint64_t now_ns = clock_now_ns();
     if (verdict == MEETING_MET) {
-        meeting_take(&place->meeting, &place->ask, core->copy_out ? core->ask.recv : NULL);
+        void *recv[MEETING_RANKS_MAX];
+        collect_recvs(group, core, recv);
+        meeting_take(&place->meeting, &place->ask, recv);
         progress_met(&job->progress, &group->core, now_ns);
     } else {
         submit(group, request, now_ns);
@@ -178,10 +240,12 @@ void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
     if (meeting_look(&group->place.meeting, group->place.round) != MEETING_OPEN)
         return;
     struct meeting meeting = group->place.meeting;
+    int cpu = sched_getcpu();
+    bool own_core =
+        job->cores >= job->local_size && (cpu < 0 || !meeting_shares_core(&meeting, (uint32_t)cpu));
     group->place.visitors++;
     pthread_mutex_unlock(&job->lock);
-    pause_at(&meeting, gate, job->cores >= job->local_size,
-             until_ns < deadline_ns ? until_ns : deadline_ns);
+    pause_at(&meeting, gate, own_core, until_ns < deadline_ns ? until_ns : deadline_ns);
     pthread_mutex_lock(&job->lock);
     group->place.visitors--;
 }

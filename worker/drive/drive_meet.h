@@ -12,13 +12,19 @@
 /* How long a rank waits for others before the daemon, which can say who is late, is to know. */
 #define MEET_MS 10u
 
-/* Whether the collective may meet, as far as this rank knows: it is small, the group has a place,
- * and nothing of the group is under way. */
-bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask);
+/* Whether a place could carry the collective with its blocks: it is small, and all parts are of one
+ * size. */
+bool drive_meet_fits(const struct shoal_group *group, const struct request_ask *ask,
+                     const struct request_ask *blocks, uint32_t block_count);
+/* Whether it may meet, as far as this rank knows: besides, the group has a place, and nothing of
+ * the group is under way. */
+bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask,
+                    const struct request_ask *blocks, uint32_t block_count);
 /* Begin the request, which may meet, at the group's place; then it may be complete, wait for the
  * others, or be with the daemon. waiting: its caller waits at once; else the background thread
- * looks after it. ERR_INVALID. */
+ * looks after it. ERR_INVALID, ERR_MEMORY. */
 int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
+                     const struct request_ask *blocks, uint32_t block_count,
                      struct shoal_request *request, bool waiting, struct error *error);
 /* Tell the others that the group's next collective goes to the daemon. */
 void drive_meet_decline(struct shoal_group *group);

@@ -54,13 +54,40 @@ static void socket_answer_opening(struct shoal_job *job, struct message *message
     message_clear(message);
 }
 
+/* The job has failed, and goes on by itself if no rank is lost (drive_resume.h). False: it cannot.
+ */
+static bool socket_goes_on(struct shoal_job *job, const struct error *error)
+{
+    bool device = job->device || job->device_opening;
+    bool ended = job->restart_ms > 0 && error->code == ERR_DISCONNECTED;
+    bool lost = error->code == ERR_LOST || error->code == ERR_REFUSED || ended;
+    if (!job->progress.keeps || !lost || device || job->shared || job->reconfiguring ||
+        job->closing || !progress_stop(&job->progress))
+        return false;
+    struct group_opening *opening;
+    DL_FOREACH(job->openings, opening)
+    {
+        if (!opening->answered) {
+            opening->answered = true;
+            error_set(&opening->error, ERR_AGAIN, "%s", error->text);
+        }
+    }
+    job->losses++;
+    job->resuming = true;
+    job->resume_cause = *error;
+    pthread_cond_broadcast(&job->changed);
+    drive_call_background(job);
+    return true;
+}
+
 static void socket_fail_as_told(struct shoal_job *job, const struct message *message)
 {
     struct error error;
     error_set(&error, message->code < 0 ? message->code : ERR_LOST, "%s", message->text);
     drive_finish(job);
     if (message->group < 0) {
-        drive_fail(job, &error);
+        if (!socket_goes_on(job, &error))
+            drive_fail(job, &error);
         return;
     }
     struct shoal_group *group; /* callbacks have been called since: it is looked up now */
@@ -106,7 +133,8 @@ void drive_socket_read(struct shoal_job *job)
     if (code < 0) {
         drive_finish(job);
         job->daemon_gone = true;
-        drive_fail(job, &error);
+        if (!socket_goes_on(job, &error))
+            drive_fail(job, &error);
     }
 }
 

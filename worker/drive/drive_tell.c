@@ -20,13 +20,20 @@ void drive_ring_daemon(struct shoal_job *job)
         drive_ring(job->submission_doorbell);
 }
 
+void drive_call_background(struct shoal_job *job)
+{
+    pthread_cond_signal(&job->background);
+    if (job->listening)
+        drive_ring(job->listen_fd);
+}
+
 void drive_notify(struct shoal_job *job)
 {
     drive_ring_daemon(job);
     if (job->driver_sleeping && progress_has_work(&job->progress))
         drive_ring(job->wake_fd);
     if (job->driver == JOB_DRIVER_NONE && job->background_requests > 0)
-        pthread_cond_signal(&job->background);
+        drive_call_background(job);
 }
 
 void drive_wake(struct shoal_job *job)
@@ -71,6 +78,8 @@ void drive_tell(struct shoal_job *job)
         arena_heap_free(&job->heap, offset);
     while ((core = progress_next_completed(&job->progress))) {
         struct shoal_request *request = (struct shoal_request *)core;
+        if (core->ask.internal)
+            continue;
         any = true;
         request->told = true;
         if (core->ask.on_device)

@@ -12,6 +12,8 @@ void drive_ring(int fd);
 /* Ring the daemon's doorbell, if something was pushed and the daemon sleeps. */
 void drive_ring_daemon(struct shoal_job *job);
 
+/* Wake the background thread. */
+void drive_call_background(struct shoal_job *job);
 /* After something was pushed or queued: ring the daemon, wake a sleeping driver that has something
  * to do, wake the background thread if it is its turn. */
 void drive_notify(struct shoal_job *job);

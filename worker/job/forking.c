@@ -39,6 +39,7 @@ static void forking_in_child(void)
         for (uint32_t i = 0; i < job->client.descriptor_count; i++)
             forking_close(&job->client.descriptors[i]);
         job->client.descriptor_count = 0;
+        job->forked = true;
         forking_close(&job->client.fd);
         forking_close(&job->arena_fd);
         forking_close(&job->submission_doorbell);

@@ -16,8 +16,10 @@
 #include "worker/job/forking.h"
 #include "worker/job/shared.h"
 
-/* Staging takes at most a quarter of the arena, and no more slots than keep a pipeline full. */
+/* Staging takes at most a quarter of the arena, and no more slots than keep a pipeline full: 32, or
+ * as many of a large roster's smaller chunks as take the same memory. */
 #define STAGING_SLOTS 32u
+#define STAGING_BYTES (8u << 20)
 #define STAGING_SHARE 4u
 _Static_assert(STAGING_SLOTS <= PROGRESS_SHARED_SLOTS_MAX, "progress has room for the slots");
 
@@ -30,7 +32,7 @@ int job_check(const struct shoal_job *job, struct error *error)
 {
     if (!job)
         return error_set(error, ERR_INVALID, "the job is NULL");
-    if (getpid() == job->pid)
+    if (!job->forked) /* to ask for the process's number in each call would be a system call */
         return 0;
     return error_set(error, ERR_STATE,
                      "process %d was forked from %d, whose job it cannot use: open one of its own",
@@ -83,16 +85,35 @@ int job_send(struct shoal_job *job, const struct message *message, uint64_t dead
              struct error *error)
 {
     pthread_mutex_lock(&job->send_lock);
-    int code = client_send(&job->client, message, NULL, 0, deadline_ns, error);
+    int code = job->mute ? error_set(error, ERR_AGAIN, "the job goes on just now")
+                         : client_send(&job->client, message, NULL, 0, deadline_ns, error);
     pthread_mutex_unlock(&job->send_lock);
     return code;
+}
+
+void job_begin_saying(struct shoal_job *job)
+{
+    job->sayings++;
+}
+
+void job_end_saying(struct shoal_job *job)
+{
+    if (--job->sayings == 0 && job->resuming)
+        pthread_cond_broadcast(&job->changed);
+}
+
+void job_await_sayings(struct shoal_job *job)
+{
+    while (job->sayings > 0)
+        pthread_cond_wait(&job->changed, &job->lock);
 }
 
 bool job_send_now(struct shoal_job *job, const struct message *message)
 {
     if (pthread_mutex_trylock(&job->send_lock) != 0)
         return false;
-    client_send(&job->client, message, NULL, 0, 0, NULL);
+    if (!job->mute)
+        client_send(&job->client, message, NULL, 0, 0, NULL);
     pthread_mutex_unlock(&job->send_lock);
     return true;
 }
@@ -115,7 +136,7 @@ void job_release_request(struct shoal_job *job, struct shoal_request *request)
 {
     /* The daemon may still be writing for one that has failed. */
     if (request->bounce_offset && request->core.state == REQUEST_COMPLETE &&
-        request->core.result == 0) {
+        (request->core.result == 0 || request->core.done_seen)) {
         arena_heap_free(&job->heap, request->bounce_offset);
         request->bounce_offset = 0;
     }
@@ -202,11 +223,50 @@ static void free_group(struct shoal_group *group)
     job_forget_place(group);
     free(group->weights);
     free(group->settings);
+    free(group->ranks);
     forget_transfers(group);
     free(group);
 }
 
-static void forget_lists(struct shoal_job *job)
+static struct group_list *find_list(const struct shoal_job *job, const int *ranks, int count)
+{
+    struct group_list *list;
+    LL_FOREACH(job->group_lists, list)
+    {
+        if (list->count == count && memcmp(list->ranks, ranks, (size_t)count * sizeof(*ranks)) == 0)
+            break;
+    }
+    return list;
+}
+
+int job_count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
+                   struct error *error)
+{
+    struct group_list *list = find_list(job, ranks, count);
+    if (!list) {
+        list = calloc(1, sizeof(*list));
+        int *copy = list ? calloc((size_t)count, sizeof(*copy)) : NULL;
+        if (!copy) {
+            free(list);
+            return error_set(error, ERR_MEMORY, "out of memory for a group");
+        }
+        memcpy(copy, ranks, (size_t)count * sizeof(*copy));
+        list->ranks = copy;
+        list->count = count;
+        LL_PREPEND(job->group_lists, list);
+    }
+    *times = list->times++;
+    return 0;
+}
+
+void job_uncount_list(struct shoal_job *job, const int *ranks, int count, uint32_t nth)
+{
+    struct group_list *list = find_list(job, ranks, count);
+    if (list && list->times == nth + 1)
+        list->times = nth;
+}
+
+void job_forget_lists(struct shoal_job *job)
 {
     while (job->group_lists) {
         struct group_list *list = job->group_lists;
@@ -216,12 +276,20 @@ static void forget_lists(struct shoal_job *job)
     }
 }
 
+int job_renew_rule(struct shoal_group *group, const struct message *answer, struct error *error)
+{
+    uint32_t *old = group->weights;
+    int code = set_rule(group, answer, error);
+    free(old);
+    if (code == 0)
+        group->core.number = (uint32_t)answer->group;
+    return code;
+}
+
 int job_renew_world(struct shoal_job *job, const struct message *joined, struct error *error)
 {
     struct shoal_group *world = job->groups;
-    uint32_t *old = world->weights;
-    int code = set_rule(world, joined, error);
-    free(old);
+    int code = job_renew_rule(world, joined, error);
     if (code < 0)
         return code;
     world->rank = (uint32_t)joined->rank;
@@ -229,7 +297,7 @@ int job_renew_world(struct shoal_job *job, const struct message *joined, struct 
     world->shared_count = 0;
     job_forget_place(world);
     forget_transfers(world);
-    forget_lists(job);
+    job_forget_lists(job);
     return 0;
 }
 
@@ -259,6 +327,7 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
     made->rank = rank;
     made->size = size;
     made->core.number = (uint32_t)answer->group;
+    made->identity = (uint64_t)job->generation << 32 | made->core.number;
     int code = set_rule(made, answer, error);
     uint64_t offset = 0;
     if (code == 0 && allocate_own_slot(job, answer->chunk_bytes, &offset) < 0)
@@ -297,24 +366,48 @@ static int say_hello(struct shoal_job *job, uint64_t deadline_ns, struct error *
     struct message hello = {
         .type = MESSAGE_WORKER_HELLO, .protocol = MESSAGE_PROTOCOL, .pid = (uint32_t)getpid()};
     snprintf(hello.software, sizeof(hello.software), "libshoal " SHOAL_VERSION);
-    int code = client_send(&job->client, &hello, NULL, 0, deadline_ns, error);
-    if (code < 0)
-        return code;
-    struct message answer;
-    code = client_wait(&job->client, &answer, deadline_ns, error);
-    if (code < 0)
-        return code;
-    if (answer.type == MESSAGE_ERROR)
-        code = error_set(error, answer.code < 0 ? answer.code : ERR_PROTOCOL, "%s", answer.text);
-    else if (answer.type != MESSAGE_DAEMON_HELLO)
+    return client_send(&job->client, &hello, NULL, 0, deadline_ns, error);
+}
+
+int job_take_hello(struct shoal_job *job, struct message *answer, struct error *error)
+{
+    int code = 0;
+    if (answer->type == MESSAGE_ERROR)
+        code = error_set(error, answer->code < 0 ? answer->code : ERR_PROTOCOL, "%s", answer->text);
+    else if (answer->type != MESSAGE_DAEMON_HELLO)
         code = error_set(error, ERR_PROTOCOL, "the daemon (socket %s) began with \"%s\", not hello",
-                         job->client.path, message_type_name(answer.type));
-    else if (answer.protocol != MESSAGE_PROTOCOL)
+                         job->client.path, message_type_name(answer->type));
+    else if (answer->protocol != MESSAGE_PROTOCOL)
         code = error_set(error, ERR_PROTOCOL,
                          "the daemon (socket %s, %s) speaks protocol %" PRIu32
                          ", this library (" SHOAL_VERSION ") %u",
-                         job->client.path, answer.software, answer.protocol, MESSAGE_PROTOCOL);
-    message_clear(&answer);
+                         job->client.path, answer->software, answer->protocol, MESSAGE_PROTOCOL);
+    if (code == 0)
+        job->member = answer->member;
+    message_clear(answer);
+    return code;
+}
+
+static int exchange_hellos(struct shoal_job *job, uint64_t deadline_ns, struct error *error)
+{
+    struct message answer = {0};
+    int code = say_hello(job, deadline_ns, error);
+    if (code == 0)
+        code = client_wait(&job->client, &answer, deadline_ns, error);
+    return code < 0 ? code : job_take_hello(job, &answer, error);
+}
+
+int job_connect_anew(struct shoal_job *job, uint64_t deadline_ns, struct error *error)
+{
+    char path[CLIENT_PATH_BYTES];
+    memcpy(path, job->client.path, sizeof(path));
+    pthread_mutex_lock(&job->send_lock);
+    client_close(&job->client);
+    int code = client_connect(&job->client, path, deadline_ns, error);
+    memcpy(job->client.path, path, sizeof(path));
+    pthread_mutex_unlock(&job->send_lock);
+    if (code == 0)
+        code = say_hello(job, deadline_ns, error);
     return code;
 }
 
@@ -330,8 +423,9 @@ static int job_check_joined(const struct job_settings *settings, const struct me
                          message_type_name(joined->type));
     if ((!settings->newcomer && joined->world_size != (uint32_t)settings->world_size) ||
         joined->rank >= (int32_t)joined->world_size ||
-        (settings->rank >= 0 && joined->rank != settings->rank) || joined->local_rank < 0 ||
-        (uint32_t)joined->local_rank >= joined->world_size || joined->group < 0)
+        (!settings->newcomer && settings->rank >= 0 && joined->rank != settings->rank) ||
+        joined->local_rank < 0 || (uint32_t)joined->local_rank >= joined->world_size ||
+        joined->group < 0)
         return error_set(error, ERR_PROTOCOL,
                          "the daemon's answer makes no sense: rank %" PRId32 " of %" PRIu32
                          ", local rank %" PRId32 " of %" PRIu32 ", group %" PRId32,
@@ -348,7 +442,7 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
     struct message join = {
         .type = MESSAGE_JOIN,
         .world_size = settings->newcomer ? 0 : (uint32_t)settings->world_size,
-        .rank = settings->newcomer ? -1 : settings->rank,
+        .rank = settings->rank,
         .local_rank = settings->local_rank,
         .timeout_ms = (uint32_t)((end_ns - now_ns) / NS_PER_MS),
         .recovery = settings->recovery > 0   ? MESSAGE_RECOVERY_ON
@@ -373,7 +467,8 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
 
 static int make_descriptors(struct shoal_job *job, struct error *error)
 {
-    int *const fds[] = {&job->submission_doorbell, &job->wake_fd, &job->completions_fd};
+    int *const fds[] = {&job->submission_doorbell, &job->wake_fd, &job->listen_fd,
+                        &job->completions_fd};
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return error_set_errno(error, errno, "cannot make a pair of sockets");
@@ -401,10 +496,25 @@ void job_set_place(struct shoal_job *job, const struct message *joined)
     job->local_size = (int)joined->local_size;
     job->node_count = (int)joined->node_count;
     job->generation = joined->generation;
+    job->lineage = joined->lineage;
+    job->restart_ms = joined->restart_ms;
     job->silence_ns = joined->timeout_ms * NS_PER_MS;
     job->cores = count_cores();
     job->heard_ns = clock_now_ns();
     job->pinged_ns = 0;
+}
+
+static uint32_t staging_slots(uint64_t arena_bytes, uint32_t chunk_bytes)
+{
+    if (chunk_bytes == 0 || chunk_bytes % 64 != 0)
+        return 0;
+    uint64_t most = STAGING_BYTES / chunk_bytes;
+    if (most < STAGING_SLOTS)
+        most = STAGING_SLOTS;
+    if (most > PROGRESS_SHARED_SLOTS_MAX)
+        most = PROGRESS_SHARED_SLOTS_MAX;
+    uint64_t slots = arena_bytes / STAGING_SHARE / chunk_bytes;
+    return (uint32_t)(slots < most ? slots : most);
 }
 
 /* Staging, the world group and what the daemon said about this rank. */
@@ -415,11 +525,7 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
     if (arena_heap_init(&job->heap, job->arena.data_offset,
                         job->arena.total_bytes - job->arena.data_offset) < 0)
         return error_set(error, ERR_MEMORY, "out of memory for the arena's heap");
-    uint64_t slots = joined->chunk_bytes > 0 && joined->chunk_bytes % 64 == 0
-                         ? job->arena.total_bytes / STAGING_SHARE / joined->chunk_bytes
-                         : 0;
-    if (slots > STAGING_SLOTS)
-        slots = STAGING_SLOTS;
+    uint64_t slots = staging_slots(job->arena.total_bytes, joined->chunk_bytes);
     uint64_t offset = job->arena.data_offset;
     if (slots > 0 && arena_heap_allocate(&job->heap, slots * joined->chunk_bytes, &offset) < 0)
         slots = 0;
@@ -428,6 +534,9 @@ static int settle(struct shoal_job *job, const struct message *joined, struct er
         return error_set(error, ERR_MEMORY, "out of memory for the staging slots");
     progress_share(&job->progress, joined->local_size, joined->node_count);
     job->progress.clock_ns = clock_now_ns;
+    job->progress.keeps = joined->recovery == MESSAGE_RECOVERY_ON;
+    job->agreed = joined->generation > 1;
+    job->numbered = joined->generation;
     struct shoal_group *world;
     return job_add_group(job, joined, (uint32_t)job->rank, (uint32_t)job->world_size, &world,
                          error);
@@ -448,9 +557,10 @@ static struct shoal_job *new_job(const struct job_settings *settings)
     pthread_condattr_destroy(&attributes);
     job->pid = getpid();
     job->timeout_ms = settings->timeout_ms;
+    snprintf(job->name, sizeof(job->name), "%s", settings->name);
     job->client.fd = -1;
     job->submission_doorbell = job->completion_doorbell = job->daemons_doorbell = -1;
-    job->wake_fd = job->completions_fd = job->arena_fd = -1;
+    job->wake_fd = job->listen_fd = job->completions_fd = job->arena_fd = -1;
     return job;
 }
 
@@ -465,7 +575,7 @@ int job_create(struct shoal_job **job, const struct job_settings *settings, stru
     if (code == 0)
         code = client_connect(&made->client, settings->socket_path, deadline_ns, error);
     if (code == 0)
-        code = say_hello(made, deadline_ns, error);
+        code = exchange_hellos(made, deadline_ns, error);
     if (code == 0)
         code = arena_create(&made->arena, settings->arena_bytes, PROGRESS_RING_ENTRIES,
                             &made->arena_fd, error);
@@ -501,7 +611,7 @@ void job_destroy(struct shoal_job *job)
     {
         free_group(group);
     }
-    forget_lists(job);
+    job_forget_lists(job);
     shared_free_all(job, NULL);
     client_close(&job->client);
     progress_clear(&job->progress);
@@ -515,6 +625,7 @@ void job_destroy(struct shoal_job *job)
     close_descriptor(job->completion_doorbell);
     close_descriptor(job->daemons_doorbell);
     close_descriptor(job->wake_fd);
+    close_descriptor(job->listen_fd);
     close_descriptor(job->completions_fd);
     pthread_cond_destroy(&job->background);
     pthread_cond_destroy(&job->changed);

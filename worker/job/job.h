@@ -10,6 +10,7 @@
 #define WORKER_JOB_JOB_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -26,6 +27,8 @@
 
 /* How much longer than the daemon, which can say who is missing, the library waits. */
 #define JOB_GRACE_MS 1000u
+/* Collectives of reconfigure_agree, with which a later generation begins. */
+#define JOB_AGREEING 3u
 /* How long shoal_close waits for the daemon's goodbye. */
 #define JOB_LEAVE_MS 5000u
 
@@ -49,6 +52,7 @@ struct group_settings {
     pthread_t thread;
     uint64_t mark; /* of the thread; when it now has another, the one that set this is gone */
     uint32_t priority;
+    uint32_t identity;
     bool on_device;
     void *stream;
 };
@@ -93,12 +97,15 @@ struct shoal_group {
     struct progress_group core;
     struct shoal_job *job;
     uint32_t rank, size;
+    int *ranks;                      /* [size], of the job; NULL: all of them */
+    uint64_t identity;               /* the same on all ranks, as long as it is open; not 0 */
     uint32_t *weights;               /* what core.rule.weights points to */
     struct group_settings *settings; /* of the threads that have set any */
     size_t settings_count;
     struct transfer_counter *transfer_counters;
     uint32_t shared_count; /* pieces of shared memory asked for so far */
     uint32_t fusion_count;
+    uint32_t fusions_made; /* freed ones too: ranks free them when they like, and number alike */
     struct place place;
     struct shoal_group *prev, *next;
 };
@@ -129,15 +136,26 @@ struct shoal_job {
     pthread_mutex_t send_lock; /* of the socket's sending side; taken without `lock` */
     pthread_t thread;
     pid_t pid;
+    bool forked; /* a forked child's copy of its parent's */
     bool thread_started;
 
-    int rank, world_size, local_rank, local_size, node_count;
-    uint32_t generation;
+    /* Read without the lock, too, by calls that tell of them. */
+    atomic_int rank, world_size, local_rank, local_size, node_count;
+    atomic_uint generation;
+    char name[64];
+    uint64_t lineage;             /* the id of its first generation */
+    uint32_t numbered;            /* the generation in which the collectives of the group of all
+                                   * ranks are counted from 0 */
     uint32_t unsettled;           /* the generation of which the survivors have to agree what they
                                    * have; 0: none */
     uint64_t kept_collectives;    /* of it: the first ones, which this rank has */
-    uint64_t settled_collectives; /* of the one before: those that all have */
-    int64_t agreement; /* what a request of shoal_job_reconfigure sums, even if it is given up */
+    uint64_t settled_collectives; /* of the one that was agreed on last: those that all have */
+    uint64_t settled_number;      /* and how many there were before it, since the job began */
+    uint64_t got_collectives; /* what shoal_job_reconfigure says of them, with those of generations
+                               * that it has agreed on before, and not told of: it went on */
+    uint64_t first_number;    /* of the program's first collective since `numbered`, likewise */
+    int replay_from;          /* the rank whose daemon had what was replayed last */
+    int64_t agreement[2]; /* what a request of shoal_job_reconfigure sums, even if it is given up */
     int timeout_ms;
 
     struct client client;
@@ -154,6 +172,7 @@ struct shoal_job {
     int daemons_doorbell;  /* the other end, of which the daemon has a copy; kept open here, so
                             * that its end is never an event */
     int wake_fd;           /* wakes the driver */
+    int listen_fd;         /* wakes the background thread that listens */
     int completions_fd;    /* the caller's */
     int arena_fd;          /* for the daemon, each time that the job is joined */
     bool completions_used; /* somebody asked for completions_fd */
@@ -161,10 +180,23 @@ struct shoal_job {
     enum job_driver driver;
     bool driver_sleeping;
     unsigned waiters;
+    unsigned claims;              /* threads that have asked for the driver's role, before all */
     unsigned calls;               /* in the library, between job_enter and job_leave */
     unsigned background_requests; /* incomplete ones that the background thread must see to */
+    bool listening;               /* the background thread, for want of a driver */
     bool stop;                    /* of the background thread */
     bool closing;                 /* every waiter is to return */
+    uint32_t restart_ms;          /* a daemon that has ended may be started again within; 0: it is
+                                   * lost. No longer than this after it was missed */
+    uint32_t member;              /* what the daemon calls the connection */
+    bool agreed;                  /* this generation began with shoal_job_reconfigure */
+    bool reconfiguring;           /* a call of shoal_job_reconfigure: the program goes on */
+    bool resuming;                /* the background thread goes on; nobody else drives */
+    bool apart;                   /* the daemon has let go of the arena, of the last generation */
+    bool mute;                    /* send_lock: the socket is the conversation's of job_rejoin */
+    uint32_t losses;              /* how often the job has failed, and its requests have not */
+    unsigned sayings;             /* messages about this generation that are on their way */
+    struct error resume_cause;    /* resuming: why */
     bool daemon_gone;             /* or counts as gone: nothing is read from it, or sent to it */
 
     /* Whether the daemon lives, while somebody waits for it (worker/drive/drive_socket.c). */
@@ -225,14 +257,34 @@ int options_read(void *options, size_t bytes, const void *given, size_t least_by
 int job_enter(struct shoal_job *job, struct error *error);
 void job_leave(struct shoal_job *job);
 
-/* Send under the send lock. `lock` is not held. */
+/* Send under the send lock. `lock` is not held. ERR_AGAIN: the job goes on just now, and what was
+ * to be said was about the last generation. */
 int job_send(struct shoal_job *job, const struct message *message, uint64_t deadline_ns,
              struct error *error);
+/* To whoever listens at the path of the socket now: connect, and say who we are. The connection
+ * before has ended. `lock` is not held, and the caller drives. */
+int job_connect_anew(struct shoal_job *job, uint64_t deadline_ns, struct error *error);
+/* The first message of that daemon. It is cleared. */
+int job_take_hello(struct shoal_job *job, struct message *answer, struct error *error);
+/* Around a job_send of what holds of this generation only, if the lock was held when it was made:
+ * the library does not go on to the next one before it is said. Lock held. */
+void job_begin_saying(struct shoal_job *job);
+void job_end_saying(struct shoal_job *job);
+/* Lock held, and let go of meanwhile; for as long as job_send takes at most. */
+void job_await_sayings(struct shoal_job *job);
 /* Send at once or not at all. False: another thread is sending. */
 bool job_send_now(struct shoal_job *job, const struct message *message);
 
 /* Absolute time for a timeout_ms of the API, -1 being the job's. */
 uint64_t job_deadline_ns(const struct shoal_job *job, int timeout_ms);
+
+/* How many times this list of ranks has been asked for in this generation; counts this time. Lock
+ * held. ERR_MEMORY. */
+int job_count_list(struct shoal_job *job, const int *ranks, int count, uint32_t *times,
+                   struct error *error);
+/* The daemon refused: the list may be asked for again under the same number, which is what ranks do
+ * that have not asked yet. Lock held. */
+void job_uncount_list(struct shoal_job *job, const int *ranks, int count, uint32_t nth);
 
 /* Make a group of what the daemon answered (joined or group_opened); lock held. ERR_MEMORY,
  * ERR_PROTOCOL. */
@@ -240,6 +292,10 @@ int job_add_group(struct shoal_job *job, const struct message *answer, uint32_t 
                   struct shoal_group **group, struct error *error);
 /* Make the group of all ranks that of the next generation; lock held. ERR_MEMORY, ERR_PROTOCOL. */
 int job_renew_world(struct shoal_job *job, const struct message *joined, struct error *error);
+/* How the group's buffers are cut, as the daemon answered; lock held. ERR_MEMORY, ERR_PROTOCOL. */
+int job_renew_rule(struct shoal_group *group, const struct message *answer, struct error *error);
+/* How often lists of ranks have been asked for is counted anew; lock held. */
+void job_forget_lists(struct shoal_job *job);
 /* What the daemon said about this rank. */
 void job_set_place(struct shoal_job *job, const struct message *joined);
 /* Where the group's ranks meet is given back; lock held. */

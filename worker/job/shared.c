@@ -81,12 +81,23 @@ void shared_free_all(struct shoal_job *job, const struct shoal_group *group)
     }
 }
 
+static bool shared_is_written(const struct shared_memory *shared, const struct request *request)
+{
+    return request->ask.shared && request->ask.segment == shared->number;
+}
+
 bool shared_in_use(const struct shared_memory *shared)
 {
+    const struct progress_group *core = &shared->group->core;
     const struct request *request;
-    DL_FOREACH(shared->group->core.requests, request)
+    DL_FOREACH(core->requests, request)
     {
-        if (request->ask.shared && request->ask.segment == shared->number)
+        if (shared_is_written(shared, request))
+            return true;
+    }
+    DL_FOREACH2(core->kept, request, kept_next) /* has a result, and is not told yet */
+    {
+        if (shared_is_written(shared, request))
             return true;
     }
     return false;

@@ -1,12 +1,13 @@
 /* A meeting place: memory in which the ranks of a group that lies on one node meet for small
  * collectives, without their daemon. Each puts its data and what it asks for into the place and
- * arrives. The last to come compares the asks, reduces in rank order, as the daemon would and to
- * the same bits, and says that the collective has *met*; everyone takes the result. Whoever has
+ * arrives. The last to come compares the asks, reduces if every rank wants the same result of many,
+ * in rank order, as the daemon would and to the same bits, and says that the collective has *met*;
+ * everyone takes what is for it, or reduces it then. Whoever has
  * waited for long enough, or wants the collective elsewhere, says that it is *void*: then every
  * rank gives it to its daemon, as if nobody had come here. So what needs the daemon's judgement (a
  * disagreement, a rank that does not come, one that has died) is judged by the daemon.
  *
- *   round: 0 arrived -> 1 -> ... -> all arrived -> met, or void (the asks differ)
+ *   round: 0 arrived -> 1 -> ... -> all arrived -> (sums) -> met, or void (the asks differ)
  *               \______\____________ void
  *
  * A round is numbered by how many collectives the group's ranks have started before it, which is
@@ -18,9 +19,14 @@
  * to a round only when it has taken the result of the last one that met: so whoever writes a half
  * knows that all have taken what was in it.
  *
+ * A large reduction is cut into slices. Ranks that are awake take one after the other, so that it
+ * uses as many cores as they have; a rank that sleeps, or does not wait, is not needed for it.
+ *
  * Ranks of a job trust each other. What they write here is never used as an index.
  *
- * Pure: no call waits or wakes. Calls common/{base,reduce}.
+ * What has met is counted in the place, for the daemon's status (common/format/place.h).
+ *
+ * Pure: no call waits or wakes. Calls common/{base,format,memory,reduce}.
  */
 #ifndef WORKER_MEETING_MEETING_H
 #define WORKER_MEETING_MEETING_H
@@ -33,19 +39,21 @@
 #include "common/reduce/dtype.h"
 #include "common/reduce/reduce.h"
 
-#define MEETING_VERSION 1u
+#define MEETING_VERSION 3u
 #define MEETING_RANKS_MAX 64u
-/* The most that a rank brings to a round. */
-#define MEETING_DATA_BYTES 65536u
+/* The most that a rank brings to a round; less where there are many (meeting_data_bytes). */
+#define MEETING_DATA_BYTES 1048576u
 
 /* What a rank asks for; all bytes are compared. */
 struct meeting_ask {
     uint32_t kind, dtype, op, root;
-    uint64_t count; /* elements of what a rank sends */
+    uint64_t count;    /* elements of a part; of all that a rank sends where there are no parts */
+    uint64_t identity; /* of the tensor, or 0; decides nothing but whether the asks differ */
 };
 
 enum meeting_verdict {
-    MEETING_OPEN, /* not all have come, or the last to come still reduces */
+    MEETING_OPEN, /* not all have come, or others still reduce */
+    MEETING_SUMS, /* all have come, and there is something to reduce: meeting_help */
     MEETING_MET,
     MEETING_VOID,
 };
@@ -60,6 +68,8 @@ struct meeting {
     const struct reduce_kernels *kernels;
 };
 
+/* The most that each rank of a group of `size` brings to a round. */
+uint64_t meeting_data_bytes(uint32_t size);
 /* How much memory a group of `size` ranks needs. */
 uint64_t meeting_bytes(uint32_t size);
 /* To be called once by each rank. The memory, zero before the first rank has come, is `bytes` long.
@@ -70,20 +80,36 @@ bool meeting_init(struct meeting *meeting, void *memory, uint64_t bytes, uint32_
 /* Whether all ranks have come to use the memory. */
 bool meeting_complete(const struct meeting *meeting);
 
+/* This rank runs on that core; and whether one of the others did when it last said so: then to spin
+ * is to keep it from coming. */
+void meeting_say_core(const struct meeting *meeting, uint32_t core);
+bool meeting_shares_core(const struct meeting *meeting, uint32_t core);
+
 /* Whether a round can carry it. The ask is checked (request_check). */
 bool meeting_fits(const struct meeting_ask *ask, uint32_t size);
 
-/* Come to a round, which is later than any before, with `data` (NULL: this rank sends nothing),
- * which is free when this returns. Not MEETING_OPEN: others may sleep (meeting_sleepers). */
+/* Whether what a rank sends, or receives, is a part for each rank of the group. */
+bool meeting_sends_parts(uint32_t kind);
+bool meeting_receives_parts(uint32_t kind);
+
+/* Reduce what nobody else does of a round that is MEETING_SUMS, whose ask is this rank's. What then
+ * has become of it. */
+enum meeting_verdict meeting_help(struct meeting *meeting, uint64_t round,
+                                  const struct meeting_ask *ask);
+
+/* Come to a round, which is later than any before, with what this rank sends: one buffer, or a part
+ * for each rank. NULL: it sends none, or keeps its own. All are free when this returns. Not
+ * MEETING_OPEN: others may sleep (meeting_sleepers). */
 enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
-                                    const struct meeting_ask *ask, const void *data);
+                                    const struct meeting_ask *ask, const void *const send[]);
 /* What has become of the round that this rank has arrived at. */
 enum meeting_verdict meeting_look(const struct meeting *meeting, uint64_t round);
 /* Have the round go to the daemon, whether this rank has arrived at it or not. MEETING_OPEN: too
  * late, the last to come reduces; look again. */
 enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round);
-/* Take the result of a round that has met. recv: where it goes on this rank; NULL: nowhere. */
-void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *recv);
+/* Take the result of a round that has met. recv: where it goes on this rank, one buffer, or a part
+ * for each rank. NULL: nowhere. */
+void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *const recv[]);
 
 /* The word that changes with every verdict, to sleep on while it is as it was before the last look;
  * and to be said around that, so that others know that somebody is to be woken. */

@@ -74,8 +74,8 @@ struct request *progress_next_completed(struct progress *progress)
     return request;
 }
 
-static void progress_enqueue(struct progress *progress, struct progress_group *group,
-                             struct request *request, uint64_t age)
+void progress_enqueue(struct progress *progress, struct progress_group *group,
+                      struct request *request, uint64_t age)
 {
     request->group = group;
     request->age = age;
@@ -107,13 +107,21 @@ int progress_submit(struct progress *progress, struct progress_group *group,
     }
     request->blocks = made;
     request->block_count = block_count;
+    for (uint32_t i = 0; i < block_count; i++)
+        made[i].whole = request;
     request->incomplete = block_count + 1;
-    group->next_sequence++;
     bool nothing_ahead = !progress->to_stage && !progress->to_submit;
     uint64_t age = progress->next_age++;
+    request->group = group;
+    request->age = age;
+    if (progress->keeps && !ask->internal) {
+        progress_keep(group, request);
+        if (progress->held)
+            return 0; /* progress_go_on */
+    }
+    group->next_sequence++;
     progress_enqueue(progress, group, request, age);
     for (uint32_t i = 0; i < block_count; i++) {
-        made[i].whole = request;
         progress_enqueue(progress, group, &made[i], age);
     }
     progress_submit_waiting(progress);
@@ -130,6 +138,8 @@ static bool has_submitted(const struct progress *progress)
 
 bool progress_has_work(const struct progress *progress)
 {
+    if (progress->stopped)
+        return progress->to_copy || progress->to_deliver || progress->completed;
     return progress->to_submit || progress->to_copy || progress->matched || progress->to_stage ||
            progress->to_deliver || progress->completed ||
            (progress->failed && has_submitted(progress));
@@ -138,14 +148,19 @@ bool progress_has_work(const struct progress *progress)
 /* --- the ranks of the node alone ----------------------------------------------------------- */
 
 int progress_meet(struct progress *progress, struct progress_group *group,
-                  const struct request_ask *ask, uint32_t rank, struct request *request,
-                  struct error *error)
+                  const struct request_ask *ask, const struct request_ask *blocks,
+                  uint32_t block_count, uint32_t rank, struct request *request, struct error *error)
 {
     assert(!group->meeting && !progress->failed && !group->failed);
     int code =
         progress_init_request(progress, group, ask, group->next_sequence, rank, request, error);
     if (code < 0)
         return code;
+    if (block_count > 0 && !(request->asked = calloc(block_count, sizeof(*blocks))))
+        return error_set(error, ERR_MEMORY, "out of memory for %" PRIu32 " parts", block_count);
+    for (uint32_t i = 0; i < block_count; i++)
+        request->asked[i] = blocks[i];
+    request->asked_count = block_count;
     request->group = group;
     request->state = REQUEST_MEETING;
     group->meeting = request;
@@ -177,11 +192,15 @@ void progress_submit_unmet(struct progress *progress, struct progress_group *gro
                            uint64_t now_ns)
 {
     struct request *request = group->meeting;
-    struct request_ask ask = request->ask;
+    struct request_ask ask = request->ask, *blocks = request->asked;
+    uint32_t block_count = request->asked_count;
     struct error error;
     group->meeting = NULL;
     group->request_count--;
-    if (progress_submit(progress, group, &ask, NULL, 0, rank, request, &error) == 0)
+    request->asked = NULL;
+    int code = progress_submit(progress, group, &ask, blocks, block_count, rank, request, &error);
+    free(blocks);
+    if (code == 0)
         return;
     group->meeting = request;
     group->request_count++;
@@ -265,7 +284,28 @@ static bool receive_done(struct progress *progress, const struct arena_completio
     if (request->done_seen || (request->staged && request->chunks_back != request->layout.chunks))
         return false;
     request->done_seen = true;
+    if (request->ask.replay && completion->chunk != 0) {
+        struct error error;
+        error_set(&error, ERR_STATE, "the result is not kept any more");
+        progress_complete(progress, request, &error, now_ns);
+        return true;
+    }
     progress_finish_if_done(progress, request, now_ns);
+    return true;
+}
+
+/* Whether such news can be: of a group that is gone it may be late. */
+static bool receive_stable(struct progress *progress, const struct arena_completion *completion,
+                           uint64_t now_ns)
+{
+    struct progress_group *group;
+    DL_SEARCH_SCALAR(progress->groups, group, number, completion->group);
+    if (!group)
+        return true;
+    if (completion->sequence > group->next_sequence)
+        return false;
+    group->stable = completion->sequence;
+    progress_tell_stable(progress, group, now_ns);
     return true;
 }
 
@@ -280,6 +320,8 @@ static bool receive(struct progress *progress, uint64_t now_ns)
             known = receive_chunk(progress, &completion, now_ns);
         else if (completion.type == ARENA_REQUEST_DONE)
             known = receive_done(progress, &completion, now_ns);
+        else if (completion.type == ARENA_STABLE)
+            known = receive_stable(progress, &completion, now_ns);
         if (!known) {
             struct error error;
             error_set(&error, ERR_PROTOCOL,
@@ -353,7 +395,7 @@ static bool end_copying(struct progress *progress, const struct progress_copy *c
     if (slot)
         staging_give_back(&progress->staging, slot);
     if (whole->incomplete == 0)
-        progress_complete_whole(progress, whole, now_ns);
+        progress_end_whole(progress, whole, now_ns);
     return false;
 }
 
@@ -424,14 +466,25 @@ static void fail_request(struct progress *progress, struct request *request,
     progress_complete(progress, request, error, now_ns);
 }
 
+/* What somebody else waited for in vain is lost to us. A request that failed with ERR_TIMEOUT would
+ * be taken for one that its caller may go on to wait for. */
+static void failure_set(struct error *failure, const struct error *error)
+{
+    *failure = *error;
+    if (failure->code == ERR_TIMEOUT)
+        failure->code = ERR_LOST;
+}
+
 void progress_fail_group(struct progress *progress, struct progress_group *group,
                          const struct error *error, uint64_t now_ns)
 {
     if (!group->failed) {
         group->failed = true;
-        group->failure = *error;
+        failure_set(&group->failure, error);
         group->first_failed = group->requests ? group->requests->sequence + group->requests->met
                                               : group->next_sequence + group->met;
+        if (progress->keeps)
+            group->first_failed = group->kept ? group->kept->index : group->next_index;
     }
     if (group->meeting)
         end_meeting(progress, group, &group->failure, now_ns);
@@ -439,13 +492,14 @@ void progress_fail_group(struct progress *progress, struct progress_group *group
         fail_request(progress, group->requests, &group->failure, now_ns);
     while (group->transfers)
         fail_request(progress, group->transfers, &group->failure, now_ns);
+    progress_fail_kept(progress, group, &group->failure, now_ns);
 }
 
 void progress_fail(struct progress *progress, const struct error *error, uint64_t now_ns)
 {
     if (!progress->failed) {
         progress->failed = true;
-        progress->failure = *error;
+        failure_set(&progress->failure, error);
     }
     struct progress_group *group;
     DL_FOREACH(progress->groups, group)
@@ -456,9 +510,11 @@ void progress_fail(struct progress *progress, const struct error *error, uint64_
 
 /* --- the next generation -------------------------------------------------------------------- */
 
-uint64_t progress_kept(const struct progress_group *group)
+uint64_t progress_kept(const struct progress *progress, const struct progress_group *group)
 {
-    return group->failed ? group->first_failed : group->next_sequence + group->met;
+    if (group->failed)
+        return group->first_failed;
+    return progress->keeps ? group->next_index : group->next_sequence + group->met;
 }
 
 void progress_restart(struct progress *progress)
@@ -466,6 +522,8 @@ void progress_restart(struct progress *progress)
     struct progress_group *group;
     assert(!has_submitted(progress) && !progress_has_work(progress));
     progress->failed = false;
+    progress->stopped = false;
+    progress->held = false;
     progress->omitted = 0;
     progress->staged_max_bytes = UINT64_MAX;
     staging_restart(&progress->staging);
@@ -476,5 +534,7 @@ void progress_restart(struct progress *progress)
         group->next_sequence = 0;
         group->met = 0;
         group->chunks = 0;
+        group->next_index = 0;
+        group->stable = 0;
     }
 }

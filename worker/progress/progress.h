@@ -25,6 +25,12 @@
  * a collective that would exceed a rank's share waits until others are complete, or it is the
  * group's oldest.
  *
+ * In a job that goes on by itself (keeps) a collective's result is told when it is stable: all
+ * ranks of the group have theirs. Until then what the rank has sent is kept, and the request too.
+ * When the job has failed all of them are taken back (progress_take_back), with the arena the
+ * worker's again; they are begun anew in a group that is open again (progress_go_on), in their old
+ * order, but for those of which all ranks have the result.
+ *
  * Calls worker/request and common/.
  */
 #ifndef WORKER_PROGRESS_PROGRESS_H
@@ -39,12 +45,12 @@
 #define PROGRESS_SUBMITTED_MAX 512u
 #define PROGRESS_TRANSFERS_MAX 256u /* sends, and as many receives; further ones wait */
 #define PROGRESS_ANY_MAX 64u /* receives from any rank that look for one; further ones wait */
-#define PROGRESS_SHARED_SLOTS_MAX 64u
+#define PROGRESS_SHARED_SLOTS_MAX 512u
 #define PROGRESS_GROUPS_MAX 200u
 /* The most that can be out. The rest of the ring is for what a trace wants, which is omitted when
  * that is full. */
 #define PROGRESS_OUT_MAX                                                                           \
-    (PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +                      \
+    (1 + PROGRESS_SUBMITTED_MAX + 2 * PROGRESS_TRANSFERS_MAX + PROGRESS_ANY_MAX +                  \
      PROGRESS_SHARED_SLOTS_MAX + 2 * PROGRESS_GROUPS_MAX)
 _Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
                "the submission ring has room for all that can be out");
@@ -75,6 +81,10 @@ struct progress_group {
     uint64_t first_failed; /* failed: the first collective that has, of all, met or not */
     bool failed;
     struct error failure; /* failed: what every further request fails with */
+    /* Of a job that goes on by itself: */
+    struct request *kept; /* the program's collectives that have not been told, oldest first */
+    uint64_t next_index;  /* of the program's collectives, over all generations */
+    uint64_t stable;      /* those with a smaller sequence are */
     struct progress_group *prev, *next;
 };
 
@@ -105,6 +115,9 @@ struct progress {
     uint64_t (*clock_ns)(void); /* asked while the daemon takes a trace; NULL: none is told */
     uint32_t omitted;           /* copies that the trace is not told of, not yet said */
     bool doorbell;              /* something was pushed since progress_doorbell_due */
+    bool keeps;                 /* the job goes on by itself; set by the caller at first */
+    bool stopped;               /* its daemon has failed it: nothing goes into the ring */
+    bool held;                  /* between two generations: nothing of the program's is begun */
     bool failed;                /* the job: nothing goes on */
     struct error failure;       /* failed: why */
 };
@@ -184,16 +197,22 @@ void progress_any_again(struct progress *progress, struct request *request);
 
 /* --- collectives that the ranks of the node may do alone (worker/meeting) */
 
-/* The new request waits for them; nothing else of the group is under way. progress_met, with what
- * they say, or progress_submit_unmet ends that; a failure of the group does, too. ERR_INVALID. */
+/* The new request, with these blocks, waits for them; nothing else of the group is under way.
+ * progress_met, with what they say, or progress_submit_unmet ends that; a failure of the group
+ * does, too. ERR_INVALID, ERR_MEMORY. */
 int progress_meet(struct progress *progress, struct progress_group *group,
-                  const struct request_ask *ask, uint32_t rank, struct request *request,
+                  const struct request_ask *ask, const struct request_ask *blocks,
+                  uint32_t block_count, uint32_t rank, struct request *request,
                   struct error *error);
 /* It is done: complete. */
 void progress_met(struct progress *progress, struct progress_group *group, uint64_t now_ns);
 /* It is the daemon's: as progress_submit, and what that refuses is how the request ends. */
 void progress_submit_unmet(struct progress *progress, struct progress_group *group, uint32_t rank,
                            uint64_t now_ns);
+
+/* Tell the daemon that the collective of group 0 with this sequence has this number since the job
+ * began; before any with it, or a later one, is submitted. */
+void progress_number(struct progress *progress, uint64_t sequence, uint64_t number);
 
 /* Whether the driver has something to do that did not come from the daemon. */
 bool progress_has_work(const struct progress *progress);
@@ -221,8 +240,31 @@ void progress_fail(struct progress *progress, const struct error *error, uint64_
 void progress_fail_group(struct progress *progress, struct progress_group *group,
                          const struct error *error, uint64_t now_ns);
 
+/* --- a job that goes on by itself */
+
+/* The driver: the job has failed, but its requests have not. Nothing more is handed over; what
+ * comes back is taken. False: some of them cannot go on, and nothing was done. */
+bool progress_stop(struct progress *progress);
+/* The driver: the daemon has let go of the arena, and all that had come back is taken. The requests
+ * wait, with those that come, for progress_go_on; those of the library fail. */
+void progress_take_back(struct progress *progress);
+/* The rings are empty, and the next daemon's. */
+void progress_open_again(struct progress *progress);
+/* How many of the program's collectives of the group have a result here without one before them
+ * that has none, and how many have been told. */
+void progress_position(const struct progress_group *group, uint64_t *done, uint64_t *told);
+/* The first `count` of the program's collectives are stable, and have results here. */
+void progress_tell_results(struct progress *progress, struct progress_group *group, uint64_t count,
+                           uint64_t now_ns);
+/* All ranks of the group have the results of the first `base` of the program's collectives: these
+ * are told. The others are begun anew; what they send is in its place again. */
+void progress_go_on(struct progress *progress, struct progress_group *group, uint64_t base,
+                    uint32_t rank, uint64_t now_ns);
+/* All groups have gone on. */
+void progress_release(struct progress *progress);
+
 /* How many collectives of the group have been complete, without a failed one before them. */
-uint64_t progress_kept(const struct progress_group *group);
+uint64_t progress_kept(const struct progress *progress, const struct progress_group *group);
 /* When the daemon has let go of the arena and its rings are empty: begin anew,
  * with the groups that there are. No request is incomplete. */
 void progress_restart(struct progress *progress);

@@ -1,10 +1,12 @@
 /* What the files of worker/progress share. Each calls those above it in this list, and none below:
  *
+ *   progress_keep.c      results that are told when they are stable; the end of a collective
  *   progress_submit.c    all that goes into the submission ring: requests from their queue, slots
  *                        with chunks, times for a trace; the end of a request
  *   progress_transfer.c  sends and receives
  *   progress.c           what a caller gives and takes; what comes back; failure
  *   progress_ready.c     streams of a device that have come to a request
+ *   progress_again.c     requests that are begun anew in the next generation
  */
 #ifndef WORKER_PROGRESS_PROGRESS_PRIVATE_H
 #define WORKER_PROGRESS_PROGRESS_PRIVATE_H
@@ -15,6 +17,22 @@ static inline bool progress_is_transfer(const struct request *request)
 {
     return request->ask.kind == COLLECTIVE_SEND;
 }
+
+/* --- progress_keep.c */
+
+/* The collective is complete: its whole and all blocks are over, and no device copies for it. */
+void progress_complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns);
+/* Likewise, but of a job that goes on by itself it is complete when its result is stable. */
+void progress_end_whole(struct progress *progress, struct request *whole, uint64_t now_ns);
+/* The program's new collective is one that has not been told. */
+void progress_keep(struct progress_group *group, struct request *whole);
+/* One that is kept is over, well or not. */
+void progress_tell_kept(struct progress *progress, struct request *whole, uint64_t now_ns);
+/* Those that are stable now. */
+void progress_tell_stable(struct progress *progress, struct progress_group *group, uint64_t now_ns);
+/* All that are left fail: they have a result that may not be stable, or are held. */
+void progress_fail_kept(struct progress *progress, struct progress_group *group,
+                        const struct error *error, uint64_t now_ns);
 
 /* --- progress_submit.c */
 
@@ -35,8 +53,6 @@ void progress_queue_for_staging(struct progress *progress, struct request *reque
  * the collective is complete. */
 void progress_complete(struct progress *progress, struct request *request,
                        const struct error *error, uint64_t now_ns);
-/* The collective is complete: its whole and all blocks are over, and no device copies for it. */
-void progress_complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns);
 
 /* The time while the daemon takes a trace of the job, else 0. */
 uint64_t progress_trace_ns(const struct progress *progress);
@@ -67,6 +83,10 @@ bool progress_transfer_copies(struct progress *progress, struct request *request
 void progress_transfer_loaded(struct progress *progress, struct request *request);
 
 /* --- progress.c */
+
+/* In the group's turn, to be submitted. */
+void progress_enqueue(struct progress *progress, struct progress_group *group,
+                      struct request *request, uint64_t age);
 
 /* Complete the request, unless something is still to come back or to be copied, or, of a send or
  * receive, its stream has not come to it. */

@@ -22,13 +22,6 @@ static uint32_t *submit_count(struct progress *progress, const struct request *r
                                          : &progress->submitted;
 }
 
-void progress_complete_whole(struct progress *progress, struct request *whole, uint64_t now_ns)
-{
-    whole->state = REQUEST_COMPLETE;
-    whole->completed_ns = now_ns;
-    DL_APPEND2(progress->completed, whole, queue_prev, queue_next);
-}
-
 /* This request, a block or a whole, is over; with the last one the collective is complete. */
 void progress_complete(struct progress *progress, struct request *request,
                        const struct error *error, uint64_t now_ns)
@@ -52,7 +45,7 @@ void progress_complete(struct progress *progress, struct request *request,
         whole->error_text = strdup(error->text);
     }
     if (--whole->incomplete == 0)
-        progress_complete_whole(progress, whole, now_ns);
+        progress_end_whole(progress, whole, now_ns);
 }
 
 /* --- handing over ------------------------------------------------------------------------- */
@@ -67,6 +60,13 @@ void progress_push(struct progress *progress, const struct arena_submission *sub
                   "the daemon left the submission ring in disorder");
     }
     progress->doorbell = true;
+}
+
+void progress_number(struct progress *progress, uint64_t sequence, uint64_t number)
+{
+    if (!progress->failed && !progress->stopped)
+        progress_push(progress, &(struct arena_submission){
+                                    .type = ARENA_NUMBER, .sequence = sequence, .count = number});
 }
 
 /* By priority, then by age; most come in that order already. */
@@ -118,9 +118,10 @@ static void submit_request(struct progress *progress, struct request *request)
                                 .in_offset = in_arena ? request->in_offset : 0,
                                 .out_offset = in_arena || ask->shared ? request->out_offset : 0,
                                 .root = ask->shared ? ask->segment : ask->root,
-                                .block = ask->block,
+                                .block = ask->identity ? ask->identity : ask->block,
                                 .flags = (in_arena ? 0 : ARENA_FLAG_STAGED) |
-                                         (ask->shared ? ARENA_FLAG_SHARED : 0),
+                                         (ask->shared ? ARENA_FLAG_SHARED : 0) |
+                                         (ask->identity ? ARENA_FLAG_IDENTITY : 0),
                                 .priority = ask->priority,
                             });
     if (request_has_chunk(request))
@@ -143,10 +144,14 @@ static bool submit_has_credit(const struct progress *progress, const struct requ
 bool progress_submit_waiting(struct progress *progress)
 {
     bool moved = false;
+    if (progress->stopped)
+        return false;
     while (progress->to_submit && submit_has_credit(progress, progress->to_submit)) {
         submit_next(progress, &progress->to_submit, progress->to_submit);
         moved = true;
     }
+    if (progress->held)
+        return moved; /* the rest is the program's */
     while (progress->to_any && progress->any < PROGRESS_ANY_MAX) {
         submit_next(progress, &progress->to_any, progress->to_any);
         moved = true;
@@ -276,7 +281,7 @@ void progress_give_slot(struct progress *progress, struct staging_slot *slot)
 struct staging_slot *progress_next_slot(struct progress *progress)
 {
     struct request *first = progress->to_stage;
-    if (!first)
+    if (!first || progress->stopped)
         return NULL;
     struct staging_slot *slot = stage_take_slot(progress, first);
     if (slot)

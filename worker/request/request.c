@@ -97,8 +97,8 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
         made.ask.root = 0;
     uint64_t elements = route_in_blocks(ask->kind) && ask->block == 0 ? 0 : made.ask.count;
     made.block_rule = layout_rule_single(rule, ask->kind != COLLECTIVE_SEND);
-    int code = layout_init(&made.layout, ask->block ? &made.block_rule : rule, sequence, elements,
-                           (uint32_t)dtype_bytes(made.ask.dtype));
+    int code = layout_init(&made.layout, ask->block ? &made.block_rule : rule, sequence,
+                           ask->identity, elements, (uint32_t)dtype_bytes(made.ask.dtype));
     if (code < 0)
         return code;
     made.waiting = ask->on_device;
@@ -128,10 +128,13 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
 
 void request_clear(struct request *request)
 {
+    request_drop_kept(request);
     free(request->error_text);
     request->error_text = NULL;
     free(request->blocks);
     request->blocks = NULL;
+    free(request->asked);
+    request->asked = NULL;
 }
 
 bool request_has_chunk(const struct request *request)

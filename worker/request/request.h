@@ -31,6 +31,7 @@ struct request_ask {
     enum reduce_op op;
     uint32_t root;      /* rank in the group */
     uint32_t block;     /* common/format/route.h; 0: the collective itself */
+    uint32_t identity;  /* of the tensor, where it travels in shards; 0: none */
     struct route route; /* of the block; not looked at for the collective itself */
     uint64_t count;     /* elements; a collective in blocks has none of its own to move */
     const void *send;
@@ -44,6 +45,9 @@ struct request_ask {
     bool shared;            /* recv is shared memory, which the daemon writes the result to */
     uint32_t segment;       /* shared: the daemon's number for the memory */
     uint64_t shared_offset; /* shared: where in it recv lies */
+    void *kept;    /* a copy of what is sent, where results overwrite it; request_keep_sent */
+    bool replay;   /* of a receive: a daemon answers it, or says that it cannot */
+    bool internal; /* the library's own, which nobody is told of */
 };
 
 enum request_state {
@@ -88,6 +92,9 @@ struct request {
     struct request *whole;  /* a block: whose it is; else NULL */
     struct request *blocks; /* the whole: [block_count], freed by request_clear; or NULL */
     uint32_t block_count;
+    struct request_ask *asked; /* MEETING: what its blocks would be, [asked_count], freed by
+                                * request_clear; or NULL */
+    uint32_t asked_count;
     uint32_t incomplete;   /* the whole: itself, its blocks, and copies on a device */
     void *copy_to;         /* a receive: where its data goes from the arena; NULL: it stays there */
     const void *copy_from; /* a send from a device: where its data is */
@@ -97,8 +104,12 @@ struct request {
     bool receives;         /* a send or receive: this rank is the one that gets the data */
     bool any;              /* a receive from any rank, which looks for a sender */
     uint32_t any_source;   /* any: who has been found */
-    uint64_t numbers_offset;     /* any: arena memory with the numbers that progress_any is given */
-    struct request *prev, *next; /* group's incomplete requests */
+    uint64_t numbers_offset; /* any: arena memory with the numbers that progress_any is given */
+    /* Of a job that goes on by itself (progress.h), a collective of the program: */
+    uint64_t index;                        /* its number among the group's, over all generations */
+    bool has_result;                       /* which may be told when it is stable */
+    struct request *kept_prev, *kept_next; /* the group's that have not been told */
+    struct request *prev, *next;           /* group's incomplete requests */
     struct request *queue_prev, *queue_next; /* waiting to be submitted, staged, or told complete */
 };
 
@@ -120,7 +131,20 @@ bool request_in_arena(const struct request_memory *memory, const void *buffer, u
 int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
                  const struct layout_rule *rule, uint64_t sequence,
                  const struct request_memory *memory);
-/* Free what the request owns: its blocks, the text of its failure. */
+/* Keep copies of what a rank sends in a checked ask and its blocks, where results overwrite it, as
+ * `kept` of each. ERR_MEMORY: there are none. */
+int request_keep_sent(struct request_ask *ask, struct request_ask *blocks, uint32_t block_count,
+                      uint32_t rank, struct error *error);
+void request_forget_kept(struct request_ask *ask, struct request_ask *blocks, uint32_t block_count);
+/* Free the copies of a request and its blocks: its result is stable. */
+void request_drop_kept(struct request *request);
+/* Put the copies where they were made of. */
+void request_restore(const struct request *request);
+/* As if it had just been set up, in a group that has another rule and gives it another number. The
+ * daemon must have let go of it. */
+int request_again(struct request *request, uint32_t rank, const struct layout_rule *rule,
+                  uint64_t sequence, const struct request_memory *memory);
+/* Free what the request owns: its blocks, the text of its failure, what it keeps. */
 void request_clear(struct request *request);
 
 /* Whether some chunk is to be handed over, and may be: its stream has come to it. */

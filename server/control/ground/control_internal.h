@@ -343,6 +343,8 @@ int control_arena_charge(struct control_worker *worker, uint64_t bytes, struct e
 /* These do nothing for a worker that has none. The worker goes, not yet the arena; the arena. */
 void control_arena_leave(struct control *control, uint32_t worker);
 void control_arena_release(struct control *control, uint32_t worker);
+/* What the worker has brought, and the engine has not been given. */
+void control_arena_drop(struct control_worker *worker);
 struct control_worker *control_worker_find(const struct control *control, uint32_t id);
 /* Tells it so; the connection stays. */
 void control_worker_refuse(struct control_worker *worker, int code, const char *reason);

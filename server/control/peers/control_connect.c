@@ -80,6 +80,14 @@ void control_connect_accept(struct control *control, int fd, const struct sockad
 
 /* --- connecting */
 
+/* Without an answer; a machine that refuses the connection lives, and its daemon has ended. */
+static void connect_failed(struct control_peer *peer, int cause)
+{
+    if (cause == ECONNREFUSED)
+        membership_ended(&peer->control->membership, peer->node);
+    control_peer_finish_as(peer, strerror(cause), cause != ECONNREFUSED);
+}
+
 static void connect_on_connected(evutil_socket_t fd, short what, void *argument)
 {
     (void)what;
@@ -89,7 +97,7 @@ static void connect_on_connected(evutil_socket_t fd, short what, void *argument)
     socklen_t length = sizeof(cause);
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &cause, &length);
     if (cause != 0 || peer->knocks) {
-        control_peer_finish_as(peer, strerror(cause), cause != ECONNREFUSED);
+        connect_failed(peer, cause);
     } else {
         event_free(peer->connect_event);
         peer->connect_event = NULL;
@@ -116,7 +124,7 @@ static void connect_open_socket(struct control_peer *peer, const struct sockaddr
     peer->state = PEER_CONNECTING;
     peer->fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (peer->fd < 0 || (connect(peer->fd, address, length) < 0 && errno != EINPROGRESS)) {
-        control_peer_finish_as(peer, strerror(errno), errno != ECONNREFUSED);
+        connect_failed(peer, errno);
         return;
     }
     peer->connect_event = event_new(control->base, peer->fd, EV_WRITE, connect_on_connected, peer);

@@ -229,6 +229,8 @@ static bool handshake_resumes(struct control_peer *peer)
                    conversation_acknowledge(conversation, peer->heard, &error) == 0;
     if (resumes)
         return true;
+    if (peer->incarnation != membership->peers[peer->node].incarnation)
+        membership_ended(membership, peer->node);
     if (membership_is_away(membership, peer->node))
         control_peer_lose(control, peer->node, "it does not know any more where they were");
     conversation_clear(conversation);

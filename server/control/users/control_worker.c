@@ -33,12 +33,7 @@ static void worker_destroy(struct control_worker *worker)
         event_free(worker->process_event);
     if (worker->process >= 0)
         close(worker->process);
-    if (worker->has_arena) {
-        arena_unmap(&worker->arena);
-        close(worker->doorbells[0]);
-        close(worker->doorbells[1]);
-        control_arena_release(worker->control, worker->id);
-    }
+    control_arena_drop(worker);
     control_arena_leave(worker->control, worker->id);
     free(worker);
 }
@@ -133,6 +128,17 @@ void control_arena_leave(struct control *control, uint32_t worker)
         return;
     account_release(&control->accounts, arena->uid, ACCOUNT_MEMORY, arena->bytes);
     arena->left = true;
+}
+
+void control_arena_drop(struct control_worker *worker)
+{
+    if (!worker->has_arena)
+        return;
+    arena_unmap(&worker->arena);
+    close(worker->doorbells[0]);
+    close(worker->doorbells[1]);
+    worker->has_arena = false;
+    control_arena_release(worker->control, worker->id);
 }
 
 void control_arena_release(struct control *control, uint32_t worker)

@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include "common/memory/copy.h"
+#include "server/exchange/ground/archive.h"
 #include "server/exchange/model/ask.h"
 #include "server/exchange/model/roster.h"
 
@@ -68,7 +69,12 @@ void piece_outputs(const struct piece *piece, struct reduction *reduction)
     const struct exchange_group *group = collective->group;
     bool cold = !ask_is_transfer(&collective->ask) &&
                 collective->ask.count * collective->element_bytes >= COPY_PAST_CACHE_BYTES;
-    unsigned outputs = 0;
+    unsigned outputs = 0, archived = 0;
+    if (collective->archived && collective->archived->data) { /* nobody reads it soon */
+        reduction->out[outputs++] =
+            collective->archived->data + piece->extent.first * collective->element_bytes;
+        archived = collective->archived->bytes >= COPY_PAST_CACHE_BYTES;
+    }
     if (collective->shared)
         reduction->out[outputs++] =
             collective->shared + piece->extent.first * collective->element_bytes;
@@ -79,7 +85,7 @@ void piece_outputs(const struct piece *piece, struct reduction *reduction)
         cold = cold && !delivery_is_warm(collective, i);
     }
     reduction->outputs = outputs;
-    reduction->past_cache = cold ? outputs : 0;
+    reduction->past_cache = cold ? outputs : archived;
 }
 
 bool piece_copy(const struct piece *piece, const void *source, struct reduction *reduction)
@@ -114,6 +120,15 @@ void worker_request_done(struct exchange_worker *worker, uint64_t request, uint3
 {
     delivery_tell(worker, &(struct arena_completion){
                               .type = ARENA_REQUEST_DONE, .request = request, .chunk = chunk});
+}
+
+bool worker_tell_stable(struct exchange_worker *worker, uint32_t group, uint64_t sequence)
+{
+    if (!worker->detached && !arena_has_room_for_news(&worker->arena))
+        return false;
+    delivery_tell(worker, &(struct arena_completion){
+                              .type = ARENA_STABLE, .group = group, .sequence = sequence});
+    return true;
 }
 
 void piece_give_back(const struct piece *piece, uint32_t chunk)

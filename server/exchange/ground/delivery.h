@@ -1,7 +1,7 @@
 /* Where a chunk's data lies in the memory of this node's ranks, and how its result gets there; what
  * a rank is told when it has it.
  *
- * Layer: may call server/exchange/model/ask.h, roster.h.
+ * Layer: may call archive.h; server/exchange/model/ask.h, roster.h.
  */
 #ifndef SERVER_EXCHANGE_GROUND_DELIVERY_H
 #define SERVER_EXCHANGE_GROUND_DELIVERY_H
@@ -19,9 +19,10 @@ struct piece {
 uint64_t piece_arena_bytes(const struct piece *piece);
 /* The data of the local ranks that send some, into in[]; how many they are. */
 unsigned piece_inputs(const struct piece *piece, const void **in);
-/* The memory of the local ranks that want the result, or the one address that they share, into the
- * reduction's outputs. They are written past the cache if the piece is of a large result, not of a
- * send, and none of that memory is warm. */
+/* Where the result is kept, and the memory of the local ranks that want it, or the one address that
+ * they share, into the reduction's outputs, which have room for one more than there are ranks. They
+ * are written past the cache if the piece is of a large result, not of a send, and none of that
+ * memory is warm. */
 void piece_outputs(const struct piece *piece, struct reduction *reduction);
 /* A copy from `source` to those outputs. False: nobody here wants it. */
 bool piece_copy(const struct piece *piece, const void *source, struct reduction *reduction);
@@ -40,5 +41,8 @@ void worker_give_back(struct exchange_worker *worker, uint64_t request, uint32_t
                       uint64_t offset);
 /* The request is done; chunk is the completion's field of that name. */
 void worker_request_done(struct exchange_worker *worker, uint64_t request, uint32_t chunk);
+/* All ranks of the group hold the results of its collectives with a smaller number. False: there is
+ * no room in the worker's ring to say so now. */
+bool worker_tell_stable(struct exchange_worker *worker, uint32_t group, uint64_t sequence);
 
 #endif

@@ -36,6 +36,12 @@ static bool receive_post(struct exchange *exchange, uint32_t node, struct buffer
     return true;
 }
 
+bool receive_is_short(const struct exchange *exchange, uint32_t node)
+{
+    const struct exchange_peer *account = &exchange->peers[node];
+    return account->posted + account->held < account->allowed && receive_possible(exchange, node);
+}
+
 void receive_replenish(struct exchange *exchange, uint32_t node)
 {
     struct exchange_peer *account = receive_account(exchange, node);
@@ -45,10 +51,10 @@ void receive_replenish(struct exchange *exchange, uint32_t node)
     while (account->posted + account->held < account->allowed) {
         struct buffer *buffer = buffer_get(exchange->options.pool);
         account->lacking = !buffer;
-        if (!buffer)
-            return; /* tried again when the next message is released */
-        if (!receive_post(exchange, node, buffer)) {
+        if (!buffer || !receive_post(exchange, node, buffer)) {
             buffer_release(buffer);
+            /* Tried again with the tick, or the next release. */
+            peer_stir(exchange, (uint32_t)(account - exchange->peers));
             return;
         }
     }
@@ -109,6 +115,7 @@ struct exchange_send *send_create(struct exchange_group *group, uint32_t node, u
 static void send_post(struct exchange *exchange, struct exchange_send *send)
 {
     exchange->peers[send->node].link.sent = true;
+    peer_stir(exchange, send->node);
     exchange->options.io.send(exchange->options.io.context, send);
 }
 

@@ -35,6 +35,8 @@ void send_over(struct exchange *exchange, struct exchange_send *send);
 struct exchange_peer *receive_account(struct exchange *exchange, uint32_t node);
 /* Post what the node's account allows and lacks, as far as there are buffers. */
 void receive_replenish(struct exchange *exchange, uint32_t node);
+/* Whether the node's own account lacks receives that could be posted. */
+bool receive_is_short(const struct exchange *exchange, uint32_t node);
 /* Let go of a buffer that may be a receive, or NULL. A receive that nobody else holds is posted
  * again where that is allowed. */
 void receive_release(struct exchange *exchange, struct buffer *buffer);

@@ -3,7 +3,12 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "common/format/place.h"
 #include "server/exchange/model/share.h"
+
+/* The ranks write what they want: this is more than they can do between two looks. */
+#define MET_COLLECTIVES_MOST (UINT64_C(1) << 30)
+#define MET_BYTES_MOST (UINT64_C(1) << 40)
 
 static struct exchange_segment *segment_find(const struct exchange_group *group, uint32_t number)
 {
@@ -36,11 +41,42 @@ int segments_open(struct exchange_group *group, struct exchange_segment *segment
     return 0;
 }
 
+static uint64_t grown(uint64_t now, uint64_t *before, uint64_t most)
+{
+    uint64_t more = now > *before ? now - *before : 0;
+    *before = now;
+    return more < most ? more : most;
+}
+
+static void segment_count(struct exchange_job *job, struct exchange_segment *segment)
+{
+    if (!segment->meeting || segment->bytes < PLACE_COUNTS_OFFSET + sizeof(struct place_counts))
+        return;
+    const struct place_counts *counts = (const void *)(segment->base + PLACE_COUNTS_OFFSET);
+    uint64_t collectives = grown(atomic_load_explicit(&counts->collectives, memory_order_relaxed),
+                                 &segment->met_collectives, MET_COLLECTIVES_MOST);
+    uint64_t bytes = grown(atomic_load_explicit(&counts->bytes, memory_order_relaxed),
+                           &segment->met_bytes, MET_BYTES_MOST);
+    job->collectives += collectives;
+    job->met_collectives += collectives;
+    job->bytes_submitted += bytes;
+    job->met_bytes += bytes;
+    job->exchange->collectives += collectives;
+    job->exchange->met_collectives += collectives;
+}
+
+void segments_count(struct exchange_group *group)
+{
+    for (struct exchange_segment *it = group->segments; it; it = it->next)
+        segment_count(group->job, it);
+}
+
 static void segment_release(struct exchange_group *group, struct exchange_segment *segment)
 {
     struct exchange *exchange = group->job->exchange;
     struct exchange_segment **link = &group->segments;
     assert(segment->users == 0);
+    segment_count(group->job, segment);
     while (*link != segment)
         link = &(*link)->next;
     *link = segment->next;
@@ -90,7 +126,7 @@ int segments_check(const struct exchange_group *group, const struct arena_submis
         return error_set(error, ERR_PROTOCOL, "%s with a shared result, which it cannot have",
                          collective_name(submission->kind));
     const struct exchange_segment *segment = segment_find(group, submission->segment);
-    if (!segment)
+    if (!segment || segment->meeting)
         return error_set(error, ERR_PROTOCOL,
                          "a result in shared memory %" PRIu32 ", which group %" PRIu32
                          " does not have",

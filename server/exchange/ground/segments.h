@@ -1,5 +1,6 @@
-/* Memory for results that all ranks of a group on this node share. Each chunk of a result is
- * written there once, and every rank reads it there.
+/* Memory that all ranks of a group on this node share. Each chunk of a result is written there
+ * once, and every rank reads it there; or it is a place, in which the ranks meet without this
+ * daemon (common/format/place.h).
  *
  * Layer: calls nothing else of the exchange.
  */
@@ -17,6 +18,9 @@ int segments_open(struct exchange_group *group, struct exchange_segment *segment
 void segments_close(struct exchange_group *group, uint32_t number);
 /* The group is freed, and none of its collectives remains. */
 void segments_release(struct exchange_group *group);
+
+/* Add what has met at the group's place since the last time to the figures of its job. */
+void segments_count(struct exchange_group *group);
 
 /* Whether a submission with ARENA_FLAG_SHARED, whose data is `bytes` long, names a segment that has
  * room for it: 0, or ERR_PROTOCOL. */

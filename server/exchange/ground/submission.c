@@ -12,7 +12,7 @@ static int submission_check_offsets(const struct exchange_group *group,
 {
     uint64_t bytes = ask_bytes(ask);
     bool shared = submission->flags & ARENA_FLAG_SHARED;
-    if (submission->flags & ~(ARENA_FLAG_STAGED | ARENA_FLAG_SHARED))
+    if (submission->flags & ~(ARENA_FLAG_STAGED | ARENA_FLAG_SHARED | ARENA_FLAG_IDENTITY))
         return error_set(error, ERR_PROTOCOL, "unknown flags 0x%" PRIx32, submission->flags);
     if (shared && segments_check(group, submission, bytes, error) != 0)
         return ERR_PROTOCOL;

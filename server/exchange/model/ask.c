@@ -6,11 +6,13 @@ struct wire_ask ask_of_submission(const struct arena_submission *submission)
 {
     bool shared =
         submission->flags & ARENA_FLAG_SHARED; /* then the field is the segment's number */
+    bool identity = submission->flags & ARENA_FLAG_IDENTITY; /* likewise */
     return (struct wire_ask){.kind = submission->kind,
                              .dtype = submission->dtype,
                              .op = submission->op,
                              .root = shared ? 0 : submission->root,
-                             .block = submission->block,
+                             .block = identity ? 0 : submission->block,
+                             .identity = identity ? submission->identity : 0,
                              .count = submission->count};
 }
 
@@ -68,7 +70,7 @@ int ask_layout(const struct exchange_group *group, const struct wire_ask *ask, u
 {
     const struct layout_rule *rule = ask->block ? &group->owners.block_rule : &group->owners.rule;
     return layout_init(layout, ask_is_transfer(ask) ? &group->owners.send_rule : rule, sequence,
-                       wire_ask_elements(ask), ask_element_bytes(ask));
+                       ask->identity, wire_ask_elements(ask), ask_element_bytes(ask));
 }
 
 uint32_t ask_block_owner(const struct exchange_group *group, const struct wire_ask *ask)

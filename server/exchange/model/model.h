@@ -11,6 +11,7 @@
 #ifndef SERVER_EXCHANGE_MODEL_MODEL_H
 #define SERVER_EXCHANGE_MODEL_MODEL_H
 
+#include "common/base/bits.h"
 #include "common/config/config.h"
 #include "common/format/layout.h"
 #include "common/format/route.h"
@@ -23,6 +24,8 @@
 #define NO_INDEX UINT32_MAX
 
 struct agreement;
+struct archive;
+struct archived;
 struct any_receives;
 struct chunk;
 struct collective;
@@ -33,6 +36,7 @@ struct probes;
 struct session_message;
 struct share;
 struct slots;
+struct stability;
 
 /* --- the exchange ----------------------------------------------------------------------------- */
 
@@ -92,6 +96,7 @@ struct exchange_peer {
 struct exchange {
     struct exchange_options options;
     struct exchange_peer *peers; /* [node_count] */
+    uint64_t *stirred;           /* a bit for each node: the tick has to look at it */
     struct exchange_job *jobs;
     struct exchange_job *traced; /* the job that has a trace, or NULL */
     struct share *shares;        /* server/exchange/model/share.h */
@@ -101,22 +106,43 @@ struct exchange {
     struct exchange_send *deferred; /* are over, which exchange_run tells whoever sent them */
     struct exchange_send unsent; /* handed out when there is no memory for a send; goes nowhere */
     uint64_t now_ns;             /* of the latest call that told it */
-    uint64_t still_ns;           /* for so long the engine did not run though it had to */
-    uint64_t link_ns;            /* of the latest tick that counted silence */
-    uint64_t bytes_reduced;      /* from here on: figures for the status */
-    uint64_t collectives;
+    struct archive *archives;    /* server/exchange/ground/archive.h */
+    uint64_t archived_bytes;     /* in all of them */
+    uint64_t archived_count;
+    uint64_t still_ns;      /* for so long the engine did not run though it had to */
+    uint64_t link_ns;       /* of the latest tick that counted silence */
+    uint64_t bytes_reduced; /* from here on: figures for the status */
+    uint64_t collectives;   /* of these some met */
+    uint64_t met_collectives;
     uint64_t dropped_messages;
     uint64_t slots;
     uint32_t workers;
 };
+
+/* Something of the peer may be due with the next tick: it was heard, sent to or waited for, its
+ * session is on, or receives for it are lacking. */
+static inline void peer_stir(struct exchange *exchange, uint32_t node)
+{
+    bits_set(exchange->stirred, node);
+}
+
+/* The first peer from this one on that is stirred, or node_count. */
+static inline uint32_t peer_stirred_from(const struct exchange *exchange, uint32_t node)
+{
+    return bits_from(exchange->stirred, exchange->options.node_count, node);
+}
 
 struct exchange_job {
     struct exchange_job *next;
     struct exchange *exchange;
     struct share *share; /* of the user whose job it is */
     uint64_t id;
-    uint32_t generation; /* of its membership: what is of another one is dropped */
-    bool recovery;       /* its messages are kept until they have come */
+    uint32_t generation;      /* of its membership: what is of another one is dropped */
+    bool recovery;            /* its messages are kept until they have come */
+    struct archive *archive;  /* where results of group 0 are kept; or NULL */
+    bool numbered;            /* and of it, these are known: */
+    uint64_t number_sequence; /* the sequence of the collective of group 0 that */
+    uint64_t number;          /* has this number since the job's first generation */
     char name[CONFIG_NAME_BYTES];
     uint32_t world_size;
     uint32_t *rank_nodes; /* [world_size] */
@@ -128,11 +154,13 @@ struct exchange_job {
     struct exchange_group *groups;
     uint64_t *last_to_arrive; /* [world_size]: how often a local rank was the last one */
     uint64_t bytes_submitted;
-    uint64_t collectives;
+    uint64_t collectives, met_collectives; /* the latter are among the former */
+    uint64_t met_bytes;                    /* of those submitted */
     uint64_t slots;
     uint64_t kept_bytes;    /* memory that its requests take */
     bool failed;            /* nothing moves any more */
     bool closing;           /* free it when nothing is pending */
+    bool over;              /* closing: it had not failed */
     struct trace *trace;    /* being taken, or NULL */
     struct waits waits;     /* whom it waits for */
     struct overlap overlap; /* how its time splits */
@@ -177,7 +205,11 @@ struct owners {
     struct layout_rule rule;       /* of what is cut over the servers */
     struct layout_rule block_rule; /* of blocks, which go to one owner each */
     struct layout_rule send_rule;  /* of sends, which are a block alone */
-    uint32_t window; /* the most chunks that a node may have on their way to one owner */
+    /* [count]: the most chunks that a node may have on their way to the owner. `window`: to one
+     * with ranks of the group, to which it is the largest. */
+    uint32_t *windows, window;
+    uint32_t
+        *index_of; /* [node_count of the roster]: a node's index among the owners, or NO_INDEX */
 };
 
 struct exchange_group {
@@ -197,6 +229,7 @@ struct exchange_group {
     struct probes *probes;       /* server/exchange/node/probe.h */
     struct issuing *issuing;     /* server/exchange/node/issue.h */
     struct agreement *agreement; /* server/exchange/node/agreement.h */
+    struct stability *stability; /* server/exchange/node/stability.h; NULL without recovery */
     struct slab chunk_slab;      /* server/exchange/node/chunk.h */
 
     uint64_t pending;        /* tasks and sends under way that touch its memory */
@@ -267,10 +300,14 @@ struct collective {
     uint32_t live;         /* of these, those that are there; the first ones, more or less */
     /* Takes a chunk whose result is with its ranks, and whose memory nothing reads any more. */
     void (*chunk_delivered)(struct chunk *chunk);
-    uint8_t *shared;     /* where its result goes for all ranks here; NULL: to each rank's own */
-    bool disagree;       /* the local ranks do not agree */
-    bool told;           /* this node has reported that */
-    struct part parts[]; /* [members.local_count] */
+    uint8_t *shared; /* where its result goes for all ranks here; NULL: to each rank's own */
+    bool disagree;   /* the local ranks do not agree */
+    bool told;       /* this node has reported that */
+    struct archived *archived; /* where its result is kept besides; or NULL */
+    struct archived *replayed; /* of a replay that this node answers itself: what is handed out */
+    bool refused;              /* of a replay: it is not kept */
+    bool confirmed;            /* of a transfer, at its sender's node: its receiver has it */
+    struct part parts[];       /* [members.local_count] */
 };
 
 #endif

@@ -86,8 +86,10 @@ struct exchange_segment {
     uint32_t number;               /* unique in the job on this node */
     uint8_t *base;
     uint64_t bytes;
+    bool meeting;   /* a place (common/format/place.h): no result lies in it */
     uint64_t users; /* the exchange's: parts of collectives that name it */
-    bool closed;    /* the exchange's */
+    bool closed;    /* the exchange's, and these two: what it has counted of a place so far */
+    uint64_t met_collectives, met_bytes;
 };
 
 struct exchange_io {
@@ -129,6 +131,8 @@ struct exchange_options {
     uint64_t silence_ns; /* a peer that is waited for and silent for so long is lost; 0: for ever */
     uint64_t kept_bytes; /* the most that the requests of one user take here; 0: no limit */
     uint32_t own_user;   /* the daemon's: it and root have no share of memory, but all */
+    uint32_t keep_steps; /* results of group 0 that are kept of a job with recovery; 0: none */
+    uint64_t keep_bytes; /* and how much memory they may take, of all jobs */
     bool shared_receives; /* receives are not per peer (datagram endpoints) */
     bool recovery;        /* keep what a peer may lack, and send it again; not with the above */
     struct buffer_pool *pool;

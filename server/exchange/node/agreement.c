@@ -99,12 +99,9 @@ void agreement_lost(struct collective *collective)
         agreement->least_disagreed = collective->sequence;
 }
 
-/* A block of a collective on which the local ranks disagree: others have other blocks of the same
- * number. The group is about to fail of it. */
-bool agreement_is_beyond(const struct exchange_group *group,
-                         const struct arena_submission *submission)
+bool agreement_is_beyond(const struct exchange_group *group, uint32_t block, uint64_t sequence)
 {
-    return submission->block > 0 && submission->sequence >= group->agreement->least_disagreed;
+    return block > 0 && sequence >= group->agreement->least_disagreed;
 }
 
 void agreement_failed(struct collective *collective)

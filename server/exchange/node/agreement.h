@@ -20,10 +20,9 @@ struct agreement {
 
 /* A local rank has asked for something else than others. */
 void agreement_lost(struct collective *collective);
-/* Whether the submission is a block of a collective on which the local ranks disagree: others have
+/* Whether it is a block, not 0, of a collective on which the local ranks disagree: others have
  * other blocks of the same number. The group is about to fail of it. */
-bool agreement_is_beyond(const struct exchange_group *group,
-                         const struct arena_submission *submission);
+bool agreement_is_beyond(const struct exchange_group *group, uint32_t block, uint64_t sequence);
 
 /* All local ranks have submitted, and asked for the same. Finds where the result goes. False: they
  * do not agree on that, and the group has failed. */

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "server/exchange/ground/archive.h"
 #include "server/exchange/ground/post.h"
 #include "server/exchange/ground/recorder.h"
 #include "server/exchange/ground/waiting.h"
@@ -10,6 +11,7 @@
 #include "server/exchange/model/order.h"
 #include "server/exchange/model/roster.h"
 #include "server/exchange/model/share.h"
+#include "server/exchange/node/replay.h"
 #include "server/exchange/owner/slot.h"
 
 /* --- taking and freeing ----------------------------------------------------------------------- */
@@ -20,7 +22,7 @@ static void chunk_returned(struct lender *lender);
 void chunks_open(struct exchange_group *group)
 {
     slab_init(&group->chunk_slab,
-              sizeof(struct chunk) +
+              sizeof(struct chunk) + sizeof(void *) +
                   group->members.local_count * (2 * sizeof(void *) + sizeof(uint64_t)));
 }
 
@@ -42,7 +44,7 @@ struct chunk *chunk_get(struct collective *collective, uint32_t index)
     chunk->index = index;
     chunk->piece.collective = collective;
     chunk->piece.extent = layout_chunk(&collective->layout, index);
-    chunk->piece.offsets = (uint64_t *)(chunk->pointers + 2 * (size_t)locals);
+    chunk->piece.offsets = (uint64_t *)(chunk->pointers + 2 * (size_t)locals + 1);
     chunk->owner = collective->ask.block ? collective->owner : chunk->piece.extent.server;
     chunk->lender = (struct lender){
         .owner = chunk, .piece = &chunk->piece, .lend = chunk_lend, .returned = chunk_returned};
@@ -305,6 +307,13 @@ static void chunk_issue_single(struct chunk *chunk)
         chunk_delivered(chunk);
         return;
     }
+    if (collective->refused || collective->replayed) {
+        const struct archived *from = collective->replayed;
+        chunk_deliver(chunk,
+                      from ? from->data + chunk->piece.extent.first * collective->element_bytes
+                           : NULL);
+        return;
+    }
     reduction->inputs = piece_inputs(&chunk->piece, reduction->in);
     if (collective->route.from != ROUTE_ALL) {
         chunk_deliver(chunk, reduction->in[0]);
@@ -377,6 +386,10 @@ int chunk_result(struct exchange_group *group, uint32_t from, const struct wire_
                          header->chunk, header->sequence, group->id);
     bool returns = ask_returns(group, &collective->ask, group->members.self_node);
     uint64_t bytes = returns ? chunk->piece.extent.count * collective->element_bytes : 0;
+    if (bytes > 0 && header->payload_bytes == 0 && replay_is(group, &collective->ask)) {
+        collective->refused = true;
+        bytes = 0;
+    }
     if (header->payload_bytes != bytes || !wire_ask_equal(&header->ask, &collective->ask))
         return error_set(error, ERR_PROTOCOL,
                          "a result of %" PRIu32 " bytes for a chunk of %" PRIu64

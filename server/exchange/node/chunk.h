@@ -6,7 +6,8 @@
  * A chunk for which one rank alone has data skips SUMMING. In a collective whose ranks are all on
  * this node there is no owner: it goes from GATHERING to DELIVERING.
  *
- * Layer: may call server/exchange/owner/, server/exchange/ground/, server/exchange/model/.
+ * Layer: may call replay.h, server/exchange/owner/, server/exchange/ground/,
+ * server/exchange/model/.
  */
 #ifndef SERVER_EXCHANGE_NODE_CHUNK_H
 #define SERVER_EXCHANGE_NODE_CHUNK_H
@@ -33,7 +34,8 @@ struct chunk {
     bool awaited;    /* by the job's account of waits */
     struct buffer *sum;     /* this node's sum, or NULL */
     struct buffer *result;  /* the received result, or NULL */
-    const void *pointers[]; /* task.reduction: in [local_count], out [local_count]; then offsets */
+    const void *pointers[]; /* task.reduction: in [local_count], out [local_count + 1]; then
+                             * offsets */
 };
 
 /* Of the group, whose members are known. */

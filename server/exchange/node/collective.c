@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "server/exchange/ground/archive.h"
 #include "server/exchange/ground/delivery.h"
 #include "server/exchange/ground/recorder.h"
 #include "server/exchange/ground/segments.h"
@@ -17,6 +18,8 @@
 #include "server/exchange/node/agreement.h"
 #include "server/exchange/node/chunk.h"
 #include "server/exchange/node/issue.h"
+#include "server/exchange/node/replay.h"
+#include "server/exchange/node/stability.h"
 
 /* --- in a trace ------------------------------------------------------------------------------- */
 
@@ -83,6 +86,8 @@ static void collective_free(struct collective *collective)
             chunk_free(collective->chunks[i]);
     }
     outlets_end(collective);
+    archive_end(collective, false);
+    archive_give_back(group->job->exchange, collective->replayed);
     waiting_collective_over(collective);
     for (uint32_t i = 0; i < group->members.local_count; i++) {
         if (collective->parts[i].submitted) {
@@ -108,11 +113,20 @@ static void collective_complete(struct collective *collective)
     for (uint32_t i = 0; i < group->members.local_count; i++) {
         const struct part *part = &collective->parts[i];
         if (part->submitted)
-            worker_request_done(group_local_worker(group, i), part->request, 0);
+            worker_request_done(group_local_worker(group, i), part->request, collective->refused);
     }
+    archive_end(collective, true);
+    stability_tell_sender(collective); /* now that its ring says so, whatever becomes of us */
     group->job->collectives++;
     group->job->exchange->collectives++;
     collective_free(collective);
+    stability_moved(group);
+}
+
+void collective_settle(struct collective *collective)
+{
+    if (collective->delivered == collective->layout.chunks && !stability_sender_waits(collective))
+        collective_complete(collective);
 }
 
 static void collective_chunk_delivered(struct chunk *chunk)
@@ -120,8 +134,8 @@ static void collective_chunk_delivered(struct chunk *chunk)
     struct collective *collective = chunk->piece.collective;
     issue_delivered(collective, chunk->index);
     chunk_free(chunk);
-    if (++collective->delivered == collective->layout.chunks)
-        collective_complete(collective);
+    collective->delivered++;
+    collective_settle(collective);
 }
 
 bool collectives_drop(struct exchange_group *group, uint32_t *most)
@@ -168,6 +182,8 @@ static void collective_find_way(struct collective *made)
     if (made->ask.block == 0)
         return;
     made->owner = ask_block_owner(group, &made->ask);
+    if (replay_is(group, &made->ask))
+        made->needed = 1; /* the one that gets it */
     if (route.from < group->members.size && route.to < group->members.size)
         made->single = group_rank_node(group, route.from) == group_rank_node(group, route.to);
 }
@@ -224,6 +240,7 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
     made->chunks = chunks;
     made->chunk_delivered = collective_chunk_delivered;
     collective_find_way(made);
+    archive_begin(made);
     outlets_begin(made);
     share_keep(group, collective_bytes(group, &layout));
     return made;
@@ -313,7 +330,7 @@ int collective_submit(struct exchange_group *group, uint32_t local, struct excha
         result = submission_check(group, worker, submission, &ask, error);
     if (result != 0)
         return result;
-    if (agreement_is_beyond(group, submission)) {
+    if (agreement_is_beyond(group, ask.block, submission->sequence)) {
         collective_advance_rank(group, rank, &ask);
         return 0;
     }
@@ -365,7 +382,8 @@ int collective_hand_over(struct exchange_group *group, uint32_t local,
     struct part *part = collective ? &collective->parts[local] : NULL;
     bool submitted = part && part->submitted;
     bool staged = submitted && part->staged && part->request == submission->request;
-    if (!staged && (submitted || !agreement_is_beyond(group, submission)))
+    if (!staged &&
+        (submitted || !agreement_is_beyond(group, submission->block, submission->sequence)))
         return error_set(error, ERR_PROTOCOL,
                          "a chunk of collective %" PRIu64 " of group %" PRIu32
                          ", which was not submitted as staged",

@@ -26,6 +26,9 @@ struct collective *collective_create(struct exchange_group *group, uint64_t sequ
 bool collective_add_part(struct collective *collective, uint32_t local, const struct wire_ask *ask,
                          const struct arena_submission *submission);
 
+/* Tell its ranks and free it, if all is delivered and nobody else is to say so. */
+void collective_settle(struct collective *collective);
+
 /* The group has failed. Free the chunks that no task and no send touches (after slots_drop_idle);
  * or so many collectives at the most, which are counted down in *most: whether none is left. */
 void collectives_drop_idle(struct exchange_group *group);

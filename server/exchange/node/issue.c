@@ -66,7 +66,7 @@ static uint32_t outlet_owner(const struct outlet *outlet)
     const struct layout *layout = &collective->layout;
     if (collective->ask.block > 0)
         return collective->owner;
-    return (layout->first_server + outlet_shard(outlet)) % layout->rule->servers;
+    return layout_server(layout, outlet_shard(outlet));
 }
 
 static uint32_t outlet_pieces_delivered(const struct outlet *outlet)
@@ -196,12 +196,11 @@ static struct outlet *issue_oldest_outlet(const struct exchange_group *group, ui
 {
     const struct collective *oldest = group->order->oldest;
     const struct layout *layout = &oldest->layout;
-    uint32_t servers = layout->rule->servers;
     uint32_t shard = layout->shards;
     if (oldest->ask.block > 0)
         shard = owner == oldest->owner ? 0 : shard;
-    else if (owner < servers)
-        shard = (owner + servers - layout->first_server) % servers;
+    else if (owner < layout->rule->servers)
+        shard = layout_shard(layout, owner);
     return shard < layout->shards && oldest->outlets[shard].queued ? &oldest->outlets[shard] : NULL;
 }
 
@@ -218,7 +217,7 @@ static bool outlet_has_room(const struct outlet *outlet, uint32_t in_flight)
 static struct outlet *issue_next_outlet(const struct exchange_group *group, uint32_t owner)
 {
     uint32_t in_flight = group->issuing->in_flight[owner];
-    bool is_last = in_flight + 1 >= group->owners.window;
+    bool is_last = in_flight + 1 >= group->owners.windows[owner];
     struct outlet *first = queue_first(&group->issuing->queues[owner]);
     if (!is_last && outlet_has_room(first, in_flight))
         return first;
@@ -292,7 +291,7 @@ static bool outlet_issue(struct outlet *outlet)
 static bool issue_one(struct exchange_group *group, uint32_t owner)
 {
     if (!group->issuing->queues[owner].first ||
-        group->issuing->in_flight[owner] >= group->owners.window)
+        group->issuing->in_flight[owner] >= group->owners.windows[owner])
         return false;
     struct outlet *outlet = issue_next_outlet(group, owner);
     return outlet && outlet_issue(outlet);
@@ -392,7 +391,7 @@ void issue_check_invariants(const struct exchange_group *group)
     uint32_t all = issue_check_outlets(group->order->oldest);
     uint32_t queued = 0;
     for (uint32_t owner = 0; owner < group->owners.count; owner++) {
-        assert(issuing->in_flight[owner] <= group->owners.window);
+        assert(issuing->in_flight[owner] <= group->owners.windows[owner]);
         queued += queue_check(&issuing->queues[owner], &owner);
     }
     assert(queued == all);

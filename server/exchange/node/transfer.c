@@ -13,6 +13,8 @@
 #include "server/exchange/node/collective.h"
 #include "server/exchange/node/issue.h"
 #include "server/exchange/node/probe.h"
+#include "server/exchange/node/replay.h"
+#include "server/exchange/node/stability.h"
 #include "server/exchange/owner/slots.h"
 
 static int transfer_check_submission(const struct exchange_group *group, uint32_t local,
@@ -30,6 +32,8 @@ static int transfer_check_submission(const struct exchange_group *group, uint32_
                          route.from, route.to, group->id);
     if (submission->flags & ARENA_FLAG_STAGED)
         return error_set(error, ERR_PROTOCOL, "a send that is staged");
+    if (replay_is(group, ask) && group->members.locals[local].group_rank != route.to)
+        return error_set(error, ERR_PROTOCOL, "a replay by the rank that it asks");
     return 0;
 }
 
@@ -70,6 +74,8 @@ static void transfer_check_departed(const struct collective *transfer)
     struct exchange_group *group = transfer->group;
     const bool *departed = group->members.departed;
     uint32_t from = transfer->route.from, to = transfer->route.to;
+    if (replay_is(group, &transfer->ask))
+        return; /* nobody but the node of `from` is asked, and there for its archive it is */
     bool sends_far = !transfer->single && transfer->owner == group->owners.self;
     if (departed[to] && (transfer->single ? transfer_lacks(transfer, to)
                                           : sends_far && transfer_lacks_asks(transfer)))
@@ -112,6 +118,8 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
         if (!transfer)
             return error ? error->code : ERR_MEMORY;
         order_add_transfer(transfer);
+        if (replay_is(group, &ask) && transfer->single)
+            replay_begin_here(transfer);
     }
     bool all_here = collective_add_part(transfer, local, &ask, submission);
     if (group->members.locals[local].group_rank == transfer->route.from) {
@@ -125,6 +133,24 @@ int transfer_submit(struct exchange_group *group, uint32_t local, struct exchang
     else if (all_here)
         issue_advance_ready(transfer, transfer->layout.chunks);
     transfer_check_departed(transfer);
+    return 0;
+}
+
+int transfer_delivered(struct exchange_group *group, uint32_t from,
+                       const struct wire_header *header, struct error *error)
+{
+    struct collective *transfer = collective_find(group, header->sequence, header->ask.block);
+    bool awaited = transfer && stability_sender_waits(transfer) && header->payload_bytes == 0 &&
+                   header->chunk == 0 && wire_ask_equal(&header->ask, &transfer->ask) &&
+                   group_rank_node(group, transfer->route.to) == from &&
+                   !transfer_lacks_asks(transfer);
+    if (!awaited)
+        return error_set(error, ERR_PROTOCOL,
+                         "a send of group %" PRIu32
+                         " has come, it says, that was not sent to it, or has come before",
+                         group->id);
+    transfer->confirmed = true;
+    collective_settle(transfer);
     return 0;
 }
 

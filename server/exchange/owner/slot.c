@@ -393,11 +393,12 @@ static int slot_check_window(const struct exchange_group *group, uint32_t node_i
                    : error_set(error, ERR_PROTOCOL,
                                "more than %" PRIu64 " chunks of sends asked for in group %" PRIu32,
                                slot_most_transfers(group), group->id);
-    if (disagrees || group->slots->of_node[node_index] < group->owners.window)
+    uint32_t window = group->owners.windows[group->owners.self];
+    if (disagrees || group->slots->of_node[node_index] < window)
         return 0;
     return error_set(error, ERR_PROTOCOL,
-                     "more than %" PRIu32 " contributions under way in group %" PRIu32,
-                     group->owners.window, group->id);
+                     "more than %" PRIu32 " contributions under way in group %" PRIu32, window,
+                     group->id);
 }
 
 int slot_check(const struct exchange_group *group, uint32_t node_index,

@@ -18,7 +18,7 @@ bool slots_open(struct exchange_group *group)
 {
     struct slots *slots = group->slots;
     uint32_t nodes = group->members.node_count, locals = group->members.local_count;
-    slab_init(&slots->slab, sizeof(struct slot) + ((size_t)nodes + locals + 1) * sizeof(void *) +
+    slab_init(&slots->slab, sizeof(struct slot) + ((size_t)nodes + locals + 2) * sizeof(void *) +
                                 nodes * sizeof(struct contribution));
     slots->of_node = calloc(nodes, sizeof(*slots->of_node));
     slots->disagreed = calloc(nodes, sizeof(*slots->disagreed));
@@ -71,7 +71,7 @@ static struct slot *slot_create(struct exchange_group *group, uint64_t sequence,
     slot->task.reduction.out = (void **)(slot->pointers + members->node_count);
     slot->task.owner = slot;
     slot->contributions =
-        (struct contribution *)(slot->pointers + members->node_count + members->local_count + 1);
+        (struct contribution *)(slot->pointers + members->node_count + members->local_count + 2);
     struct slot **bucket = slot_bucket(group, sequence, ask->block, chunk);
     slot->next = *bucket;
     if (slot->next)
@@ -262,6 +262,7 @@ uint32_t slots_missing_nodes(const struct exchange_group *group, uint64_t sequen
 
 void slots_check_invariants(const struct exchange_group *group)
 {
-    for (uint32_t i = 0; i < group->members.node_count; i++)
-        assert(group->slots->of_node[i] <= group->owners.window);
+    const struct owners *owners = &group->owners;
+    for (uint32_t i = 0; owners->self != NO_INDEX && i < group->members.node_count; i++)
+        assert(group->slots->of_node[i] <= owners->windows[owners->self]);
 }

@@ -66,7 +66,7 @@ struct slot {
     struct buffer *result;      /* a contribution's buffer with the sum in it; or NULL */
     struct lender *lender;      /* of this node's own part; NULL: not contributed yet */
     struct contribution *contributions; /* [node_count], behind pointers */
-    const void *pointers[];             /* task.reduction: in [node_count], out [local_count + 1] */
+    const void *pointers[];             /* task.reduction: in [node_count], out [local_count + 2] */
 };
 
 /* Of the group, whose members are known. False: no memory. */

@@ -69,7 +69,8 @@ START_TEST(test_every_field_is_read)
             "\"jobs\": 11, \"workers\": 12, \"groups_per_job\": 13,"
             "\"connections\": 14},"
             "\"timeouts\": {\"heartbeat_ms\": 21, \"peer_ms\": 42, \"join_ms\": 123,"
-            "\"group_ms\": 124, \"late_ms\": 25, \"collective_ms\": 27, \"drain_ms\": 26},"
+            "\"group_ms\": 124, \"late_ms\": 25, \"collective_ms\": 27, \"restart_ms\": 28,"
+            "\"drain_ms\": 26},"
             "\"log\": {\"level\": \"debug\"},"
             "\"metrics\": {\"address\": \"localhost\", \"port\": 9}}");
     ck_assert_str_eq(c.node, "y");
@@ -107,6 +108,7 @@ START_TEST(test_every_field_is_read)
     ck_assert_uint_eq(c.group_ms, 124);
     ck_assert_uint_eq(c.late_ms, 25);
     ck_assert_uint_eq(c.collective_ms, 27);
+    ck_assert_uint_eq(c.restart_ms, 28);
     ck_assert_uint_eq(config_late_ms(&c), 25);
     c.collective_ms = 24;
     ck_assert_uint_eq(config_late_ms(&c), 24);

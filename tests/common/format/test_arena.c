@@ -252,6 +252,37 @@ START_TEST(test_completion_ring_fills_and_wraps)
 }
 END_TEST
 
+/* What comes unasked leaves room for as many answers as there can be submissions. */
+START_TEST(test_room_for_news)
+{
+    struct pair pair;
+    pair_create(&pair);
+    struct arena_completion in = {.type = ARENA_STABLE, .group = 7, .sequence = 1}, out;
+    uint32_t pushed = 0;
+    for (; arena_has_room_for_news(&pair.daemon); pushed++)
+        ck_assert(arena_push_completion(&pair.daemon, &in));
+    ck_assert_uint_eq(pushed, ENTRIES);
+    in.type = ARENA_REQUEST_DONE;
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        ck_assert(arena_push_completion(&pair.daemon, &in));
+    ck_assert(!arena_push_completion(&pair.daemon, &in));
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        ck_assert(!arena_has_room_for_news(&pair.daemon));
+        ck_assert(arena_pop_completion(&pair.worker, &out));
+        ck_assert_uint_eq(out.type, ARENA_STABLE);
+        ck_assert(out.group == 7 && out.sequence == 1 && out.offset == 0);
+    }
+    ck_assert(!arena_has_room_for_news(&pair.daemon));
+    ck_assert(arena_pop_completion(&pair.worker, &out));
+    ck_assert(arena_has_room_for_news(&pair.daemon));
+    /* A worker that moves its index where it cannot be gets nothing unasked, and harms nobody. */
+    struct arena_header *header = (struct arena_header *)pair.worker.base;
+    atomic_store(&header->completion_head, pair.daemon.completion_index + 1);
+    ck_assert(!arena_has_room_for_news(&pair.daemon));
+    pair_destroy(&pair);
+}
+END_TEST
+
 START_TEST(test_index_wraps_past_32_bits)
 {
     struct pair pair;
@@ -445,6 +476,7 @@ int main(void)
     tcase_add_test(cases, test_random_headers_never_crash);
     tcase_add_test(cases, test_submission_ring_fills_and_wraps);
     tcase_add_test(cases, test_completion_ring_fills_and_wraps);
+    tcase_add_test(cases, test_room_for_news);
     tcase_add_test(cases, test_index_wraps_past_32_bits);
     tcase_add_test(cases, test_nonsense_indices_are_found);
     tcase_add_test(cases, test_ranges);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_SERVERS 16 /* of a random rule */
+
 static uint64_t random_next(uint64_t *state)
 {
     *state ^= *state << 13;
@@ -37,10 +39,14 @@ static void check_layout(const struct layout *layout)
     ck_assert_uint_le(layout->shards, rule->servers);
     struct span *spans = calloc(layout->chunks, sizeof(*spans));
     uint64_t *server_elements = calloc(rule->servers, sizeof(*server_elements));
+    uint32_t servers[MOST_SERVERS];
+    for (uint32_t shard = 0; shard < layout->shards; shard++) {
+        servers[shard] = layout_server(layout, shard);
+        ck_assert_uint_eq(layout_shard(layout, servers[shard]), shard);
+    }
     for (uint32_t c = 0; c < layout->chunks; c++) {
         struct layout_chunk chunk = layout_chunk(layout, c);
-        ck_assert_uint_eq(chunk.server,
-                          (layout->first_server + c % layout->shards) % rule->servers);
+        ck_assert_uint_eq(chunk.server, servers[c % layout->shards]);
         ck_assert_uint_le(chunk.count * layout->element_bytes, layout->largest_bytes);
         if (chunk.count > 0)
             ck_assert_uint_eq(chunk.first * layout->element_bytes % 64, 0);
@@ -57,10 +63,10 @@ static void check_layout(const struct layout *layout)
 
     /* A shard is off its exact share by one unit of 64 bytes at most (at either border). */
     uint64_t weight_sum = 0;
-    for (uint32_t i = 0; i < layout->shards; i++)
-        weight_sum += rule->weights[(layout->first_server + i) % rule->servers];
-    for (uint32_t i = 0; i < layout->shards; i++) {
-        uint32_t server = (layout->first_server + i) % rule->servers;
+    for (uint32_t i = 0; i < layout->parts; i++)
+        weight_sum += rule->weights[(layout->part_server + i) % rule->servers];
+    for (uint32_t i = 0; i < layout->parts; i++) {
+        uint32_t server = (layout->part_server + i) % rule->servers;
         double share = (double)layout->count * rule->weights[server] / (double)weight_sum;
         double off = (double)server_elements[server] - share;
         double unit = 64.0 / layout->element_bytes;
@@ -73,11 +79,11 @@ static void check_layout(const struct layout *layout)
 START_TEST(test_random_cuts_tile_the_buffer)
 {
     uint64_t state = 0x9e3779b97f4a7c15ull;
-    uint32_t weights[16];
+    uint32_t weights[MOST_SERVERS];
     for (int round = 0; round < 3000; round++) {
         bool equal = random_next(&state) % 2, large = round % 5 == 0;
         struct layout_rule rule = {
-            .servers = 1 + (uint32_t)(random_next(&state) % 16),
+            .servers = 1 + (uint32_t)(random_next(&state) % MOST_SERVERS),
             .weights = weights,
             .chunk_bytes = 64 * (1 + (uint32_t)(random_next(&state) % (large ? 8192 : 64))),
             .least_shard_bytes = (uint32_t)(random_next(&state) % 4096),
@@ -92,10 +98,69 @@ START_TEST(test_random_cuts_tile_the_buffer)
             count *= 1000;
         uint32_t element_bytes = 1u << (random_next(&state) % 4);
         struct layout layout;
-        ck_assert_int_eq(layout_init(&layout, &rule, sequence, count, element_bytes), 0);
+        uint32_t identity = round % 4 < 2 ? 0 : (uint32_t)random_next(&state);
+        ck_assert_int_eq(layout_init(&layout, &rule, sequence, identity, count, element_bytes), 0);
         ck_assert_uint_eq(layout.first_server, sequence % rule.servers);
         ck_assert_uint_eq(layout_chunk(&layout, 0).server, sequence % rule.servers);
+        if (identity == 0) {
+            ck_assert_uint_eq(layout.shards, layout.parts);
+            ck_assert_uint_eq(layout.part_server, layout.first_server);
+        }
         check_layout(&layout);
+    }
+}
+END_TEST
+
+/* Which server has the element, in the collective with this number. */
+static uint32_t owner_of(const struct layout_rule *rule, uint64_t sequence, uint32_t identity,
+                         uint64_t count, uint64_t element)
+{
+    struct layout layout;
+    ck_assert_int_eq(layout_init(&layout, rule, sequence, identity, count, 4), 0);
+    for (uint32_t c = 0; c < layout.chunks; c++) {
+        struct layout_chunk chunk = layout_chunk(&layout, c);
+        if (element >= chunk.first && element - chunk.first < chunk.count)
+            return chunk.server;
+    }
+    ck_abort_msg("nobody has element %u", (unsigned)element);
+}
+
+START_TEST(test_one_identity_always_has_the_same_owners)
+{
+    const uint32_t weights[2][4] = {{1, 1, 1, 1}, {3, 1, 5, 2}};
+    static const uint64_t counts[] = {1, 100, 5000, 9000, 40000};
+    for (int w = 0; w < 2; w++) {
+        struct layout_rule rule = {4, weights[w], 4096, 16384, false, false};
+        for (uint32_t identity = 1; identity < 10; identity++) {
+            for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+                uint64_t last = counts[i] - 1;
+                ck_assert_uint_eq(owner_of(&rule, 0, identity, counts[i], 0), identity % 4);
+                for (uint64_t sequence = 1; sequence < 9; sequence++)
+                    for (uint64_t element = 0; element <= last; element += 1 + last / 7)
+                        ck_assert_uint_eq(owner_of(&rule, sequence, identity, counts[i], element),
+                                          owner_of(&rule, 0, identity, counts[i], element));
+            }
+        }
+    }
+}
+END_TEST
+
+/* Where ranks that disagree meet, also about the identity; it is the only shard without a part. */
+START_TEST(test_chunk_0_follows_the_sequence_number_whatever_the_identity)
+{
+    const uint32_t weights[4] = {1, 1, 1, 1};
+    struct layout_rule rule = {4, weights, 65536, 16384, false, false};
+    struct layout layout;
+    for (uint64_t sequence = 0; sequence < 4; sequence++) {
+        ck_assert_int_eq(layout_init(&layout, &rule, sequence, 2, 12000, 4), 0); /* two parts */
+        bool has_part = sequence == 2 || sequence == 3;
+        ck_assert_uint_eq(layout.parts, 2);
+        ck_assert_uint_eq(layout.shards, has_part ? 2 : 3);
+        ck_assert_uint_eq(layout_chunk(&layout, 0).server, sequence);
+        ck_assert_uint_eq(layout_chunk(&layout, 0).count, has_part ? 6000 : 0);
+        ck_assert_uint_eq(layout_shard(&layout, (uint32_t)sequence), 0);
+        if (!has_part)
+            ck_assert_uint_eq(layout_shard(&layout, 1 - (uint32_t)sequence), layout.shards);
     }
 }
 END_TEST
@@ -105,7 +170,7 @@ START_TEST(test_empty_buffer_has_one_chunk)
     uint32_t weights[3] = {1, 1, 1};
     struct layout_rule rule = {3, weights, 4096, 1024, false, false};
     struct layout layout;
-    ck_assert_int_eq(layout_init(&layout, &rule, 7, 0, 4), 0);
+    ck_assert_int_eq(layout_init(&layout, &rule, 7, 0, 0, 4), 0);
     ck_assert_uint_eq(layout.chunks, 1);
     struct layout_chunk chunk = layout_chunk(&layout, 0);
     ck_assert_uint_eq(chunk.server, 1);
@@ -124,7 +189,7 @@ START_TEST(test_small_buffers_go_to_fewer_servers_in_turn)
     } cases[] = {{4, 1}, {16383, 1}, {32764, 1}, {32768, 2}, {49152, 3}, {65536, 4}, {1 << 20, 4}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (uint64_t sequence = 0; sequence < 9; sequence++) {
-            ck_assert_int_eq(layout_init(&layout, &rule, sequence, cases[i].bytes, 1), 0);
+            ck_assert_int_eq(layout_init(&layout, &rule, sequence, 0, cases[i].bytes, 1), 0);
             ck_assert_uint_eq(layout.shards, cases[i].shards);
             ck_assert_uint_eq(layout_chunk(&layout, 0).server, sequence % 4);
             check_layout(&layout);
@@ -138,7 +203,7 @@ START_TEST(test_weights_are_followed)
     uint32_t weights[3] = {1, 2, 5};
     struct layout_rule rule = {3, weights, 1024, 64, false, false};
     struct layout layout;
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 8 * 1024, 1), 0);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 8 * 1024, 1), 0);
     uint64_t bytes[3] = {0};
     for (uint32_t c = 0; c < layout.chunks; c++) {
         struct layout_chunk chunk = layout_chunk(&layout, c);
@@ -184,7 +249,7 @@ START_TEST(test_shards_are_cut_fine_enough)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, false, false};
         struct layout layout;
-        ck_assert_int_eq(layout_init(&layout, &rule, i, cases[i].bytes, 1), 0);
+        ck_assert_int_eq(layout_init(&layout, &rule, i, 0, cases[i].bytes, 1), 0);
         ck_assert_uint_eq(layout.shards, cases[i].servers);
         ck_assert_uint_eq(layout.pieces, cases[i].pieces);
         check_layout(&layout);
@@ -201,7 +266,7 @@ START_TEST(test_messages_fill_what_the_network_takes_at_once)
     for (uint64_t bytes = 32ull << 20; bytes <= 2ull << 30; bytes += 7777777) {
         struct layout_rule rule = {4, weights, 256 << 10, 16 << 10, true, false};
         struct layout layout;
-        ck_assert_int_eq(layout_init(&layout, &rule, 0, bytes, 1), 0);
+        ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, bytes, 1), 0);
         ck_assert_uint_le(layout.largest_bytes, 256 << 10);
         for (size_t i = 0; i < 2; i++) {
             uint32_t message = layout.largest_bytes + headers;
@@ -223,7 +288,7 @@ START_TEST(test_the_headers_example)
                                .least_shard_bytes = 65536,
                                .equal_weights = true};
     struct layout layout;
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 16u << 20, 4), 0);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 16u << 20, 4), 0);
     ck_assert_uint_eq(layout.shards, 4);
     ck_assert_uint_eq(layout.pieces, 271);
     ck_assert_uint_eq(layout.chunks, 1084);
@@ -245,12 +310,12 @@ START_TEST(test_a_block_is_cut_as_for_two_servers)
         struct layout_rule rule = {cases[i].servers, weights, 256 << 10, 16 << 10, true, false};
         struct layout_rule single = layout_rule_single(&rule, true);
         struct layout layout;
-        ck_assert_int_eq(layout_init(&layout, &single, i, cases[i].bytes, 1), 0);
+        ck_assert_int_eq(layout_init(&layout, &single, i, 0, cases[i].bytes, 1), 0);
         ck_assert_uint_eq(layout.shards, 1);
         ck_assert_uint_eq(layout.pieces, cases[i].pieces);
         check_layout(&layout);
         single = layout_rule_single(&rule, false); /* alone */
-        ck_assert_int_eq(layout_init(&layout, &single, i, cases[i].bytes, 1), 0);
+        ck_assert_int_eq(layout_init(&layout, &single, i, 0, cases[i].bytes, 1), 0);
         ck_assert_uint_eq(layout.pieces, (cases[i].bytes + (256 << 10) - 1) / (256 << 10));
     }
 }
@@ -267,7 +332,7 @@ START_TEST(test_chunks_without_room_for_bursts_stay_as_configured)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct layout_rule rule = {4, weights, cases[i].chunk_bytes, 16 << 10, true, false};
         struct layout layout;
-        ck_assert_int_eq(layout_init(&layout, &rule, 0, 1ull << 30, 1), 0);
+        ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 1ull << 30, 1), 0);
         ck_assert_uint_eq(layout.pieces, cases[i].pieces);
         ck_assert_uint_le(layout.largest_bytes, cases[i].chunk_bytes);
     }
@@ -280,7 +345,7 @@ START_TEST(test_small_chunks_stay_as_configured)
     uint32_t weights[2] = {1, 3};
     struct layout_rule rule = {2, weights, 8192, 64, false, false};
     struct layout layout;
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 65536, 1), 0);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 65536, 1), 0);
     ck_assert_uint_eq(layout.pieces, 6);
     check_layout(&layout);
 }
@@ -292,7 +357,7 @@ START_TEST(test_largest_shard_decides_how_fine)
     uint32_t weights[3] = {1, 1, 6};
     struct layout_rule rule = {3, weights, 256 << 10, 64, false, false};
     struct layout layout;
-    ck_assert_int_eq(layout_init(&layout, &rule, 2, 24ull << 20, 1), 0);
+    ck_assert_int_eq(layout_init(&layout, &rule, 2, 0, 24ull << 20, 1), 0);
     ck_assert_uint_eq(layout.pieces, 153);
     ck_assert_uint_eq(layout.largest_bytes, 1928 * 64);
     ck_assert_uint_eq(layout_chunk(&layout, 0).server, 2);
@@ -310,8 +375,8 @@ START_TEST(test_equal_weights_cut_alike_whatever_their_value)
     struct layout_rule a = {5, ones, 256, 64, false, false}, b = {5, many, 256, 64, false, false};
     struct layout left, right;
     for (uint64_t count = 0; count < 3000; count += 37) {
-        ck_assert_int_eq(layout_init(&left, &a, count, count, 2), 0);
-        ck_assert_int_eq(layout_init(&right, &b, count, count, 2), 0);
+        ck_assert_int_eq(layout_init(&left, &a, count, 0, count, 2), 0);
+        ck_assert_int_eq(layout_init(&right, &b, count, 0, count, 2), 0);
         ck_assert_uint_eq(left.chunks, right.chunks);
         for (uint32_t c = 0; c < left.chunks; c++) {
             struct layout_chunk x = layout_chunk(&left, c), y = layout_chunk(&right, c);
@@ -328,7 +393,7 @@ START_TEST(test_great_buffers_do_not_overflow)
         weights[i] = LAYOUT_MAX_WEIGHT - i;
     struct layout_rule rule = {LAYOUT_MAX_SERVERS, weights, 0xffffffc0u, 1, false, false};
     struct layout layout;
-    ck_assert_int_eq(layout_init(&layout, &rule, 5, 1ull << 50, 8), 0);
+    ck_assert_int_eq(layout_init(&layout, &rule, 5, 0, 1ull << 50, 8), 0);
     uint64_t end = 0;
     for (uint32_t shard = 0; shard < layout.shards; shard++) {
         struct layout_chunk first = layout_chunk(&layout, shard);
@@ -346,14 +411,15 @@ START_TEST(test_impossible_buffers_are_refused)
     uint32_t weights[2] = {1, 1};
     struct layout_rule rule = {2, weights, 64, 64, false, false};
     struct layout layout = {.chunks = 99};
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 1ull << 62, 8), ERR_INVALID);
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, UINT64_MAX, 1), ERR_INVALID);
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 64ull * LAYOUT_MAX_CHUNKS + 1, 1), ERR_INVALID);
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 1, 3), ERR_INVALID);
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 1, 0), ERR_INVALID);
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 1, 16), ERR_INVALID);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 1ull << 62, 8), ERR_INVALID);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, UINT64_MAX, 1), ERR_INVALID);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 64ull * LAYOUT_MAX_CHUNKS + 1, 1),
+                     ERR_INVALID);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 1, 3), ERR_INVALID);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 1, 0), ERR_INVALID);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 1, 16), ERR_INVALID);
     ck_assert_uint_eq(layout.chunks, 99);
-    ck_assert_int_eq(layout_init(&layout, &rule, 0, 64ull * LAYOUT_MAX_CHUNKS, 1), 0);
+    ck_assert_int_eq(layout_init(&layout, &rule, 0, 0, 64ull * LAYOUT_MAX_CHUNKS, 1), 0);
     ck_assert_uint_eq(layout.chunks, LAYOUT_MAX_CHUNKS);
 }
 END_TEST
@@ -387,8 +453,10 @@ int main(void)
 {
     Suite *suite = suite_create("layout");
     TCase *cases = tcase_create("layout");
-    tcase_set_timeout(cases, 60);
+    tcase_set_timeout(cases, 240); /* on a machine that does much else */
     tcase_add_test(cases, test_random_cuts_tile_the_buffer);
+    tcase_add_test(cases, test_one_identity_always_has_the_same_owners);
+    tcase_add_test(cases, test_chunk_0_follows_the_sequence_number_whatever_the_identity);
     tcase_add_test(cases, test_empty_buffer_has_one_chunk);
     tcase_add_test(cases, test_small_buffers_go_to_fewer_servers_in_turn);
     tcase_add_test(cases, test_weights_are_followed);

@@ -57,6 +57,27 @@ START_TEST(test_job_open)
 }
 END_TEST
 
+/* What is left out counts as 0, of both who joins and who goes on. */
+START_TEST(test_wish)
+{
+    static const char bare[] = "{\"type\":\"rejoin\",\"timeout_ms\":9,\"stragglers_ms\":8}";
+    static const char full[] = "{\"type\":\"rejoin\",\"timeout_ms\":9,\"stragglers_ms\":8,"
+                               "\"least_ranks\":32768,\"wait_ms\":7}\n";
+    struct message message;
+    struct error error;
+    ck_assert_int_eq(decode(&message, MESSAGE_TO_DAEMON, bare, &error), 0);
+    ck_assert_uint_eq(message.least_ranks, 0);
+    ck_assert_uint_eq(message.wait_ms, 0);
+    ck_assert_int_eq(decode(&message, MESSAGE_TO_DAEMON, full, &error), 0);
+    ck_assert_uint_eq(message.least_ranks, 32768);
+    ck_assert_uint_eq(message.wait_ms, 7);
+    size_t length;
+    char *line = message_encode(&message, &length);
+    ck_assert_str_eq(line, full);
+    free(line);
+}
+END_TEST
+
 START_TEST(test_one_name_in_three_conversations)
 {
     static const char group_open[] =
@@ -101,6 +122,11 @@ static const struct {
      "{\"type\":\"join\",\"job\":\"t\",\"world_size\":32769,\"rank\":0,\"local_rank\":0,"
      "\"timeout_ms\":0}",
      "key 'world_size' is 32769, must be 0 to 32768"},
+    {MESSAGE_TO_DAEMON,
+     "{\"type\":\"rejoin\",\"timeout_ms\":9,\"stragglers_ms\":8,\"least_ranks\":32769}",
+     "key 'least_ranks' is 32769, must be 0 to 32768"},
+    {MESSAGE_TO_DAEMON, "{\"type\":\"rejoin\",\"timeout_ms\":9,\"stragglers_ms\":8,\"wait_ms\":-1}",
+     "key 'wait_ms' is -1, must be 0 to 2000000000"},
     {MESSAGE_TO_DAEMON, "{\"type\":\"group_open\",\"request\":1,\"ranks\":3}", "key 'ranks' is an"},
     {MESSAGE_TO_DAEMON, "{\"type\":\"group_open\",\"request\":1,\"ranks\":[0,-1]}",
      "key 'ranks' is -1"},
@@ -367,6 +393,7 @@ int main(void)
     TCase *cases = tcase_create("message");
     tcase_add_test(cases, test_join);
     tcase_add_test(cases, test_job_open);
+    tcase_add_test(cases, test_wish);
     tcase_add_test(cases, test_one_name_in_three_conversations);
     tcase_add_loop_test(cases, test_refused, 0, sizeof(refusals) / sizeof(refusals[0]));
     tcase_add_loop_test(cases, test_there_and_back, MESSAGE_NONE + 1, MESSAGE_TYPES);

@@ -6,6 +6,7 @@
 
 #include "common/format/arena.h"
 #include "common/format/message.h"
+#include "common/format/wire.h"
 #include "tests/lib/suite.h"
 
 static char *paper_read(const char *name)
@@ -74,6 +75,18 @@ START_TEST(test_every_line_is_in_a_paper)
 }
 END_TEST
 
+START_TEST(test_versions)
+{
+    char *paper = paper_read("README.md"), row[3][64];
+    snprintf(row[0], sizeof(row[0]), "| lines of JSON | %u |\n", MESSAGE_PROTOCOL);
+    snprintf(row[1], sizeof(row[1]), "| two rings of fixed entries | %d |\n", ARENA_VERSION);
+    snprintf(row[2], sizeof(row[2]), "and a payload | %d |\n", WIRE_VERSION);
+    for (int i = 0; i < 3; i++)
+        ck_assert_msg(strstr(paper, row[i]) != NULL, "no \"%s\" in README.md", row[i]);
+    free(paper);
+}
+END_TEST
+
 START_TEST(test_missing_keys_are_noticed)
 {
     static const char line[] = "{\"type\":\"join\",\"job\":\"rank\",\"rank\":0}";
@@ -94,7 +107,7 @@ START_TEST(test_offsets_of_the_arena)
         size_t offset;
         const char *row;
     } header[] = {
-        {offsetof(struct arena_header, version), "\n| 8 | 4 | version, 5 |"},
+        {offsetof(struct arena_header, version), "\n| 8 | 4 | version, 8 |"},
         {offsetof(struct arena_header, submission_entries), "\n| 12 | 4 | entries of the sub"},
         {offsetof(struct arena_header, completion_entries), "\n| 16 | 4 | entries of the com"},
         {offsetof(struct arena_header, total_bytes), "\n| 24 | 8 | bytes of the arena |"},
@@ -119,6 +132,10 @@ START_TEST(test_offsets_of_the_arena)
         {offsetof(struct arena_completion, chunk), "\n| 4 | 4 | chunk |"},
         {offsetof(struct arena_completion, request), "\n| 8 | 8 | request | request |"},
         {offsetof(struct arena_completion, offset), "\n| 16 | 8 | offset of the chunk"},
+        {offsetof(struct arena_completion, group), "\n| 4 | 4 | chunk | 0; of an ANY: the rank, or "
+                                                   "2^32 - 1; of a replay 1: it is not kept | "
+                                                   "group |"},
+        {offsetof(struct arena_completion, sequence), "\n| 8 | 8 | request | request | sequence |"},
     };
     for (size_t i = 0; i < sizeof(header) / sizeof(header[0]); i++) {
         ck_assert_uint_eq(header[i].offset, strtoul(header[i].row + 3, NULL, 10));
@@ -134,6 +151,7 @@ int main(void)
     Suite *suite = suite_create("protocol_papers");
     TCase *tests = tcase_create("all");
     tcase_add_test(tests, test_every_line_is_in_a_paper);
+    tcase_add_test(tests, test_versions);
     tcase_add_test(tests, test_missing_keys_are_noticed);
     tcase_add_test(tests, test_offsets_of_the_arena);
     suite_add_tcase(suite, tests);

@@ -138,6 +138,33 @@ START_TEST(blocks_that_do_not_exist)
 }
 END_TEST
 
+/* Behind the blocks of sends: each pair has one for what is replayed, and one that asks. */
+START_TEST(replays_are_behind_sends)
+{
+    bool seen[3 * 16 + 2] = {false};
+    for (int what = ROUTE_SEND; what <= ROUTE_REPLAY_ASKS; what++) {
+        for (uint32_t from = 0; from < 4; from++) {
+            for (uint32_t to = 0; to < 4; to++) {
+                uint32_t block = route_replay_block((enum route_replay)what, from, to, 4);
+                ck_assert(block >= 1 && block <= 48 && !seen[block]);
+                seen[block] = true;
+                ck_assert_int_eq(route_replay(COLLECTIVE_SEND, block, 4), what);
+                ck_assert_int_eq(route_block_valid(COLLECTIVE_SEND, 0, block, 4), from != to);
+                struct route route = route_find(COLLECTIVE_SEND, 0, block, 4);
+                ck_assert_uint_eq(route.from, from);
+                ck_assert_uint_eq(route.owner, from);
+                ck_assert_uint_eq(route.to, to);
+            }
+        }
+    }
+    ck_assert(!route_block_valid(COLLECTIVE_SEND, 0, 49 + 1, 4));
+    ck_assert_int_eq(route_replay(COLLECTIVE_ALL_TO_ALL, 16 + 2, 4), ROUTE_SEND);
+    ck_assert_int_eq(route_replay(COLLECTIVE_SEND, 0, 4), ROUTE_SEND);
+    ck_assert_uint_ne(route_replay_block(ROUTE_REPLAY_ASKS, 32766, 32767, 32768), 0);
+    ck_assert_uint_eq(route_replay_block(ROUTE_REPLAY, 0, 1, ROUTE_MAX_RANKS), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("route");
@@ -148,6 +175,7 @@ int main(void)
     tcase_add_loop_test(tests, every_part_travels_once, 0, BLOCK_KINDS);
     tcase_add_loop_test(tests, a_ranks_blocks_are_found_in_order, 0, BLOCK_KINDS);
     tcase_add_test(tests, blocks_that_do_not_exist);
+    tcase_add_test(tests, replays_are_behind_sends);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

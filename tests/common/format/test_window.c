@@ -1,5 +1,6 @@
 #include "common/format/window.h"
 
+#include "common/format/wire.h"
 #include "tests/lib/suite.h"
 
 #define EXPECT(condition)                                                                          \
@@ -8,13 +9,13 @@
             ck_abort_msg("%s", #condition);                                                        \
     } while (0)
 
-START_TEST(the_window_shrinks_beyond_16_nodes)
+START_TEST(the_window_shrinks_beyond_8_nodes)
 {
     static const struct {
         uint32_t configured, nodes, window;
     } cases[] = {
-        {16, 1, 16},  {16, 16, 16},  {16, 17, 15},   {16, 32, 8}, {16, 100, 2},
-        {16, 128, 2}, {16, 1024, 2}, {256, 1024, 4}, {2, 1, 2},   {2, 1024, 2},
+        {16, 1, 16}, {16, 8, 16},   {16, 9, 14},    {16, 32, 4}, {16, 42, 3},
+        {16, 43, 2}, {16, 1024, 2}, {256, 1024, 2}, {2, 1, 2},   {2, 1024, 2},
     };
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         ck_assert_uint_eq(window_chunks(cases[i].configured, cases[i].nodes), cases[i].window);
@@ -22,7 +23,7 @@ START_TEST(the_window_shrinks_beyond_16_nodes)
         for (uint32_t nodes = 2; nodes <= 1024; nodes++) {
             uint32_t window = window_chunks(configured, nodes);
             EXPECT(window >= 2 && window <= window_chunks(configured, nodes - 1));
-            EXPECT(window == 2 || window * nodes <= configured * 16 || nodes <= 16);
+            EXPECT(window == 2 || window * nodes <= configured * 8 || nodes <= 8);
         }
     }
 }
@@ -68,10 +69,10 @@ START_TEST(the_most_of_any_group)
     ck_assert_uint_eq(window_buffers_most(16, 2, 1, false), 67);
     /* three nodes: a group over all is the largest */
     ck_assert_uint_eq(window_buffers_most(4, 3, 3, true), 4 * 3 + 2 * 11);
-    /* beyond 16 nodes the largest group is no longer one over all of them, but one of 16: its sums,
-     * its members' receives, and those for the servers outside */
-    ck_assert_uint_eq(window_buffers_most(16, 1000, 1000, true),
-                      16 * 1000 + 15 * 35 + (1000 - 16) * 18);
+    /* between, a smaller group needs more: larger windows, beside those to the servers outside */
+    ck_assert_uint_eq(window_buffers_most(16, 65, 65, true), 7 * 35 + 57 * 4 + 8 * 16 + 57 * 2);
+    /* of large rosters the largest group is again one over all nodes */
+    ck_assert_uint_eq(window_buffers_most(16, 1000, 1000, true), 2 * 1000 + 999 * 7);
     ck_assert_uint_eq(window_buffers_most(16, 1000, 1, true), 2 * 1000 + 999 * 7);
 }
 END_TEST
@@ -82,26 +83,50 @@ START_TEST(the_table_of_the_paper)
     static const struct {
         uint32_t nodes;
         uint64_t buffers;
-    } rows[] = {{2, 67}, {4, 169}, {16, 781}, {32, 845}, {100, 893}, {1024, 9209}};
+    } rows[] = {{2, 67}, {4, 169}, {8, 373}, {16, 413}, {65, 578}, {257, 2306}, {1001, 9002}};
     for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         uint32_t window = window_chunks(16, rows[i].nodes);
         uint64_t receives = (rows[i].nodes - 1) * (uint64_t)window_receives(window, true, true);
         ck_assert_uint_eq(receives + window_sums(window, rows[i].nodes), rows[i].buffers);
     }
-    ck_assert_uint_eq(window_buffers_most(16, 1000, 1000, true), 34237);
 }
 END_TEST
 
-/* More nodes, servers or window never need less. */
-START_TEST(more_never_needs_less)
+/* What a daemon receives of one group at once is flat from 64 peers on, and within the limit as
+ * long as chunks can be smaller; up to 8 nodes chunks are of 256 KiB. */
+START_TEST(receives_are_flat_in_large_rosters)
+{
+    static const uint32_t peers[] = {8, 9, 10, 12, 16, 31, 42, 63, 64, 100, 256, 500, 1000, 2000};
+    uint64_t least = UINT64_MAX;
+    for (unsigned i = 0; i < sizeof(peers) / sizeof(peers[0]); i++) {
+        uint32_t nodes = peers[i] + 1, chunk = window_chunk_bytes(16, nodes, nodes);
+        uint64_t all = peers[i] * (uint64_t)window_receives(window_chunks(16, nodes), true, true) *
+                       (chunk + WIRE_HEADER_BYTES);
+        uint64_t most = window_receives_most(16, nodes, nodes) * (chunk + WIRE_HEADER_BYTES);
+        ck_assert_uint_le(most, WINDOW_RECEIVE_BYTES);
+        ck_assert_uint_le(all, most);
+        ck_assert_uint_eq(chunk % 64, 0);
+        if (peers[i] >= 64 && all < least)
+            least = all;
+    }
+    ck_assert_uint_ge(least * 11 / 10, WINDOW_RECEIVE_BYTES);
+    for (uint32_t nodes = 1; nodes <= 8; nodes++)
+        ck_assert_uint_eq(window_chunk_bytes(16, nodes, nodes), 256u << 10);
+    ck_assert_uint_eq(window_chunk_bytes(16, 65, 1), 149632); /* few servers: larger chunks */
+    ck_assert_uint_eq(window_chunk_bytes(256, 4096, 4096), 4096);
+    ck_assert_uint_eq(window_chunk_bytes(16, 8, 0), 256u << 10);
+}
+END_TEST
+
+/* A larger window never needs fewer buffers, nor leaves room for larger chunks. */
+START_TEST(a_larger_window_never_needs_less)
 {
     for (uint32_t nodes = 1; nodes <= 40; nodes++) {
         for (uint32_t servers = 1; servers <= nodes; servers++) {
             uint64_t here = window_buffers_most(16, nodes, servers, true);
-            EXPECT(here <= window_buffers_most(16, nodes + 1, servers, true));
             EXPECT(here <= window_buffers_most(17, nodes, servers, true));
-            EXPECT(servers == nodes || here <= window_buffers_most(16, nodes, servers + 1, true));
-            EXPECT(servers == nodes || here <= window_buffers_most(16, nodes, servers, false));
+            EXPECT(window_chunk_bytes(16, nodes, servers) >=
+                   window_chunk_bytes(17, nodes, servers));
         }
     }
 }
@@ -111,12 +136,13 @@ int main(void)
 {
     Suite *suite = suite_create("window");
     TCase *tests = tcase_create("window");
-    tcase_add_test(tests, the_window_shrinks_beyond_16_nodes);
+    tcase_add_test(tests, the_window_shrinks_beyond_8_nodes);
     tcase_add_test(tests, below_it_a_pipeline_is_kept_full);
     tcase_add_test(tests, what_a_peer_may_send_has_receives);
     tcase_add_test(tests, the_most_of_any_group);
     tcase_add_test(tests, the_table_of_the_paper);
-    tcase_add_test(tests, more_never_needs_less);
+    tcase_add_test(tests, receives_are_flat_in_large_rosters);
+    tcase_add_test(tests, a_larger_window_never_needs_less);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

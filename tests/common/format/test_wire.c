@@ -27,7 +27,8 @@ static struct wire_header example(void)
                 .op = REDUCE_MAX,
                 .root = 0x51525354u,
                 .block = 0x71727374u,
-                .count = 0x6162636465666768ull},
+                .count = 0x6162636465666768ull,
+                .identity = 0xb1b2b3b4u},
         .generation = 0x81828384u,
         .number = 0x9192939495969798ull,
         .received = 0xa1a2a3a4a5a6a7a8ull,
@@ -44,16 +45,16 @@ static uint32_t generation_of(uint8_t type)
 START_TEST(the_bytes_are_those_of_the_protocol)
 {
     static const uint8_t expected[WIRE_HEADER_BYTES] = {
-        0x53, 0x48, 0x4f, 0x4c, 6,    1,    0,    0,    /* magic, version, type, status */
+        0x53, 0x48, 0x4f, 0x4c, 9,    1,    0,    0,    /* magic, version, type, status */
         0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, /* token */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, /* job */
         0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21, /* sequence */
         0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41, /* group, chunk */
-        0,    0,    0,    0,    1,    3,    4,    0,    /* payload, kind, dtype, op, zero */
+        0,    0,    0,    0,    1,    3,    4,    0,    /* payload, kind, dtype, op, codec */
         0x54, 0x53, 0x52, 0x51, 0x74, 0x73, 0x72, 0x71, /* root, block */
         0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61, /* count */
         0x84, 0x83, 0x82, 0x81, 0,    0,    0,    0,    /* generation, zero */
-        0,    0,    0,    0,    0,    0,    0,    0,    /* identity */
+        0xb4, 0xb3, 0xb2, 0xb1, 0,    0,    0,    0,    /* identity */
         0x98, 0x97, 0x96, 0x95, 0x94, 0x93, 0x92, 0x91, /* number */
         0xa8, 0xa7, 0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, /* received */
         0,    0,    0,    0,    0,    0,    0,    0,    /* stable, and zeros from here on */
@@ -68,7 +69,7 @@ END_TEST
 
 START_TEST(what_is_encoded_is_decoded)
 {
-    for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_ALIVE; type++) {
+    for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_DELIVERED; type++) {
         struct wire_header header = example(), decoded;
         header.type = type;
         header.status = type == WIRE_ERROR ? ERR_MISMATCH : 0;
@@ -94,6 +95,8 @@ START_TEST(what_is_encoded_is_decoded)
         ck_assert_uint_eq(decoded.ask.op, header.ask.op);
         ck_assert_uint_eq(decoded.ask.root, header.ask.root);
         ck_assert_uint_eq(decoded.ask.count, header.ask.count);
+        ck_assert_uint_eq(decoded.ask.identity, header.ask.identity);
+        ck_assert_uint_eq(decoded.codec, WIRE_CODEC_AS_IS);
     }
 }
 END_TEST
@@ -110,18 +113,19 @@ static const struct wrong wrongs[] = {
     {0, 0x54, "not the magic"},
     {3, 0x4d, "0x4d4f4853"},
     {4, 0, "version 0"},
-    {4, 2, "version 2, this daemon speaks 6"},
+    {4, 2, "version 2, this daemon speaks 9"},
     {5, 0, "unknown type 0"},
-    {5, 10, "unknown type 10"},
+    {5, 13, "unknown type 13"},
     {5, 255, "unknown type 255"},
     {6, 1, "status 1"},
     {7, 0xff, "status -256"},
     {5, WIRE_ERROR, "type 4 has status 0"},
     {40, 9, "announces a payload of 9"},
     {43, 1, "16777224 bytes and has 8"},
-    {47, 1, "reserved"}, /* the codec */
+    {47, 1, "the payload of a message has codec 1, this daemon knows 0 alone"},
+    {47, 255, "codec 255"},
     {68, 1, "reserved"},
-    {72, 1, "reserved"}, /* identity */
+    {76, 1, "reserved"}, /* beyond the identity */
     {79, 1, "reserved"},
     {96, 1, "reserved"}, /* stable */
     {127, 1, "reserved"},
@@ -168,7 +172,7 @@ END_TEST
 START_TEST(an_error_has_a_negative_status_and_others_none)
 {
     for (int status = -20; status <= 20; status++) {
-        for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_ALIVE; type++) {
+        for (uint8_t type = WIRE_CONTRIBUTION; type <= WIRE_DELIVERED; type++) {
             struct wire_header header = example(), decoded;
             header.type = type;
             header.status = (int16_t)status;
@@ -237,10 +241,11 @@ START_TEST(a_ranks_ask_goes_there_and_back)
                            .dtype = DTYPE_I64,
                            .op = REDUCE_PROD,
                            .root = 0x01020304,
-                           .count = 0x1122334455667788ull};
+                           .count = 0x1122334455667788ull,
+                           .identity = 0x91929394};
     static const uint8_t expected[WIRE_RANK_ASK_BYTES] = {
-        7, 0, 0, 0, 2,    7,    2,    0,    4,    3,    2,    1,
-        0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+        7,    0,    0,    0,    2,    7,    2,    0,    4,    3,    2,    1,    0, 0, 0, 0,
+        0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x94, 0x93, 0x92, 0x91, 0, 0, 0, 0,
     };
     uint8_t bytes[WIRE_RANK_ASK_BYTES];
     wire_encode_rank_ask(bytes, 7, &ask);
@@ -258,6 +263,8 @@ START_TEST(a_ranks_ask_goes_there_and_back)
     bytes[7] = 1; /* reserved */
     EXPECT(wire_decode_rank_ask(bytes, sizeof(bytes), &rank, &decoded) == ERR_PROTOCOL);
     bytes[7] = 0;
+    bytes[28] = 1; /* an identity of more than its bits */
+    EXPECT(wire_decode_rank_ask(bytes, sizeof(bytes), &rank, &decoded) == ERR_PROTOCOL);
     ck_assert_uint_eq(rank, 99);
 }
 END_TEST
@@ -293,6 +300,9 @@ START_TEST(asks_are_equal_in_what_their_kind_gives_a_meaning)
             ck_assert_int_eq(wire_ask_equal(&other, &ask), !counts[kind][field]);
         }
         ck_assert_int_eq(wire_ask_equal(&ask, &ask), 1);
+        struct wire_ask tensor = ask;
+        tensor.identity = 2;
+        ck_assert_int_eq(wire_ask_equal(&ask, &tensor), kind == COLLECTIVE_BARRIER);
         struct wire_ask block = ask;
         block.block = 2;
         ck_assert_int_eq(wire_ask_equal(&ask, &block), 0);
@@ -311,43 +321,52 @@ struct checked {
 };
 
 static const struct checked checks[] = {
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 100, 0}, NULL},
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 77, 100, 0}, NULL}, /* no root: not looked at */
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 0, 0}, NULL},
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_I32, REDUCE_BXOR, 0, 1, 0}, NULL},
-    {{COLLECTIVE_REDUCE, DTYPE_F64, REDUCE_AVG, 3, 1, 0}, NULL},
-    {{COLLECTIVE_BROADCAST, DTYPE_U8, 200, 0, 1, 0}, NULL}, /* no operation: not looked at */
-    {{COLLECTIVE_BARRIER, 200, 200, 200, 0, 0}, NULL},
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, (1ull << 62) / 8, 0}, NULL},
-    {{COLLECTIVE_KIND_COUNT, DTYPE_F32, REDUCE_SUM, 0, 1, 0}, "collective 10 does not exist"},
-    {{255, DTYPE_F32, REDUCE_SUM, 0, 1, 0}, "collective 255 does not exist"},
-    {{COLLECTIVE_BARRIER, 0, 0, 0, 5, 0}, "a barrier has 5 elements"},
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_COUNT, REDUCE_SUM, 0, 1, 0}, "data type 8 does not exist"},
-    {{COLLECTIVE_BROADCAST, 255, 0, 0, 1, 0}, "data type 255 does not exist"},
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_OP_COUNT, 0, 1, 0}, "(8) is not defined for float"},
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_F16, REDUCE_BAND, 0, 1, 0}, "operation band (5)"},
-    {{COLLECTIVE_REDUCE, DTYPE_F64, REDUCE_BOR, 0, 1, 0}, "operation bor (6)"},
-    {{COLLECTIVE_REDUCE, DTYPE_F32, REDUCE_SUM, 4, 1, 0}, "root 4 in a group of 4 ranks"},
-    {{COLLECTIVE_BROADCAST, DTYPE_F32, 0, UINT32_MAX, 1, 0}, "root 4294967295 in a group"},
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_I8, REDUCE_SUM, 0, (1ull << 62) / 8 + 1, 0}, "are too many"},
-    {{COLLECTIVE_BROADCAST, DTYPE_F64, 0, 0, UINT64_MAX, 0}, "18446744073709551615 elements"},
-    {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 99, 99, 8, 0}, NULL},
-    {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 0, 0, 8, 4}, NULL},
-    {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 0, 0, 8, 5}, "all_gather has no block 5 in a group of 4"},
-    {{COLLECTIVE_REDUCE_SCATTER, DTYPE_F32, REDUCE_AVG, 0, 8, 1}, NULL},
-    {{COLLECTIVE_REDUCE_SCATTER, DTYPE_F32, REDUCE_BOR, 0, 8, 1}, "operation bor (6)"},
-    {{COLLECTIVE_GATHER, DTYPE_F32, 0, 4, 8, 0}, "root 4 in a group of 4 ranks"},
-    {{COLLECTIVE_GATHER, DTYPE_F32, 0, 3, 8, 4}, "gather has no block 4"},
-    {{COLLECTIVE_SCATTER, DTYPE_F32, 0, 3, 8, 3}, NULL},
-    {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 8, 2}, NULL},
-    {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 8, 6}, "all_to_all has no block 6"},
-    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 2}, NULL},
-    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 0, 5}, NULL},
-    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 0}, "a send goes between two ranks"},
-    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 6}, "send has no block 6"}, /* to itself */
-    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 17}, "send has no block 17"},
-    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 8, 1}, "all_reduce has no block 1"},
-    {{COLLECTIVE_BARRIER, 0, 0, 0, 0, 1}, "a barrier has 0 elements"},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 100, 0, 0}, NULL},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 77, 100, 0, 0},
+     NULL}, /* no root: not looked at */
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 0, 0, 0}, NULL},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_I32, REDUCE_BXOR, 0, 1, 0, 0}, NULL},
+    {{COLLECTIVE_REDUCE, DTYPE_F64, REDUCE_AVG, 3, 1, 0, 0}, NULL},
+    {{COLLECTIVE_BROADCAST, DTYPE_U8, 200, 0, 1, 0, 0}, NULL}, /* no operation: not looked at */
+    {{COLLECTIVE_BARRIER, 200, 200, 200, 0, 0, 0}, NULL},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, (1ull << 62) / 8, 0, 0}, NULL},
+    {{COLLECTIVE_KIND_COUNT, DTYPE_F32, REDUCE_SUM, 0, 1, 0, 0}, "collective 10 does not exist"},
+    {{255, DTYPE_F32, REDUCE_SUM, 0, 1, 0, 0}, "collective 255 does not exist"},
+    {{COLLECTIVE_BARRIER, 0, 0, 0, 5, 0, 0}, "a barrier has 5 elements"},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_COUNT, REDUCE_SUM, 0, 1, 0, 0}, "data type 8 does not exist"},
+    {{COLLECTIVE_BROADCAST, 255, 0, 0, 1, 0, 0}, "data type 255 does not exist"},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_OP_COUNT, 0, 1, 0, 0},
+     "(8) is not defined for float"},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_F16, REDUCE_BAND, 0, 1, 0, 0}, "operation band (5)"},
+    {{COLLECTIVE_REDUCE, DTYPE_F64, REDUCE_BOR, 0, 1, 0, 0}, "operation bor (6)"},
+    {{COLLECTIVE_REDUCE, DTYPE_F32, REDUCE_SUM, 4, 1, 0, 0}, "root 4 in a group of 4 ranks"},
+    {{COLLECTIVE_BROADCAST, DTYPE_F32, 0, UINT32_MAX, 1, 0, 0}, "root 4294967295 in a group"},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_I8, REDUCE_SUM, 0, (1ull << 62) / 8 + 1, 0, 0}, "are too many"},
+    {{COLLECTIVE_BROADCAST, DTYPE_F64, 0, 0, UINT64_MAX, 0, 0}, "18446744073709551615 elements"},
+    {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 99, 99, 8, 0, 0}, NULL},
+    {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 0, 0, 8, 4, 0}, NULL},
+    {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 0, 0, 8, 5, 0},
+     "all_gather has no block 5 in a group of 4"},
+    {{COLLECTIVE_REDUCE_SCATTER, DTYPE_F32, REDUCE_AVG, 0, 8, 1, 0}, NULL},
+    {{COLLECTIVE_REDUCE_SCATTER, DTYPE_F32, REDUCE_BOR, 0, 8, 1, 0}, "operation bor (6)"},
+    {{COLLECTIVE_GATHER, DTYPE_F32, 0, 4, 8, 0, 0}, "root 4 in a group of 4 ranks"},
+    {{COLLECTIVE_GATHER, DTYPE_F32, 0, 3, 8, 4, 0}, "gather has no block 4"},
+    {{COLLECTIVE_SCATTER, DTYPE_F32, 0, 3, 8, 3, 0}, NULL},
+    {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 8, 2, 0}, NULL},
+    {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 8, 6, 0}, "all_to_all has no block 6"},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 2, 0}, NULL},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 0, 5, 0}, NULL},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 0, 0}, "a send goes between two ranks"},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 6, 0}, "send has no block 6"}, /* to itself */
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 17, 0}, "send has no block 17"},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 8, 1, 0}, "all_reduce has no block 1"},
+    {{COLLECTIVE_BARRIER, 0, 0, 0, 0, 1, 0}, "a barrier has 0 elements"},
+    {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 8, 0, UINT32_MAX}, NULL},
+    {{COLLECTIVE_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 8, 0, 1}, NULL},
+    {{COLLECTIVE_BROADCAST, DTYPE_F32, 0, 0, 8, 0, 1}, NULL},
+    {{COLLECTIVE_BARRIER, 0, 0, 0, 0, 0, 1}, "barrier is of no tensor with an identity"},
+    {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 0, 0, 8, 0, 1}, "all_gather is of no tensor"},
+    {{COLLECTIVE_SEND, DTYPE_F32, 0, 0, 8, 2, 1}, "send is of no tensor with an identity"},
 };
 
 START_TEST(asks_are_checked)
@@ -368,20 +387,27 @@ START_TEST(asks_have_words)
         struct wire_ask ask;
         const char *text;
     } cases[] = {
-        {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 9, 1000, 0},
+        {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 9, 1000, 0, 0},
          "all_reduce sum float count 1000"},
-        {{COLLECTIVE_REDUCE, DTYPE_BF16, REDUCE_MIN, 2, 1, 0},
+        {{COLLECTIVE_REDUCE, DTYPE_BF16, REDUCE_MIN, 2, 1, 0, 0},
          "reduce min bfloat16 count 1 root 2"},
-        {{COLLECTIVE_BROADCAST, DTYPE_F32, 3, 1, 3, 0}, "broadcast float count 3 root 1"},
-        {{COLLECTIVE_BARRIER, 3, 3, 3, 0, 0}, "barrier"},
-        {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 3, 3, 8, 0}, "all_gather float count 8"},
-        {{COLLECTIVE_REDUCE_SCATTER, DTYPE_F32, REDUCE_AVG, 0, 4, 3},
+        {{COLLECTIVE_BROADCAST, DTYPE_F32, 3, 1, 3, 0, 0}, "broadcast float count 3 root 1"},
+        {{COLLECTIVE_BARRIER, 3, 3, 3, 0, 0, 0}, "barrier"},
+        {{COLLECTIVE_ALL_GATHER, DTYPE_F32, 3, 3, 8, 0, 0}, "all_gather float count 8"},
+        {{COLLECTIVE_REDUCE_SCATTER, DTYPE_F32, REDUCE_AVG, 0, 4, 3, 0},
          "reduce_scatter avg float count 4 for the part of rank 2 of the group"},
-        {{COLLECTIVE_GATHER, DTYPE_U8, 0, 5, 4, 3},
+        {{COLLECTIVE_GATHER, DTYPE_U8, 0, 5, 4, 3, 0},
          "gather uint8 count 4 root 5 from rank 2 to rank 5 of the group"},
-        {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 3, 3},
+        {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 3, 3, 0},
          "all_to_all float count 3 from rank 0 to rank 2 of the group"},
-        {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 3, 1}, "all_to_all float count 3"}, /* no pair */
+        {{COLLECTIVE_ALL_TO_ALL, DTYPE_F32, 0, 0, 3, 1, 0},
+         "all_to_all float count 3"}, /* no pair */
+        {{COLLECTIVE_REDUCE, DTYPE_F32, REDUCE_SUM, 2, 4, 0, 7},
+         "reduce sum float count 4 root 2 of tensor 7"},
+        {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 4, 0, WIRE_IDENTITY_FUSION | 3},
+         "all_reduce sum float count 4 of fusion buffer 3"},
+        {{COLLECTIVE_ALL_REDUCE, DTYPE_F32, REDUCE_SUM, 0, 4, 0, WIRE_IDENTITY_FUSION | 2u << 16},
+         "all_reduce sum float count 4 of buffer 0 of fusion 2"},
     };
     char text[128];
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -38,12 +38,13 @@ static bool are_zero(const uint8_t *m, int from, int to)
 /* The rules once more, from the offsets in the header file. */
 static bool is_right(const uint8_t *m, size_t length)
 {
-    if (length < 128 || memcmp(m, "SHOL", 4) != 0 || m[4] != WIRE_VERSION || m[5] < 1 || m[5] > 9)
+    if (length < 128 || memcmp(m, "SHOL", 4) != 0 || m[4] != WIRE_VERSION || m[5] < 1 || m[5] > 12)
         return false;
     int16_t status = (int16_t)number(m + 6, 2);
     return (m[5] == 4 ? status < 0 && status >= ERR_CONFIG : status == 0) &&
            number(m + 40, 4) == length - 128 && m[47] == 0 && (m[44] > 8 || m[31] < 0x80) &&
-           (m[5] >= 8) == (number(m + 64, 4) == 0) && are_zero(m, 68, 80) && are_zero(m, 96, 128);
+           (m[5] == 8 || m[5] == 9) == (number(m + 64, 4) == 0) && are_zero(m, 68, 72) &&
+           are_zero(m, 76, 80) && are_zero(m, 96, 128);
 }
 
 static void check_decoded(const uint8_t *m, const struct wire_header *h)
@@ -53,9 +54,9 @@ static void check_decoded(const uint8_t *m, const struct wire_header *h)
         h->sequence != number(m + 24, 8) || h->group != number(m + 32, 4) ||
         h->chunk != number(m + 36, 4) || h->payload_bytes != number(m + 40, 4) ||
         h->ask.kind != m[44] || h->ask.dtype != m[45] || h->ask.op != m[46] ||
-        h->ask.root != number(m + 48, 4) || h->ask.count != number(m + 56, 8) ||
-        h->generation != number(m + 64, 4) || h->number != number(m + 80, 8) ||
-        h->received != number(m + 88, 8))
+        h->ask.root != number(m + 48, 4) || h->ask.identity != number(m + 72, 4) ||
+        h->ask.count != number(m + 56, 8) || h->generation != number(m + 64, 4) ||
+        h->number != number(m + 80, 8) || h->received != number(m + 88, 8))
         ck_abort_msg("a field is not what its bytes say");
 }
 
@@ -69,19 +70,21 @@ START_TEST(messages_of_any_bytes)
         uint8_t *message = malloc(length ? length : 1);
         for (size_t i = 0; i < length; i++)
             message[i] = (uint8_t)random_next(&state);
-        struct wire_header header = {
-            .type = (uint8_t)(random_next(&state) % 6),
-            .status = (int16_t)(random_next(&state) % 3   ? 0
-                                : random_next(&state) % 2 ? random_next(&state)
-                                                          : -(random_next(&state) % 16)),
-            .payload_bytes = (uint32_t)(length - 128),
-            .token = random_next(&state),
-            .job = random_next(&state),
-            .sequence = random_next(&state),
-            .generation = random_next(&state) % 8 > 0,
-            .number = random_next(&state),
-            .received = random_next(&state),
-            .ask = {.kind = (uint8_t)(random_next(&state) % 16), .count = random_next(&state)}};
+        struct wire_header header = {.type = (uint8_t)(random_next(&state) % 6),
+                                     .status = (int16_t)(random_next(&state) % 3 ? 0
+                                                         : random_next(&state) % 2
+                                                             ? random_next(&state)
+                                                             : -(random_next(&state) % 16)),
+                                     .payload_bytes = (uint32_t)(length - 128),
+                                     .token = random_next(&state),
+                                     .job = random_next(&state),
+                                     .sequence = random_next(&state),
+                                     .generation = random_next(&state) % 8 > 0,
+                                     .number = random_next(&state),
+                                     .received = random_next(&state),
+                                     .ask = {.kind = (uint8_t)(random_next(&state) % 16),
+                                             .count = random_next(&state),
+                                             .identity = (uint32_t)random_next(&state)}};
         if (length >= 128 && random_next(&state) % 16) {
             wire_encode_header(message, &header);
             if (random_next(&state) % 2)
@@ -116,17 +119,19 @@ START_TEST(rank_asks_of_any_bytes)
         size_t length = random_next(&state) % 40;
         uint8_t *bytes = malloc(length ? length : 1);
         for (size_t i = 0; i < length; i++)
-            bytes[i] = i == 7 ? random_next(&state) % 16 == 0 : (uint8_t)random_next(&state);
+            bytes[i] =
+                i == 7 || i >= 28 ? random_next(&state) % 16 == 0 : (uint8_t)random_next(&state);
         uint32_t rank = 77;
         struct wire_ask ask = {.count = 77};
-        bool right = length >= 24 && bytes[7] == 0;
+        bool right = length >= 32 && bytes[7] == 0 && are_zero(bytes, 28, 32);
         ck_assert_int_eq(wire_decode_rank_ask(bytes, length, &rank, &ask),
                          right ? 0 : ERR_PROTOCOL);
         if (right) {
             taken++;
             ck_assert(rank == number(bytes, 4) && ask.kind == bytes[4] && ask.dtype == bytes[5] &&
                       ask.op == bytes[6] && ask.root == number(bytes + 8, 4) &&
-                      ask.block == number(bytes + 12, 4) && ask.count == number(bytes + 16, 8));
+                      ask.block == number(bytes + 12, 4) && ask.count == number(bytes + 16, 8) &&
+                      ask.identity == number(bytes + 24, 4));
         } else {
             ck_assert(rank == 77 && ask.count == 77);
         }

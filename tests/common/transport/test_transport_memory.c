@@ -333,6 +333,40 @@ START_TEST(cut)
 }
 END_TEST
 
+/* What has waited arrives in the order in which it was sent, and before what is on its way. */
+START_TEST(block)
+{
+    enum { BEFORE = 20, COUNT = 30 };
+    struct cluster c;
+    struct memory_fabric_options options = base_options();
+    uint32_t out[COUNT], in[COUNT] = {0};
+    options.seed = 1 + (uint64_t)_i;
+    options.least_delay_ns = 1;
+    options.most_delay_ns = 20;
+    cluster_open(&c, &options);
+    pair(&c, 0, 1);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        post(&c, 1, 0, &in[i]);
+        out[i] = i + 1;
+    }
+    memory_fabric_block(c.fabric, 0, 1, true);
+    for (uint32_t i = 0; i < BEFORE; i++)
+        ck_assert_int_eq(send_number(&c, 0, 1, &out[i]), 0);
+    memory_fabric_advance(c.fabric, 10000);
+    collect(&c);
+    ck_assert_int_eq(count_of(&c, 0, TRANSPORT_SENT), BEFORE);
+    ck_assert_int_eq(count_of(&c, 1, TRANSPORT_RECEIVED), 0);
+    for (uint32_t i = BEFORE; i < COUNT; i++)
+        ck_assert_int_eq(send_number(&c, 0, 1, &out[i]), 0);
+    memory_fabric_advance(c.fabric, 10005 + (uint64_t)_i % 5);
+    memory_fabric_block(c.fabric, 0, 1, false);
+    run(&c);
+    for (uint32_t i = 0; i < COUNT; i++)
+        ck_assert_uint_eq(in[i], i + 1);
+    cluster_close(&c);
+}
+END_TEST
+
 START_TEST(freeze)
 {
     struct cluster c;
@@ -620,6 +654,7 @@ static Suite *suite(void)
     tcase_add_test(c, tokens);
     tcase_add_test(c, cut);
     tcase_add_test(c, freeze);
+    tcase_add_loop_test(c, block, 0, 20);
     tcase_add_test(c, disconnect);
     tcase_add_loop_test(c, close_one, 0, 2);
     tcase_add_test(c, shared_receives);

@@ -54,6 +54,7 @@ static const struct {
     {"op", {"ranks disagree", "3", "sum", "max", NULL}},
     {"kind", {"ranks disagree", "3", "all_reduce", "broadcast", NULL}},
     {"root", {"ranks disagree", "3", "root 0", "root 1", NULL}},
+    {"identity", {"ranks disagree", "3", "of tensor 7", "of tensor 8", NULL}},
 };
 
 static void disagree(uint32_t nodes, uint32_t ranks_per_node, const char *extra)

@@ -361,6 +361,32 @@ START_TEST(test_server_that_is_not_there)
 }
 END_TEST
 
+/* So is the daemon that the job's name stands for, which has no ranks: with recovery another one
+ * gathers them, and says so. */
+START_TEST(test_home_that_is_not_there)
+{
+    struct cluster *cluster =
+        cluster_start(3, "{\"recovery\":true,\"timeouts\":{\"peer_ms\":1000,\"restart_ms\":0}}");
+    const char *argv[] = {CLUSTER_HELPER, "once", NULL};
+    struct process *workers[2];
+    char name[64];
+    process_signal(cluster->nodes[2].daemon, SIGKILL);
+    process_wait(cluster->nodes[2].daemon, CLUSTER_PATIENCE_MS);
+    job_name_with_home(name, "early", 2, 3);
+    for (uint32_t rank = 0; rank < 2; rank++)
+        workers[rank] = cluster_worker(cluster, rank, name, rank, 2, argv);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        int code = process_wait(workers[rank], 2 * CLUSTER_PATIENCE_MS);
+        ck_assert_msg(code == 0, "%d: %s", code, process_output(workers[rank]));
+        process_free(workers[rank]);
+    }
+    ck_assert(strstr(cluster_log(cluster, 1), "cannot gather at its home: server node2"));
+    ck_assert(strstr(cluster_log(cluster, 1), "gathers at node node0: server node2"));
+    cluster_stop(cluster);
+    cluster_free(cluster);
+}
+END_TEST
+
 /* SIGTERM during a job: the daemon ends with 0, the ranks had right results as long as they had
  * any, and know why they have none any more. */
 static void daemon_terminated(uint32_t nodes)
@@ -443,6 +469,7 @@ int main(void)
     tcase_add_test(tests, test_rank_stopped);
     tcase_add_test(tests, test_rank_that_never_comes);
     tcase_add_test(tests, test_server_that_is_not_there);
+    tcase_add_test(tests, test_home_that_is_not_there);
     tcase_add_test(tests, test_daemon_terminated);
     tcase_add_test(tests, test_drain_lets_jobs_finish);
     suite_add_tcase(suite, tests);

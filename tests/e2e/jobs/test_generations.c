@@ -20,19 +20,6 @@ static void teardown(void)
     stop_file_free(&stop);
 }
 
-static void says(struct process *worker, const char *text)
-{
-    ck_assert_msg(process_wait_text(worker, text, CLUSTER_PATIENCE_MS),
-                  "no \"%s\" in: %.900s %.500s", text, process_output(worker),
-                  process_errors(worker));
-}
-
-static void kill_process(struct process *process)
-{
-    process_signal(process, SIGKILL);
-    ck_assert_int_eq(process_wait(process, CLUSTER_PATIENCE_MS), 128 + SIGKILL);
-}
-
 static bool nothing_held(const json_t *status)
 {
     const json_t *workers = json_object_get(status, "workers");
@@ -57,9 +44,9 @@ static void ranks_lost(uint32_t nodes, uint32_t per_node, const uint32_t *lost, 
     const char *argv[] = {CLUSTER_HELPER, "survive", stop.path, floats, NULL};
     cluster_job(cluster, "elastic", per_node, argv, workers);
     for (uint32_t rank = 0; rank < size; rank++)
-        says(workers[rank], "running");
+        cluster_worker_says(workers[rank], "running");
     for (uint32_t i = 0; i < count; i++) {
-        kill_process(workers[lost[i]]);
+        cluster_process_kill(workers[lost[i]]);
         process_free(workers[lost[i]]);
         workers[lost[i]] = NULL;
         uint32_t now = 0;
@@ -69,7 +56,7 @@ static void ranks_lost(uint32_t nodes, uint32_t per_node, const uint32_t *lost, 
                 continue;
             snprintf(line, sizeof(line), "generation %u: rank %u of %u\nrunning again", i + 2,
                      now++, size - i - 1);
-            says(workers[rank], line);
+            cluster_worker_says(workers[rank], line);
         }
     }
     stop_file_raise(&stop);
@@ -95,15 +82,15 @@ static void node_lost(uint32_t gone)
     job_name_with_home(name, "elastic", 1, 3);
     cluster_job(cluster, name, 1, argv, workers);
     for (uint32_t rank = 0; rank < 3; rank++)
-        says(workers[rank], "running");
-    kill_process(cluster->nodes[gone].daemon);
+        cluster_worker_says(workers[rank], "running");
+    cluster_process_kill(cluster->nodes[gone].daemon);
     process_signal(workers[gone], SIGKILL);
     process_wait(workers[gone], CLUSTER_PATIENCE_MS);
     process_free(workers[gone]);
     for (uint32_t rank = gone; rank < 2; rank++)
         workers[rank] = workers[rank + 1];
-    says(workers[0], "generation 2: rank 0 of 2\nrunning again");
-    says(workers[1], "generation 2: rank 1 of 2\nrunning again");
+    cluster_worker_says(workers[0], "generation 2: rank 0 of 2\nrunning again");
+    cluster_worker_says(workers[1], "generation 2: rank 1 of 2\nrunning again");
     ck_assert(cluster_wait_status(cluster, gone == 0 ? 1 : 0, second_runs, CLUSTER_PATIENCE_MS));
     stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(workers, 2), 0);
@@ -127,6 +114,43 @@ static bool one_worker(const json_t *status)
     return json_integer_value(json_object_get(json_object_get(status, "workers"), "count")) == 1;
 }
 
+static bool waits(const json_t *status)
+{
+    const json_t *job = json_array_get(json_object_get(status, "jobs"), 0);
+    const char *state = json_string_value(json_object_get(job, "state"));
+    return state && strcmp(state, "waiting") == 0;
+}
+
+/* Three are three again in the next generation: two wait until the third has come. */
+START_TEST(test_wish)
+{
+    struct cluster *cluster = cluster_start(3, NULL);
+    struct process *workers[3];
+    char name[64];
+    const char *argv[] = {CLUSTER_HELPER, "regrow", stop.path, "100003", NULL};
+    const char *newcomer[] = {CLUSTER_HELPER, "newcomer", stop.path, "100003", NULL};
+    job_name_with_home(name, "elastic", 0, 3);
+    cluster_job(cluster, name, 1, argv, workers);
+    for (uint32_t rank = 0; rank < 3; rank++)
+        cluster_worker_says(workers[rank], "running");
+    cluster_process_kill(workers[1]);
+    process_free(workers[1]);
+    ck_assert(cluster_wait_status(cluster, 0, waits, CLUSTER_PATIENCE_MS));
+    ck_assert(cluster_wait_status(cluster, 2, waits, CLUSTER_PATIENCE_MS));
+    workers[1] = cluster_worker(cluster, 1, name, 1, 3, newcomer);
+    cluster_worker_says(workers[0], "generation 2: rank 0 of 3\nrunning again");
+    cluster_worker_says(workers[2], "generation 2: rank 1 of 3\nrunning again");
+    cluster_worker_says(workers[1], "running again");
+    stop_file_raise(&stop);
+    ck_assert_int_eq(cluster_job_end(workers, 3), 0);
+    for (uint32_t node = 0; node < 3; node++)
+        ck_assert(cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+    stop_file_withdraw(&stop);
+}
+END_TEST
+
 /* Three become two, and three again. */
 START_TEST(test_newcomer)
 {
@@ -139,19 +163,19 @@ START_TEST(test_newcomer)
     job_name_with_home(name, "elastic", 0, 3);
     cluster_job(cluster, name, 1, argv, workers);
     for (uint32_t rank = 0; rank < 3; rank++)
-        says(workers[rank], "running");
-    kill_process(workers[1]);
+        cluster_worker_says(workers[rank], "running");
+    cluster_process_kill(workers[1]);
     process_free(workers[1]);
-    says(workers[0], "generation 2: rank 0 of 2\nrunning again");
-    says(workers[2], "generation 2: rank 1 of 2\nrunning again");
+    cluster_worker_says(workers[0], "generation 2: rank 0 of 2\nrunning again");
+    cluster_worker_says(workers[2], "generation 2: rank 1 of 2\nrunning again");
     workers[1] = cluster_worker(cluster, 1, name, 1, 3, newcomer);
     ck_assert(cluster_wait_status(cluster, 1, one_worker, CLUSTER_PATIENCE_MS));
     FILE *file = fopen(grow, "w");
     ck_assert_ptr_nonnull(file);
     fclose(file);
-    says(workers[0], ": rank 0 of 3\nrunning again");
-    says(workers[2], ": rank 1 of 3\nrunning again");
-    says(workers[1], "running again");
+    cluster_worker_says(workers[0], ": rank 0 of 3\nrunning again");
+    cluster_worker_says(workers[2], ": rank 1 of 3\nrunning again");
+    cluster_worker_says(workers[1], "running again");
     stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(workers, 3), 0);
     for (uint32_t node = 0; node < 3; node++)
@@ -171,10 +195,10 @@ START_TEST(test_straggler)
     const char *argv[] = {CLUSTER_HELPER, "survive", stop.path, "1000", NULL};
     cluster_job(cluster, "elastic", 3, argv, workers);
     for (uint32_t rank = 0; rank < 3; rank++)
-        says(workers[rank], "running");
+        cluster_worker_says(workers[rank], "running");
     process_signal(workers[2], SIGSTOP);
-    says(workers[0], "generation 2: rank 0 of 2\nrunning again");
-    says(workers[1], "generation 2: rank 1 of 2\nrunning again");
+    cluster_worker_says(workers[0], "generation 2: rank 0 of 2\nrunning again");
+    cluster_worker_says(workers[1], "generation 2: rank 1 of 2\nrunning again");
     process_signal(workers[2], SIGCONT);
     ck_assert_int_eq(process_wait(workers[2], CLUSTER_PATIENCE_MS), 7);
     ck_assert_ptr_nonnull(
@@ -198,7 +222,7 @@ START_TEST(test_rank_leaves)
     const char *argv[] = {CLUSTER_HELPER, "survive", stop.path, "1000", NULL};
     cluster_job(cluster, "elastic", 2, argv, workers);
     for (uint32_t rank = 0; rank < 4; rank++)
-        says(workers[rank], "running");
+        cluster_worker_says(workers[rank], "running");
     FILE *file = fopen(leave, "w");
     ck_assert_ptr_nonnull(file);
     fclose(file);
@@ -207,7 +231,7 @@ START_TEST(test_rank_leaves)
     for (uint32_t rank = 0; rank < 3; rank++) {
         char line[80];
         snprintf(line, sizeof(line), "generation 2: rank %u of 3\nrunning again", rank);
-        says(workers[rank], line);
+        cluster_worker_says(workers[rank], line);
     }
     stop_file_raise(&stop);
     ck_assert_int_eq(cluster_job_end(workers, 3), 0);
@@ -225,6 +249,39 @@ START_TEST(test_rank_lost)
 }
 END_TEST
 
+/* The ranks that are left keep their fusion buffers, and the sums of their next steps are right: on
+ * one node, and on four. Two ranks are lost, each in the middle of a step. */
+static void fusion_goes_on(uint32_t nodes)
+{
+    struct cluster *cluster = cluster_start(nodes, NULL);
+    struct process *workers[4];
+    uint32_t lost = 0;
+    const char *argv[] = {TEST_BUILD_DIR "/tests/fusion_rank", NULL};
+    cluster_job(cluster, "fusion", 4 / nodes, argv, workers);
+    for (uint32_t i = 0; i < 4; i++) {
+        int code = process_wait(workers[i], CLUSTER_PATIENCE_MS);
+        bool killed = code == 128 + SIGKILL;
+        const char *said = process_output(workers[i]);
+        ck_assert_msg(killed || (code == 0 && strstr(said, "generation 3: rank ") &&
+                                 strstr(said, " of 2\ntrained\n")),
+                      "exit code %d: %s", code, said);
+        lost += killed;
+        process_free(workers[i]);
+    }
+    ck_assert_uint_eq(lost, 2);
+    for (uint32_t node = 0; node < nodes; node++)
+        ck_assert(cluster_wait_status(cluster, node, nothing_held, CLUSTER_PATIENCE_MS));
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+}
+
+START_TEST(test_fusion_buffers)
+{
+    fusion_goes_on(1);
+    fusion_goes_on(4);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("generations");
@@ -236,6 +293,8 @@ int main(void)
     tcase_add_test(tests, test_node_lost);
     tcase_add_test(tests, test_straggler);
     tcase_add_test(tests, test_newcomer);
+    tcase_add_test(tests, test_wish);
+    tcase_add_test(tests, test_fusion_buffers);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
 }

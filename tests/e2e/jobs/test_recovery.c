@@ -87,6 +87,20 @@ static bool logged_times(void *context)
     return logged_by(times->node ? times->node : "node0", times->words) >= times->count;
 }
 
+/* Its daemon counts sums: the rank of node1 has joined. */
+static bool is_running(void *context)
+{
+    (void)context;
+    char command[512];
+    struct process *process =
+        START(CLUSTER_BIN "shoalctl --socket /run/shoal-cluster/%s/node1.sock status --json", name);
+    process_wait(process, CLUSTER_PATIENCE_MS);
+    const char *counted = strstr(process_output(process), "\"collectives\":");
+    bool running = counted && strtol(counted + strlen("\"collectives\":"), NULL, 10) > 0;
+    process_free(process);
+    return running;
+}
+
 static struct process *run_begin(const char *protect)
 {
     char command[512];
@@ -97,6 +111,7 @@ static struct process *run_begin(const char *protect)
     struct process *ranks =
         START(SCRIPT " run --name %s -- shoalperf all_reduce -b 4M -w 1 -n 25 --json", name);
     ck_assert(wait_until(is_open, NULL, CLUSTER_PATIENCE_MS));
+    ck_assert(wait_until(is_running, NULL, CLUSTER_PATIENCE_MS));
     return ranks;
 }
 

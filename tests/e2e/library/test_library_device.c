@@ -95,7 +95,7 @@ END_TEST
 
 static void check_bits(struct library_rank *self)
 {
-    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    struct shoal_device_options options = {.struct_size = sizeof(options), .stream_waits = 1};
     shoal_group *world = shoal_world(self->job);
     const size_t counts[] = {7, 4096, 100001};
     const enum shoal_dtype dtypes[] = {SHOAL_F32, SHOAL_BF16, SHOAL_F16, SHOAL_I64};
@@ -127,7 +127,7 @@ static void check_bits(struct library_rank *self)
 static void check_any_sender(struct library_rank *self)
 {
     enum { EACH = 4, COUNT = 70000 };
-    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    struct shoal_device_options options = {.struct_size = sizeof(options), .stream_waits = 1};
     shoal_group *world = shoal_world(self->job);
     int size = self->of->size, senders[EACH * LIBRARY_RANKS_MAX];
     int seen[LIBRARY_RANKS_MAX] = {0}, all = EACH * (size - 1);
@@ -181,7 +181,7 @@ END_TEST
 /* The daemon's limit reaches the library. */
 static void check_limit(struct library_rank *self)
 {
-    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    struct shoal_device_options options = {.struct_size = sizeof(options), .stream_waits = 1};
     stand_in_open()->fail_call("cuMemHostRegister", 2, STAND_IN_OUT_OF_MEMORY); /* the arena */
     BAD(shoal_device_open(self->job, &options), SHOAL_EMEMORY,
         "(as much as is set by the daemon's limits.pinned_bytes)");
@@ -198,7 +198,7 @@ END_TEST
 
 static void check_device_fails(struct library_rank *self)
 {
-    struct shoal_device_options options = {.struct_size = sizeof(options)};
+    struct shoal_device_options options = {.struct_size = sizeof(options), .stream_waits = 1};
     shoal_group *world = shoal_world(self->job);
     int *blamed = self->of->argument, result = SHOAL_OK;
     GOOD(shoal_device_open(self->job, &options));

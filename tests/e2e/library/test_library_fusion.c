@@ -160,6 +160,33 @@ START_TEST(averages_in_a_group)
 }
 END_TEST
 
+/* Ranks free fusion buffers when they like, as a garbage collector does, and make all in order. */
+static void freed_at_another_time(struct library_rank *self)
+{
+    float gradient[1000];
+    struct shoal_parameter parameter = {.gradient = gradient, .count = 1000, .dtype = SHOAL_F32};
+    shoal_fusion *fusions[3];
+    for (int made = 0; made < 3; made++) {
+        GOOD(shoal_fusion_create(shoal_world(self->job), &parameter, 1, NULL, &fusions[made]));
+        for (int i = 0; i < 1000; i++)
+            gradient[i] = 1;
+        GOOD(shoal_fusion_ready(fusions[made], 0));
+        GOOD(shoal_fusion_wait(fusions[made], -1));
+        ck_assert(gradient[0] == (float)self->of->size && gradient[999] == gradient[0]);
+        if (self->rank % 2 == 0)
+            shoal_fusion_free(fusions[made]);
+    }
+    for (int made = 0; made < 3 && self->rank % 2 == 1; made++)
+        shoal_fusion_free(fusions[made]);
+    GOOD(shoal_barrier(shoal_world(self->job), NULL));
+}
+
+START_TEST(ranks_free_them_when_they_like)
+{
+    library_cluster_run((uint32_t)_i, NULL, 2, freed_at_another_time, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("library_fusion");
@@ -167,6 +194,7 @@ int main(void)
     tcase_set_timeout(fusion, 300);
     tcase_add_loop_test(fusion, gradients_of_every_type_are_summed_exactly, 1, 3);
     tcase_add_loop_test(fusion, averages_in_a_group, 1, 3);
+    tcase_add_loop_test(fusion, ranks_free_them_when_they_like, 1, 3);
     suite_add_tcase(suite, fusion);
     return suite_main(suite);
 }

@@ -1,13 +1,17 @@
 /* Small collectives of ranks on one node, which meet without the daemon, and go to it when they do
  * not. Ranks mix ways to start, to wait and to come late; whatever the way, results are the same
  * bits and disagreements are named. */
+#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tests/lib/suite.h"
 #include "tests/lib/worker/library_job.h"
 
 #define ROUNDS 400u
+#define LARGE 70000u
+#define SIZE_MOST 4u
 
 static uint64_t random_next(uint64_t *state)
 {
@@ -51,6 +55,106 @@ START_TEST(types_and_reductions)
 }
 END_TEST
 
+/* --- parts ---------------------------------------------------------------------------------- */
+
+#define PARTS_COUNT 700u
+#define PARTS_BYTES (8 * LIBRARY_RANKS_MAX * PARTS_COUNT)
+
+struct parts_case {
+    enum shoal_dtype dtype;
+    enum shoal_op op;
+    size_t count;
+    int root;
+};
+
+/* Kind 0 to 4, into `recv`. */
+static int every_kind(shoal_group *group, const struct parts_case *at, int kind,
+                      const uint8_t *send, uint8_t *recv, shoal_request **request)
+{
+    switch (kind) {
+    case 0:
+        return shoal_all_gather(group, send, recv, at->count, at->dtype, request);
+    case 1:
+        return shoal_reduce_scatter(group, send, recv, at->count, at->dtype, at->op, request);
+    case 2:
+        return shoal_gather(group, send, recv, at->count, at->dtype, at->root, request);
+    case 3:
+        return shoal_scatter(group, send, recv, at->count, at->dtype, at->root, request);
+    default:
+        return shoal_all_to_all(group, send, recv, at->count, at->dtype, request);
+    }
+}
+
+/* With a large collective before it, which is under way, a small one goes to the daemon. */
+static void by_daemon(struct library_rank *self, const struct parts_case *at, int kind,
+                      const uint8_t *send, uint8_t *recv)
+{
+    static int64_t large[LIBRARY_RANKS_MAX][LARGE];
+    shoal_request *requests[2];
+    GOOD(shoal_all_reduce(shoal_world(self->job), large[self->rank], large[self->rank], LARGE,
+                          SHOAL_I64, SHOAL_SUM, &requests[0]));
+    GOOD(every_kind(shoal_world(self->job), at, kind, send, recv, &requests[1]));
+    for (int i = 0; i < 2; i++)
+        GOOD(shoal_wait(requests[i], -1));
+}
+
+static void both_ways(struct library_rank *self)
+{
+    static const struct parts_case cases[] = {
+        {SHOAL_F32, SHOAL_SUM, 1, 0},   {SHOAL_F16, SHOAL_AVG, 33, 1},
+        {SHOAL_BF16, SHOAL_MAX, 7, 1},  {SHOAL_I32, SHOAL_SUM, 256, 0},
+        {SHOAL_F64, SHOAL_AVG, 700, 0}, {SHOAL_I8, SHOAL_PROD, 3, 1},
+    };
+    uint8_t *memory = calloc(3, PARTS_BYTES), *send = memory;
+    ck_assert_ptr_nonnull(memory);
+    uint8_t *met = memory + PARTS_BYTES, *daemons = met + PARTS_BYTES;
+    for (int round = 0; round < 3; round++) /* by then there is a place */
+        GOOD(shoal_barrier(shoal_world(self->job), NULL));
+    for (int i = 0; i < 6 * 5; i++) {
+        const struct parts_case *at = &cases[i / 5];
+        library_fill(at->dtype, send, at->count * (size_t)self->of->size, self->rank, (uint64_t)i);
+        memset(met, 0xab, 2 * PARTS_BYTES);
+        GOOD(every_kind(shoal_world(self->job), at, i % 5, send, met, NULL));
+        by_daemon(self, at, i % 5, send, daemons);
+        ck_assert_msg(memcmp(met, daemons, PARTS_BYTES) == 0, "case %d, kind %d", i / 5, i % 5);
+    }
+    free(memory);
+}
+
+START_TEST(parts_both_ways)
+{
+    library_cluster_run(1, NULL, 2 << _i, both_ways, NULL);
+}
+END_TEST
+
+/* Parts of any size, anywhere: those of one size meet. A rank whose own list differs from the
+ * others' is named. */
+static void lists(struct library_rank *self)
+{
+    int32_t send[3] = {1 + self->rank, 2, 3}, recv[3][3];
+    void *const buffers[3] = {recv[2], recv[0], recv[1]};
+    for (int round = 0; round < 40; round++) {
+        size_t most = 1 + (size_t)round % 3;
+        const size_t counts[3] = {most, round % 2 ? most : 1, most};
+        memset(recv, 0, sizeof(recv));
+        GOOD(shoal_all_gather_v(shoal_world(self->job), send, buffers, counts, SHOAL_I32, NULL));
+        for (int i = 0; i < 3; i++) {
+            const int32_t *got = buffers[i];
+            ck_assert_int_eq(got[0], 1 + i);
+            ck_assert_int_eq(got[1], counts[i] > 1 ? 2 : 0);
+        }
+    }
+    size_t count = self->rank == 1 ? 2 : 1;
+    BAD(shoal_all_gather(shoal_world(self->job), send, recv, count, SHOAL_I32, NULL),
+        SHOAL_EMISMATCH, "rank 1");
+}
+
+START_TEST(parts_in_lists)
+{
+    library_cluster_run(1, NULL, 3, lists, NULL);
+}
+END_TEST
+
 /* --- all ways at once ---------------------------------------------------------------------- */
 
 static void was_called(void *argument, int result)
@@ -62,17 +166,22 @@ static void was_called(void *argument, int result)
 static int round_start(struct library_rank *self, shoal_group *group, uint32_t round, int64_t *data,
                        shoal_request **request)
 {
-    size_t count = round % 13 == 5 ? 20000 : round % 7 + 1; /* a large one between */
+    size_t count = round % 13 == 5 ? LARGE : round % 7 + 1; /* a large one between */
     int size = shoal_group_size(group), root = (int)(round % (uint32_t)size);
-    for (size_t i = 0; i < count; i++)
+    int64_t *own = data + (size_t)self->rank * count; /* of all that parts make */
+    for (size_t i = 0; i < count * (round % 6 < 4 ? 1 : (size_t)size); i++)
         data[i] = (int64_t)(round * 1000 + i) * (self->rank + 1);
-    switch (round % 4) {
+    switch (round % 6) {
     case 0:
         return shoal_barrier(group, request);
     case 1:
         return shoal_broadcast(group, data, count, SHOAL_I64, root, request);
     case 2:
         return shoal_reduce(group, data, data, count, SHOAL_I64, SHOAL_SUM, root, request);
+    case 4:
+        return shoal_all_gather(group, own, data, count, SHOAL_I64, request);
+    case 5:
+        return shoal_reduce_scatter(group, data, own, count, SHOAL_I64, SHOAL_SUM, request);
     default:
         return shoal_all_reduce(group, data, data, count, SHOAL_I64, SHOAL_MAX, request);
     }
@@ -80,13 +189,19 @@ static int round_start(struct library_rank *self, shoal_group *group, uint32_t r
 
 static void round_check(struct library_rank *self, uint32_t round, const int64_t *data)
 {
-    size_t count = round % 13 == 5 ? 20000 : round % 7 + 1;
+    size_t count = round % 13 == 5 ? LARGE : round % 7 + 1;
     int64_t size = self->of->size, root = round % size;
-    for (size_t i = 0; i < count && round % 4 != 0; i++) {
+    size_t first = round % 6 == 5 ? (size_t)self->rank * count : 0;
+    size_t end = round % 6 == 4 ? (size_t)size * count : first + count;
+    for (size_t i = first; i < end && round % 6 != 0; i++) {
         int64_t unit = (int64_t)(round * 1000 + i), wanted = unit * size;
-        if (round % 4 == 1)
+        if (round % 6 == 1)
             wanted = unit * (root + 1);
-        else if (round % 4 == 2)
+        else if (round % 6 == 4)
+            wanted = unit * (int64_t)(i / count + 1);
+        else if (round % 6 == 5)
+            wanted = unit * size * (size + 1) / 2;
+        else if (round % 6 == 2)
             wanted = root == self->rank ? unit * size * (size + 1) / 2 : unit * (self->rank + 1);
         if (data[i] != wanted)
             ck_abort_msg("rank %d, round %u, element %zu: %lld, not %lld", self->rank, round, i,
@@ -98,7 +213,8 @@ static void round_check(struct library_rank *self, uint32_t round, const int64_t
 static void mixed(struct library_rank *self)
 {
     uint64_t seed = *(uint64_t *)self->of->argument * 100 + (uint64_t)self->rank;
-    int64_t *data = calloc(2 * 20000, sizeof(*data));
+    const size_t each = (size_t)SIZE_MOST * LARGE;
+    int64_t *data = calloc(2 * each, sizeof(*data));
     ck_assert_ptr_nonnull(data);
     for (uint32_t round = 0; round < ROUNDS; round += 2) {
         shoal_request *requests[2];
@@ -107,7 +223,7 @@ static void mixed(struct library_rank *self)
             come_late((uint32_t)(random_next(&seed) % 15000));
         bool at_once = random_next(&seed) % 2;
         for (uint32_t i = 0; i < 2; i++)
-            GOOD(round_start(self, shoal_world(self->job), round + i, data + i * 20000,
+            GOOD(round_start(self, shoal_world(self->job), round + i, data + i * each,
                              at_once ? NULL : &requests[i]));
         if (!at_once && random_next(&seed) % 4 == 0)
             GOOD(shoal_request_on_complete(requests[1], was_called, &called));
@@ -119,7 +235,7 @@ static void mixed(struct library_rank *self)
         for (uint32_t i = 0; i < 2; i++) {
             if (!at_once)
                 GOOD(shoal_wait(requests[i], -1));
-            round_check(self, round + i, data + i * 20000);
+            round_check(self, round + i, data + i * each);
         }
         while (__atomic_load_n(&called, __ATOMIC_SEQ_CST) == 0)
             come_late(50);
@@ -234,17 +350,163 @@ START_TEST(a_wait_that_timed_out)
 }
 END_TEST
 
+/* A rank that dies in the middle of a round, or between two (_i is 4 and more: killed, whenever
+ * that is), is named to all others. */
+static void dies(const char *way, uint32_t size)
+{
+    struct cluster *cluster = cluster_start(1, NULL);
+    struct process *workers[LIBRARY_RANKS_MAX];
+    char file[] = "/tmp/shoal-meeting-XXXXXX", name[32];
+    int made = mkstemp(file);
+    ck_assert_int_ge(made, 0);
+    close(made);
+    bool killed = strcmp(way, "killed") == 0;
+    const char *argv[] = {CLUSTER_HELPER, killed ? "coming" : way, killed ? "/nowhere" : file,
+                          NULL};
+    cluster_job(cluster, "victim", size, argv, workers);
+    if (killed) {
+        ck_assert(process_wait_text(workers[size - 1], "running", CLUSTER_PATIENCE_MS));
+        process_signal(workers[size - 1], SIGKILL);
+    }
+    snprintf(name, sizeof(name), "rank %u", size - 1);
+    for (uint32_t i = 0; i < size; i++) {
+        int code = process_wait(workers[i], CLUSTER_PATIENCE_MS);
+        bool last = i == size - 1;
+        ck_assert_msg(last ? code != 0 && code != 7
+                           : code == 7 && strstr(process_output(workers[i]), name),
+                      "rank %u: %d %s", i, code, process_output(workers[i]));
+        process_free(workers[i]);
+    }
+    unlink(file);
+    ck_assert_int_eq(cluster_stop(cluster), 0);
+    cluster_free(cluster);
+}
+
+START_TEST(a_rank_that_dies)
+{
+    static const char *const ways[] = {"coming", "taking", "killed"};
+    dies(ways[_i % 3], _i < 3 ? 2 : 4);
+}
+END_TEST
+
+/* --- what the daemon knows of it ------------------------------------------------------------ */
+
+static json_int_t figure(const json_t *status, const char *key)
+{
+    const json_t *job = json_array_get(json_object_get(status, "jobs"), 0);
+    return json_integer_value(json_object_get(job, key));
+}
+
+/* When the daemon has counted `met` collectives that met: what it has of all ranks' bytes. */
+static json_int_t bytes_at(struct cluster *cluster, json_int_t met)
+{
+    json_int_t bytes = -1;
+    while (bytes < 0) {
+        json_t *status = cluster_status(cluster, 0);
+        if (figure(status, "met_collectives") >= met)
+            bytes = figure(status, "bytes");
+        json_decref(status);
+    }
+    return bytes;
+}
+
+/* When it has counted `collectives`, met or not: how many met. */
+static json_int_t met_of(struct cluster *cluster, json_int_t collectives)
+{
+    json_int_t met = -1;
+    while (met < 0) {
+        json_t *status = cluster_status(cluster, 0);
+        if (figure(status, "collectives") >= collectives)
+            met = figure(status, "met_collectives");
+        json_decref(status);
+    }
+    return met;
+}
+
+/* A collective that has met is counted as if the daemon had done it. */
+static void counted(struct library_rank *self)
+{
+    struct cluster *cluster = self->of->cluster;
+    static json_int_t before, met;
+    const struct parts_case at = {SHOAL_F32, SHOAL_SUM, 5, 1};
+    uint8_t send[4 * 5 * 4] = {0}, recv[4 * 5 * 4];
+    json_int_t rounds = 0;
+    do { /* until there is a place */
+        GOOD(shoal_barrier(shoal_world(self->job), NULL));
+        rounds++;
+        if (library_meet(self))
+            met = met_of(cluster, rounds);
+        library_meet(self);
+    } while (met == 0);
+    if (library_meet(self))
+        before = bytes_at(cluster, met);
+    library_meet(self);
+    for (int kind = 0; kind < 5; kind++)
+        GOOD(every_kind(shoal_world(self->job), &at, kind, send, recv, NULL));
+    if (library_meet(self)) {
+        json_int_t bytes = (2 * 4 * 4 + 2 * 2 * 3 + 2 * 4 * 3) * 5 * 4;
+        ck_assert_int_eq(bytes_at(cluster, met + 5), before + bytes);
+        before += bytes;
+    }
+    library_meet(self);
+    /* Who has the descriptor is told of all completions, by the daemon. */
+    ck_assert_int_ge(shoal_completions_descriptor(self->job), 0);
+    for (int kind = 0; kind < 5; kind++)
+        GOOD(every_kind(shoal_world(self->job), &at, kind, send, recv, NULL));
+    if (library_meet(self)) {
+        json_int_t bytes = (2 * 4 * 4 + 2 * 2 * 3 + 2 * 4 * 3) * 5 * 4;
+        while (bytes_at(cluster, met + 5) < before + bytes)
+            come_late(1000);
+        ck_assert_int_eq(bytes_at(cluster, met + 5), before + bytes);
+        ck_assert_int_eq(met_of(cluster, rounds + 10), met + 5);
+    }
+    library_meet(self);
+}
+
+START_TEST(the_daemon_counts_what_met)
+{
+    library_cluster_run(1, NULL, 4, counted, NULL);
+}
+END_TEST
+
+/* The place is memory that limits.memory_bytes counts. Without one everything goes to the daemon.
+ */
+static void no_place(struct library_rank *self)
+{
+    int64_t value = 1;
+    for (int round = 0; round < 20; round++)
+        GOOD(shoal_all_reduce(shoal_world(self->job), &value, &value, 1, SHOAL_I64, SHOAL_MAX,
+                              NULL));
+    if (library_meet(self)) {
+        json_t *status = cluster_status(self->of->cluster, 0);
+        ck_assert_int_eq(figure(status, "met_collectives"), 0);
+        json_decref(status);
+    }
+    library_meet(self);
+}
+
+START_TEST(no_memory_for_a_place)
+{
+    library_cluster_run(1, "{\"limits\":{\"memory_bytes\":2097152}}", 16, no_place, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("library_meeting");
     TCase *core = tcase_create("core");
     tcase_set_timeout(core, 120);
     tcase_add_test(core, types_and_reductions);
+    tcase_add_loop_test(core, parts_both_ways, 0, 3);
+    tcase_add_test(core, parts_in_lists);
     tcase_add_loop_test(core, all_ways, 0, 4);
     tcase_add_test(core, a_rank_that_does_not_wait);
     tcase_add_test(core, fusion_waits_for_one_that_met);
     tcase_add_loop_test(core, ranks_that_disagree, 0, 2);
     tcase_add_test(core, a_wait_that_timed_out);
+    tcase_add_loop_test(core, a_rank_that_dies, 0, 6);
+    tcase_add_test(core, the_daemon_counts_what_met);
+    tcase_add_test(core, no_memory_for_a_place);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }

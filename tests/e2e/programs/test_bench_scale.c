@@ -87,7 +87,7 @@ START_TEST(test_wrong_arguments)
     static const struct {
         const char *nodes, *per_node, *expected;
     } cases[] = {{NULL, NULL, "usage"},     {"4", NULL, "usage"}, {"0", "1", "\"0\""},
-                 {"1000", "1", "\"1000\""}, {"x", "1", "\"x\""},  {"2", "-1", "\"-1\""}};
+                 {"2000", "1", "\"2000\""}, {"x", "1", "\"x\""},  {"2", "-1", "\"-1\""}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct process *process =
             process_run((const char *[]){PROGRAM, cases[i].nodes, cases[i].per_node, NULL});

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/lib/cluster.h"
+#include "tests/lib/stop_file.h"
 #include "tests/lib/suite.h"
 
 /* Every run gets a folder of its own to make its files in. */
@@ -371,6 +372,127 @@ START_TEST(test_stopped_daemon_ends)
 }
 END_TEST
 
+/* The daemons of a run, in the order in which they were started; at most `most` of them. A child
+ * that is still on its way to exec is none yet. */
+static int running_daemons(const struct process *run, pid_t *pids, int most)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)run->pid, (int)run->pid);
+    FILE *file = fopen(path, "re");
+    int count = 0;
+    for (int pid; count < most && file && fscanf(file, "%d", &pid) == 1;) {
+        char name[32] = "", state = process_state((pid_t)pid);
+        snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+        FILE *comm = fopen(path, "re");
+        if (comm && fgets(name, sizeof(name), comm) && strcmp(name, "shoald\n") == 0 && state &&
+            state != 'Z')
+            pids[count++] = (pid_t)pid;
+        if (comm)
+            fclose(comm);
+    }
+    if (file)
+        fclose(file);
+    return count;
+}
+
+/* The daemon of the second node of a run, which is killed again and again. */
+struct victim {
+    const struct process *run;
+    pid_t other; /* the daemon of the first node */
+    pid_t killed;
+    pid_t now; /* the one in its place; 0: none yet */
+};
+
+static bool victim_replaced(void *context)
+{
+    struct victim *victim = context;
+    pid_t pids[4];
+    int count = running_daemons(victim->run, pids, 4);
+    victim->now = 0;
+    for (int i = 0; i < count; i++)
+        if (pids[i] != victim->other && pids[i] != victim->killed)
+            victim->now = pids[i];
+    return victim->now != 0;
+}
+
+static bool victim_replaced_or_over(void *context)
+{
+    const struct victim *victim = context;
+    bool replaced = victim_replaced(context);
+    char state = process_state(victim->run->pid);
+    return replaced || !state || state == 'Z';
+}
+
+static struct victim victim_choose(const struct process *run, const char *test)
+{
+    pid_t pids[2];
+    if (running_daemons(run, pids, 2) != 2)
+        suite_skip(test, "no /proc/PID/task/PID/children");
+    return (struct victim){.run = run, .other = pids[0], .now = pids[1]};
+}
+
+static void victim_kill(struct victim *victim)
+{
+    victim->killed = victim->now;
+    kill(victim->killed, SIGKILL);
+}
+
+/* A run whose ranks loop, with daemons that have `recovery`. */
+static struct process *recovering_run(const struct stop_file *stop, char path[560])
+{
+    snprintf(path, 560, "%s/recovery.json", stop->directory);
+    FILE *file = fopen(path, "w");
+    fputs("{\"recovery\":true,\"timeouts\":{\"restart_ms\":60000}}", file);
+    fclose(file);
+    struct process *run = RUN("--nodes", "2", "-n", "1", "--grace", "1", "--config", path, "--",
+                              CLUSTER_HELPER, "loop", stop->path, "1003");
+    ck_assert(process_wait_text(run, "running\nrunning", CLUSTER_PATIENCE_MS));
+    return run;
+}
+
+START_TEST(test_killed_daemon_is_started_again)
+{
+    struct stop_file stop;
+    char path[560];
+    stop_file_create(&stop);
+    struct process *run = recovering_run(&stop, path);
+    struct victim victim = victim_choose(run, "test_killed_daemon_is_started_again");
+    for (int i = 0; i < 2; i++) { /* the second one is the first's successor */
+        victim_kill(&victim);
+        ck_assert(wait_until(victim_replaced, &victim, CLUSTER_PATIENCE_MS));
+    }
+    stop_file_raise(&stop);
+    end_with(run, 0);
+    ck_assert_ptr_nonnull(strstr(process_errors(run), "(Killed); starting it again"));
+    process_free(run);
+    stop_file_free(&stop);
+}
+END_TEST
+
+/* A sixth time in ten seconds there is something wrong with it. A machine that is busy may begin to
+ * count anew. */
+#define KILLS_MAX 60
+
+START_TEST(test_daemon_that_ends_again_and_again)
+{
+    struct stop_file stop;
+    char path[560];
+    stop_file_create(&stop);
+    struct process *run = recovering_run(&stop, path);
+    struct victim victim = victim_choose(run, "test_daemon_that_ends_again_and_again");
+    for (int i = 0; i < KILLS_MAX && victim.now; i++) {
+        victim_kill(&victim);
+        ck_assert(wait_until(victim_replaced_or_over, &victim, CLUSTER_PATIENCE_MS));
+    }
+    int code = process_wait(run, CLUSTER_PATIENCE_MS);
+    ck_assert_msg(code > 0, "exit code %d: %.900s", code, process_errors(run));
+    ck_assert_ptr_nonnull(strstr(process_errors(run), "(Killed) before the job was over"));
+    ck_assert_int_eq(entries_left(), 0);
+    process_free(run);
+    stop_file_free(&stop);
+}
+END_TEST
+
 struct processes {
     pid_t pids[8];
     int count;
@@ -549,6 +671,8 @@ int main(void)
     tcase_add_test(tests, test_no_spinning_while_ranks_are_ended);
     tcase_add_test(tests, test_ranks_stop_and_go_on);
     tcase_add_test(tests, test_stopped_daemon_ends);
+    tcase_add_test(tests, test_killed_daemon_is_started_again);
+    tcase_add_test(tests, test_daemon_that_ends_again_and_again);
     tcase_add_test(tests, test_killed_launcher_leaves_no_process);
     tcase_add_test(tests, test_other_folders_stay);
     tcase_add_test(tests, test_running_daemon);

@@ -8,7 +8,8 @@
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 
-#define LATE_MS "25"
+/* Much more than what other ranks wait for a processor of a busy machine. */
+#define LATE_MS "60"
 
 static char *directory;
 static char stop[512];
@@ -128,7 +129,7 @@ static void figures_check(uint32_t node, const char *of_node)
     json_t *document = why(node);
     double step_ms = number(document, "step_ms"), lost_ms = number(document, "lost_ms");
     ck_assert_double_eq_tol(number(document, "without_ms"), step_ms - lost_ms, 0.01 * step_ms);
-    ck_assert_double_gt(step_ms, 25);
+    ck_assert_double_gt(step_ms, atof(LATE_MS));
     ck_assert_double_gt(lost_ms, 10);
     ck_assert_double_le(lost_ms, step_ms);
     ck_assert_double_eq(number(document, "step_collectives"), 1);

@@ -58,8 +58,8 @@ const struct stand_in *stand_in_open(void)
 
 void stand_in_open_device(struct shoal_job *job)
 {
-    struct shoal_device_options options = {.struct_size = sizeof(options),
-                                           .library = stand_in_open()->path};
+    struct shoal_device_options options = {
+        .struct_size = sizeof(options), .library = stand_in_open()->path, .stream_waits = 1};
     ck_assert_msg(shoal_device_open(job, &options) == SHOAL_OK, "%s", shoal_error_text());
 }
 

@@ -497,7 +497,7 @@ void control_client_hello(struct control_client *client)
 {
     struct message answer;
     control_client_write(client,
-                         "{\"type\":\"hello\",\"protocol\":1,\"software\":\"test\",\"pid\":1}\n");
+                         "{\"type\":\"hello\",\"protocol\":2,\"software\":\"test\",\"pid\":1}\n");
     control_client_expect(client, MESSAGE_DAEMON_HELLO, &answer);
 }
 

@@ -9,6 +9,9 @@
 
 #include "tests/lib/job_name.h"
 
+/* Why a link is cut to a daemon that has ended. */
+#define NETWORK_ENDED "connection reset"
+
 uint32_t network_random(struct network *network, uint32_t below)
 {
     network->random = network->random * 6364136223846793005ull + 1442695040888963407ull;
@@ -73,6 +76,7 @@ static void network_node_configure(struct node *node, const uint32_t *weights)
     config->group_ms = 5000;
     config->late_ms = 5000;
     config->collective_ms = 0;
+    config->restart_ms = 2000;
     config->drain_ms = 2000;
     config->memory_bytes = 1 << 20;
 }
@@ -217,23 +221,58 @@ void network_cut(struct network *network, uint32_t a, uint32_t b, const char *re
     }
 }
 
-void network_crash(struct network *network, uint32_t number)
+void network_restart(struct network *network, uint32_t number)
 {
     struct node *node = &network->nodes[number];
     for (uint32_t other = 0; other < network->count; other++) {
         if (other == number)
             continue;
-        network_cut(network, number, other, "connection reset");
+        network_cut(network, number, other, NETWORK_ENDED);
         channel_clear(network_channel(network, other, number));
     }
+    for (uint32_t i = 0; i < network->worker_count; i++) {
+        if (network->workers[i].node == number && !network->workers[i].closed)
+            network->workers[i].state = CLIENT_ORPHAN;
+    }
+    node_stop(node);
+    node_start(node);
+}
+
+void network_crash(struct network *network, uint32_t number)
+{
+    network_restart(network, number);
     for (uint32_t i = 0; i < network->worker_count; i++) {
         if (network->workers[i].node == number && !network->workers[i].closed) {
             network->workers[i].closed = true;
             network->workers[i].state = CLIENT_OVER;
         }
     }
-    node_stop(node);
-    node_start(node);
+}
+
+void network_return(struct network *network, struct network_worker *worker, uint32_t timeout_ms,
+                    uint32_t stragglers_ms)
+{
+    struct message message = {
+        .type = MESSAGE_RETURN,
+        .lineage = worker->joined.lineage,
+        .generation = worker->joined.generation,
+        .world_size = worker->joined.world_size,
+        .rank = worker->joined.rank,
+        .local_rank = worker->joined.local_rank,
+        .former = worker->id,
+        .timeout_ms = timeout_ms,
+        .stragglers_ms = stragglers_ms,
+        .least_ranks = worker->least_ranks,
+        .wait_ms = worker->wait_ms,
+        .whole = worker->whole,
+    };
+    snprintf(message.job, sizeof(message.job), "%s", worker->job);
+    worker->id = network->next_worker++;
+    worker->state = CLIENT_JOINING;
+    worker->failed = false;
+    worker->joined_at_ns = network->now_ns;
+    worker->timeout_ns = timeout_ms * NETWORK_MS;
+    network_say(network, worker, &message);
 }
 
 void network_away(struct network *network, uint32_t node, uint32_t peer)
@@ -340,8 +379,12 @@ void network_release(struct network *network, struct network_worker *worker)
 void network_rejoin(struct network *network, struct network_worker *worker, uint32_t timeout_ms,
                     uint32_t stragglers_ms)
 {
-    struct message message = {
-        .type = MESSAGE_REJOIN, .timeout_ms = timeout_ms, .stragglers_ms = stragglers_ms};
+    struct message message = {.type = MESSAGE_REJOIN,
+                              .timeout_ms = timeout_ms,
+                              .stragglers_ms = stragglers_ms,
+                              .least_ranks = worker->least_ranks,
+                              .wait_ms = worker->wait_ms,
+                              .whole = worker->whole};
     worker->state = CLIENT_JOINING;
     worker->failed = false;
     worker->joined_at_ns = network->now_ns;
@@ -431,6 +474,8 @@ static void node_hear(struct network *network, uint32_t from, uint32_t to)
         coordinator_peer_up(node->coordinator, network->now_ns, from);
         break;
     case ITEM_DOWN:
+        if (strcmp(item.line, NETWORK_ENDED) == 0)
+            membership_ended(&node->membership, from);
         membership_lost(&node->membership, from, network->now_ns, item.line);
         coordinator_peer_down(node->coordinator, network->now_ns, from, item.line);
         break;

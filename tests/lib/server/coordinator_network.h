@@ -21,6 +21,7 @@ enum network_worker_state {
     CLIENT_RELEASING,
     CLIENT_APART,
     CLIENT_LEAVING,
+    CLIENT_ORPHAN, /* its daemon has ended */
     CLIENT_OVER
 };
 
@@ -28,7 +29,9 @@ enum network_worker_state {
 struct network_worker {
     uint32_t node, id;
     enum network_worker_state state;
-    bool closed; /* its connection is no more */
+    bool closed;                   /* its connection is no more */
+    bool whole;                    /* how it asks for the next generation; the test's */
+    uint32_t least_ranks, wait_ms; /* likewise */
     char job[MESSAGE_NAME_BYTES];
     int32_t wished_rank;
     uint64_t joined_at_ns, timeout_ns;
@@ -76,6 +79,10 @@ void network_gone(struct network *network, uint32_t node, uint32_t peer);
 void network_lose_fabric(struct network *network, uint32_t node, uint32_t peer);
 /* The daemon and its workers die, and a new daemon is there at once, without links. */
 void network_crash(struct network *network, uint32_t node);
+/* The same, but its workers live: CLIENT_ORPHAN, from where they may return. */
+void network_restart(struct network *network, uint32_t node);
+void network_return(struct network *network, struct network_worker *worker, uint32_t timeout_ms,
+                    uint32_t stragglers_ms);
 
 /* Workers. */
 struct network_worker *network_join(struct network *network, uint32_t node, const char *job,

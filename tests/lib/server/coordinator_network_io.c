@@ -97,7 +97,8 @@ static void network_io_send_worker(void *context, uint32_t id, const struct mess
         if (copy.request == 0) {
             ck_assert_int_eq(worker->state, CLIENT_JOINING);
             ck_assert_uint_le(node->network->now_ns, bound_ns);
-            worker->state = CLIENT_OVER;
+            /* A library that is turned down asks again when its program does. */
+            worker->state = worker->whole && copy.code == ERR_AGAIN ? CLIENT_APART : CLIENT_OVER;
         } else {
             worker->group_refused = true;
         }

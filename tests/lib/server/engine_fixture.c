@@ -191,12 +191,12 @@ void worker_submit(struct worker *worker, uint64_t sequence, uint64_t count)
     worker_push(worker, &it);
 }
 
-void worker_wait(struct worker *worker, uint64_t request)
+struct arena_completion worker_next(struct worker *worker)
 {
     uint64_t end_ns = clock_now_ns() + PATIENCE_NS;
     struct arena_completion completion;
     while (!arena_pop_completion(&worker->arena, &completion)) {
-        EXPECT_MSG(clock_now_ns() < end_ns, "request %lu is not done", (unsigned long)request);
+        EXPECT_MSG(clock_now_ns() < end_ns, "rank %u is told nothing", worker->rank);
         if (arena_worker_prepare_sleep(&worker->arena))
             continue;
         struct pollfd fd = {worker->completion_doorbell, POLLIN, 0};
@@ -206,7 +206,14 @@ void worker_wait(struct worker *worker, uint64_t request)
         (void)got;
         arena_worker_cancel_sleep(&worker->arena);
     }
-    EXPECT(completion.type == ARENA_REQUEST_DONE && completion.request == request);
+    return completion;
+}
+
+void worker_wait(struct worker *worker, uint64_t request)
+{
+    struct arena_completion completion = worker_next(worker);
+    EXPECT_MSG(completion.type == ARENA_REQUEST_DONE && completion.request == request,
+               "request %lu is not done", (unsigned long)request);
 }
 
 void open_job(struct node *nodes, uint32_t node_count, const uint32_t *rank_nodes, uint32_t ranks)

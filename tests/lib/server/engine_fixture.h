@@ -59,6 +59,8 @@ void ring(int descriptor);
 void worker_push(struct worker *worker, const struct arena_submission *submission);
 /* An all_reduce of f32 at the beginning of the data, request 1000 + sequence. */
 void worker_submit(struct worker *worker, uint64_t sequence, uint64_t count);
+/* Sleeps until the worker is told something. */
+struct arena_completion worker_next(struct worker *worker);
 /* Sleeps until the request is reported as done; it must be the next. */
 void worker_wait(struct worker *worker, uint64_t request);
 /* On the nodes given, each of which is a server too. */

@@ -24,6 +24,7 @@ static void table_send(void *context, struct exchange_send *send)
 {
     struct fixture *fixture = context;
     EXPECT(fixture->send_count < FIXTURE_QUEUE);
+    send->connection = fixture->completion_count;
     fixture->sends[fixture->send_count++] = send;
 }
 
@@ -129,6 +130,8 @@ int fixture_open_job(struct fixture *fixture, uint64_t job)
         weights[count++] = options->weights[i];
     }
     struct engine_job roster = {.job = job,
+                                .lineage = options->lineage,
+                                .generation = options->generation,
                                 .name = "train",
                                 .user = options->user,
                                 .no_recovery = options->no_recovery,
@@ -185,6 +188,8 @@ struct fixture *fixture_create(const struct fixture_options *options)
         .late_ns = own->late_ns,
         .silence_ns = own->silence_ns,
         .kept_bytes = own->kept_bytes,
+        .keep_steps = own->keep_steps,
+        .keep_bytes = own->keep_bytes,
         .shared_receives = own->shared_receives,
         .recovery = own->recovery,
         .pool = fixture->pool,

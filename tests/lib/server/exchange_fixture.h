@@ -11,7 +11,7 @@
 #include "common/memory/buffer.h"
 #include "server/exchange/exchange.h"
 
-#define FIXTURE_NODES 8
+#define FIXTURE_NODES 12
 #define FIXTURE_RANKS 16
 #define FIXTURE_QUEUE 512
 #define FIXTURE_JOB 0xabcull
@@ -45,6 +45,10 @@ struct fixture_options {
     bool leave_down;     /* the peers are not up */
     uint32_t user;       /* whose the jobs are that are opened */
     uint64_t kept_bytes; /* of a user; 0: no limit */
+    uint32_t keep_steps; /* results kept for replays */
+    uint64_t keep_bytes;
+    uint64_t lineage; /* of the jobs that are opened; and their generation */
+    uint32_t generation;
 };
 
 struct fixture_completion {
@@ -60,7 +64,7 @@ struct fixture {
     struct exchange_worker workers[FIXTURE_RANKS]; /* by rank; those of this node */
     bool attached[FIXTURE_RANKS];                  /* and not released */
     void *memory[FIXTURE_RANKS];
-    struct exchange_send *sends[FIXTURE_QUEUE];
+    struct exchange_send *sends[FIXTURE_QUEUE]; /* connection: how many completions came before */
     uint32_t send_count;
     struct reduce_task *tasks[FIXTURE_QUEUE];
     uint32_t task_count;

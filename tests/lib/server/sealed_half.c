@@ -96,6 +96,7 @@ static void half_create_engine(struct sealed_half *half)
                               .node_count = 2,
                               .seal_bytes = SEAL_TRAILER_BYTES};
     engine->peers = calloc(2, sizeof(*engine->peers));
+    engine->moving = calloc(BITS_WORDS(2u), sizeof(*engine->moving));
     for (uint32_t i = 0; i < 2; i++)
         engine->peers[i].backlog_end = &engine->peers[i].backlog;
     engine_protect_init(engine);
@@ -162,6 +163,7 @@ void half_stop(struct sealed_half *half)
         engine_event_free(event);
     engine_queue_clear(&half->engine.events);
     engine_queue_clear(&half->engine.commands);
+    free(half->engine.moving);
     free(half->engine.peers);
     seal_destroy(half->sealer);
     seal_destroy(half->opener);

@@ -26,6 +26,7 @@ struct virtual_options {
     bool shared_receives;    /* a datagram fabric */
     bool sends;              /* its jobs send from rank to rank: messages may wait for receives */
     bool recovery;           /* connections that break go on where they were */
+    uint32_t keep_steps;     /* results kept for replays; of at most 1 MiB */
     uint64_t memory_bytes;   /* of chunk buffers, each node; 0: 256 MiB */
 };
 
@@ -44,7 +45,9 @@ struct virtual_job {
     uint32_t kinds;             /* bits 1 << enum collective_kind; 0: all */
     uint32_t recovery;          /* enum message_recovery */
     bool even;                  /* parts are of one size */
-    uint64_t seed;              /* of data and choice; the same gives the same results */
+    bool goes_on;         /* ranks that are left form the next generation: with another script */
+    uint32_t least_ranks; /* which waits until it has so many */
+    uint64_t seed;        /* of data and choice; the same gives the same results */
 };
 
 struct virtual_cluster *virtual_cluster_create(const struct virtual_options *options);
@@ -53,6 +56,10 @@ void virtual_cluster_destroy(struct virtual_cluster *cluster);
 
 /* Start the job's workers; returns its number. */
 uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct virtual_job *job);
+
+/* A process waits on the node to be taken into the next generation of the job; returns a job's
+ * number, of which it is rank 0. */
+uint32_t virtual_cluster_newcomer(struct virtual_cluster *cluster, uint32_t job, uint32_t node);
 
 /* Run for `steps` moments, or until nothing is left to happen. Checks the invariants after each,
  * and every finished collective against the reference. Returns the moments run. */
@@ -107,6 +114,9 @@ struct virtual_outcome {
     char text[1024];   /* of the failure */
     uint32_t finished; /* collectives that completed with the right bits */
     uint64_t digest;   /* of all results */
+    /* Its job's last generation: the number, how many ranks that has, which one it is, and what is
+     * the same for those that are in the same one. Of that are code, finished and digest. */
+    uint32_t generation, ranks, rank, number;
 };
 struct virtual_outcome virtual_cluster_outcome(const struct virtual_cluster *cluster, uint32_t job,
                                                uint32_t rank);

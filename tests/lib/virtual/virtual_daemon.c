@@ -51,6 +51,8 @@ static void daemon_create_exchange(struct virtual_node *node)
         .silence_ns = virtual_engine_silence_ns(node),
         .shared_receives = options->shared_receives,
         .recovery = options->recovery,
+        .keep_steps = options->keep_steps,
+        .keep_bytes = 1 << 20,
         .pool = node->pool,
         .io = virtual_engine_io(node),
     };

@@ -63,6 +63,8 @@ static void io_complete(void *context, struct exchange_worker *worker,
     if (!node->alive)
         return;
     EXPECT(arena_push_completion(&worker->arena, completion));
+    if (completion->type == ARENA_STABLE)
+        virtual_worker_told_stable(worker, completion);
     virtual_worker_rung(node->cluster, worker);
 }
 
@@ -371,6 +373,7 @@ void virtual_engine_command(struct virtual_node *node, const struct engine_comma
         engine_drop_peer(node, command->peer, command->recovers);
         break;
     case COMMAND_JOB_OPEN:
+        virtual_generation_opens(node->cluster, command->roster);
         code = exchange_job_open(exchange, command->roster, &error);
         command_answer(node, ENGINE_JOB_OPENED, command, code, error.text);
         break;

@@ -269,6 +269,7 @@ static const struct script *flight_other_kind(struct virtual_worker *worker, str
                                               const struct script *it)
 {
     flight->other = *it;
+    flight->other.ask.identity = 0;
     do
         flight->other.ask.kind =
             COLLECTIVE_ALL_GATHER +
@@ -377,6 +378,8 @@ int flight_start(struct virtual_worker *worker, uint32_t script, struct error *e
         worker->mislead = false;
         if (parts && !other && !transfer)
             flight_mislead(worker, flight);
+        else if (!other && ask.identity > 0 && virtual_random(worker->cluster, 2) == 0)
+            ask.identity++;
         else if (!other)
             ask.count++;
     }

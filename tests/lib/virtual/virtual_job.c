@@ -6,11 +6,18 @@
 #include "common/base/clock.h"
 #include "tests/lib/virtual/virtual_private.h"
 
+void virtual_job_count(struct virtual_worker *worker)
+{
+    const struct virtual_job_run *run = worker->run;
+    worker->mine = 0;
+    for (uint32_t i = 0; i < run->job.collectives; i++)
+        worker->mine += script_takes_part(run, &run->script[i], worker->rank);
+}
+
 static struct virtual_worker *worker_create(struct virtual_cluster *cluster,
                                             struct virtual_job_run *run, uint32_t rank)
 {
     struct virtual_worker *worker = calloc(1, sizeof(*worker));
-    struct error error;
     worker->cluster = cluster;
     worker->run = run;
     worker->node = &cluster->nodes[run->rank_nodes[rank]];
@@ -20,11 +27,18 @@ static struct virtual_worker *worker_create(struct virtual_cluster *cluster,
     worker->to.node = worker->node;
     worker->memory = aligned_alloc(4096, VIRTUAL_ARENA_BYTES);
     memset(worker->memory, 0, VIRTUAL_ARENA_BYTES);
-    EXPECT(arena_format(&worker->arena, worker->memory, VIRTUAL_ARENA_BYTES, PROGRESS_RING_ENTRIES,
-                        &error) == 0);
-    for (uint32_t i = 0; i < run->job.collectives; i++)
-        worker->mine += script_takes_part(run, &run->script[i], rank);
+    virtual_worker_format(worker);
+    virtual_job_count(worker);
     return worker;
+}
+
+void virtual_job_write(struct virtual_job_run *run)
+{
+    const struct virtual_job *job = &run->job;
+    run->rank_nodes = calloc(job->ranks, sizeof(uint32_t));
+    memcpy(run->rank_nodes, job->rank_nodes, job->ranks * sizeof(uint32_t));
+    script_write(run);
+    run->workers = calloc(job->ranks, sizeof(*run->workers));
 }
 
 uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct virtual_job *job)
@@ -34,10 +48,8 @@ uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct vir
     uint32_t number = cluster->job_count;
     struct virtual_job_run *run = &cluster->jobs[number];
     run->job = *job;
-    run->rank_nodes = calloc(job->ranks, sizeof(uint32_t));
-    memcpy(run->rank_nodes, job->rank_nodes, job->ranks * sizeof(uint32_t));
-    script_write(run);
-    run->workers = calloc(job->ranks, sizeof(*run->workers));
+    run->generation = 1;
+    virtual_job_write(run);
     for (uint32_t i = 0; i < job->ranks; i++)
         run->workers[i] = worker_create(cluster, run, i);
     cluster->job_count++;
@@ -47,12 +59,31 @@ uint32_t virtual_cluster_start(struct virtual_cluster *cluster, const struct vir
     return number;
 }
 
+uint32_t virtual_cluster_newcomer(struct virtual_cluster *cluster, uint32_t job, uint32_t node)
+{
+    struct virtual_job alone = cluster->jobs[job].job;
+    alone.ranks = 1;
+    alone.rank_nodes = &node;
+    alone.groups = alone.collectives = 0;
+    uint32_t number = virtual_cluster_start(cluster, &alone);
+    cluster->jobs[number].later = true;
+    cluster->jobs[number].workers[0]->newcomer = true;
+    return number;
+}
+
+struct virtual_worker *virtual_job_present(const struct virtual_job_run *run, uint32_t rank)
+{
+    struct virtual_worker *worker = run->workers[rank];
+    return worker && worker->run == run ? worker : NULL;
+}
+
 struct virtual_worker *virtual_job_worker(const struct virtual_cluster *cluster, uint32_t handle)
 {
     for (uint32_t j = 0; j < cluster->job_count; j++) {
         for (uint32_t r = 0; r < cluster->jobs[j].job.ranks; r++) {
-            if (cluster->jobs[j].workers[r]->handle == handle)
-                return cluster->jobs[j].workers[r];
+            struct virtual_worker *worker = virtual_job_present(&cluster->jobs[j], r);
+            if (worker && worker->handle == handle)
+                return worker;
         }
     }
     ck_abort_msg("no worker %u", handle);
@@ -63,7 +94,8 @@ bool virtual_jobs_ended(const struct virtual_cluster *cluster)
 {
     for (uint32_t j = 0; j < cluster->job_count; j++) {
         for (uint32_t r = 0; r < cluster->jobs[j].job.ranks; r++) {
-            if (cluster->jobs[j].workers[r]->state != ENDED)
+            const struct virtual_worker *worker = virtual_job_present(&cluster->jobs[j], r);
+            if (worker && worker->state != ENDED)
                 return false;
         }
     }
@@ -72,14 +104,17 @@ bool virtual_jobs_ended(const struct virtual_cluster *cluster)
 
 void virtual_jobs_describe(const struct virtual_cluster *cluster)
 {
-    static const char *const states[] = {"joining", "opening", "running", "leaving", "ended"};
+    static const char *const states[] = {"joining",   "opening", "running",
+                                         "releasing", "leaving", "ended"};
     for (uint32_t j = 0; j < cluster->job_count; j++) {
         const struct virtual_job_run *run = &cluster->jobs[j];
         for (uint32_t r = 0; r < run->job.ranks; r++) {
-            const struct virtual_worker *worker = run->workers[r];
-            printf("%s rank %u on node %u: %s, %u started, %u finished of %u, code %d %s\n",
-                   run->job.name, r, worker->node->number, states[worker->state], worker->started,
-                   worker->finished, worker->mine, worker->code, worker->text);
+            const struct virtual_worker *worker = virtual_job_present(run, r);
+            if (!worker)
+                continue;
+            printf("%s.%u rank %u on node %u: %s, %u started, %u finished of %u, code %d %s\n",
+                   run->job.name, run->generation, r, worker->node->number, states[worker->state],
+                   worker->started, worker->finished, worker->mine, worker->code, worker->text);
             for (const struct flight *it = worker->flights; it; it = it->next) {
                 char text[160];
                 request_describe(&it->request, run->script[it->script].group, text, sizeof(text));
@@ -98,15 +133,12 @@ static void worker_free(struct virtual_worker *worker)
             ;
         while (worker->flights)
             flight_free(worker, worker->flights);
-        for (uint32_t i = 0; i <= worker->run->job.groups; i++) {
-            if (worker->weights[i])
-                progress_group_remove(&worker->progress, &worker->groups[i]);
-        }
+        virtual_worker_clear(worker);
+        progress_group_remove(&worker->progress, &worker->groups[0]);
         progress_clear(&worker->progress);
         arena_heap_clear(&worker->heap);
     }
-    for (uint32_t i = 0; i < VIRTUAL_GROUPS_MAX; i++)
-        free(worker->weights[i]);
+    free(worker->weights[0]);
     EXPECT(!worker->attached);
     free(worker->memory);
     free(worker);
@@ -116,8 +148,13 @@ void virtual_jobs_free(struct virtual_cluster *cluster)
 {
     for (uint32_t j = 0; j < cluster->job_count; j++) {
         struct virtual_job_run *run = &cluster->jobs[j];
-        for (uint32_t r = 0; r < run->job.ranks; r++)
-            worker_free(run->workers[r]);
+        for (uint32_t r = 0; r < run->job.ranks; r++) {
+            if (virtual_job_present(run, r))
+                worker_free(run->workers[r]);
+        }
+    }
+    for (uint32_t j = 0; j < cluster->job_count; j++) {
+        struct virtual_job_run *run = &cluster->jobs[j];
         for (uint32_t g = 0; g <= run->job.groups; g++)
             free(run->group_ranks[g]);
         free(run->group_ranks);
@@ -142,8 +179,8 @@ void virtual_jobs_kill_on(struct virtual_node *node)
     const struct virtual_cluster *cluster = node->cluster;
     for (uint32_t j = 0; j < cluster->job_count; j++) {
         for (uint32_t r = 0; r < cluster->jobs[j].job.ranks; r++) {
-            struct virtual_worker *worker = cluster->jobs[j].workers[r];
-            if (worker->node != node || worker->state == ENDED)
+            struct virtual_worker *worker = virtual_job_present(&cluster->jobs[j], r);
+            if (!worker || worker->node != node || worker->state == ENDED)
                 continue;
             virtual_worker_failed(worker, ERR_STATE, "killed");
             worker->state = ENDED;
@@ -178,7 +215,11 @@ struct virtual_outcome virtual_cluster_outcome(const struct virtual_cluster *clu
                                       .ended = worker->state == ENDED,
                                       .code = worker->code,
                                       .finished = worker->finished,
-                                      .digest = worker->digest};
+                                      .digest = worker->digest,
+                                      .generation = worker->run->generation,
+                                      .ranks = worker->run->job.ranks,
+                                      .rank = worker->rank,
+                                      .number = (uint32_t)(worker->run - cluster->jobs)};
     snprintf(outcome.text, sizeof(outcome.text), "%s", worker->text);
     return outcome;
 }

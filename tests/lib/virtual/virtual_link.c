@@ -150,6 +150,8 @@ static void link_open(struct virtual_link *link, uint64_t connection, const stru
     uint64_t session = membership->peers[peer->number].session;
     struct error error;
     fabric->resumes = session != 0 && session == of->session;
+    if (!fabric->resumes && of->incarnation != membership->peers[peer->number].incarnation)
+        membership_ended(membership, peer->number);
     if (!fabric->resumes && membership_is_away(membership, peer->number))
         link_lose(link, "it does not know any more where they were");
     if (!fabric->resumes) {
@@ -231,10 +233,12 @@ static void knock_over(struct virtual_cluster *cluster, void *what, uint64_t num
     if (!node->alive || !membership_is_away(&node->membership, link->peer) ||
         node->membership.peers[link->peer].state != MEMBERSHIP_DOWN)
         return;
-    if (refused)
+    if (refused) {
+        membership_ended(&node->membership, link->peer);
         link_lose(link, "Connection refused");
-    else
+    } else {
         membership_knocked(&node->membership, link->peer, cluster->now_ns);
+    }
     virtual_called(node);
 }
 
@@ -322,6 +326,16 @@ static void take_line(struct virtual_link *link, const struct word *word)
     message_clear(&message);
 }
 
+/* As connect_failed in server/control/peers/control_connect.c: a kernel without a daemon refuses.
+ */
+static void link_closed(struct virtual_link *link, const char *reason)
+{
+    bool refused = strcmp(reason, "Connection refused") == 0;
+    if (refused)
+        membership_ended(&link->node->membership, link->peer);
+    link_end_as(link, reason, !refused);
+}
+
 static void take_word(struct virtual_link *link, const struct word *word)
 {
     bool known = link->state != LINK_NONE && link->connection == word->connection;
@@ -345,8 +359,8 @@ static void take_word(struct virtual_link *link, const struct word *word)
             word_close(link->node, link->peer, word->connection, "Connection reset by peer");
         break;
     case WORD_CLOSE:
-        if (known) /* a kernel without a daemon refuses */
-            link_end_as(link, word->reason, strcmp(word->reason, "Connection refused") != 0);
+        if (known)
+            link_closed(link, word->reason);
         if (link->claim == word->connection)
             link->claim = 0;
         break;

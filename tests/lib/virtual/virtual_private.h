@@ -27,7 +27,7 @@
 #define EXPECT(condition) EXPECT_MSG(condition, "%s", #condition)
 
 #define VIRTUAL_NODES_MAX 16
-#define VIRTUAL_JOBS_MAX 16
+#define VIRTUAL_JOBS_MAX 512 /* each generation is one */
 #define VIRTUAL_GROUPS_MAX 8
 #define VIRTUAL_ARENA_BYTES (4u << 20)
 
@@ -112,8 +112,11 @@ struct virtual_worker;
 
 struct virtual_job_run {
     struct virtual_job job;
+    uint64_t job_id; /* 0: no rank has joined */
+    uint32_t generation;
+    bool later; /* than the first generation: the workers come when they hear that they are in it */
     uint32_t *rank_nodes;
-    struct virtual_worker **workers; /* [ranks] */
+    struct virtual_worker **workers; /* [ranks]; those that have gone on are in the next ones too */
     struct script *script;           /* [collectives] */
     uint32_t **group_ranks;          /* [groups + 1] */
     uint32_t *group_sizes;
@@ -253,7 +256,7 @@ struct flight {
     uint64_t bounce; /* of a send or receive whose region is not in the arena: a place that is */
 };
 
-enum worker_state { JOINING, OPENING, RUNNING, LEAVING, ENDED };
+enum worker_state { JOINING, OPENING, RUNNING, RELEASING, LEAVING, ENDED };
 
 struct virtual_worker {
     struct virtual_cluster *cluster;
@@ -264,6 +267,16 @@ struct virtual_worker {
     uint64_t incarnation; /* of the daemon that it is connected with */
     enum worker_state state;
     uint64_t heard_ns, pinged_ns; /* pinged: the daemon's answer is awaited; 0: it is not */
+    uint64_t watch;               /* the number of the watch over the daemon that counts */
+    /* Where it goes on from: the generation that it was in (NULL: none), and as which rank; of that
+     * how many collectives it has, and was told to be stable. */
+    const struct virtual_job_run *before;
+    uint32_t rank_before;
+    uint64_t kept, told;
+    bool newcomer;       /* it has had no rank yet */
+    uint32_t former;     /* its handle, where it has joined last */
+    uint64_t lineage;    /* of the job, then */
+    uint64_t restart_ns; /* until when it waits for a daemon */
     struct virtual_channel to, from;
     uint8_t *memory;
     struct arena arena;
@@ -271,8 +284,10 @@ struct virtual_worker {
     struct progress progress;
     bool progressing;
     struct progress_group groups[VIRTUAL_GROUPS_MAX];
+    uint64_t stable[VIRTUAL_GROUPS_MAX]; /* that it was told, for each of these */
     uint32_t *weights[VIRTUAL_GROUPS_MAX];
-    uint32_t opened; /* groups so far */
+    uint64_t own[VIRTUAL_GROUPS_MAX]; /* the group's own slot in the arena */
+    uint32_t opened;                  /* groups so far */
     uint32_t next_script[VIRTUAL_GROUPS_MAX];
     uint32_t in_flight[VIRTUAL_GROUPS_MAX];
     struct flight *flights;
@@ -292,6 +307,8 @@ void flight_free(struct virtual_worker *worker, struct flight *flight);
 
 /* virtual_session.c: what a worker and its daemon say to each other */
 void virtual_session_join(struct virtual_cluster *cluster, void *worker, uint64_t number);
+/* Its daemon has let go of its arena. */
+void virtual_session_released(struct virtual_worker *worker);
 void virtual_session_leave(struct virtual_worker *worker);
 /* The worker's process is gone: its socket ends. */
 void virtual_session_end(struct virtual_worker *worker);
@@ -306,9 +323,16 @@ void virtual_session_end_worker(struct virtual_cluster *cluster, uint32_t handle
 void virtual_worker_attach(struct virtual_node *node, uint64_t job, uint32_t rank, uint32_t handle);
 /* The daemon pushed completions, or lets go of the arena. */
 void virtual_worker_rung(struct virtual_cluster *cluster, struct exchange_worker *worker);
+/* The daemon tells it what is stable: no daemon of the cluster lacks any of that. */
+void virtual_worker_told_stable(struct exchange_worker *worker,
+                                const struct arena_completion *completion);
 void virtual_worker_released(struct exchange_worker *worker);
 /* It has a first group, or a further one. */
 void virtual_worker_begin(struct virtual_worker *worker, const struct message *message);
+/* All that was under way has failed: nothing of it is left, nor any group but the first. */
+void virtual_worker_clear(struct virtual_worker *worker);
+/* The daemon has let go of the arena: it is as if new. */
+void virtual_worker_format(struct virtual_worker *worker);
 void virtual_worker_add_group(struct virtual_worker *worker, const struct message *message);
 void virtual_worker_pump_soon(struct virtual_worker *worker, uint64_t most_ns);
 /* All that it has under way fails, in one group or (-1) in all. */
@@ -316,7 +340,21 @@ void virtual_worker_fail(struct virtual_worker *worker, int32_t group, int code,
 /* The first failure is the worker's. */
 void virtual_worker_failed(struct virtual_worker *worker, int code, const char *text);
 
+/* virtual_generation.c: jobs that go on */
+struct virtual_job_run *virtual_generation_find(struct virtual_cluster *cluster, uint64_t job_id);
+/* A daemon's engine opens it: the first, or as the others. */
+void virtual_generation_opens(struct virtual_cluster *cluster, const struct engine_job *roster);
+/* Its generation has failed. */
+void virtual_generation_leave(struct virtual_worker *worker);
+void virtual_generation_enter(struct virtual_worker *worker, const struct message *joined);
+
 /* virtual_job.c */
+/* What the job, its ranks and their nodes make: the script, and room for the workers. */
+void virtual_job_write(struct virtual_job_run *run);
+/* How many collectives the worker takes part in: `mine`. */
+void virtual_job_count(struct virtual_worker *worker);
+/* The rank of this generation; NULL: it has gone on to the next, or not come to this one. */
+struct virtual_worker *virtual_job_present(const struct virtual_job_run *run, uint32_t rank);
 struct virtual_worker *virtual_job_worker(const struct virtual_cluster *cluster, uint32_t handle);
 /* The node's ranks are gone, and their daemon does not hear of it. */
 void virtual_jobs_kill_on(struct virtual_node *node);

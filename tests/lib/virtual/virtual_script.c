@@ -95,6 +95,8 @@ void script_write(struct virtual_job_run *run)
         if (it->ask.kind == COLLECTIVE_ALL_TO_ALL)
             most /= 3;
         it->ask.count = it->ask.kind == COLLECTIVE_BARRIER ? 0 : mix(&state) % (most + 1);
+        if (collective_in_shards(it->ask.kind) && it->seed % 3 == 0)
+            it->ask.identity = 1 + (uint32_t)(it->seed % 8);
         it->uneven = route_in_blocks(it->ask.kind) && mix(&state) % 2 && !job->even;
         if (it->ask.kind == COLLECTIVE_SEND)
             script_send(run, it, &state);

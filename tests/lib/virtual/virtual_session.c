@@ -9,9 +9,13 @@
 #include "tests/lib/virtual/virtual_private.h"
 
 #define PING_SHARE 3u /* as in worker/drive/drive_socket.c */
+#define TIMEOUT_MS 60000
+#define STRAGGLERS_MS 10000
+#define RETRY_NS (20 * NS_PER_MS) /* as in worker/job/rejoin.c */
 
 struct carried_message {
     struct virtual_worker *worker;
+    uint64_t incarnation; /* of the daemon that it is for */
     struct message message;
 };
 
@@ -42,7 +46,7 @@ static void deliver_to_daemon(struct virtual_cluster *cluster, void *what, uint6
     (void)cluster, (void)number;
     struct carried_message *carried = what;
     struct virtual_worker *worker = carried->worker;
-    if (worker_has_daemon(worker) &&
+    if (worker_has_daemon(worker) && worker->incarnation == carried->incarnation &&
         (worker->state != ENDED || carried->message.type == MESSAGE_LEAVE))
         daemon_take(worker, &carried->message);
     message_clear(&carried->message);
@@ -55,6 +59,7 @@ static void session_send(struct virtual_worker *worker, const struct message *me
     struct carried_message *carried = calloc(1, sizeof(*carried));
     EXPECT(carried);
     carried->worker = worker;
+    carried->incarnation = worker->incarnation;
     carried->message = *message;
     virtual_schedule_in(worker->cluster, &worker->to, deliver_to_daemon, carried, 0);
 }
@@ -85,8 +90,12 @@ void virtual_session_join(struct virtual_cluster *cluster, void *what, uint64_t 
                               .world_size = worker->run->job.ranks,
                               .rank = (int32_t)worker->rank,
                               .local_rank = -1,
-                              .timeout_ms = 60000,
+                              .timeout_ms = TIMEOUT_MS,
                               .recovery = worker->run->job.recovery};
+    if (worker->newcomer) {
+        message.world_size = 0;
+        message.rank = -1;
+    }
     if (worker->state == ENDED)
         return;
     if (!worker->node->alive) {
@@ -123,7 +132,7 @@ static void session_open_next(struct virtual_worker *worker)
     struct message message = {.type = MESSAGE_WORKER_GROUP_OPEN,
                               .request = worker->opened,
                               .nth = 0,
-                              .timeout_ms = 60000};
+                              .timeout_ms = TIMEOUT_MS};
     /* Equal lists are told apart by how often they were opened. */
     for (uint32_t g = 1; g < worker->opened; g++) {
         if (run->group_sizes[g] == run->group_sizes[worker->opened] &&
@@ -137,6 +146,113 @@ static void session_open_next(struct virtual_worker *worker)
     session_send(worker, &message);
 }
 
+/* --- the next generation ---------------------------------------------------------------------- */
+
+/* As job_check_rejoin in worker/job/rejoin.c. */
+static bool session_goes_on(const struct virtual_worker *worker, int code)
+{
+    return worker->run->job.goes_on && worker->state >= OPENING && worker->state < LEAVING &&
+           (code == ERR_LOST || code == ERR_REFUSED);
+}
+
+/* The generation that has failed is behind it: nothing of it is under way. */
+static void session_apart(struct virtual_worker *worker)
+{
+    virtual_generation_leave(worker);
+    virtual_worker_clear(worker);
+    worker->watch++;
+    worker->pinged_ns = 0;
+}
+
+/* As job_release. */
+static void session_release(struct virtual_worker *worker)
+{
+    session_apart(worker);
+    worker->state = RELEASING;
+    session_send(worker, &(struct message){.type = MESSAGE_RELEASE});
+}
+
+/* As rejoin_ask: the daemon has let go of the arena. */
+static void session_rejoin(struct virtual_worker *worker)
+{
+    EXPECT(worker->state == RELEASING && !worker->attached);
+    virtual_worker_format(worker);
+    worker->state = JOINING;
+    session_send(worker, &(struct message){.type = MESSAGE_REJOIN,
+                                           .timeout_ms = TIMEOUT_MS,
+                                           .stragglers_ms = STRAGGLERS_MS,
+                                           .least_ranks = worker->run->job.least_ranks,
+                                           .wait_ms = TIMEOUT_MS});
+}
+
+/* The daemon's side, as adapter_released in server/control/control_adapter.c. */
+static void deliver_released(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    struct virtual_worker *worker = what;
+    if (!worker_has_daemon(worker) || worker->handle != number)
+        return;
+    coordinator_worker_released(worker->node->coordinator, cluster->now_ns, worker->handle);
+    virtual_called(worker->node);
+}
+
+void virtual_session_released(struct virtual_worker *worker)
+{
+    if (worker->node->alive)
+        virtual_schedule_in(worker->cluster, &worker->node->events, deliver_released, worker,
+                            worker->handle);
+}
+
+/* Whether the next daemon of its node is waited for. */
+static bool session_returns(const struct virtual_worker *worker)
+{
+    return worker->run->job.goes_on && worker->lineage != 0 && worker->state != LEAVING &&
+           worker->cluster->options.recovery && worker->run->job.recovery != MESSAGE_RECOVERY_OFF &&
+           !worker->node->off;
+}
+
+/* As rejoin_connect and rejoin_return: the daemon that is started in its place is told which rank
+ * this was. */
+static void session_look(struct virtual_cluster *cluster, void *what, uint64_t number)
+{
+    struct virtual_worker *worker = what;
+    if (worker->state == ENDED || number != worker->watch)
+        return;
+    bool waits = !worker->node->alive || worker_has_daemon(worker); /* which may only be silent */
+    if (waits && cluster->now_ns >= worker->restart_ns) {
+        virtual_session_end(worker);
+        return;
+    }
+    if (waits) {
+        virtual_schedule(cluster, NULL, RETRY_NS, session_look, worker, number);
+        return;
+    }
+    worker->handle = cluster->next_handle++;
+    worker->incarnation = worker->node->incarnation;
+    virtual_worker_format(worker);
+    struct message message = {.type = MESSAGE_RETURN,
+                              .lineage = worker->lineage,
+                              .generation = worker->run->generation,
+                              .world_size = worker->run->job.ranks,
+                              .rank = (int32_t)worker->rank,
+                              .local_rank = -1,
+                              .former = worker->former,
+                              .timeout_ms = TIMEOUT_MS,
+                              .stragglers_ms = STRAGGLERS_MS,
+                              .least_ranks = worker->run->job.least_ranks,
+                              .wait_ms = TIMEOUT_MS};
+    snprintf(message.job, sizeof(message.job), "%s", worker->run->job.name);
+    session_send(worker, &message);
+}
+
+static void session_return(struct virtual_worker *worker)
+{
+    if (worker->state == OPENING || worker->state == RUNNING)
+        session_apart(worker);
+    worker->state = JOINING;
+    worker->restart_ns = worker->cluster->now_ns + worker->node->config.restart_ms * NS_PER_MS;
+    virtual_schedule(worker->cluster, NULL, 0, session_look, worker, ++worker->watch);
+}
+
 /* --- a daemon that is gone, or does not answer ------------------------------------------------ */
 
 /* As drive_fail in worker/drive. */
@@ -147,18 +263,20 @@ static void session_lost(struct virtual_worker *worker, const char *how)
         return;
     snprintf(text, sizeof(text), "the daemon of this node (%s) %s", worker->node->config.node, how);
     virtual_worker_fail(worker, -1, ERR_DISCONNECTED, text);
-    virtual_session_end(worker);
+    if (session_returns(worker))
+        session_return(worker);
+    else
+        virtual_session_end(worker);
 }
 
 /* As drive_socket_watch in worker/drive/drive_socket.c. */
 static void session_watch(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
-    (void)number;
     struct virtual_worker *worker = what;
     uint64_t silence_ns = worker->node->config.peer_ms * NS_PER_MS;
     uint64_t now_ns = cluster->now_ns;
     char how[64];
-    if (worker->state == ENDED)
+    if (worker->state == ENDED || number != worker->watch)
         return;
     if (worker->pinged_ns != 0 && now_ns >= worker->pinged_ns + silence_ns) {
         snprintf(how, sizeof(how), "has not answered for %" PRIu32 " ms",
@@ -172,13 +290,15 @@ static void session_watch(struct virtual_cluster *cluster, void *what, uint64_t 
     }
     uint64_t next_ns = worker->pinged_ns != 0 ? worker->pinged_ns + silence_ns
                                               : worker->heard_ns + silence_ns / PING_SHARE;
-    virtual_schedule(cluster, NULL, next_ns - now_ns, session_watch, worker, 0);
+    virtual_schedule(cluster, NULL, next_ns - now_ns, session_watch, worker, number);
 }
 
 static void deliver_loss(struct virtual_cluster *cluster, void *what, uint64_t number)
 {
-    (void)cluster, (void)number;
-    session_lost(what, "went away");
+    (void)cluster;
+    struct virtual_worker *worker = what;
+    if (worker->incarnation == number)
+        session_lost(worker, "went away");
 }
 
 void virtual_session_lose_all(struct virtual_node *node)
@@ -186,9 +306,10 @@ void virtual_session_lose_all(struct virtual_node *node)
     struct virtual_cluster *cluster = node->cluster;
     for (uint32_t j = 0; j < cluster->job_count; j++) {
         for (uint32_t r = 0; r < cluster->jobs[j].job.ranks; r++) {
-            struct virtual_worker *worker = cluster->jobs[j].workers[r];
-            if (worker->node == node && worker->incarnation == node->incarnation)
-                virtual_schedule_in(cluster, &worker->from, deliver_loss, worker, 0);
+            struct virtual_worker *worker = virtual_job_present(&cluster->jobs[j], r);
+            if (worker && worker->node == node && worker->incarnation == node->incarnation)
+                virtual_schedule_in(cluster, &worker->from, deliver_loss, worker,
+                                    node->incarnation);
         }
     }
 }
@@ -197,12 +318,16 @@ void virtual_session_lose_all(struct virtual_node *node)
 
 static void session_on_failed(struct virtual_worker *worker, const struct message *message)
 {
+    if (worker->state < OPENING || worker->state == RELEASING)
+        return; /* of the last generation */
     virtual_worker_fail(worker, message->group, message->code, message->text);
     virtual_worker_pump_soon(worker, 0);
-    if (message->group < 0)
-        virtual_session_end(worker);
-    else
+    if (message->group >= 0)
         virtual_session_leave(worker);
+    else if (session_goes_on(worker, message->code))
+        session_release(worker);
+    else
+        virtual_session_end(worker);
 }
 
 static void session_on_opened(struct virtual_worker *worker, const struct message *message)
@@ -213,10 +338,31 @@ static void session_on_opened(struct virtual_worker *worker, const struct messag
 
 static void session_on_joined(struct virtual_worker *worker, const struct message *message)
 {
+    if (message->generation > 1)
+        virtual_generation_enter(worker, message);
     EXPECT(message->rank == (int)worker->rank);
+    worker->run->job_id = message->job_id;
+    worker->newcomer = false;
+    worker->former = worker->handle;
+    worker->lineage = message->lineage;
     virtual_worker_begin(worker, message);
-    session_watch(worker->cluster, worker, 0);
+    session_watch(worker->cluster, worker, ++worker->watch);
     session_on_opened(worker, message);
+}
+
+/* A refusal to take it into the next generation, or one of a group. */
+static void session_on_error(struct virtual_worker *worker, const struct message *message)
+{
+    if (worker->state == OPENING && session_goes_on(worker, message->code)) {
+        virtual_worker_fail(worker, -1, message->code, message->text);
+        session_release(worker);
+        return;
+    }
+    if (worker->state == RELEASING)
+        return;
+    virtual_worker_failed(worker, message->code, message->text);
+    if (worker->state == OPENING)
+        virtual_session_leave(worker);
 }
 
 static void session_receive(struct virtual_worker *worker, const struct message *message)
@@ -235,9 +381,10 @@ static void session_receive(struct virtual_worker *worker, const struct message 
             session_on_opened(worker, message);
         break;
     case MESSAGE_ERROR:
-        virtual_worker_failed(worker, message->code, message->text);
-        if (worker->state == OPENING)
-            virtual_session_leave(worker);
+        session_on_error(worker, message);
+        break;
+    case MESSAGE_RELEASED:
+        session_rejoin(worker);
         break;
     case MESSAGE_FAILED:
         session_on_failed(worker, message);

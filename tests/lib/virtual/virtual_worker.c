@@ -1,9 +1,13 @@
 /* A virtual worker's arena, which its daemon reads, and its work: the library's real progress. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "server/exchange/model/order.h"
+#include "server/exchange/model/roster.h"
+#include "server/exchange/node/stability.h"
 #include "tests/lib/virtual/virtual_private.h"
 
 #define SHARED_SLOTS 4
@@ -26,8 +30,8 @@ void virtual_worker_add_group(struct virtual_worker *worker, const struct messag
 {
     uint32_t index = worker->opened;
     struct progress_group *group = &worker->groups[index];
-    uint64_t own;
     struct error error;
+    free(worker->weights[index]);
     worker->weights[index] = calloc(message->weights.count, sizeof(uint32_t));
     memcpy(worker->weights[index], message->weights.values,
            message->weights.count * sizeof(uint32_t));
@@ -36,14 +40,21 @@ void virtual_worker_add_group(struct virtual_worker *worker, const struct messag
                                        .weights = worker->weights[index],
                                        .chunk_bytes = message->chunk_bytes,
                                        .least_shard_bytes = message->least_shard_bytes};
-    EXPECT(arena_heap_allocate(&worker->heap, message->chunk_bytes, &own) == 0);
-    EXPECT(progress_group_add(&worker->progress, group, own, &error) == 0);
+    if (index > 0 || worker->own[0] == 0) { /* the first one goes on with the job */
+        EXPECT(arena_heap_allocate(&worker->heap, message->chunk_bytes, &worker->own[index]) == 0);
+        EXPECT(progress_group_add(&worker->progress, group, worker->own[index], &error) == 0);
+    }
     worker->opened++;
 }
 
 void virtual_worker_begin(struct virtual_worker *worker, const struct message *message)
 {
     uint64_t slots;
+    if (worker->progressing) {
+        progress_restart(&worker->progress);
+        arena_worker_prepare_sleep(&worker->arena);
+        return;
+    }
     EXPECT(arena_heap_init(&worker->heap, worker->arena.data_offset,
                            worker->arena.total_bytes - worker->arena.data_offset) == 0);
     EXPECT(arena_heap_allocate(&worker->heap, SHARED_SLOTS * (uint64_t)message->chunk_bytes,
@@ -78,6 +89,31 @@ void virtual_worker_fail(struct virtual_worker *worker, int32_t number, int code
     virtual_worker_failed(worker, code, text);
 }
 
+static bool worker_take_completed(struct virtual_worker *worker);
+
+void virtual_worker_clear(struct virtual_worker *worker)
+{
+    worker_take_completed(worker);
+    EXPECT(!worker->flights);
+    for (uint32_t i = 1; i < VIRTUAL_GROUPS_MAX; i++) {
+        if (worker->own[i] == 0)
+            continue;
+        progress_group_remove(&worker->progress, &worker->groups[i]);
+        arena_heap_free(&worker->heap, worker->own[i]); /* the daemon lets go of all */
+        free(worker->weights[i]);
+        worker->weights[i] = NULL;
+        worker->own[i] = 0;
+        worker->groups[i] = (struct progress_group){0};
+    }
+}
+
+void virtual_worker_format(struct virtual_worker *worker)
+{
+    struct error error;
+    EXPECT(arena_format(&worker->arena, worker->memory, VIRTUAL_ARENA_BYTES, PROGRESS_RING_ENTRIES,
+                        &error) == 0);
+}
+
 static void daemon_read(struct virtual_cluster *cluster, void *what, uint64_t number);
 
 /* --- the arena -------------------------------------------------------------------------------- */
@@ -90,19 +126,21 @@ void virtual_worker_attach(struct virtual_node *node, uint64_t job, uint32_t ran
     attached->rank = rank;
     attached->user = worker;
     EXPECT(arena_attach_memory(&attached->arena, worker->memory, VIRTUAL_ARENA_BYTES, &error) == 0);
+    worker->attached = attached;
     if (exchange_attach(node->exchange, job, attached, &error) != 0) {
-        free(attached); /* the job has failed meanwhile */
+        virtual_worker_released(attached); /* the job has failed meanwhile */
         return;
     }
-    worker->attached = attached;
     if (arena_daemon_prepare_sleep(&attached->arena)) /* it has not waited for us */
         virtual_schedule(node->cluster, node, 0, daemon_read, worker, 0);
 }
 
-void virtual_worker_released(struct exchange_worker *worker)
+void virtual_worker_released(struct exchange_worker *attached)
 {
-    ((struct virtual_worker *)worker->user)->attached = NULL;
-    free(worker);
+    struct virtual_worker *worker = attached->user;
+    worker->attached = NULL;
+    virtual_session_released(worker);
+    free(attached);
 }
 
 static void daemon_read(struct virtual_cluster *cluster, void *what, uint64_t number)
@@ -136,6 +174,71 @@ void virtual_worker_rung(struct virtual_cluster *cluster, struct exchange_worker
     struct virtual_worker *worker = attached->user;
     if (arena_worker_needs_doorbell(&attached->arena))
         virtual_worker_pump_soon(worker, 5000);
+}
+
+/* --- what is stable --------------------------------------------------------------------------- */
+
+void virtual_worker_told_stable(struct exchange_worker *attached,
+                                const struct arena_completion *completion)
+{
+    struct virtual_worker *worker = attached->user;
+    const struct virtual_cluster *cluster = worker->cluster;
+    for (uint32_t i = 0; i < cluster->options.nodes; i++) {
+        const struct virtual_node *node = &cluster->nodes[i];
+        const struct exchange_job *job =
+            node->alive ? exchange_job_find(node->exchange, attached->job->id) : NULL;
+        const struct exchange_group *group =
+            job ? exchange_group_find(job, completion->group) : NULL;
+        if (group && !group->failed && group->members.local_count > 0)
+            EXPECT_MSG(stability_count(group) >= completion->sequence,
+                       "rank %u is told that %" PRIu64 " collectives of group %u are stable, and "
+                       "node %u holds %" PRIu64,
+                       worker->rank, completion->sequence, completion->group, i,
+                       stability_count(group));
+    }
+    for (uint32_t i = 0; i < worker->opened; i++) {
+        if (worker->groups[i].number != completion->group || !worker->weights[i])
+            continue;
+        EXPECT(completion->sequence > worker->stable[i]);
+        worker->stable[i] = completion->sequence;
+    }
+}
+
+static bool worker_recovers(const struct virtual_worker *worker)
+{
+    return worker->cluster->options.recovery && worker->run->job.recovery != MESSAGE_RECOVERY_OFF;
+}
+
+/* A send that is done has come: no daemon has it under way for its receiver. */
+static void worker_check_sent(const struct virtual_worker *worker, const struct flight *flight)
+{
+    const struct request *request = &flight->request;
+    const struct virtual_cluster *cluster = worker->cluster;
+    if (!worker_recovers(worker) || !worker->attached || flight->it->ask.kind != COLLECTIVE_SEND ||
+        request->receives)
+        return;
+    for (uint32_t i = 0; i < cluster->options.nodes; i++) {
+        const struct virtual_node *node = &cluster->nodes[i];
+        const struct exchange_job *job =
+            node->alive ? exchange_job_find(node->exchange, worker->attached->job->id) : NULL;
+        const struct exchange_group *group =
+            job ? exchange_group_find(job, request->group->number) : NULL;
+        if (group && !group->failed)
+            EXPECT_MSG(!collective_find(group, request->sequence, request->ask.block),
+                       "rank %u: a send is done, and node %u has it under way", worker->rank, i);
+    }
+}
+
+/* Whether it has heard of all that it has done. */
+static bool worker_is_stable(const struct virtual_worker *worker)
+{
+    if (!worker_recovers(worker))
+        return true;
+    for (uint32_t i = 0; i < worker->opened; i++) {
+        if (worker->weights[i] && worker->stable[i] < worker->groups[i].next_sequence)
+            return false;
+    }
+    return true;
 }
 
 /* --- the work --------------------------------------------------------------------------------- */
@@ -189,6 +292,7 @@ static bool worker_take_completed(struct virtual_worker *worker)
         worker->in_flight[it->group]--;
         if (request->result == 0) {
             flight_check(worker, flight);
+            worker_check_sent(worker, flight);
             worker->finished++;
         } else {
             virtual_worker_failed(worker, request->result,
@@ -249,7 +353,8 @@ static void worker_pump(struct virtual_cluster *cluster, void *what, uint64_t nu
     }
     if (worker->state != RUNNING)
         return;
-    if (worker->finished >= worker->mine || worker->finished >= worker->leave_after)
+    bool ends = worker->finished >= worker->mine && (worker->code != 0 || worker_is_stable(worker));
+    if (ends || worker->finished >= worker->leave_after)
         virtual_session_leave(worker);
     else if (more)
         virtual_worker_pump_soon(worker, 2 * cluster->options.most_delay_ns);

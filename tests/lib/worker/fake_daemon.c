@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -26,7 +27,10 @@ struct worker {
     size_t bytes;
     int fds[3]; /* arena, submission doorbell, completion doorbell */
     struct arena arena;
-    int rank; /* -1: not joined */
+    int rank;      /* -1: not joined */
+    bool attached; /* its arena is mapped */
+    bool apart;    /* it has released the arena */
+    bool asked, whole;
 };
 
 struct opening {
@@ -48,8 +52,10 @@ struct fake_daemon {
     struct worker workers[FAKE_RANKS_MAX];
     uint32_t worker_count, joined;
     struct opening openings[FAKE_GROUPS_MAX];
-    uint32_t opening_count, next_group;
-    uint64_t groups_closed, workers_left, pings;
+    uint32_t opening_count, next_group, next_segment;
+    uint32_t generation;
+    bool failed, deaf;
+    uint64_t groups_closed, workers_left, pings, hellos;
 };
 
 static void fake_ring(void *context, uint32_t rank)
@@ -81,11 +87,12 @@ static void fail_group(struct fake_daemon *daemon, int group, int code, const ch
 {
     struct message message = {.type = MESSAGE_FAILED, .group = group, .code = code};
     snprintf(message.text, sizeof(message.text), "%s", text);
+    daemon->failed |= group < 0;
     for (uint32_t i = 0; i < FAKE_GROUPS_MAX; i++)
         if (group < 0 || (uint32_t)group == i)
             fake_exchange_fail_group(daemon->exchange, i);
     for (uint32_t i = 0; i < daemon->worker_count; i++)
-        if (daemon->workers[i].rank >= 0)
+        if (daemon->workers[i].rank >= 0 && !daemon->workers[i].apart)
             send_message(&daemon->workers[i], &message);
 }
 
@@ -95,18 +102,26 @@ static void disagree(void *context, uint32_t group, uint64_t sequence)
     fail_group(context, (int)group, ERR_MISMATCH, "rank 0 asked for this, rank 1 for that");
 }
 
-static void fake_drop(struct fake_daemon *daemon, struct worker *worker)
+static void fake_let_go(struct fake_daemon *daemon, struct worker *worker)
 {
-    if (worker->rank >= 0) {
+    if (worker->attached) {
         fake_exchange_detach(daemon->exchange, (uint32_t)worker->rank);
         arena_unmap(&worker->arena);
     }
-    for (int i = 0; i < 3; i++)
+    worker->attached = false;
+    for (int i = 0; i < 3; i++) {
         if (worker->fds[i] >= 0)
             close(worker->fds[i]);
+        worker->fds[i] = -1;
+    }
+}
+
+static void fake_drop(struct fake_daemon *daemon, struct worker *worker)
+{
+    fake_let_go(daemon, worker);
     if (worker->fd >= 0)
         close(worker->fd);
-    worker->fd = worker->fds[0] = worker->fds[1] = worker->fds[2] = worker->rank = -1;
+    worker->fd = worker->rank = -1;
 }
 
 static struct message group_message(const struct fake_daemon *daemon, enum message_type type,
@@ -139,14 +154,51 @@ static void fake_open_group(struct fake_daemon *daemon, uint32_t group, const ui
     message_clear(&message);
 }
 
-static void join(struct fake_daemon *daemon, struct worker *worker, const struct message *message)
+static void fake_take_arena(struct worker *worker)
 {
     struct error error;
-    ck_assert_uint_eq(message->world_size, daemon->options.world_size);
     for (int i = 0; i < 3; i++)
         ck_assert_int_ge(worker->fds[i], 0);
     ck_assert_msg(arena_attach(&worker->arena, worker->fds[0], UINT64_MAX, &error) == 0, "%s",
                   error.text);
+    worker->attached = true;
+}
+
+/* The next generation, with the same ranks. */
+static void fake_begin(struct fake_daemon *daemon)
+{
+    const uint32_t all[FAKE_RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
+    fake_exchange_restart(daemon->exchange);
+    daemon->failed = false;
+    daemon->generation++;
+    daemon->opening_count = daemon->next_group = daemon->next_segment = 0;
+    fake_open_group(daemon, 0, all, daemon->options.world_size);
+    for (uint32_t i = 0; i < daemon->worker_count; i++) {
+        struct worker *worker = &daemon->workers[i];
+        if (worker->rank < 0)
+            continue;
+        fake_exchange_attach(daemon->exchange, (uint32_t)worker->rank, &worker->arena);
+        worker->apart = worker->asked = false;
+        struct message joined = group_message(daemon, MESSAGE_JOINED, 0);
+        joined.timeout_ms = daemon->options.silence_ms;
+        joined.pinned_bytes = daemon->options.pinned_bytes;
+        joined.job_id = joined.lineage = 0x1234;
+        joined.generation = daemon->generation;
+        joined.rank = joined.local_rank = worker->rank;
+        joined.world_size = joined.local_size = daemon->options.world_size;
+        joined.node_count = 1;
+        joined.recovery =
+            daemon->options.recovery ? MESSAGE_RECOVERY_ON : MESSAGE_RECOVERY_CONFIGURED;
+        joined.restart_ms = daemon->options.restart_ms;
+        send_message(worker, &joined);
+        message_clear(&joined);
+    }
+}
+
+static void join(struct fake_daemon *daemon, struct worker *worker, const struct message *message)
+{
+    ck_assert_uint_eq(message->world_size, daemon->options.world_size);
+    fake_take_arena(worker);
     uint32_t taken = 0;
     for (uint32_t i = 0; i < daemon->worker_count; i++)
         if (daemon->workers[i].rank >= 0)
@@ -155,29 +207,94 @@ static void join(struct fake_daemon *daemon, struct worker *worker, const struct
     for (int rank = 0; worker->rank < 0; rank++)
         if (!(taken & 1u << rank))
             worker->rank = rank;
-    fake_exchange_attach(daemon->exchange, (uint32_t)worker->rank, &worker->arena);
-    if (++daemon->joined < daemon->options.world_size)
+    if (++daemon->joined == daemon->options.world_size)
+        fake_begin(daemon);
+}
+
+/* The first one to ask makes the job fail for the others. Without recovery it is not answered. */
+static void fake_release(struct fake_daemon *daemon, struct worker *worker)
+{
+    if (!daemon->options.recovery)
         return;
-    const uint32_t all[FAKE_RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
-    fake_open_group(daemon, 0, all, daemon->options.world_size);
+    worker->apart = true;
+    if (!daemon->failed)
+        fail_group(daemon, -1, ERR_LOST, "a rank does not go on with this generation");
+    fake_let_go(daemon, worker);
+    send_message(worker, &(struct message){.type = MESSAGE_RELEASED});
+}
+
+/* When one asks otherwise, those that have asked for a whole one are turned down. */
+static void fake_rejoin(struct fake_daemon *daemon, struct worker *worker, bool whole)
+{
+    uint32_t asked = 0, wholes = 0;
+    ck_assert(worker->apart);
+    fake_take_arena(worker);
+    worker->asked = true;
+    worker->whole = whole;
     for (uint32_t i = 0; i < daemon->worker_count; i++) {
-        struct message joined = group_message(daemon, MESSAGE_JOINED, 0);
-        joined.timeout_ms = daemon->options.silence_ms;
-        joined.pinned_bytes = daemon->options.pinned_bytes;
-        joined.job_id = 0x1234;
-        joined.generation = 1;
-        joined.rank = joined.local_rank = daemon->workers[i].rank;
-        joined.world_size = joined.local_size = daemon->options.world_size;
-        joined.node_count = 1;
-        send_message(&daemon->workers[i], &joined);
-        message_clear(&joined);
+        asked += daemon->workers[i].asked;
+        wholes += daemon->workers[i].asked && daemon->workers[i].whole;
     }
+    for (uint32_t i = 0; i < daemon->worker_count && wholes > 0 && wholes < asked; i++) {
+        worker = &daemon->workers[i];
+        if (!worker->asked || !worker->whole)
+            continue;
+        worker->asked = false;
+        fake_let_go(daemon, worker);
+        send_message(worker, &(struct message){.type = MESSAGE_ERROR,
+                                               .code = ERR_AGAIN,
+                                               .text = "a rank asks otherwise"});
+    }
+    if (asked == daemon->options.world_size && (wholes == 0 || wholes == asked))
+        fake_begin(daemon);
+}
+
+/* Each rank has memory of its own, which begins with the number of the generation. */
+static void fake_open_shared(struct fake_daemon *daemon, struct worker *worker,
+                             const struct message *message)
+{
+    struct message opened = {.type = MESSAGE_SHARED_OPENED,
+                             .request = message->request,
+                             .group = message->group,
+                             .segment = daemon->next_segment++};
+    struct message failed = {
+        .type = MESSAGE_FAILED, .group = -1, .code = ERR_LOST, .text = "node9 is gone"};
+    bool fails = daemon->options.fails_with_shared && daemon->generation == 1;
+    uint8_t generation = (uint8_t)daemon->generation;
+    size_t lengths[2] = {0};
+    char *lines[2] = {message_encode(&opened, &lengths[0]), message_encode(&failed, &lengths[1])};
+    int fd = memfd_create("fake", MFD_CLOEXEC);
+    ck_assert_int_eq(ftruncate(fd, (off_t)message->bytes), 0);
+    ck_assert_int_eq(pwrite(fd, &generation, 1, 0), 1);
+    struct iovec parts[2] = {{lines[0], lengths[0]}, {lines[1], lengths[1]}};
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct msghdr header = {.msg_iov = parts,
+                            .msg_iovlen = fails ? 2 : 1,
+                            .msg_control = control,
+                            .msg_controllen = sizeof(control)};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+    ck_assert_int_gt(sendmsg(worker->fd, &header, MSG_NOSIGNAL), 0);
+    daemon->failed |= fails;
+    close(fd);
+    free(lines[0]);
+    free(lines[1]);
 }
 
 static void fake_ask_for_group(struct fake_daemon *daemon, struct worker *worker,
                                const struct message *message)
 {
     struct opening *opening = NULL;
+    if (daemon->generation == 2 && worker->rank == 1 && daemon->options.refuses < 0) {
+        send_message(worker, &(struct message){.type = MESSAGE_ERROR,
+                                               .request = message->request,
+                                               .code = daemon->options.refuses,
+                                               .text = "no room"});
+        return;
+    }
     for (uint32_t i = 0; i < daemon->opening_count && !opening; i++) {
         opening = &daemon->openings[i];
         if (opening->count != message->ranks.count || opening->nth != message->nth ||
@@ -229,7 +346,9 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
                             .node = "a"};
     switch (message.type) {
     case MESSAGE_WORKER_HELLO:
-        send_message(worker, &hello);
+        daemon->hellos++;
+        if (!daemon->deaf)
+            send_message(worker, &hello);
         break;
     case MESSAGE_JOIN:
         join(daemon, worker, &message);
@@ -254,7 +373,16 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
     case MESSAGE_LEAVE:
         fake_leave(daemon, worker);
         break;
-    case MESSAGE_RELEASE: /* is not answered */
+    case MESSAGE_RELEASE:
+        fake_release(daemon, worker);
+        break;
+    case MESSAGE_REJOIN:
+        fake_rejoin(daemon, worker, message.whole);
+        break;
+    case MESSAGE_SHARED_OPEN:
+        fake_open_shared(daemon, worker, &message);
+        break;
+    case MESSAGE_SHARED_CLOSE:
         break;
     default:
         ck_abort_msg("a worker sent %s", message_type_name(message.type));
@@ -364,6 +492,8 @@ struct fake_daemon *fake_daemon_start(const struct fake_daemon_options *options)
     snprintf(daemon->path, sizeof(daemon->path), "%s/socket", daemon->directory);
     struct fake_exchange_io io = {.context = daemon, .ring = fake_ring, .disagree = disagree};
     daemon->exchange = fake_exchange_create(options->seed, &io);
+    if (options->recovery)
+        fake_exchange_keep(daemon->exchange);
     daemon->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     daemon->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -419,6 +549,16 @@ void fake_daemon_fail(struct fake_daemon *daemon, int group, int code, const cha
     pthread_mutex_unlock(&daemon->lock);
 }
 
+void fake_daemon_cut(struct fake_daemon *daemon)
+{
+    pthread_mutex_lock(&daemon->lock);
+    daemon->deaf = true;
+    for (uint32_t i = 0; i < daemon->worker_count; i++)
+        fake_drop(daemon, &daemon->workers[i]);
+    pthread_mutex_unlock(&daemon->lock);
+    wake(daemon);
+}
+
 void fake_daemon_say(struct fake_daemon *daemon, const char *line)
 {
     pthread_mutex_lock(&daemon->lock);
@@ -438,6 +578,11 @@ static uint64_t read_locked(struct fake_daemon *daemon, const uint64_t *value)
 uint64_t fake_daemon_groups_closed(struct fake_daemon *daemon)
 {
     return read_locked(daemon, &daemon->groups_closed);
+}
+
+uint64_t fake_daemon_hellos(struct fake_daemon *daemon)
+{
+    return read_locked(daemon, &daemon->hellos);
 }
 
 uint64_t fake_daemon_pings(struct fake_daemon *daemon)

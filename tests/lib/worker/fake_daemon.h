@@ -20,6 +20,13 @@ struct fake_daemon_options {
     uint64_t pinned_bytes; /* told to workers: what they may pin; 0: 256 MiB */
     bool mute;             /* does not answer pings */
     bool never_left;       /* close the socket in answer to leave, without a word */
+
+    bool recovery;       /* the job goes on after a failure that fake_daemon_fail tells of */
+    uint32_t restart_ms; /* told to workers */
+    /* In the same write as the first shared memory each rank hears that the job has failed. */
+    bool fails_with_shared;
+    /* In the second generation what rank 1 asks for is refused with this code; 0: it is not. */
+    int refuses;
 };
 
 struct fake_daemon *fake_daemon_start(const struct fake_daemon_options *options);
@@ -31,12 +38,15 @@ void fake_daemon_stop(struct fake_daemon *daemon);
 void fake_daemon_hold(struct fake_daemon *daemon, bool hold);
 /* Tell all workers that the group (-1: the job) has failed. */
 void fake_daemon_fail(struct fake_daemon *daemon, int group, int code, const char *text);
+/* All workers are cut off, and from now on nobody who connects is answered. */
+void fake_daemon_cut(struct fake_daemon *daemon);
 /* Send this line to every worker. */
 void fake_daemon_say(struct fake_daemon *daemon, const char *line);
 
 /* Counted so far: groups closed by workers, workers that left properly, chunks that came through
  * staging slots. */
 uint64_t fake_daemon_groups_closed(struct fake_daemon *daemon);
+uint64_t fake_daemon_hellos(struct fake_daemon *daemon);
 uint64_t fake_daemon_pings(struct fake_daemon *daemon);
 uint64_t fake_daemon_workers_left(struct fake_daemon *daemon);
 uint64_t fake_daemon_staged_chunks(struct fake_daemon *daemon);

@@ -30,10 +30,11 @@ struct group {
     bool open, failed;
     uint32_t ranks[FAKE_RANKS_MAX];
     uint32_t rank_count;
-    uint32_t weights[FAKE_RANKS_MAX];
+    uint32_t weights[FAKE_SERVERS_MAX];
     struct layout_rule rule;
     uint64_t next_sequence[FAKE_RANKS_MAX]; /* by place: submissions come in order, and so do */
     uint32_t last_block[FAKE_RANKS_MAX];    /* the blocks of one */
+    uint64_t completed, stable;             /* behind the last that is, and what was told */
 };
 
 struct fake_exchange {
@@ -43,7 +44,7 @@ struct fake_exchange {
     struct group groups[FAKE_GROUPS_MAX];
     struct collective *collectives;
     uint64_t random, completed, staged_chunks;
-    bool hold;
+    bool hold, keeps;
 };
 
 static uint64_t draw(struct fake_exchange *exchange, uint64_t below)
@@ -79,6 +80,19 @@ void fake_exchange_destroy(struct fake_exchange *exchange)
     free(exchange);
 }
 
+void fake_exchange_restart(struct fake_exchange *exchange)
+{
+    while (exchange->collectives)
+        free_collective(exchange, exchange->collectives);
+    memset(exchange->groups, 0, sizeof(exchange->groups));
+    memset(exchange->attached, 0, sizeof(exchange->attached));
+}
+
+void fake_exchange_keep(struct fake_exchange *exchange)
+{
+    exchange->keeps = true;
+}
+
 void fake_exchange_attach(struct fake_exchange *exchange, uint32_t rank, const struct arena *arena)
 {
     exchange->arenas[rank] = *arena;
@@ -108,6 +122,7 @@ void fake_exchange_open_group(struct fake_exchange *exchange, uint32_t number,
     group->rank_count = rank_count;
     memcpy(group->ranks, ranks, rank_count * sizeof(*ranks));
     group->rule = *rule;
+    ck_assert_uint_le(rule->servers, FAKE_SERVERS_MAX);
     memcpy(group->weights, rule->weights, rule->servers * sizeof(*rule->weights));
     group->rule.weights = group->weights;
 }
@@ -131,6 +146,16 @@ static uint32_t place_of(const struct group *group, uint32_t rank)
     return 0;
 }
 
+static uint32_t submission_identity(const struct arena_submission *submission)
+{
+    return submission->flags & ARENA_FLAG_IDENTITY ? submission->identity : 0;
+}
+
+static uint32_t submission_block(const struct arena_submission *submission)
+{
+    return submission->flags & ARENA_FLAG_IDENTITY ? 0 : submission->block;
+}
+
 static struct collective *find_collective(struct fake_exchange *exchange,
                                           const struct arena_submission *submission)
 {
@@ -138,13 +163,14 @@ static struct collective *find_collective(struct fake_exchange *exchange,
     DL_FOREACH(exchange->collectives, collective)
     {
         if (collective->group == submission->group &&
-            collective->sequence == submission->sequence && collective->block == submission->block)
+            collective->sequence == submission->sequence &&
+            collective->block == submission_block(submission))
             return collective;
     }
     collective = calloc(1, sizeof(*collective));
     collective->group = submission->group;
     collective->sequence = submission->sequence;
-    collective->block = submission->block;
+    collective->block = submission_block(submission);
     DL_APPEND(exchange->collectives, collective);
     return collective;
 }
@@ -152,14 +178,15 @@ static struct collective *find_collective(struct fake_exchange *exchange,
 static bool same_ask(const struct arena_submission *a, const struct arena_submission *b)
 {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->count == b->count &&
-           a->root == b->root && a->priority == b->priority;
+           a->root == b->root && a->priority == b->priority &&
+           submission_identity(a) == submission_identity(b);
 }
 
 /* The collective itself first, then its blocks that the rank takes part in, in order. */
 static void check_order(struct group *group, uint32_t place,
                         const struct arena_submission *submission)
 {
-    uint32_t block = submission->block;
+    uint32_t block = submission_block(submission);
     if (submission->kind == COLLECTIVE_SEND) { /* in no order */
         ck_assert_uint_ne(submission->sequence & WIRE_SEND_SEQUENCE, 0);
         ck_assert_uint_eq(submission->flags & ARENA_FLAG_STAGED, 0);
@@ -180,13 +207,14 @@ static void check_order(struct group *group, uint32_t place,
 static void fake_set_up(struct collective *collective, const struct group *group,
                         const struct arena_submission *submission)
 {
-    bool blocks = route_in_blocks(submission->kind), whole = submission->block == 0;
+    bool blocks = route_in_blocks(submission->kind), whole = submission_block(submission) == 0;
     collective->block_rule = layout_rule_single(&group->rule, submission->kind != COLLECTIVE_SEND);
-    collective->route =
-        route_find(submission->kind, submission->root, submission->block, group->rank_count);
+    collective->route = route_find(submission->kind, submission->root, submission_block(submission),
+                                   group->rank_count);
     ck_assert_int_eq(layout_init(&collective->layout,
                                  whole ? &group->rule : &collective->block_rule,
-                                 submission->sequence, blocks && whole ? 0 : submission->count,
+                                 submission->sequence, submission_identity(submission),
+                                 blocks && whole ? 0 : submission->count,
                                  (uint32_t)dtype_bytes(submission->dtype)),
                      0);
     ck_assert_uint_gt(collective->layout.chunks, 0);
@@ -249,7 +277,7 @@ static bool fake_read_rank(struct fake_exchange *exchange, uint32_t rank)
         ck_assert_uint_lt(submission.group, FAKE_GROUPS_MAX);
         struct group *group = &exchange->groups[submission.group];
         ck_assert(group->open);
-        if (group->failed)
+        if (group->failed || submission.type == ARENA_NUMBER) /* it keeps nothing for a replay */
             continue;
         uint32_t place = place_of(group, rank);
         if (submission.type == ARENA_SUBMIT)
@@ -261,15 +289,28 @@ static bool fake_read_rank(struct fake_exchange *exchange, uint32_t rank)
     return any;
 }
 
+static void push(struct fake_exchange *exchange, uint32_t rank,
+                 const struct arena_completion *completion)
+{
+    struct arena *arena = &exchange->arenas[rank];
+    ck_assert(arena_push_completion(arena, completion));
+    if (arena_worker_needs_doorbell(arena) && exchange->io.ring)
+        exchange->io.ring(exchange->io.context, rank);
+}
+
 static void report(struct fake_exchange *exchange, uint32_t rank, unsigned type, uint64_t request,
                    uint32_t chunk, uint64_t offset)
 {
-    struct arena_completion completion = {
-        .type = (uint8_t)type, .request = request, .chunk = chunk, .offset = offset};
-    struct arena *arena = &exchange->arenas[rank];
-    ck_assert(arena_push_completion(arena, &completion));
-    if (arena_worker_needs_doorbell(arena) && exchange->io.ring)
-        exchange->io.ring(exchange->io.context, rank);
+    push(exchange, rank,
+         &(struct arena_completion){
+             .type = (uint8_t)type, .request = request, .chunk = chunk, .offset = offset});
+}
+
+void fake_exchange_tell_stable(struct fake_exchange *exchange, uint32_t rank, uint32_t group,
+                               uint64_t sequence)
+{
+    push(exchange, rank,
+         &(struct arena_completion){.type = ARENA_STABLE, .group = group, .sequence = sequence});
 }
 
 static bool chunk_ready(const struct group *group, const struct collective *collective, uint32_t c)
@@ -335,6 +376,22 @@ static bool any_ready(const struct fake_exchange *exchange, const struct collect
     return false;
 }
 
+/* All ranks have asked for what comes before one that is complete. */
+static void fake_tell_group(struct fake_exchange *exchange, uint32_t number)
+{
+    struct group *group = &exchange->groups[number];
+    const struct collective *collective;
+    uint64_t stable = group->completed;
+    DL_FOREACH(exchange->collectives, collective)
+    {
+        if (collective->group == number && collective->sequence < stable)
+            stable = collective->sequence;
+    }
+    for (uint32_t i = 0; i < group->rank_count && stable > group->stable; i++)
+        fake_exchange_tell_stable(exchange, group->ranks[i], number, stable);
+    group->stable = stable;
+}
+
 /* Complete some of the chunks that can be, and the whole when they are all done. */
 static void advance(struct fake_exchange *exchange, struct collective *collective)
 {
@@ -357,7 +414,14 @@ static void advance(struct fake_exchange *exchange, struct collective *collectiv
             report(exchange, group->ranks[i], ARENA_REQUEST_DONE, collective->asked[i].request, 0,
                    0);
     exchange->completed++;
+    uint64_t sequence = collective->sequence;
+    uint32_t number = collective->group;
     free_collective(exchange, collective);
+    if (!exchange->keeps || sequence & WIRE_SEND_SEQUENCE)
+        return;
+    if (sequence >= group->completed)
+        group->completed = sequence + 1;
+    fake_tell_group(exchange, number);
 }
 
 bool fake_exchange_step(struct fake_exchange *exchange)

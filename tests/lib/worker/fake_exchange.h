@@ -11,6 +11,7 @@
 
 #define FAKE_RANKS_MAX 8
 #define FAKE_GROUPS_MAX 64
+#define FAKE_SERVERS_MAX 1024
 
 struct fake_exchange;
 
@@ -45,6 +46,13 @@ void fake_exchange_hold(struct fake_exchange *exchange, bool hold);
 bool fake_exchange_prepare_sleep(struct fake_exchange *exchange);
 void fake_exchange_cancel_sleep(struct fake_exchange *exchange);
 
+/* The next generation: no group is open, no rank attached. */
+void fake_exchange_restart(struct fake_exchange *exchange);
+/* From now on all ranks are told what is stable as soon as it is. */
+void fake_exchange_keep(struct fake_exchange *exchange);
+/* Tell a rank what is stable, true or not. */
+void fake_exchange_tell_stable(struct fake_exchange *exchange, uint32_t rank, uint32_t group,
+                               uint64_t sequence);
 /* Collectives completed, and chunks handed over through staging slots. */
 uint64_t fake_exchange_completed(const struct fake_exchange *exchange);
 uint64_t fake_exchange_staged_chunks(const struct fake_exchange *exchange);

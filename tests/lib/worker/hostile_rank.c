@@ -16,7 +16,7 @@
 
 #define STRANGER_UID 65533
 #define ARENA_BYTES (8u << 20)
-#define HELLO "{\"type\":\"hello\",\"protocol\":1,\"software\":\"test\",\"pid\":1}\n"
+#define HELLO "{\"type\":\"hello\",\"protocol\":2,\"software\":\"test\",\"pid\":1}\n"
 
 static void connect_as_stranger(struct hostile_rank *rank, const struct cluster *cluster)
 {

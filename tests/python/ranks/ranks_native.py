@@ -42,6 +42,130 @@ def test_other_tensors_are_not():
     assert sparse.to_dense()[0] == total()
 
 
+def test_calls_of_several_requests_are_native():
+    """What FSDP, ZeRO and libraries above them call: lists, coalesced calls, parts of different sizes."""
+    group, size, rank = ranks.shoal_group, dist.get_world_size(), dist.get_rank()
+
+    def over(work, tensor, expected):
+        assert _native.is_work(work), type(work)
+        work.wait()
+        assert tensor.tolist() == expected, (tensor, expected)
+
+    def of(value, count=2):
+        return torch.full((count,), float(value))
+
+    pair = [of(rank), of(1, 3)]
+    coalesced = c10d.AllreduceCoalescedOptions()
+    over(group.allreduce_coalesced(pair, coalesced), pair[0], [sum(range(size))] * 2)
+    assert pair[1].tolist() == [size] * 3
+    out, parts = of(0), [of(other + rank) for other in range(size)]
+    total_here = float(sum(rank + other for other in range(size)))
+    over(group.reduce_scatter([out], [parts], c10d.ReduceScatterOptions()), out, [total_here] * 2)
+    outs = [of(0), of(0, 3)]
+    wholes = [torch.cat(parts), of(2, 3 * size)]
+    over(group.reduce_scatter_tensor_coalesced(outs, wholes, c10d.ReduceScatterOptions()), outs[0], [total_here] * 2)
+    assert outs[1].tolist() == [2 * size] * 3
+    wholes = [of(0, 2 * size), of(0, size)]
+    every = [float(other) for other in range(size)]
+    work = group.allgather_into_tensor_coalesced(wholes, [of(rank), of(rank, 1)])
+    over(work, wholes[1], every)
+    assert wholes[0].tolist() == [value for value in every for _ in range(2)]
+    lists = [[of(0, other + 1), of(0)] for other in range(size)]
+    work = group.allgather_coalesced(lists, [of(rank, rank + 1), of(rank)])
+    over(work, lists[-1][0], [size - 1.0] * size)
+    assert [results[1][0].item() for results in lists] == every
+    root = c10d.GatherOptions()
+    root.rootRank = 1
+    places = [[of(0, other) for other in range(size)]] if rank == 1 else []
+    over(group.gather(places, [of(rank, rank)], root), places[0][-1] if places else of(0), [size - 1.0] * (size - 1) if places else [0, 0])
+    root = c10d.ScatterOptions()
+    root.rootRank = 1
+    out = of(0, rank)
+    given = [[of(other, other) for other in range(size)]] if rank == 1 else []
+    over(group.scatter([out], given, root), out, [rank] * rank)
+    outs = [of(0, rank) for _ in range(size)]
+    over(group.alltoall(outs, [of(rank, other) for other in range(size)], c10d.AllToAllOptions()), outs[-1], [size - 1.0] * rank)
+    rows = [rank + other for other in range(size)]
+    table, out = torch.full((sum(rows), 2), float(rank)), torch.empty(sum(rows), 2)
+    work = group.alltoall_base(out, table, rows, rows, c10d.AllToAllOptions())
+    over(work, out[:, 1], [float(other) for other in range(size) for _ in range(rank + other)])
+
+
+def test_values_of_futures_of_several_requests():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    lists = [[torch.zeros(2) for _ in range(size)] for _ in range(2)]
+    work = ranks.shoal_group.allgather(lists, [torch.full((2,), rank + 1.0), torch.full((2,), rank + 2.0)])
+    assert _native.is_work(work), type(work)
+    value = work.get_future().wait()
+    assert [[tensor[0].item() for tensor in results] for results in value] == [
+        [other + 1 for other in range(size)],
+        [other + 2 for other in range(size)],
+    ]
+
+
+def test_sends_and_receives_are_native():
+    group, size, rank = ranks.shoal_group, dist.get_world_size(), dist.get_rank()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for dtype in (torch.float32, torch.bool):
+        got = torch.zeros(5, dtype=dtype)
+        works = [
+            dist.isend(torch.full((5,), rank).to(dtype), right, group=group, tag=3),
+            dist.irecv(got, left, group=group, tag=3),
+        ]
+        for work in works:
+            assert _native.is_work(work), type(work)
+            work.wait()
+        assert torch.equal(got, torch.full((5,), left).to(dtype))
+    ranks.raises(errors.InvalidError, lambda: group.send([torch.ones(1)], rank, 0))  # to itself
+    got = torch.zeros(5)
+    ops = [dist.P2POp(dist.isend, torch.full((5,), float(rank)), right, group)]
+    ops.append(dist.P2POp(dist.irecv, got, left, group))
+    works = dist.batch_isend_irecv(ops)
+    assert len(works) == 2 and all(map(_native.is_work, works))
+    for work in works:
+        work.wait()
+    assert got.tolist() == [left] * 5
+
+
+def test_batches_of_both_backends():
+    group, size = ranks.shoal_group, dist.get_world_size()
+    for mixed in (False, True):
+        whole, rows = torch.ones(16), torch.ones(8, 8)
+        group._start_coalescing()
+        first = start_all_reduce(whole)
+        second = start_all_reduce(rows.t()[::2] if mixed else rows)
+        work = group._end_coalescing()
+        assert _native.is_work(first) and _native.is_work(second) is not mixed
+        assert _native.is_work(work) is not mixed
+        work.wait()
+        assert torch.all(whole == size) and torch.all(rows.t()[::2] == size)
+        assert torch.all(rows.t()[1::2] == (1 if mixed else size))
+    outside = start_all_reduce(whole)
+    assert group._coalescing is None and _native.is_work(outside)
+    outside.wait()
+
+
+def test_objects_go_over_native_calls():
+    """Their bytes are tensors in memory: no call of them is the Python backend's."""
+    group, size, rank = ranks.shoal_group, dist.get_world_size(), dist.get_rank()
+    started = []
+    original = group._start
+    group._start = lambda name, *more: started.append(name) or original(name, *more)
+    try:
+        gathered, shared = [None] * size, [{"from": rank}]
+        dist.all_gather_object(gathered, "x" * rank, group=group)
+        dist.broadcast_object_list(shared, 1, group=group)
+        collected = [None] * size if rank == 0 else None
+        dist.gather_object(rank, collected, 0, group=group)
+        mine = [None]
+        dist.scatter_object_list(mine, [f"to {i}" for i in range(size)], 0, group=group)
+    finally:
+        del group._start
+    assert gathered == ["x" * other for other in range(size)] and shared == [{"from": 1}]
+    assert (collected or list(range(size))) == list(range(size)) and mine == [f"to {rank}"]
+    assert started == [], started
+
+
 def test_both_backends_by_turns():
     """One group's calls keep their order, and their numbers."""
     size = dist.get_world_size()

@@ -15,7 +15,7 @@
 #include "tests/lib/server/control_daemon.h"
 #include "tests/lib/suite.h"
 
-#define HELLO "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\",\"pid\":1}\n"
+#define HELLO "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\",\"pid\":1}\n"
 #define CROWD 40
 #define PATIENCE_MS 20000
 
@@ -216,7 +216,7 @@ START_TEST(test_turned_away_without_descriptors)
     rlim_t before = use_up_descriptors();
     connect_unix(late.fd);
     control_client_write(&late,
-                         "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\",\"pid\":1}\n");
+                         "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\",\"pid\":1}\n");
     control_client_expect(&late, MESSAGE_ERROR, &message);
     ck_assert_int_eq(message.code, ERR_MEMORY);
     ck_assert_msg(strstr(message.text, "no descriptors left"), "%s", message.text);
@@ -228,7 +228,7 @@ START_TEST(test_turned_away_without_descriptors)
         control_client_close(&late);
         control_client_open(&late, daemons[0]);
         control_client_write(&late,
-                             "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\",\"pid\":1}\n");
+                             "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\",\"pid\":1}\n");
         let_in = strstr(control_client_line(&late), "\"error\"") == NULL;
     }
     ck_assert(let_in);

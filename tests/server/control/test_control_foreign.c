@@ -298,6 +298,21 @@ static const char *last_words(struct control_client *client)
     return words;
 }
 
+/* Alice sends more than a join has, one of them a socket whose closing waits, where the daemon is
+ * the last to let go of it: mostly. Whether she was told that she has sent too many before. */
+static bool take_hostages(struct control *control, int harmless)
+{
+    int fds[CONTROL_DESCRIPTORS_SENT];
+    struct control_client client;
+    for (int i = 0; i < CONTROL_DESCRIPTORS_SENT; i++)
+        fds[i] = harmless;
+    fds[CONTROL_DESCRIPTORS] = stuffed_socket();
+    open_as_alice(&client);
+    send_with(client.fd, "{", fds, CONTROL_DESCRIPTORS_SENT);
+    control_close_foreign(control, 0, &fds[CONTROL_DESCRIPTORS], 1); /* maybe the last */
+    return strstr(last_words(&client), "are still being closed") != NULL;
+}
+
 /* One whose closing waits holds up those behind it, for as long as its owner likes. Of all the
  * connections that a user ends so, they are no more than he may have and two messages. */
 START_TEST(test_hostages)
@@ -305,30 +320,24 @@ START_TEST(test_hostages)
     enum { SENT = CONTROL_DESCRIPTORS_SENT };
     struct control control = {.log = &daemon_under_test->log};
     struct control_client client;
-    int fds[SENT], harmless = eventfd(0, EFD_CLOEXEC);
+    int harmless = eventfd(0, EFD_CLOEXEC);
     if (geteuid() != 0) {
         suite_skip("test_hostages", "connecting as another user takes root");
         return;
     }
-    uint32_t before = count_descriptors();
-    for (int n = 0; n < 6; n++) {
-        for (int i = 0; i < SENT; i++)
-            fds[i] = harmless;
-        fds[CONTROL_DESCRIPTORS] = stuffed_socket();
-        open_as_alice(&client);
-        send_with(client.fd, "{", fds, SENT);
-        control_close_foreign(&control, 0, &fds[CONTROL_DESCRIPTORS], 1); /* maybe the last */
-        const char *words = last_words(&client);
-        ck_assert_msg(n < 2 || strstr(words, "are still being closed"), "%s", words);
-    }
+    uint32_t before = count_descriptors(), kept = 1; /* by this test */
+    /* In a row: where the test was the last, the daemon closes the others and has room again. */
+    for (int refused = 0; refused < 4; kept++)
+        refused = take_hostages(&control, harmless) ? refused + 1 : 0;
     expect_alive();
-    ck_assert_uint_le(count_descriptors(), before + CONTROL_USER_DESCRIPTORS(WORKERS) + 2 * SENT);
+    ck_assert_uint_le(count_descriptors(),
+                      before + CONTROL_USER_DESCRIPTORS(WORKERS) + 2 * SENT + kept);
     /* When they are closed he gets in again. */
     ck_assert_int_eq(shutdown(listener, SHUT_RDWR), 0);
     const char *words;
     do {
         open_as_alice(&client);
-        send_with(client.fd, "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\",\"pid\":1}\n",
+        send_with(client.fd, "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\",\"pid\":1}\n",
                   &harmless, 1);
         shutdown(client.fd, SHUT_WR);
         words = last_words(&client);

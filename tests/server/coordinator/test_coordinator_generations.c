@@ -189,9 +189,39 @@ START_TEST(test_newcomers)
     network_run(network, 4000);
     network_assert_text(other, "no job 'another' of user 1000 has begun a next generation");
     network_assert_text(foreign, "of user 1001");
-    ck_assert_int_eq(network_say(network, network_join(network, 0, "third", 0, 2, -1, 0),
-                                 &(struct message){.type = MESSAGE_LEAVE}),
-                     ERR_PROTOCOL); /* a newcomer cannot choose its rank: it is gone already */
+    end();
+}
+END_TEST
+
+/* A rank that is started again takes its old number: the others are numbered around it. */
+START_TEST(test_newcomers_choose)
+{
+    start(0, 7);
+    network_kill(network, workers[1]);
+    network_settle(network);
+    go_on();
+    network_settle(network);
+    assert_together(2);
+    const char *name = network_name_at(network, 0);
+    struct network_worker *first = network_join(network, 1, name, 0, 1, -1, 0);
+    struct network_worker *second = network_join(network, 2, name, 0, 1, -1, 0);
+    struct network_worker *third = network_join(network, 2, name, 0, 99, -1, 0);
+    network_settle(network);
+    network_release(network, workers[0]);
+    network_settle(network);
+    network_rejoin(network, workers[0], LONG_MS, LONG_MS);
+    go_on();
+    network_settle(network);
+    ck_assert_int_eq(first->joined.rank, 1);
+    ck_assert_int_eq(workers[0]->joined.rank, 0);
+    ck_assert_int_eq(workers[2]->joined.rank, 2);
+    ck_assert_int_eq(workers[3]->joined.rank, 3);
+    ck_assert_int_eq(second->joined.rank + third->joined.rank, 4 + 5); /* it is taken; none such */
+    ck_assert_uint_eq(first->joined.world_size, 6);
+    network_kill(network, first);
+    network_kill(network, second);
+    network_kill(network, third);
+    network_settle(network);
     end();
 }
 END_TEST
@@ -455,6 +485,7 @@ int main(void)
     tcase_add_loop_test(tests, test_one_leaves_while_it_fails, 0, 3);
     tcase_add_test(tests, test_refused_while_opening);
     tcase_add_loop_test(tests, test_newcomers, 0, 3);
+    tcase_add_test(tests, test_newcomers_choose);
     tcase_add_loop_test(tests, test_home_lost_after_restart, 0, 3);
     tcase_add_loop_test(tests, test_newcomers_and_losses, 0, SEEDS);
     tcase_add_loop_test(tests, test_two_losses, 0, SEEDS);

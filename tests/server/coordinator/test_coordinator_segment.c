@@ -228,6 +228,41 @@ START_TEST(groups)
 }
 END_TEST
 
+static void ask_place(int rank, int32_t group, uint64_t bytes)
+{
+    struct message message = {
+        .type = MESSAGE_MEETING_OPEN, .request = 90, .group = group, .bytes = bytes};
+    ck_assert_int_eq(network_say(network, workers[rank], &message), 0);
+}
+
+/* Where ranks meet takes an eighth of the memory at most, so that the rest is the program's. */
+START_TEST(places)
+{
+    static const uint32_t ranks[2][2] = {{0, 2}, {2, 0}};
+    int32_t pairs[2];
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < 2; k++)
+            network_group_open(network, workers[ranks[i][k]], ranks[i], 2, 0, 0);
+        network_settle(network);
+        pairs[i] = workers[0]->group;
+    }
+    ask_place(0, 0, 64);
+    refused(0, ERR_UNSUPPORTED, "has ranks on other nodes");
+    ask_place(0, pairs[0], (1 << 17) + 1);
+    refused(0, ERR_MEMORY, "has 0 meeting places of 0 bytes on node a, which is the limit");
+    ask_place(0, pairs[0], 100000);
+    kept(1, 1);
+    ask_place(0, pairs[1], 100000);
+    refused(0, ERR_MEMORY, "has 1 meeting places of 100000 bytes");
+    struct message close = {.type = MESSAGE_WORKER_GROUP_CLOSE, .group = pairs[0]};
+    ck_assert_int_eq(network_say(network, workers[0], &close), 0);
+    ck_assert_int_eq(network_say(network, workers[2], &close), 0);
+    kept(0, 0);
+    ask_place(0, pairs[1], 100000);
+    kept(1, 1);
+}
+END_TEST
+
 /* What makes no sense ends the connection. */
 START_TEST(nonsense)
 {
@@ -259,6 +294,7 @@ int main(void)
     TCase *cases = tcase_create("cases");
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_test(cases, one_piece_for_all);
+    tcase_add_test(cases, places);
     tcase_add_test(cases, several_pieces_have_their_numbers);
     tcase_add_test(cases, other_bytes);
     tcase_add_test(cases, limits);

@@ -76,6 +76,7 @@ static void setup(void)
     EXPECT(memory_fabric_open(fabric, 0, &engine.transport) == 0);
     EXPECT(memory_fabric_open(fabric, 1, &other) == 0);
     engine.peers = calloc(2, sizeof(*engine.peers));
+    engine.moving = calloc(BITS_WORDS(2u), sizeof(*engine.moving));
     for (uint32_t i = 0; i < 2; i++)
         engine.peers[i].backlog_end = &engine.peers[i].backlog;
     engine.poll_descriptor = epoll_create1(EPOLL_CLOEXEC);
@@ -115,6 +116,7 @@ static void teardown(void)
     engine_queue_clear(&engine.events);
     engine_queue_clear(&engine.commands);
     close(engine.poll_descriptor);
+    free(engine.moving);
     free(engine.peers);
 }
 
@@ -176,7 +178,7 @@ static struct engine_segment make_segment(uint32_t number)
     uint8_t *base =
         mmap(NULL, SEGMENT_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT(base != MAP_FAILED);
-    return (struct engine_segment){number, base, SEGMENT_BYTES};
+    return (struct engine_segment){.number = number, .base = base, .bytes = SEGMENT_BYTES};
 }
 
 static bool is_mapped(const struct engine_segment *segment)

@@ -99,6 +99,7 @@ static void half_start_as(struct half *half, bool shared_receives, bool recovery
     engine->log = &half->log;
     engine->node_count = 2;
     engine->peers = calloc(2, sizeof(*engine->peers));
+    engine->moving = calloc(BITS_WORDS(2u), sizeof(*engine->moving));
     for (uint32_t i = 0; i < 2; i++)
         engine->peers[i].backlog_end = &engine->peers[i].backlog;
     EXPECT(engine_queue_init(&engine->commands, NULL) == 0);
@@ -160,6 +161,7 @@ static void half_stop(struct half *half)
         engine_event_free(event);
     engine_queue_clear(&engine->events);
     engine_queue_clear(&engine->commands);
+    free(engine->moving);
     free(engine->peers);
 }
 

@@ -15,7 +15,8 @@ struct both {
 
 static const uint32_t crossed[] = {0, 1, 1, 0};
 
-static bool both_begin(struct both *both, const char *name, uint32_t threads, bool sealed)
+static bool both_begin_as(struct both *both, const char *name, uint32_t threads, bool sealed,
+                          bool recovery)
 {
     if (!transport_fabric_available("tcp", true, "127.0.0.1")) {
         suite_skip(name, "libfabric has no tcp here");
@@ -25,6 +26,7 @@ static bool both_begin(struct both *both, const char *name, uint32_t threads, bo
     for (uint32_t i = 0; i < 2; i++) {
         node_configure(&both->nodes[i], i, 2, threads);
         both->nodes[i].sealed = sealed;
+        both->nodes[i].config.recovery = recovery;
         if (sealed)
             both->nodes[i].config.chunk_bytes = LARGE_CHUNK_BYTES;
         node_start(&both->nodes[i]);
@@ -34,6 +36,11 @@ static bool both_begin(struct both *both, const char *name, uint32_t threads, bo
     for (uint32_t rank = 0; rank < 4; rank++)
         worker_attach(&both->workers[rank], &both->nodes[crossed[rank]], rank);
     return true;
+}
+
+static bool both_begin(struct both *both, const char *name, uint32_t threads, bool sealed)
+{
+    return both_begin_as(both, name, threads, sealed, false);
 }
 
 static bool both_start(struct both *both, const char *name, uint32_t threads)
@@ -76,6 +83,26 @@ START_TEST(ranks_of_two_nodes_reduce)
     ck_assert_uint_gt(status[0].bytes_out, 331126ull * 4); /* about half out, half back */
     for (uint32_t i = 0; i < 2; i++)
         engine_status_clear(&status[i]);
+    both_stop(&both);
+}
+END_TEST
+
+/* With recovery each rank is told that all have the result, once it has it itself, and soon: before
+ * anything else is submitted. */
+START_TEST(all_ranks_hold_what_was_reduced)
+{
+    struct both both;
+    if (!both_begin_as(&both, "all_ranks_hold_what_was_reduced", 1, _i == 1, true))
+        return;
+    for (uint64_t sequence = 0; sequence < 20; sequence++) {
+        reduce_once(both.workers, 4, sequence, 1 + 3000 * (sequence % 3));
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            struct arena_completion news = worker_next(&both.workers[rank]);
+            ck_assert_uint_eq(news.type, ARENA_STABLE);
+            ck_assert_uint_eq(news.group, 0);
+            ck_assert_uint_eq(news.sequence, sequence + 1);
+        }
+    }
     both_stop(&both);
 }
 END_TEST
@@ -201,6 +228,7 @@ static TCase *two_engines(void)
     TCase *tests = tcase_create("two engines");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, ranks_of_two_nodes_reduce, 0, 6);
+    tcase_add_loop_test(tests, all_ranks_hold_what_was_reduced, 0, 2);
     tcase_add_test(tests, disagreeing_nodes_learn_it);
     tcase_add_loop_test(tests, a_peer_that_goes_is_reported, 0, 4);
     tcase_add_test(tests, sealed_with_different_keys_nothing_passes);

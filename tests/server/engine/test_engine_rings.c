@@ -52,6 +52,7 @@ static void setup(void)
     fabric = memory_fabric_create(&options);
     EXPECT(memory_fabric_open(fabric, 0, &engine.transport) == 0);
     engine.peers = calloc(1, sizeof(*engine.peers));
+    engine.moving = calloc(BITS_WORDS(1u), sizeof(*engine.moving));
     engine.peers[0].backlog_end = &engine.peers[0].backlog;
     engine.poll_descriptor = epoll_create1(EPOLL_CLOEXEC);
     EXPECT(engine_queue_init(&engine.commands, NULL) == 0);
@@ -88,6 +89,7 @@ static void teardown(void)
     engine_queue_clear(&engine.events);
     engine_queue_clear(&engine.commands);
     close(engine.poll_descriptor);
+    free(engine.moving);
     free(engine.peers);
 }
 

@@ -321,10 +321,10 @@ START_TEST(a_nodes_own_disagreement_is_reported_by_the_owner)
     struct wire_ask second = {
         .kind = COLLECTIVE_BROADCAST, .dtype = DTYPE_U8, .root = 2, .count = 9};
     wire_encode_rank_ask(payload, 1, &first);
-    wire_encode_rank_ask(payload + 24, 2, &second);
-    wire_encode_rank_ask(payload + 48, 3, &second); /* no such rank */
-    wire_encode_rank_ask(payload + 72, 0, &second);
-    payload[72 + 7] = 1; /* reserved */
+    wire_encode_rank_ask(payload + WIRE_RANK_ASK_BYTES, 2, &second);
+    wire_encode_rank_ask(payload + 2 * WIRE_RANK_ASK_BYTES, 3, &second); /* no such rank */
+    wire_encode_rank_ask(payload + 3 * WIRE_RANK_ASK_BYTES, 0, &second);
+    payload[3 * WIRE_RANK_ASK_BYTES + 7] = 1; /* a codec, where none is */
     struct wire_header header = fixture_header(1, WIRE_DISAGREE, 0, 0, COUNT);
     ck_assert_int_eq(fixture_message(fixture, 1, header, payload, sizeof(payload)), 0);
     ck_assert_uint_eq(fixture->event_count, 0);

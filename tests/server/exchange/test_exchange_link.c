@@ -3,6 +3,7 @@
 #include "tests/lib/suite.h"
 
 #include "common/base/error.h"
+#include "server/exchange/model/model.h"
 
 #define SILENCE_NS 8000u
 #define STEP_NS (SILENCE_NS / 8)
@@ -85,6 +86,41 @@ START_TEST(without_work_nothing_is_sent_and_nobody_silent)
         tick(fixture, STEP_NS);
     ck_assert_uint_eq(fixture->send_count, 0);
     ck_assert_uint_eq(fixture->silent[1], 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+static uint32_t stirred(const struct fixture *fixture)
+{
+    uint32_t count = 0, nodes = fixture->exchange->options.node_count;
+    for (uint32_t node = 0; (node = peer_stirred_from(fixture->exchange, node)) < nodes; node++)
+        count++;
+    return count;
+}
+
+/* A tick looks at the peer of whom something may be due, and at no other. */
+START_TEST(idle_peers_are_not_looked_at)
+{
+    struct fixture_options options = {.nodes = 12,
+                                      .ranks = 12,
+                                      .rank_nodes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
+                                      .weights = {1},
+                                      .late_ns = 1ull << 40,
+                                      .silence_ns = SILENCE_NS};
+    struct fixture *fixture = fixture_create(&options);
+    ck_assert_uint_eq(stirred(fixture), 11); /* new connections */
+    pass(fixture, SILENCE_NS, WIRE_ALIVE);
+    ck_assert_uint_eq(stirred(fixture), 0);
+    ck_assert_int_eq(hear(fixture, 3, WIRE_KEEPALIVE), 0);
+    ck_assert_uint_eq(peer_stirred_from(fixture->exchange, 0), 3);
+    ck_assert_uint_eq(stirred(fixture), 1);
+    ck_assert_uint_ge(pass(fixture, SILENCE_NS, WIRE_ALIVE), 1); /* it is answered, alone */
+    pass(fixture, SILENCE_NS, WIRE_ALIVE);
+    ck_assert_uint_eq(stirred(fixture), 0);
+    fixture_submit_sum(fixture, 0, 0, COUNT); /* the owner waits for all */
+    tick(fixture, STEP_NS);
+    ck_assert_uint_ge(stirred(fixture), 11);
+    ck_assert_uint_eq(take_signs(fixture, WIRE_KEEPALIVE), 11);
     fixture_destroy(fixture);
 }
 END_TEST
@@ -290,6 +326,7 @@ int main(void)
     Suite *suite = suite_create("exchange_link");
     TCase *tests = tcase_create("link");
     tcase_add_test(tests, without_work_nothing_is_sent_and_nobody_silent);
+    tcase_add_test(tests, idle_peers_are_not_looked_at);
     tcase_add_test(tests, who_is_waited_for_and_silent_is_reported);
     tcase_add_test(tests, after_a_new_connection_silence_counts_from_nothing);
     tcase_add_test(tests, any_message_is_a_sign);

@@ -125,6 +125,24 @@ START_TEST(the_check_of_the_configuration_promises_what_holds)
 }
 END_TEST
 
+/* The same beyond 8 nodes, where windows shrink, to servers without ranks by another measure. */
+START_TEST(the_check_holds_for_larger_rosters)
+{
+    for (uint32_t nodes = 9; nodes <= FIXTURE_NODES; nodes++) {
+        uint64_t most = 0;
+        for (uint32_t members = 1; members <= nodes; members++) {
+            uint64_t one = promised(nodes, (1u << nodes) - 1, (1u << members) - 1);
+            most = one > most ? one : most;
+        }
+        ck_assert_uint_eq(window_buffers_most(4, nodes, nodes, true), most);
+    }
+    /* of 12 owners: 3 nodes with ranks have windows of 4, the 9 others of 2, as 12 nodes had */
+    ck_assert_uint_eq(promised(12, 0xfff, 0x7), 2 * 11 + 9 * 4 + 3 * 4 + 9 * 2);
+    /* and 3 servers alone, outside 4 nodes: 7 owners in all */
+    ck_assert_uint_eq(promised(12, 0xe00, 0xf), 3 * 11 + 3 * 6 + 7 * 4);
+}
+END_TEST
+
 /* Receives that were posted cannot be taken back, and serve the next job. */
 START_TEST(receives_of_a_closed_job_serve_the_next)
 {
@@ -354,6 +372,7 @@ int main(void)
     tcase_add_test(tests, a_job_beyond_the_memory_is_refused_and_takes_none);
     tcase_add_test(tests, a_user_leaves_memory_for_others);
     tcase_add_test(tests, the_check_of_the_configuration_promises_what_holds);
+    tcase_add_test(tests, the_check_holds_for_larger_rosters);
     tcase_add_test(tests, receives_of_a_closed_job_serve_the_next);
     tcase_add_loop_test(tests, a_closed_job_promises_nothing, 0, 2);
     tcase_add_loop_test(tests, a_failed_job_promises_nothing, 0, 2);

@@ -49,16 +49,19 @@ static const struct {
     const char *words;
 } headers[] = {
     {0, 0, "not the magic"},
-    {4, 9, "version 9"},
+    {4, WIRE_VERSION - 1, "version"},
+    {4, WIRE_VERSION + 1, "version"},
     {5, 0, "unknown type 0"},
-    {5, 10, "unknown type 10"},
+    {5, 13, "unknown type 13"},
     {6, 1, "status 1"},
     {8, 0xff, "a token that was not given out"},
     {8, 2, "a token that was not given out"}, /* that of node 2, sent by node 1 */
     {40, 4, "announces a payload of 260 bytes and has 256"},
-    {47, 1, "reserved byte"},
+    {47, 1, "codec 1"},
     {64, 0, "generation 0"},
-    {72, 1, "reserved byte"},
+    {68, 1, "reserved byte"},
+    {104, 1, "reserved byte"},
+    {127, 1, "reserved byte"},
 };
 
 START_TEST(wrong_headers_are_refused)
@@ -384,7 +387,11 @@ START_TEST(disagreements_that_make_no_sense)
     static const struct {
         uint64_t sequence;
         uint32_t chunk, bytes;
-    } cases[] = {{0, 1, 24}, {0, 0, 0}, {0, 0, 23}, {0, 0, 25}, {1, 0, 24}};
+    } cases[] = {{0, 1, WIRE_RANK_ASK_BYTES},
+                 {0, 0, 0},
+                 {0, 0, WIRE_RANK_ASK_BYTES - 1},
+                 {0, 0, WIRE_RANK_ASK_BYTES + 1},
+                 {1, 0, WIRE_RANK_ASK_BYTES}};
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct wire_header header =
             fixture_header(1, WIRE_DISAGREE, cases[i].sequence, cases[i].chunk, COUNT);
@@ -393,9 +400,10 @@ START_TEST(disagreements_that_make_no_sense)
     }
     expect_totals(fixture, 0, 0);
     struct wire_header header = fixture_header(1, WIRE_DISAGREE, 0, 0, COUNT);
-    ck_assert_int_eq(fixture_message(fixture, 1, header, payload, 48), 0);
-    fixture_expect_error(fixture, fixture_message(fixture, 1, header, payload, 48), ERR_PROTOCOL,
-                         "a second disagreement in group 0");
+    ck_assert_int_eq(fixture_message(fixture, 1, header, payload, 2 * WIRE_RANK_ASK_BYTES), 0);
+    fixture_expect_error(fixture,
+                         fixture_message(fixture, 1, header, payload, 2 * WIRE_RANK_ASK_BYTES),
+                         ERR_PROTOCOL, "a second disagreement in group 0");
     fixture_expect_error(fixture, fixture_contribute(fixture, 1, 0, 0, 16, 1), ERR_PROTOCOL,
                          "a second contribution to chunk 0");
     fixture_destroy(fixture);
@@ -483,8 +491,9 @@ START_TEST(one_disagreement_is_sent)
             uint32_t rank = 9;
             struct wire_ask ask;
             const uint8_t *bytes = fixture->sends[i]->payload;
-            ck_assert_int_eq(
-                wire_decode_rank_ask(bytes + (size_t)k * WIRE_RANK_ASK_BYTES, 24, &rank, &ask), 0);
+            ck_assert_int_eq(wire_decode_rank_ask(bytes + (size_t)k * WIRE_RANK_ASK_BYTES,
+                                                  WIRE_RANK_ASK_BYTES, &rank, &ask),
+                             0);
             ck_assert_uint_eq(rank, k);
             ck_assert_uint_eq(ask.count, COUNT + k * 16);
         }

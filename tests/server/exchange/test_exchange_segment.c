@@ -2,6 +2,7 @@
  * the memory stays as long as anything may write to it. */
 #include <stdlib.h>
 
+#include "common/format/place.h"
 #include "tests/lib/server/exchange_fixture.h"
 #include "tests/lib/suite.h"
 
@@ -317,6 +318,61 @@ START_TEST(it_goes_with_its_group)
 }
 END_TEST
 
+/* What the ranks write into a place is counted, whatever it is, and nothing of it is believed. */
+START_TEST(what_met_is_counted)
+{
+    struct shared shared = {0};
+    struct fixture *fixture = create(1, 2);
+    struct place_counts *counts = (void *)(shared.memory + PLACE_COUNTS_OFFSET);
+    struct engine_job_status job;
+    shared.it = (struct exchange_segment){
+        .number = 7, .base = shared.memory, .bytes = SEGMENT_BYTES, .meeting = true};
+    ck_assert_int_eq(
+        exchange_segment_open(fixture->exchange, FIXTURE_JOB, 0, &shared.it, &fixture->error), 0);
+    struct arena_submission it = ask(fixture, 0, 0, 7, 0);
+    fixture_expect_error(fixture, fixture_submit(fixture, 0, &it), ERR_PROTOCOL, "does not have");
+    atomic_store(&counts->collectives, 5);
+    atomic_store(&counts->bytes, 100);
+    exchange_tick(fixture->exchange, 1);
+    exchange_tick(fixture->exchange, 2);
+    exchange_job_totals(fixture->exchange, &job, 1);
+    ck_assert_uint_eq(job.collectives, 5);
+    ck_assert_uint_eq(job.met_collectives, 5);
+    ck_assert_uint_eq(job.met_bytes, 100);
+    ck_assert_uint_eq(job.bytes_submitted, 100);
+    atomic_store(&counts->collectives, 2); /* nonsense */
+    atomic_store(&counts->bytes, UINT64_MAX);
+    exchange_tick(fixture->exchange, 3);
+    exchange_job_totals(fixture->exchange, &job, 1);
+    ck_assert_uint_eq(job.met_collectives, 5);
+    ck_assert_uint_eq(job.met_bytes, 100 + (UINT64_C(1) << 40));
+    atomic_store(&counts->collectives, 4); /* since the last look, and never looked at again */
+    close_it(fixture, 7);
+    struct exchange_totals totals;
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.collectives, 7);
+    ck_assert_uint_eq(totals.met_collectives, 7);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+START_TEST(a_place_too_small_for_counts)
+{
+    struct shared shared = {0};
+    struct fixture *fixture = create(1, 2);
+    memset(shared.memory, 0x11, sizeof(shared.memory));
+    shared.it = (struct exchange_segment){
+        .number = 7, .base = shared.memory, .bytes = PLACE_COUNTS_OFFSET + 8, .meeting = true};
+    ck_assert_int_eq(
+        exchange_segment_open(fixture->exchange, FIXTURE_JOB, 0, &shared.it, &fixture->error), 0);
+    exchange_tick(fixture->exchange, 1);
+    struct exchange_totals totals;
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.met_collectives, 0);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 START_TEST(the_limit_is_the_buffers)
 {
     struct fixture_options options = {.nodes = 1, .ranks = 2, .weights = {1}, .buffers = 30};
@@ -352,6 +408,8 @@ int main(void)
     tcase_add_test(cases, other_asks_and_other_places);
     tcase_add_test(cases, it_stays_as_long_as_it_is_written_to);
     tcase_add_loop_test(cases, it_goes_with_its_group, 0, 2);
+    tcase_add_test(cases, what_met_is_counted);
+    tcase_add_test(cases, a_place_too_small_for_counts);
     tcase_add_test(cases, the_limit_is_the_buffers);
     suite_add_tcase(suite, cases);
     return suite_main(suite);

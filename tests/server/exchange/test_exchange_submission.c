@@ -45,7 +45,7 @@ enum { TYPE, KIND, DTYPE, OP, GROUP, SEQUENCE, ITS_COUNT, IN, OUT, FLAGS };
 
 static const struct wrong wrongs[] = {
     {"type 0 does not exist", PROTOCOL, {.type = 0}, {[TYPE] = true}},
-    {"type 4 does not exist", PROTOCOL, {.type = 4}, {[TYPE] = true}},
+    {"type 5 does not exist", PROTOCOL, {.type = 5}, {[TYPE] = true}},
     {"collective 10 does not exist", INVALID, {.kind = 10}, {[KIND] = true}},
     {"collective 255 does", INVALID, {.kind = 255}, {[KIND] = true}},
     {"data type 8 does not exist", INVALID, {.dtype = 8}, {[DTYPE] = true}},

@@ -202,9 +202,13 @@ START_TEST(test_away_for_so_long_only)
 {
     membership_connected(&membership, 2, 7, 1000 * MS);
     membership_begin_session(&membership, 2, 99);
+    ck_assert(!membership.peers[2].ended);
     ck_assert(!membership_away(&membership, 2, 1000 * MS)); /* it was never up */
+    ck_assert(membership.peers[2].ended); /* started again, and killed again soon: its ranks live */
+    membership_connected(&membership, 2, 7, 1000 * MS);
     membership_up(&membership, 2, 1000 * MS);
     ck_assert(membership_away(&membership, 2, 1000 * MS));
+    ck_assert(!membership.peers[2].ended); /* a link may be cut as well */
     lose_two(1000);
     ck_assert(membership_is_away(&membership, 2));
     ck_assert_uint_eq(membership_attempt_ns(&membership, 2, 5000 * MS), 500 * MS);
@@ -331,6 +335,19 @@ START_TEST(test_what_cannot_recover_is_gone_at_once)
 }
 END_TEST
 
+/* Until the next one is connected. */
+START_TEST(test_a_daemon_that_has_ended)
+{
+    membership_connected(&membership, 2, 7, 10);
+    membership_lost(&membership, 2, 20, "cut");
+    ck_assert(!membership.peers[2].ended);
+    membership_ended(&membership, 2);
+    ck_assert(membership.peers[2].ended && !membership.peers[0].ended);
+    membership_connected(&membership, 2, 8, 30);
+    ck_assert(!membership.peers[2].ended);
+}
+END_TEST
+
 START_TEST(test_alone)
 {
     struct membership alone;
@@ -365,6 +382,7 @@ int main(void)
     tcase_add_test(cases, test_back_in_time);
     tcase_add_test(cases, test_attempts_while_away_are_close);
     tcase_add_test(cases, test_what_cannot_recover_is_gone_at_once);
+    tcase_add_test(cases, test_a_daemon_that_has_ended);
     tcase_add_test(cases, test_alone);
     suite_add_tcase(suite, cases);
     return suite_main(suite);

@@ -90,7 +90,7 @@ def job_of(name, **more):
     return {**job, "groups": 1, "bytes": 123456789, "collectives": 98765, "waits": waits, "time": time, **more}
 
 
-def status_of(nodes, jobs, uptime_s=100.0, name="n0"):
+def status_of(nodes, jobs, uptime_s=100.0, name="n0", link_mbits=0):
     peers = []
     for i in range(1, nodes):
         down = i % 97 == 13
@@ -99,7 +99,7 @@ def status_of(nodes, jobs, uptime_s=100.0, name="n0"):
         peers.append(peer)
     memory = {"used_bytes": 300 << 20, "reserved_bytes": 400 << 20, "limit_bytes": 1 << 30}
     status = {"type": "status", "software": "shoal 0.1.0", "node": name, "uptime_s": uptime_s, "state": "running"}
-    return {**status, "peers": peers, "jobs": jobs, "memory": memory}
+    return {**status, "peers": peers, "jobs": jobs, "memory": memory, "traffic": {"link_mbits": link_mbits}}
 
 
 def why_of(job, **more):
@@ -108,12 +108,12 @@ def why_of(job, **more):
     return {**why, "silent_nodes": [], "reports": [], **more}
 
 
-def reports_of(nodes, time_s, links=True):
+def reports_of(nodes, time_s, links=True, link_mbits={}):
     """What daemons say of themselves; of 1 MB a second and number, half of it comes in."""
     reports = []
     for i in range(nodes):
         moved = lambda k: {"bytes_in": int(time_s * 5e5 * k), "bytes_out": int(time_s * 1e6 * k)}
-        daemon = {"time_s": time_s, **moved(i), "away": int(i == 2), "recovered": 3 * int(i == 2), "links": []}
+        daemon = {"time_s": time_s, **moved(i), "link_mbits": link_mbits.get(f"n{i}", 0), "away": int(i == 2), "recovered": 3 * int(i == 2), "links": []}
         daemon["memory"] = {"used_bytes": (i % 100) << 20, "reserved_bytes": 1 << 30, "limit_bytes": 100 << 20}
         if links:
             daemon["links"] = [{"node": f"n{k}", **moved(min(i, k))} for k in range(nodes) if k != i]
@@ -148,11 +148,11 @@ class MadeUp(Case):
         self.browser.open(self.server.address, **view)
         self.shown()
 
-    def next_turn(self, **more):
+    def next_turn(self, *, links={}, **more):
         """What goes over links is known from two answers."""
         for why in self.server.whys["jobs"]:
             if why["reports"]:
-                why["reports"] = reports_of(len(why["reports"]), 51.0, len(why["reports"]) <= 13)
+                why["reports"] = reports_of(len(why["reports"]), 51.0, len(why["reports"]) <= 13, links)
         self.server.status = {**self.server.status, **more}
         self.browser.wait(f"seen.status.uptime_s === {self.server.status['uptime_s']}")
 
@@ -170,7 +170,7 @@ class MadeUp(Case):
             self.assertIn("would take 28.0 ms without", self.text("[data-key=why]"))
             self.assertIn("would take about 28.0 ms without", self.text("article:nth-of-type(2) [data-key=why]"))
             self.assertIn("300 MiB used of 1.0 GiB", self.text("#memory-text"))
-            self.assertIn("2.9 MiB/s in, 1.4 MiB/s out, 100 %", self.browser.value("document.getElementById('node-3').title"))
+            self.assertIn("2.9 MiB/s there, 1.4 MiB/s back, 100 %", self.browser.value("document.getElementById('node-3').title"))
             self.assertFalse(self.browser.value("document.documentElement.scrollWidth > innerWidth"))
             self.assertEqual(self.browser.errors, [])
             self.picture(name)
@@ -199,29 +199,56 @@ class MadeUp(Case):
         peers[2].update(away_ms=None, recovered=2, recovered_ms=340)
         for name, view in {"links": {}, "links-dark": {"dark": True}}.items():
             self.server.whys["jobs"] = [why_of("train", reports=reports_of(4, 50.0)), why_of("other", reports=reports_of(4, 50.0))]
-            self.server.status = {**status_of(4, [job_of("train"), job_of("other", generation=1)]), "peers": peers}
+            lost = {"since_ms": 3000, "ranks": [2, 5], "nodes": ["n2"], "awaited": [1], "least_ranks": 8}
+            recovered = {"server": {"times": 2, "last_ms": 120, "total_ms": 300}, "daemon": {"times": 0}}
+            jobs = [job_of("train", recovered=recovered), job_of("other", generation=1)]
+            jobs.append(job_of("third", state="waiting", lost=lost))
+            self.server.status = {**status_of(4, jobs), "peers": peers}
             self.open(**view)
             self.next_turn(uptime_s=101.0)
             lines = "[...document.querySelectorAll('#picture line')].map(it => it.getAttribute('class')).sort().join()"
             # Of six links the fastest is 2-3 with 2 MB/s, and 1-2 and 1-3 have half of it; those of n0 have no traffic.
             self.assertEqual(self.browser.value(lines), "l0,l0,l0,l3,l3,l4")
             self.assertIn("n3: up, 1.4 MiB/s in, 2.9 MiB/s out, 100 % of the fastest node", self.browser.value("document.getElementById('node-3').title"))
+            labels = "[...document.querySelectorAll('#picture .on-link')].map(it => it.textContent).sort().join()"
+            self.assertEqual(self.browser.value(labels), "0 B/s · 0 %,0 B/s · 0 %,0 B/s · 0 %,1.9 MiB/s · 100 %,977 KiB/s · 50 %,977 KiB/s · 50 %")
+            self.assertEqual(self.text("#links > li"), "n2 – n3: 1.9 MiB/s there, 1.9 MiB/s back, 100 % of the fastest link")
             self.assertIn("a node 2.9 MiB/s, a link 1.9 MiB/s", self.text("#legend"))
             self.assertEqual(self.text("#memories > [data-node=n3]"), "3.0 MiB of 100 MiB")
             self.assertEqual(self.browser.value("document.querySelectorAll('#memories > meter').length"), 3)
             told = self.text("#recoveries")
             for words in ("n1 is away for 2 s", "n3 was away and came back 2 times, at last after 340 ms",
-                          "Job train goes on as generation 3", "n2 tells: 1 node away now; nodes came back 3 times"):
+                          "Job train goes on as generation 3",
+                          "Job train recovered 2 times, server: at last in 120 ms, together 300 ms",
+                          "Job third failed 3 s ago and may go on; gone: rank 2, 5; lost: node n2; waits for rank 1; waits for newcomers until it has 8 ranks",
+                          "n2 tells: 1 node away now; nodes came back 3 times"):
                 self.assertIn(words, told)
             self.assertNotIn("other", told)
             self.assertEqual(self.browser.errors, [])
             self.picture(name)
 
+    def test_links_by_what_they_can_carry(self):
+        """64 Mbit/s are 8 MB/s, and of a link the slower end counts."""
+        for known, lines, first, legend in (
+            ({"n0": 640, "n1": 64, "n2": 32, "n3": 640}, "l0,l0,l0,l1,l2,l3", "n1 – n2: 977 KiB/s there, 977 KiB/s back, 25 % of what it can carry", "over it, the fuller way. Ring"),
+            ({"n2": 32}, "l0,l0,l0,l2,l3,l3", "n1 – n3: 977 KiB/s there, 977 KiB/s back, 50 % of the fastest link", "where that is not known, of the fastest"),
+        ):
+            self.server.whys["jobs"] = [why_of("train", reports=reports_of(4, 50.0, link_mbits=known))]
+            self.server.status = status_of(4, [job_of("train")], link_mbits=known.get("n0", 0))
+            self.open()
+            self.next_turn(links=known, uptime_s=101.0)
+            classes = "[...document.querySelectorAll('#picture line')].map(it => it.getAttribute('class')).sort().join()"
+            self.assertEqual(self.browser.value(classes), lines)
+            self.assertIn(first, self.text("#links"))
+            self.assertIn(legend, self.text("#legend"))
+            self.assertIn("n2: up, 977 KiB/s in, 1.9 MiB/s out, 50 % of what its link can carry", self.browser.value("document.getElementById('node-2').title"))
+            self.assertEqual(self.browser.errors, [])
+
     def test_names_are_text(self):
         daemon = {"recovered": 1, "memory": HOSTILE, "links": [{"node": HOSTILE}, 7]}
         reports = [{"node": HOSTILE + "2", "daemon": daemon}, {"node": 5, "daemon": daemon}, {"node": "__proto__", "daemon": HOSTILE}]
         peer = {"node": 1, "recovered": 1, "name": HOSTILE, "state": HOSTILE, "fabric": "up", "bytes_in": 0, "bytes_out": 0}
-        status = status_of(2, [job_of(HOSTILE, error=HOSTILE), job_of("__proto__", state="failed", error=HOSTILE)], name=HOSTILE)
+        status = status_of(2, [job_of(HOSTILE, error=HOSTILE), job_of("__proto__", state="failed", error=HOSTILE, lost={"nodes": [HOSTILE], "ranks": [HOSTILE]}, recovered=HOSTILE)], name=HOSTILE)
         self.server.status = {**status, "peers": [peer, {}], "software": HOSTILE, "warnings": [{"text": HOSTILE}]}
         self.server.whys["jobs"] = [why_of(HOSTILE, of_node=HOSTILE, reports=reports), why_of("__proto__", kind="toString")]
         self.open()
@@ -296,7 +323,7 @@ class Daemon(Case):
             page.bind(("127.0.0.1", 0))
             ports = [it.getsockname()[1] for it in (control, page)]
         config = {"node": "n0", "servers": [{"name": "n0", "address": f"127.0.0.1:{ports[0]}"}]}
-        config.update(socket={"path": str(self.socket)}, metrics={"address": "127.0.0.1", "port": ports[1]})
+        config.update(socket={"path": str(self.socket)}, metrics={"address": "127.0.0.1", "port": ports[1]}, fabric={"link_mbits": 1000})
         (self.folder / "config.json").write_text(json.dumps(config))
         self.address = f"http://127.0.0.1:{ports[1]}/"
         daemon = self.start([BUILD / "bin" / "shoald", "--config", self.folder / "config.json"], self.folder / "log")
@@ -350,6 +377,8 @@ class Daemon(Case):
         self.assertLessEqual(before["jobs"][0]["collectives"] - 3000, int(shown["collectives"]))
         self.assertLessEqual(int(shown["collectives"]), after["jobs"][0]["collectives"])
         self.assertEqual(int(memory["limit"]), before["memory"]["limit_bytes"])
+        self.assertEqual(before["traffic"]["link_mbits"], 1000)
+        self.assertRegex(self.text("#told"), "^n0: this node, running, .* of what its link can carry")
         (self.folder / "stop").touch()
         for rank in ranks:
             self.assertEqual(rank.wait(60), 0, (self.folder / "rank0").read_text())

@@ -70,6 +70,16 @@ START_TEST(test_status)
 }
 END_TEST
 
+START_TEST(a_link_says_what_it_can_carry)
+{
+    char *text =
+        print(shoalctl_print_status, "{'traffic':{'bytes_in':0,'bytes_out':0,'in_GBps':0.5,"
+                                     "'out_GBps':0.25,'link_mbits':10000,'dropped_messages':0}}");
+    has(text, "out 0 B (0.25 GB/s), of 1.25 GB/s each way, 0 messages dropped\n");
+    free(text);
+}
+END_TEST
+
 /* In which column of its line a word begins. */
 static long column(const char *text, const char *word)
 {
@@ -105,6 +115,33 @@ START_TEST(test_jobs)
     free(text);
     text = print(shoalctl_print_jobs, "{'jobs':[]}");
     ck_assert_str_eq(text, "no jobs\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(test_recoveries)
+{
+    char *text = print(shoalctl_print_jobs, status_text);
+    ck_assert_ptr_null(strstr(text, "gone"));
+    free(text);
+    text = print(
+        shoalctl_print_jobs,
+        "{'jobs':[{'name':'train','state':'waiting','generation':2,'lost':{'since_ms':3210,"
+        "'ranks':[2,3],'nodes':['b','c'],'away':[3,4],'awaited':[1],'least_ranks':8},'recovered':{'"
+        "connection':{'times':"
+        "2,'last_ms':120,'total_ms':300},'server':{'times':0,'last_ms':0,'total_ms':0},"
+        "'generation':{'times':1,'last_ms':80,'total_ms':80}}}]}");
+    has(text, "job train has failed 3.2 s ago and may go on; gone: rank 2-3, node b, c; until its "
+              "daemon is started "
+              "again: rank 3-4; waits for "
+              "rank 1; waits for newcomers until it has 8 ranks\n");
+    has(text, "job train has recovered: connection 2 times (last 0.120 s, together 0.300 s), "
+              "generation 1 time (last 0.080 s, together 0.080 s)\n");
+    free(text);
+    text =
+        print(shoalctl_print_jobs, "{'jobs':[{'name':'train','lost':{'ranks':[0],'awaited':null},"
+                                   "'recovered':[1]}]}");
+    has(text, "gone: rank 0\n");
     free(text);
 }
 END_TEST
@@ -196,8 +233,10 @@ int main(void)
     Suite *suite = suite_create("shoalctl_print");
     TCase *tests = tcase_create("print");
     tcase_add_test(tests, test_status);
+    tcase_add_test(tests, a_link_says_what_it_can_carry);
     tcase_add_test(tests, test_columns_are_aligned);
     tcase_add_test(tests, test_jobs);
+    tcase_add_test(tests, test_recoveries);
     tcase_add_test(tests, test_missing_and_odd_keys);
     tcase_add_test(tests, test_format_ranks);
     tcase_add_test(tests, test_format_duration);

@@ -29,6 +29,8 @@ static void setup(void)
     engine_jobs[0] = (struct engine_job_status){
         .bytes_submitted = 4096,
         .collectives = 12,
+        .met_collectives = 11,
+        .met_bytes = 44,
         .slots = 3,
         .kept_bytes = 4321,
         .slowest_rank = 1,
@@ -54,6 +56,7 @@ static void setup(void)
                                     .bytes_out = 2000,
                                     .bytes_reduced = 3000,
                                     .collectives = 4,
+                                    .met_collectives = 2,
                                     .dropped_messages = 5,
                                     .buffer_bytes_used = 6,
                                     .buffer_bytes_allocated = 7,
@@ -165,6 +168,7 @@ START_TEST(test_head)
     expect_number(traffic, "bytes_out", 2000);
     expect_number(traffic, "bytes_reduced", 3000);
     expect_number(traffic, "collectives", 4);
+    expect_number(traffic, "met_collectives", 2);
     expect_number(traffic, "dropped_messages", 5);
     const json_t *memory = json_object_get(status, "memory");
     expect_number(memory, "used_bytes", 6);
@@ -313,6 +317,8 @@ START_TEST(test_running_late_failed)
     expect_number(job, "groups", 1);
     expect_number(job, "bytes", 4096);
     expect_number(job, "collectives", 12);
+    expect_number(job, "met_collectives", 11);
+    expect_number(job, "met_bytes", 44);
     expect_number(job, "slots", 3);
     expect_number(job, "request_bytes", 4321);
     expect_number(job, "slowest_rank", 1);
@@ -399,6 +405,35 @@ START_TEST(test_rates)
         json_number_value(json_object_get(json_object_get(status, "traffic"), "in_GBps")), 2.0,
         1e-6);
     json_decref(status);
+}
+END_TEST
+
+/* What the configuration says goes before what the interface does. */
+START_TEST(test_link)
+{
+    static const struct {
+        uint32_t configured, seen, told;
+        const char *metric;
+    } all[] = {{0, 0, 0, NULL},
+               {0, 10000, 10000, "\nshoal_link_bytes_per_second 1250000000\n"},
+               {1000, 10000, 1000, "\nshoal_link_bytes_per_second 125000000\n"},
+               {4000000, 0, 4000000, "\nshoal_link_bytes_per_second 500000000000\n"}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        network_config(network, 0)->link_mbits = all[i].configured;
+        transport.link_mbits = all[i].seen;
+        json_t *status = document();
+        json_t *told = json_object_get(json_object_get(status, "traffic"), "link_mbits");
+        ck_assert_int_eq(json_integer_value(told), all[i].told);
+        json_decref(status);
+        struct status_source source = source_of(0);
+        size_t length;
+        char *text = status_metrics(&source, &length);
+        ck_assert_ptr_nonnull(text);
+        const char *found = strstr(text, all[i].metric ? all[i].metric : "shoal_link_bytes");
+        ck_assert_msg(!found == !all[i].metric, "%zu: %s", i, text);
+        free(text);
+    }
+    transport.link_mbits = 0;
 }
 END_TEST
 
@@ -560,6 +595,7 @@ int main(void)
     tcase_add_test(cases, test_left_ranks_are_missing);
     tcase_add_test(cases, test_draining);
     tcase_add_test(cases, test_rates);
+    tcase_add_test(cases, test_link);
     tcase_add_test(cases, test_users);
     tcase_add_test(cases, test_warnings);
     tcase_add_test(cases, test_metrics);

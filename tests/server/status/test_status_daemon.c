@@ -14,7 +14,8 @@
 static struct engine_peer_status peers[NODES_MAX];
 static struct engine_status engine;
 static struct membership membership;
-static struct config config;
+static struct config config = {.link_mbits = 400000};
+static const struct transport_info transport = {.link_mbits = 10000};
 static struct config_server servers[NODES_MAX];
 
 /* Of node 1. */
@@ -44,6 +45,8 @@ static struct status_daemon taken(uint32_t nodes)
     config.server_count = nodes;
     status_daemon_take(&daemon, &(struct status_source){.engine = &engine,
                                                         .membership = &membership,
+                                                        .config = &config,
+                                                        .transport = &transport,
                                                         .started_ns = 500 * MS});
     membership_clear(&membership);
     return daemon;
@@ -64,6 +67,7 @@ START_TEST(it_comes_as_it_was_told)
     ck_assert_uint_eq(come.memory_limit_bytes, INT64_MAX);
     ck_assert_uint_eq(come.bytes_in, UINT64_C(1) << 40);
     ck_assert_uint_eq(come.bytes_out, 17);
+    ck_assert_uint_eq(come.link_mbits, 400000);
     ck_assert_uint_eq(come.away, 1);
     ck_assert_uint_eq(come.recovered, 0);
     for (uint32_t i = 0; i < links; i++) {
@@ -102,15 +106,15 @@ START_TEST(it_is_told_in_words)
     char *line = json_text_take(&text, &length);
     ck_assert_ptr_nonnull(line);
     json_t *said = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-    json_t *wanted =
-        json_loads("{\"time_s\":5,\"bytes_in\":1099511627776,\"bytes_out\":17,"
-                   "\"memory\":{\"used_bytes\":12884901888,"
-                   "\"reserved_bytes\":17179869184,\"limit_bytes\":9223372036854775807},"
-                   "\"away\":1,\"recovered\":0,\"links\":["
-                   "{\"node\":\"n0\",\"bytes_in\":8589934593,\"bytes_out\":8589934594},"
-                   "{\"node\":\"n2\",\"bytes_in\":25769803777,"
-                   "\"bytes_out\":25769803778}]}",
-                   0, NULL);
+    json_t *wanted = json_loads(
+        "{\"time_s\":5,\"bytes_in\":1099511627776,\"bytes_out\":17,\"link_mbits\":400000,"
+        "\"memory\":{\"used_bytes\":12884901888,"
+        "\"reserved_bytes\":17179869184,\"limit_bytes\":9223372036854775807},"
+        "\"away\":1,\"recovered\":0,\"links\":["
+        "{\"node\":\"n0\",\"bytes_in\":8589934593,\"bytes_out\":8589934594},"
+        "{\"node\":\"n2\",\"bytes_in\":25769803777,"
+        "\"bytes_out\":25769803778}]}",
+        0, NULL);
     ck_assert_ptr_nonnull(wanted);
     ck_assert_msg(said != NULL, "%s", line);
     ck_assert_msg(json_equal(said, wanted), "%s", line);

@@ -170,7 +170,7 @@ START_TEST(test_closing_a_failed_group_harms_nothing_else)
 {
     struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
     struct shoal_options options = world_options(daemon, 1);
-    static float large[200000], other[10000];
+    static float large[700000], other[10000];
     shoal_job *job;
     shoal_group *group;
     shoal_request *requests[2];
@@ -178,7 +178,7 @@ START_TEST(test_closing_a_failed_group_harms_nothing_else)
     uint64_t bytes = free_bytes(job);
     GOOD(shoal_group_open(job, (int[]){0}, 1, -1, &group));
     fake_daemon_hold(daemon, true);
-    GOOD(shoal_all_reduce(shoal_world(job), large, large, 200000, SHOAL_F32, SHOAL_SUM,
+    GOOD(shoal_all_reduce(shoal_world(job), large, large, 700000, SHOAL_F32, SHOAL_SUM,
                           &requests[0])); /* takes all shared slots */
     GOOD(shoal_all_reduce(group, other, other, 10000, SHOAL_F32, SHOAL_SUM, &requests[1]));
     for (bool given = false; !given; sched_yield()) {
@@ -200,6 +200,27 @@ START_TEST(test_closing_a_failed_group_harms_nothing_else)
 }
 END_TEST
 
+static void reconfigure_wish_misused(shoal_job *job)
+{
+    static const struct {
+        int least_ranks, wait_ms;
+        const char *text;
+    } wrong[] = {
+        {-1, 0, "least_ranks is -1, it must be 0 to 32768"},
+        {32769, 0, "least_ranks is 32769, it must be 0 to 32768"},
+        {2, -1, "wait_ms is -1, it must be 0 to timeout_ms, 500"},
+        {2, 501, "wait_ms is 501, it must be 0 to timeout_ms, 500"},
+        {0, 1, "wait_ms is 1 without least_ranks"},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct shoal_reconfigure_options how = {.struct_size = sizeof(how),
+                                                .timeout_ms = 500,
+                                                .least_ranks = wrong[i].least_ranks,
+                                                .wait_ms = wrong[i].wait_ms};
+        BAD(shoal_job_reconfigure(job, &how), SHOAL_EINVALID, wrong[i].text);
+    }
+}
+
 START_TEST(test_reconfigure_misused)
 {
     struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
@@ -215,6 +236,7 @@ START_TEST(test_reconfigure_misused)
     BAD(shoal_job_reconfigure(job, &how), SHOAL_EINVALID, "timeout_ms");
     how = (struct shoal_reconfigure_options){.struct_size = sizeof(how), .stragglers_ms = -1};
     BAD(shoal_job_reconfigure(job, &how), SHOAL_EINVALID, "stragglers_ms");
+    reconfigure_wish_misused(job);
     fake_daemon_hold(daemon, true);
     shoal_request *request;
     GOOD(shoal_barrier(shoal_world(job), &request));
@@ -243,6 +265,27 @@ START_TEST(test_reconfigure_without_an_answer)
     BAD(shoal_job_reconfigure(job, &how), SHOAL_ETIMEOUT, "does not answer");
     BAD(shoal_job_reconfigure(job, &how), SHOAL_ESTATE, "cannot go on");
     BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_ELOST, "rank 3");
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+END_TEST
+
+/* "SHOAL_ETIMEOUT: the request lives on" is said of no request that has failed and is freed. */
+START_TEST(test_failure_by_a_time_of_others)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    shoal_job *job;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    static float large[40000];
+    shoal_request *request;
+    GOOD(shoal_all_reduce(shoal_world(job), large, large, 40000, SHOAL_F32, SHOAL_SUM, &request));
+    fake_daemon_fail(daemon, -1, SHOAL_ETIMEOUT, "node b does not answer");
+    BAD(shoal_wait(request, -1), SHOAL_ELOST, "node b does not answer");
+    BAD(shoal_barrier(shoal_world(job), NULL), SHOAL_ELOST, "node b does not answer");
+    shoal_group *group;
+    BAD(shoal_group_open(job, (int[]){0}, 1, -1, &group), SHOAL_ELOST, "node b");
     GOOD(shoal_close(job));
     fake_daemon_stop(daemon);
 }
@@ -349,7 +392,7 @@ END_TEST
 START_TEST(test_daemon_speaks_nonsense)
 {
     const char *const lines[] = {"{\"type\":\"joined\"}\n", "not json\n", "{\"type\":\"what\"}\n",
-                                 "{\"type\":\"hello\",\"protocol\":1,\"software\":\"x\","
+                                 "{\"type\":\"hello\",\"protocol\":2,\"software\":\"x\","
                                  "\"node\":\"a\"}\n"};
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
         struct fake_daemon *daemon =
@@ -543,6 +586,7 @@ int main(void)
     tcase_add_test(cases, test_disagreement_fails_the_group_alone);
     tcase_add_loop_test(cases, test_done_before_the_end, 0, 2);
     tcase_add_test(cases, test_closing_a_failed_group_harms_nothing_else);
+    tcase_add_test(cases, test_failure_by_a_time_of_others);
     tcase_add_test(cases, test_lost_rank_fails_what_is_under_way);
     tcase_add_test(cases, test_daemon_dies);
     tcase_add_test(cases, test_daemon_speaks_nonsense);

@@ -3,6 +3,7 @@
 
 #include "tests/lib/server/world.h"
 #include "tests/lib/suite.h"
+#include "worker/drive/drive.h"
 #include "worker/job/job.h"
 
 #include <errno.h>
@@ -265,6 +266,59 @@ START_TEST(test_driver_that_is_about_to_sleep)
 }
 END_TEST
 
+/* --- the driver's role, claimed ------------------------------------------------------------ */
+
+static void *wait_for_good(void *request)
+{
+    GOOD(shoal_wait(request, -1));
+    return NULL;
+}
+
+/* Whoever drives, for a request that does not end, gives the role to the thread that claims it, and
+ * has it back afterwards. */
+static void check_claim(bool waited_for)
+{
+    struct fake_daemon *daemon = fake_daemon_start(&(struct fake_daemon_options){.world_size = 1});
+    struct shoal_options options = world_options(daemon, 1);
+    static float data[100000];
+    shoal_request *request;
+    shoal_job *job;
+    pthread_t waits;
+    GOOD(shoal_open(&options, &job));
+    fake_daemon_hold(daemon, true);
+    data[99999] = 3;
+    GOOD(shoal_all_reduce(shoal_world(job), data, data, 100000, SHOAL_F32, SHOAL_SUM, &request));
+    if (waited_for)
+        pthread_create(&waits, NULL, wait_for_good, request);
+    pthread_mutex_lock(&job->lock);
+    for (int times = 0; times < 100; times++) {
+        while (!job->driver_sleeping || (waited_for && job->waiters == 0)) {
+            pthread_mutex_unlock(&job->lock);
+            sched_yield();
+            pthread_mutex_lock(&job->lock);
+        }
+        ck_assert(drive_claim(job));
+        ck_assert(job->driver == JOB_DRIVER_WAITER && !job->driver_sleeping);
+        drive_release(job);
+    }
+    pthread_mutex_unlock(&job->lock);
+    fake_daemon_hold(daemon, false);
+    if (waited_for)
+        pthread_join(waits, NULL);
+    else
+        GOOD(shoal_wait(request, -1));
+    ck_assert(data[99999] == 3);
+    GOOD(shoal_close(job));
+    fake_daemon_stop(daemon);
+}
+
+START_TEST(test_claim_of_the_drivers_role)
+{
+    check_claim(true);
+    check_claim(false);
+}
+END_TEST
+
 /* --- closing under a call ------------------------------------------------------------------ */
 
 static void *close_job(void *job)
@@ -409,6 +463,7 @@ int main(void)
     tcase_add_test(cases, test_driver_that_is_about_to_sleep);
     tcase_add_test(cases, test_silent_daemon_while_another_sends);
     tcase_add_test(cases, test_daemon_is_asked_after_another_has_sent);
+    tcase_add_test(cases, test_claim_of_the_drivers_role);
     tcase_add_test(cases, test_close_waits_for_a_fusion_wait);
     tcase_add_test(cases, test_close_waits_for_a_group_open);
     suite_add_tcase(suite, cases);

@@ -12,13 +12,15 @@
  */
 START_TEST(what_has_been_freed_is_left_alone)
 {
-    struct shoal_job job = {0};
+    struct shoal_group world = {.fusions_made = 3};
+    struct shoal_job job = {.groups = &world};
     struct shoal_fusion freed = {.group = NULL, .freed = true};
     pthread_mutex_init(&freed.lock, NULL);
     DL_APPEND(job.fusions, &freed);
     struct error error;
     ck_assert_int_eq(fusion_check_all(&job, &error), 0);
     fusion_renew_all(&job);
+    ck_assert_uint_eq(world.fusions_made, 0); /* as on a newcomer */
     pthread_mutex_destroy(&freed.lock);
 }
 END_TEST

@@ -405,8 +405,10 @@ END_TEST
 static void check_two_devices(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
-    struct shoal_device_options options = {
-        .struct_size = sizeof(options), .number = member->rank, .library = cuda->path};
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .number = member->rank,
+                                           .library = cuda->path,
+                                           .stream_waits = 1};
     GOOD(shoal_device_open(member->job, &options));
     float *data = constant(member, (float)member->rank + 1);
     for (int round = 0; round < 3; round++) {
@@ -448,6 +450,52 @@ START_TEST(test_streams_cannot_wait)
 {
     stand_in_open()->set_memory_operations(false);
     run(&(struct fake_daemon_options){.world_size = 2, .seed = 8}, check_host_waits);
+}
+END_TEST
+
+/* Where nobody has said that streams may wait, the host does, also for fusion buffers. */
+static void check_streams_may_not_wait(struct member *member)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = stand_in_open()->path};
+    GOOD(shoal_device_open(member->job, &options));
+    float *data = constant(member, 1);
+    fake_daemon_hold(member->world->daemon, 1);
+    shoal_request *request = start(member, shoal_device_stream(member->job), data, data, COUNT, 0);
+    BAD(shoal_request_wait_stream(request, shoal_device_stream(member->job)), SHOAL_EUNSUPPORTED,
+        "SHOAL_STREAM_WAITS");
+    fake_daemon_hold(member->world->daemon, 0);
+    GOOD(shoal_wait(request, -1));
+    expect_constant(member, data, (float)member->world->size);
+    shoal_device_free(member->job, data);
+}
+
+START_TEST(test_streams_may_not_wait)
+{
+    unsetenv("SHOAL_STREAM_WAITS");
+    run(&(struct fake_daemon_options){.world_size = 1, .seed = 8}, check_streams_may_not_wait);
+}
+END_TEST
+
+static void check_variable(struct member *member)
+{
+    struct shoal_device_options options = {.struct_size = sizeof(options),
+                                           .library = stand_in_open()->path};
+    setenv("SHOAL_STREAM_WAITS", "2", 1);
+    BAD(shoal_device_open(member->job, &options), SHOAL_EINVALID, "SHOAL_STREAM_WAITS");
+    setenv("SHOAL_STREAM_WAITS", "1", 1);
+    GOOD(shoal_device_open(member->job, &options));
+    float *data = constant(member, 1);
+    shoal_request *request = start(member, NULL, data, data, COUNT, 0);
+    GOOD(shoal_request_wait_stream(request, NULL));
+    GOOD(shoal_wait(request, -1));
+    shoal_device_free(member->job, data);
+    unsetenv("SHOAL_STREAM_WAITS");
+}
+
+START_TEST(test_variable_lets_streams_wait)
+{
+    run(&(struct fake_daemon_options){.world_size = 1, .seed = 8}, check_variable);
 }
 END_TEST
 
@@ -569,6 +617,8 @@ int main(void)
     tcase_add_loop_test(order, test_parts, 0, 4);
     tcase_add_test(order, test_two_devices);
     tcase_add_test(order, test_streams_cannot_wait);
+    tcase_add_test(order, test_streams_may_not_wait);
+    tcase_add_test(order, test_variable_lets_streams_wait);
     suite_add_tcase(suite, order);
     TCase *failure = tcase_create("failure");
     tcase_set_timeout(failure, 100);

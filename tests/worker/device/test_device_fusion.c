@@ -633,7 +633,8 @@ static void expect_named(int result)
 static void check_any_call(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
-    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
+    struct shoal_device_options options = {
+        .struct_size = sizeof(options), .library = cuda->path, .stream_waits = 1};
     struct shoal_parameter parameters[PARAMETERS];
     struct shoal_fusion_options made = {
         .struct_size = sizeof(made), .threshold_bytes = 20000, .on_device = 1};

@@ -133,7 +133,8 @@ static void check_pinned(struct member *member)
 static void check_all_pinned(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
-    struct shoal_device_options options = {sizeof(options), .library = cuda->path};
+    struct shoal_device_options options = {sizeof(options), .library = cuda->path,
+                                           .stream_waits = 1};
     cuda->fail_call("cuMemHostRegister", 2, STAND_IN_OUT_OF_MEMORY);
     BAD(shoal_device_open(member->job, &options), SHOAL_EMEMORY, "cannot pin 8 MiB of the arena");
     ck_assert_msg(strstr(shoal_error_text(), "(all of it)") != NULL, "%s", shoal_error_text());
@@ -153,7 +154,8 @@ static bool use_device(struct member *member)
 {
     const struct stand_in *cuda = stand_in_open();
     shoal_group *world = shoal_world(member->job);
-    struct shoal_device_options options = {.struct_size = sizeof(options), .library = cuda->path};
+    struct shoal_device_options options = {
+        .struct_size = sizeof(options), .library = cuda->path, .stream_waits = 1};
     float values[4000] = {0}, *memory = NULL;
     shoal_request *requests[4] = {NULL};
     int result = shoal_device_open(member->job, &options);

@@ -427,7 +427,7 @@ static void check_failure(struct member *member)
             free(model.parameters[i].gradient);
 }
 
-/* A failure whose code is that of a wait that ends too early. */
+/* The code of a wait that ends too early is never that of a failure. */
 static void check_timeout_of_the_job(struct member *member)
 {
     struct model model;
@@ -438,7 +438,7 @@ static void check_timeout_of_the_job(struct member *member)
         fake_daemon_fail(member->daemon, -1, SHOAL_ETIMEOUT, "the daemons are too slow");
     }
     for (int i = 0; i < 2; i++)
-        BAD(shoal_fusion_wait(model.fusion, -1), SHOAL_ETIMEOUT, "the daemons are too slow");
+        BAD(shoal_fusion_wait(model.fusion, -1), SHOAL_ELOST, "the daemons are too slow");
     model_free(&model);
 }
 

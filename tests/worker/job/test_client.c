@@ -14,12 +14,14 @@
 #include <unistd.h>
 
 #define GOOD(call) ck_assert_msg((call) == SHOAL_OK, "%s: %s", #call, shoal_error_text())
-#define HELLO "{\"type\":\"hello\",\"protocol\":1,\"software\":\"shoald 9\",\"node\":\"a\"}\n"
+#define HELLO                                                                                      \
+    "{\"type\":\"hello\",\"protocol\":2,\"software\":\"shoald 9\",\"node\":\"a\",\"member\":5}\n"
 #define JOINED(rank, world, weights, chunk)                                                        \
     "{\"type\":\"joined\",\"job_id\":\"1f\",\"generation\":1,\"rank\":" #rank                      \
     ",\"world_size\":" #world ",\"local_rank\":0,\"local_size\":1,\"node_index\":0,"               \
     "\"node_count\":1,\"group\":0,\"weights\":" weights ",\"chunk_bytes\":" #chunk                 \
-    ",\"least_shard_bytes\":64,\"pinned_bytes\":4096,\"timeout_ms\":0}\n"
+    ",\"least_shard_bytes\":64,\"pinned_bytes\":4096,\"timeout_ms\":0,"                            \
+    "\"lineage\":\"1f\",\"restart_ms\":0}\n"
 
 /* A daemon that answers each line it gets with the next of its own, whatever was asked. */
 struct script {
@@ -125,8 +127,9 @@ START_TEST(test_hello_refused)
     refused("garbage\n", NULL, SHOAL_EPROTOCOL, "makes no sense");
     refused("\n", NULL, SHOAL_EPROTOCOL, "makes no sense");
     refused("{\"type\":\"hello\"}\n", NULL, SHOAL_EPROTOCOL, "protocol");
-    refused("{\"type\":\"hello\",\"protocol\":2,\"software\":\"shoald 9\",\"node\":\"a\"}\n", NULL,
-            SHOAL_EPROTOCOL, "shoald 9) speaks protocol 2");
+    refused("{\"type\":\"hello\",\"protocol\":3,\"software\":\"shoald "
+            "9\",\"node\":\"a\",\"member\":5}\n",
+            NULL, SHOAL_EPROTOCOL, "shoald 9) speaks protocol 3");
     refused("{\"type\":\"left\"}\n", NULL, SHOAL_EPROTOCOL, "not hello");
     refused("{\"type\":\"error\",\"request\":0,\"code\":-8,\"text\":\"the daemon drains\"}\n", NULL,
             SHOAL_EREFUSED, "the daemon drains");
@@ -170,7 +173,7 @@ START_TEST(test_what_is_said)
     ck_assert_int_eq(script.descriptors, 3);
     char expected[128];
     ck_assert_ptr_nonnull(strstr(script.got[0], "\"type\":\"hello\""));
-    ck_assert_ptr_nonnull(strstr(script.got[0], "\"protocol\":1"));
+    ck_assert_ptr_nonnull(strstr(script.got[0], "\"protocol\":2"));
     ck_assert_ptr_nonnull(strstr(script.got[0], "libshoal " SHOAL_VERSION));
     snprintf(expected, sizeof(expected), "\"pid\":%d", (int)getpid());
     ck_assert_ptr_nonnull(strstr(script.got[0], expected));

@@ -1,24 +1,27 @@
 /* The meeting place: threads are ranks. What each round ends with is the same for all of them, its
  * result is the one that the order of the ranks gives, and rounds that are given up, by whom and
  * when a seed decides, leave nothing behind. */
+#include <fenv.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/memory/copy.h"
 #include "tests/lib/suite.h"
 #include "worker/meeting/meeting.h"
 
 #define RANKS_MOST 6
 #define ROUNDS 1000u
 #define COUNT 33u
+#define COUNT_LARGE 17000u /* more than a slice */
 
 struct world {
     void *memory;
-    uint32_t size;
+    uint32_t size, count, rounds;
     unsigned voids; /* of 100 arrivals, so many give the round up */
-    bool decline;   /* and as many do not come at all */
+    bool decline;   /* and as many do not come at all; the first round's last rank among them */
     _Atomic uint32_t met[ROUNDS + 1], voided[ROUNDS + 1];
     /* Where nobody declines, who gives a round to the daemon waits there for the others. */
     pthread_barrier_t daemon;
@@ -42,60 +45,99 @@ static float value_of(uint32_t rank, uint64_t round, uint32_t index)
     return (float)(rank + 1) * 0.1f + (float)(round % 97) * 1e-3f + (float)index;
 }
 
-static struct meeting_ask ask_of(uint64_t round, uint32_t size)
+static struct meeting_ask ask_of(const struct world *world, uint64_t round)
 {
-    switch (round % 3) {
-    case 0:
-        return (struct meeting_ask){
-            .kind = COLLECTIVE_ALL_REDUCE, .dtype = DTYPE_F32, .op = REDUCE_SUM, .count = COUNT};
-    case 1:
-        return (struct meeting_ask){.kind = COLLECTIVE_BROADCAST,
-                                    .dtype = DTYPE_F32,
-                                    .root = (uint32_t)(round / 3 % size),
-                                    .count = COUNT};
-    default:
-        return (struct meeting_ask){.kind = COLLECTIVE_BARRIER, .dtype = DTYPE_U8};
-    }
+    struct meeting_ask ask = {.kind = (uint32_t)(round % COLLECTIVE_SEND), .dtype = DTYPE_F32};
+    if (collective_has_root(ask.kind))
+        ask.root = (uint32_t)(round / COLLECTIVE_SEND % world->size);
+    ask.op = collective_has_op(ask.kind) && round % 2 ? REDUCE_MAX : REDUCE_SUM;
+    ask.count = ask.kind == COLLECTIVE_BARRIER ? 0 : world->count;
+    return ask;
 }
 
-static void check_result(const struct world *world, uint64_t round, const struct meeting_ask *ask,
-                         const float *got)
+static bool sends(const struct meeting_ask *ask, uint32_t rank)
 {
-    for (uint32_t i = 0; i < COUNT && ask->kind != COLLECTIVE_BARRIER; i++) {
-        float wanted = value_of(ask->root, round, i);
-        for (uint32_t r = 1; r < world->size && ask->kind == COLLECTIVE_ALL_REDUCE; r++)
-            wanted += value_of(r, round, i);
-        ck_assert_msg(memcmp(&wanted, &got[i], sizeof(wanted)) == 0,
-                      "round %" PRIu64 ": element %u is %g, not %g", round, i, (double)got[i],
-                      (double)wanted);
+    bool one = ask->kind == COLLECTIVE_BROADCAST || ask->kind == COLLECTIVE_SCATTER;
+    return ask->kind != COLLECTIVE_BARRIER && (!one || ask->root == rank);
+}
+
+static bool receives(const struct meeting_ask *ask, uint32_t rank)
+{
+    bool one = ask->kind == COLLECTIVE_REDUCE || ask->kind == COLLECTIVE_GATHER;
+    return ask->kind != COLLECTIVE_BARRIER && (!one || ask->root == rank);
+}
+
+/* Element `index` of part `from` of what a rank receives. What rank r sends as part p begins with
+ * element p * count of its values. */
+static float wanted_of(const struct world *world, uint64_t round, const struct meeting_ask *ask,
+                       uint32_t rank, uint32_t from, uint32_t index)
+{
+    uint32_t at = index + (meeting_sends_parts(ask->kind) ? rank * world->count : 0);
+    if (!collective_has_op(ask->kind))
+        return value_of(meeting_receives_parts(ask->kind) ? from : ask->root, round, at);
+    float wanted = value_of(0, round, at);
+    for (uint32_t r = 1; r < world->size; r++) {
+        float value = value_of(r, round, at);
+        if (ask->op == REDUCE_SUM)
+            wanted += value;
+        else
+            wanted = value > wanted ? value : wanted;
+    }
+    return wanted;
+}
+
+/* `got` has room for a part of each rank, and lies odd for some. */
+static void check_result(const struct rank *rank, uint64_t round, const struct meeting_ask *ask,
+                         const uint8_t *got)
+{
+    uint32_t parts = meeting_receives_parts(ask->kind) ? rank->world->size : 1;
+    uint32_t count = rank->world->count;
+    for (uint32_t i = 0; i < parts * count && receives(ask, rank->number); i++) {
+        float value,
+            wanted = wanted_of(rank->world, round, ask, rank->number, i / count, i % count);
+        memcpy(&value, got + i * sizeof(value), sizeof(value));
+        ck_assert_msg(memcmp(&wanted, &value, sizeof(wanted)) == 0,
+                      "round %" PRIu64 ", kind %u: element %u is %g, not %g", round, ask->kind, i,
+                      (double)value, (double)wanted);
     }
 }
 
 static enum meeting_verdict attend(struct rank *rank, struct meeting *meeting, uint64_t round)
 {
     struct world *world = rank->world;
-    struct meeting_ask ask = ask_of(round, world->size);
-    float send[COUNT], got[COUNT];
+    struct meeting_ask ask = ask_of(world, round);
+    float data[RANKS_MOST * COUNT_LARGE];
+    uint8_t got[RANKS_MOST * COUNT_LARGE * sizeof(float) + 1], *to = got + rank->number % 2;
+    const void *send[RANKS_MOST] = {NULL};
+    void *recv[RANKS_MOST] = {NULL};
     bool gives_up = draw(rank, 100) < world->voids;
-    if (world->decline && draw(rank, 100) < world->voids)
+    bool declines = draw(rank, 100) < world->voids;
+    if (world->decline && (declines || (round == 1 && rank->number == world->size - 1)))
         return meeting_void(meeting, round);
-    for (uint32_t i = 0; i < COUNT; i++)
-        send[i] = value_of(rank->number, round, i);
-    bool sends = ask.kind == COLLECTIVE_ALL_REDUCE || ask.root == rank->number;
-    enum meeting_verdict verdict = meeting_arrive(meeting, round, &ask, sends ? send : NULL);
-    for (uint32_t looks = draw(rank, 50); verdict == MEETING_OPEN; looks--) {
+    for (uint32_t i = 0; i < world->size * world->count; i++)
+        data[i] = value_of(rank->number, round, i);
+    for (uint32_t i = 0; i < world->size && sends(&ask, rank->number); i++)
+        send[i] = &data[i * world->count];
+    for (uint32_t i = 0; i < world->size && receives(&ask, rank->number); i++)
+        recv[i] = to + i * world->count * sizeof(float);
+    enum meeting_verdict verdict = meeting_arrive(meeting, round, &ask, send);
+    memset(data, 0x55, world->size * world->count * sizeof(*data)); /* which was free */
+    for (uint32_t looks = draw(rank, 50); verdict == MEETING_OPEN || verdict == MEETING_SUMS;
+         looks--) {
         if (gives_up && looks == 0)
             verdict = meeting_void(meeting, round);
         else
             verdict = meeting_look(meeting, round);
+        if (verdict == MEETING_SUMS)
+            verdict = meeting_help(meeting, round, &ask);
         if (verdict == MEETING_OPEN)
             sched_yield();
         if (looks == 0)
             looks = 50;
     }
     if (verdict == MEETING_MET) {
-        meeting_take(meeting, &ask, got);
-        check_result(world, round, &ask, got);
+        meeting_take(meeting, &ask, recv);
+        check_result(rank, round, &ask, to);
     }
     return verdict;
 }
@@ -107,7 +149,7 @@ static void *run_rank(void *argument)
     struct meeting meeting;
     ck_assert(meeting_init(&meeting, world->memory, meeting_bytes(world->size), rank->number,
                            world->size));
-    for (uint64_t round = 1; round <= ROUNDS; round++) {
+    for (uint64_t round = 1; round <= world->rounds; round++) {
         if (attend(rank, &meeting, round) == MEETING_MET) {
             atomic_fetch_add(&world->met[round], 1);
         } else {
@@ -119,9 +161,13 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-static void run_world(uint32_t size, unsigned voids, bool decline, uint64_t seed)
+static void run_world(uint32_t size, uint32_t count, unsigned voids, bool decline, uint64_t seed)
 {
-    struct world world = {.size = size, .voids = voids, .decline = decline};
+    struct world world = {.size = size,
+                          .count = count,
+                          .rounds = count == COUNT ? ROUNDS : ROUNDS / 50,
+                          .voids = voids,
+                          .decline = decline};
     struct rank ranks[RANKS_MOST];
     uint32_t met = 0;
     world.memory = aligned_alloc(64, meeting_bytes(size));
@@ -134,31 +180,35 @@ static void run_world(uint32_t size, unsigned voids, bool decline, uint64_t seed
     }
     for (uint32_t i = 0; i < size; i++)
         pthread_join(ranks[i].thread, NULL);
-    for (uint32_t round = 1; round <= ROUNDS; round++) {
+    for (uint32_t round = 1; round <= world.rounds; round++) {
         ck_assert_msg(world.met[round] == 0 || world.voided[round] == 0,
                       "round %u has met for %u and not for %u", round, world.met[round],
                       world.voided[round]);
         met += world.met[round] > 0;
     }
     if (voids == 0)
-        ck_assert_uint_eq(met, ROUNDS);
-    else
-        ck_assert_uint_lt(met, ROUNDS);
+        ck_assert_uint_eq(met, world.rounds);
+    else if (decline)
+        ck_assert_uint_lt(met, world.rounds);
+    /* Else all of them may come before anybody has given up. */
     pthread_barrier_destroy(&world.daemon);
     free(world.memory);
 }
 
 START_TEST(test_all_meet)
 {
-    run_world(2, 0, false, 1);
-    run_world(5, 0, false, 2);
+    run_world(2, COUNT, 0, false, 1);
+    run_world(5, COUNT, 0, false, 2);
+    run_world(4, COUNT_LARGE, 0, false, 3);
 }
 END_TEST
 
 START_TEST(test_some_give_up)
 {
-    run_world(2, 20, false, (uint64_t)_i);
-    run_world(4, 10, true, (uint64_t)_i);
+    run_world(2, COUNT, 20, false, (uint64_t)_i);
+    run_world(4, COUNT, 10, true, (uint64_t)_i);
+    if (_i < 2)
+        run_world(4, COUNT_LARGE, 10, _i % 2, (uint64_t)_i);
 }
 END_TEST
 
@@ -188,7 +238,8 @@ START_TEST(test_asks_differ)
 {
     struct table table;
     struct meeting_ask two = one;
-    int32_t value[2] = {1, 2};
+    int32_t numbers[2] = {1, 2};
+    const void *value[] = {numbers};
     two.count = 2;
     table_set(&table);
     ck_assert_int_eq(meeting_arrive(&table.at[0], 1, &one, value), MEETING_OPEN);
@@ -203,23 +254,130 @@ END_TEST
 START_TEST(test_later_round)
 {
     struct table table;
-    int32_t value = 1, got = 0;
+    int32_t number = 1, got = 0;
+    const void *value[] = {&number};
+    void *recv[] = {&got};
     table_set(&table);
     /* Rank 1 has had round 1 elsewhere, and comes to round 2. */
-    ck_assert_int_eq(meeting_arrive(&table.at[0], 1, &one, &value), MEETING_OPEN);
-    ck_assert_int_eq(meeting_arrive(&table.at[1], 2, &one, &value), MEETING_OPEN);
+    ck_assert_int_eq(meeting_arrive(&table.at[0], 1, &one, value), MEETING_OPEN);
+    ck_assert_int_eq(meeting_arrive(&table.at[1], 2, &one, value), MEETING_OPEN);
     ck_assert_int_eq(meeting_look(&table.at[0], 1), MEETING_VOID);
     ck_assert_int_eq(meeting_void(&table.at[0], 1), MEETING_VOID);
-    ck_assert_int_eq(meeting_arrive(&table.at[2], 1, &one, &value), MEETING_VOID);
-    ck_assert_int_eq(meeting_arrive(&table.at[0], 2, &one, &value), MEETING_OPEN);
-    ck_assert_int_eq(meeting_arrive(&table.at[2], 2, &one, &value), MEETING_MET);
+    ck_assert_int_eq(meeting_arrive(&table.at[2], 1, &one, value), MEETING_VOID);
+    ck_assert_int_eq(meeting_arrive(&table.at[0], 2, &one, value), MEETING_OPEN);
+    ck_assert_int_eq(meeting_arrive(&table.at[2], 2, &one, value), MEETING_MET);
     /* A rank that is slow to look finds out, too, when others have gone on. */
-    meeting_take(&table.at[2], &one, &got);
+    meeting_take(&table.at[2], &one, recv);
     ck_assert_int_eq(got, 3);
     ck_assert_int_eq(meeting_void(&table.at[2], 3), MEETING_VOID);
     ck_assert_int_eq(meeting_look(&table.at[0], 2), MEETING_MET);
     ck_assert_int_eq(meeting_look(&table.at[1], 2), MEETING_MET);
     free(table.memory);
+}
+END_TEST
+
+/* Of a large sum each rank that comes by takes a slice; a rank that does not is not needed. */
+START_TEST(test_slices)
+{
+    struct table table;
+    static int32_t numbers[COUNT_LARGE], got[COUNT_LARGE];
+    const void *value[] = {numbers};
+    void *recv[] = {got};
+    struct meeting_ask large = one;
+    large.count = COUNT_LARGE;
+    for (uint32_t i = 0; i < COUNT_LARGE; i++)
+        numbers[i] = (int32_t)i;
+    table_set(&table);
+    for (uint32_t i = 0; i < 2; i++)
+        ck_assert_int_eq(meeting_arrive(&table.at[i], 1, &large, value), MEETING_OPEN);
+    ck_assert_int_eq(meeting_arrive(&table.at[2], 1, &large, value), MEETING_SUMS);
+    ck_assert_int_eq(meeting_look(&table.at[0], 1), MEETING_SUMS);
+    ck_assert_int_eq(meeting_void(&table.at[0], 1), MEETING_OPEN); /* too late */
+    ck_assert_int_eq(meeting_help(&table.at[1], 1, &large), MEETING_MET);
+    ck_assert_int_eq(meeting_help(&table.at[2], 1, &large), MEETING_OPEN); /* nothing is left */
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(meeting_look(&table.at[i], 1), MEETING_MET);
+        memset(got, 0, sizeof(got));
+        meeting_take(&table.at[i], &large, recv);
+        for (uint32_t n = 0; n < COUNT_LARGE; n++)
+            ck_assert_int_eq(got[n], 3 * (int32_t)n);
+    }
+    free(table.memory);
+}
+END_TEST
+
+START_TEST(test_cores)
+{
+    struct table table;
+    table_set(&table);
+    ck_assert(!meeting_shares_core(&table.at[0], 0)); /* nobody has said where he is */
+    meeting_say_core(&table.at[0], 0);
+    ck_assert(!meeting_shares_core(&table.at[0], 0)); /* that is itself */
+    meeting_say_core(&table.at[1], 3);
+    meeting_say_core(&table.at[2], 0);
+    ck_assert(meeting_shares_core(&table.at[0], 0));
+    ck_assert(meeting_shares_core(&table.at[2], 0));
+    ck_assert(!meeting_shares_core(&table.at[1], 3));
+    meeting_say_core(&table.at[2], 3);
+    ck_assert(!meeting_shares_core(&table.at[0], 0));
+    ck_assert(meeting_shares_core(&table.at[1], 3));
+    free(table.memory);
+}
+END_TEST
+
+/* However the caller rounds, the bits are those of all ranks; and it rounds so afterwards. */
+START_TEST(test_rounding)
+{
+    struct meeting_ask half = {
+        .kind = COLLECTIVE_ALL_REDUCE, .dtype = DTYPE_F32, .op = REDUCE_SUM, .count = 1};
+    struct table table;
+    float numbers[3] = {1, 0x1p-25f, 0}, got = 0;
+    void *recv[] = {&got};
+    table_set(&table);
+    ck_assert_int_eq(fesetround(FE_UPWARD), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        const void *value[] = {&numbers[i]};
+        ck_assert_int_eq(meeting_arrive(&table.at[i], 1, &half, value),
+                         i < 2 ? MEETING_OPEN : MEETING_MET);
+    }
+    int rounds = fegetround();
+    fesetround(FE_TONEAREST);
+    ck_assert_int_eq(rounds, FE_UPWARD);
+    meeting_take(&table.at[0], &half, recv);
+    ck_assert(got == 1);
+    free(table.memory);
+}
+END_TEST
+
+/* So large a result is stored past the cache. */
+START_TEST(test_large_gather)
+{
+    enum { SIZE = 5 };
+    struct meeting at[SIZE];
+    uint64_t bytes = meeting_data_bytes(SIZE);
+    struct meeting_ask ask = {.kind = COLLECTIVE_ALL_GATHER, .dtype = DTYPE_U8, .count = bytes};
+    uint8_t *memory = aligned_alloc(64, meeting_bytes(SIZE));
+    uint8_t *part = malloc(bytes), *got = malloc(SIZE * bytes + 1);
+    void *recv[SIZE];
+    ck_assert_uint_ge(SIZE * bytes, COPY_PAST_CACHE_BYTES);
+    ck_assert(memory && part && got);
+    memset(memory, 0, meeting_bytes(SIZE));
+    for (uint32_t i = 0; i < SIZE; i++) {
+        const void *send[] = {part};
+        ck_assert(meeting_init(&at[i], memory, meeting_bytes(SIZE), i, SIZE));
+        memset(part, (int)i + 1, bytes);
+        recv[i] = got + 1 + i * bytes;
+        ck_assert_int_eq(meeting_arrive(&at[i], 1, &ask, send),
+                         i < SIZE - 1 ? MEETING_OPEN : MEETING_MET);
+    }
+    meeting_take(&at[3], &ask, recv);
+    for (uint32_t i = 0; i < SIZE; i++) {
+        memset(part, (int)i + 1, bytes);
+        ck_assert_mem_eq(recv[i], part, bytes);
+    }
+    free(got);
+    free(part);
+    free(memory);
 }
 END_TEST
 
@@ -235,8 +393,27 @@ START_TEST(test_what_fits)
     ck_assert(!meeting_fits(&ask, 2));
     ask.count = UINT64_MAX / 4 + 2; /* whose bytes wrap */
     ck_assert(!meeting_fits(&ask, 2));
-    ask = (struct meeting_ask){.kind = COLLECTIVE_SEND, .count = 1};
+    ask = (struct meeting_ask){.kind = COLLECTIVE_SEND, .dtype = DTYPE_F32, .count = 1};
     ck_assert(!meeting_fits(&ask, 2));
+    /* All that a rank sends counts, whether it is one part or many. */
+    ask = (struct meeting_ask){
+        .kind = COLLECTIVE_ALL_GATHER, .dtype = DTYPE_F32, .count = MEETING_DATA_BYTES / 4};
+    ck_assert(meeting_fits(&ask, 4));
+    ask.kind = COLLECTIVE_REDUCE_SCATTER;
+    ck_assert(!meeting_fits(&ask, 4));
+    ask.count /= 4;
+    ck_assert(meeting_fits(&ask, 4));
+    ck_assert(!meeting_fits(&ask, 5));
+    /* Where there are many ranks the place would be too large. */
+    ck_assert_uint_eq(meeting_data_bytes(2), MEETING_DATA_BYTES);
+    ck_assert_uint_lt(meeting_data_bytes(MEETING_RANKS_MAX), MEETING_DATA_BYTES);
+    for (uint32_t size = 2; size <= MEETING_RANKS_MAX; size++)
+        ck_assert_uint_le(meeting_bytes(size), UINT64_C(18) << 20);
+    ask = (struct meeting_ask){.kind = COLLECTIVE_ALL_GATHER,
+                               .dtype = DTYPE_U8,
+                               .count = meeting_data_bytes(MEETING_RANKS_MAX) + 1};
+    ck_assert(!meeting_fits(&ask, MEETING_RANKS_MAX));
+    ck_assert(meeting_fits(&ask, 2));
 }
 END_TEST
 
@@ -263,6 +440,10 @@ int main(void)
     tcase_add_loop_test(core, test_some_give_up, 0, 4);
     tcase_add_test(core, test_asks_differ);
     tcase_add_test(core, test_later_round);
+    tcase_add_test(core, test_slices);
+    tcase_add_test(core, test_cores);
+    tcase_add_test(core, test_rounding);
+    tcase_add_test(core, test_large_gather);
     tcase_add_test(core, test_what_fits);
     tcase_add_test(core, test_another_version);
     suite_add_tcase(suite, core);

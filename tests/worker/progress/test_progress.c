@@ -512,6 +512,7 @@ START_TEST(test_nonsense_from_the_daemon)
         {.type = ARENA_CHUNK_DONE, .request = 0, .chunk = 0, .offset = UINT64_MAX},
         {.type = ARENA_CHUNK_DONE, .request = 0, .chunk = 9, .offset = 1},
         {.type = ARENA_CHUNK_DONE, .request = 1, .chunk = 0, .offset = 1},
+        {.type = ARENA_STABLE, .group = 0, .sequence = 2}, /* one collective was submitted */
     };
     for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++) {
         struct progress_fixture fixture;
@@ -533,6 +534,26 @@ START_TEST(test_nonsense_from_the_daemon)
         ck_assert(worker->progress.failed);
         ranks_close(&fixture);
     }
+}
+END_TEST
+
+/* News of what is stable disturbs nothing, that of a group which is gone least of all. */
+START_TEST(test_news_of_what_is_stable)
+{
+    struct progress_fixture fixture;
+    ranks_open(&fixture, 1, 2, 4);
+    ranks_group(&fixture, 0, 1);
+    static int64_t data[4096];
+    submit_large(&fixture, 0, 0, data);
+    ranks_run(&fixture);
+    struct rank_worker *worker = &fixture.workers[0];
+    fake_exchange_tell_stable(fixture.exchange, 0, 0, 0);
+    fake_exchange_tell_stable(fixture.exchange, 0, 0, 1);
+    fake_exchange_tell_stable(fixture.exchange, 0, 5, 1000);
+    ranks_run(&fixture);
+    ck_assert(!worker->progress.failed);
+    ck_assert_uint_eq(ranks_free_completed(worker, 0), 1);
+    ranks_close(&fixture);
 }
 END_TEST
 
@@ -570,6 +591,7 @@ int main(void)
     tcase_add_test(cases, test_abandoned_slots_come_back);
     tcase_add_test(cases, test_orphaned_slot_comes_back);
     tcase_add_test(cases, test_nonsense_from_the_daemon);
+    tcase_add_test(cases, test_news_of_what_is_stable);
     tcase_add_test(cases, test_too_many_groups);
     suite_add_tcase(suite, cases);
     return suite_main(suite);

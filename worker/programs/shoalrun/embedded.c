@@ -25,14 +25,21 @@
 
 static int embedded_tcp_listen(struct embedded_daemon *daemon, struct error *error)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                  .sin_port = htons(daemon->port)};
     socklen_t bytes = sizeof(address);
+    /* Connections of a daemon that has ended may not be forgotten yet when the next one gets its
+     * port. They are of that mind if their listener was; a new port must be nobody else's. */
+    int again = daemon->port != 0, always = 1;
     daemon->tcp_socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (daemon->tcp_socket < 0 ||
+        setsockopt(daemon->tcp_socket, SOL_SOCKET, SO_REUSEADDR, &again, sizeof(again)) ||
         bind(daemon->tcp_socket, (struct sockaddr *)&address, sizeof(address)) ||
         listen(daemon->tcp_socket, SOMAXCONN) ||
+        setsockopt(daemon->tcp_socket, SOL_SOCKET, SO_REUSEADDR, &always, sizeof(always)) ||
         getsockname(daemon->tcp_socket, (struct sockaddr *)&address, &bytes))
-        return error_set_errno(error, errno, "cannot listen on 127.0.0.1");
+        return error_set_errno(error, errno, "cannot listen on 127.0.0.1:%u", daemon->port);
     daemon->port = ntohs(address.sin_port);
     return 0;
 }
@@ -213,6 +220,7 @@ static int configs_write(struct embedded *embedded, const struct launch_options 
         if (result)
             return result;
         result = embedded_file_write(embedded->daemons[i].config_path, text, error);
+        embedded->recovers = launch_config_recovers(text);
         free(text);
         if (result)
             return result;
@@ -332,9 +340,22 @@ int embedded_start(struct embedded *embedded, struct supervisor *supervisor, boo
         if (result)
             return result;
     }
-    close(embedded->alive_read);
-    embedded->alive_read = -1;
     return 0;
+}
+
+int embedded_restart(struct embedded *embedded, uint32_t i, struct supervisor *supervisor,
+                     bool verbose, char *const *environment, struct error *error)
+{
+    struct embedded_daemon *daemon = &embedded->daemons[i];
+    unlink(daemon->socket_path);
+    int result = embedded_tcp_listen(daemon, error);
+    if (result == 0)
+        result = embedded_unix_listen(daemon, error);
+    if (result == 0)
+        result = embedded_daemon_start(embedded, daemon, supervisor, &supervisor->children[i],
+                                       verbose, environment, error);
+    sockets_close(daemon);
+    return result;
 }
 
 void embedded_print_logs(const struct embedded *embedded)

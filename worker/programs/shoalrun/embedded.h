@@ -15,7 +15,7 @@ struct embedded_daemon {
     char config_path[128];
     char log_path[128];
     int unix_socket, tcp_socket; /* until the daemon has them; then -1 */
-    uint16_t port;
+    uint16_t port;               /* 0: not chosen yet */
 };
 
 struct embedded {
@@ -24,6 +24,7 @@ struct embedded {
     uint32_t count;
     int alive_read, alive_write; /* the daemons end when the writing end closes */
     int lock;                    /* on a file in the folder, the daemons' too; or -1 */
+    bool recovers;               /* the daemons have `recovery`: one that is killed is replaced */
 };
 
 /* shoald beside this program, or "shoald" for PATH. */
@@ -36,6 +37,9 @@ int embedded_prepare(struct embedded *embedded, const struct launch_options *opt
 /* Starts shoald number i as the supervisor's children[i]. */
 int embedded_start(struct embedded *embedded, struct supervisor *supervisor, bool verbose,
                    char *const *environment, struct error *error);
+/* Starts number i once more, in the place of one that has ended: at the same port and path. */
+int embedded_restart(struct embedded *embedded, uint32_t i, struct supervisor *supervisor,
+                     bool verbose, char *const *environment, struct error *error);
 /* The last lines of each daemon's log, on stderr. */
 void embedded_print_logs(const struct embedded *embedded);
 /* Removes the folder and everything in it. */

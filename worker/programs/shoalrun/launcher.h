@@ -9,7 +9,7 @@
 #include "common/base/error.h"
 
 #define LAUNCH_RANKS_MAX 4096
-#define LAUNCH_NODES_MAX 64
+#define LAUNCH_NODES_MAX 128
 #define LAUNCH_JOB_BYTES 64
 
 /* The command line. Its strings and the command belong to argv. */
@@ -90,6 +90,8 @@ struct launch_config {
  * is no JSON object. */
 int launch_config_text(const struct launch_config *config, uint32_t self, const char *socket_path,
                        char **text, struct error *error);
+/* Whether the daemons have `recovery`: jobs outlive one that is killed. */
+bool launch_config_recovers(const char *text);
 /* Nodes with workers are "node0", "node1", ...; CPU nodes, which come after them, "cpu0", ... */
 void launch_node_name(char name[LAUNCH_JOB_BYTES], uint32_t worker_nodes, uint32_t node);
 

@@ -7,6 +7,10 @@
 #include "common/text/json_comments.h"
 #include "worker/programs/shoalrun/launcher.h"
 
+#define HEARTBEAT_NODES 32u
+#define HEARTBEAT_MS 500u /* the daemon's default, and its peer_ms in heartbeats */
+#define PEER_HEARTBEATS 6
+
 static json_t *roster_build(const struct launch_config *config)
 {
     uint32_t worker_weight, cpu_weight;
@@ -27,6 +31,19 @@ static json_t *roster_build(const struct launch_config *config)
     return servers;
 }
 
+/* Every daemon sends every other one heartbeats, and here all are on one machine: beyond 32 they
+ * are as many in a second as 32 send, however many there are. One that dies closes its connections,
+ * so that nobody need wait for a heartbeat to know it. NULL: the defaults are right. */
+static json_t *timeouts_build(const struct launch_config *config)
+{
+    uint32_t nodes = config->worker_nodes + config->cpu_nodes;
+    if (nodes <= HEARTBEAT_NODES)
+        return NULL;
+    int heartbeat_ms = (int)(HEARTBEAT_MS * nodes * nodes / (HEARTBEAT_NODES * HEARTBEAT_NODES));
+    return json_pack("{s:i, s:i}", "heartbeat_ms", heartbeat_ms, "peer_ms",
+                     heartbeat_ms * PEER_HEARTBEATS);
+}
+
 static json_t *config_build(const struct launch_config *config, uint32_t self,
                             const char *socket_path)
 {
@@ -41,6 +58,11 @@ static json_t *config_build(const struct launch_config *config, uint32_t self,
             json_decref(root);
             return NULL;
         }
+    }
+    json_t *timeouts = root ? timeouts_build(config) : NULL;
+    if (timeouts && json_object_set_new(root, "timeouts", timeouts)) {
+        json_decref(root);
+        return NULL;
     }
     if (root && config->pinned_bytes) {
         json_t *limits = json_pack("{s:I}", "pinned_bytes", (json_int_t)config->pinned_bytes);
@@ -90,4 +112,12 @@ int launch_config_text(const struct launch_config *config, uint32_t self, const 
     }
     json_decref(root);
     return result;
+}
+
+bool launch_config_recovers(const char *text)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    bool recovers = json_is_true(json_object_get(root, "recovery"));
+    json_decref(root);
+    return recovers;
 }

@@ -27,6 +27,7 @@ struct run {
     struct supervisor supervisor;
     struct child *children;
     uint32_t daemon_count;
+    char *const *environment; /* this process's */
 };
 
 static int daemon_answers(const char *path, struct error *error)
@@ -137,6 +138,18 @@ static int daemons_start(struct run *run, char *const *environment, struct error
     return result;
 }
 
+static int daemon_start_again(void *context, uint32_t index, struct error *error)
+{
+    struct run *run = context;
+    char **own = launch_daemon_environment(run->environment);
+    if (!own)
+        return error_set(error, ERR_MEMORY, "out of memory");
+    int result =
+        embedded_restart(&run->embedded, index, &run->supervisor, run->options.verbose, own, error);
+    free(own);
+    return result;
+}
+
 /* Everything between the blocking of signals and their release. */
 static int run_supervised(struct run *run, char *const *environment, struct error *error)
 {
@@ -147,6 +160,9 @@ static int run_supervised(struct run *run, char *const *environment, struct erro
                                   parent && *parent ? parent : "/tmp", error);
         if (result == 0)
             result = daemons_start(run, environment, error);
+        if (run->embedded.recovers)
+            run->supervisor.restart = daemon_start_again;
+        run->supervisor.restart_context = run;
     }
     if (result == 0)
         result = workers_start(run, environment, error);
@@ -161,6 +177,7 @@ static int run_supervised(struct run *run, char *const *environment, struct erro
 
 static int run_job(struct run *run, char *const *environment, struct error *error)
 {
+    run->environment = environment;
     run->daemon_count =
         run->socket_path ? 0
                          : (run->options.nodes ? run->options.nodes : 1) + run->options.cpu_nodes;

@@ -18,6 +18,9 @@
 
 /* For the kernel to end what was killed, which it does at once unless that waits for a device. */
 #define KILLED_WAIT_NS (5 * NS_PER_S)
+/* A daemon that has been started again so often in so long would only end again. */
+#define RESTARTS_MAX 5u
+#define RESTARTS_NS (10 * NS_PER_S)
 
 int child_exit_code(int status)
 {
@@ -179,6 +182,31 @@ static void ending_begin(struct supervisor *supervisor)
     supervisor->step_ns = clock_now_ns() + supervisor->grace_ns;
 }
 
+static bool restarts_left(struct child *child)
+{
+    uint64_t now = clock_now_ns();
+    if (now - child->restarts_ns > RESTARTS_NS) {
+        child->restarts_ns = now;
+        child->restarts = 0;
+    }
+    return child->restarts++ < RESTARTS_MAX;
+}
+
+/* Whether the ranks of a daemon that was killed have another one to go on with. */
+static bool daemon_restart(struct supervisor *supervisor, struct child *child)
+{
+    struct error error = {0};
+    if (!supervisor->restart || supervisor->ending || !WIFSIGNALED(child->status) ||
+        !restarts_left(child))
+        return false;
+    failure_report(child, "; starting it again");
+    if (supervisor->restart(supervisor->restart_context, (uint32_t)(child - supervisor->children),
+                            &error) == 0)
+        return true;
+    fprintf(stderr, "shoalrun: %s\n", error.text);
+    return false;
+}
+
 static void child_ended(struct supervisor *supervisor, struct child *child, bool stopping)
 {
     child->running = false;
@@ -186,6 +214,8 @@ static void child_ended(struct supervisor *supervisor, struct child *child, bool
     if (child->kind == CHILD_DAEMON) {
         /* Told to end before it had come as far as to handle that, it just ends. */
         if (stopping && (code == 0 || code == 128 + SIGTERM))
+            return;
+        if (!stopping && daemon_restart(supervisor, child))
             return;
         failure_report(child, stopping ? "" : " before the job was over");
         supervisor->daemon_failed = true;

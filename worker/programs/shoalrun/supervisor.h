@@ -21,9 +21,11 @@ struct child {
     const char *name; /* of its node */
     pid_t pid;        /* 0: not started */
     bool running;
-    bool own_group; /* the pid is also the number of its process group */
-    int status;     /* of waitpid, once it has ended */
-    int output;     /* pipe with its output to be tagged, or -1 */
+    bool own_group;       /* the pid is also the number of its process group */
+    uint32_t restarts;    /* since restarts_ns */
+    uint64_t restarts_ns; /* when the count began */
+    int status;           /* of waitpid, once it has ended */
+    int output;           /* pipe with its output to be tagged, or -1 */
     uint32_t line_bytes;
     char line[CHILD_LINE_BYTES]; /* what has been read of a line */
 };
@@ -31,6 +33,9 @@ struct child {
 struct supervisor {
     struct child *children; /* [count]: daemons and workers */
     uint32_t count;
+    /* Starts a daemon that was killed again, as children[index]; NULL: its end is the run's. */
+    int (*restart)(void *context, uint32_t index, struct error *error);
+    void *restart_context;
     uint64_t timeout_ns; /* 0: none */
     uint64_t grace_ns;
     int signals; /* signalfd; the signals are blocked meanwhile */

@@ -31,6 +31,10 @@ Library::Library(const std::string &path)
     find(handle, "shoal_all_gather_v", &all_gather_v);
     find(handle, "shoal_reduce_scatter_v", &reduce_scatter_v);
     find(handle, "shoal_all_to_all_v", &all_to_all_v);
+    find(handle, "shoal_gather_v", &gather_v);
+    find(handle, "shoal_scatter_v", &scatter_v);
+    find(handle, "shoal_send", &send);
+    find(handle, "shoal_recv", &recv);
     find(handle, "shoal_wait", &wait);
     find(handle, "shoal_request_on_complete", &on_complete);
     find(handle, "shoal_request_free", &request_free);

@@ -36,6 +36,10 @@ struct Library {
     decltype(&::shoal_all_gather_v) all_gather_v;
     decltype(&::shoal_reduce_scatter_v) reduce_scatter_v;
     decltype(&::shoal_all_to_all_v) all_to_all_v;
+    decltype(&::shoal_gather_v) gather_v;
+    decltype(&::shoal_scatter_v) scatter_v;
+    decltype(&::shoal_send) send;
+    decltype(&::shoal_recv) recv;
     decltype(&::shoal_wait) wait;
     decltype(&::shoal_request_on_complete) on_complete;
     decltype(&::shoal_request_free) request_free;

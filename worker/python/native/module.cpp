@@ -1,13 +1,15 @@
 /* The Python module: what shoal.torch._native takes in its place of _work, for tensors in memory
  * that lie as the library takes them. A call that is none for it returns None, and starts nothing.
  */
-#include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
 
 #include "worker/python/native/bell.hpp"
+#include "worker/python/native/tensors.hpp"
 #include "worker/python/native/work.hpp"
 
 namespace shoal_native
@@ -18,101 +20,21 @@ namespace
 
 using Started = c10::intrusive_ptr<Work>; /* null: None */
 
-/* Dense, in memory, in row-major order, and the elements themselves. Not of a class of Python's. */
-bool take(PyObject *object, at::Tensor *tensor)
-{
-    if (!THPVariable_CheckExact(object))
-        return false;
-    *tensor = THPVariable_Unpack(object);
-    return tensor->layout() == at::kStrided && tensor->device().is_cpu() &&
-           tensor->is_contiguous() && !tensor->is_conj() && !tensor->is_neg();
-}
-
-/* A list with one tensor, as torch.distributed gives it. */
-bool take_one(const py::handle &list, at::Tensor *tensor)
-{
-    return PyList_CheckExact(list.ptr()) && PyList_GET_SIZE(list.ptr()) == 1 &&
-           take(PyList_GET_ITEM(list.ptr(), 0), tensor);
-}
-
-/* A list with one tensor for each rank, all of one type. */
-bool take_listed(PyObject *list, int size, std::vector<at::Tensor> *tensors)
-{
-    if (!PyList_CheckExact(list) || PyList_GET_SIZE(list) != size)
-        return false;
-    tensors->resize(static_cast<size_t>(size));
-    for (int i = 0; i < size; i++)
-        if (!take(PyList_GET_ITEM(list, i), &(*tensors)[static_cast<size_t>(i)]) ||
-            (*tensors)[static_cast<size_t>(i)].scalar_type() != (*tensors)[0].scalar_type())
-            return false;
-    return true;
-}
-
-std::optional<shoal_dtype> dtype_of(const at::Tensor &tensor)
-{
-    switch (tensor.scalar_type()) {
-    case at::kFloat:
-        return SHOAL_F32;
-    case at::kDouble:
-        return SHOAL_F64;
-    case at::kHalf:
-        return SHOAL_F16;
-    case at::kBFloat16:
-        return SHOAL_BF16;
-    case at::kChar:
-        return SHOAL_I8;
-    case at::kByte:
-        return SHOAL_U8;
-    case at::kInt:
-        return SHOAL_I32;
-    case at::kLong:
-        return SHOAL_I64;
-    default:
-        return std::nullopt;
+/* While it lives, the job is not closed. */
+struct Starting {
+    explicit Starting(Session &session) : session(session), entered(session.enter())
+    {
     }
-}
+    Starting(const Starting &) = delete;
+    ~Starting()
+    {
+        if (entered)
+            session.leave();
+    }
 
-/* Bytes are moved of any type, as itself where possible: every rank says the same. */
-shoal_dtype moved_dtype(const at::Tensor &tensor)
-{
-    return dtype_of(tensor).value_or(SHOAL_U8);
-}
-
-size_t moved_count(const at::Tensor &tensor)
-{
-    auto count = static_cast<size_t>(tensor.numel());
-    return dtype_of(tensor) ? count : count * tensor.element_size();
-}
-
-/* torch numbers its operations as the library does, up to the last of those. */
-std::optional<shoal_op> op_of(const c10d::ReduceOp &op)
-{
-    static_assert(int(c10d::ReduceOp::SUM) == int(SHOAL_SUM) &&
-                      int(c10d::ReduceOp::AVG) == int(SHOAL_AVG) &&
-                      int(c10d::ReduceOp::PRODUCT) == int(SHOAL_PROD) &&
-                      int(c10d::ReduceOp::MIN) == int(SHOAL_MIN) &&
-                      int(c10d::ReduceOp::MAX) == int(SHOAL_MAX) &&
-                      int(c10d::ReduceOp::BAND) == int(SHOAL_BAND) &&
-                      int(c10d::ReduceOp::BOR) == int(SHOAL_BOR) &&
-                      int(c10d::ReduceOp::BXOR) == int(SHOAL_BXOR),
-                  "torch numbers its operations in another way");
-    int number = static_cast<int>(static_cast<c10d::ReduceOp::RedOpType>(op));
-    if (number > int(SHOAL_BXOR))
-        return std::nullopt;
-    return static_cast<shoal_op>(number);
-}
-
-/* Options of a call: false when they are something else, which the Python backend knows. */
-template <typename Options> bool take_options(const py::handle &given, Options *options)
-{
-    if (given.is_none())
-        return true;
-    py::detail::make_caster<Options> caster;
-    if (!caster.load(given, false))
-        return false;
-    *options = py::detail::cast_op<Options &>(caster);
-    return true;
-}
+    Session &session;
+    const bool entered;
+};
 
 class Collectives : public Group
 {
@@ -121,53 +43,58 @@ class Collectives : public Group
 
     Started all_reduce(const py::handle &list, const py::handle &given)
     {
-        at::Tensor tensor;
+        std::vector<at::Tensor> tensors;
+        std::vector<Reduction> as;
         c10d::AllreduceOptions options;
-        if (failed || !take_one(list, &tensor) || !take_options(given, &options))
+        c10d::AllreduceCoalescedOptions coalesced;
+        if (failed || !take_list(list.ptr(), &tensors))
             return {};
-        auto dtype = dtype_of(tensor);
-        auto op = op_of(options.reduceOp);
-        if (!dtype || !op)
+        if (!take_options(given, &options)) {
+            if (!take_options(given, &coalesced))
+                return {};
+            options = coalesced;
+        }
+        if (!take_reduction(tensors, options.reduceOp, &as))
             return {};
-        void *data = tensor.data_ptr();
-        auto count = static_cast<size_t>(tensor.numel());
-        return start("all_reduce", options.timeout, {{tensor}, {tensor}},
-                     [&](shoal_request **request) {
-                         return session->library->all_reduce(handle, data, data, count, *dtype, *op,
-                                                             request);
+        return start(tensors.size(), "all_reduce", options.timeout, {tensors, tensors},
+                     [&](size_t i, shoal_request **request) {
+                         void *data = tensors[i].data_ptr();
+                         auto count = static_cast<size_t>(tensors[i].numel());
+                         return session->library->all_reduce(handle, data, data, count, as[i].dtype,
+                                                             as[i].op, request);
                      });
     }
 
     Started reduce(const py::handle &list, const py::handle &given)
     {
-        at::Tensor tensor;
+        std::vector<at::Tensor> tensors;
+        std::vector<Reduction> as;
         c10d::ReduceOptions options;
-        if (failed || given.is_none() || !take_one(list, &tensor) || !take_options(given, &options))
+        if (failed || given.is_none() || !take_list(list.ptr(), &tensors) ||
+            !take_options(given, &options) || !take_reduction(tensors, options.reduceOp, &as))
             return {};
-        auto dtype = dtype_of(tensor);
-        auto op = op_of(options.reduceOp);
-        if (!dtype || !op)
-            return {};
-        void *data = tensor.data_ptr();
-        auto count = static_cast<size_t>(tensor.numel());
-        return start("reduce", options.timeout, {{tensor}, {tensor}}, [&](shoal_request **request) {
-            return session->library->reduce(handle, data, data, count, *dtype, *op,
-                                            static_cast<int>(options.rootRank), request);
-        });
+        return start(tensors.size(), "reduce", options.timeout, {tensors, tensors},
+                     [&](size_t i, shoal_request **request) {
+                         void *data = tensors[i].data_ptr();
+                         auto count = static_cast<size_t>(tensors[i].numel());
+                         return session->library->reduce(handle, data, data, count, as[i].dtype,
+                                                         as[i].op, root_of(options), request);
+                     });
     }
 
     Started broadcast(const py::handle &list, const py::handle &given)
     {
-        at::Tensor tensor;
+        std::vector<at::Tensor> tensors;
         c10d::BroadcastOptions options;
-        if (failed || given.is_none() || !take_one(list, &tensor) || !take_options(given, &options))
+        if (failed || given.is_none() || !take_list(list.ptr(), &tensors) ||
+            !take_options(given, &options))
             return {};
-        return start(
-            "broadcast", options.timeout, {{tensor}, {tensor}}, [&](shoal_request **request) {
-                return session->library->broadcast(handle, tensor.data_ptr(), moved_count(tensor),
-                                                   moved_dtype(tensor),
-                                                   static_cast<int>(options.rootRank), request);
-            });
+        return start(tensors.size(), "broadcast", options.timeout, {tensors, tensors},
+                     [&](size_t i, shoal_request **request) {
+                         return session->library->broadcast(
+                             handle, tensors[i].data_ptr(), moved_count(tensors[i]),
+                             moved_dtype(tensors[i]), root_of(options), request);
+                     });
     }
 
     Started barrier(const py::handle &given)
@@ -175,140 +102,350 @@ class Collectives : public Group
         c10d::BarrierOptions options;
         if (failed || !take_options(given, &options))
             return {};
-        return start("barrier", options.timeout, {}, [&](shoal_request **request) {
+        return start(1, "barrier", options.timeout, {}, [&](size_t, shoal_request **request) {
             return session->library->barrier(handle, request);
         });
     }
 
-    /* lists: [[Tensor for each rank]] */
+    /* lists: for each tensor one with a tensor for each rank */
     Started all_gather(const py::handle &lists, const py::handle &list, const py::handle &given)
     {
-        at::Tensor tensor;
+        std::vector<at::Tensor> tensors;
+        std::vector<std::vector<at::Tensor>> outputs;
         c10d::AllgatherOptions options;
+        if (failed || !take_list(list.ptr(), &tensors) || !take_options(given, &options) ||
+            !take_lists(lists.ptr(), tensors.size(), size, &outputs) || !fit(outputs, tensors))
+            return {};
+        std::vector<Parts> parts;
+        for (const auto &places : outputs)
+            parts.push_back(parts_of(places));
+        return gather_all("all_gather", options.timeout, tensors, parts, listed(tensors, outputs));
+    }
+
+    Started all_gather_into_tensors(const py::handle &out, const py::handle &in,
+                                    const py::handle &given)
+    {
+        std::vector<at::Tensor> outputs, tensors;
+        c10d::AllgatherOptions options;
+        if (failed || !take_list(out.ptr(), &outputs) || !take_list(in.ptr(), &tensors) ||
+            !take_options(given, &options) || !fit(outputs, tensors))
+            return {};
+        return gather_whole(options, outputs, tensors);
+    }
+
+    Started all_gather_into_tensor(const py::handle &out, const py::handle &in,
+                                   const py::handle &given)
+    {
+        std::vector<at::Tensor> outputs(1), tensors(1);
+        c10d::AllgatherOptions options;
+        if (failed || !take(out.ptr(), &outputs[0]) || !take(in.ptr(), &tensors[0]) ||
+            !take_options(given, &options) || !fit(outputs, tensors))
+            return {};
+        return gather_whole(options, outputs, tensors);
+    }
+
+    /* lists: for each output one with a tensor for each rank */
+    Started reduce_scatter(const py::handle &list, const py::handle &lists, const py::handle &given)
+    {
         std::vector<at::Tensor> outputs;
-        if (failed || !take_one(list, &tensor) || !take_options(given, &options) ||
-            !PyList_CheckExact(lists.ptr()) || PyList_GET_SIZE(lists.ptr()) != 1 ||
-            !take_listed(PyList_GET_ITEM(lists.ptr(), 0), size, &outputs) ||
-            outputs[0].scalar_type() != tensor.scalar_type() ||
-            outputs[static_cast<size_t>(rank)].numel() != tensor.numel())
-            return {};
-        std::vector<void *> places;
-        std::vector<size_t> counts;
-        for (const auto &output : outputs) {
-            places.push_back(output.data_ptr());
-            counts.push_back(moved_count(output));
-        }
-        return gather("all_gather", options.timeout, tensor, places, counts,
-                      {{tensor}, outputs, outputs.size()});
-    }
-
-    Started all_gather_into_tensor(PyObject *out, PyObject *in, const py::handle &given)
-    {
-        at::Tensor output, tensor;
-        c10d::AllgatherOptions options;
-        if (failed || !take(out, &output) || !take(in, &tensor) || !take_options(given, &options) ||
-            !parts_of(output, tensor))
-            return {};
-        std::vector<size_t> counts(static_cast<size_t>(size), moved_count(tensor));
-        auto places = places_in<void *>(output, tensor);
-        return gather("all_gather_into_tensor", options.timeout, tensor, places, counts,
-                      {{tensor}, {output}});
-    }
-
-    Started reduce_scatter_tensor(PyObject *out, PyObject *in, const py::handle &given)
-    {
-        at::Tensor output, tensor;
+        std::vector<std::vector<at::Tensor>> tensors;
         c10d::ReduceScatterOptions options;
-        if (failed || !take(out, &output) || !take(in, &tensor) || !take_options(given, &options) ||
-            !parts_of(tensor, output))
+        if (failed || !take_list(list.ptr(), &outputs) || !take_options(given, &options) ||
+            !take_lists(lists.ptr(), outputs.size(), size, &tensors) || !fit(tensors, outputs))
             return {};
-        auto dtype = dtype_of(output);
-        auto op = op_of(options.reduceOp);
-        if (!dtype || !op)
+        std::vector<Parts> parts;
+        for (const auto &places : tensors)
+            parts.push_back(parts_of(places));
+        Tensors used{outputs, outputs};
+        for (const auto &places : tensors)
+            used.used.insert(used.used.end(), places.begin(), places.end());
+        return scatter_sums("reduce_scatter", options, outputs, parts, std::move(used));
+    }
+
+    Started reduce_scatter_tensors(const py::handle &out, const py::handle &in,
+                                   const py::handle &given)
+    {
+        std::vector<at::Tensor> outputs, tensors;
+        c10d::ReduceScatterOptions options;
+        if (failed || !take_list(out.ptr(), &outputs) || !take_list(in.ptr(), &tensors) ||
+            !take_options(given, &options) || !fit(tensors, outputs))
             return {};
-        std::vector<size_t> counts(static_cast<size_t>(size), moved_count(output));
-        auto places = places_in<const void *>(tensor, output);
-        return start("reduce_scatter_tensor", options.timeout, {{tensor}, {output}},
-                     [&](shoal_request **request) {
-                         return session->library->reduce_scatter_v(handle, places.data(),
-                                                                   output.data_ptr(), counts.data(),
-                                                                   *dtype, *op, request);
+        return scatter_whole(options, outputs, tensors);
+    }
+
+    Started reduce_scatter_tensor(const py::handle &out, const py::handle &in,
+                                  const py::handle &given)
+    {
+        std::vector<at::Tensor> outputs(1), tensors(1);
+        c10d::ReduceScatterOptions options;
+        if (failed || !take(out.ptr(), &outputs[0]) || !take(in.ptr(), &tensors[0]) ||
+            !take_options(given, &options) || !fit(tensors, outputs))
+            return {};
+        return scatter_whole(options, outputs, tensors);
+    }
+
+    /* lists: on the root, for each tensor one with a tensor for each rank */
+    Started gather(const py::handle &lists, const py::handle &list, const py::handle &given)
+    {
+        std::vector<at::Tensor> tensors;
+        std::vector<std::vector<at::Tensor>> outputs;
+        c10d::GatherOptions options;
+        if (failed || given.is_none() || !take_list(list.ptr(), &tensors) ||
+            !take_options(given, &options) ||
+            (is_root(options) && (!take_lists(lists.ptr(), tensors.size(), size, &outputs) ||
+                                  !same_types(outputs, tensors))))
+            return {};
+        std::vector<Parts> parts(tensors.size());
+        for (size_t i = 0; i < outputs.size(); i++)
+            parts[i] = parts_of(outputs[i]);
+        return start(tensors.size(), "gather", options.timeout, listed(tensors, outputs),
+                     [&](size_t i, shoal_request **request) {
+                         return session->library->gather_v(
+                             handle, tensors[i].data_ptr(), moved_count(tensors[i]),
+                             outputs.empty() ? nullptr : parts[i].places.data(),
+                             outputs.empty() ? nullptr : parts[i].counts.data(),
+                             moved_dtype(tensors[i]), root_of(options), request);
                      });
     }
 
-    /* Parts of equal sizes, by the first dimension. */
-    Started all_to_all_single(PyObject *out, PyObject *in, const py::handle &output_sizes,
-                              const py::handle &input_sizes, const py::handle &given)
+    /* lists: on the root, for each output one with a tensor for each rank */
+    Started scatter(const py::handle &list, const py::handle &lists, const py::handle &given)
+    {
+        std::vector<at::Tensor> outputs;
+        std::vector<std::vector<at::Tensor>> tensors;
+        c10d::ScatterOptions options;
+        if (failed || given.is_none() || !take_list(list.ptr(), &outputs) ||
+            !take_options(given, &options) ||
+            (is_root(options) && (!take_lists(lists.ptr(), outputs.size(), size, &tensors) ||
+                                  !same_types(tensors, outputs))))
+            return {};
+        std::vector<Parts> parts(outputs.size());
+        Tensors used{outputs, outputs};
+        for (size_t i = 0; i < tensors.size(); i++) {
+            parts[i] = parts_of(tensors[i]);
+            used.used.insert(used.used.end(), tensors[i].begin(), tensors[i].end());
+        }
+        return start(outputs.size(), "scatter", options.timeout, std::move(used),
+                     [&](size_t i, shoal_request **request) {
+                         return session->library->scatter_v(
+                             handle, tensors.empty() ? nullptr : parts[i].places.data(),
+                             tensors.empty() ? nullptr : parts[i].counts.data(),
+                             outputs[i].data_ptr(), moved_count(outputs[i]),
+                             moved_dtype(outputs[i]), root_of(options), request);
+                     });
+    }
+
+    Started all_to_all(const py::handle &out, const py::handle &in, const py::handle &given)
+    {
+        std::vector<at::Tensor> outputs, tensors;
+        c10d::AllToAllOptions options;
+        if (failed || !take_listed(out.ptr(), size, &outputs) ||
+            !take_listed(in.ptr(), size, &tensors) || !take_options(given, &options) ||
+            outputs[0].scalar_type() != tensors[0].scalar_type())
+            return {};
+        Parts from = parts_of(tensors), to = parts_of(outputs);
+        return exchange("all_to_all", options, from, to, moved_dtype(tensors[0]),
+                        {tensors, outputs});
+    }
+
+    /* Parts of these sizes, by the first dimension. */
+    Started all_to_all_single(const py::handle &out, const py::handle &in,
+                              const py::handle &output_sizes, const py::handle &input_sizes,
+                              const py::handle &given)
     {
         at::Tensor output, tensor;
+        Parts from, to;
         c10d::AllToAllOptions options;
-        if (failed || !take(out, &output) || !take(in, &tensor) || !take_options(given, &options) ||
-            py::len(output_sizes) || py::len(input_sizes) ||
-            output.scalar_type() != tensor.scalar_type() || !rows(output) || !rows(tensor))
+        if (failed || !take(out.ptr(), &output) || !take(in.ptr(), &tensor) ||
+            !take_options(given, &options) || output.scalar_type() != tensor.scalar_type() ||
+            !take_rows(output, size, output_sizes, &to) ||
+            !take_rows(tensor, size, input_sizes, &from))
             return {};
-        at::Tensor in_part = tensor.narrow(0, 0, tensor.size(0) / size);
-        at::Tensor out_part = output.narrow(0, 0, output.size(0) / size);
-        std::vector<size_t> in_counts(static_cast<size_t>(size), moved_count(in_part));
-        std::vector<size_t> out_counts(static_cast<size_t>(size), moved_count(out_part));
-        auto from = places_in<const void *>(tensor, in_part);
-        auto to = places_in<void *>(output, out_part);
-        return start("all_to_all_single", options.timeout, {{tensor}, {output}},
-                     [&](shoal_request **request) {
-                         return session->library->all_to_all_v(
-                             handle, from.data(), in_counts.data(), to.data(), out_counts.data(),
-                             moved_dtype(tensor), request);
-                     });
+        return exchange("all_to_all_single", options, from, to, moved_dtype(tensor),
+                        {{tensor}, {output}});
+    }
+
+    Started send(const py::handle &list, int peer, int tag)
+    {
+        std::vector<at::Tensor> tensors;
+        if (failed || !take_list(list.ptr(), &tensors))
+            return {};
+        return start(
+            tensors.size(), "send to rank ", timeout, {tensors, tensors},
+            [&](size_t i, shoal_request **request) {
+                return session->library->send(handle, tensors[i].data_ptr(),
+                                              moved_count(tensors[i]), moved_dtype(tensors[i]),
+                                              peer, tag, request);
+            },
+            peer);
+    }
+
+    Started recv(const py::handle &list, int peer, int tag)
+    {
+        std::vector<at::Tensor> tensors;
+        if (failed || !take_list(list.ptr(), &tensors))
+            return {};
+        return start(
+            tensors.size(), "recv from rank ", timeout, {tensors, tensors},
+            [&](size_t i, shoal_request **request) {
+                return session->library->recv(handle, tensors[i].data_ptr(),
+                                              moved_count(tensors[i]), moved_dtype(tensors[i]),
+                                              peer, tag, request);
+            },
+            peer);
     }
 
   private:
-    bool parts_of(const at::Tensor &whole, const at::Tensor &part) const
+    template <typename Options> static int root_of(const Options &options)
     {
-        return whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * size;
+        return static_cast<int>(options.rootRank);
     }
 
-    bool rows(const at::Tensor &tensor) const
+    template <typename Options> bool is_root(const Options &options) const
     {
-        return tensor.dim() > 0 && tensor.size(0) % size == 0;
+        return options.rootRank == rank;
     }
 
-    /* Where each rank's part of `whole` lies. */
-    template <typename Place>
-    std::vector<Place> places_in(const at::Tensor &whole, const at::Tensor &part) const
+    static bool same_types(const std::vector<std::vector<at::Tensor>> &lists,
+                           const std::vector<at::Tensor> &tensors)
     {
-        std::vector<Place> places;
-        auto *first = static_cast<char *>(whole.data_ptr());
-        for (size_t i = 0; i < static_cast<size_t>(size); i++)
-            places.push_back(first + i * part.nbytes());
-        return places;
+        return std::equal(lists.begin(), lists.end(), tensors.begin(), tensors.end(),
+                          [](const std::vector<at::Tensor> &list, const at::Tensor &tensor) {
+                              return list[0].scalar_type() == tensor.scalar_type();
+                          });
     }
 
-    /* places, counts: where each rank's tensor goes. */
-    Started gather(const char *verb, Milliseconds limit, const at::Tensor &tensor,
-                   const std::vector<void *> &places, const std::vector<size_t> &counts,
-                   Tensors &&used)
+    /* Whether this rank's part in each list is as large as its tensor. */
+    bool fit(const std::vector<std::vector<at::Tensor>> &lists,
+             const std::vector<at::Tensor> &tensors) const
     {
-        return start(verb, limit, std::move(used), [&](shoal_request **request) {
-            return session->library->all_gather_v(handle, tensor.data_ptr(), places.data(),
-                                                  counts.data(), moved_dtype(tensor), request);
-        });
+        auto own = static_cast<size_t>(rank);
+        for (size_t i = 0; i < lists.size(); i++)
+            if (lists[i][own].numel() != tensors[i].numel())
+                return false;
+        return same_types(lists, tensors);
     }
 
+    /* Whether each whole has a part for each rank. */
+    bool fit(const std::vector<at::Tensor> &wholes, const std::vector<at::Tensor> &parts) const
+    {
+        return std::equal(wholes.begin(), wholes.end(), parts.begin(), parts.end(),
+                          [this](const at::Tensor &whole, const at::Tensor &part) {
+                              return whole.scalar_type() == part.scalar_type() &&
+                                     whole.numel() == part.numel() * size;
+                          });
+    }
+
+    /* What comes in lists, one for each tensor. */
+    static Tensors listed(const std::vector<at::Tensor> &tensors,
+                          const std::vector<std::vector<at::Tensor>> &outputs)
+    {
+        Tensors used{tensors, {}, outputs.empty() ? 0 : outputs[0].size()};
+        for (const auto &list : outputs)
+            used.results.insert(used.results.end(), list.begin(), list.end());
+        return used;
+    }
+
+    Started gather_whole(const c10d::AllgatherOptions &options,
+                         const std::vector<at::Tensor> &outputs,
+                         const std::vector<at::Tensor> &tensors)
+    {
+        std::vector<Parts> parts;
+        for (const auto &output : outputs)
+            parts.push_back(parts_of(output, size));
+        return gather_all("all_gather_into_tensor", options.timeout, tensors, parts,
+                          {tensors, outputs});
+    }
+
+    /* parts: where each rank's tensor goes. */
+    Started gather_all(const char *verb, Milliseconds limit, const std::vector<at::Tensor> &tensors,
+                       const std::vector<Parts> &parts, Tensors &&used)
+    {
+        return start(tensors.size(), verb, limit, std::move(used),
+                     [&](size_t i, shoal_request **request) {
+                         return session->library->all_gather_v(
+                             handle, tensors[i].data_ptr(), parts[i].places.data(),
+                             parts[i].counts.data(), moved_dtype(tensors[i]), request);
+                     });
+    }
+
+    Started scatter_whole(const c10d::ReduceScatterOptions &options,
+                          const std::vector<at::Tensor> &outputs,
+                          const std::vector<at::Tensor> &tensors)
+    {
+        std::vector<Parts> parts;
+        for (const auto &tensor : tensors)
+            parts.push_back(parts_of(tensor, size));
+        Tensors used{outputs, outputs};
+        used.used.insert(used.used.end(), tensors.begin(), tensors.end());
+        return scatter_sums("reduce_scatter_tensor", options, outputs, parts, std::move(used));
+    }
+
+    /* parts: what is for each rank. */
+    Started scatter_sums(const char *verb, const c10d::ReduceScatterOptions &options,
+                         const std::vector<at::Tensor> &outputs, const std::vector<Parts> &parts,
+                         Tensors &&used)
+    {
+        std::vector<Reduction> as;
+        if (!take_reduction(outputs, options.reduceOp, &as))
+            return {};
+        return start(outputs.size(), verb, options.timeout, std::move(used),
+                     [&](size_t i, shoal_request **request) {
+                         return session->library->reduce_scatter_v(
+                             handle, parts[i].places.data(), outputs[i].data_ptr(),
+                             parts[i].counts.data(), as[i].dtype, as[i].op, request);
+                     });
+    }
+
+    Started exchange(const char *verb, const c10d::AllToAllOptions &options, const Parts &from,
+                     const Parts &to, shoal_dtype dtype, Tensors &&used)
+    {
+        return start(1, verb, options.timeout, std::move(used),
+                     [&](size_t, shoal_request **request) {
+                         return session->library->all_to_all_v(handle, from.places.data(),
+                                                               from.counts.data(), to.places.data(),
+                                                               to.counts.data(), dtype, request);
+                     });
+    }
+
+    /* call(i, request) starts request i of `count`. */
     template <typename Start>
-    Started start(const char *verb, Milliseconds limit, Tensors &&used, const Start &call)
+    Started start(size_t count, const char *verb, Milliseconds limit, Tensors &&used,
+                  const Start &call, int peer = -1)
     {
         auto tensors = std::make_shared<const Tensors>(std::move(used));
-        if (!session->open())
-            return {};
         py::gil_scoped_release released;
         session->expire_oldest();
-        auto operation = std::make_shared<Operation>(shared_from_this(), verb,
-                                                     limit.count() > 0 ? limit : timeout, tensors);
-        shoal_request *request;
-        int code = call(&request);
-        if (code < 0)
-            throw session->library->error(code);
-        operation->begin(request);
-        return c10::make_intrusive<Work>(std::move(operation), std::move(tensors));
+        Starting starting(*session);
+        if (!starting.entered)
+            return {};
+        Call said{verb, peer, ++sequence, limit.count() > 0 ? limit : timeout};
+        Operations operations;
+        operations.reserve(count);
+        for (size_t i = 0; i < count; i++) {
+            auto operation = std::make_shared<Operation>(shared_from_this(), said, tensors);
+            shoal_request *request;
+            int code = call(i, &request);
+            if (code < 0) {
+                Error error = session->library->error(code);
+                leave(operations, error);
+                throw error;
+            }
+            operation->begin(request);
+            operations.push_back(std::move(operation));
+        }
+        return c10::make_intrusive<Work>(std::move(operations), std::move(tensors));
+    }
+
+    /* What has been started of a call that could not be started as a whole goes on by itself; other
+     * ranks may wait for the rest. */
+    void leave(const Operations &operations, const Error &why)
+    {
+        if (operations.empty())
+            return;
+        fail(why);
+        for (const auto &operation : operations)
+            operation->watch();
     }
 };
 
@@ -368,6 +505,7 @@ PYBIND11_MODULE(shoal_native, module)
                  return std::make_shared<Session>(std::make_shared<const Library>(path));
              }),
              py::arg("path"))
+        .def("settle", &Session::settle, Released())
         .def("close", &Session::close, Released())
         .def("release", &Session::release, Released());
 
@@ -386,8 +524,6 @@ PYBIND11_MODULE(shoal_native, module)
 
     py::class_<Work, c10::intrusive_ptr<Work>, c10d::Work> work(module, "Work");
     work.def("wait_in_python", &wait, py::arg("timeout") = py::none(), Released())
-        .def(
-            "wait_on_host", [](Work &work) { wait(work, std::nullopt); }, Released())
         .def("chain", &Work::chain, Released())
         /* torch's own wait with Python's lock held, for which others may have to wait. */
         .def(
@@ -399,6 +535,7 @@ PYBIND11_MODULE(shoal_native, module)
                 return work.result();
             },
             Released());
+    module.def("join", &Work::join);
     /* The base class's is a function of Python's by now (_work.py), which def() would not overload.
      */
     work.attr("wait") = work.attr("__dict__")["wait_in_python"];
@@ -419,20 +556,15 @@ PYBIND11_MODULE(shoal_native, module)
         .def("broadcast", &Collectives::broadcast)
         .def("barrier", &Collectives::barrier)
         .def("all_gather", &Collectives::all_gather)
-        .def("all_gather_into_tensor",
-             [](Collectives &group, const py::object &output, const py::object &tensor,
-                const py::object &options) {
-                 return group.all_gather_into_tensor(output.ptr(), tensor.ptr(), options);
-             })
-        .def("reduce_scatter_tensor",
-             [](Collectives &group, const py::object &output, const py::object &tensor,
-                const py::object &options) {
-                 return group.reduce_scatter_tensor(output.ptr(), tensor.ptr(), options);
-             })
-        .def("all_to_all_single", [](Collectives &group, const py::object &output,
-                                     const py::object &tensor, const py::object &output_sizes,
-                                     const py::object &input_sizes, const py::object &options) {
-            return group.all_to_all_single(output.ptr(), tensor.ptr(), output_sizes, input_sizes,
-                                           options);
-        });
+        .def("all_gather_into_tensor", &Collectives::all_gather_into_tensor)
+        .def("all_gather_into_tensors", &Collectives::all_gather_into_tensors)
+        .def("reduce_scatter", &Collectives::reduce_scatter)
+        .def("reduce_scatter_tensor", &Collectives::reduce_scatter_tensor)
+        .def("reduce_scatter_tensors", &Collectives::reduce_scatter_tensors)
+        .def("gather", &Collectives::gather)
+        .def("scatter", &Collectives::scatter)
+        .def("all_to_all", &Collectives::all_to_all)
+        .def("all_to_all_single", &Collectives::all_to_all_single)
+        .def("send", &Collectives::send)
+        .def("recv", &Collectives::recv);
 }

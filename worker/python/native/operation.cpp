@@ -57,29 +57,36 @@ std::optional<Error> Group::failure() const
     return error;
 }
 
-Operation::Operation(std::shared_ptr<Group> group, const char *verb, Milliseconds timeout,
+Operation::Operation(std::shared_ptr<Group> group, const Call &call,
                      std::shared_ptr<const void> kept)
-    : group(std::move(group)), deadline(Clock::now() + timeout), verb(verb),
-      number(++this->group->sequence), timeout(timeout), kept(std::move(kept))
+    : group(std::move(group)), deadline(Clock::now() + call.timeout), call(call),
+      kept(std::move(kept))
 {
 }
 
 void Operation::begin(shoal_request *started)
 {
     request = started;
-    group->session->add(shared_from_this());
+    if (!group->session->add(shared_from_this()))
+        forget(Error(SHOAL_ESTATE, "the job was closed while " + name() + " was started"));
 }
 
 std::string Operation::name() const
 {
-    return std::string(verb) + " (number " + std::to_string(number) + " of group " + group->name +
-           ", ranks " + group->ranks + ")";
+    std::string peer = call.peer < 0 ? "" : std::to_string(call.peer) + " of the group";
+    return call.verb + peer + " (number " + std::to_string(call.number) + " of group " +
+           group->name + ", ranks " + group->ranks + ")";
 }
 
 void Operation::wait(std::optional<Milliseconds> limit, const std::function<void()> &between)
 {
+    wait_until(limit ? Clock::now() + *limit : deadline, limit, between);
+}
+
+void Operation::wait_until(Clock::time_point end, std::optional<Milliseconds> limit,
+                           const std::function<void()> &between)
+{
     group->session->check_process();
-    Clock::time_point end = limit ? Clock::now() + *limit : deadline;
     while (!published()) {
         auto remaining = std::chrono::ceil<Milliseconds>(end - Clock::now());
         if (remaining.count() > 0) {
@@ -195,8 +202,10 @@ void Operation::ask_library()
     auto *argument = new std::shared_ptr<Operation>(shared_from_this());
     asking = true;
     user = std::this_thread::get_id();
-    if (group->session->library->on_complete(request, complete, argument) < 0)
-        delete argument; /* the job is being closed, which fails this one */
+    if (group->session->library->on_complete(request, complete, argument) < 0) {
+        delete argument; /* the job is being closed, which fails this one; or not now */
+        asked = false;
+    }
     user = std::thread::id();
     asking = false;
 }
@@ -228,10 +237,14 @@ void Operation::end(int code)
 
 void Operation::expire()
 {
-    publish(FAILED, Error(SHOAL_ETIMEOUT, "timed out: " + name() +
-                                              " has not completed within its timeout of " +
-                                              seconds(timeout) + " s"));
-    /* Its memory is kept until it is complete after all. */
+    give_up(Error(SHOAL_ETIMEOUT, "timed out: " + name() +
+                                      " has not completed within its timeout of " +
+                                      seconds(call.timeout) + " s"));
+}
+
+void Operation::give_up(Error why)
+{
+    publish(FAILED, std::move(why));
     watched = true;
     group->session->wake_at(Clock::time_point::max());
     have_looked_at();
@@ -262,10 +275,27 @@ void Session::check_process() const
                                       std::to_string(pid) + ", whose process group it cannot use");
 }
 
-void Session::add(const std::shared_ptr<Operation> &operation)
+bool Session::enter()
+{
+    std::lock_guard<std::mutex> held(lock);
+    if (!open())
+        return false;
+    starting++;
+    return true;
+}
+
+void Session::leave()
+{
+    std::lock_guard<std::mutex> held(lock);
+    starting--;
+    quiet.notify_all();
+}
+
+bool Session::add(const std::shared_ptr<Operation> &operation)
 {
     std::lock_guard<std::mutex> held(lock);
     operation->place = under_way.insert(under_way.end(), operation);
+    return !forgotten;
 }
 
 void Session::remove(Operation *operation)
@@ -276,6 +306,7 @@ void Session::remove(Operation *operation)
         return;
     last = *operation->place;
     under_way.erase(operation->place);
+    quiet.notify_all();
 }
 
 void Session::look_at(std::shared_ptr<Operation> operation)
@@ -412,14 +443,45 @@ bool Session::quiet_but_for(std::thread::id caller) const
     return calls.empty() && calling.size() == calling.count(caller);
 }
 
+void Session::settle(Milliseconds at_most, const std::string &text)
+{
+    Clock::time_point end = Clock::now() + at_most;
+    std::list<std::shared_ptr<Operation>> left;
+    {
+        std::lock_guard<std::mutex> held(lock);
+        left = under_way;
+    }
+    for (const auto &operation : left) {
+        while (!operation->over()) {
+            auto remaining = std::chrono::ceil<Milliseconds>(end - Clock::now());
+            if (remaining.count() <= 0) {
+                operation->give_up(Error(SHOAL_ESTATE, text));
+                break;
+            }
+            operation->advance(std::min(remaining, SLICE));
+        }
+    }
+    /* Whoever has published one tells of it, which may be a call, and then removes it. */
+    std::thread::id caller = std::this_thread::get_id();
+    std::unique_lock<std::mutex> held(lock);
+    quiet.wait_until(held, std::min(end, Clock::now() + CALLS_LIMIT), [&] {
+        return quiet_but_for(caller) &&
+               std::none_of(under_way.begin(), under_way.end(),
+                            [](const auto &operation) { return operation->over(); });
+    });
+}
+
 void Session::close(const std::string &text)
 {
     std::list<std::shared_ptr<Operation>> left;
     std::thread ending;
     {
-        std::lock_guard<std::mutex> held(lock);
+        std::unique_lock<std::mutex> held(lock);
         stopping = true;
         looks.clear();
+        /* One whose turn it is in the library may take its time. */
+        quiet.wait_for(held, CALLS_LIMIT, [&] { return starting == 0; });
+        forgotten = true;
         left = under_way;
         ending.swap(thread);
         changed.notify_one();

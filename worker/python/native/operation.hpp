@@ -43,7 +43,11 @@ class Session : public std::enable_shared_from_this<Session>
 
     /* Throws Error where it is not. */
     void check_process() const;
-    void add(const std::shared_ptr<Operation> &operation);
+    /* Around what starts operations: close() waits for it. False: it is closed. */
+    bool enter();
+    void leave();
+    /* False: close() has not waited for it, and whoever has started it is to forget it. */
+    bool add(const std::shared_ptr<Operation> &operation);
     void remove(Operation *operation);
     /* Have the thread look whether it is complete. */
     void look_at(std::shared_ptr<Operation> operation);
@@ -51,6 +55,10 @@ class Session : public std::enable_shared_from_this<Session>
     void wake_at(Clock::time_point deadline);
     /* Let the time of the oldest run out, for which perhaps nobody waits. */
     void expire_oldest();
+    /* Before the job goes on without the groups: until nothing is under way. After `at_most` what
+     * is left fails with this text, and keeps its memory. What call() was given is waited for too,
+     * but not for ever. */
+    void settle(Milliseconds at_most, const std::string &text);
     /* Have a thread do what may wait for operations; this one where there is none to be had. */
     void call(std::function<void()> what);
     /* End the threads; what is under way fails with this text. What call() was given is waited for,
@@ -80,6 +88,8 @@ class Session : public std::enable_shared_from_this<Session>
     std::deque<std::function<void()>> calls;
     std::set<std::thread::id> calling;
     size_t idle_callers = 0;
+    size_t starting = 0;
+    bool forgotten = false; /* what was under way, by close() */
 };
 
 /* What torch calls a process group: a group of the library, and what has become of it. */
@@ -107,7 +117,15 @@ class Group : public std::enable_shared_from_this<Group>
     std::optional<Error> error;
 };
 
-/* One collective: a request of the library, the memory that it uses, and how it went.
+/* What torch has called: several operations have it in common where it makes several requests. */
+struct Call {
+    const char *verb; /* of static duration; with a peer it ends before the peer's number */
+    int peer;         /* a rank of the group; -1: none is named */
+    uint64_t number;  /* of the group's calls */
+    Milliseconds timeout;
+};
+
+/* One request of the library, the memory that it uses, and how it went.
  *
  *     RUNNING --- its request is complete -------------------------> OVER
  *        |                                                            ^
@@ -119,15 +137,17 @@ class Operation : public std::enable_shared_from_this<Operation>
   public:
     enum State { RUNNING, FAILED, OVER };
 
-    /* verb: of static duration. kept: what holds the memory. */
-    Operation(std::shared_ptr<Group> group, const char *verb, Milliseconds timeout,
-              std::shared_ptr<const void> kept);
+    /* kept: what holds the memory. */
+    Operation(std::shared_ptr<Group> group, const Call &call, std::shared_ptr<const void> kept);
 
     /* Take over a request that has been started. */
     void begin(shoal_request *started);
     /* Until it is published. Throws its error, or Error after `timeout` (none: the operation's own,
      * which fails it). between: called twice a second; it may throw. */
     void wait(std::optional<Milliseconds> timeout, const std::function<void()> &between);
+    /* The same until `end`, of a wait for several that had `timeout` in all. */
+    void wait_until(Clock::time_point end, std::optional<Milliseconds> timeout,
+                    const std::function<void()> &between);
     /* Move on, for at most so long; whether it is published. */
     bool advance(Milliseconds at_most);
     /* Have it completed though nobody waits: `told`, if any, is called once with its error or null.
@@ -135,6 +155,8 @@ class Operation : public std::enable_shared_from_this<Operation>
     void watch(std::function<void(const Error *)> told = nullptr);
     /* Its time has run out. */
     void expire();
+    /* It fails, and its memory is kept until its request is complete after all. */
+    void give_up(Error why);
     /* The library's callback: its request is complete, with this result. */
     void end(int code);
     /* The job frees the request. */
@@ -143,6 +165,11 @@ class Operation : public std::enable_shared_from_this<Operation>
     bool published() const
     {
         return state.load(std::memory_order_acquire) != RUNNING;
+    }
+    /* Nothing uses its memory any more. */
+    bool over() const
+    {
+        return state.load(std::memory_order_acquire) == OVER;
     }
     /* Once it is published. */
     const std::optional<Error> &failure() const
@@ -161,9 +188,7 @@ class Operation : public std::enable_shared_from_this<Operation>
     void publish(State next, std::optional<Error> why);
     void tell();
 
-    const char *const verb;
-    const uint64_t number;
-    const Milliseconds timeout;
+    const Call call;
     std::shared_ptr<const void> kept;
     std::timed_mutex use; /* who holds it uses the request */
     shoal_request *request = nullptr;

@@ -3,6 +3,8 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
+
 namespace shoal_native
 {
 
@@ -34,39 +36,86 @@ c10::IValue value_of(const Tensors &tensors)
     return c10::IValue(lists);
 }
 
+/* What a future is told of, once all of its operations are published. */
+struct Ends {
+    explicit Ends(size_t count) : left(count)
+    {
+    }
+
+    /* Whether this was the last. */
+    bool add(const Error *error)
+    {
+        std::lock_guard<std::mutex> held(lock);
+        if (error && !failure)
+            failure = thrown(*error);
+        return --left == 0;
+    }
+
+    std::mutex lock;
+    size_t left;
+    std::exception_ptr failure; /* the first one; not changed after the last */
+};
+
 } // namespace
 
-Work::Work(std::shared_ptr<Operation> operation, std::shared_ptr<const Tensors> tensors)
-    : operation(std::move(operation)), tensors(std::move(tensors))
+Work::Work(Operations operations, std::shared_ptr<const Tensors> tensors)
+    : operations(std::move(operations)), tensors(std::move(tensors))
 {
+}
+
+c10::intrusive_ptr<Work> Work::join(const std::vector<c10::intrusive_ptr<Work>> &works)
+{
+    Operations operations;
+    Tensors tensors;
+    for (const auto &work : works) {
+        operations.insert(operations.end(), work->operations.begin(), work->operations.end());
+        const auto &results = work->tensors->results;
+        tensors.results.insert(tensors.results.end(), results.begin(), results.end());
+    }
+    return c10::make_intrusive<Work>(std::move(operations),
+                                     std::make_shared<const Tensors>(std::move(tensors)));
 }
 
 Work::~Work()
 {
     try {
-        if (!operation->published() && operation->group->session->own_process())
-            operation->watch();
+        for (const auto &operation : operations)
+            if (!operation->published() && session().own_process())
+                operation->watch();
     } catch (const std::exception &) {
         /* No thread, no memory: it is complete with the next one that is waited for. */
     }
 }
 
+Session &Work::session() const
+{
+    return *operations.front()->group->session;
+}
+
+bool Work::published() const
+{
+    return std::all_of(operations.begin(), operations.end(),
+                       [](const auto &operation) { return operation->published(); });
+}
+
 bool Work::isCompleted()
 {
-    operation->group->session->check_process();
-    return operation->advance(Milliseconds(0));
+    session().check_process();
+    return std::all_of(operations.begin(), operations.end(),
+                       [](const auto &operation) { return operation->advance(Milliseconds(0)); });
 }
 
 bool Work::isSuccess() const
 {
-    return operation->published() && !operation->failure();
+    return published() && !exception();
 }
 
 std::exception_ptr Work::exception() const
 {
-    if (!operation->published() || !operation->failure())
-        return nullptr;
-    return thrown(*operation->failure());
+    for (const auto &operation : operations)
+        if (operation->published() && operation->failure())
+            return thrown(*operation->failure());
+    return nullptr;
 }
 
 int Work::sourceRank() const
@@ -99,7 +148,14 @@ bool Work::wait(std::chrono::milliseconds timeout)
 
 void Work::wait_for(std::optional<Milliseconds> timeout, const std::function<void()> &between)
 {
-    operation->wait(timeout, between);
+    if (!timeout || operations.size() == 1) {
+        for (const auto &operation : operations)
+            operation->wait(timeout, between);
+        return;
+    }
+    Clock::time_point end = Clock::now() + *timeout;
+    for (const auto &operation : operations)
+        operation->wait_until(end, timeout, between);
 }
 
 void Work::chain()
@@ -112,18 +168,21 @@ void Work::chain()
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
 {
-    operation->group->session->check_process();
-    std::lock_guard<std::mutex> held(making);
+    session().check_process();
+    std::unique_lock<std::mutex> held(making);
     if (future)
         return future;
     if (!chained)
         chained = std::make_shared<std::atomic<bool>>(false);
     future = c10::make_intrusive<c10::ivalue::Future>(type_of(*tensors));
-    bool late = operation->published();
+    bool late = published();
+    auto ends = std::make_shared<Ends>(operations.size());
     /* Not this: the Work may be gone by then. */
-    operation->watch([future = future, chained = chained, tensors = tensors, late,
-                      session = operation->group->session](const Error *error) {
-        auto complete = [future, tensors, why = error ? thrown(*error) : nullptr] {
+    auto told = [future = future, chained = chained, tensors = tensors, late, ends,
+                 session = operations.front()->group->session](const Error *error) {
+        if (!ends->add(error))
+            return;
+        auto complete = [future, tensors, why = ends->failure] {
             if (why)
                 future->setError(why);
             else
@@ -133,8 +192,12 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
             session->call(complete);
         else
             complete();
-    });
-    return future;
+    };
+    auto made = future;
+    held.unlock(); /* to watch may be to complete others, and to run what hangs on them */
+    for (const auto &operation : operations)
+        operation->watch(told);
+    return made;
 }
 
 } // namespace shoal_native

@@ -1,4 +1,4 @@
-/* torch's Work for an operation. */
+/* torch's Work for operations: one, but where a call makes several requests. */
 #ifndef SHOAL_NATIVE_WORK_H
 #define SHOAL_NATIVE_WORK_H
 
@@ -15,6 +15,8 @@
 namespace shoal_native
 {
 
+using Operations = std::vector<std::shared_ptr<Operation>>;
+
 /* Tensors that a collective uses, and those that are its Work's value. */
 struct Tensors {
     std::vector<at::Tensor> used;
@@ -25,7 +27,10 @@ struct Tensors {
 class Work : public c10d::Work
 {
   public:
-    Work(std::shared_ptr<Operation> operation, std::shared_ptr<const Tensors> tensors);
+    /* operations: at least one, of one session. */
+    Work(Operations operations, std::shared_ptr<const Tensors> tensors);
+    /* One for what all of these stand for. works: at least one. */
+    static c10::intrusive_ptr<Work> join(const std::vector<c10::intrusive_ptr<Work>> &works);
     /* An operation that nobody holds any more goes on. */
     ~Work() override;
     Work(const Work &) = delete;
@@ -48,7 +53,10 @@ class Work : public c10d::Work
     void wait_for(std::optional<Milliseconds> timeout, const std::function<void()> &between);
 
   private:
-    const std::shared_ptr<Operation> operation;
+    Session &session() const;
+    bool published() const;
+
+    const Operations operations;
     const std::shared_ptr<const Tensors> tensors;
     std::mutex making; /* of the future */
     std::shared_ptr<std::atomic<bool>> chained;

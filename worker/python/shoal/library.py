@@ -44,6 +44,8 @@ class ReconfigureOptions(ctypes.Structure):
         ("timeout_ms", _int),
         ("stragglers_ms", _int),
         ("collectives", ctypes.POINTER(ctypes.c_uint64)),
+        ("least_ranks", _int),
+        ("wait_ms", _int),
     ]
 
 
@@ -74,6 +76,7 @@ class DeviceOptions(ctypes.Structure):
         ("number", _int),
         ("library", _text),
         ("pinned_bytes", ctypes.c_uint64),
+        ("stream_waits", _int),
     ]
 
 
@@ -95,6 +98,9 @@ _DECLARATIONS = {
     "shoal_close": (_int, [_pointer]),
     "shoal_job_reconfigure": (_int, [_pointer, _pointer]),
     "shoal_generation": (_int, [_pointer]),
+    "shoal_position": (_int, [_pointer, _pointer]),
+    "shoal_replay": (_int, [_pointer, ctypes.c_uint64, _pointer, _size, _int, _pointer]),
+    "shoal_replay_kept": (_int, [_pointer, _pointer, _pointer]),
     "shoal_rank": (_int, [_pointer]),
     "shoal_world_size": (_int, [_pointer]),
     "shoal_local_rank": (_int, [_pointer]),
@@ -250,19 +256,26 @@ class Job:
         self.node_count = c.shoal_node_count(handle)
         self.world = Group(self, c.shoal_world(handle))
 
-    def reconfigure(self, timeout_ms=0, stragglers_ms=0):
+    def reconfigure(self, timeout_ms=0, stragglers_ms=0, least_ranks=0, wait_ms=0):
         """Go on as the next generation: after a loss with the ranks that are left, or without one, when
         all call it, and with newcomers. Ranks and sizes are new, those of `world`, too, which is another
         object. Returns how many collectives of the old world, from its first, every rank that is
-        left has. RankLostError: another rank is lost, call it again. 0: the library's defaults."""
+        left has. RankLostError: another rank is lost, call it again. least_ranks: wait for newcomers until
+        there are so many, wait_ms at most. 0: the library's defaults."""
         kept = ctypes.c_uint64()
         options = ReconfigureOptions(
-            ctypes.sizeof(ReconfigureOptions), timeout_ms, stragglers_ms, ctypes.pointer(kept)
+            ctypes.sizeof(ReconfigureOptions), timeout_ms, stragglers_ms, ctypes.pointer(kept), least_ranks, wait_ms
         )
         self.library.call(self.library.c.shoal_job_reconfigure, self.handle, ctypes.byref(options))
         self.world.handle = None  # the library's is the new one's
         self._set_place()
         return kept.value
+
+    def position(self):
+        """The number that the next collective of the world has, of all since the job began."""
+        number = ctypes.c_uint64()
+        self.library.call(self.library.c.shoal_position, self.handle, ctypes.byref(number))
+        return number.value
 
     def close(self):
         """Leave the job. Requests under way fail first; arena memory is gone afterwards."""
@@ -336,6 +349,17 @@ class Group:
 
     def broadcast(self, data, count, dtype, root):
         return self._start(self.job.library.c.shoal_broadcast, data, count, dtype, root)
+
+    def replay(self, number, recv, count, dtype):
+        """The result of the all_reduce with this number, of the world, which other ranks' daemons keep."""
+        return self._start(self.job.library.c.shoal_replay, number, recv, count, dtype)
+
+    def replay_kept(self):
+        """(the least number that is kept, one more than the greatest)"""
+        first, end = ctypes.c_uint64(), ctypes.c_uint64()
+        library = self.job.library
+        library.call(library.c.shoal_replay_kept, self.handle, ctypes.byref(first), ctypes.byref(end))
+        return first.value, end.value
 
     def barrier(self):
         return self._start(self.job.library.c.shoal_barrier)

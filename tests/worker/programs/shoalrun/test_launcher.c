@@ -86,8 +86,8 @@ START_TEST(test_options_refused)
     refuse(WORDS("-n"), "-n needs a value");
     refuse(WORDS("--nodes"), "--nodes needs a value");
     refuse(WORDS("--bogus", "-n", "1", "prog"), "unknown option --bogus");
-    refuse(WORDS("-n", "1", "--nodes", "65", "prog"), "--nodes: got \"65\"");
-    refuse(WORDS("-n", "1", "--nodes", "60", "--cpu-nodes", "5", "prog"), "65 daemons");
+    refuse(WORDS("-n", "1", "--nodes", "129", "prog"), "--nodes: got \"129\"");
+    refuse(WORDS("-n", "1", "--nodes", "125", "--cpu-nodes", "4", "prog"), "129 daemons");
     refuse(WORDS("-n", "4096", "--nodes", "2", "prog"), "8192 ranks");
     refuse(WORDS("-n", "1", "--job", "", "prog"), "--job");
     refuse(WORDS("-n", "1", "--job",
@@ -295,6 +295,48 @@ START_TEST(test_config_text)
 }
 END_TEST
 
+/* On one machine all daemons together send no more heartbeats than 32 do. */
+START_TEST(test_config_heartbeats)
+{
+    static const uint32_t nodes[] = {1, 32, 33, 64, LAUNCH_NODES_MAX};
+    static const int expected_ms[] = {0, 0, 531, 2000, 8000};
+    uint16_t ports[LAUNCH_NODES_MAX];
+    for (uint32_t i = 0; i < LAUNCH_NODES_MAX; i++)
+        ports[i] = (uint16_t)(1000 + i);
+    for (int i = 0; i < 5; i++) {
+        struct launch_config config = {
+            .worker_nodes = nodes[i] - nodes[i] / 4, .cpu_nodes = nodes[i] / 4, .ports = ports};
+        struct error error = {0};
+        char *text;
+        ck_assert_int_eq(launch_config_text(&config, 0, "/tmp/n.sock", &text, &error), 0);
+        json_t *root = json_loads(text, 0, NULL);
+        free(text);
+        const json_t *timeouts = json_object_get(root, "timeouts");
+        ck_assert_int_eq(json_integer_value(json_object_get(timeouts, "heartbeat_ms")),
+                         expected_ms[i]);
+        ck_assert_int_eq(json_integer_value(json_object_get(timeouts, "peer_ms")),
+                         6 * expected_ms[i]);
+        json_decref(root);
+    }
+}
+END_TEST
+
+START_TEST(test_config_recovers)
+{
+    uint16_t port = 9;
+    static const char *const extras[] = {NULL, "{\"recovery\":true}", "{\"recovery\":false}"};
+    for (int i = 0; i < 3; i++) {
+        struct launch_config config = {.worker_nodes = 1, .ports = &port, .extra = extras[i]};
+        struct error error = {0};
+        char *text;
+        ck_assert_int_eq(launch_config_text(&config, 0, "/tmp/n.sock", &text, &error), 0);
+        ck_assert(launch_config_recovers(text) == (i == 1));
+        free(text);
+    }
+    ck_assert(!launch_config_recovers("no JSON"));
+}
+END_TEST
+
 START_TEST(test_config_text_bad_extra)
 {
     uint16_t port = 9;
@@ -336,6 +378,8 @@ int main(void)
     tcase_add_test(plan, test_job_names);
     tcase_add_test(plan, test_weights);
     tcase_add_test(plan, test_config_text);
+    tcase_add_test(plan, test_config_heartbeats);
+    tcase_add_test(plan, test_config_recovers);
     tcase_add_test(plan, test_config_text_bad_extra);
     suite_add_tcase(suite, plan);
     return suite_main(suite);

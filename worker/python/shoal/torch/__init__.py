@@ -10,7 +10,14 @@ if not is_available():
 
 from shoal.torch import _launch, _process_group, _versions, _work  # noqa: E402
 from shoal.torch._data_parallel import DistributedDataParallel, allreduce_hook  # noqa: E402
-from shoal.torch._generations import generation, is_recoverable, join, reconfigure  # noqa: E402
+from shoal.torch._generations import (  # noqa: E402
+    generation,
+    is_recoverable,
+    join,
+    position,
+    reconfigure,
+    replay,
+)
 from shoal.torch._process_group import Options, is_checkpoint_rank  # noqa: E402
 
 __all__ = [
@@ -21,7 +28,9 @@ __all__ = [
     "is_checkpoint_rank",
     "is_recoverable",
     "join",
+    "position",
     "reconfigure",
+    "replay",
 ]
 
 _work.install()

@@ -15,9 +15,10 @@ import time
 import torch.distributed as dist
 
 from shoal import errors, library
-from shoal.torch import _hosts, _process_group, _rendezvous, _session, _versions
+from shoal.torch import _hosts, _process_group, _rendezvous, _session, _tensors, _versions
 
 STRAGGLERS_S = 10
+RANKS_MOST = 32768
 LOSSES = 100  # one after the other, while a generation is made
 _SLICE_MS = 500
 _ADDRESS_BYTES = 512  # what rank 0 tells, with zeros behind it
@@ -25,7 +26,7 @@ _NOBODY = 2**31 - 1
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)  # as init_process_group has it
 
 
-def reconfigure(timeout=None, stragglers=None):
+def reconfigure(timeout=None, stragglers=None, least_ranks=0, wait=None):
     """Go on in this process, after an error that is_recoverable(): with the ranks that are left, in their
     old order, and then the newcomers that wait. Without a loss all ranks call it, to take newcomers in.
 
@@ -34,7 +35,14 @@ def reconfigure(timeout=None, stragglers=None):
     and tell all the state of rank 0, since of the step that was lost some may have more than others.
 
     timeout: of it all, and of the new group (None: the old one's); stragglers: how long those ranks are waited for
-    that live and do not call it (None: 10 s). After an error of reconfigure there is no process group any more."""
+    that live and do not call it (None: 10 s).
+
+    least_ranks: how many ranks there are to be afterwards, with newcomers: when all that are left have called it, they
+    wait for these. The last one ends the wait, and so does the time that `wait` says (None: as long as timeout
+    allows; in any case 2 s less than that): then they go on with fewer, which is no error. Of the wishes of all ranks
+    the greatest number and the longest time count.
+
+    After an error of reconfigure there is no process group any more."""
     group = _default_group("reconfigure")
     session = group.session
     session.check_process()
@@ -42,13 +50,14 @@ def reconfigure(timeout=None, stragglers=None):
         raise errors.UnsupportedError("reconfigure: a job with CUDA tensors cannot go on, begin it anew")
     allowed = group._timeout if timeout is None else timeout
     waited = datetime.timedelta(seconds=STRAGGLERS_S) if stragglers is None else stragglers
+    wish = _Wish(least_ranks, wait, allowed)
     deadline = time.monotonic() + allowed.total_seconds()
     session.acquire()  # it outlives its groups
     try:
         why = f"this process group is of generation {session.job.generation} of its job, which has gone on"
         session.retire(errors.StateError(f"{why}: make it anew"), deadline)
         dist.destroy_process_group()
-        _settle(session, deadline, waited, first=True)
+        _settle(session, deadline, waited, wish)
         _begin(session, allowed)
     except BaseException:
         _end(session)
@@ -68,7 +77,7 @@ def join(job, timeout=_DEFAULT_TIMEOUT):
     session = _session.Session(_rendezvous.place_of_newcomer(job), -1, 0, timeout)
     session.acquire()
     try:
-        _settle(session, deadline, datetime.timedelta(seconds=STRAGGLERS_S), first=False)
+        _settle(session, deadline, datetime.timedelta(seconds=STRAGGLERS_S))
         _begin(session, timeout)
     except BaseException:
         _end(session)
@@ -86,6 +95,25 @@ def _end(session):
 def generation():
     """How often the ranks of the default process group have gone on, from 1; a newcomer counts as they do."""
     return _default_group("generation").session.job.generation
+
+
+def position():
+    """The number that the next collective of the job has, of all that its ranks have done together since it began: to
+    be written into a checkpoint. The same on all ranks between two steps."""
+    return _default_group("position").session.job.position()
+
+
+def replay(tensor, number):
+    """Fill the tensor with the result of the all_reduce with this number, which this rank has missed: it was started
+    again from a checkpoint. The daemons of the other ranks keep the last ones (replay.keep_steps). The tensor is like
+    the one that was summed. StateError: it is not kept, and the text says which are."""
+    group = _default_group("replay")
+    if tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.dtype not in _tensors.DTYPES:
+        raise errors.InvalidError("replay: a tensor in memory, contiguous, of a type that can be summed")
+    dtype, count = _tensors.movement(tensor)
+    request = group.session.job.world.replay(number, tensor.data_ptr(), count, dtype)
+    _wait(request, time.monotonic() + group._timeout.total_seconds())
+    return tensor
 
 
 def is_recoverable(error):
@@ -109,14 +137,36 @@ def _default_group(what):
     return group
 
 
-def _settle(session, deadline, stragglers, first):
-    """Until all ranks of a generation are in touch; each one that is lost meanwhile makes another. first: this
-    process has been in a generation that is over."""
-    going_on, losses = first, 0
+class _Wish:
+    """For so many ranks, checked before anything is given up. Its time runs from here on, over further losses."""
+
+    def __init__(self, least_ranks, wait, allowed):
+        wait = allowed if wait is None and least_ranks else wait or datetime.timedelta(0)
+        if not isinstance(least_ranks, int) or not 0 <= least_ranks <= RANKS_MOST:
+            raise errors.InvalidError(f"reconfigure: least_ranks is {least_ranks!r}, it must be 0 to {RANKS_MOST}")
+        if not datetime.timedelta(0) <= wait <= allowed:
+            raise errors.InvalidError(f"reconfigure: wait is {wait}, it must be 0 to timeout, {allowed}")
+        if wait and not least_ranks:
+            raise errors.InvalidError(f"reconfigure: wait is {wait} without least_ranks")
+        self.least_ranks = least_ranks
+        self.until = time.monotonic() + wait.total_seconds()
+
+    def options(self, timeout_ms):
+        """Of the library's call with this timeout: {} when nothing is wished for any more."""
+        if not self.least_ranks or time.monotonic() >= self.until:
+            return {}
+        return {"least_ranks": self.least_ranks, "wait_ms": min(_left_ms(self.until), timeout_ms)}
+
+
+def _settle(session, deadline, stragglers, wish=None):
+    """Until all ranks of a generation are in touch; each one that is lost meanwhile makes another. wish: of a process
+    that has been in a generation that is over."""
+    going_on, losses = wish is not None, 0
     while True:
         try:
             if going_on:
-                session.job.reconfigure(_left_ms(deadline), max(1, _session.milliseconds(stragglers)))
+                left_ms, stragglers_ms = _left_ms(deadline), max(1, _session.milliseconds(stragglers))
+                session.job.reconfigure(left_ms, stragglers_ms, **(wish.options(left_ms) if wish else {}))
             session.store = _share_store(session.job, deadline, max(1.0, stragglers.total_seconds() / 2))
             return
         except errors.RankLostError:
@@ -197,10 +247,12 @@ def _tell(job, told, deadline):
 
 
 def _least(job, number, deadline):
-    value = ctypes.c_int32(number)
-    address = ctypes.addressof(value)
-    _wait(job.world.all_reduce(address, address, 1, library.I32, library.MIN), deadline)
-    return value.value
+    """Not by an all_reduce: what daemons keep for replays is the script's."""
+    own, all_of_them = ctypes.c_int32(number), (ctypes.c_int32 * job.world_size)()
+    size = ctypes.sizeof(own)
+    parts = [(ctypes.addressof(all_of_them) + rank * size, 1) for rank in range(job.world_size)]
+    _wait(job.world.all_gather(ctypes.addressof(own), parts, library.I32), deadline)
+    return min(all_of_them)
 
 
 def _wait(request, deadline):

@@ -104,6 +104,12 @@ def make_group(session, group, name, ranks, timeout):
     return module.Group(session, handle, group.rank, group.size, name, ranks, timeout)
 
 
+def join(works):
+    """One native Work for what these stand for, all native."""
+    module, _ = load()
+    return module.join(works)
+
+
 def is_work(work):
     module, _ = _loaded or (None, "")
     return module is not None and isinstance(work, module.Work)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from shoal import errors
-from shoal.torch import _collectives, _monitored_barrier, _native, _rendezvous
+from shoal.torch import _collectives, _monitored_barrier, _native, _reconfigurable, _rendezvous
 from shoal.torch import _session, _versions, _work
 
 
@@ -75,7 +75,7 @@ def is_checkpoint_rank(group=None):
     return dist.get_rank(group) == 0
 
 
-class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
+class ProcessGroup(_versions.Torch2Group, _reconfigurable.Reconfigurable, c10d.ProcessGroup):
     """A group of ranks of a job. Calls start a collective and return torch's Work for it.
 
     The native group is asked first. It says None, and has done nothing, when a call is none for it."""
@@ -85,26 +85,40 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
 
     def __init__(self, session, group, name, ranks, store, timeout):
         super().__init__(group.rank, group.size)
-        self.session = session
-        self._group = group
         self._name = name
-        self._ranks = _list(ranks)  # in the default group's numbers, for errors
         self._store = store
         self._timeout = timeout
+        self._barriers = 0
+        self._use(session, group, ranks)
+
+    def _use(self, session, group, ranks):
+        """Be this group of the session's job from now on."""
+        self.session = session
+        self._group = group
+        self._is_whole = group is session.job.world
+        self._rank, self._size = group.rank, group.size
+        self._ranks = _list(ranks)  # in the default group's numbers, for errors
         self._failure = None  # after which the ranks no longer agree on what comes next
         if session.native is not None:
-            self._native = _native.make_group(session.native, group, name, self._ranks, timeout)
+            self._native = _native.make_group(session.native, group, self._name, self._ranks, self._timeout)
         self._counter = self._native or _Counter()
-        self._barriers = 0
         self._coalescing = None  # operations of a batch that has been begun
         self._refused = None  # why the last one begun is none
         session.acquire()
         self._holds = True
         session.members.add(self)
 
+    def _begin_anew(self, place, rank, size, timeout):
+        """Of a group whose job has been left."""
+        session = _session.Session(place, rank, size, timeout)
+        self._use(session, session.job.world, list(range(size)))
+
+    def _work_that_is_over(self):
+        return _work.all_of([])
+
     def retire(self, why):
         """The job goes on without this group: it raises `why`."""
-        self._failure, self._native = why, None
+        self._failure, self._native, self._is_whole = why, None, False
         self._store = None  # lest a thread of torch 1.13's spin for one that is lost
         if self._group is not self.session.job.world:
             self._group.close()
@@ -128,11 +142,20 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         # Not there when __init__ has failed.
         if "session" in self.__dict__:
             self._leave()
+        self._forget_place()
 
     # --- what torch asks about a group
 
     def getBackendName(self):
         return "shoal"
+
+    def getRank(self):
+        return self._rank
+
+    def getSize(self):
+        return self._size
+
+    rank, size = getRank, getSize
 
     def _set_sequence_number_for_group(self):
         self._counter.set_number(0)
@@ -160,10 +183,7 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         try:
             start(self._group, operation)
         except BaseException as error:
-            if self._coalescing is not None:
-                # Whoever began the batch may not end it: nothing may be kept for that.
-                self._coalescing = None
-                self._refused = f"the batch is not whole: {error}"
+            self.give_up_batch(error)
             if operation.requests or operation.error:
                 # Some ranks may wait for the requests that were not made.
                 self._fail(error if isinstance(error, errors.ShoalError) else None)
@@ -211,6 +231,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start("reduce", options, start, tensors)
 
     def reduce_scatter(self, outputs, inputs, options=None):
+        if self._native and (work := self._native.reduce_scatter(outputs, inputs, options)):
+            return work
         outputs, inputs = _as_list(outputs), _as_lists(inputs)
         op = _op_of(options)
 
@@ -226,6 +248,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self.reduce_scatter_tensor_coalesced([output], [tensor], options)
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, options=None):
+        if self._native and (work := self._native.reduce_scatter_tensors(outputs, inputs, options)):
+            return work
         op = _op_of(options)
 
         def start(group, operation):
@@ -270,6 +294,9 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self.allgather_into_tensor_coalesced([output], [tensor], options)
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, options=None):
+        if self._native and (work := self._native.all_gather_into_tensors(outputs, inputs, options)):
+            return work
+
         def start(group, operation):
             for output, tensor in zip(outputs, inputs):
                 name = "all_gather_into_tensor"
@@ -279,6 +306,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start("all_gather_into_tensor", options, start, list(outputs))
 
     def gather(self, outputs, inputs, root=0):
+        if self._native and (work := self._native.gather(outputs, inputs, root)):
+            return work
         outputs, inputs = _as_lists(outputs), _as_list(inputs)
         root, options = _root_of(root)
 
@@ -290,6 +319,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start("gather", options, start, outputs)
 
     def scatter(self, outputs, inputs, root=0):
+        if self._native and (work := self._native.scatter(outputs, inputs, root)):
+            return work
         outputs, inputs = _as_list(outputs), _as_lists(inputs)
         root, options = _root_of(root)
 
@@ -301,6 +332,8 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start("scatter", options, start, outputs)
 
     def alltoall(self, outputs, inputs, options=None):
+        if self._native and (work := self._native.all_to_all(outputs, inputs, options)):
+            return work
         outputs, inputs = list(outputs), list(inputs)
 
         def start(group, operation):
@@ -327,6 +360,9 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start("all_to_all_single", options, start, [output])
 
     def send(self, tensors, rank, tag):
+        if self._native and (work := self._native.send(tensors, rank, tag)):
+            return work
+
         def start(group, operation):
             for tensor in tensors:
                 _collectives.send(group, operation, tensor, rank, tag)
@@ -335,6 +371,9 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
         return self._start(name, None, start, list(tensors), way)
 
     def recv(self, tensors, rank, tag):
+        if self._native and (work := self._native.recv(tensors, rank, tag)):
+            return work
+
         def start(group, operation):
             for tensor in tensors:
                 _collectives.recv(group, operation, tensor, rank, tag)
@@ -376,16 +415,52 @@ class ProcessGroup(_versions.Torch2Group, c10d.ProcessGroup):
 
     def _start_coalescing(self, device=None):
         self._coalescing, self._refused = [], None
-        self._native = None
+        if self._native:
+            self._native = _Batch(self, self._counter, self._coalescing)
+
+    def give_up_batch(self, error):
+        """Whoever began a batch in which something was refused may not end it: nothing may be kept for that."""
+        if self._coalescing is not None:
+            self._end_batch()
+            self._refused = f"the batch is not whole: {error}"
+
+    def _end_batch(self):
+        """The operations of the batch; what is started from now on is none of it."""
+        operations, self._coalescing = self._coalescing or [], None
+        if self._native:
+            self._native = self._counter
+        return operations
 
     def _end_coalescing(self, device_or_works=None):
         refused, self._refused = self._refused, None
-        if not self._failure and not isinstance(self._counter, _Counter):
-            self._native = self._counter
+        operations = self._end_batch()
         if refused:
             raise errors.StateError(refused)
-        operations, self._coalescing = self._coalescing or [], None
+        if isinstance(device_or_works, list):
+            return None  # torch 1.13 has the works, and waits for each
         return _work.all_of(operations)
+
+
+class _Batch:
+    """The native group in a batch that has been begun: what it starts is of the batch."""
+
+    def __init__(self, owner, native, started):
+        self._owner, self._native_group, self._started = owner, native, started
+
+    def __getattr__(self, name):
+        method = getattr(self._native_group, name)
+
+        def start(*arguments):
+            try:
+                work = method(*arguments)
+            except BaseException as error:
+                self._owner.give_up_batch(error)
+                raise
+            if work:
+                self._started.append(work)
+            return work
+
+        return start
 
 
 class _Counter:

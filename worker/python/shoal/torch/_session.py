@@ -5,10 +5,14 @@ import multiprocessing.util
 import os
 import sys
 import threading
+import time
 import weakref
 
 from shoal import errors, library
 from shoal.torch import _native, _streams, _work
+
+# So long the end of a process, which may have failed, waits for what its streams wait for.
+EXIT_S = 5
 
 _sessions = weakref.WeakSet()
 
@@ -92,11 +96,13 @@ class Session:
             self.groups += 1
 
     def retire(self, why, end):
-        """Before the job goes on: gradients leave the arena, what is under way is waited for until `end`
-        (time.monotonic()), and the process groups raise `why` from now on."""
+        """Before the job goes on: gradients leave the arena, what is under way on either backend is waited for
+        until `end` (time.monotonic()) and fails with `why` then, and the process groups raise it from now on."""
         for user in list(self.arena_users):
             user.detach()
-        self.completions.wait_for_all(end)
+        self.completions.settle(end, why)
+        if self.native is not None:
+            self.native.settle(max(0.0, end - time.monotonic()), str(why))
         for member in list(self.members):
             member.retire(why)
 
@@ -118,7 +124,8 @@ class Session:
             except errors.StateError:
                 pass  # collectives of it are under way: it is closed with the job
 
-    def close(self):
+    def close(self, limit_s=None):
+        """limit_s: how long at the most to wait for what streams wait for."""
         if self.pid != os.getpid():
             return
         with self.lock:
@@ -128,6 +135,7 @@ class Session:
         _sessions.discard(self)  # a child that is forked later has nothing of it to let go
         for user in list(self.arena_users):
             user.detach()
+        self.completions.end_streamed(limit_s)
         closed = errors.StateError("the process group was destroyed before this was complete")
         kept = self.completions.stop(closed)
         if self.native is not None:
@@ -167,7 +175,7 @@ def _arena_bytes(local_size):
 
 def close_all():
     for session in list(_sessions):
-        session.close()
+        session.close(EXIT_S)
 
 
 def _forget_all():

@@ -100,8 +100,9 @@ class Operation:
         if self._by_stream:
             self._follow_on_stream()
         self.states.move(STREAMED if self._by_stream else RUNNING)
-        # An exception in a callback is the only way to give a future an error that C++ sees.
-        self.future = self._inner.then(self._outcome)
+        # An exception in a callback is the only way to give a future an error that C++ sees. What streams wait for
+        # has none: its errors show in the next call.
+        self.future = self._inner if self._by_stream else self._inner.then(self._outcome)
         # The first callback: when a waiter goes on, the Work is complete.
         self.future.add_done_callback(lambda _: self.published.set())
         self.work = c10d._create_work_from_future(self.future)
@@ -136,7 +137,11 @@ class Operation:
         if self.device is None:
             self._inner.set_result(None)
         else:
-            _streams.runtime.complete(self._inner, self.stream)
+            _streams.runtime.complete(self._inner, self.stream, self.value)
+
+    def by_stream(self):
+        """Its Work is complete, and streams wait for its requests."""
+        return self._by_stream
 
     def unfinished(self):
         """Its time may still run out."""
@@ -321,12 +326,18 @@ class AllOf:
 
 
 def all_of(operations):
-    """One Work for several operations."""
-    joined = torch.futures.collect_all([operation.future for operation in operations])
+    """One Work for several operations, of both backends."""
+    if operations and all(map(_native.is_work, operations)):
+        return _native.join(operations)
+    joined = torch.futures.collect_all([future_of(operation) for operation in operations])
     work = c10d._create_work_from_future(joined)
     _batches[work] = AllOf(operations)
     joined.add_done_callback(lambda _: work)  # which keeps it until then
     return work
+
+
+def future_of(operation):
+    return operation.get_future() if _native.is_work(operation) else operation.future
 
 
 def remember_source(work, source):
@@ -447,12 +458,25 @@ class Completions(threading.Thread):
             elif now >= operation.deadline and operation.unfinished():
                 operation.expire()
 
-    def wait_for_all(self, end):
-        """Until nothing is under way, or time.monotonic() is `end`."""
+    def settle(self, end, error):
+        """Until nothing is under way; what is when time.monotonic() is `end` fails with `error`, and keeps its
+        memory."""
         with self.lock:
             pending = list(self.pending.values())
         for operation in pending:
-            while not operation.advance(SLICE_S) and time.monotonic() < end:
+            while not operation.advance(SLICE_S):
+                if time.monotonic() >= end:
+                    operation.fail(error)
+                    break
+
+    def end_streamed(self, limit_s):
+        """Until what streams wait for is over: whoever called wait() counts it as done, and other ranks wait for
+        this one's part. limit_s: at the most; None: as long as each may take."""
+        end = math.inf if limit_s is None else time.monotonic() + limit_s
+        with self.lock:
+            streamed = [operation for operation in self.pending.values() if operation.by_stream()]
+        for operation in streamed:
+            while not operation.advance(SLICE_S) and time.monotonic() < min(end, operation.deadline):
                 pass
 
     def stop(self, error):

@@ -1,0 +1,86 @@
+/* The results of the last all-reduces of a job's group of all ranks, kept beside those that the
+ * ranks of this node got: for a rank that was started again, and has missed them
+ * (doc/design/replay.md). They outlive the generations of a job, and are found by their number
+ * since it began.
+ *
+ * A result is written where its ranks' are, by the same task, as one output more. It takes part in
+ * the archive when it is whole, on this node.
+ *
+ * Layer: may call server/exchange/model/.
+ */
+#ifndef SERVER_EXCHANGE_GROUND_ARCHIVE_H
+#define SERVER_EXCHANGE_GROUND_ARCHIVE_H
+
+#include "server/commands/engine_event.h"
+#include "server/exchange/model/model.h"
+
+/* What a replay that asks which results there are is answered: so many i64, in this order. */
+enum archive_answer {
+    ARCHIVE_FIRST, /* the least number of a result that is kept */
+    ARCHIVE_END,   /* one more than the greatest; equal to the least: none is */
+    ARCHIVE_HAS,   /* 1: the one that was asked for is, with these three */
+    ARCHIVE_COUNT,
+    ARCHIVE_DTYPE,
+    ARCHIVE_OP,
+    ARCHIVE_STEPS, /* how many this daemon keeps at most; 0: it keeps none */
+    ARCHIVE_ANSWERS = 8
+};
+
+/* A result. */
+struct archived {
+    struct archived *next; /* of a larger number; or another spare */
+    struct archive *archive;
+    uint64_t number;
+    struct wire_ask ask;
+    uint64_t bytes;
+    uint8_t *data;    /* [bytes] */
+    uint32_t readers; /* whoever has it from archive_find */
+    bool dropped;     /* no more in the archive: it goes with the last of them */
+};
+
+/* Of one job, over its generations. */
+struct archive {
+    struct archive *next;
+    uint64_t lineage; /* the id of the first */
+    uint32_t jobs;    /* generations that are open here */
+    uint64_t idle_ns; /* since when there is none */
+    uint32_t count;
+    uint64_t bytes;                   /* with what is under way, spares and what is read */
+    struct archived *oldest, *newest; /* the whole ones */
+    struct archived *spares;          /* memory for the next ones */
+    uint32_t spare_count;
+};
+
+/* The archive of the job, made if there is none; NULL: no memory, or nothing is kept. */
+struct archive *archive_join(struct exchange *exchange, uint64_t lineage);
+/* A generation has ended. over: not by a failure, so there will be no other. */
+void archive_leave(struct exchange *exchange, struct archive *archive, bool over);
+/* Those of which no generation has been open for long go. */
+void archives_tick(struct exchange *exchange);
+void archives_clear(struct exchange *exchange);
+
+/* A rank says that the collective with this sequence has this number. What is kept of that number
+ * and of later ones is of a generation that has failed before all ranks had it: it goes. All ranks
+ * say the same: ERR_PROTOCOL. */
+int archive_number(struct exchange_job *job, uint64_t sequence, uint64_t number,
+                   struct error *error);
+/* The collective, which is new, is one whose result is kept: collective->archived, where there is
+ * room. */
+void archive_begin(struct collective *collective);
+/* It is over; whole: its result is there. Nothing writes to it any more. */
+void archive_end(struct collective *collective, bool whole);
+
+/* What a replay with this ask is about, by its sequence: a result, or the answer to what asks which
+ * there are. To be given back. NULL: it is not kept, or is another one; or there is no memory. */
+struct archived *archive_find(const struct exchange_group *group, uint64_t sequence,
+                              const struct wire_ask *ask);
+/* NULL is ignored. */
+void archive_give_back(struct exchange *exchange, struct archived *archived);
+
+/* The three figures for the status. */
+void archive_tell(const struct archive *archive, struct engine_job_status *status);
+
+/* For tests. */
+void archives_check_invariants(const struct exchange *exchange);
+
+#endif

@@ -1,0 +1,95 @@
+#include "worker/drive/drive_sleep.h"
+
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "worker/drive/drive_socket.h"
+
+#define POLLERS 3
+
+static void eventfd_clear(int fd)
+{
+    uint64_t value;
+    ssize_t got = read(fd, &value, sizeof(value));
+    (void)got;
+}
+
+/* A byte each time that it was rung; what remains rings again. */
+static void doorbell_clear(int fd)
+{
+    char rings[64];
+    ssize_t got = read(fd, rings, sizeof(rings));
+    (void)got;
+}
+
+/* What happened until the deadline, or at once when something has been found already: 0. */
+static int drive_wait_for_news(struct shoal_job *job, struct pollfd *pollers, uint64_t deadline_ns)
+{
+    bool connected = !job->daemon_gone;
+    uint64_t watch_ns = drive_socket_watch(job);
+    if (watch_ns < deadline_ns)
+        deadline_ns = watch_ns;
+    uint64_t look_ns = job->device ? device_queue_deadline_ns(job->device) : UINT64_MAX;
+    if (look_ns < deadline_ns)
+        deadline_ns = look_ns;
+    if ((connected && job->daemon_gone) || arena_worker_prepare_sleep(&job->arena))
+        return 0;
+    pollers[0] = (struct pollfd){.fd = job->completion_doorbell, .events = POLLIN};
+    pollers[1] = (struct pollfd){.fd = job->wake_fd, .events = POLLIN};
+    pollers[2] = (struct pollfd){.fd = job->daemon_gone ? -1 : job->client.fd, .events = POLLIN};
+    uint64_t now_ns = clock_now_ns();
+    uint64_t remaining_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    struct timespec remaining = {.tv_sec = (time_t)(remaining_ns / NS_PER_S),
+                                 .tv_nsec = (long)(remaining_ns % NS_PER_S)};
+    pthread_mutex_unlock(&job->lock);
+    int ready = ppoll(pollers, POLLERS, deadline_ns == UINT64_MAX ? NULL : &remaining, NULL);
+    pthread_mutex_lock(&job->lock);
+    arena_worker_cancel_sleep(&job->arena);
+    return ready;
+}
+
+void drive_sleep(struct shoal_job *job, uint64_t deadline_ns)
+{
+    struct pollfd pollers[POLLERS];
+    if (!job->socket_read) {
+        /* poll does not tell of lines that were received with an earlier one. */
+        job->socket_read = true;
+        drive_socket_read(job);
+        return;
+    }
+    /* From here on: watching the daemon lets the lock go, and what is submitted meanwhile must wake
+     * this thread. */
+    job->driver_sleeping = true;
+    int ready = drive_wait_for_news(job, pollers, deadline_ns);
+    job->driver_sleeping = false;
+    if (ready <= 0)
+        return;
+    if (pollers[0].revents) {
+        drive_socket_heard(job);
+        doorbell_clear(job->completion_doorbell);
+    }
+    if (pollers[1].revents)
+        eventfd_clear(job->wake_fd);
+    if (pollers[2].revents)
+        drive_socket_read(job);
+}
+
+bool drive_listen_until(struct shoal_job *job, uint64_t deadline_ns)
+{
+    struct pollfd pollers[2] = {{.fd = job->client.fd, .events = POLLIN},
+                                {.fd = job->listen_fd, .events = POLLIN}};
+    uint64_t now_ns = clock_now_ns();
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
+                            .tv_nsec = (long)(left_ns % NS_PER_S)};
+    job->listening = true;
+    pthread_mutex_unlock(&job->lock);
+    int ready = ppoll(pollers, 2, deadline_ns == UINT64_MAX ? NULL : &left, NULL);
+    pthread_mutex_lock(&job->lock);
+    job->listening = false;
+    if (ready > 0 && pollers[1].revents)
+        eventfd_clear(job->listen_fd);
+    return ready > 0 && pollers[0].revents;
+}
