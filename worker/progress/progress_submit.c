@@ -235,13 +235,38 @@ uint8_t *progress_slot_memory(const struct progress *progress, const struct stag
     return progress->arena->base + slot->offset;
 }
 
+/* Of those that wait for slots; NULL: none does. */
+static struct request *stage_oldest(const struct progress *progress)
+{
+    struct request *oldest = progress->to_stage, *request;
+    /* Of one priority, the first: the usual case. */
+    if (!oldest || oldest->queue_prev->ask.priority == oldest->ask.priority)
+        return oldest;
+    DL_FOREACH2(progress->to_stage, request, queue_next)
+    {
+        if (request->age < oldest->age)
+            oldest = request;
+    }
+    return oldest;
+}
+
+static enum staging_turn stage_turn(const struct progress *progress, const struct request *request)
+{
+    if (request->group->requests == request)
+        return STAGING_OLDEST;
+    const struct request *oldest = stage_oldest(progress);
+    bool ahead =
+        oldest && oldest->age < request->age && oldest->ask.priority > request->ask.priority;
+    return ahead ? STAGING_AHEAD : STAGING_IN_TURN;
+}
+
 static struct staging_slot *stage_take_slot(struct progress *progress, struct request *request)
 {
     struct progress_group *group = request->group;
     uint64_t most = request->ask.on_device ? UINT64_MAX : progress->staged_max_bytes;
     struct staging_slot *slot =
         staging_take(&progress->staging, &group->own, request->layout.largest_bytes, most,
-                     group->requests == request);
+                     stage_turn(progress, request));
     if (!slot)
         return NULL;
     slot->request = request;
@@ -277,7 +302,7 @@ void progress_give_slot(struct progress *progress, struct staging_slot *slot)
 }
 
 /* The next slot to fill: for the first request by priority or, if it may have none now, for the
- * oldest of any group, which has one of its own. */
+ * oldest that waits for slots, and for the oldest of any group, which has one of its own. */
 struct staging_slot *progress_next_slot(struct progress *progress)
 {
     struct request *first = progress->to_stage;
@@ -285,6 +310,9 @@ struct staging_slot *progress_next_slot(struct progress *progress)
         return NULL;
     struct staging_slot *slot = stage_take_slot(progress, first);
     if (slot)
+        return slot;
+    struct request *waits = stage_oldest(progress);
+    if (waits != first && (slot = stage_take_slot(progress, waits)))
         return slot;
     struct progress_group *group;
     DL_FOREACH(progress->groups, group)

@@ -108,17 +108,27 @@ static bool may_hold(const struct staging *staging, uint32_t bytes, uint64_t mos
            (held == 0 || (held <= most_bytes && bytes <= most_bytes - held));
 }
 
+/* Half of an odd number is the larger one: of a single slot all. */
+static bool may_go_ahead(const struct staging *staging)
+{
+    return staging->ahead_count < staging->slot_count - staging->slot_count / 2;
+}
+
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
-                                  uint64_t most_bytes, bool oldest)
+                                  uint64_t most_bytes, enum staging_turn turn)
 {
     struct staging_slot *slot = NULL;
-    if (staging->free_slots && may_hold(staging, bytes, most_bytes)) {
+    bool ahead = turn == STAGING_AHEAD;
+    if (staging->free_slots && may_hold(staging, bytes, most_bytes) &&
+        (!ahead || may_go_ahead(staging))) {
         /* The one given back last: it is still in the cache. */
         slot = staging->free_slots;
         DL_DELETE(staging->free_slots, slot);
         slot->held_bytes = most_bytes < UINT64_MAX ? bytes : 0;
         staging->held_bytes += slot->held_bytes;
-    } else if (oldest && own->state == STAGING_FREE) {
+        slot->ahead = ahead;
+        staging->ahead_count += ahead;
+    } else if (turn == STAGING_OLDEST && own->state == STAGING_FREE) {
         slot = own;
     }
     if (slot) {
@@ -136,6 +146,7 @@ void staging_give_back(struct staging *staging, struct staging_slot *slot)
     if (!slot->shared)
         return;
     staging->held_bytes -= slot->held_bytes;
+    staging->ahead_count -= slot->ahead;
     DL_PREPEND(staging->free_slots, slot);
 }
 

@@ -4,7 +4,10 @@
  * Every open group owns one slot that only its oldest incomplete request may use; the others are
  * shared. So whatever the other requests hold, the oldest request of every group always gets its
  * next chunk across, on all ranks: ranks that start collectives of several groups in different
- * order, or with different priorities, cannot block each other for want of slots.
+ * order, or with different priorities, cannot block each other for want of slots. Requests that go
+ * before older ones have no more than half of the shared slots. Else a rank that is the first to
+ * begin one would fill all of them with chunks that another rank has not begun to give, and what
+ * both have begun would get on by the group's own slot alone.
  *
  * Pure; calls nothing.
  */
@@ -23,11 +26,19 @@ enum staging_state {
     STAGING_BACK,  /* the result is in it */
 };
 
+/* Whose turn a request takes that asks for a slot. */
+enum staging_turn {
+    STAGING_IN_TURN,
+    STAGING_OLDEST, /* of its group: it may have the group's own */
+    STAGING_AHEAD,  /* an older one waits for slots, and this goes first by its priority */
+};
+
 struct staging_slot {
     uint64_t offset; /* in the arena */
     uint32_t bytes;
     bool shared;
     enum staging_state state;
+    bool ahead;   /* taken by one that went before an older one */
     bool copying; /* by a device: nobody else may have it before that has ended */
     struct request
         *request;    /* NULL: free, or abandoned: the request failed with the daemon at it */
@@ -49,7 +60,8 @@ struct staging_orphan {
 struct staging {
     struct staging_slot *slots; /* shared, side by side in the arena */
     uint32_t slot_count, slot_bytes;
-    uint64_t held_bytes; /* what shared slots were taken for under a limit */
+    uint32_t ahead_count; /* of them, taken ahead */
+    uint64_t held_bytes;  /* what shared slots were taken for under a limit */
     uint64_t first_offset;
     struct staging_slot *free_slots; /* shared */
     struct staging_slot **own_slots; /* of groups */
@@ -72,9 +84,9 @@ void staging_remove_own(struct staging *staging, struct staging_slot *own);
  *
  * A shared slot is given while those taken under a limit hold no more than most_bytes with it, or
  * it would be the only one. UINT64_MAX: no limit, and the slot does not count in another's. Else
- * `own` is given when `oldest`: the request is its group's oldest incomplete one. */
+ * `own` is given to the group's oldest incomplete request. */
 struct staging_slot *staging_take(struct staging *staging, struct staging_slot *own, uint32_t bytes,
-                                  uint64_t most_bytes, bool oldest);
+                                  uint64_t most_bytes, enum staging_turn turn);
 /* The slot is free: its chunk is done. */
 void staging_give_back(struct staging *staging, struct staging_slot *slot);
 

@@ -317,6 +317,49 @@ START_TEST(test_smaller_priority_goes_first)
 }
 END_TEST
 
+static uint32_t slots_of(const struct progress_fixture *fixture, const struct request *request)
+{
+    const struct staging *staging = &fixture->workers[0].progress.staging;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < staging->slot_count; i++)
+        count += staging->slots[i].state != STAGING_FREE && staging->slots[i].request == request;
+    return count;
+}
+
+/* The daemon has nothing back: another rank has not begun the one that goes first. Those before it
+ * keep half of the slots, the oldest that has chunks left all of that. */
+START_TEST(test_older_ones_keep_slots)
+{
+    enum { SLOTS = 8, LARGE = 1 << 14, SHORT = 2 * CHUNK_BYTES / 8 };
+    static int64_t data[3][LARGE];
+    const uint32_t priorities[3] = {7, 5, 1};
+    struct request *requests[3];
+    struct progress_fixture fixture;
+    for (int many = 0; many < 2; many++) {
+        ranks_open(&fixture, 1, SLOTS, 9);
+        ranks_group(&fixture, 0, 1);
+        fake_exchange_hold(fixture.exchange, true);
+        for (int i = 0; i < 3; i++)
+            requests[i] = &ranks_submit(&fixture, 0, 0,
+                                        (struct request_ask){.kind = COLLECTIVE_ALL_REDUCE,
+                                                             .dtype = DTYPE_I64,
+                                                             .priority = priorities[i],
+                                                             .count = i || many ? LARGE : SHORT,
+                                                             .send = data[i],
+                                                             .recv = data[i]})
+                               ->request;
+        ranks_run(&fixture);
+        ck_assert_uint_eq(slots_of(&fixture, requests[2]), SLOTS / 2);
+        ck_assert_uint_eq(slots_of(&fixture, requests[1]), many ? 0 : SLOTS / 2 - 2);
+        ck_assert_uint_eq(slots_of(&fixture, requests[0]), many ? SLOTS / 2 : 2);
+        fake_exchange_hold(fixture.exchange, false);
+        ranks_run(&fixture);
+        ck_assert_uint_eq(ranks_free_completed(&fixture.workers[0], 0), 3);
+        ranks_close(&fixture);
+    }
+}
+END_TEST
+
 /* --- failure ------------------------------------------------------------------------------- */
 
 static void submit_large(struct progress_fixture *fixture, uint32_t rank, uint32_t group,
@@ -585,6 +628,7 @@ int main(void)
     tcase_add_test(cases, test_groups_in_any_order_never_block_each_other);
     tcase_add_test(cases, test_more_requests_than_credits);
     tcase_add_test(cases, test_smaller_priority_goes_first);
+    tcase_add_test(cases, test_older_ones_keep_slots);
     tcase_add_test(cases, test_failed_group_leaves_the_others_alone);
     tcase_add_test(cases, test_too_large_is_refused_with_the_limit);
     tcase_add_test(cases, test_failed_job_fails_everything);

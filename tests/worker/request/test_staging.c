@@ -105,6 +105,36 @@ START_TEST(test_no_more_held_than_allowed)
 }
 END_TEST
 
+START_TEST(test_half_for_those_that_go_ahead)
+{
+    for (uint32_t slots = 1; slots <= 5; slots++) {
+        struct staging staging;
+        struct staging_slot own, *taken = NULL, *next;
+        uint32_t ahead = 0, others = 0;
+        ck_assert_int_eq(staging_init(&staging, FIRST, BYTES, slots), 0);
+        ck_assert_int_eq(staging_add_own(&staging, &own, 100 * BYTES, BYTES), 0);
+        for (; (next = staging_take(&staging, &own, BYTES, ALL, STAGING_AHEAD)); ahead++)
+            taken = next;
+        ck_assert_uint_eq(ahead, (slots + 1) / 2);
+        /* One that comes back is theirs again, as long as others have no more. */
+        staging_give_back(&staging, taken);
+        ck_assert_ptr_nonnull(staging_take(&staging, &own, BYTES, ALL, STAGING_AHEAD));
+        for (; staging_take(&staging, &own, BYTES, ALL, STAGING_IN_TURN); others++)
+            ;
+        ck_assert_uint_eq(ahead + others, slots);
+        staging_restart(&staging);
+        ck_assert_uint_eq(staging.ahead_count, 0);
+        /* What others have does not count. */
+        for (others = 0; others < slots / 2; others++)
+            ck_assert_ptr_nonnull(staging_take(&staging, &own, BYTES, ALL, STAGING_IN_TURN));
+        for (ahead = 0; staging_take(&staging, &own, BYTES, ALL, STAGING_AHEAD); ahead++)
+            ;
+        ck_assert_uint_eq(ahead + others, slots);
+        staging_clear(&staging);
+    }
+}
+END_TEST
+
 START_TEST(test_find)
 {
     struct staging staging;
@@ -256,6 +286,7 @@ int main(void)
     tcase_add_test(cases, test_whole_end);
     tcase_add_test(cases, test_shared_slots_first_then_own);
     tcase_add_test(cases, test_no_more_held_than_allowed);
+    tcase_add_test(cases, test_half_for_those_that_go_ahead);
     tcase_add_test(cases, test_every_group_keeps_its_own);
     tcase_add_test(cases, test_without_shared_slots);
     tcase_add_test(cases, test_larger_chunks_use_their_own_slot_only);
