@@ -31,17 +31,23 @@ static void teardown(void)
     suite_remove_directory(directory);
 }
 
+/* At most one update, however many callbacks. */
 static void turn(struct control *control)
 {
+    uint64_t updates = control->updates;
     ck_assert_int_ge(event_base_loop(control->base, EVLOOP_ONCE | EVLOOP_NONBLOCK), 0);
+    ck_assert_uint_le(control->updates, updates + 1);
 }
 
-/* Turns until there is nothing to do. */
-static void rest(struct control *control)
+/* Turns until one in which there was nothing to do: how many there were before it. On a slow
+ * machine a turn may be too short for all that has come, and a timer of the daemon may strike. */
+static uint32_t rest(struct control *control)
 {
-    for (uint64_t updates = UINT64_MAX; updates != control->updates;) {
-        updates = control->updates;
+    for (uint32_t turns = 0;; turns++) {
+        uint64_t updates = control->updates;
         turn(control);
+        if (control->updates == updates)
+            return turns;
     }
 }
 
@@ -58,21 +64,14 @@ START_TEST(test_one_for_all_callbacks_of_a_turn)
     rest(control);
     ck_assert_uint_eq(HASH_COUNT(control->workers), CLIENTS);
     for (int round = 0; round < 3; round++) {
-        uint64_t updates = control->updates;
         for (int i = 0; i < CLIENTS; i++)
             control_client_write(&clients[i],
                                  round == 0 ? "{\"type\":\"hello\",\"protocol\":" : "nonsense");
-        turn(control); /* a callback for each connection */
-        ck_assert_uint_eq(control->updates, updates + 1);
-        turn(control); /* nothing has come */
-        ck_assert_uint_eq(control->updates, updates + 1);
+        ck_assert_uint_ge(rest(control), 1); /* a callback for each connection */
     }
     for (int i = 0; i < CLIENTS; i++)
         control_client_write(&clients[i], "\n"); /* a line that makes no sense: each is cut off */
-    uint64_t updates = control->updates;
-    turn(control);
-    ck_assert_uint_eq(control->updates, updates + 1);
-    rest(control); /* on a slow machine the turn may have been too short for all of them */
+    ck_assert_uint_ge(rest(control), 1);
     ck_assert_uint_eq(HASH_COUNT(control->workers), 0);
     for (int i = 0; i < CLIENTS; i++) {
         ck_assert_ptr_null(control_client_line(&clients[i]));
@@ -94,10 +93,7 @@ START_TEST(test_asked_for_often)
     for (int i = 0; i < 10; i++)
         control_update_later(control);
     ck_assert_uint_eq(control->updates, updates); /* not in the middle of something */
-    turn(control);
-    ck_assert_uint_eq(control->updates, updates + 1);
-    turn(control);
-    ck_assert_uint_eq(control->updates, updates + 1);
+    ck_assert_uint_ge(rest(control), 1);
     control_free(control);
 }
 END_TEST
