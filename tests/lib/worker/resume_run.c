@@ -5,7 +5,8 @@
 
 #include "tests/lib/job_name.h"
 
-#define RECOVERY "{\"recovery\": true}"
+/* A daemon is killed and started again, which on a busy machine takes a while. */
+#define RECOVERY "{\"recovery\": true, \"timeouts\": {\"restart_ms\": 60000}}"
 #define STEPS_BEFORE 3
 
 struct rank {

@@ -16,7 +16,8 @@ struct resume_run {
     int size, ranks_per_node;
     uint32_t servers;
     bool apart;        /* the servers have all shards: there are as many as other nodes, or more */
-    const char *extra; /* of the daemons' configuration; NULL: recovery alone */
+    const char *extra; /* of the daemons' configuration; NULL: recovery, and patience with a
+                          daemon's start */
     void (*body)(struct resume_run *run, shoal_job *job, int rank);
     /* What is done to the servers meanwhile, in the test's own thread. */
     void (*disturb)(struct resume_run *run);
