@@ -14,7 +14,7 @@ train() {
 # With daemons that their jobs outlive; the second one is killed in the middle.
 train_without_a_daemon() {
     local run daemons
-    echo '{"recovery": true}' >"$directory/recovery.json"
+    echo '{"recovery": true, "timeouts": {"restart_ms": 60000}}' >"$directory/recovery.json"
     : >"$directory/log"
     "$build/bin/shoalrun" --nodes 2 -n 2 --config "$directory/recovery.json" -- \
         "$build/bin/shoal-digits" --no-verify --save "$directory/third.{rank}" \

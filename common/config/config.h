@@ -78,7 +78,7 @@ struct config {
     uint32_t
         collective_ms; /* "timeouts.collective_ms": a rank that is so late ends its job; 0: none */
     uint32_t
-        restart_ms; /* "timeouts.restart_ms": ranks whose daemon has ended may come back, 10000 */
+        restart_ms;    /* "timeouts.restart_ms": ranks whose daemon has ended may come back, 4000 */
     uint32_t drain_ms; /* "timeouts.drain_ms": running collectives may finish, 30000 */
 
     enum log_level log_level; /* "log.level" */

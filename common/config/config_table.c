@@ -462,11 +462,12 @@ static const struct config_key timeout_keys[] = {
      FIELD(restart_ms),
      .least = 0,
      .most = 600000,
-     .default_number = 10000,
+     .default_number = 4000,
      .unit = "ms",
      .text = "In a job with `recovery`, the ranks of a node whose daemon has ended are waited for "
-             "so long: they come back with the daemon that is started in its place. 0: they are "
-             "lost with it."},
+             "so long: they come back with the daemon that is started in its place. So are "
+             "ranks that ended with it, for nobody is left to say so. More is for daemons that "
+             "take longer to be started again. 0: they are lost with it."},
     {.name = "drain_ms",
      .type = CONFIG_INTEGER,
      FIELD(drain_ms),
