@@ -9,11 +9,12 @@ long does each fault cost it, is a result ever wrong, does anything hang? By han
 Programs: `sums` are all-reduces in C (tests/e2e/chaos_rank.c), `ddp` is training with PyTorch
 (tests/python/ranks/ranks_chaos.py; CHAOS_PYTHON names the interpreter). Both know what each result must be.
 
-A line for each fault. What it cost is the time from the fault until every rank that is left has the
-result of a step that began after it; starting processes again is not counted, nor is the time for which a
-fault lasts. Fault N of a seed is the same kind, whatever was before it: --first N begins with it. After
+A line for each fault, with two times, from the fault on: until every rank that is left has the result of the
+step that was under way, and until each has that of a step that began after it. Starting processes again is not
+counted, nor is the time for which a fault lasts; the steps themselves are (`--kinds none` has what they take).
+Fault N of a seed is the same kind, whatever was before it: --first N begins with it. After
 what must not happen (a wrong result, a hang, a job that ended, a loss that was to cost nothing but time) the
-cluster is made anew; exit status 1. Kinds (without --kinds all, those with * with --recovery only):
+cluster is made anew; exit status 1. Kinds (without --kinds all but none, those with * with --recovery only):
 """
 
 import argparse
@@ -84,7 +85,7 @@ class Rank:
         else:
             program = [options.build / "tests" / "chaos_rank"]
         words = [*program, options.nodes, options.largest, options.seed, chaos.stop]
-        self.node, self.step_ms, self.size, self.lines = node, 0, 0, []
+        self.node, self.step, self.step_ms, self.size, self.lines = node, 0, 0, 0, []
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", chaos.namespace(node), *(str(word) for word in words)],
             stdout=subprocess.PIPE,
@@ -101,7 +102,9 @@ class Rank:
             with chaos.said:
                 self.lines = [*self.lines[-20:], line.rstrip()]
                 if words[1:2] == ["step"]:
-                    self.step_ms = int(words[0])
+                    self.step_ms, self.step = int(words[0]), int(words[2])
+                    if self.step >= chaos.under_way:
+                        chaos.results_ms.setdefault(self.node, self.step_ms)
                     chaos.steps += 1
                 elif words[1:2] == ["generation"]:
                     self.size = int(words[4])
@@ -139,6 +142,7 @@ class Chaos:
         self.random, self.addresses = random.Random(options.seed), {}
         self.said = threading.Condition()
         self.troubles, self.steps, self.losses, self.last_loss = [], 0, 0, ""
+        self.struck_ms, self.under_way, self.results_ms = None, 0, {}
         self.ranks, self.daemons, self.starting, self.coming = [], {}, [], []
 
     def namespace(self, node):
@@ -202,6 +206,13 @@ class Chaos:
 
     # --- what faults are made of
 
+    def struck(self):
+        """The fault is now, or was."""
+        with self.said:
+            if self.struck_ms is None:
+                self.under_way = max(rank.step for rank in self.ranks) + 1
+                self.struck_ms, self.results_ms = now_ms(), {}
+
     def rank_nodes(self):
         return [rank.node for rank in self.ranks]
 
@@ -216,6 +227,7 @@ class Chaos:
 
     def take(self, node):
         rank = self.rank_of(node)
+        self.struck()
         self.ranks.remove(rank)
         rank.kill()
 
@@ -225,7 +237,9 @@ class Chaos:
 
     def daemon_signal(self, node, number):
         """The one of `cluster.sh up`, or ours; its namespace has one."""
-        for pid in chaos_faults.daemons_in(run("ip", "netns", "pids", self.namespace(node)).split()):
+        pids = list(chaos_faults.daemons_in(run("ip", "netns", "pids", self.namespace(node)).split()))
+        self.struck()
+        for pid in pids:
             chaos_faults.signal_to(pid, number)
 
     def daemon_kill(self, node):
@@ -284,18 +298,28 @@ class Chaos:
         self.pause(self.random.uniform(*self.options.quiet))
         kind = self.random.choice(kinds)
         fault = chaos_faults.make(self, kind, [it for it in kinds if it in chaos_faults.KINDS])
-        what, losses, began_ms = f"{kind} on {fault.node}", self.losses, now_ms()
+        what, losses, self.struck_ms = f"{kind} on {fault.node}", self.losses, None
         fault.strike()
+        self.struck()
         if fault.away_s > 0:
             self.pause(fault.away_s)
         fault.heal()
-        cost_ms = self.wait_for_steps(began_ms, what) - 1000 * fault.away_s
+        away_ms = 1000 * fault.away_s
+        cost_ms = self.wait_for_steps(self.struck_ms, what) - away_ms
+        self.wait(lambda: all(rank.node in self.results_ms for rank in self.ranks), what)
+        result_ms = max(0, max(self.results_ms[rank.node] for rank in self.ranks) - self.struck_ms - away_ms)
         if self.losses > losses and not fault.seen:
             raise Trouble("seen", f"{what} was to cost nothing but time: {self.last_loss}")
         fault.mend()
         self.settle()
-        print(f"{number:5d} {kind:9} {fault.node:12} {cost_ms:8.0f} ms", flush=True)
-        return {"number": number, "kind": kind, "node": fault.node, "cost_ms": round(cost_ms, 1)}
+        print(f"{number:5d} {kind:9} {fault.node:12} {result_ms:8.0f} ms {cost_ms:8.0f} ms", flush=True)
+        return {
+            "number": number,
+            "kind": kind,
+            "node": fault.node,
+            "result_ms": round(result_ms, 1),
+            "cost_ms": round(cost_ms, 1),
+        }
 
     def end(self):
         self.stop.touch()
@@ -326,12 +350,18 @@ class Record:
         self.faults, self.steps, self.troubles = [], 0, []
 
     def report(self):
-        print(f"\n{'kind':9} {'faults':>6} {'median':>9} {'99 %':>9} {'most':>9}")
+        """Of each kind, of both times, the median, 99 % and the most."""
+        print(f"\n{'ms, until there is':16} {'the step under way':>26} {'a step after it':>26}")
+        print(f"{'kind':9} {'faults':>6}" + 2 * f"{'median':>9} {'99 %':>8} {'most':>8}")
         for kind in [*sorted({it["kind"] for it in self.faults}), "all"]:
-            costs = [it["cost_ms"] for it in self.faults if kind in (it["kind"], "all")]
-            if costs:
-                figures = (statistics.median(costs), quantile(costs, 0.99), max(costs))
-                print(f"{kind:9} {len(costs):6d} " + " ".join(f"{figure:6.0f} ms" for figure in figures))
+            faults = [it for it in self.faults if kind in (it["kind"], "all")]
+            if not faults:
+                continue
+            print(f"{kind:9} {len(faults):6d}", end="")
+            for what in ("result_ms", "cost_ms"):
+                costs = [it[what] for it in faults]
+                print(f"{statistics.median(costs):9.0f} {quantile(costs, 0.99):8.0f} {max(costs):8.0f}", end="")
+            print()
         counts = {kind: sum(it["kind"] == kind for it in self.troubles) for kind in TROUBLES}
         print(
             f"{self.steps} results of steps, each checked: {counts['wrong']} wrong, {counts['hang']} hangs, "
@@ -390,7 +420,7 @@ def parse_options():
     options.build = options.build.resolve()
     every = {**chaos_faults.KINDS, **chaos_faults.PAIRS}
     known = [name for name, kind in every.items() if options.recovery or not kind.wants_recovery]
-    options.kinds = options.kinds.split(",") if options.kinds else known
+    options.kinds = options.kinds.split(",") if options.kinds else [it for it in known if every[it].usual]
     unknown = [kind for kind in options.kinds if kind not in known]
     if unknown:
         parser.error(f"unknown kinds: {', '.join(unknown)}")

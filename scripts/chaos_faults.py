@@ -1,6 +1,6 @@
 """The kinds of faults of scripts/chaos.py. A kind is a class with a name, whose first line of text the usage shows:
 
-    strike()    what goes wrong, on `self.node`; then `away_s` seconds pass, which are not counted
+    strike()    what goes wrong, on `self.node`, at chaos.struck(); then `away_s` seconds pass, which are not counted
     heal()      what must be over for the others to go on; what that takes by itself is added to `away_s`
     mend()      back to a cluster in which nothing is missing; not counted
 
@@ -16,6 +16,7 @@ class Fault:
     away_s = 0.0
     seen = True  # False: the ranks may notice nothing but time, with `recovery`
     wants_recovery = False  # a job without it does not outlive it
+    usual = True  # among those of a run that names none
 
     def __init__(self, chaos, taken=()):
         """On a node that is not among those taken."""
@@ -34,6 +35,16 @@ class Fault:
 
     def mend(self):
         pass
+
+
+class Nothing(Fault):
+    """nothing: what steps take"""
+
+    seen = False
+    usual = False
+
+    def strike(self):
+        self.chaos.struck()
 
 
 class Rank(Fault):
@@ -127,6 +138,7 @@ class Pause(Fault):
     seen = False
 
     def strike(self):
+        self.chaos.struck()
         self.chaos.rank_of(self.node).process.send_signal(signal.SIGSTOP)
 
     def heal(self):
@@ -148,6 +160,7 @@ class Reset(Fault):
         listed = self.chaos.inside(self.node, "ss", "-Htnp", "state", "established")
         ends = (ports_of(line) for line in listed.splitlines() if '"shoald"' in line)
         words = " or ".join(f"( sport = :{here} and dport = :{there} )" for here, there in ends)
+        self.chaos.struck()
         if words:
             self.chaos.inside(self.node, "ss", "-K", "-t", "state", "established", words)
 
@@ -161,6 +174,7 @@ class Cable(Reset):
         self.chaos.inside("bridge", "ip", "link", "set", self.node, state)
 
     def strike(self):
+        self.chaos.struck()
         self.link("down")
 
     def heal(self):
@@ -168,6 +182,7 @@ class Cable(Reset):
 
 
 KINDS = {
+    "none": Nothing,
     "rank": Rank,
     "node": Node,
     "cpu": Cpu,
@@ -184,6 +199,7 @@ class Two:
     """two of the others at once, on two nodes"""
 
     wants_recovery = False
+    usual = True
 
     def __init__(self, chaos, kinds):
         first = KINDS[chaos.random.choice(kinds)](chaos)

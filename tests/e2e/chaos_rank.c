@@ -9,7 +9,7 @@
  * FILE is there. Where the job has recovery it outlives the daemon of its node. It says, one line
  * each, with the time of CLOCK_MONOTONIC in ms:
  *
- *   MS step STEP BYTES            the result is there, and right
+ *   MS step STEP BYTES            the result was there at MS, and is right
  *   MS lost TEXT                  a call has failed
  *   MS generation N RANK SIZE     it goes on
  *
@@ -155,15 +155,16 @@ static bool step(struct rank *self)
     data[count] = (float)sign_of(self);
     int result =
         shoal_all_reduce(shoal_world(self->job), data, data, count + 1, SHOAL_F32, SHOAL_SUM, NULL);
+    long there_ms = now_ms();
     if (result != SHOAL_OK) {
-        printf("%ld lost %s\n", now_ms(), shoal_error_text());
+        printf("%ld lost %s\n", there_ms, shoal_error_text());
         if (result != SHOAL_ELOST && result != SHOAL_EREFUSED && result != SHOAL_EDISCONNECTED)
             fail("all_reduce");
         go_on(self);
         return true;
     }
     check(self, data, count);
-    printf("%ld step %llu %zu\n", now_ms(), (unsigned long long)self->step, bytes);
+    printf("%ld step %llu %zu\n", there_ms, (unsigned long long)self->step, bytes);
     self->step++;
     if (data[count] == (float)SIGN_LOOK)
         go_on(self);

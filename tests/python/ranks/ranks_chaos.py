@@ -21,8 +21,12 @@ LOOK_S = 0.5
 NONE, LOOK, END = 0, 1, 2
 
 
-def say(*words):
-    print(int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1000), *words, flush=True)
+def now_ms():
+    return int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1000)
+
+
+def say(*words, at_ms=None):
+    print(now_ms() if at_ms is None else at_ms, *words, flush=True)
 
 
 class Wrong(Exception):
@@ -77,13 +81,14 @@ class Training:
         inputs += [(size * (self.base(part) + rank + 1)).float() for part in rest]
         self.model.zero_grad()
         self.wrapper(inputs).backward()
+        there_ms = now_ms()
         for part in rest:
             right = (size * self.base(part) + size * (size + 1) // 2).float()
             if not torch.equal(part.grad, right):
                 at = int((part.grad != right).nonzero()[0])
                 found = f"element {at} of {part.numel()} is {part.grad[at]:g}, not {right[at]:g}"
                 raise Wrong(f"step {self.step}: {found}")
-        say("step", self.step, 4 * sum(part.numel() for part in self.model.parts))
+        say("step", self.step, 4 * sum(part.numel() for part in self.model.parts), at_ms=there_ms)
         self.step += 1
         return int(self.model.parts[0].grad.item())
 
