@@ -161,15 +161,16 @@ END_TEST
 /* All that remembered the job are gone. */
 START_TEST(test_every_daemon)
 {
-    start("{\"recovery\":true,\"timeouts\":{\"restart_ms\":3000}}");
+    start("{\"recovery\":true,\"timeouts\":{\"restart_ms\":8000}}");
     for (uint32_t node = 0; node < NODES; node++)
         cluster_kill(cluster, node);
     for (uint32_t node = 0; node < NODES; node++)
         cluster_restart(cluster, node);
     for (uint32_t rank = 0; rank < NODES; rank++) {
         ck_assert_int_eq(process_wait(workers[rank], CLUSTER_PATIENCE_MS), 7);
-        ck_assert_ptr_nonnull(
-            strstr(process_output(workers[rank]), "no daemon that is left remembers the job"));
+        ck_assert_msg(
+            strstr(process_output(workers[rank]), "no daemon that is left remembers the job"), "%s",
+            process_output(workers[rank]));
         process_free(workers[rank]);
     }
     end(0);
