@@ -155,7 +155,8 @@ static void socket_send_ping(struct shoal_job *job, uint64_t now_ns)
 uint64_t drive_socket_watch(struct shoal_job *job)
 {
     uint64_t now_ns = clock_now_ns();
-    if (job->daemon_gone || job->silence_ns == 0)
+    /* Between two generations the calls that go on have their own limits, and nothing is asked. */
+    if (job->daemon_gone || job->apart || job->silence_ns == 0)
         return UINT64_MAX;
     /* The answer may have come while nobody waited, and lie in the socket since. */
     if (job->pinged_ns != 0 && now_ns >= job->pinged_ns + job->silence_ns)

@@ -10,6 +10,7 @@
 #include "worker/job/job.h"
 
 #define LOST "node9 is gone"
+#define SILENCE_MS 200
 
 static void check_sum(shoal_job *job, shoal_group *group, int32_t seed)
 {
@@ -106,6 +107,41 @@ START_TEST(test_a_rank_cannot_go_on)
 }
 END_TEST
 
+/* While it has left the one generation and has no other, it does not ask the daemon for a sign of
+ * life, and misses none. */
+static void check_apart(struct member *member)
+{
+    shoal_job *job = member->job;
+    shoal_request *requests[3];
+    static int32_t values[2][3];
+    shoal_group *group;
+    GOOD(shoal_group_open(job, (int[]){0, 1}, 2, -1, &group));
+    check_sum(job, group, 3);
+    fake_daemon_hold(member->world->daemon, true);
+    for (int i = 0; i < 3; i++)
+        GOOD(shoal_all_reduce(group, &values[member->rank][i], &values[member->rank][i], 1,
+                              SHOAL_I32, SHOAL_MAX, &requests[i]));
+    fail_once(member);
+    fake_daemon_hold(member->world->daemon, false);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(shoal_wait(requests[i], -1), SHOAL_ELOST);
+        poll(NULL, 0, 2 * SILENCE_MS);
+    }
+    GOOD(shoal_group_close(group));
+    GOOD(shoal_job_reconfigure(job, NULL));
+    ck_assert_int_eq(shoal_generation(job), 3);
+    check_sum(job, shoal_world(job), 4);
+}
+
+START_TEST(test_a_daemon_that_is_not_asked)
+{
+    world_run(
+        &(struct fake_daemon_options){
+            .world_size = 2, .recovery = true, .silence_ms = SILENCE_MS, .refuses = SHOAL_EMEMORY},
+        check_apart);
+}
+END_TEST
+
 /* --- the daemon is started again */
 
 /* Closing a job waits for nobody who may never answer. */
@@ -194,6 +230,7 @@ int main(void)
     tcase_add_test(tcase, test_shared_memory_of_the_last_generation);
     tcase_add_test(tcase, test_shared_memory_is_given_back);
     tcase_add_test(tcase, test_a_rank_cannot_go_on);
+    tcase_add_test(tcase, test_a_daemon_that_is_not_asked);
     tcase_add_test(tcase, test_the_next_daemon_says_nothing);
     tcase_add_test(tcase, test_who_listens_is_not_woken);
     suite_add_tcase(suite, tcase);
