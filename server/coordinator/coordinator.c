@@ -197,7 +197,7 @@ void coordinator_peer_down(struct coordinator *c, uint64_t now_ns, uint32_t node
         if (worker->state != WORKER_JOINING || worker->home != node)
             continue;
         if (worker->returned && worker->asked)
-            return_ask_again(c, worker);
+            return_ask(c, worker);
         else if (worker->former == 0)
             member_home_lost(c, worker);
     }

@@ -228,8 +228,9 @@ void newcomer_withdraw(struct coordinator *c, const struct worker *worker);
 /* To one that may remember the job, or to all. */
 void return_tell(struct coordinator *c, const struct worker *worker, uint32_t node);
 void return_tell_all(struct coordinator *c, struct worker *worker);
-/* Whoever was to decide is lost. */
-void return_ask_again(struct coordinator *c, struct worker *worker);
+/* From the beginning: whoever was to decide may be lost. As long as its ranks are waited for, and
+ * another peer_ms: one that decides and is silent has that long, before the next one does. */
+void return_ask(struct coordinator *c, struct worker *worker);
 /* It does not come back after all. */
 void return_withdraw(struct coordinator *c, const struct worker *worker);
 /* The home of the job waits for the others with it. */

@@ -161,7 +161,6 @@ int member_return(struct coordinator *c, uint32_t id,
     worker->least_ranks = message->least_ranks;
     worker->wait_ms = message->wait_ms;
     worker->returned = true;
-    worker->noted_by_ns = c->now_ns + c->config->restart_ms * COORDINATOR_MS;
     struct error refusal = {0};
     if (member_join_check(c, message, &refusal) == 0 && message->lineage == 0)
         error_set(&refusal, ERR_INVALID, "job '%s' has had no generation", message->job);
@@ -171,7 +170,7 @@ int member_return(struct coordinator *c, uint32_t id,
     if (refusal.code != 0)
         worker_refuse(c, worker, refusal.code, refusal.text);
     else
-        return_tell_all(c, worker);
+        return_ask(c, worker);
     return 0;
 }
 
@@ -259,7 +258,7 @@ int member_rejoin(struct coordinator *c, struct worker *worker, const struct mes
     if (refusal.code != 0)
         worker_refuse(c, worker, refusal.code, refusal.text);
     else if (worker->returned)
-        return_ask_again(c, worker);
+        return_ask(c, worker);
     else
         succession_ask_home(c, worker);
     return 0;

@@ -37,10 +37,11 @@ void return_tell_all(struct coordinator *c, struct worker *worker)
     }
 }
 
-void return_ask_again(struct coordinator *c, struct worker *worker)
+void return_ask(struct coordinator *c, struct worker *worker)
 {
+    uint64_t wait_ms = (uint64_t)c->config->restart_ms + c->config->peer_ms;
     worker->asked = false;
-    worker->noted_by_ns = c->now_ns + c->config->restart_ms * COORDINATOR_MS;
+    worker->noted_by_ns = c->now_ns + wait_ms * COORDINATOR_MS;
     return_tell_all(c, worker);
 }
 

@@ -234,6 +234,30 @@ START_TEST(test_everybody_forgets)
 }
 END_TEST
 
+/* Whoever decides is silent, which takes peer_ms to be seen. The next one has heard of the rank. */
+START_TEST(test_home_is_silent)
+{
+    start(0, 7);
+    network_config(network, 2)->peer_ms = RESTART_MS;
+    network_restart(network, 2);
+    network_settle(network);
+    network_connect(network, 1, 2);
+    network_settle(network);
+    network_return(network, workers[3], LONG_MS, LONG_MS);
+    network_run(network, RESTART_MS + RESTART_MS / 2);
+    ck_assert_int_eq(workers[3]->state, CLIENT_JOINING);
+    for (int rank = 0; rank < 2; rank++)
+        network_kill(network, workers[rank]);
+    network_crash(network, 0);
+    network_settle(network);
+    go_on();
+    network_run(network, 2 * RESTART_MS); /* also for those of node 0 */
+    assert_together(2, 2);
+    network_restart(network, 0);
+    end();
+}
+END_TEST
+
 /* Daemons are killed and started again at any moment, ranks too, and the others go on: whoever has
  * not been refused is with all others in the end. One of the daemons, the home or another, is
  * spared: it remembers what the others have forgotten. */
@@ -313,6 +337,7 @@ int main(void)
     tcase_add_test(tests, test_impostors);
     tcase_add_loop_test(tests, test_back_and_gone, 0, NODES);
     tcase_add_test(tests, test_everybody_forgets);
+    tcase_add_test(tests, test_home_is_silent);
     tcase_add_loop_test(tests, test_any_moment, 0, 400);
     tcase_add_loop_test(tests, test_two_daemons, 0, 400);
     suite_add_tcase(suite, tests);
