@@ -296,6 +296,10 @@ int member_on_refused(struct coordinator *c, uint32_t node, const struct message
         c->dropped_messages++;
         return 0;
     }
+    if (worker->former != 0 && !worker->whole && message->code == ERR_AGAIN) {
+        c->dropped_messages++; /* to what it has asked before: nobody else is to ask again */
+        return 0;
+    }
     worker->asked = false; /* home has forgotten it */
     if (member_gathers(worker) && message->code == ERR_AGAIN) {
         /* It gathers where another is connected, and this daemon may be soon. */
@@ -306,7 +310,7 @@ int member_on_refused(struct coordinator *c, uint32_t node, const struct message
             member_ask_home(c, worker);
         return 0;
     }
-    if (worker->former != 0 && worker->whole && message->code == ERR_AGAIN) {
+    if (worker->former != 0 && message->code == ERR_AGAIN) {
         worker->state = WORKER_APART; /* its program decides how to go on */
         worker_send_error(c, worker, 0, message->code, message->text);
         return 0;

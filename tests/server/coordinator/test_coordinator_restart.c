@@ -234,6 +234,30 @@ START_TEST(test_everybody_forgets)
 }
 END_TEST
 
+/* What it has asked with all others is turned down twice, for its daemon asks until it is noted.
+ * Meanwhile it asks otherwise. */
+START_TEST(test_turned_down_twice)
+{
+    struct error error = {0};
+    start(0, 7);
+    network_restart(network, 2);
+    reconnect();
+    network_return(network, workers[3], LONG_MS, LONG_MS);
+    network_settle(network);
+    struct message again = {
+        .type = MESSAGE_JOB_REFUSED, .member = workers[3]->id, .code = ERR_AGAIN};
+    snprintf(again.job, sizeof(again.job), "%s", workers[3]->job);
+    snprintf(again.text, sizeof(again.text), "not all its ranks");
+    ck_assert_int_eq(coordinator_peer_message(network_coordinator(network, 2), network_now(network),
+                                              0, &again, &error),
+                     0);
+    go_on();
+    network_settle(network);
+    assert_together(4, 2);
+    end();
+}
+END_TEST
+
 /* Whoever decides is silent, which takes peer_ms to be seen. The next one has heard of the rank. */
 START_TEST(test_home_is_silent)
 {
@@ -337,6 +361,7 @@ int main(void)
     tcase_add_test(tests, test_impostors);
     tcase_add_loop_test(tests, test_back_and_gone, 0, NODES);
     tcase_add_test(tests, test_everybody_forgets);
+    tcase_add_test(tests, test_turned_down_twice);
     tcase_add_test(tests, test_home_is_silent);
     tcase_add_loop_test(tests, test_any_moment, 0, 400);
     tcase_add_loop_test(tests, test_two_daemons, 0, 400);
