@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -20,19 +21,41 @@ static void cluster_die(const char *what)
     abort();
 }
 
+/* Linux gives connections none of these by its defaults: the port that a killed daemon leaves is
+ * free until it is started again. */
+#define PORT_LEAST 10000
+#define PORT_COUNT 22000
+
+/* -1: another has it. */
+static int cluster_port_listen(uint16_t port)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), again = 1;
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &again, sizeof(again)))
+        cluster_die("tcp socket");
+    if (bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(fd, 64) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
 /* *port: 0, or the one that it had before. */
 static int cluster_tcp_listen(uint16_t *port)
 {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), again = 1;
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &again, sizeof(again)) ||
-        bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64) ||
-        getsockname(fd, (struct sockaddr *)&address, &bytes))
-        cluster_die("tcp socket");
-    *port = ntohs(address.sin_port);
-    return fd;
+    uint16_t any = 0;
+    if (*port == 0 && getrandom(&any, sizeof(any), 0) != sizeof(any))
+        cluster_die("random port");
+    for (uint32_t i = 0; i < (*port ? 1 : PORT_COUNT); i++) {
+        uint16_t tried = *port ? *port : (uint16_t)(PORT_LEAST + (any + i) % PORT_COUNT);
+        int fd = cluster_port_listen(tried);
+        if (fd < 0)
+            continue;
+        *port = tried;
+        return fd;
+    }
+    cluster_die("tcp socket");
+    return -1;
 }
 
 static int cluster_unix_listen(const char *path)
