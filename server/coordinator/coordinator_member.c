@@ -286,18 +286,24 @@ void member_gone(struct coordinator *c, struct worker *worker, const char *how)
     }
 }
 
+/* Whether the refusal is of what the worker asks now. One that asks to go on whatever is lost is
+ * never told to ask again: it was, when it asked otherwise. */
+static bool member_is_meant(const struct worker *worker, uint32_t node,
+                            const struct message *message)
+{
+    bool asks = worker && worker->state == WORKER_JOINING &&
+                (worker->home == node || worker->returned) &&
+                strcmp(worker->name, message->job) == 0;
+    return asks && (worker->former == 0 || worker->whole || message->code != ERR_AGAIN);
+}
+
 int member_on_refused(struct coordinator *c, uint32_t node, const struct message *message,
                       struct error *error)
 {
     (void)error;
     struct worker *worker = coordinator_worker(c, message->member);
-    if (!worker || worker->state != WORKER_JOINING || (worker->home != node && !worker->returned) ||
-        strcmp(worker->name, message->job) != 0) {
+    if (!member_is_meant(worker, node, message)) {
         c->dropped_messages++;
-        return 0;
-    }
-    if (worker->former != 0 && !worker->whole && message->code == ERR_AGAIN) {
-        c->dropped_messages++; /* to what it has asked before: nobody else is to ask again */
         return 0;
     }
     worker->asked = false; /* home has forgotten it */

@@ -40,22 +40,20 @@ static int cluster_port_listen(uint16_t port)
     return -1;
 }
 
-/* *port: 0, or the one that it had before. */
+/* Whichever is free. */
 static int cluster_tcp_listen(uint16_t *port)
 {
-    uint16_t any = 0;
-    if (*port == 0 && getrandom(&any, sizeof(any), 0) != sizeof(any))
+    uint16_t first;
+    int fd = -1;
+    if (getrandom(&first, sizeof(first), 0) != sizeof(first))
         cluster_die("random port");
-    for (uint32_t i = 0; i < (*port ? 1 : PORT_COUNT); i++) {
-        uint16_t tried = *port ? *port : (uint16_t)(PORT_LEAST + (any + i) % PORT_COUNT);
-        int fd = cluster_port_listen(tried);
-        if (fd < 0)
-            continue;
-        *port = tried;
-        return fd;
+    for (uint32_t i = 0; i < PORT_COUNT && fd < 0; i++) {
+        *port = (uint16_t)(PORT_LEAST + (first + i) % PORT_COUNT);
+        fd = cluster_port_listen(*port);
     }
-    cluster_die("tcp socket");
-    return -1;
+    if (fd < 0)
+        cluster_die("tcp socket");
+    return fd;
 }
 
 static int cluster_unix_listen(const char *path)
@@ -184,7 +182,9 @@ void cluster_restart(struct cluster *cluster, uint32_t node)
     if (rename(log_path, old_path))
         cluster_die(log_path);
     process_free(self->daemon);
-    int tcp = cluster_tcp_listen(&self->port), local = cluster_unix_listen(self->socket_path);
+    int tcp = cluster_port_listen(self->port), local = cluster_unix_listen(self->socket_path);
+    if (tcp < 0)
+        cluster_die("the port of a daemon that is started again");
     cluster_daemon_run(cluster, node, tcp, local);
     close(tcp);
     close(local);

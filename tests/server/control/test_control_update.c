@@ -93,7 +93,9 @@ START_TEST(test_asked_for_often)
     for (int i = 0; i < 10; i++)
         control_update_later(control);
     ck_assert_uint_eq(control->updates, updates); /* not in the middle of something */
-    ck_assert_uint_ge(rest(control), 1);
+    uint32_t turns = rest(control);
+    ck_assert_uint_ge(turns, 1);
+    ck_assert_uint_le(turns, 3); /* with those of two timers that may strike */
     control_free(control);
 }
 END_TEST
