@@ -88,10 +88,13 @@ static int keep_sent(const struct shoal_group *group, struct request_ask *ask,
     struct shoal_job *job = group->job;
     if (!job->progress.keeps || ask->on_device)
         return 0;
+    int code = request_keep_sent(&job->kept_memory, ask, blocks, block_count, group->rank, error);
+    if (code < 0)
+        return code;
     pthread_mutex_unlock(&job->lock);
-    int code = request_keep_sent(ask, blocks, block_count, group->rank, error);
+    request_copy_sent(ask, blocks, block_count);
     pthread_mutex_lock(&job->lock);
-    return code;
+    return 0;
 }
 
 int collective_start(struct shoal_group *group, const struct request_ask *ask, enum start_mode mode,
@@ -110,9 +113,9 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
         code = keep_sent(group, &kept, NULL, 0, error);
     if (code == 0)
         code = start(group, &kept, NULL, 0, mode, request, error);
-    pthread_mutex_unlock(&job->lock);
     if (code < 0)
         request_forget_kept(&kept, NULL, 0);
+    pthread_mutex_unlock(&job->lock);
     return code;
 }
 

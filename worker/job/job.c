@@ -615,6 +615,7 @@ void job_destroy(struct shoal_job *job)
     shared_free_all(job, NULL);
     client_close(&job->client);
     progress_clear(&job->progress);
+    kept_memory_clear(&job->kept_memory);
     arena_heap_clear(&job->heap);
     if (job->device && !job->device_stuck)
         device_queue_destroy(job->device);

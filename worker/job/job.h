@@ -162,20 +162,21 @@ struct shoal_job {
     struct arena arena;
     struct arena_heap heap;
     struct progress progress;
-    uint64_t pinned_most;        /* bytes of the arena that the daemon lets a device pin */
-    struct device_queue *device; /* or NULL */
-    bool device_opening;         /* a call opens it, without the lock */
-    bool device_stuck;           /* the device may still use the arena: both stay until the process
-                                  * ends */
-    int submission_doorbell;     /* an eventfd shared with the daemon */
-    int completion_doorbell;     /* a socket, which the daemon rings */
-    int daemons_doorbell;  /* the other end, of which the daemon has a copy; kept open here, so
-                            * that its end is never an event */
-    int wake_fd;           /* wakes the driver */
-    int listen_fd;         /* wakes the background thread that listens */
-    int completions_fd;    /* the caller's */
-    int arena_fd;          /* for the daemon, each time that the job is joined */
-    bool completions_used; /* somebody asked for completions_fd */
+    struct kept_memory kept_memory; /* of collectives that may be begun again */
+    uint64_t pinned_most;           /* bytes of the arena that the daemon lets a device pin */
+    struct device_queue *device;    /* or NULL */
+    bool device_opening;            /* a call opens it, without the lock */
+    bool device_stuck;       /* the device may still use the arena: both stay until the process
+                              * ends */
+    int submission_doorbell; /* an eventfd shared with the daemon */
+    int completion_doorbell; /* a socket, which the daemon rings */
+    int daemons_doorbell;    /* the other end, of which the daemon has a copy; kept open here, so
+                              * that its end is never an event */
+    int wake_fd;             /* wakes the driver */
+    int listen_fd;           /* wakes the background thread that listens */
+    int completions_fd;      /* the caller's */
+    int arena_fd;            /* for the daemon, each time that the job is joined */
+    bool completions_used;   /* somebody asked for completions_fd */
 
     enum job_driver driver;
     bool driver_sleeping;

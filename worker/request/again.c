@@ -1,6 +1,5 @@
 /* Requests that may be begun again: what they send is kept where results overwrite it. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "worker/request/request.h"
@@ -43,23 +42,24 @@ static bool ask_overwrites(const struct request_ask *ask, uint32_t rank)
            !(ask->kind == COLLECTIVE_BROADCAST && ask->root == rank);
 }
 
-static int keep_one(struct request_ask *ask, uint32_t rank, struct error *error)
+static int keep_one(struct kept_memory *memory, struct request_ask *ask, uint32_t rank,
+                    struct error *error)
 {
     uint64_t bytes = ask_bytes(ask);
     if (bytes == 0 || !ask_sends(ask, rank))
         return 0;
-    ask->kept = malloc(bytes);
+    ask->kept = kept_memory_take(memory, bytes);
     if (!ask->kept)
         return error_set(error, ERR_MEMORY,
                          "%s: out of memory for a copy of %" PRIu64 " bytes that its result "
                          "overwrites, and that a job with recovery keeps",
                          collective_name(ask->kind), bytes);
-    memcpy(ask->kept, ask->send, bytes);
     return 0;
 }
 
-int request_keep_sent(struct request_ask *ask, struct request_ask *blocks, uint32_t block_count,
-                      uint32_t rank, struct error *error)
+int request_keep_sent(struct kept_memory *memory, struct request_ask *ask,
+                      struct request_ask *blocks, uint32_t block_count, uint32_t rank,
+                      struct error *error)
 {
     struct span sent = {0}, written = {0};
     for (uint32_t i = 0; i <= block_count; i++) {
@@ -71,17 +71,26 @@ int request_keep_sent(struct request_ask *ask, struct request_ask *blocks, uint3
     }
     if (sent.first >= written.end || written.first >= sent.end)
         return 0;
-    int code = keep_one(ask, rank, error);
+    int code = keep_one(memory, ask, rank, error);
     for (uint32_t i = 0; i < block_count && code == 0; i++)
-        code = keep_one(&blocks[i], rank, error);
+        code = keep_one(memory, &blocks[i], rank, error);
     if (code < 0)
         request_forget_kept(ask, blocks, block_count);
     return code;
 }
 
+void request_copy_sent(const struct request_ask *ask, const struct request_ask *blocks,
+                       uint32_t block_count)
+{
+    if (ask->kept)
+        memcpy(ask->kept, ask->send, ask_bytes(ask));
+    for (uint32_t i = 0; i < block_count; i++)
+        request_copy_sent(&blocks[i], NULL, 0);
+}
+
 void request_forget_kept(struct request_ask *ask, struct request_ask *blocks, uint32_t block_count)
 {
-    free(ask->kept);
+    kept_memory_give_back(ask->kept);
     ask->kept = NULL;
     for (uint32_t i = 0; i < block_count; i++)
         request_forget_kept(&blocks[i], NULL, 0);

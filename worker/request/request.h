@@ -21,6 +21,7 @@
 #include "common/format/layout.h"
 #include "common/format/route.h"
 #include "common/reduce/dtype.h"
+#include "worker/request/kept_memory.h"
 
 struct progress_group;
 
@@ -131,12 +132,16 @@ bool request_in_arena(const struct request_memory *memory, const void *buffer, u
 int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
                  const struct layout_rule *rule, uint64_t sequence,
                  const struct request_memory *memory);
-/* Keep copies of what a rank sends in a checked ask and its blocks, where results overwrite it, as
- * `kept` of each. ERR_MEMORY: there are none. */
-int request_keep_sent(struct request_ask *ask, struct request_ask *blocks, uint32_t block_count,
-                      uint32_t rank, struct error *error);
+/* Take memory for copies of what a rank sends in a checked ask and its blocks, where results
+ * overwrite it, as `kept` of each. request_copy_sent makes them. ERR_MEMORY: nothing is taken. */
+int request_keep_sent(struct kept_memory *memory, struct request_ask *ask,
+                      struct request_ask *blocks, uint32_t block_count, uint32_t rank,
+                      struct error *error);
+/* Touches nothing else: it may be called without the lock. */
+void request_copy_sent(const struct request_ask *ask, const struct request_ask *blocks,
+                       uint32_t block_count);
 void request_forget_kept(struct request_ask *ask, struct request_ask *blocks, uint32_t block_count);
-/* Free the copies of a request and its blocks: its result is stable. */
+/* Give the copies of a request and its blocks back: its result is stable. */
 void request_drop_kept(struct request *request);
 /* Put the copies where they were made of. */
 void request_restore(const struct request *request);

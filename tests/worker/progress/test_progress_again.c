@@ -11,6 +11,7 @@
 #define SECOND 1 /* it has this number in the second one */
 
 static struct progress_fixture fixture;
+static struct kept_memory memory;
 
 static void setup(void)
 {
@@ -23,6 +24,7 @@ static void setup(void)
 static void teardown(void)
 {
     ranks_close(&fixture);
+    kept_memory_clear(&memory); /* all of it has been given back */
 }
 
 static int64_t value(uint32_t rank, uint64_t seed, uint64_t j)
@@ -41,7 +43,8 @@ static struct rank_request *start_sized(uint32_t rank, uint64_t seed, bool in_pl
                               .count = count,
                               .send = send,
                               .recv = in_place ? send : recv};
-    ck_assert_int_eq(request_keep_sent(&ask, NULL, 0, rank, &error), 0);
+    ck_assert_int_eq(request_keep_sent(&memory, &ask, NULL, 0, rank, &error), 0);
+    request_copy_sent(&ask, NULL, 0);
     ck_assert((ask.kept != NULL) == in_place);
     struct rank_request *made = ranks_submit(&fixture, rank, FIRST, ask);
     made->send = send;

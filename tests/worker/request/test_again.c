@@ -13,12 +13,18 @@
 static int64_t data[SIZE * COUNT], other[SIZE * COUNT];
 static struct request_ask blocks[2 * SIZE];
 static uint32_t block_count;
+static struct kept_memory memory;
 
 static void setup(void)
 {
     for (size_t i = 0; i < SIZE * COUNT; i++)
         data[i] = (int64_t)i;
     block_count = 0;
+}
+
+static void teardown(void)
+{
+    kept_memory_clear(&memory); /* all of it has been given back */
 }
 
 static struct request_ask ask_of(enum collective_kind kind, int64_t *send, int64_t *recv)
@@ -47,7 +53,7 @@ static struct request_ask in_blocks(enum collective_kind kind, int64_t *send, in
 static uint32_t copies(struct request_ask ask, uint32_t rank)
 {
     struct error error;
-    ck_assert_int_eq(request_keep_sent(&ask, blocks, block_count, rank, &error), 0);
+    ck_assert_int_eq(request_keep_sent(&memory, &ask, blocks, block_count, rank, &error), 0);
     uint32_t count = ask.kept != NULL;
     for (uint32_t i = 0; i < block_count; i++)
         count += blocks[i].kept != NULL;
@@ -84,7 +90,8 @@ START_TEST(test_put_back)
     struct request request = {0};
     struct error error;
     request.ask = ask_of(COLLECTIVE_ALL_REDUCE, data, data);
-    ck_assert_int_eq(request_keep_sent(&request.ask, NULL, 0, 0, &error), 0);
+    ck_assert_int_eq(request_keep_sent(&memory, &request.ask, NULL, 0, 0, &error), 0);
+    request_copy_sent(&request.ask, NULL, 0);
     memset(data, 0x77, BYTES);
     request_restore(&request);
     for (size_t i = 0; i < COUNT; i++)
@@ -105,15 +112,15 @@ START_TEST(test_again)
     static _Alignas(64) uint8_t arena[4096];
     const struct layout_rule two = {2, weights, 1024, 256, false, false};
     const struct layout_rule one = {1, weights, 1024, 256, false, false};
-    const struct request_memory memory = {.base = arena, .total_bytes = sizeof(arena)};
+    const struct request_memory where = {.base = arena, .total_bytes = sizeof(arena)};
     const struct request_ask ask = ask_of(COLLECTIVE_ALL_REDUCE, data, other);
     struct request request;
-    ck_assert_int_eq(request_init(&request, &ask, 0, &two, 9, &memory), 0);
+    ck_assert_int_eq(request_init(&request, &ask, 0, &two, 9, &where), 0);
     request.index = 4;
     request.age = 5;
     request.chunks_given = request.chunks_done = 2;
     request.has_result = true;
-    ck_assert_int_eq(request_again(&request, 0, &one, 1, &memory), 0);
+    ck_assert_int_eq(request_again(&request, 0, &one, 1, &where), 0);
     ck_assert_int_eq(request.state, REQUEST_QUEUED);
     ck_assert_uint_eq(request.sequence, 1);
     ck_assert_uint_eq(request.index, 4);
@@ -130,7 +137,7 @@ int main(void)
 {
     Suite *suite = suite_create("again");
     TCase *tcase = tcase_create("again");
-    tcase_add_checked_fixture(tcase, setup, NULL);
+    tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, test_only_what_is_overwritten);
     tcase_add_test(tcase, test_blocks);
     tcase_add_test(tcase, test_put_back);

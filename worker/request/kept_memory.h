@@ -1,0 +1,29 @@
+/* Memory for copies of what results overwrite (request_keep_sent). What is given back is taken
+ * again: the first touch of new memory may cost many times what the copy does.
+ *
+ * Pure; calls nothing.
+ */
+#ifndef WORKER_REQUEST_KEPT_MEMORY_H
+#define WORKER_REQUEST_KEPT_MEMORY_H
+
+#include <stdint.h>
+
+struct kept_block;
+
+/* Zero-initialised: nothing is taken. */
+struct kept_memory {
+    struct kept_block *spares; /* the one that was given back first comes first */
+    uint32_t spare_count;
+    uint64_t spare_bytes, taken_bytes;
+    uint64_t most_bytes; /* taken at once, so far */
+};
+
+/* So many bytes, on a border of 64. They are the caller's until given back. NULL: out of memory. It
+ * has no more than twice what was ever taken at once. */
+void *kept_memory_take(struct kept_memory *memory, uint64_t bytes);
+/* NULL is ignored. */
+void kept_memory_give_back(void *taken);
+/* Free the spares: all that was taken has been given back. */
+void kept_memory_clear(struct kept_memory *memory);
+
+#endif
