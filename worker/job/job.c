@@ -453,6 +453,7 @@ static int ask_to_join(struct shoal_job *job, const struct job_settings *setting
     const int fds[3] = {job->arena_fd, job->submission_doorbell, job->daemons_doorbell};
     uint64_t deadline_ns = end_ns + JOB_GRACE_MS * NS_PER_MS;
     int code = client_send(&job->client, &join, fds, 3, deadline_ns, error);
+    job->asked_member = job->member;
     if (code == 0)
         code = client_wait(&job->client, joined, deadline_ns, error);
     if (code < 0) {

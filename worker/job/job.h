@@ -190,6 +190,7 @@ struct shoal_job {
     uint32_t restart_ms;          /* a daemon that has ended may be started again within; 0: it is
                                    * lost. No longer than this after it was missed */
     uint32_t member;              /* what the daemon calls the connection */
+    uint32_t asked_member;        /* and what the last one that was asked to join called it */
     bool agreed;                  /* this generation began with shoal_job_reconfigure */
     bool reconfiguring;           /* a call of shoal_job_reconfigure: the program goes on */
     bool resuming;                /* the background thread goes on; nobody else drives */

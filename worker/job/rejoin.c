@@ -172,6 +172,8 @@ static int rejoin_send(struct shoal_job *job, const struct message *message, uin
     pthread_mutex_lock(&job->send_lock);
     int code = client_send(&job->client, message, fds, 3, deadline_ns, error);
     pthread_mutex_unlock(&job->send_lock);
+    if (code == 0)
+        job->asked_member = job->member;
     return code < 0 ? code : rejoin_wait(job, MESSAGE_JOINED, joined, deadline_ns, error);
 }
 
@@ -247,7 +249,7 @@ static int rejoin_return(struct shoal_job *job, const struct rejoin_ask *ask, ui
                             .world_size = (uint32_t)job->world_size,
                             .rank = job->rank,
                             .local_rank = job->local_rank,
-                            .former = job->member,
+                            .former = job->asked_member,
                             .stragglers_ms = (uint32_t)ask->stragglers_ms,
                             .least_ranks = (uint32_t)ask->least_ranks,
                             .wait_ms = (uint32_t)ask->wait_ms,

@@ -6,25 +6,20 @@
 
 #define BLOCK_ALIGNMENT 64u
 /* They are looked through one after another. */
-#define SPARES_MAX 64u
+#define SPARES_MAX 256u
 
 struct kept_block {
     _Alignas(BLOCK_ALIGNMENT) struct kept_memory *memory; /* whose it is */
-    uint64_t bytes;                                       /* behind this */
-    struct kept_block *prev, *next;                       /* among the spares */
+    uint64_t bytes, taken_bytes;    /* behind this: what there are, and what was asked for */
+    struct kept_block *prev, *next; /* among the spares */
 };
-
-static void spare_remove(struct kept_memory *memory, struct kept_block *spare)
-{
-    DL_DELETE(memory->spares, spare);
-    memory->spare_count--;
-    memory->spare_bytes -= spare->bytes;
-}
 
 static void spare_free_oldest(struct kept_memory *memory)
 {
     struct kept_block *oldest = memory->spares;
-    spare_remove(memory, oldest);
+    DL_DELETE(memory->spares, oldest);
+    memory->spare_count--;
+    memory->held_bytes -= oldest->bytes;
     free(oldest);
 }
 
@@ -38,20 +33,25 @@ static struct kept_block *spare_take(struct kept_memory *memory, uint64_t bytes)
             (!best || spare->bytes < best->bytes))
             best = spare;
     }
-    if (best)
-        spare_remove(memory, best);
+    if (!best)
+        return NULL;
+    DL_DELETE(memory->spares, best);
+    memory->spare_count--;
     return best;
 }
 
+/* Blocks that are taken are less than twice what was asked for, so it is enough that spares go. */
 static struct kept_block *block_make(struct kept_memory *memory, uint64_t bytes)
 {
     uint64_t taken_bytes = memory->taken_bytes + bytes;
     uint64_t most_bytes = taken_bytes > memory->most_bytes ? taken_bytes : memory->most_bytes;
-    while (memory->spares && memory->spare_bytes > 2 * most_bytes - taken_bytes)
+    while (memory->spares && memory->held_bytes + bytes > 2 * most_bytes)
         spare_free_oldest(memory);
     struct kept_block *made = aligned_alloc(BLOCK_ALIGNMENT, sizeof(*made) + bytes);
-    if (made)
-        *made = (struct kept_block){.memory = memory, .bytes = bytes};
+    if (!made)
+        return NULL;
+    *made = (struct kept_block){.memory = memory, .bytes = bytes};
+    memory->held_bytes += bytes;
     return made;
 }
 
@@ -65,7 +65,8 @@ void *kept_memory_take(struct kept_memory *memory, uint64_t bytes)
         block = block_make(memory, rounded);
     if (!block)
         return NULL;
-    memory->taken_bytes += block->bytes;
+    block->taken_bytes = rounded;
+    memory->taken_bytes += rounded;
     if (memory->taken_bytes > memory->most_bytes)
         memory->most_bytes = memory->taken_bytes;
     return block + 1;
@@ -77,11 +78,10 @@ void kept_memory_give_back(void *taken)
         return;
     struct kept_block *block = (struct kept_block *)taken - 1;
     struct kept_memory *memory = block->memory;
-    assert(memory->taken_bytes >= block->bytes);
-    memory->taken_bytes -= block->bytes;
+    assert(memory->taken_bytes >= block->taken_bytes);
+    memory->taken_bytes -= block->taken_bytes;
     DL_APPEND(memory->spares, block);
     memory->spare_count++;
-    memory->spare_bytes += block->bytes;
     if (memory->spare_count > SPARES_MAX)
         spare_free_oldest(memory);
 }

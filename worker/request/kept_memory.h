@@ -1,7 +1,7 @@
 /* Memory for copies of what results overwrite (request_keep_sent). What is given back is taken
  * again: the first touch of new memory may cost many times what the copy does.
  *
- * Pure; calls nothing.
+ * Pure; calls nothing. Whoever calls holds the job's lock.
  */
 #ifndef WORKER_REQUEST_KEPT_MEMORY_H
 #define WORKER_REQUEST_KEPT_MEMORY_H
@@ -14,12 +14,13 @@ struct kept_block;
 struct kept_memory {
     struct kept_block *spares; /* the one that was given back first comes first */
     uint32_t spare_count;
-    uint64_t spare_bytes, taken_bytes;
-    uint64_t most_bytes; /* taken at once, so far */
+    uint64_t held_bytes;  /* of all blocks, those that are taken and the spares */
+    uint64_t taken_bytes; /* what is asked for now */
+    uint64_t most_bytes;  /* and at once, so far */
 };
 
-/* So many bytes, on a border of 64. They are the caller's until given back. NULL: out of memory. It
- * has no more than twice what was ever taken at once. */
+/* So many bytes, on a border of 64. They are the caller's until given back. NULL: out of memory.
+ * Never are more held than twice what was asked for at once. */
 void *kept_memory_take(struct kept_memory *memory, uint64_t bytes);
 /* NULL is ignored. */
 void kept_memory_give_back(void *taken);

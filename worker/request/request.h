@@ -149,7 +149,7 @@ void request_restore(const struct request *request);
  * daemon must have let go of it. */
 int request_again(struct request *request, uint32_t rank, const struct layout_rule *rule,
                   uint64_t sequence, const struct request_memory *memory);
-/* Free what the request owns: its blocks, the text of its failure, what it keeps. */
+/* Free what the request owns: its blocks and the text of its failure; give back what it keeps. */
 void request_clear(struct request *request);
 
 /* Whether some chunk is to be handed over, and may be: its stream has come to it. */

@@ -55,7 +55,9 @@ struct fake_daemon {
     uint32_t opening_count, next_group, next_segment;
     uint32_t generation;
     bool failed, deaf;
-    uint64_t groups_closed, workers_left, pings, hellos;
+    uint32_t deaths; /* of so many daemons from now on */
+    uint32_t former; /* of the one that returned last */
+    uint64_t groups_closed, workers_left, pings, hellos, returned;
 };
 
 static void fake_ring(void *context, uint32_t rank)
@@ -333,6 +335,25 @@ static void fake_leave(struct fake_daemon *daemon, struct worker *worker)
     fake_drop(daemon, worker);
 }
 
+/* A daemon that dies now dies between its answer and what it is told then. */
+static void fake_greet(struct fake_daemon *daemon, struct worker *worker)
+{
+    struct message hello = {.type = MESSAGE_DAEMON_HELLO,
+                            .protocol = MESSAGE_PROTOCOL,
+                            .software = "fake 1",
+                            .node = "a",
+                            .member = (uint32_t)++daemon->hellos};
+    bool dies = daemon->deaths > 0;
+    if (daemon->deaf)
+        return;
+    if (dies)
+        shutdown(worker->fd, SHUT_RD);
+    send_message(worker, &hello);
+    daemon->deaths -= dies;
+    if (dies)
+        fake_drop(daemon, worker);
+}
+
 static void handle(struct fake_daemon *daemon, struct worker *worker, const char *line,
                    size_t length)
 {
@@ -340,15 +361,9 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
     struct error error;
     ck_assert_msg(message_decode(&message, MESSAGE_TO_DAEMON, line, length, &error) == 0, "%s",
                   error.text);
-    struct message hello = {.type = MESSAGE_DAEMON_HELLO,
-                            .protocol = MESSAGE_PROTOCOL,
-                            .software = "fake 1",
-                            .node = "a"};
     switch (message.type) {
     case MESSAGE_WORKER_HELLO:
-        daemon->hellos++;
-        if (!daemon->deaf)
-            send_message(worker, &hello);
+        fake_greet(daemon, worker);
         break;
     case MESSAGE_JOIN:
         join(daemon, worker, &message);
@@ -378,6 +393,10 @@ static void handle(struct fake_daemon *daemon, struct worker *worker, const char
         break;
     case MESSAGE_REJOIN:
         fake_rejoin(daemon, worker, message.whole);
+        break;
+    case MESSAGE_RETURN:
+        daemon->former = message.former;
+        daemon->returned++;
         break;
     case MESSAGE_SHARED_OPEN:
         fake_open_shared(daemon, worker, &message);
@@ -549,14 +568,33 @@ void fake_daemon_fail(struct fake_daemon *daemon, int group, int code, const cha
     pthread_mutex_unlock(&daemon->lock);
 }
 
-void fake_daemon_cut(struct fake_daemon *daemon)
+static void fake_end(struct fake_daemon *daemon, bool deaf, uint32_t deaths)
 {
     pthread_mutex_lock(&daemon->lock);
-    daemon->deaf = true;
+    daemon->deaf = deaf;
+    daemon->deaths = deaths;
     for (uint32_t i = 0; i < daemon->worker_count; i++)
         fake_drop(daemon, &daemon->workers[i]);
     pthread_mutex_unlock(&daemon->lock);
     wake(daemon);
+}
+
+void fake_daemon_cut(struct fake_daemon *daemon)
+{
+    fake_end(daemon, true, 0);
+}
+
+void fake_daemon_restart(struct fake_daemon *daemon, uint32_t deaths)
+{
+    fake_end(daemon, false, deaths);
+}
+
+uint32_t fake_daemon_former(struct fake_daemon *daemon)
+{
+    pthread_mutex_lock(&daemon->lock);
+    uint32_t former = daemon->former;
+    pthread_mutex_unlock(&daemon->lock);
+    return former;
 }
 
 void fake_daemon_say(struct fake_daemon *daemon, const char *line)
@@ -583,6 +621,11 @@ uint64_t fake_daemon_groups_closed(struct fake_daemon *daemon)
 uint64_t fake_daemon_hellos(struct fake_daemon *daemon)
 {
     return read_locked(daemon, &daemon->hellos);
+}
+
+uint64_t fake_daemon_returned(struct fake_daemon *daemon)
+{
+    return read_locked(daemon, &daemon->returned);
 }
 
 uint64_t fake_daemon_pings(struct fake_daemon *daemon)

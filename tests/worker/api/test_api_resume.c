@@ -166,6 +166,32 @@ START_TEST(test_the_next_daemon_says_nothing)
 }
 END_TEST
 
+/* One that ends before it is asked anything has told nobody how it calls this rank: those that
+ * remember the job know it by what the daemon before called it. */
+static void check_former(struct member *member)
+{
+    struct fake_daemon *daemon = member->world->daemon;
+    check_sum(member->job, shoal_world(member->job), 6);
+    fake_daemon_restart(daemon, 2);
+    while (fake_daemon_returned(daemon) < 1)
+        sched_yield();
+    ck_assert_uint_eq(fake_daemon_hellos(daemon), 4);
+    ck_assert_uint_eq(fake_daemon_former(daemon), 1);
+    fake_daemon_restart(daemon, 1); /* the last one was asked, and may have told */
+    while (fake_daemon_returned(daemon) < 2)
+        sched_yield();
+    ck_assert_uint_eq(fake_daemon_hellos(daemon), 6);
+    ck_assert_uint_eq(fake_daemon_former(daemon), 4);
+}
+
+START_TEST(test_a_daemon_that_was_never_asked)
+{
+    world_run(
+        &(struct fake_daemon_options){.world_size = 1, .recovery = true, .restart_ms = 3600000},
+        check_former);
+}
+END_TEST
+
 /* --- shared memory */
 
 /* It comes in one with the news that the job has failed: what is used is the next generation's. */
@@ -235,6 +261,7 @@ int main(void)
     tcase_add_test(tcase, test_a_rank_cannot_go_on);
     tcase_add_test(tcase, test_a_daemon_that_is_not_asked);
     tcase_add_test(tcase, test_the_next_daemon_says_nothing);
+    tcase_add_test(tcase, test_a_daemon_that_was_never_asked);
     tcase_add_test(tcase, test_who_listens_is_not_woken);
     suite_add_tcase(suite, tcase);
     return suite_main(suite);
