@@ -109,6 +109,19 @@ void virtual_cluster_run_for(struct virtual_cluster *cluster, uint64_t ns)
     cluster->now_ns = until_ns;
 }
 
+/* Nothing of any job is left. */
+static void node_check_empty(const struct virtual_node *node)
+{
+    struct exchange_totals totals;
+    if (!node->alive)
+        return;
+    exchange_totals(node->exchange, &totals);
+    EXPECT_MSG(totals.jobs == 0 && totals.workers == 0 && totals.slots == 0,
+               "node %u is left with %u jobs, %u workers, %u slots", node->number,
+               (unsigned)totals.jobs, (unsigned)totals.workers, (unsigned)totals.slots);
+    EXPECT(coordinator_worker_count(node->coordinator) == 0);
+}
+
 void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns)
 {
     uint64_t deadline_ns = cluster->now_ns + limit_ns;
@@ -120,21 +133,18 @@ void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns)
         }
         virtual_cluster_run(cluster, 64);
     }
+    virtual_jobs_check_ended(cluster);
     /* What is still under way about their end. */
     virtual_cluster_run_for(cluster, 10 * NS_PER_S);
+    for (uint32_t i = 0; i < cluster->options.nodes; i++)
+        node_check_empty(&cluster->nodes[i]);
 }
 
 static void node_destroy(struct virtual_node *node)
 {
-    struct exchange_totals totals;
-    if (node->alive) {
-        exchange_totals(node->exchange, &totals);
-        EXPECT(totals.jobs == 0);
-        EXPECT(totals.workers == 0);
-        EXPECT(totals.slots == 0);
-        EXPECT(coordinator_worker_count(node->coordinator) == 0);
+    node_check_empty(node);
+    if (node->alive)
         virtual_daemon_end(node);
-    }
     virtual_time_drain(node); /* what was on its way to it */
     free(node->waiting.items);
     config_clear(&node->config);

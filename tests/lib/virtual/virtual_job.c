@@ -102,6 +102,20 @@ bool virtual_jobs_ended(const struct virtual_cluster *cluster)
     return true;
 }
 
+void virtual_jobs_check_ended(const struct virtual_cluster *cluster)
+{
+    for (uint32_t j = 0; j < cluster->job_count; j++) {
+        for (uint32_t r = 0; r < cluster->jobs[j].job.ranks; r++) {
+            const struct virtual_worker *worker = virtual_job_present(&cluster->jobs[j], r);
+            if (!worker || worker->code != 0)
+                continue;
+            uint32_t due = worker->mine < worker->leave_after ? worker->mine : worker->leave_after;
+            EXPECT_MSG(worker->finished >= due, "%s rank %u ended with %u of %u collectives",
+                       cluster->jobs[j].job.name, r, worker->finished, due);
+        }
+    }
+}
+
 void virtual_jobs_describe(const struct virtual_cluster *cluster)
 {
     static const char *const states[] = {"joining",   "opening", "running",

@@ -419,6 +419,8 @@ static void deliver_end(struct virtual_cluster *cluster, void *what, uint64_t nu
 {
     (void)cluster, (void)number;
     struct virtual_worker *worker = what;
+    if (worker->state < LEAVING)
+        virtual_worker_failed(worker, ERR_DISCONNECTED, "the daemon has ended the connection");
     worker->state = ENDED;
 }
 
