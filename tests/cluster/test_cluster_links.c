@@ -117,6 +117,9 @@ START_TEST(test_a_short_cut_is_only_a_delay)
     }
     virtual_cluster_finish(cluster, LIMIT_NS);
     assert_finished(cluster, through);
+    ck_assert_uint_eq(virtual_cluster_silences(cluster), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_uint_eq(virtual_cluster_losses(cluster, i), 0);
     virtual_cluster_destroy(cluster);
 }
 END_TEST

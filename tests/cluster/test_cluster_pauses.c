@@ -151,13 +151,27 @@ START_TEST(test_a_pause_of_all_daemons)
 }
 END_TEST
 
+/* All ranks of the job have failed; those of other nodes name that node. */
+static void assert_lost(const struct virtual_cluster *cluster, uint32_t job, uint32_t node)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "node n%u", node);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        struct virtual_outcome outcome = virtual_cluster_outcome(cluster, job, i);
+        ck_assert_msg(outcome.ended && outcome.code != 0, "rank %u: %d %s", i, outcome.code,
+                      outcome.text);
+        ck_assert_msg(rank_nodes[i] == node || strstr(outcome.text, name), "rank %u: %d %s", i,
+                      outcome.code, outcome.text);
+    }
+}
+
 /* A daemon that is killed where it stands. */
 START_TEST(test_a_paused_daemon_dies)
 {
     uint64_t seed = 26300 + (uint64_t)_i;
     uint32_t node = (uint32_t)_i % NODES;
     struct virtual_cluster *cluster = cluster_of_three(seed, _i % 3 == 2);
-    job_start(cluster, "hit", seed, 400);
+    uint32_t hit = job_start(cluster, "hit", seed, 4000);
     virtual_cluster_run(cluster, 2000 + (uint64_t)_i * 977);
     virtual_cluster_pause(cluster, node, true);
     virtual_cluster_run_for(cluster, (uint64_t)_i * NS_PER_S / 2);
@@ -165,6 +179,7 @@ START_TEST(test_a_paused_daemon_dies)
     virtual_cluster_run_for(cluster, NS_PER_S);
     virtual_cluster_return(cluster, node);
     virtual_cluster_finish(cluster, LIMIT_NS);
+    assert_lost(cluster, hit, node);
     uint32_t after = job_start(cluster, "after", seed, 20);
     virtual_cluster_finish(cluster, LIMIT_NS);
     assert_finished(cluster, after);

@@ -95,14 +95,15 @@ static bool all_ended(const struct virtual_cluster *cluster, uint32_t job)
     return true;
 }
 
-static void assert_nothing_lost(const struct virtual_cluster *cluster)
+/* And connections have been made anew, on both sides. */
+static void assert_nothing_lost(const struct virtual_cluster *cluster, uint32_t times)
 {
     uint32_t resumed = 0;
     for (uint32_t i = 0; i < NODES; i++) {
         ck_assert_uint_eq(virtual_cluster_losses(cluster, i), 0);
         resumed += virtual_cluster_resumed(cluster, i);
     }
-    ck_assert_uint_ge(resumed, 2);
+    ck_assert_uint_ge(resumed, 2 * times);
 }
 
 /* One fault, of a pair of nodes: either plane is reset, or both are cut for less than peer_ms. */
@@ -127,13 +128,14 @@ static void go_through(uint64_t seed, uint32_t kinds)
     struct virtual_cluster *cluster = cluster_create(seed);
     uint32_t job = job_start(cluster, seed, kinds);
     virtual_cluster_run(cluster, 1000 + pick(&random, 2000));
-    for (uint32_t fault = 0; fault < 12 && !all_ended(cluster, job); fault++) {
+    uint32_t faults = 0;
+    for (; faults < 12 && !all_ended(cluster, job); faults++) {
         disturb(cluster, &random);
         virtual_cluster_run(cluster, pick(&random, 4) ? pick(&random, 3000) : pick(&random, 30));
     }
     virtual_cluster_finish(cluster, LIMIT_NS);
     assert_digests(cluster, job, digests);
-    assert_nothing_lost(cluster);
+    assert_nothing_lost(cluster, faults / 2); /* one may meet what the last one has left */
     virtual_cluster_destroy(cluster);
 }
 
@@ -170,7 +172,7 @@ START_TEST(test_a_job_that_refuses)
         ck_assert_msg(outcome.code == ERR_LOST && strstr(outcome.text, " is gone: "), "%d %s",
                       outcome.code, outcome.text);
     }
-    assert_nothing_lost(cluster);
+    assert_nothing_lost(cluster, 1);
     virtual_cluster_destroy(cluster);
 }
 END_TEST
