@@ -11,6 +11,7 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/virtual/virtual_cluster.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,7 @@ struct history {
 /* splitmix64 */
 static uint64_t pick(struct history *history, uint64_t below)
 {
+    assert(below > 0);
     uint64_t z = (history->random += 0x9e3779b97f4a7c15ull);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
