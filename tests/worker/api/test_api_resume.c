@@ -123,12 +123,14 @@ static void check_apart(struct member *member)
     shoal_group *group;
     GOOD(shoal_group_open(job, (int[]){0, 1}, 2, -1, &group));
     check_sum(job, group, 3);
-    fake_daemon_hold(member->world->daemon, true);
+    if (member->rank == 0) /* one alone: nothing is let go before the failure */
+        fake_daemon_hold(member->world->daemon, true);
     for (int i = 0; i < 3; i++)
         GOOD(shoal_all_reduce(group, &values[member->rank][i], &values[member->rank][i], 1,
                               SHOAL_I32, SHOAL_MAX, &requests[i]));
     fail_once(member);
-    fake_daemon_hold(member->world->daemon, false);
+    if (member->rank == 0)
+        fake_daemon_hold(member->world->daemon, false);
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(shoal_wait(requests[i], -1), SHOAL_ELOST);
         poll(NULL, 0, 2 * SILENCE_MS);
