@@ -120,6 +120,7 @@ static void node_check_empty(const struct virtual_node *node)
                "node %u is left with %u jobs, %u workers, %u slots", node->number,
                (unsigned)totals.jobs, (unsigned)totals.workers, (unsigned)totals.slots);
     EXPECT(coordinator_worker_count(node->coordinator) == 0);
+    EXPECT(!coordinator_jobs(node->coordinator) && !coordinator_gatherings(node->coordinator));
 }
 
 void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns)
