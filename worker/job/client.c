@@ -23,6 +23,19 @@ static int went_away(const struct client *client, struct error *error)
                      client->path);
 }
 
+/* Field by field: a fork of another thread closes in the child what it finds here (forking.h), and
+ * finds no number at any moment that is not the client's. */
+static void client_begin(struct client *client, int fd)
+{
+    client->fd = -1;
+    client->descriptor_count = 0;
+    client->path[0] = '\0';
+    client->input = NULL;
+    client->input_bytes = client->input_capacity = client->searched_bytes = 0;
+    client->cut_off = false;
+    client->fd = fd;
+}
+
 int client_connect(struct client *client, const char *path, uint64_t deadline_ns,
                    struct error *error)
 {
@@ -36,8 +49,7 @@ int client_connect(struct client *client, const char *path, uint64_t deadline_ns
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return error_set_errno(error, errno, "cannot make a socket");
-    /* From here on a fork of another thread finds it. */
-    *client = (struct client){.fd = fd};
+    client_begin(client, fd);
     /* A full backlog makes connect wait; this bounds it. */
     uint64_t now_ns = clock_now_ns();
     uint64_t remaining_ns = deadline_ns > now_ns ? deadline_ns - now_ns : NS_PER_MS;
@@ -61,15 +73,26 @@ int client_connect(struct client *client, const char *path, uint64_t deadline_ns
     return 0;
 }
 
+/* Forgotten first: once it is closed, the number may be another thread's, and a fork would close
+ * that in the child. A child that was forked in between has a copy: it is not to keep the
+ * connection up. */
+static void client_hang_up(struct client *client)
+{
+    int fd = client->fd;
+    client->fd = -1;
+    if (fd < 0)
+        return;
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
+
 void client_close(struct client *client)
 {
-    if (client->fd >= 0)
-        close(client->fd);
-    for (uint32_t i = 0; i < client->descriptor_count; i++)
-        close(client->descriptors[i]);
-    client->descriptor_count = 0;
+    int fd;
+    client_hang_up(client);
+    while ((fd = client_take_descriptor(client)) >= 0)
+        close(fd);
     free(client->input);
-    client->fd = -1;
     client->input = NULL;
     client->input_bytes = client->input_capacity = client->searched_bytes = 0;
 }

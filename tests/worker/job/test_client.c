@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -33,6 +34,22 @@ struct script {
     char got[4][512]; /* what the library said */
     int descriptors;  /* that came along */
 };
+
+/* Of the test that sets it no number is the client's any more when it is closed: another thread may
+ * have it then, and a fork closes in the child what is the client's. */
+static const struct client *closing;
+static int closed;
+
+int close(int fd)
+{
+    if (closing) {
+        ck_assert_int_ne(closing->fd, fd);
+        for (uint32_t i = 0; i < closing->descriptor_count; i++)
+            ck_assert_int_ne(closing->descriptors[i], fd);
+        closed++;
+    }
+    return (int)syscall(SYS_close, fd);
+}
 
 static void *script_run(void *argument)
 {
@@ -360,6 +377,43 @@ START_TEST(test_half_a_line)
 }
 END_TEST
 
+START_TEST(test_closed_numbers)
+{
+    struct client client = {.fd = -1};
+    int ends[2];
+    char byte;
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    client.fd = ends[0];
+    for (int i = 0; i < 3; i++)
+        client.descriptors[client.descriptor_count++] = dup(ends[0]);
+    closing = &client;
+    client_close(&client);
+    closing = NULL;
+    ck_assert_int_eq(closed, 4);
+    ck_assert_int_eq(client.fd, -1);
+    ck_assert_uint_eq(client.descriptor_count, 0);
+    ck_assert_int_eq(recv(ends[1], &byte, 1, 0), 0);
+    close(ends[1]);
+}
+END_TEST
+
+/* The end is the end, whoever has a copy: a child that was forked while the number was forgotten.
+ */
+START_TEST(test_a_copy_does_not_keep_it_up)
+{
+    struct client client = {.fd = -1};
+    int ends[2];
+    char byte;
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    int copy = dup(ends[0]);
+    client.fd = ends[0];
+    client_close(&client);
+    ck_assert_int_eq(recv(ends[1], &byte, 1, 0), 0);
+    close(copy);
+    close(ends[1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("client");
@@ -375,6 +429,8 @@ int main(void)
     tcase_add_test(cases, test_endless_line);
     tcase_add_test(cases, test_full_socket);
     tcase_add_test(cases, test_half_a_line);
+    tcase_add_test(cases, test_closed_numbers);
+    tcase_add_test(cases, test_a_copy_does_not_keep_it_up);
     suite_add_tcase(suite, cases);
     return suite_main(suite);
 }
