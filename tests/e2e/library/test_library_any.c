@@ -61,7 +61,11 @@ END_TEST
  * has sent, what was asked for first is what was sent first. */
 static void all_at_once(struct library_rank *self)
 {
+#ifdef SHOAL_SANITIZED
+    enum { EACH = 15, COUNT = 3 }; /* what they say to each other grows with the square of it */
+#else
     enum { EACH = 40, COUNT = 3 };
+#endif
     shoal_group *world = shoal_world(self->job);
     int size = self->of->size, all = EACH * (size - 1), next[LIBRARY_RANKS_MAX] = {0};
     int64_t(*data)[COUNT] = calloc((size_t)all, sizeof(*data)), out[COUNT];
