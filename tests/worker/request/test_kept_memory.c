@@ -62,7 +62,7 @@ END_TEST
 START_TEST(test_bounded)
 {
     for (uint64_t i = 1; i <= 200; i++) {
-        void *small = take(i * 1000), *large = take(i * i * 100);
+        void *small = take(i * 100), *large = take(i * i * 10);
         kept_memory_give_back(small);
         kept_memory_give_back(large);
         ck_assert_uint_le(memory.spare_count, 256);
@@ -121,6 +121,7 @@ int main(void)
 {
     Suite *suite = suite_create("kept_memory");
     TCase *tcase = tcase_create("kept_memory");
+    tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, test_used_again);
     tcase_add_test(tcase, test_the_smallest_that_is_large_enough);
