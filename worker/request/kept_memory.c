@@ -14,11 +14,16 @@ struct kept_block {
     struct kept_block *prev, *next; /* among the spares */
 };
 
+static void spare_remove(struct kept_memory *memory, struct kept_block *spare)
+{
+    DL_DELETE(memory->spares, spare);
+    memory->spare_count--;
+}
+
 static void spare_free_oldest(struct kept_memory *memory)
 {
     struct kept_block *oldest = memory->spares;
-    DL_DELETE(memory->spares, oldest);
-    memory->spare_count--;
+    spare_remove(memory, oldest);
     memory->held_bytes -= oldest->bytes;
     free(oldest);
 }
@@ -33,10 +38,8 @@ static struct kept_block *spare_take(struct kept_memory *memory, uint64_t bytes)
             (!best || spare->bytes < best->bytes))
             best = spare;
     }
-    if (!best)
-        return NULL;
-    DL_DELETE(memory->spares, best);
-    memory->spare_count--;
+    if (best)
+        spare_remove(memory, best);
     return best;
 }
 
