@@ -158,7 +158,7 @@ struct message {
     int32_t local_rank;  /* likewise */
     uint32_t local_size, node_index, node_count;
     uint32_t member; /* the number that a daemon gave its worker */
-    uint32_t former; /* of a worker that comes back: the number that the daemon before gave it */
+    uint32_t former; /* of a worker that comes back: the number of its last connection that asked */
     uint32_t restart_ms; /* of joined: how long it may be without a daemon; 0: it may not */
     uint32_t timeout_ms;
     uint32_t recovery; /* enum message_recovery; where it is left out, 0 */
