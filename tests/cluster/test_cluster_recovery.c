@@ -86,15 +86,6 @@ static void assert_digests(const struct virtual_cluster *cluster, uint32_t job,
     }
 }
 
-static bool all_ended(const struct virtual_cluster *cluster, uint32_t job)
-{
-    for (uint32_t i = 0; i < RANKS; i++) {
-        if (!virtual_cluster_outcome(cluster, job, i).ended)
-            return false;
-    }
-    return true;
-}
-
 /* And connections have been made anew, on both sides. */
 static void assert_nothing_lost(const struct virtual_cluster *cluster, uint32_t times)
 {
@@ -129,7 +120,7 @@ static void go_through(uint64_t seed, uint32_t kinds)
     uint32_t job = job_start(cluster, seed, kinds);
     virtual_cluster_run(cluster, 1000 + pick(&random, 2000));
     uint32_t faults = 0;
-    for (; faults < 12 && !all_ended(cluster, job); faults++) {
+    for (; faults < 12 && !virtual_cluster_ended(cluster); faults++) {
         disturb(cluster, &random);
         virtual_cluster_run(cluster, pick(&random, 4) ? pick(&random, 3000) : pick(&random, 30));
     }

@@ -90,17 +90,6 @@ static void job_start(struct history *history, uint32_t collectives, uint32_t le
     history->jobs[number] = virtual_cluster_start(history->cluster, &job);
 }
 
-static bool job_runs(const struct history *history)
-{
-    for (uint32_t number = 0; number < history->started; number++) {
-        for (uint32_t i = 0; i < history->ranks[number]; i++) {
-            if (!virtual_cluster_outcome(history->cluster, history->jobs[number], i).ended)
-                return true;
-        }
-    }
-    return false;
-}
-
 static void return_all(struct history *history)
 {
     for (uint32_t a = 0; a < history->nodes; a++)
@@ -244,11 +233,12 @@ static void run_to_fault(struct history *history)
         virtual_cluster_run(history->cluster, pick(history, 4000));
     else
         virtual_cluster_run_for(history->cluster, pick(history, 2 * NS_PER_S));
-    if (history->started < JOBS_MAX && (pick(history, 3) == 0 || !job_runs(history))) {
+    if (history->started < JOBS_MAX &&
+        (pick(history, 3) == 0 || virtual_cluster_ended(history->cluster))) {
         job_start(history, 40 + (uint32_t)pick(history, 200), 0);
         virtual_cluster_run(history->cluster, pick(history, 2000));
     }
-    totals->struck += job_runs(history);
+    totals->struck += !virtual_cluster_ended(history->cluster);
 }
 
 static void history_run(uint64_t seed)

@@ -126,7 +126,7 @@ static void node_check_empty(const struct virtual_node *node)
 void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns)
 {
     uint64_t deadline_ns = cluster->now_ns + limit_ns;
-    while (!virtual_jobs_ended(cluster)) {
+    while (!virtual_cluster_ended(cluster)) {
         if (cluster->now_ns >= deadline_ns) {
             virtual_jobs_describe(cluster);
             ck_abort_msg("workers still there at %.3f s, seed %llu", (double)cluster->now_ns / 1e9,

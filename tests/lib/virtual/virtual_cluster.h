@@ -65,7 +65,9 @@ uint32_t virtual_cluster_newcomer(struct virtual_cluster *cluster, uint32_t job,
  * and every finished collective against the reference. Returns the moments run. */
 uint64_t virtual_cluster_run(struct virtual_cluster *cluster, uint64_t steps);
 void virtual_cluster_run_for(struct virtual_cluster *cluster, uint64_t ns);
-/* Run until every worker of every job has ended; fails the test after limit_ns of virtual time. */
+/* Whether every worker of every job has ended. */
+bool virtual_cluster_ended(const struct virtual_cluster *cluster);
+/* Run until that; fails the test after limit_ns of virtual time. */
 void virtual_cluster_finish(struct virtual_cluster *cluster, uint64_t limit_ns);
 
 /* Faults. */

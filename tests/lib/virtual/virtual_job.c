@@ -90,7 +90,7 @@ struct virtual_worker *virtual_job_worker(const struct virtual_cluster *cluster,
     return NULL;
 }
 
-bool virtual_jobs_ended(const struct virtual_cluster *cluster)
+bool virtual_cluster_ended(const struct virtual_cluster *cluster)
 {
     for (uint32_t j = 0; j < cluster->job_count; j++) {
         for (uint32_t r = 0; r < cluster->jobs[j].job.ranks; r++) {

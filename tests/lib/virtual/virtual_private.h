@@ -361,7 +361,6 @@ void virtual_jobs_kill_on(struct virtual_node *node);
 void virtual_jobs_free(struct virtual_cluster *cluster);
 /* Print where every worker is: for a test that is about to fail. */
 void virtual_jobs_describe(const struct virtual_cluster *cluster);
-bool virtual_jobs_ended(const struct virtual_cluster *cluster);
 /* All have ended: those that have not failed have done all that they were to do. */
 void virtual_jobs_check_ended(const struct virtual_cluster *cluster);
 

@@ -56,8 +56,8 @@ struct fake_daemon {
     uint32_t generation;
     bool failed, deaf;
     uint32_t deaths; /* of so many daemons from now on */
-    uint32_t former; /* of the one that returned last */
     uint64_t groups_closed, workers_left, pings, hellos, returned;
+    uint64_t former; /* of the one that returned last */
 };
 
 static void fake_ring(void *context, uint32_t rank)
@@ -343,15 +343,16 @@ static void fake_greet(struct fake_daemon *daemon, struct worker *worker)
                             .software = "fake 1",
                             .node = "a",
                             .member = (uint32_t)++daemon->hellos};
-    bool dies = daemon->deaths > 0;
     if (daemon->deaf)
         return;
-    if (dies)
-        shutdown(worker->fd, SHUT_RD);
+    if (daemon->deaths == 0) {
+        send_message(worker, &hello);
+        return;
+    }
+    daemon->deaths--;
+    shutdown(worker->fd, SHUT_RD);
     send_message(worker, &hello);
-    daemon->deaths -= dies;
-    if (dies)
-        fake_drop(daemon, worker);
+    fake_drop(daemon, worker);
 }
 
 static void handle(struct fake_daemon *daemon, struct worker *worker, const char *line,
@@ -589,14 +590,6 @@ void fake_daemon_restart(struct fake_daemon *daemon, uint32_t deaths)
     fake_end(daemon, false, deaths);
 }
 
-uint32_t fake_daemon_former(struct fake_daemon *daemon)
-{
-    pthread_mutex_lock(&daemon->lock);
-    uint32_t former = daemon->former;
-    pthread_mutex_unlock(&daemon->lock);
-    return former;
-}
-
 void fake_daemon_say(struct fake_daemon *daemon, const char *line)
 {
     pthread_mutex_lock(&daemon->lock);
@@ -628,12 +621,14 @@ uint64_t fake_daemon_returned(struct fake_daemon *daemon)
     return read_locked(daemon, &daemon->returned);
 }
 
+uint64_t fake_daemon_former(struct fake_daemon *daemon)
+{
+    return read_locked(daemon, &daemon->former);
+}
+
 uint64_t fake_daemon_pings(struct fake_daemon *daemon)
 {
-    pthread_mutex_lock(&daemon->lock);
-    uint64_t pings = daemon->pings;
-    pthread_mutex_unlock(&daemon->lock);
-    return pings;
+    return read_locked(daemon, &daemon->pings);
 }
 
 uint64_t fake_daemon_workers_left(struct fake_daemon *daemon)

@@ -43,9 +43,9 @@ void fake_daemon_cut(struct fake_daemon *daemon);
 /* All workers are cut off. So are the next `deaths` that connect, when they have been answered and
  * before they say more; who comes then may return. */
 void fake_daemon_restart(struct fake_daemon *daemon, uint32_t deaths);
-/* Who has returned, and what it said that it was called before. */
+/* How many have returned, and what the last one said that it was called before. */
 uint64_t fake_daemon_returned(struct fake_daemon *daemon);
-uint32_t fake_daemon_former(struct fake_daemon *daemon);
+uint64_t fake_daemon_former(struct fake_daemon *daemon);
 /* Send this line to every worker. */
 void fake_daemon_say(struct fake_daemon *daemon, const char *line);
 
