@@ -250,8 +250,30 @@ int succession_return(struct succession *succession, const struct gathering_memb
     return succession_ask(succession, &asks, error);
 }
 
+/* The first of the job's ranks on the node, by its worker, of which nothing is known here. False:
+ * there is none. */
+static bool succession_unknown(const struct succession *succession, const struct job *job,
+                               uint32_t node, uint32_t *worker)
+{
+    for (uint32_t rank = 0; rank < job->world_size; rank++) {
+        *worker = job->members[rank];
+        if (job->rank_nodes[rank] == node &&
+            succession_rank(succession, node, *worker) == succession->world_size)
+            return true;
+    }
+    return false;
+}
+
 void succession_open(struct succession *succession, const struct job *job)
 {
+    for (uint32_t rank = 0; rank < succession->world_size; rank++) {
+        uint32_t worker, node = succession->rank_nodes[rank];
+        if (succession->states[rank] != SUCCESSION_AWAY ||
+            !succession_unknown(succession, job, node, &worker))
+            continue;
+        succession->workers[rank] = worker;
+        succession->states[rank] = SUCCESSION_AWAITED;
+    }
     for (uint32_t i = succession->ask_count; i-- > 0;) {
         const struct gathering_member *ask = &succession->asks[i];
         bool has = false;

@@ -88,7 +88,9 @@ uint32_t succession_part_node(struct succession *succession, uint32_t node, uint
  * waits for it. *rank is the one that it has here. */
 int succession_return(struct succession *succession, const struct gathering_member *member,
                       uint32_t generation, uint32_t former, uint32_t *rank, struct error *error);
-/* The job is open here: those of it who had come back do not ask any more. */
+/* The job opens here: those of it who had come back do not ask any more, and those that are away
+ * have, too, if it has ranks on their node that were not known. Their news may have gone to the
+ * home alone. */
 void succession_open(struct succession *succession, const struct job *job);
 bool succession_has_away(const struct succession *succession);
 /* "rank 2", "ranks 2, 3": of the node, away. "": none. */

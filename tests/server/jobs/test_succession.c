@@ -299,6 +299,44 @@ START_TEST(test_back_and_open)
 }
 END_TEST
 
+/* The home alone had heard that they were back. */
+START_TEST(test_back_unheard)
+{
+    uint32_t elders[] = {0, 1};
+    part(1, 2);
+    part(2, 1);
+    struct job *job = make_job(4, 1, true, elders, 2);
+    succession_open(succession, job); /* none of its ranks is one that has come back */
+    ck_assert(succession_has_away(succession));
+    job->members[1] = 97;
+    job->rank_nodes[2] = 0; /* rank 2 is not back */
+    job->members[3] = 99;
+    succession_open(succession, job);
+    ck_assert_uint_eq(succession->workers[1], 97);
+    ck_assert_uint_eq(succession->states[1], SUCCESSION_AWAITED);
+    ck_assert_uint_eq(succession->states[2], SUCCESSION_AWAY);
+    ck_assert_uint_eq(succession->workers[3], 99);
+    job->rank_nodes[2] = 1;
+    job->members[2] = 98;
+    succession_open(succession, job);
+    ck_assert_uint_eq(succession->workers[2], 98);
+    ck_assert(!succession_has_away(succession));
+    job_free(job);
+}
+END_TEST
+
+START_TEST(test_kind_unheard)
+{
+    uint32_t elders[] = {0, 1};
+    part(2, 1);
+    struct job *next = make_job(4, 1, true, elders, 2);
+    next->members[3] = 99;
+    succession_open(succession, next);
+    ck_assert_int_eq(succession_kind(succession, next), RECOVERY_DAEMON);
+    job_free(next);
+}
+END_TEST
+
 /* What the next generation, with all ranks or some, has gone on from. */
 START_TEST(test_kind)
 {
@@ -338,6 +376,8 @@ int main(void)
     tcase_add_test(tests, test_rank_of_a_worker);
     tcase_add_test(tests, test_away_and_back);
     tcase_add_test(tests, test_back_and_open);
+    tcase_add_test(tests, test_back_unheard);
+    tcase_add_test(tests, test_kind_unheard);
     tcase_add_test(tests, test_kind);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
