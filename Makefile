@@ -321,7 +321,7 @@ $(BUILD)/bench/bench_mpi: tests/bench/bench_mpi.c Makefile
 bench-programs: $(BENCH_PROGRAMS)
 	@if command -v mpicc >/dev/null; then $(MAKE) --no-print-directory $(BUILD)/bench/bench_mpi; fi
 
-tests: all $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_SEAL) $(TEST_WORKER)
+tests: all $(TESTS) $(FUZZ_TESTS) $(STAND_IN) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_LINKS) $(BENCH_SEAL) $(TEST_WORKER)
 
 demo: deps
 	@$(MAKE) --no-print-directory demo-built

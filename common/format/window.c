@@ -3,7 +3,6 @@
 #include "common/format/wire.h"
 
 #define FULL_NODES 8u
-#define LEAST_CHUNKS 2u
 #define PIPELINE_CHUNKS 4u
 #define LEAD_CHUNKS 8u
 /* Of the default chunk_bytes; the least is what the configuration allows. */
@@ -11,17 +10,27 @@
 #define CHUNK_LEAST_BYTES (4u << 10)
 #define CHUNK_UNIT_BYTES 64u
 
+static uint32_t at_least(uint32_t number, uint32_t least)
+{
+    return number < least ? least : number;
+}
+
+static uint32_t at_most(uint32_t number, uint32_t most)
+{
+    return number > most ? most : number;
+}
+
 uint32_t window_chunks(uint32_t configured, uint32_t nodes)
 {
     if (nodes <= FULL_NODES)
         return configured;
     uint32_t window = configured * FULL_NODES / nodes;
-    return window < LEAST_CHUNKS ? LEAST_CHUNKS : window;
+    return at_least(window, at_most(configured, PIPELINE_CHUNKS));
 }
 
 static uint32_t at_least_a_pipeline(uint32_t chunks)
 {
-    return chunks < PIPELINE_CHUNKS ? PIPELINE_CHUNKS : chunks;
+    return at_least(chunks, PIPELINE_CHUNKS);
 }
 
 uint32_t window_of_shard(uint32_t pieces)
@@ -34,10 +43,9 @@ uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes)
     return chunk_bytes ? at_least_a_pipeline(window_bytes / chunk_bytes) : UINT32_MAX;
 }
 
-uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window)
+uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window, uint32_t window)
 {
-    uint32_t window = shard_window < network_window ? shard_window : network_window;
-    return window < LEAD_CHUNKS ? LEAD_CHUNKS : window;
+    return at_most(at_least(at_most(shard_window, network_window), LEAD_CHUNKS), window);
 }
 
 uint32_t window_receives(uint32_t window, bool contributes, bool returns)

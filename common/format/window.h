@@ -17,8 +17,9 @@
 #define WINDOW_RECEIVE_BYTES (64u << 20)
 
 /* The window between nodes of a group with ranks on `nodes` nodes: beyond 8 it shrinks in
- * proportion, to 2 at least, so that a node's buffers hardly grow. To an owner that has no ranks of
- * the group it is that of a group of all its nodes and owners. The same on every daemon:
+ * proportion, so that a node's buffers hardly grow, to 4 at least (to `configured`, where that is
+ * less), which keep the links of a large job full also when a node is late. To an owner that has no
+ * ranks of the group it is that of a group of all its nodes and owners. The same on every daemon:
  * `configured` is. */
 uint32_t window_chunks(uint32_t configured, uint32_t nodes);
 
@@ -30,10 +31,11 @@ uint32_t window_of_shard(uint32_t pieces);
  * of them, but 4 at the least. chunk_bytes 0: no bound. */
 uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes);
 /* How many chunks a shard may be given beyond those that the slowest shard has had delivered: 8, or
- * what one shard may have under way (window_of_shard, window_of_network). Links share their rate
- * over connections, not over shards: without this bound a small shard would be done long before a
- * large one that crosses the same link. */
-uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window);
+ * what one shard may have under way (window_of_shard, window_of_network), and no more than the
+ * window. Links share their rate over connections, not over shards: without this bound a small
+ * shard would be done long before a large one that crosses the same link, and nodes that send to
+ * each owner in turn would all come to the same one. */
+uint32_t window_of_lead(uint32_t shard_window, uint32_t network_window, uint32_t window);
 
 /* How many receives another node's messages of one group, and a sign of life, want. contributes:
  * that node has ranks, and this node is an owner. returns: that node is an owner, and this node has

@@ -140,7 +140,8 @@ static void outlets_set_windows(struct collective *made)
     made->shard_window = window_of_shard(made->layout.pieces);
     made->network_window = window_of_network(window_bytes, made->layout.largest_bytes);
     if (made->layout.shards > 1)
-        made->lead_window = window_of_lead(made->shard_window, made->network_window);
+        made->lead_window = window_of_lead(made->shard_window, made->network_window,
+                                           made->group->owners.least_window);
 }
 
 void outlets_begin(struct collective *collective)

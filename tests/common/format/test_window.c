@@ -14,8 +14,8 @@ START_TEST(the_window_shrinks_beyond_8_nodes)
     static const struct {
         uint32_t configured, nodes, window;
     } cases[] = {
-        {16, 1, 16}, {16, 8, 16},   {16, 9, 14},    {16, 32, 4}, {16, 42, 3},
-        {16, 43, 2}, {16, 1024, 2}, {256, 1024, 2}, {2, 1, 2},   {2, 1024, 2},
+        {16, 1, 16},    {16, 8, 16}, {16, 9, 14},  {16, 32, 4}, {16, 33, 4}, {16, 1024, 4},
+        {256, 1024, 4}, {2, 1, 2},   {2, 1024, 2}, {3, 9, 3},   {5, 16, 4},  {256, 300, 6},
     };
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         ck_assert_uint_eq(window_chunks(cases[i].configured, cases[i].nodes), cases[i].window);
@@ -23,7 +23,8 @@ START_TEST(the_window_shrinks_beyond_8_nodes)
         for (uint32_t nodes = 2; nodes <= 1024; nodes++) {
             uint32_t window = window_chunks(configured, nodes);
             EXPECT(window >= 2 && window <= window_chunks(configured, nodes - 1));
-            EXPECT(window == 2 || window * nodes <= configured * 8 || nodes <= 8);
+            EXPECT(window <= configured && (window >= 4 || window == configured));
+            EXPECT(window <= 4 || window * nodes <= configured * 8 || nodes <= 8);
         }
     }
 }
@@ -36,10 +37,12 @@ START_TEST(below_it_a_pipeline_is_kept_full)
     } shards[] = {{0, 4}, {1, 4}, {19, 4}, {20, 5}, {128, 32}, {UINT32_MAX, UINT32_MAX / 4}};
     for (unsigned i = 0; i < sizeof(shards) / sizeof(shards[0]); i++)
         ck_assert_uint_eq(window_of_shard(shards[i].pieces), shards[i].window);
-    ck_assert_uint_eq(window_of_lead(4, 8), 8);
-    ck_assert_uint_eq(window_of_lead(64, 7), 8);
-    ck_assert_uint_eq(window_of_lead(64, 9), 9);
-    ck_assert_uint_eq(window_of_lead(10, UINT32_MAX), 10);
+    ck_assert_uint_eq(window_of_lead(4, 8, 16), 8);
+    ck_assert_uint_eq(window_of_lead(64, 7, 16), 8);
+    ck_assert_uint_eq(window_of_lead(64, 9, 16), 9);
+    ck_assert_uint_eq(window_of_lead(10, UINT32_MAX, 16), 10);
+    ck_assert_uint_eq(window_of_lead(64, 64, 16), 16);
+    ck_assert_uint_eq(window_of_lead(4, 8, 2), 2);
     ck_assert_uint_eq(window_of_network(1u << 19, 1u << 16), 8);
     ck_assert_uint_eq(window_of_network(1u << 19, (1u << 16) + 64), 7);
     ck_assert_uint_eq(window_of_network(1u << 19, 1u << 18), 4);
@@ -70,10 +73,10 @@ START_TEST(the_most_of_any_group)
     /* three nodes: a group over all is the largest */
     ck_assert_uint_eq(window_buffers_most(4, 3, 3, true), 4 * 3 + 2 * 11);
     /* between, a smaller group needs more: larger windows, beside those to the servers outside */
-    ck_assert_uint_eq(window_buffers_most(16, 65, 65, true), 7 * 35 + 57 * 4 + 8 * 16 + 57 * 2);
+    ck_assert_uint_eq(window_buffers_most(16, 20, 20, true), 7 * 35 + 12 * 8 + 8 * 16 + 12 * 6);
     /* of large rosters the largest group is again one over all nodes */
-    ck_assert_uint_eq(window_buffers_most(16, 1000, 1000, true), 2 * 1000 + 999 * 7);
-    ck_assert_uint_eq(window_buffers_most(16, 1000, 1, true), 2 * 1000 + 999 * 7);
+    ck_assert_uint_eq(window_buffers_most(16, 1000, 1000, true), 4 * 1000 + 999 * 11);
+    ck_assert_uint_eq(window_buffers_most(16, 1000, 1, true), 4 * 1000 + 999 * 11);
 }
 END_TEST
 
@@ -83,7 +86,7 @@ START_TEST(the_table_of_the_paper)
     static const struct {
         uint32_t nodes;
         uint64_t buffers;
-    } rows[] = {{2, 67}, {4, 169}, {8, 373}, {16, 413}, {65, 578}, {257, 2306}, {1001, 9002}};
+    } rows[] = {{2, 67}, {4, 169}, {8, 373}, {16, 413}, {65, 964}, {257, 3844}, {1001, 15004}};
     for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         uint32_t window = window_chunks(16, rows[i].nodes);
         uint64_t receives = (rows[i].nodes - 1) * (uint64_t)window_receives(window, true, true);
@@ -96,7 +99,7 @@ END_TEST
  * long as chunks can be smaller; up to 8 nodes chunks are of 256 KiB. */
 START_TEST(receives_are_flat_in_large_rosters)
 {
-    static const uint32_t peers[] = {8, 9, 10, 12, 16, 31, 42, 63, 64, 100, 256, 500, 1000, 2000};
+    static const uint32_t peers[] = {8, 9, 10, 12, 16, 31, 42, 63, 64, 100, 256, 500, 1000, 1023};
     uint64_t least = UINT64_MAX;
     for (unsigned i = 0; i < sizeof(peers) / sizeof(peers[0]); i++) {
         uint32_t nodes = peers[i] + 1, chunk = window_chunk_bytes(16, nodes, nodes);
@@ -112,7 +115,8 @@ START_TEST(receives_are_flat_in_large_rosters)
     ck_assert_uint_ge(least * 11 / 10, WINDOW_RECEIVE_BYTES);
     for (uint32_t nodes = 1; nodes <= 8; nodes++)
         ck_assert_uint_eq(window_chunk_bytes(16, nodes, nodes), 256u << 10);
-    ck_assert_uint_eq(window_chunk_bytes(16, 65, 1), 149632); /* few servers: larger chunks */
+    ck_assert_uint_eq(window_chunk_bytes(16, 20, 20), 196672);
+    ck_assert_uint_eq(window_chunk_bytes(16, 20, 1), 225792); /* few servers: larger chunks */
     ck_assert_uint_eq(window_chunk_bytes(256, 4096, 4096), 4096);
     ck_assert_uint_eq(window_chunk_bytes(16, 8, 0), 256u << 10);
 }

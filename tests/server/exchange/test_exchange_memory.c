@@ -93,9 +93,9 @@ START_TEST(a_user_leaves_memory_for_others)
 END_TEST
 
 /* What a group with two ranks here and one on each node of `members` is promised. */
-static uint64_t promised(uint32_t nodes, uint32_t servers, uint32_t members)
+static uint64_t promised(uint32_t window, uint32_t nodes, uint32_t servers, uint32_t members)
 {
-    struct fixture_options options = {.nodes = nodes, .leave_closed = true};
+    struct fixture_options options = {.nodes = nodes, .window = window, .leave_closed = true};
     for (uint32_t node = 0; node < nodes; node++) {
         options.weights[node] = servers >> node & 1;
         for (uint32_t i = 0; i < (node == 0 ? 2 : members >> node & 1); i++)
@@ -115,7 +115,7 @@ START_TEST(the_check_of_the_configuration_promises_what_holds)
         for (uint32_t servers = 1; servers < 1u << nodes; servers++) {
             uint64_t most = 0;
             for (uint32_t members = 1; members < 1u << nodes; members += 2) {
-                uint64_t one = promised(nodes, servers, members);
+                uint64_t one = promised(4, nodes, servers, members);
                 most = one > most ? one : most;
             }
             uint32_t count = (uint32_t)__builtin_popcount(servers);
@@ -131,15 +131,15 @@ START_TEST(the_check_holds_for_larger_rosters)
     for (uint32_t nodes = 9; nodes <= FIXTURE_NODES; nodes++) {
         uint64_t most = 0;
         for (uint32_t members = 1; members <= nodes; members++) {
-            uint64_t one = promised(nodes, (1u << nodes) - 1, (1u << members) - 1);
+            uint64_t one = promised(8, nodes, (1u << nodes) - 1, (1u << members) - 1);
             most = one > most ? one : most;
         }
-        ck_assert_uint_eq(window_buffers_most(4, nodes, nodes, true), most);
+        ck_assert_uint_eq(window_buffers_most(8, nodes, nodes, true), most);
     }
-    /* of 12 owners: 3 nodes with ranks have windows of 4, the 9 others of 2, as 12 nodes had */
-    ck_assert_uint_eq(promised(12, 0xfff, 0x7), 2 * 11 + 9 * 4 + 3 * 4 + 9 * 2);
+    /* of 12 owners: 3 nodes with ranks have windows of 8, the 9 others of 5, as 12 nodes had */
+    ck_assert_uint_eq(promised(8, 12, 0xfff, 0x7), 2 * 19 + 9 * 7 + 3 * 8 + 9 * 5);
     /* and 3 servers alone, outside 4 nodes: 7 owners in all */
-    ck_assert_uint_eq(promised(12, 0xe00, 0xf), 3 * 11 + 3 * 6 + 7 * 4);
+    ck_assert_uint_eq(promised(8, 12, 0xe00, 0xf), 3 * 19 + 3 * 10 + 7 * 8);
 }
 END_TEST
 

@@ -33,7 +33,7 @@ static uint32_t sends_to(const struct fixture *fixture, uint32_t node)
 }
 
 struct lead {
-    uint32_t window_bytes;
+    uint32_t window, window_bytes;
     uint32_t in_flight; /* for each server, at the most */
     uint32_t lead;
 };
@@ -49,15 +49,18 @@ START_TEST(shards_go_side_by_side)
         SHARDS = 2,
         CHUNK_BYTES = FIXTURE_CHUNK * sizeof(float)
     };
-    static const struct lead leads[] = {
-        {8 * CHUNK_BYTES, 8, 8}, {1, 4, 8}, {1 << 30, PIECES / 4, PIECES / 4}};
+    static const struct lead leads[] = {{16, 8 * CHUNK_BYTES, 8, 8},
+                                        {16, 1, 4, 8},
+                                        {16, 1 << 30, PIECES / 4, PIECES / 4},
+                                        {3, 1 << 30, 3, 3},
+                                        {2, 1 << 30, 2, 2}};
     const struct lead *expected = &leads[_i];
     const uint64_t count = (uint64_t)SHARDS * PIECES * FIXTURE_CHUNK;
     struct fixture_options options = {.nodes = 3,
                                       .ranks = 2,
                                       .rank_nodes = {0, 1},
                                       .weights = {0, 1, 1},
-                                      .window = 16,
+                                      .window = expected->window,
                                       .window_bytes = expected->window_bytes};
     struct fixture *fixture = fixture_create(&options);
     fixture_submit_sum(fixture, 0, 0, count);
@@ -128,7 +131,7 @@ int main(void)
     Suite *suite = suite_create("exchange_turns");
     TCase *tests = tcase_create("turns");
     tcase_add_loop_test(tests, nodes_begin_with_servers_of_their_own_and_take_turns, 0, 4);
-    tcase_add_loop_test(tests, shards_go_side_by_side, 0, 3);
+    tcase_add_loop_test(tests, shards_go_side_by_side, 0, 5);
     tcase_add_test(tests, others_pass_a_shard_that_waits);
     tcase_add_test(tests, results_of_neighbouring_chunks_go_to_different_nodes_first);
     suite_add_tcase(suite, tests);
