@@ -4,6 +4,7 @@
 
 #define FULL_NODES 8u
 #define PIPELINE_CHUNKS 4u
+#define TURN_CHUNKS 2u /* one that comes, one that is asked for */
 #define LEAD_CHUNKS 8u
 /* Of the default chunk_bytes; the least is what the configuration allows. */
 #define CHUNK_MOST_BYTES (256u << 10)
@@ -36,6 +37,15 @@ static uint32_t at_least_a_pipeline(uint32_t chunks)
 uint32_t window_of_shard(uint32_t pieces)
 {
     return at_least_a_pipeline(pieces / 4);
+}
+
+uint32_t window_of_gathered(uint32_t shard_window, uint32_t window_bytes, uint32_t chunk_bytes,
+                            uint32_t others)
+{
+    uint64_t bytes = (uint64_t)chunk_bytes * others;
+    if (bytes == 0)
+        return shard_window;
+    return at_most(shard_window, at_least((uint32_t)(window_bytes / bytes), TURN_CHUNKS));
 }
 
 uint32_t window_of_network(uint32_t window_bytes, uint32_t chunk_bytes)

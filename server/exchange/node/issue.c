@@ -138,6 +138,10 @@ static void outlets_set_windows(struct collective *made)
     if (made->ask.block > 0 && made->route.from == ROUTE_ALL)
         window_bytes *= 2;
     made->shard_window = window_of_shard(made->layout.pieces);
+    if (made->ask.block > 0 && made->route.from != ROUTE_ALL)
+        made->shard_window =
+            window_of_gathered(made->shard_window, window_bytes, made->layout.largest_bytes,
+                               made->group->members.node_count - 1);
     made->network_window = window_of_network(window_bytes, made->layout.largest_bytes);
     if (made->layout.shards > 1)
         made->lead_window = window_of_lead(made->shard_window, made->network_window,
@@ -314,8 +318,8 @@ static bool issue_turn(struct exchange_group *group, uint32_t owner)
     return !group->failed && queue->first;
 }
 
-/* A turn for each of some owners. Nodes begin at different ones, as far as there are enough: if all
- * began with the same, their chunks would queue at its link. */
+/* A turn for each of some owners but this node. Nodes begin at different ones, as far as there are
+ * enough: if all began with the same, their chunks would queue at its link. */
 static bool issue_round(struct exchange_group *group, uint32_t first, uint32_t count)
 {
     assert(group->members.self_node != NO_INDEX); /* others have nothing queued */
@@ -324,9 +328,24 @@ static bool issue_round(struct exchange_group *group, uint32_t first, uint32_t c
     bool more = false;
     for (uint32_t turn = 0; turn < count && group->issuing->queued > 0; turn++) {
         uint32_t position = begin + turn;
-        more |= issue_turn(group, first + (position < count ? position : position - count));
+        uint32_t owner = first + (position < count ? position : position - count);
+        if (owner != group->owners.self)
+            more |= issue_turn(group, owner);
     }
     return more;
+}
+
+/* The turn of this node itself is the last: others may be waiting for it alone, and results are
+ * long. What it asks for would leave behind them, and it would be late again. With blocks it waits
+ * until no other owner has more. */
+static bool issue_own_turn(struct exchange_group *group, bool others_have_more)
+{
+    uint32_t self = group->owners.self;
+    const struct outlet *first =
+        self == NO_INDEX ? NULL : queue_first(&group->issuing->queues[self]);
+    if (!first || (others_have_more && first->collective->ask.block > 0))
+        return false;
+    return issue_turn(group, self);
 }
 
 void group_issue(struct exchange_group *group)
@@ -338,6 +357,7 @@ void group_issue(struct exchange_group *group)
     while (more && issuing->turn < ISSUE_TURN) {
         more = issue_round(group, 0, servers);
         more |= issue_round(group, servers, group->owners.count - servers);
+        more |= issue_own_turn(group, more);
     }
     if (more)
         group_mark_dirty(group);

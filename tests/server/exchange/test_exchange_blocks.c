@@ -444,6 +444,53 @@ START_TEST(a_sum_in_blocks_has_twice_as_much_under_way)
 }
 END_TEST
 
+/* All parts of an all_gather come over this node's link: what is asked for is W, of all of them. */
+START_TEST(parts_that_are_gathered_share_what_is_under_way)
+{
+    static const struct {
+        uint32_t window_chunks, expected;
+    } cases[] = {{8, 4}, {6, 3}, {4, 2}, {1, 2}};
+    struct fixture_options options = {
+        .nodes = 3, .ranks = 3, .rank_nodes = {0, 1, 2}, .weights = {1}, .window = 32};
+    options.window_bytes = cases[_i].window_chunks * FIXTURE_CHUNK * (uint32_t)sizeof(float);
+    struct fixture *fixture = fixture_create(&options);
+    for (uint32_t block = 0; block <= 3; block++)
+        submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, block, 64ull * FIXTURE_CHUNK);
+    ck_assert_uint_eq(sends_to(fixture, 1), cases[_i].expected);
+    ck_assert_uint_eq(sends_to(fixture, 2), cases[_i].expected);
+    fixture_destroy(fixture);
+}
+END_TEST
+
+/* The last to come asks for the others' parts first, and gives them its own then. */
+START_TEST(what_a_node_asks_for_leaves_before_what_it_gives)
+{
+    struct fixture *fixture = one_on_each(0);
+    for (uint32_t chunk = 0; chunk < 2; chunk++) {
+        ck_assert_int_eq(ask_for(fixture, 1, chunk, 2), 0);
+        ck_assert_int_eq(ask_for(fixture, 2, chunk, 2), 0);
+    }
+    for (uint32_t block = 0; block <= 3; block++) {
+        struct arena_submission it = block_ask(fixture, 0, 0, COLLECTIVE_ALL_GATHER, 0, block);
+        it.in_offset = fixture_offset(fixture, 0, 0);
+        it.out_offset = fixture_offset(fixture, 0, 1);
+        it.count = block == 0 ? 0 : 2ull * FIXTURE_CHUNK;
+        ck_assert_int_eq(exchange_submit(fixture->exchange, &fixture->workers[0], &it,
+                                         fixture->now_ns, &fixture->error),
+                         0);
+    }
+    ck_assert_uint_eq(fixture->send_count, 0);
+    exchange_run(fixture->exchange);
+    enum { ASKS = 1 + 2 * 2, ANSWERS = 2 * 2 };
+    ck_assert_uint_eq(fixture->send_count, ASKS + ANSWERS);
+    for (uint32_t i = 0; i < ASKS + ANSWERS; i++)
+        ck_assert_uint_eq(fixture_sending(fixture, i).type,
+                          i < ASKS ? WIRE_CONTRIBUTION : WIRE_RESULT);
+    fixture_all_sent(fixture);
+    fixture_destroy(fixture);
+}
+END_TEST
+
 /* A rank that comes late for its part keeps back no other's, up to the window: that rank may be who
  * it waits for. */
 START_TEST(a_block_for_a_late_rank_leaves_room_for_others)
@@ -525,6 +572,8 @@ int main(void)
     tcase_add_test(tests, a_group_that_fails_waits_for_what_was_answered_early);
     tcase_add_test(tests, each_owner_has_a_window_of_its_own);
     tcase_add_test(tests, a_sum_in_blocks_has_twice_as_much_under_way);
+    tcase_add_loop_test(tests, parts_that_are_gathered_share_what_is_under_way, 0, 4);
+    tcase_add_test(tests, what_a_node_asks_for_leaves_before_what_it_gives);
     tcase_add_test(tests, a_block_for_a_late_rank_leaves_room_for_others);
     tcase_add_test(tests, the_last_place_waits_for_ranks_that_may_have_older_blocks);
     tcase_add_test(tests, an_owner_hears_no_more_than_the_window);
