@@ -194,28 +194,31 @@ class Tools:
         return run([self.program("bench/bench_links"), str(nodes), str(per_node), str(mebibytes), str(late_ms)])[0]
 
     def daemons_most(self, nodes, per_node, collective, figure_of, pause_s):
-        """The most of a figure that a daemon of a job has while it runs; and how long the job took, in seconds."""
+        """The most of a figure that a daemon of a job has while it runs; and the seconds until its first result."""
         argv = ["env", "-u", "SHOAL_SOCKET", self.program("bin/shoalrun"), "--nodes", str(nodes),
                 "-n", str(per_node), "--", self.program("bin/shoalperf"), *collective]
         most, start_s = {}, time.monotonic()
-        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              text=True) as process, concurrent.futures.ThreadPoolExecutor(1) as reader:
+            first = reader.submit(lambda: process.stdout.readline() and time.monotonic())
             while process.poll() is None:
                 for daemon in daemons_of(process.pid):
                     most[daemon] = max(most.get(daemon, 0), figure_of(daemon))
                 time.sleep(pause_s)
-        if process.returncode or len(most) != nodes:
+        if process.returncode or len(most) != nodes or not first.result():
             raise Failed(f"{' '.join(argv)}: exit code {process.returncode}, {len(most)} daemons")
-        return max(most.values()), time.monotonic() - start_s
+        return max(most.values()), first.result() - start_s
 
     def descriptors(self, nodes, per_node):
         """The most that a daemon of a job has open while it runs; all daemons have as many."""
-        return self.daemons_most(nodes, per_node, ("barrier", "-w", "0", "-n", "1500"), descriptors_of, 0.01)[0]
+        return self.daemons_most(nodes, per_node, ("barrier", "-w", "0", "-n", "1500", "--json"), descriptors_of, 0.01)[0]
 
     def many_daemons(self, nodes, per_node):
         """Resident bytes, at the most, of one of so many daemons, and seconds from starting them until all ranks have
-        summed something, checked it, and all has ended. Looking at each takes time that they need: so not often."""
-        return self.daemons_most(nodes, per_node, ("all_reduce", "-b", "4K", "-w", "0", "-n", "1"), resident_bytes, 1)
+        summed something and checked it. Looking at each takes time that they need: so not often. Of 1 KiB: each rank
+        computes what all of them give."""
+        collective = ("all_reduce", "-b", "1K", "-e", "1K", "-w", "0", "-n", "1", "--json")
+        return self.daemons_most(nodes, per_node, collective, resident_bytes, 4)
 
     def seal_GBps(self):
         """What the cipher alone seals and opens, of messages as large as chunks, on each core while all do."""
