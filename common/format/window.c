@@ -43,7 +43,7 @@ uint32_t window_of_gathered(uint32_t shard_window, uint32_t window_bytes, uint32
                             uint32_t others)
 {
     uint64_t bytes = (uint64_t)chunk_bytes * others;
-    if (bytes == 0)
+    if (others < 2 || bytes == 0)
         return shard_window;
     return at_most(shard_window, at_least((uint32_t)(window_bytes / bytes), TURN_CHUNKS));
 }

@@ -27,9 +27,11 @@ uint32_t window_chunks(uint32_t configured, uint32_t nodes);
  * on several nodes: a quarter, so that small shards do not all leave together, but 4 at the least,
  * which keep all stages busy. */
 uint32_t window_of_shard(uint32_t pieces);
-/* Of what a rank of another node gives to all (all_gather), instead of window_of_shard's: all
- * `others`' parts come over this node's link, which is given window_bytes; but 2 chunks of each
- * part at the least. More would keep what is asked for next behind them. */
+/* Of what a rank gives to all (all_gather), instead of window_of_shard's: the parts of several
+ * other nodes, `others`, share this node's link, so each node's are given its share of
+ * window_bytes, but 2 chunks of each part at the least. More would keep what is asked for next
+ * behind them. Of its own part a node lends as much, so that none gets far ahead of the slowest,
+ * for whom all wait. */
 uint32_t window_of_gathered(uint32_t shard_window, uint32_t window_bytes, uint32_t chunk_bytes,
                             uint32_t others);
 /* How many chunks of `chunk_bytes` the network between a node and an owner is given: window_bytes

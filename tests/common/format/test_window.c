@@ -43,12 +43,12 @@ START_TEST(below_it_a_pipeline_is_kept_full)
     ck_assert_uint_eq(window_of_lead(10, UINT32_MAX, 16), 10);
     ck_assert_uint_eq(window_of_lead(64, 64, 16), 16);
     ck_assert_uint_eq(window_of_lead(4, 8, 2), 2);
-    ck_assert_uint_eq(window_of_gathered(64, 1u << 19, 1u << 16, 1), 8);
-    ck_assert_uint_eq(window_of_gathered(4, 1u << 19, 1u << 16, 1), 4);
+    ck_assert_uint_eq(window_of_gathered(64, 1u << 19, 1u << 16, 1), 64);
     ck_assert_uint_eq(window_of_gathered(64, 1u << 19, 1u << 16, 2), 4);
     ck_assert_uint_eq(window_of_gathered(64, 1u << 19, 1u << 16, 3), 2);
     ck_assert_uint_eq(window_of_gathered(64, UINT32_MAX, UINT32_MAX, 1023), 2);
-    ck_assert_uint_eq(window_of_gathered(64, UINT32_MAX, 1, 1), 64);
+    ck_assert_uint_eq(window_of_gathered(3, 1u << 19, 1u << 16, 2), 3);
+    ck_assert_uint_eq(window_of_gathered(64, UINT32_MAX, 1, 2), 64);
     ck_assert_uint_eq(window_of_gathered(4, 1u << 19, 0, 3), 4); /* chunks without data */
     ck_assert_uint_eq(window_of_network(1u << 19, 1u << 16), 8);
     ck_assert_uint_eq(window_of_network(1u << 19, (1u << 16) + 64), 7);

@@ -1,5 +1,5 @@
 /* The links of a large job, played in virtual time: the order in which exchanges send keeps them
- * full, whatever order messages leave a node in, and late nodes cost no more than their lateness.
+ * full, and a late node costs its lateness; where messages leave as they were sent, a little more.
  * The figures are the same on every machine. */
 #include <jansson.h>
 #include <string.h>

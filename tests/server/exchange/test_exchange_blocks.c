@@ -444,7 +444,8 @@ START_TEST(a_sum_in_blocks_has_twice_as_much_under_way)
 }
 END_TEST
 
-/* All parts of an all_gather come over this node's link: what is asked for is W, of all of them. */
+/* The other nodes' parts of an all_gather share this node's link. No more of its own is lent, so
+ * that all stay in step. */
 START_TEST(parts_that_are_gathered_share_what_is_under_way)
 {
     static const struct {
@@ -458,6 +459,9 @@ START_TEST(parts_that_are_gathered_share_what_is_under_way)
         submit_large(fixture, 0, COLLECTIVE_ALL_GATHER, block, 64ull * FIXTURE_CHUNK);
     ck_assert_uint_eq(sends_to(fixture, 1), cases[_i].expected);
     ck_assert_uint_eq(sends_to(fixture, 2), cases[_i].expected);
+    struct exchange_totals totals; /* chunks and slots; of the collective itself one each */
+    exchange_totals(fixture->exchange, &totals);
+    ck_assert_uint_eq(totals.slots, 2 * cases[_i].expected + 2 * (cases[_i].expected + 1));
     fixture_destroy(fixture);
 }
 END_TEST
