@@ -14,7 +14,7 @@
 #define LIMIT_NS (200 * NS_PER_S)
 #define LATE_NS (30 * NS_PER_MS)
 #define STEP_NS (NS_PER_MS / 2) /* in which all ranks go on */
-#define CYCLES 30
+#define CYCLES 60
 
 enum { NODES = 3, RANKS = 5 };
 static const uint32_t rank_nodes[RANKS] = {0, 1, 2, 1, 0};
@@ -71,7 +71,7 @@ static void late_rank(uint64_t seed, uint32_t nodes)
     /* Of 30.5 ms 30 are its own, and the job ran without them at first. In the rest there are a few
      * collectives: how many is a matter of the seed, which orders messages. */
     double part = verdict.lost_ms / verdict.step_ms;
-    ck_assert_msg(part > 0.85 && part < 0.99, "%.3f of a step", part);
+    ck_assert_msg(part > 0.88 && part < 0.99, "%.3f of a step", part);
     cluster_end(cluster, job);
 }
 
