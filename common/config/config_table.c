@@ -257,13 +257,12 @@ static const struct config_key data_keys[] = {
      .most = GIB,
      .default_number = 512 * KIB,
      .unit = "bytes",
-     .text =
-         "Bytes of a collective in flight for each server, where the ranks are on several "
-         "nodes; twice as many for a reduce_scatter. 4 chunks are in flight in any case, 2 of "
-         "each part of an all_gather over more than 2 nodes, and a quarter of the server's shard "
-         "at most. What is in flight lies in the buffers of the "
-         "network: more than its bandwidth times its delay gains nothing, and makes switches "
-         "drop packets. Nodes may differ."},
+     .text = "Bytes of a collective in flight for each server, where the ranks are on several "
+             "nodes; twice as many for a reduce_scatter. 4 chunks are in flight in any case, 2 of "
+             "each part of an all_gather over more than 2 nodes, and a quarter of the server's "
+             "shard at most. What is in flight lies in the buffers of the network: more than its "
+             "bandwidth times its delay gains nothing, and makes switches drop packets. Nodes may "
+             "differ."},
     {.name = "instruction_set",
      .type = CONFIG_CHOICE,
      FIELD(isa),

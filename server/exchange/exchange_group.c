@@ -109,15 +109,12 @@ static void group_fill_owners(struct exchange_group *group)
         owners->nodes[owners->count++] = members->nodes[i];
     }
     owners->self = group_owner_index(group, options->self);
-    owners->window = owners->least_window =
-        window_chunks(options->window_chunks, members->node_count);
-    uint32_t outside = window_chunks(options->window_chunks, owners->count);
-    for (uint32_t i = 0; i < owners->count; i++) {
-        bool inside = group_node_index(group, owners->nodes[i]) != NO_INDEX;
-        owners->windows[i] = inside ? owners->window : outside;
-        if (owners->windows[i] < owners->least_window)
-            owners->least_window = owners->windows[i];
-    }
+    owners->window = window_chunks(options->window_chunks, members->node_count);
+    owners->least_window = window_chunks(options->window_chunks, owners->count);
+    for (uint32_t i = 0; i < owners->count; i++)
+        owners->windows[i] = group_node_index(group, owners->nodes[i]) != NO_INDEX
+                                 ? owners->window
+                                 : owners->least_window;
 }
 
 /* --- the memory of its windows ---------------------------------------------------------------- */

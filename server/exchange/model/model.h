@@ -206,7 +206,8 @@ struct owners {
     struct layout_rule block_rule; /* of blocks, which go to one owner each */
     struct layout_rule send_rule;  /* of sends, which are a block alone */
     /* [count]: the most chunks that a node may have on their way to the owner. `window`: to one
-     * with ranks of the group, to which it is the largest; `least_window`: of all. */
+     * with ranks of the group, to which it is the largest; `least_window`: to one without, or
+     * `window` where there is none. */
     uint32_t *windows, window, least_window;
     uint32_t
         *index_of; /* [node_count of the roster]: a node's index among the owners, or NO_INDEX */
