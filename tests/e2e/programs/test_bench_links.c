@@ -1,32 +1,14 @@
 /* The links of a large job, played in virtual time: the order in which exchanges send keeps them
  * full, and a late node costs its lateness; where messages leave as they were sent, a little more.
  * The figures are the same on every machine. */
-#include <jansson.h>
-#include <string.h>
-
-#include "tests/lib/process.h"
+#include "tests/lib/bench_program.h"
 #include "tests/lib/suite.h"
 
 #define PROGRAM TEST_BUILD_DIR "/bench/bench_links"
-#define PATIENCE_MS 240000
-
-static double number(const json_t *row, const char *key)
-{
-    const json_t *value = json_object_get(row, key);
-    ck_assert_msg(json_is_number(value), "%s", key);
-    return json_number_value(value);
-}
 
 static json_t *measured(const char *nodes, const char *late_ms, const char *order)
 {
-    struct process *process =
-        process_run((const char *[]){PROGRAM, nodes, "1", "32", late_ms, order, NULL});
-    int code = process_wait(process, PATIENCE_MS);
-    ck_assert_msg(code == 0, "exit code %d: %s", code, process_errors(process));
-    json_t *row = json_loads(process_output(process), 0, NULL);
-    ck_assert_msg(row != NULL, "no JSON: %.300s", process_output(process));
-    process_free(process);
-    return row;
+    return bench_program_run((const char *[]){PROGRAM, nodes, "1", "32", late_ms, order, NULL});
 }
 
 /* Headers are 1.012 of the payload. */
@@ -38,11 +20,13 @@ START_TEST(links_are_full)
     } shapes[] = {{"16", "turns", 1.02}, {"48", "turns", 1.02}, {"48", "fifo", 1.2}};
     json_t *prompt = measured(shapes[_i].nodes, "0", shapes[_i].order);
     json_t *late = measured(shapes[_i].nodes, "3", shapes[_i].order);
-    double virtual_us = number(prompt, "virtual_us");
-    ck_assert_double_ge(virtual_us, number(prompt, "bound_us"));
-    ck_assert_double_le(virtual_us, 1.02 * number(prompt, "bound_us"));
-    ck_assert_double_ge(number(late, "virtual_us"), 3000 + number(late, "bound_us"));
-    ck_assert_double_le(number(late, "virtual_us") - virtual_us, shapes[_i].growth * 3000);
+    double virtual_us = bench_program_number(prompt, "virtual_us");
+    ck_assert_double_ge(virtual_us, bench_program_number(prompt, "bound_us"));
+    ck_assert_double_le(virtual_us, 1.02 * bench_program_number(prompt, "bound_us"));
+    ck_assert_double_ge(bench_program_number(late, "virtual_us"),
+                        3000 + bench_program_number(late, "bound_us"));
+    ck_assert_double_le(bench_program_number(late, "virtual_us") - virtual_us,
+                        shapes[_i].growth * 3000);
     json_decref(prompt);
     json_decref(late);
 }
@@ -53,12 +37,9 @@ START_TEST(wrong_arguments)
     static const struct {
         const char *nodes, *order, *expected;
     } cases[] = {{"4", "random", "usage"}, {"1", "turns", "\"1\""}, {"x", "turns", "\"x\""}};
-    struct process *process = process_run(
-        (const char *[]){PROGRAM, cases[_i].nodes, "1", "1", "0", cases[_i].order, NULL});
-    ck_assert_int_eq(process_wait(process, PATIENCE_MS), 2);
-    ck_assert_msg(strstr(process_errors(process), cases[_i].expected) != NULL, "%s",
-                  process_errors(process));
-    process_free(process);
+    bench_program_refuses(
+        (const char *[]){PROGRAM, cases[_i].nodes, "1", "1", "0", cases[_i].order, NULL},
+        cases[_i].expected);
 }
 END_TEST
 

@@ -1,16 +1,14 @@
 /* The replay of a backward pass, as the benchmark runs it: what it makes of a table, and what it
  * refuses. How long anything takes is not looked at. */
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "tests/lib/bench_program.h"
 #include "tests/lib/cluster.h"
 #include "tests/lib/suite.h"
 
 #define PROGRAM TEST_BUILD_DIR "/bench/bench_overlap"
 #define HEADING "tensor,elements,operations\n"
-#define PATIENCE_MS 120000
 
 static const char resnet50[] = TEST_SOURCE_DIR "/tests/bench/models/resnet50.csv";
 
@@ -45,13 +43,7 @@ static json_t *replayed(const char *nodes, const char *const *arguments)
     int count = 9;
     for (; *arguments; arguments++)
         argv[count++] = *arguments;
-    struct process *process = process_run(argv);
-    int code = process_wait(process, PATIENCE_MS);
-    ck_assert_msg(code == 0, "exit code %d\n%.500s\n%.2000s", code, process_output(process),
-                  process_errors(process));
-    json_t *row = json_loads(process_output(process), 0, NULL);
-    ck_assert_msg(row != NULL, "no JSON: %.300s", process_output(process));
-    process_free(process);
+    json_t *row = bench_program_run(argv);
     ck_assert(json_is_integer(json_object_get(row, "wrong")));
     ck_assert_int_eq(json_integer_value(json_object_get(row, "wrong")), 0);
     ck_assert(json_real_value(json_object_get(row, "last_us")) > 0);
@@ -125,11 +117,7 @@ static void refused(const char *const *arguments, const char *expected)
     const char *argv[16] = {PROGRAM};
     for (int i = 0; arguments[i]; i++)
         argv[i + 1] = arguments[i];
-    struct process *process = process_run(argv);
-    ck_assert_int_eq(process_wait(process, PATIENCE_MS), 2);
-    ck_assert_msg(strstr(process_errors(process), expected) != NULL, "\"%s\" lacks \"%s\"",
-                  process_errors(process), expected);
-    process_free(process);
+    bench_program_refuses(argv, expected);
 }
 
 static void table_refused(const char *text, const char *expected)

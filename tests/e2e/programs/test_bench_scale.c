@@ -1,39 +1,22 @@
 /* The cluster in one process that the benchmark measures: that it is whole, and what it counts. How
  * long anything takes is not looked at. */
-#include <jansson.h>
-#include <string.h>
-
-#include "tests/lib/process.h"
+#include "tests/lib/bench_program.h"
 #include "tests/lib/suite.h"
 
 #define PROGRAM TEST_BUILD_DIR "/bench/bench_scale"
-#define PATIENCE_MS 120000
 
 static json_t *measured(const char *nodes, const char *per_node)
 {
-    struct process *process = process_run((const char *[]){PROGRAM, nodes, per_node, NULL});
-    int code = process_wait(process, PATIENCE_MS);
-    ck_assert_msg(code == 0, "exit code %d: %s", code, process_errors(process));
-    json_t *row = json_loads(process_output(process), 0, NULL);
-    ck_assert_msg(row != NULL, "no JSON: %.300s", process_output(process));
-    process_free(process);
-    return row;
-}
-
-static double number(const json_t *row, const char *key)
-{
-    const json_t *value = json_object_get(row, key);
-    ck_assert_msg(json_is_number(value), "%s", key);
-    return json_number_value(value);
+    return bench_program_run((const char *[]){PROGRAM, nodes, per_node, NULL});
 }
 
 static double messages(const json_t *row, const char *step)
 {
     const json_t *value = json_object_get(row, step);
     ck_assert_msg(json_is_object(value), "%s", step);
-    ck_assert(number(value, "mean_us") > 0);
-    ck_assert(number(value, "most_us") >= number(value, "mean_us"));
-    return number(value, "messages");
+    ck_assert(bench_program_number(value, "mean_us") > 0);
+    ck_assert(bench_program_number(value, "most_us") >= bench_program_number(value, "mean_us"));
+    return bench_program_number(value, "messages");
 }
 
 /* A contribution to and a result from each other node for its own chunk, and for each of theirs. */
@@ -46,8 +29,8 @@ START_TEST(test_messages)
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         json_t *row = measured(shapes[i].nodes, shapes[i].per_node);
         double others = shapes[i].node_count - 1;
-        ck_assert_int_eq((int)number(row, "nodes"), shapes[i].node_count);
-        ck_assert_int_eq((int)number(row, "ranks"), shapes[i].rank_count);
+        ck_assert_int_eq((int)bench_program_number(row, "nodes"), shapes[i].node_count);
+        ck_assert_int_eq((int)bench_program_number(row, "ranks"), shapes[i].rank_count);
         ck_assert_double_eq_tol(messages(row, "all_reduce"), 2 * others, 0.001);
         ck_assert_double_eq_tol(messages(row, "barrier"), 2 * others / shapes[i].node_count, 0.001);
         ck_assert_double_eq(messages(row, "join"), 0);
@@ -68,15 +51,20 @@ START_TEST(test_memory)
            *nodes = measured("40", "2");
     json_t *rows[] = {small, workers, nodes};
     for (int i = 0; i < 3; i++) {
-        ck_assert(number(rows[i], "up_bytes") > 0);
-        ck_assert(number(rows[i], "joined_bytes") > number(rows[i], "up_bytes"));
-        ck_assert(number(rows[i], "worked_bytes") > number(rows[i], "joined_bytes"));
-        ck_assert(number(rows[i], "left_bytes") < number(rows[i], "joined_bytes"));
-        ck_assert(number(rows[i], "buffer_bytes") > 0);
+        ck_assert(bench_program_number(rows[i], "up_bytes") > 0);
+        ck_assert(bench_program_number(rows[i], "joined_bytes") >
+                  bench_program_number(rows[i], "up_bytes"));
+        ck_assert(bench_program_number(rows[i], "worked_bytes") >
+                  bench_program_number(rows[i], "joined_bytes"));
+        ck_assert(bench_program_number(rows[i], "left_bytes") <
+                  bench_program_number(rows[i], "joined_bytes"));
+        ck_assert(bench_program_number(rows[i], "buffer_bytes") > 0);
     }
-    ck_assert(number(workers, "joined_bytes") > number(small, "joined_bytes"));
-    ck_assert(number(nodes, "up_bytes") > number(small, "up_bytes"));
-    ck_assert(number(nodes, "buffer_bytes") > number(small, "buffer_bytes"));
+    ck_assert(bench_program_number(workers, "joined_bytes") >
+              bench_program_number(small, "joined_bytes"));
+    ck_assert(bench_program_number(nodes, "up_bytes") > bench_program_number(small, "up_bytes"));
+    ck_assert(bench_program_number(nodes, "buffer_bytes") >
+              bench_program_number(small, "buffer_bytes"));
     for (int i = 0; i < 3; i++)
         json_decref(rows[i]);
 }
@@ -88,14 +76,9 @@ START_TEST(test_wrong_arguments)
         const char *nodes, *per_node, *expected;
     } cases[] = {{NULL, NULL, "usage"},     {"4", NULL, "usage"}, {"0", "1", "\"0\""},
                  {"2000", "1", "\"2000\""}, {"x", "1", "\"x\""},  {"2", "-1", "\"-1\""}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct process *process =
-            process_run((const char *[]){PROGRAM, cases[i].nodes, cases[i].per_node, NULL});
-        ck_assert_int_eq(process_wait(process, PATIENCE_MS), 2);
-        ck_assert_msg(strstr(process_errors(process), cases[i].expected) != NULL, "%s",
-                      process_errors(process));
-        process_free(process);
-    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        bench_program_refuses((const char *[]){PROGRAM, cases[i].nodes, cases[i].per_node, NULL},
+                              cases[i].expected);
 }
 END_TEST
 
