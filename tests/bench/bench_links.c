@@ -1,6 +1,6 @@
 /* An all-reduce of a large job on links of a given rate and delay, in virtual time.
  *
- *   bench_links NODES RANKS_PER_NODE MIB [LATE_MS [turns|fifo|age]]
+ *   bench_links NODES RANKS_PER_NODE MIB [LATE_MS [turns|fifo]]
  *
  * Real are the exchanges of all nodes, with the configuration's defaults for a roster of so many
  * servers. Played are the links, the sums, which take no time, and the payloads: a buffer has
@@ -9,10 +9,9 @@
  *
  * A node has a link of 100 Gbit/s each way to a switch that blocks and drops nothing, and 10 us lie
  * between any two. A message takes the sender's link for its bytes. What waits for that leaves by
- * turns of the peers, as from TCP's sockets (turns, the default); as it was sent (fifo); or the
- * oldest part of the shards first, and of that contributions before results (age), which is no
- * fabric's order. 10 us after its beginning it takes the receiver's link, as it comes, or waits for
- * that. To a chunk come our header and what TCP, IP and Ethernet add to a segment of 9000 bytes.
+ * turns of the peers, as from TCP's sockets (turns, the default), or as it was sent (fifo). 10 us
+ * after its beginning it takes the receiver's link, as it comes, or waits for that. To a chunk come
+ * our header and what TCP, IP and Ethernet add to a segment of 9000 bytes.
  *
  * LATE_MS: the ranks of the middle node begin so much later than all others.
  *
@@ -21,9 +20,9 @@
  *   bound_us                  the payload's bytes over the rate, and two delays
  *   virtual_us                until the last rank has its result
  *   frames_ratio              bytes on the links over the payload's
- *   port_bytes                the most that waited for any node's link, of what was on the way to
- * it messages                  that a daemon received, mean exchange_ns               processor
- * time of the exchanges for a message, on this machine */
+ *   port_bytes                the most that waited for any node's link
+ *   messages                  that a daemon received, mean
+ *   exchange_ns               processor time of the exchanges for a message, on this machine */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +36,6 @@
 
 #define NODES_MAX 1024u
 #define RANKS_MAX 64u
-#define QUEUES NODES_MAX         /* of what leaves */
 #define RATE_BYTES_PER_US 12500u /* 100 Gbit/s */
 #define DELAY_NS (10 * 1000ull)
 #define SEGMENT_BYTES 8948u /* of payload, in a packet of 9000 */
@@ -62,7 +60,7 @@ struct due {
 };
 
 /* In which order a link takes what waits for it. */
-enum leave { LEAVE_BY_TURNS, LEAVE_FIFO, LEAVE_BY_AGE, LEAVE_ORDERS };
+enum leave { LEAVE_BY_TURNS, LEAVE_FIFO, LEAVE_ORDERS };
 
 struct due_list {
     struct due *first, **end;
@@ -72,7 +70,7 @@ struct posted {
     struct buffer *first;
 };
 
-/* Messages in order: to a peer, of an age, or all. Of peers those with some take turns. */
+/* Messages in order: to a peer, or all. Of peers those with some take turns. */
 struct outgoing {
     struct exchange_send *first, *last;
     uint32_t next; /* in turn, or NONE */
@@ -87,7 +85,7 @@ struct node {
     struct exchange *exchange;
     struct posted *posted; /* [nodes]: receives, by peer */
     struct reduce_task *tasks, **tasks_end;
-    struct outgoing *outgoing; /* [QUEUES] */
+    struct outgoing *outgoing; /* [nodes]: what leaves, to a peer or all */
     uint32_t turns, last_turn; /* the first peer in turn and the last, or NONE */
     bool sending;              /* its link is */
     uint64_t in_free_ns;       /* the other way the link is free from then on */
@@ -168,25 +166,13 @@ static void turn_append(struct node *node, uint32_t number)
 /* Which queue a message joins. */
 static uint32_t outgoing_number(const struct played *played, const struct exchange_send *send)
 {
-    struct wire_header header;
-    struct error error;
-    if (played->leave != LEAVE_BY_AGE)
-        return played->leave == LEAVE_BY_TURNS ? send->node : 0;
-    NEED(wire_decode_header(send->header, WIRE_HEADER_BYTES + send->payload_bytes, &header,
-                            &error) == 0);
-    uint32_t number = 2 * (header.chunk / played->nodes) + (header.type != WIRE_CONTRIBUTION);
-    return number < QUEUES ? number : QUEUES - 1;
+    return played->leave == LEAVE_BY_TURNS ? send->node : 0;
 }
 
 /* The queue whose first message goes next, or NONE. A peer with more has another turn. */
 static uint32_t outgoing_take(struct node *node)
 {
     uint32_t number = node->turns;
-    if (node->played->leave == LEAVE_BY_AGE) {
-        for (number = 0; number < QUEUES && !node->outgoing[number].first;)
-            number++;
-        return number < QUEUES ? number : NONE;
-    }
     if (number == NONE)
         return NONE;
     node->turns = node->outgoing[number].next;
@@ -229,8 +215,7 @@ static void io_send(void *context, struct exchange_send *send)
         to->last->next = send;
     } else {
         to->first = send;
-        if (node->played->leave != LEAVE_BY_AGE)
-            turn_append(node, number);
+        turn_append(node, number);
     }
     to->last = send;
     link_go_on(node);
@@ -420,7 +405,7 @@ static void node_open(struct played *played, uint32_t number, const struct engin
     struct node *node = &played->node[number];
     struct error error;
     *node = (struct node){.played = played, .number = number, .turns = NONE};
-    node->outgoing = own(QUEUES * sizeof(*node->outgoing));
+    node->outgoing = own(played->nodes * sizeof(*node->outgoing));
     node->posted = own(played->nodes * sizeof(*node->posted));
     NEED(buffer_pool_create(&node->pool, WIRE_HEADER_BYTES, UINT64_MAX / 2, NULL, &error) == 0);
     node_open_exchange(node);
@@ -474,12 +459,12 @@ static void nodes_open(struct played *played)
 
 int main(int argc, char **argv)
 {
-    static const char *const orders[LEAVE_ORDERS] = {"turns", "fifo", "age"};
+    static const char *const orders[LEAVE_ORDERS] = {"turns", "fifo"};
     uint32_t order = 0;
     while (argc > 5 && order < LEAVE_ORDERS && strcmp(argv[5], orders[order]) != 0)
         order++;
     if (argc < 4 || argc > 6 || order == LEAVE_ORDERS) {
-        fprintf(stderr, "usage: bench_links NODES RANKS_PER_NODE MIB [LATE_MS [turns|fifo|age]]\n");
+        fprintf(stderr, "usage: bench_links NODES RANKS_PER_NODE MIB [LATE_MS [turns|fifo]]\n");
         return 2;
     }
     struct played played = {.leave = (enum leave)order,
