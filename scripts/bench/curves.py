@@ -33,7 +33,8 @@ def all_sizes(cases, measure):
 
 
 def one_host(tools):
-    cases = (Case(SMALL, 100, 300), Case(LARGE, 3, 10))
+    # Enough of each to have touched the memory that the first ones touch.
+    cases = (Case(SMALL, 200, 1000), Case(LARGE[:2], 20, 200), Case(LARGE[2:], 10, 20))
 
     def sizes(command, *options):
         return all_sizes(cases, lambda case: times(run(command(RANKS, case, *options))))
