@@ -124,7 +124,7 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
 static void meet_no_more(struct shoal_request *request)
 {
     if (request->core.state == REQUEST_MEETING)
-        drive_meet_settle((struct shoal_group *)request->core.group, true);
+        drive_meet_settle_now((struct shoal_group *)request->core.group);
 }
 
 /* Drop the caller's reference; lock held. Its data must still move on, with nobody to wait for it.
@@ -188,11 +188,9 @@ static int shared_check(const struct shoal_group *group, struct request_ask *ask
     return code;
 }
 
-/* As this thread has set on the group; lock held, so that shared memory that is found here is not
- * given back before the collective uses it. */
-static int start_as_set(struct shoal_group *group, struct request_ask *ask,
-                        struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
-                        struct shoal_request **request, struct error *error)
+/* As this thread has set on the group; lock held. */
+static void ask_as_set(const struct shoal_group *group, struct request_ask *ask,
+                       struct request_ask *blocks, uint32_t block_count)
 {
     struct group_settings settings = group_settings_read(group);
     ask->priority = settings.priority;
@@ -203,6 +201,27 @@ static int start_as_set(struct shoal_group *group, struct request_ask *ask,
         blocks[i].priority = ask->priority;
         blocks[i].on_device = ask->on_device;
     }
+}
+
+/* What waits for the ranks of the node goes to the daemon, unless this one may wait behind it; lock
+ * held before and after, not throughout. What may be shared memory may not. */
+static int make_way(struct shoal_group *group, const struct request_ask *ask,
+                    const struct request_ask *blocks, uint32_t block_count, struct error *error)
+{
+    if (!group->core.meeting)
+        return 0;
+    if (group->job->shared || !drive_meet_may(group, ask, blocks, block_count))
+        return drive_clear_meeting(group, error);
+    drive_meet_settle_quietly(group);
+    return 0;
+}
+
+/* Lock held, so that shared memory that is found here is not given back before the collective uses
+ * it. */
+static int start_checked(struct shoal_group *group, struct request_ask *ask,
+                         struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
+                         struct shoal_request **request, struct error *error)
+{
     int code = keep_sent(group, ask, blocks, block_count, error);
     if (code == 0 && group->job->shared)
         code = shared_check(group, ask, blocks, block_count, error);
@@ -225,10 +244,11 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
     struct shoal_request *made = NULL;
     pthread_mutex_lock(&job->lock);
     place_look(group, ask, blocks, block_count);
-    int code = drive_clear_meeting(group, &error);
+    ask_as_set(group, ask, blocks, block_count);
+    int code = make_way(group, ask, blocks, block_count, &error);
     if (code == 0)
-        code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
-                            &made, &error);
+        code = start_checked(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
+                             &made, &error);
     pthread_mutex_unlock(&job->lock);
     assert(code < 0 || (made && made->job));
     if (code == 0 && !request)
@@ -306,7 +326,7 @@ int shoal_test(shoal_request *request)
         return error_text_keep(&error);
     pthread_mutex_lock(&job->lock);
     if (request->core.state == REQUEST_MEETING)
-        drive_meet_settle((struct shoal_group *)request->core.group, false);
+        drive_meet_settle((struct shoal_group *)request->core.group);
     if (request->core.state != REQUEST_COMPLETE)
         drive_poll(job);
     int code = request->core.state == REQUEST_COMPLETE
@@ -361,9 +381,9 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
         pthread_mutex_unlock(&job->lock);
         return error_text_keep(&error);
     }
-    /* Else the next call that starts a collective might be the one to call back. */
-    if (request->core.state == REQUEST_MEETING &&
-        drive_clear_meeting((struct shoal_group *)request->core.group, &error) < 0) {
+    struct shoal_group *group = (struct shoal_group *)request->core.group;
+    if (request->core.state == REQUEST_MEETING && !drive_meet_watch(group) &&
+        drive_clear_meeting(group, &error) < 0) {
         pthread_mutex_unlock(&job->lock);
         return error_text_keep(&error);
     }
@@ -372,7 +392,7 @@ int shoal_request_on_complete(shoal_request *request, void (*callback)(void *arg
     request->callback = callback;
     request->callback_argument = argument;
     int result = complete ? job_request_result(request, &error) : 0;
-    if (!complete) {
+    if (!complete && request->core.state != REQUEST_MEETING) {
         drive_adopt(job, request);
         drive_notify(job);
     }

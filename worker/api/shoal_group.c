@@ -257,7 +257,7 @@ int shoal_group_close(shoal_group *group)
         ;
     else if (group == job->groups)
         code = error_set(&error, ERR_INVALID, "the group of all ranks is closed with the job only");
-    else if (group->core.request_count > 0 || group->place.visitors > 0)
+    else if (group->core.request_count > 0)
         code = error_set(&error, ERR_STATE,
                          "group %" PRIu32 " has %" PRIu32 " collectives under way: wait for them",
                          group->core.number, group->core.request_count);

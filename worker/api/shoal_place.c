@@ -1,4 +1,5 @@
 /* Memory in which the ranks of a group on this node meet. */
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,13 +20,15 @@ static bool place_map(struct shoal_group *group, int fd, uint64_t bytes)
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return false;
-    if (!meeting_init(&place->meeting, memory, bytes, group->rank, group->size)) {
+    place->memory = malloc(sizeof(*place->memory));
+    if (!place->memory ||
+        !meeting_init(&place->meeting, memory, bytes, group->rank, group->size)) {
+        free(place->memory);
         munmap(memory, bytes);
         return false;
     }
+    *place->memory = (struct place_memory){.memory = memory, .bytes = bytes};
     forking_keep_memory(memory, bytes);
-    place->memory = memory;
-    place->bytes = bytes;
     return true;
 }
 

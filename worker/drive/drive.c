@@ -135,7 +135,7 @@ void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns)
     struct shoal_group *group = (struct shoal_group *)request->core.group;
     job->waiters++;
     while (request->core.state == REQUEST_MEETING && !job->closing) {
-        if (drive_meet_settle(group, false) || clock_now_ns() >= deadline_ns)
+        if (drive_meet_settle(group) || clock_now_ns() >= deadline_ns)
             break;
         drive_listen(job);
         if (request->core.state == REQUEST_MEETING)
@@ -149,12 +149,12 @@ void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns)
 int drive_clear_meeting(struct shoal_group *group, struct error *error)
 {
     struct shoal_job *job = group->job;
-    if (drive_meet_settle(group, true))
+    if (drive_meet_settle_now(group))
         return 0;
     uint64_t deadline_ns = job_deadline_ns(job, -1);
     bool in_time = true;
     job->waiters++;
-    while (in_time && !drive_meet_settle(group, true) && !job->closing) {
+    while (in_time && !drive_meet_settle_now(group) && !job->closing) {
         drive_listen(job);
         if (group->core.meeting)
             drive_meet_pause(group, deadline_ns);
@@ -180,6 +180,8 @@ static void background_rest(struct shoal_job *job, uint64_t keep_ns)
         !job->progress.failed) {
         if (drive_listen_until(job, keep_ns ? keep_ns : UINT64_MAX))
             drive_poll(job);
+    } else if (drive_meet_stand_by(job)) {
+        drive_listen(job);
     } else if (keep_ns == 0) {
         pthread_cond_wait(&job->background, &job->lock);
     } else {

@@ -64,8 +64,8 @@ bool drive_meet_may(const struct shoal_group *group, const struct request_ask *a
 {
     const struct shoal_job *job = group->job;
     return group->place.state == PLACE_OPEN && meeting_complete(&group->place.meeting) &&
-           !group->core.requests && !group->core.meeting && !group->core.failed &&
-           !job->progress.failed && !job->completions_used && !arena_tracing(&job->arena) &&
+           !group->core.requests && !group->core.failed && !job->progress.failed &&
+           !job->completions_used && !arena_tracing(&job->arena) &&
            drive_meet_fits(group, ask, blocks, block_count);
 }
 
@@ -100,38 +100,137 @@ static void collect_recvs(const struct shoal_group *group, const struct request 
 
 /* --- beginning and ending ------------------------------------------------------------------ */
 
-int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
-                     const struct request_ask *blocks, uint32_t block_count,
-                     struct shoal_request *request, bool waiting, struct error *error)
+/* The first of those that wait comes to the place. */
+static enum meeting_verdict come(struct shoal_group *group)
 {
     const void *send[MEETING_RANKS_MAX];
     struct shoal_job *job = group->job;
     struct place *place = &group->place;
-    struct request *core = &request->core;
-    uint64_t round = next_round(group);
-    int code = progress_meet(&job->progress, &group->core, ask, blocks, block_count, group->rank,
-                             core, error);
-    if (code < 0)
-        return code;
+    const struct request *core = group->core.meeting;
     place->ask = meeting_ask_of(&core->ask, core->asked, core->asked_count);
-    collect_sends(group, core, send);
-    place->round = round;
+    place->round = next_round(group);
     place->since_ns = clock_now_ns();
+    collect_sends(group, core, send);
     int cpu = sched_getcpu();
     if (cpu >= 0)
         meeting_say_core(&place->meeting, (uint32_t)cpu);
-    enum meeting_verdict verdict = meeting_arrive(&place->meeting, round, &place->ask, send);
+    enum meeting_verdict verdict = meeting_arrive(&place->meeting, place->round, &place->ask, send);
     if (verdict == MEETING_SUMS) /* as many help as there are cores; each may be bound to its own */
         wake(&place->meeting, (job->cores > 1 ? job->cores : job->local_size) - 1);
     else if (verdict != MEETING_OPEN)
         wake(&place->meeting, INT_MAX);
+    return verdict;
+}
+
+/* The ranks have not met: all that wait are requests as others are. */
+static void submit_all(struct shoal_group *group, uint64_t now_ns)
+{
+    struct shoal_job *job = group->job;
+    struct request *core;
+    unsigned count;
+    DL_COUNT(group->core.meeting, core, count);
+    if (count > 1 &&
+        meeting_void(&group->place.meeting, next_round(group) + count - 1) == MEETING_VOID)
+        wake(&group->place.meeting, INT_MAX);
+    while ((core = group->core.meeting)) {
+        struct shoal_request *request = (struct shoal_request *)core;
+        progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);
+        if (core->state == REQUEST_QUEUED || request_has_chunk(core) || core->block_count > 0 ||
+            job->completions_used || request->callback)
+            drive_adopt(job, request);
+    }
+    drive_notify(job);
+}
+
+static void take(struct shoal_group *group, uint64_t now_ns)
+{
+    void *recv[MEETING_RANKS_MAX];
+    collect_recvs(group, group->core.meeting, recv);
+    meeting_take(&group->place.meeting, &group->place.ask, recv);
+    progress_met(&group->job->progress, &group->core, now_ns);
+}
+
+/* What has become of the first of those that wait. MEETING_OPEN: it still waits. now: no longer
+ * than for those that reduce. */
+static enum meeting_verdict look(struct shoal_group *group, bool now)
+{
+    struct place *place = &group->place;
+    enum meeting_verdict verdict = meeting_look(&place->meeting, place->round);
+    if (verdict == MEETING_SUMS) {
+        verdict = meeting_help(&place->meeting, place->round, &place->ask);
+        if (verdict == MEETING_MET)
+            wake(&place->meeting, INT_MAX);
+    }
+    if (verdict != MEETING_OPEN || (!now && clock_now_ns() < place->since_ns + MEET_MS * NS_PER_MS))
+        return verdict;
+    verdict = meeting_void(&place->meeting, place->round);
+    if (verdict != MEETING_OPEN) /* else all have come, and some reduce */
+        wake(&place->meeting, INT_MAX);
+    return verdict;
+}
+
+/* Those that wait, one after the other, as far as that goes. called: those with a callback, too. */
+static bool settle(struct shoal_group *group, bool now, bool called)
+{
+    struct request *core;
+    bool any = false;
+    while ((core = group->core.meeting) && (called || !((struct shoal_request *)core)->callback)) {
+        enum meeting_verdict verdict = look(group, now);
+        if (verdict == MEETING_OPEN)
+            break;
+        any = true;
+        if (verdict == MEETING_VOID)
+            submit_all(group, clock_now_ns());
+        else if (verdict == MEETING_MET)
+            take(group, clock_now_ns());
+        if (verdict == MEETING_MET && group->core.meeting)
+            come(group);
+    }
+    if (any)
+        drive_wake(group->job); /* for whoever waits for them: no word of the daemon will come */
+    return !group->core.meeting;
+}
+
+bool drive_meet_settle(struct shoal_group *group)
+{
+    bool done = settle(group, false, true);
+    if (group->job->progress.completed)
+        drive_tell(group->job);
+    return done;
+}
+
+bool drive_meet_settle_quietly(struct shoal_group *group)
+{
+    bool done = settle(group, false, false);
+    drive_tell_quietly(group->job);
+    return done;
+}
+
+bool drive_meet_settle_now(struct shoal_group *group)
+{
+    bool done = settle(group, true, true);
+    drive_tell_quietly(group->job);
+    return done;
+}
+
+int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
+                     const struct request_ask *blocks, uint32_t block_count,
+                     struct shoal_request *request, bool waiting, struct error *error)
+{
+    struct shoal_job *job = group->job;
+    int code = progress_meet(&job->progress, &group->core, ask, blocks, block_count, group->rank,
+                             &request->core, error);
+    if (code < 0)
+        return code;
     request->job = job;
     request->references = 2; /* the caller's, and progress's until it is complete */
     DL_APPEND(job->requests, request);
-    bool over = verdict != MEETING_OPEN && drive_meet_settle(group, false);
+    bool over = group->core.meeting == &request->core && come(group) != MEETING_OPEN &&
+                drive_meet_settle_quietly(group);
     if (!over && !waiting) {
-        bool keeps = place->since_ns < job->keep_until_ns;
-        job->keep_until_ns = place->since_ns + KEEP_FOR_MS * NS_PER_MS;
+        uint64_t now_ns = clock_now_ns();
+        bool keeps = now_ns < job->keep_until_ns;
+        job->keep_until_ns = now_ns + KEEP_FOR_MS * NS_PER_MS;
         if (!keeps) {
             drive_call_background(job);
             drive_wake(job);
@@ -148,53 +247,6 @@ void drive_meet_decline(struct shoal_group *group)
         wake(&group->place.meeting, INT_MAX);
 }
 
-/* The ranks have not met: the request is one as others are. */
-static void submit(struct shoal_group *group, struct shoal_request *request, uint64_t now_ns)
-{
-    struct shoal_job *job = group->job;
-    progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);
-    if (request->core.state == REQUEST_QUEUED || request_has_chunk(&request->core) ||
-        request->core.block_count > 0 || job->completions_used || request->callback)
-        drive_adopt(job, request);
-    drive_notify(job);
-}
-
-bool drive_meet_settle(struct shoal_group *group, bool now)
-{
-    struct shoal_job *job = group->job;
-    struct place *place = &group->place;
-    struct request *core = group->core.meeting;
-    if (!core)
-        return true;
-    struct shoal_request *request = (struct shoal_request *)core;
-    enum meeting_verdict verdict = meeting_look(&place->meeting, place->round);
-    if (verdict == MEETING_SUMS) {
-        verdict = meeting_help(&place->meeting, place->round, &place->ask);
-        if (verdict == MEETING_MET)
-            wake(&place->meeting, INT_MAX);
-    }
-    if (verdict == MEETING_OPEN && !now && clock_now_ns() < place->since_ns + MEET_MS * NS_PER_MS)
-        return false;
-    if (verdict == MEETING_OPEN) {
-        verdict = meeting_void(&place->meeting, place->round);
-        if (verdict == MEETING_OPEN)
-            return false; /* all have come, and some reduce */
-        wake(&place->meeting, INT_MAX);
-    }
-    uint64_t now_ns = clock_now_ns();
-    if (verdict == MEETING_MET) {
-        void *recv[MEETING_RANKS_MAX];
-        collect_recvs(group, core, recv);
-        meeting_take(&place->meeting, &place->ask, recv);
-        progress_met(&job->progress, &group->core, now_ns);
-    } else {
-        submit(group, request, now_ns);
-    }
-    drive_tell(job);
-    drive_wake(job); /* for whoever waits for this one: no word of the daemon will come */
-    return true;
-}
-
 /* --- waiting ------------------------------------------------------------------------------- */
 
 static inline void relax(void)
@@ -202,6 +254,22 @@ static inline void relax(void)
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
+}
+
+/* Until the gate is rung and has changed, or the time. Lock not held. */
+static void sleep_at(const struct meeting *meeting, uint32_t gate, uint64_t until_ns)
+{
+    _Atomic uint32_t *word = meeting_gate(meeting);
+    uint64_t now_ns = clock_now_ns();
+    if (now_ns >= until_ns)
+        return;
+    uint64_t left_ns = until_ns - now_ns;
+    struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
+                            .tv_nsec = (long)(left_ns % NS_PER_S)};
+    meeting_sleep(meeting, true);
+    if (atomic_load(word) == gate)
+        syscall(SYS_futex, word, FUTEX_WAIT, gate, &left, NULL, 0);
+    meeting_sleep(meeting, false);
 }
 
 /* Until the gate has changed, or the time. Lock not held. */
@@ -220,16 +288,7 @@ static void pause_at(const struct meeting *meeting, uint32_t gate, bool own_core
             return;
         now_ns = own_core ? clock_now_ns() : now_ns;
     }
-    now_ns = clock_now_ns();
-    if (now_ns >= until_ns)
-        return;
-    uint64_t left_ns = until_ns - now_ns;
-    struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
-                            .tv_nsec = (long)(left_ns % NS_PER_S)};
-    meeting_sleep(meeting, true);
-    if (atomic_load(word) == gate)
-        syscall(SYS_futex, word, FUTEX_WAIT, gate, &left, NULL, 0);
-    meeting_sleep(meeting, false);
+    sleep_at(meeting, gate, until_ns);
 }
 
 void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
@@ -240,14 +299,47 @@ void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
     if (meeting_look(&group->place.meeting, group->place.round) != MEETING_OPEN)
         return;
     struct meeting meeting = group->place.meeting;
+    struct place_memory *memory = group->place.memory;
     int cpu = sched_getcpu();
     bool own_core =
         job->cores >= job->local_size && (cpu < 0 || !meeting_shares_core(&meeting, (uint32_t)cpu));
-    group->place.visitors++;
+    job_visit_place(memory);
     pthread_mutex_unlock(&job->lock);
     pause_at(&meeting, gate, own_core, until_ns < deadline_ns ? until_ns : deadline_ns);
     pthread_mutex_lock(&job->lock);
-    group->place.visitors--;
+    job_leave_place(memory);
+}
+
+bool drive_meet_watch(struct shoal_group *group)
+{
+    struct shoal_job *job = group->job;
+    if (job->background_requests > 0 || job->completions_used ||
+        (job->watched && job->watched != group && job->watched->core.meeting))
+        return false;
+    job->watched = group;
+    if (!job->gate)
+        drive_call_background(job);
+    return true;
+}
+
+bool drive_meet_stand_by(struct shoal_job *job)
+{
+    struct shoal_group *group = job->watched;
+    if (!group || !group->core.meeting)
+        return false;
+    struct meeting meeting = group->place.meeting;
+    struct place_memory *memory = group->place.memory;
+    uint32_t gate = atomic_load(meeting_gate(&meeting));
+    if (meeting_look(&meeting, group->place.round) != MEETING_OPEN)
+        return true;
+    job_visit_place(memory);
+    job->gate = meeting_gate(&meeting);
+    pthread_mutex_unlock(&job->lock);
+    sleep_at(&meeting, gate, clock_now_ns() + MEET_MS * NS_PER_MS);
+    pthread_mutex_lock(&job->lock);
+    job->gate = NULL;
+    job_leave_place(memory);
+    return true;
 }
 
 uint64_t drive_meet_keep(struct shoal_job *job)
@@ -255,9 +347,11 @@ uint64_t drive_meet_keep(struct shoal_job *job)
     struct shoal_group *group = job->groups;
     bool any = false;
     uint64_t now_ns = clock_now_ns();
+    if (job->progress.completed) /* of which drive_tell_quietly did not tell */
+        drive_tell(job);
     while (group) {
         bool had = group->core.meeting != NULL;
-        bool left = !drive_meet_settle(group, false);
+        bool left = !drive_meet_settle(group);
         any |= left;
         group = had && !left ? job->groups : group->next; /* callbacks may have closed some */
     }

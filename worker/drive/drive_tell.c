@@ -1,5 +1,8 @@
 #include "worker/drive/drive_tell.h"
 
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -25,6 +28,11 @@ void drive_call_background(struct shoal_job *job)
     pthread_cond_signal(&job->background);
     if (job->listening)
         drive_ring(job->listen_fd);
+    if (job->gate) {
+        /* The other ranks that sleep there find that nothing has changed for them. */
+        atomic_fetch_add(job->gate, 1);
+        syscall(SYS_futex, job->gate, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    }
 }
 
 void drive_notify(struct shoal_job *job)
@@ -102,6 +110,20 @@ void drive_tell(struct shoal_job *job)
         pthread_cond_broadcast(&job->changed);
     if (called)
         tell_call_back(job, called);
+}
+
+void drive_tell_quietly(struct shoal_job *job)
+{
+    struct request *core;
+    bool calls = false;
+    DL_FOREACH2(job->progress.completed, core, queue_next)
+    {
+        calls |= ((struct shoal_request *)core)->callback != NULL;
+    }
+    if (calls)
+        drive_call_background(job);
+    else
+        drive_tell(job);
 }
 
 void drive_fail(struct shoal_job *job, const struct error *error)

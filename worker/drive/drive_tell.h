@@ -26,6 +26,9 @@ void drive_adopt(struct shoal_job *job, struct shoal_request *request);
 /* As the driver: tell everybody of the requests that are complete now. The lock is let go of while
  * callbacks are called. */
 void drive_tell(struct shoal_job *job);
+/* The same in a call that is to call nobody back: where that is due the background thread does it
+ * (drive_meet_keep). */
+void drive_tell_quietly(struct shoal_job *job);
 /* As the driver: fail everything, tell everybody. */
 void drive_fail(struct shoal_job *job, const struct error *error);
 

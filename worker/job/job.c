@@ -205,11 +205,34 @@ static void forget_transfers(struct shoal_group *group)
     }
 }
 
+void job_visit_place(struct place_memory *memory)
+{
+    memory->visitors++;
+}
+
+static void give_back_place(struct place_memory *memory)
+{
+    if (!memory->forgotten || memory->visitors > 0)
+        return;
+    munmap(memory->memory, memory->bytes);
+    free(memory);
+}
+
+void job_leave_place(struct place_memory *memory)
+{
+    memory->visitors--;
+    give_back_place(memory);
+}
+
 void job_forget_place(struct shoal_group *group)
 {
     struct place *place = &group->place;
-    if (place->state == PLACE_OPEN)
-        munmap(place->memory, place->bytes);
+    if (group->job->watched == group)
+        group->job->watched = NULL;
+    if (place->state == PLACE_OPEN) {
+        place->memory->forgotten = true;
+        give_back_place(place->memory);
+    }
     if (place->state == PLACE_ASKING) {
         DL_DELETE(group->job->openings, &place->opening);
         close_descriptor(place->opening.descriptor);

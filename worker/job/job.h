@@ -82,15 +82,22 @@ struct group_opening {
 /* Where the ranks of a group that lies on this node meet (worker/meeting). */
 enum place_state { PLACE_UNASKED, PLACE_ASKING, PLACE_OPEN, PLACE_NONE };
 
+/* Given back when nobody is at it any more. */
+struct place_memory {
+    void *memory;
+    uint64_t bytes;
+    unsigned visitors; /* threads that look at it without the lock */
+    bool forgotten;    /* by the group */
+};
+
 struct place {
     enum place_state state;
     struct group_opening opening; /* ASKING */
-    struct meeting meeting;       /* OPEN, and these two: its memory */
-    void *memory;
-    uint64_t bytes;
-    struct meeting_ask ask; /* of core.meeting, and these two: its round, and when it began */
+    struct meeting meeting;       /* OPEN, and its memory */
+    struct place_memory *memory;
+    struct meeting_ask ask; /* of core.meeting, the first, and these two: its round, and when it
+                             * came there */
     uint64_t round, since_ns;
-    unsigned visitors; /* threads that look at the memory without the lock */
 };
 
 struct shoal_group {
@@ -217,6 +224,8 @@ struct shoal_job {
     uint32_t next_opening;
     int cores;                    /* that this process may run on */
     uint64_t keep_until_ns;       /* the background thread looks after requests at meeting places */
+    struct shoal_group *watched;  /* at whose place it waits, while there are any, or NULL */
+    _Atomic uint32_t *gate;       /* at which it sleeps now (worker/meeting), or NULL */
     struct shoal_fusion *fusions; /* freed with the job */
 
     bool open; /* in the list of worker/job/forking.c, whose these are */
@@ -302,6 +311,9 @@ void job_forget_lists(struct shoal_job *job);
 void job_set_place(struct shoal_job *job, const struct message *joined);
 /* Where the group's ranks meet is given back; lock held. */
 void job_forget_place(struct shoal_group *group);
+/* A thread looks at the memory without the lock, until it leaves; lock held at both. */
+void job_visit_place(struct place_memory *memory);
+void job_leave_place(struct place_memory *memory);
 /* Free a group that has no incomplete request; lock held. */
 void job_remove_group(struct shoal_job *job, struct shoal_group *group);
 

@@ -151,7 +151,7 @@ int progress_meet(struct progress *progress, struct progress_group *group,
                   const struct request_ask *ask, const struct request_ask *blocks,
                   uint32_t block_count, uint32_t rank, struct request *request, struct error *error)
 {
-    assert(!group->meeting && !progress->failed && !group->failed);
+    assert(!group->requests && !progress->failed && !group->failed);
     int code =
         progress_init_request(progress, group, ask, group->next_sequence, rank, request, error);
     if (code < 0)
@@ -163,48 +163,45 @@ int progress_meet(struct progress *progress, struct progress_group *group,
     request->asked_count = block_count;
     request->group = group;
     request->state = REQUEST_MEETING;
-    group->meeting = request;
+    DL_APPEND(group->meeting, request);
     group->request_count++;
     return 0;
 }
 
-/* error: NULL, or why it has failed. */
-static void end_meeting(struct progress *progress, struct progress_group *group,
-                        const struct error *error, uint64_t now_ns)
+static struct request *leave_meeting(struct progress_group *group)
 {
     struct request *request = group->meeting;
-    group->meeting = NULL;
+    DL_DELETE(group->meeting, request);
     group->request_count--;
-    if (error) {
-        request->result = error->code;
-        request->error_text = strdup(error->text);
-    }
+    return request;
+}
+
+static void fail_met(struct progress *progress, struct request *request, const struct error *error,
+                     uint64_t now_ns)
+{
+    request->result = error->code;
+    request->error_text = strdup(error->text);
     progress_complete_whole(progress, request, now_ns);
 }
 
 void progress_met(struct progress *progress, struct progress_group *group, uint64_t now_ns)
 {
     group->met++;
-    end_meeting(progress, group, NULL, now_ns);
+    progress_complete_whole(progress, leave_meeting(group), now_ns);
 }
 
 void progress_submit_unmet(struct progress *progress, struct progress_group *group, uint32_t rank,
                            uint64_t now_ns)
 {
-    struct request *request = group->meeting;
+    struct request *request = leave_meeting(group);
     struct request_ask ask = request->ask, *blocks = request->asked;
     uint32_t block_count = request->asked_count;
     struct error error;
-    group->meeting = NULL;
-    group->request_count--;
     request->asked = NULL;
     int code = progress_submit(progress, group, &ask, blocks, block_count, rank, request, &error);
     free(blocks);
-    if (code == 0)
-        return;
-    group->meeting = request;
-    group->request_count++;
-    end_meeting(progress, group, &error, now_ns);
+    if (code < 0)
+        fail_met(progress, request, &error, now_ns);
 }
 
 /* --- coming back --------------------------------------------------------------------------- */
@@ -486,8 +483,8 @@ void progress_fail_group(struct progress *progress, struct progress_group *group
         if (progress->keeps)
             group->first_failed = group->kept ? group->kept->index : group->next_index;
     }
-    if (group->meeting)
-        end_meeting(progress, group, &group->failure, now_ns);
+    while (group->meeting)
+        fail_met(progress, leave_meeting(group), &group->failure, now_ns);
     while (group->requests)
         fail_request(progress, group->requests, &group->failure, now_ns);
     while (group->transfers)

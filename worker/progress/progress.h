@@ -72,7 +72,7 @@ struct progress_group {
     struct layout_rule rule;
     uint64_t next_sequence;
     uint64_t met;              /* collectives that the ranks of the node did without the daemon */
-    struct request *meeting;   /* the one that they may do so now, or NULL */
+    struct request *meeting;   /* those that they may do so, oldest first: the first one now */
     struct request *requests;  /* incomplete collectives, oldest first */
     struct request *transfers; /* incomplete sends and receives, oldest first */
     uint32_t request_count;
@@ -197,16 +197,17 @@ void progress_any_again(struct progress *progress, struct request *request);
 
 /* --- collectives that the ranks of the node may do alone (worker/meeting) */
 
-/* The new request, with these blocks, waits for them; nothing else of the group is under way.
- * progress_met, with what they say, or progress_submit_unmet ends that; a failure of the group
- * does, too. ERR_INVALID, ERR_MEMORY. */
+/* The new request, with these blocks, waits for them, behind those that do; nothing else of the
+ * group is under way. progress_met, with what they say, or progress_submit_unmet ends that for the
+ * first; a failure of the group does for all. ERR_INVALID, ERR_MEMORY. */
 int progress_meet(struct progress *progress, struct progress_group *group,
                   const struct request_ask *ask, const struct request_ask *blocks,
                   uint32_t block_count, uint32_t rank, struct request *request,
                   struct error *error);
-/* It is done: complete. */
+/* The first is done: complete. */
 void progress_met(struct progress *progress, struct progress_group *group, uint64_t now_ns);
-/* It is the daemon's: as progress_submit, and what that refuses is how the request ends. */
+/* The first is the daemon's, as all that follow: as progress_submit, and what that refuses is how
+ * the request ends. */
 void progress_submit_unmet(struct progress *progress, struct progress_group *group, uint32_t rank,
                            uint64_t now_ns);
 

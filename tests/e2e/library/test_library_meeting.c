@@ -1,6 +1,7 @@
 /* Small collectives of ranks on one node, which meet without the daemon, and go to it when they do
  * not. Ranks mix ways to start, to wait and to come late; whatever the way, results are the same
  * bits and disagreements are named. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -11,6 +12,8 @@
 
 #define ROUNDS 400u
 #define LARGE 70000u
+#define DAEMONS 140000u /* i64: more than a rank brings to a place */
+#define BURST 5u
 #define SIZE_MOST 4u
 
 static uint64_t random_next(uint64_t *state)
@@ -85,13 +88,14 @@ static int every_kind(shoal_group *group, const struct parts_case *at, int kind,
     }
 }
 
-/* With a large collective before it, which is under way, a small one goes to the daemon. */
+/* With a collective before it that is too large for a place, and under way, a small one goes to the
+ * daemon. */
 static void by_daemon(struct library_rank *self, const struct parts_case *at, int kind,
                       const uint8_t *send, uint8_t *recv)
 {
-    static int64_t large[LIBRARY_RANKS_MAX][LARGE];
+    static int64_t large[LIBRARY_RANKS_MAX][DAEMONS];
     shoal_request *requests[2];
-    GOOD(shoal_all_reduce(shoal_world(self->job), large[self->rank], large[self->rank], LARGE,
+    GOOD(shoal_all_reduce(shoal_world(self->job), large[self->rank], large[self->rank], DAEMONS,
                           SHOAL_I64, SHOAL_SUM, &requests[0]));
     GOOD(every_kind(shoal_world(self->job), at, kind, send, recv, &requests[1]));
     for (int i = 0; i < 2; i++)
@@ -209,37 +213,49 @@ static void round_check(struct library_rank *self, uint32_t round, const int64_t
     }
 }
 
+/* One of a burst: its caller waits at once, or has it under way, perhaps with a callback. */
+static void mixed_start(struct library_rank *self, uint64_t *seed, uint32_t round, int64_t *data,
+                        shoal_request **request, int *called)
+{
+    bool at_once = random_next(seed) % 4 == 0;
+    GOOD(round_start(self, shoal_world(self->job), round, data, at_once ? NULL : request));
+    *called = 1;
+    if (at_once || random_next(seed) % 3 > 0)
+        return;
+    *called = 0;
+    GOOD(shoal_request_on_complete(*request, was_called, called));
+}
+
+static void mixed_end(uint64_t *seed, shoal_request *request, int *called)
+{
+    if (request && random_next(seed) % 4 == 0)
+        while (shoal_test(request) == SHOAL_EAGAIN)
+            come_late(50);
+    if (request)
+        GOOD(shoal_wait(request, -1));
+    while (__atomic_load_n(called, __ATOMIC_SEQ_CST) == 0)
+        come_late(50);
+    ck_assert_int_eq(*called, 1);
+}
+
 /* By a seed of its own each rank waits at once, later, by tests, by a callback, or comes late. */
 static void mixed(struct library_rank *self)
 {
     uint64_t seed = *(uint64_t *)self->of->argument * 100 + (uint64_t)self->rank;
     const size_t each = (size_t)SIZE_MOST * LARGE;
-    int64_t *data = calloc(2 * each, sizeof(*data));
+    int64_t *data = calloc(BURST * each, sizeof(*data));
     ck_assert_ptr_nonnull(data);
-    for (uint32_t round = 0; round < ROUNDS; round += 2) {
-        shoal_request *requests[2];
-        int called = 0;
+    for (uint32_t round = 0; round < ROUNDS; round += BURST) {
+        shoal_request *requests[BURST] = {NULL};
+        int called[BURST];
         if (random_next(&seed) % 20 == 0)
             come_late((uint32_t)(random_next(&seed) % 15000));
-        bool at_once = random_next(&seed) % 2;
-        for (uint32_t i = 0; i < 2; i++)
-            GOOD(round_start(self, shoal_world(self->job), round + i, data + i * each,
-                             at_once ? NULL : &requests[i]));
-        if (!at_once && random_next(&seed) % 4 == 0)
-            GOOD(shoal_request_on_complete(requests[1], was_called, &called));
-        else
-            called = 1;
-        if (!at_once && random_next(&seed) % 4 == 0)
-            while (shoal_test(requests[1]) == SHOAL_EAGAIN)
-                come_late(50);
-        for (uint32_t i = 0; i < 2; i++) {
-            if (!at_once)
-                GOOD(shoal_wait(requests[i], -1));
+        for (uint32_t i = 0; i < BURST; i++)
+            mixed_start(self, &seed, round + i, data + i * each, &requests[i], &called[i]);
+        for (uint32_t i = 0; i < BURST; i++)
+            mixed_end(&seed, requests[i], &called[i]);
+        for (uint32_t i = 0; i < BURST; i++)
             round_check(self, round + i, data + i * each);
-        }
-        while (__atomic_load_n(&called, __ATOMIC_SEQ_CST) == 0)
-            come_late(50);
-        ck_assert_int_eq(called, 1);
     }
     free(data);
 }
@@ -466,6 +482,122 @@ START_TEST(the_daemon_counts_what_met)
 }
 END_TEST
 
+/* --- many under way ------------------------------------------------------------------------- */
+
+#define MANY 50
+
+struct many_call {
+    pthread_t by;
+    int result; /* 0: not called */
+};
+
+static void many_called(void *argument, int result)
+{
+    struct many_call *call = argument;
+    call->by = pthread_self();
+    __atomic_store_n(&call->result, result == SHOAL_OK ? 1 : -1, __ATOMIC_SEQ_CST);
+}
+
+/* Many of a group under way at once; with `calls` nobody waits for them. How many met. */
+static json_int_t many_once(struct library_rank *self, shoal_group *group, struct many_call *calls)
+{
+    shoal_request *requests[MANY];
+    struct many_call at_once[MANY];
+    int32_t data[MANY];
+    static json_int_t before, collectives, met;
+    if (library_meet(self)) {
+        json_t *status = cluster_status(self->of->cluster, 0);
+        collectives = figure(status, "collectives");
+        before = figure(status, "met_collectives");
+        json_decref(status);
+    }
+    library_meet(self);
+    for (int i = 0; i < MANY; i++) {
+        data[i] = self->rank + i;
+        GOOD(shoal_all_reduce(group, &data[i], &data[i], 1, SHOAL_I32, SHOAL_SUM, &requests[i]));
+        if (!calls)
+            continue;
+        calls[i].result = 0;
+        GOOD(shoal_request_on_complete(requests[i], many_called, &calls[i]));
+        at_once[i] = calls[i];
+    }
+    for (int i = 0; i < MANY && calls; i++) {
+        while (__atomic_load_n(&calls[i].result, __ATOMIC_SEQ_CST) == 0)
+            come_late(50);
+        /* A call that starts another one calls nobody back. */
+        if (at_once[i].result == 0)
+            ck_assert(!pthread_equal(calls[i].by, pthread_self()));
+        ck_assert_int_eq(calls[i].result, 1);
+    }
+    for (int i = 0; i < MANY; i++) {
+        if (calls)
+            shoal_request_free(requests[i]);
+        else
+            GOOD(shoal_wait(requests[i], -1));
+        ck_assert_int_eq(data[i], 3 * i + 3);
+    }
+    if (library_meet(self))
+        met = met_of(self->of->cluster, collectives + MANY) - before;
+    library_meet(self);
+    return met;
+}
+
+/* They meet one after another, as soon as there is a place and nobody is late. */
+static void many(struct library_rank *self)
+{
+    struct many_call calls[MANY];
+    shoal_group *group = shoal_world(self->job);
+    bool called = *(int *)self->of->argument;
+    while (many_once(self, group, called ? calls : NULL) < MANY)
+        ;
+}
+
+START_TEST(many_under_way)
+{
+    int called = _i;
+    library_cluster_run(1, NULL, 3, many, &called);
+}
+END_TEST
+
+/* Callbacks of two groups, one of which the library's thread waits for; a group is closed as soon
+ * as its last callback was called, and another takes its memory. */
+static void groups_called(struct library_rank *self)
+{
+    for (int again = 0; again < 30; again++) {
+        shoal_group *groups[2];
+        struct many_call calls[2][4] = {0};
+        shoal_request *requests[2][4];
+        int32_t data[2][4];
+        for (int g = 0; g < 2; g++) {
+            GOOD(shoal_group_open(self->job, library_in_order, 3, -1, &groups[g]));
+            for (int i = 0; i < 3; i++)
+                GOOD(shoal_barrier(groups[g], NULL));
+        }
+        for (int i = 0; i < 8; i++) {
+            int32_t *one = &data[i % 2][i / 2];
+            *one = self->rank + i;
+            GOOD(shoal_all_reduce(groups[i % 2], one, one, 1, SHOAL_I32, SHOAL_SUM,
+                                  &requests[i % 2][i / 2]));
+            GOOD(shoal_request_on_complete(requests[i % 2][i / 2], many_called,
+                                           &calls[i % 2][i / 2]));
+        }
+        for (int i = 0; i < 8; i++) {
+            while (__atomic_load_n(&calls[i % 2][i / 2].result, __ATOMIC_SEQ_CST) == 0)
+                come_late(20);
+            ck_assert_int_eq(data[i % 2][i / 2], 3 * i + 3);
+            shoal_request_free(requests[i % 2][i / 2]);
+        }
+        for (int g = 0; g < 2; g++)
+            GOOD(shoal_group_close(groups[g]));
+    }
+}
+
+START_TEST(callbacks_of_two_groups)
+{
+    library_cluster_run(1, NULL, 3, groups_called, NULL);
+}
+END_TEST
+
 /* The place is memory that limits.memory_bytes counts. Without one everything goes to the daemon.
  */
 static void no_place(struct library_rank *self)
@@ -503,6 +635,8 @@ int main(void)
     tcase_add_test(core, a_wait_that_timed_out);
     tcase_add_loop_test(core, a_rank_that_dies, 0, 6);
     tcase_add_test(core, the_daemon_counts_what_met);
+    tcase_add_loop_test(core, many_under_way, 0, 2);
+    tcase_add_test(core, callbacks_of_two_groups);
     tcase_add_test(core, no_memory_for_a_place);
     suite_add_tcase(suite, core);
     return suite_main(suite);
