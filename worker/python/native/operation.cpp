@@ -189,16 +189,23 @@ void Operation::have_looked_at()
 {
     /* A thread that is at it asks when it has left. */
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    std::unique_lock<std::timed_mutex> used(use, std::try_to_lock);
-    if (used.owns_lock() && request)
-        ask_library();
+    bool complete = false;
+    {
+        std::unique_lock<std::timed_mutex> used(use, std::try_to_lock);
+        if (used.owns_lock() && request)
+            complete = ask_library();
+    }
+    /* Whoever is at it now may just have found that it is not. */
+    if (complete && !advance(Milliseconds(0)))
+        group->session->look_at(shared_from_this());
 }
 
-void Operation::ask_library()
+bool Operation::ask_library()
 {
     if (asked)
-        return;
+        return false;
     asked = true;
+    called = false;
     auto *argument = new std::shared_ptr<Operation>(shared_from_this());
     asking = true;
     user = std::this_thread::get_id();
@@ -208,15 +215,15 @@ void Operation::ask_library()
     }
     user = std::thread::id();
     asking = false;
+    return called;
 }
 
 void Operation::end(int code)
 {
     /* Here and now: to wake another thread for it costs time that a step waits for. */
     if (user == std::this_thread::get_id()) {
-        if (asking)
-            group->session->look_at(shared_from_this());
-        return; /* a wait for it, which returns now */
+        called = asking; /* else a wait for it, which returns now */
+        return;
     }
     std::unique_lock<std::timed_mutex> used(use, std::try_to_lock);
     if (!used.owns_lock()) {

@@ -184,7 +184,8 @@ class Operation : public std::enable_shared_from_this<Operation>
   private:
     std::string name() const;
     void have_looked_at();
-    void ask_library();
+    /* Whether the request is complete. */
+    bool ask_library();
     void publish(State next, std::optional<Error> why);
     void tell();
 
@@ -194,7 +195,8 @@ class Operation : public std::enable_shared_from_this<Operation>
     shoal_request *request = nullptr;
     std::atomic<bool> watched{false};
     bool asked = false;  /* the library calls when the request is complete; under `use` */
-    bool asking = false; /* it does so now, under `use` */
+    bool asking = false; /* it is being asked to, under `use` */
+    bool called = false; /* it did at once, under `use` */
     std::atomic<std::thread::id> user{}; /* whoever is in the library for it, under `use` */
     std::mutex moving;                   /* of the state */
     std::atomic<State> state{RUNNING};
