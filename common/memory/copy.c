@@ -1,7 +1,11 @@
 #include "common/memory/copy.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__) && __has_include(<sys/platform/x86.h>)
+#include <sys/platform/x86.h>
+#endif
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -31,6 +35,15 @@ void copy_fence(void)
 }
 #endif
 
+static bool memcpy_moves_strings(void)
+{
+#ifdef CPU_FEATURE_ACTIVE
+    return CPU_FEATURE_ACTIVE(ERMS);
+#else
+    return false;
+#endif
+}
+
 void copy_past_cache(void *to, const void *from, size_t bytes)
 {
     uint8_t *out = to;
@@ -43,4 +56,14 @@ void copy_past_cache(void *to, const void *from, size_t bytes)
     for (; bytes - at >= COPY_LINE_BYTES; at += COPY_LINE_BYTES)
         line_copy(out + at, in + at);
     memcpy(out + at, in + at, bytes - at);
+}
+
+void copy_result(void *to, const void *from, size_t bytes)
+{
+    if (memcpy_moves_strings()) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    copy_past_cache(to, from, bytes);
+    copy_fence();
 }

@@ -15,6 +15,11 @@
  * before it would have been evicted. Such stores are in no order with later ones: copy_fence. */
 void copy_past_cache(void *to, const void *from, size_t bytes);
 
+/* memcpy of what nobody reads soon and whose stores are not to read `to` first: by the processor's
+ * string moves where memcpy has fast ones (ERMS), which beat stores past the cache, else past the
+ * cache. In order with later stores. */
+void copy_result(void *to, const void *from, size_t bytes);
+
 /* After copy_past_cache: whoever sees what this thread does next sees what was copied, too. */
 void copy_fence(void);
 

@@ -23,8 +23,7 @@ bool drive_step(struct shoal_job *job)
     if (result == PROGRESS_COPY) {
         pthread_mutex_unlock(&job->lock);
         if (copy.past_cache) {
-            copy_past_cache(copy.to, copy.from, copy.bytes);
-            copy_fence();
+            copy_result(copy.to, copy.from, copy.bytes);
         } else {
             memcpy(copy.to, copy.from, copy.bytes);
         }

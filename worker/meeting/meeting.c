@@ -398,7 +398,7 @@ static const uint8_t *sent_part(const struct meeting *meeting, const struct meet
 static void copy_part(void *to, const void *from, uint64_t bytes, bool past_cache)
 {
     if (past_cache)
-        copy_past_cache(to, from, bytes);
+        copy_result(to, from, bytes);
     else
         memcpy(to, from, bytes);
 }
@@ -419,8 +419,6 @@ void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *
         else
             copy_part(recv[i], sent_part(meeting, ask, i), bytes, past_cache);
     }
-    if (past_cache)
-        copy_fence();
     meeting->met++;
 }
 
