@@ -59,7 +59,7 @@ _Static_assert(PROGRESS_OUT_MAX < PROGRESS_RING_ENTRIES,
 #define PROGRESS_SMALL_BYTES 65536u
 /* All ranks of a node have no more staged where the job is on one node, and nothing waits for a
  * network: it stays in the cache that the cores share, from the copy in to the copy out. */
-#define PROGRESS_NODE_STAGED_BYTES (8u << 20)
+#define PROGRESS_NODE_STAGED_BYTES (16u << 20)
 /* What a receive has got is copied out of the arena in pieces of this, between other work; so is,
  * from a device, what is sent. */
 #define PROGRESS_COPY_BYTES (1u << 20)
