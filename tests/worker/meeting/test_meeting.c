@@ -404,6 +404,15 @@ START_TEST(test_what_fits)
     ask.count /= 4;
     ck_assert(meeting_fits(&ask, 4));
     ck_assert(!meeting_fits(&ask, 5));
+    /* In an all_reduce of more than two ranks what all bring together counts. */
+    ask = (struct meeting_ask){
+        .kind = COLLECTIVE_ALL_REDUCE, .dtype = DTYPE_F32, .count = MEETING_DATA_BYTES / 4 / 4};
+    ck_assert(meeting_fits(&ask, 8));
+    ask.count++;
+    ck_assert(!meeting_fits(&ask, 8));
+    ck_assert(meeting_fits(&ask, 7));
+    ask.kind = COLLECTIVE_REDUCE;
+    ck_assert(meeting_fits(&ask, 8));
     /* Where there are many ranks the place would be too large. */
     ck_assert_uint_eq(meeting_data_bytes(2), MEETING_DATA_BYTES);
     ck_assert_uint_lt(meeting_data_bytes(MEETING_RANKS_MAX), MEETING_DATA_BYTES);
