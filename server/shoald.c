@@ -403,6 +403,7 @@ static int daemon_run(struct daemon *daemon)
 int main(int argc, char **argv)
 {
     transport_prepare_environment();
+    topology_prepare_environment();
     struct daemon daemon = {.signal_fd = -1};
     log_ring_init(&daemon.warnings);
     int code = daemon_parse_options(&daemon.options, argc, argv);

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/env.h"
+
 struct core {
     hwloc_obj_t object; /* hwloc's, lives as long as the topology */
     uint32_t numa;      /* dense number of its memory node */
@@ -74,6 +76,11 @@ static int cores_find(struct topology *topology, struct error *error)
 
 /* What hwloc would ask through libraries of other kinds, which load drivers and start threads. */
 static const char *const plugins[] = {"pci", "opencl", "cuda", "nvml", "rsmi", "levelzero", "gl"};
+
+void topology_prepare_environment(void)
+{
+    env_set_default("HWLOC_PLUGINS_PATH", "");
+}
 
 static int hwloc_open(struct topology *topology, const char *synthetic, struct error *error)
 {

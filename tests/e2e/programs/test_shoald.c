@@ -613,6 +613,27 @@ START_TEST(test_metrics)
 }
 END_TEST
 
+/* hwloc's plugins bring in libraries that a daemon has no use for. */
+START_TEST(test_no_plugins)
+{
+    char path[32], line[512];
+    unsetenv("HWLOC_PLUGINS_PATH");
+    configure("");
+    struct process *daemon = daemon_start();
+    snprintf(path, sizeof(path), "/proc/%d/maps", (int)daemon->pid);
+    FILE *maps = fopen(path, "r");
+    ck_assert_ptr_nonnull(maps);
+    bool hwloc = false;
+    while (fgets(line, sizeof(line), maps)) {
+        hwloc |= strstr(line, "/libhwloc") != NULL;
+        ck_assert_msg(!strstr(line, "/hwloc/") && !strstr(line, "/libxml2"), "%s", line);
+    }
+    ck_assert(hwloc);
+    fclose(maps);
+    daemon_end(daemon);
+}
+END_TEST
+
 START_TEST(test_metrics_port_in_use)
 {
     char keys[96], text[64];
@@ -653,6 +674,7 @@ int main(void)
         test_nobody_to_notify,
         test_metrics,
         test_metrics_port_in_use,
+        test_no_plugins,
     };
     Suite *suite = suite_create("shoald");
     TCase *cases = tcase_create("shoald");
