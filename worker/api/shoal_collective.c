@@ -61,7 +61,8 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
         else
             *request = made;
         return code;
-    }
+    } else if (group->core.meeting) /* a trace has begun since make_way */
+        code = drive_clear_meeting(group, error);
     drive_meet_decline(group);
     if (code < 0)
         ;

@@ -21,8 +21,7 @@ static bool place_map(struct shoal_group *group, int fd, uint64_t bytes)
     if (memory == MAP_FAILED)
         return false;
     place->memory = malloc(sizeof(*place->memory));
-    if (!place->memory ||
-        !meeting_init(&place->meeting, memory, bytes, group->rank, group->size)) {
+    if (!place->memory || !meeting_init(&place->meeting, memory, bytes, group->rank, group->size)) {
         free(place->memory);
         munmap(memory, bytes);
         return false;

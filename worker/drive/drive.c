@@ -153,13 +153,15 @@ int drive_clear_meeting(struct shoal_group *group, struct error *error)
         return 0;
     uint64_t deadline_ns = job_deadline_ns(job, -1);
     bool in_time = true;
+    /* Whoever listens to the daemon may call back: not this thread. */
+    drive_meet_watch(group);
     job->waiters++;
+    group->core.request_count++; /* it is not closed */
     while (in_time && !drive_meet_settle_now(group) && !job->closing) {
-        drive_listen(job);
-        if (group->core.meeting)
-            drive_meet_pause(group, deadline_ns);
+        drive_meet_pause(group, deadline_ns);
         in_time = clock_now_ns() < deadline_ns;
     }
+    group->core.request_count--;
     job->waiters--;
     if (job->closing)
         pthread_cond_broadcast(&job->changed);

@@ -40,7 +40,8 @@ enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argume
 /* Wait until the request does not wait for the ranks of its node any more (worker/meeting), or as
  * drive_wait; lock held before and after, not throughout. */
 void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns);
-/* Have no request of the group wait for the ranks of its node; lock held before and after.
+/* Have no request of the group wait for the ranks of its node, and call nobody back; lock held
+ * before and after.
  * ERR_TIMEOUT: all have come, but one that reduces does not end, within the job's timeout. */
 int drive_clear_meeting(struct shoal_group *group, struct error *error);
 /* Read what the daemon says, if that was not done lately: one whose collectives all meet never

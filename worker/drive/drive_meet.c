@@ -115,8 +115,10 @@ static enum meeting_verdict come(struct shoal_group *group)
     if (cpu >= 0)
         meeting_say_core(&place->meeting, (uint32_t)cpu);
     enum meeting_verdict verdict = meeting_arrive(&place->meeting, place->round, &place->ask, send);
-    if (verdict == MEETING_SUMS) /* as many help as there are cores; each may be bound to its own */
-        wake(&place->meeting, (job->cores > 1 ? job->cores : job->local_size) - 1);
+    /* As many help as there are cores; each may be bound to its own. One may be our own thread. */
+    if (verdict == MEETING_SUMS)
+        wake(&place->meeting,
+             (job->cores > 1 ? job->cores : job->local_size) - 1 + (job->gate ? 1 : 0));
     else if (verdict != MEETING_OPEN)
         wake(&place->meeting, INT_MAX);
     return verdict;
@@ -169,12 +171,14 @@ static enum meeting_verdict look(struct shoal_group *group, bool now)
     return verdict;
 }
 
-/* Those that wait, one after the other, as far as that goes. called: those with a callback, too. */
-static bool settle(struct shoal_group *group, bool now, bool called)
+/* Those that wait, one after the other, as far as that goes; nobody is told. with_callbacks: else
+ * only to the first that has one. */
+static bool settle(struct shoal_group *group, bool now, bool with_callbacks)
 {
     struct request *core;
     bool any = false;
-    while ((core = group->core.meeting) && (called || !((struct shoal_request *)core)->callback)) {
+    while ((core = group->core.meeting) &&
+           (with_callbacks || !((struct shoal_request *)core)->callback)) {
         enum meeting_verdict verdict = look(group, now);
         if (verdict == MEETING_OPEN)
             break;
@@ -330,7 +334,7 @@ bool drive_meet_stand_by(struct shoal_job *job)
     struct meeting meeting = group->place.meeting;
     struct place_memory *memory = group->place.memory;
     uint32_t gate = atomic_load(meeting_gate(&meeting));
-    if (meeting_look(&meeting, group->place.round) != MEETING_OPEN)
+    if (job->progress.completed || meeting_look(&meeting, group->place.round) != MEETING_OPEN)
         return true;
     job_visit_place(memory);
     job->gate = meeting_gate(&meeting);
@@ -344,16 +348,17 @@ bool drive_meet_stand_by(struct shoal_job *job)
 
 uint64_t drive_meet_keep(struct shoal_job *job)
 {
-    struct shoal_group *group = job->groups;
+    struct shoal_group *group;
     bool any = false;
     uint64_t now_ns = clock_now_ns();
-    if (job->progress.completed) /* of which drive_tell_quietly did not tell */
-        drive_tell(job);
-    while (group) {
-        bool had = group->core.meeting != NULL;
-        bool left = !drive_meet_settle(group);
-        any |= left;
-        group = had && !left ? job->groups : group->next; /* callbacks may have closed some */
+    DL_FOREACH(job->groups, group)
+    {
+        any |= !settle(group, false, true);
     }
+    /* Those, and of which drive_tell_quietly did not tell. */
+    if (job->progress.completed)
+        drive_tell(job);
+    if (job->progress.completed)
+        return now_ns;
     return any || now_ns < job->keep_until_ns ? now_ns + KEEP_MS * NS_PER_MS : 0;
 }

@@ -32,7 +32,8 @@ void drive_meet_decline(struct shoal_group *group);
 bool drive_meet_settle(struct shoal_group *group);
 /* The same in a call that is to call nobody back; those that have a callback are let alone. */
 bool drive_meet_settle_quietly(struct shoal_group *group);
-/* The same, callbacks or not, and they go to the daemon unless all ranks have come. */
+/* Those with a callback too, and they go to the daemon unless all ranks have come; it calls nobody
+ * back either. */
 bool drive_meet_settle_now(struct shoal_group *group);
 /* Have the background thread wait for the requests at the group's place, for one of them has a
  * callback. False: it has others to wait for. */

@@ -22,7 +22,7 @@ bool drive_step(struct shoal_job *job)
     drive_ring_daemon(job);
     if (result == PROGRESS_COPY) {
         pthread_mutex_unlock(&job->lock);
-        if (copy.past_cache) {
+        if (copy.large_result) {
             copy_result(copy.to, copy.from, copy.bytes);
         } else {
             memcpy(copy.to, copy.from, copy.bytes);

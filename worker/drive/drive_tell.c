@@ -118,7 +118,7 @@ void drive_tell_quietly(struct shoal_job *job)
     bool calls = false;
     DL_FOREACH2(job->progress.completed, core, queue_next)
     {
-        calls |= ((struct shoal_request *)core)->callback != NULL;
+        calls |= !core->ask.internal && ((struct shoal_request *)core)->callback;
     }
     if (calls)
         drive_call_background(job);

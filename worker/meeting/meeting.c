@@ -33,7 +33,7 @@ struct meeting_place {
     _Alignas(64) struct place_counts counts;
     _Alignas(64) _Atomic uint64_t round;    /* the latest that a rank has come to */
     _Alignas(64) _Atomic uint64_t met;      /* the latest that has met */
-    _Alignas(64) _Atomic uint32_t gate;     /* verdicts so far */
+    _Alignas(64) _Atomic uint32_t gate;     /* verdicts so far, and calls of ranks to themselves */
     _Alignas(64) _Atomic uint32_t sleepers; /* who is about to sleep, or sleeps */
     /* The round of the sums, and how many slices ranks have begun; and ended, of the same round. */
     _Alignas(64) _Atomic uint64_t begun;
@@ -401,9 +401,9 @@ static const uint8_t *sent_part(const struct meeting *meeting, const struct meet
     return meeting_sends_parts(ask->kind) ? data + meeting->rank * part_bytes(ask) : data;
 }
 
-static void copy_part(void *to, const void *from, uint64_t bytes, bool past_cache)
+static void copy_part(void *to, const void *from, uint64_t bytes, bool large)
 {
-    if (past_cache)
+    if (large)
         copy_result(to, from, bytes);
     else
         memcpy(to, from, bytes);
@@ -414,7 +414,7 @@ void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *
     uint32_t parts = meeting_receives_parts(ask->kind) ? meeting->size : 1;
     uint64_t first = ask->kind == COLLECTIVE_REDUCE_SCATTER ? meeting->rank * ask->count : 0;
     uint64_t bytes = part_bytes(ask);
-    bool past_cache = parts * bytes >= COPY_PAST_CACHE_BYTES;
+    bool large = parts * bytes >= COPY_PAST_CACHE_BYTES;
     for (uint32_t i = 0; i < parts && bytes > 0; i++) {
         if (!recv[i])
             continue;
@@ -423,7 +423,7 @@ void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *
         else if (collective_has_op(ask->kind))
             reduce_to(meeting, ask, first, recv[i]);
         else
-            copy_part(recv[i], sent_part(meeting, ask, i), bytes, past_cache);
+            copy_part(recv[i], sent_part(meeting, ask, i), bytes, large);
     }
     meeting->met++;
 }

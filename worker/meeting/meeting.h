@@ -111,8 +111,9 @@ enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round);
  * for each rank. NULL: nowhere. */
 void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *const recv[]);
 
-/* The word that changes with every verdict, to sleep on while it is as it was before the last look;
- * and to be said around that, so that others know that somebody is to be woken. */
+/* The word that changes with every verdict, and when a rank wakes itself, to sleep on while it is
+ * as it was before the last look; and to be said around that, so that others know that somebody is
+ * to be woken. */
 _Atomic uint32_t *meeting_gate(const struct meeting *meeting);
 void meeting_sleep(const struct meeting *meeting, bool begins);
 bool meeting_sleepers(const struct meeting *meeting);

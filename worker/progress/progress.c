@@ -355,7 +355,7 @@ enum progress_result progress_work(struct progress *progress, uint64_t now_ns,
             .bytes = request_chunk_bytes(request, &chunk),
             .slot = slot,
             .on_device = request->ask.on_device,
-            .past_cache = request_bytes(request) >= COPY_PAST_CACHE_BYTES,
+            .large_result = request_bytes(request) >= COPY_PAST_CACHE_BYTES,
         };
         return PROGRESS_COPY;
     }

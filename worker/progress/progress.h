@@ -134,7 +134,7 @@ struct progress_copy {
     struct staging_slot *slot; /* NULL: of a send or receive, or a rank's own part on a device */
     struct request *request;   /* without a slot: whose copy it is */
     bool on_device;
-    bool past_cache; /* copy_result */
+    bool large_result; /* copy_result */
 };
 
 enum progress_result {

@@ -112,7 +112,7 @@ static void run_looking_at_copies(struct progress_fixture *fixture, const uint8_
         const uint8_t *to = worker->copy.to;
         bool out = to >= recv && to < recv + bytes;
         if (worker->copying)
-            EXPECT(worker->copy.past_cache == (out && expected));
+            EXPECT(worker->copy.large_result == (out && expected));
         moved |= fake_exchange_step(fixture->exchange);
     }
     ck_assert_uint_eq(ranks_free_completed(worker, 0), 1);
