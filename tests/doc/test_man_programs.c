@@ -20,7 +20,10 @@ static const struct {
     const char *options;    /* the file with its struct option and its getopt_long */
     const char *sources[4]; /* where it reads and sets the environment */
 } programs[] = {
-    {"shoald", "shoald.8", "server/shoald.c", {"server/shoald.c", "common/transport/transport.c"}},
+    {"shoald",
+     "shoald.8",
+     "server/shoald.c",
+     {"server/shoald.c", "common/transport/transport.c", "common/memory/topology.c"}},
     {"shoalctl",
      "shoalctl.1",
      "server/shoalctl/shoalctl.c",
