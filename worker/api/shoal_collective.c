@@ -41,19 +41,23 @@ void collective_started(struct shoal_job *job, struct shoal_request *request, en
     drive_notify(job);
 }
 
-/* Submit the checked asks as a new request; lock held, and on a device released meanwhile. */
+/* Submit the checked asks as a new request. What waits for the ranks of the node goes to the daemon
+ * before, unless this one waits behind it. Lock held before and after, not throughout. */
 static int start(struct shoal_group *group, const struct request_ask *ask,
                  const struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
                  struct shoal_request **request, struct error *error)
 {
     struct shoal_job *job = group->job;
-    int code = 0;
+    bool meets = mode != START_BACKGROUND && drive_meet_may(group, ask, blocks, block_count);
+    int code = meets ? 0 : drive_clear_meeting(group, error);
+    if (code < 0)
+        return code;
     struct shoal_request *made = calloc(1, sizeof(*made));
     if (!made)
         return error_set(error, ERR_MEMORY, "out of memory for a request");
     if (job->closing)
         code = error_set(error, ERR_STATE, "the job is being closed");
-    else if (mode != START_BACKGROUND && drive_meet_may(group, ask, blocks, block_count)) {
+    else if (meets) {
         code =
             drive_meet_begin(group, ask, blocks, block_count, made, mode == START_WAITING, error);
         if (code < 0)
@@ -61,8 +65,7 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
         else
             *request = made;
         return code;
-    } else if (group->core.meeting) /* a trace has begun since make_way */
-        code = drive_clear_meeting(group, error);
+    }
     drive_meet_decline(group);
     if (code < 0)
         ;
@@ -108,10 +111,8 @@ int collective_start(struct shoal_group *group, const struct request_ask *ask, e
     if (code < 0)
         return code;
     pthread_mutex_lock(&job->lock);
-    code = drive_clear_meeting(group, error);
     struct request_ask kept = *ask;
-    if (code == 0)
-        code = keep_sent(group, &kept, NULL, 0, error);
+    code = keep_sent(group, &kept, NULL, 0, error);
     if (code == 0)
         code = start(group, &kept, NULL, 0, mode, request, error);
     if (code < 0)
@@ -189,9 +190,11 @@ static int shared_check(const struct shoal_group *group, struct request_ask *ask
     return code;
 }
 
-/* As this thread has set on the group; lock held. */
-static void ask_as_set(const struct shoal_group *group, struct request_ask *ask,
-                       struct request_ask *blocks, uint32_t block_count)
+/* As this thread has set on the group; lock held, so that shared memory that is found here is not
+ * given back before the collective uses it. */
+static int start_as_set(struct shoal_group *group, struct request_ask *ask,
+                        struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
+                        struct shoal_request **request, struct error *error)
 {
     struct group_settings settings = group_settings_read(group);
     ask->priority = settings.priority;
@@ -202,27 +205,6 @@ static void ask_as_set(const struct shoal_group *group, struct request_ask *ask,
         blocks[i].priority = ask->priority;
         blocks[i].on_device = ask->on_device;
     }
-}
-
-/* What waits for the ranks of the node goes to the daemon, unless this one may wait behind it; lock
- * held before and after, not throughout. What may be shared memory may not. */
-static int make_way(struct shoal_group *group, const struct request_ask *ask,
-                    const struct request_ask *blocks, uint32_t block_count, struct error *error)
-{
-    if (!group->core.meeting)
-        return 0;
-    if (group->job->shared || !drive_meet_may(group, ask, blocks, block_count))
-        return drive_clear_meeting(group, error);
-    drive_meet_settle_quietly(group);
-    return 0;
-}
-
-/* Lock held, so that shared memory that is found here is not given back before the collective uses
- * it. */
-static int start_checked(struct shoal_group *group, struct request_ask *ask,
-                         struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
-                         struct shoal_request **request, struct error *error)
-{
     int code = keep_sent(group, ask, blocks, block_count, error);
     if (code == 0 && group->job->shared)
         code = shared_check(group, ask, blocks, block_count, error);
@@ -245,11 +227,12 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
     struct shoal_request *made = NULL;
     pthread_mutex_lock(&job->lock);
     place_look(group, ask, blocks, block_count);
-    ask_as_set(group, ask, blocks, block_count);
-    int code = make_way(group, ask, blocks, block_count, &error);
+    /* To make way lets the lock go: before shared memory is looked for. */
+    int code = job->shared ? drive_clear_meeting(group, &error) : 0;
+    drive_meet_settle_quietly(group);
     if (code == 0)
-        code = start_checked(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
-                             &made, &error);
+        code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
+                            &made, &error);
     pthread_mutex_unlock(&job->lock);
     assert(code < 0 || (made && made->job));
     if (code == 0 && !request)

@@ -27,12 +27,21 @@
 static void wake(const struct meeting *meeting, int most)
 {
     if (most > 0 && meeting_sleepers(meeting))
-        syscall(SYS_futex, meeting_gate(meeting), FUTEX_WAKE, most, NULL, NULL, 0);
+        drive_ring_gate(meeting_gate(meeting), most);
 }
 
 static uint64_t next_round(const struct shoal_group *group)
 {
     return group->core.next_sequence + group->core.met + 1;
+}
+
+/* The round goes to the daemon, unless all have come: MEETING_OPEN, some reduce. */
+static enum meeting_verdict give_up(struct shoal_group *group, uint64_t round)
+{
+    enum meeting_verdict verdict = meeting_void(&group->place.meeting, round);
+    if (verdict != MEETING_OPEN)
+        wake(&group->place.meeting, INT_MAX);
+    return verdict;
 }
 
 /* --- what meets ---------------------------------------------------------------------------- */
@@ -131,9 +140,8 @@ static void submit_all(struct shoal_group *group, uint64_t now_ns)
     struct request *core;
     unsigned count;
     DL_COUNT(group->core.meeting, core, count);
-    if (count > 1 &&
-        meeting_void(&group->place.meeting, next_round(group) + count - 1) == MEETING_VOID)
-        wake(&group->place.meeting, INT_MAX);
+    if (count > 1)
+        give_up(group, next_round(group) + count - 1);
     while ((core = group->core.meeting)) {
         struct shoal_request *request = (struct shoal_request *)core;
         progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);
@@ -165,10 +173,7 @@ static enum meeting_verdict look(struct shoal_group *group, bool now)
     }
     if (verdict != MEETING_OPEN || (!now && clock_now_ns() < place->since_ns + MEET_MS * NS_PER_MS))
         return verdict;
-    verdict = meeting_void(&place->meeting, place->round);
-    if (verdict != MEETING_OPEN) /* else all have come, and some reduce */
-        wake(&place->meeting, INT_MAX);
-    return verdict;
+    return give_up(group, place->round);
 }
 
 /* Those that wait, one after the other, as far as that goes; nobody is told. with_callbacks: else
@@ -205,6 +210,8 @@ bool drive_meet_settle(struct shoal_group *group)
 
 bool drive_meet_settle_quietly(struct shoal_group *group)
 {
+    if (!group->core.meeting)
+        return true;
     bool done = settle(group, false, false);
     drive_tell_quietly(group->job);
     return done;
@@ -212,6 +219,8 @@ bool drive_meet_settle_quietly(struct shoal_group *group)
 
 bool drive_meet_settle_now(struct shoal_group *group)
 {
+    if (!group->core.meeting)
+        return true;
     bool done = settle(group, true, true);
     drive_tell_quietly(group->job);
     return done;
@@ -245,10 +254,8 @@ int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
 
 void drive_meet_decline(struct shoal_group *group)
 {
-    if (group->place.state != PLACE_OPEN)
-        return;
-    if (meeting_void(&group->place.meeting, next_round(group)) == MEETING_VOID)
-        wake(&group->place.meeting, INT_MAX);
+    if (group->place.state == PLACE_OPEN)
+        give_up(group, next_round(group));
 }
 
 /* --- waiting ------------------------------------------------------------------------------- */

@@ -22,11 +22,10 @@ bool drive_step(struct shoal_job *job)
     drive_ring_daemon(job);
     if (result == PROGRESS_COPY) {
         pthread_mutex_unlock(&job->lock);
-        if (copy.large_result) {
+        if (copy.large_result)
             copy_result(copy.to, copy.from, copy.bytes);
-        } else {
+        else
             memcpy(copy.to, copy.from, copy.bytes);
-        }
         pthread_mutex_lock(&job->lock);
         progress_copied(&job->progress, &copy, clock_now_ns());
     }

@@ -17,6 +17,11 @@ void drive_ring(int fd)
     (void)written;
 }
 
+void drive_ring_gate(_Atomic uint32_t *gate, int most)
+{
+    syscall(SYS_futex, gate, FUTEX_WAKE, most, NULL, NULL, 0);
+}
+
 void drive_ring_daemon(struct shoal_job *job)
 {
     if (progress_doorbell_due(&job->progress))
@@ -31,7 +36,7 @@ void drive_call_background(struct shoal_job *job)
     if (job->gate) {
         /* The other ranks that sleep there find that nothing has changed for them. */
         atomic_fetch_add(job->gate, 1);
-        syscall(SYS_futex, job->gate, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        drive_ring_gate(job->gate, INT_MAX);
     }
 }
 

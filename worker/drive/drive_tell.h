@@ -9,6 +9,8 @@
 
 /* Write an eventfd. */
 void drive_ring(int fd);
+/* Wake so many of those that sleep at the gate of a place (worker/meeting), at the most. */
+void drive_ring_gate(_Atomic uint32_t *gate, int most);
 /* Ring the daemon's doorbell, if something was pushed and the daemon sleeps. */
 void drive_ring_daemon(struct shoal_job *job);
 
