@@ -7,9 +7,7 @@
 /* A cache line: what stores past the cache are made in. */
 #define COPY_LINE_BYTES 64u
 /* Results of so many bytes and more are stored past the cache, or by copy_result: whoever reads
- * them begins when all of them are there, and then little of it would be in a cache that others use
- * too.
- */
+ * them begins when all are there, and then little of it would be in a cache that others use too. */
 #define COPY_PAST_CACHE_BYTES (4u << 20)
 
 /* memcpy with stores that pass the cache by, where the processor has them: `to` is not read first,
