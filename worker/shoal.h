@@ -213,7 +213,8 @@ SHOAL_API int shoal_group_rank(const shoal_group *group);
 /* The number of ranks of the group. */
 SHOAL_API int shoal_group_size(const shoal_group *group);
 /* The priority of the collectives that this thread starts on the group from now on; 0 at first. Of
- * requests under way, those with the smaller number go first. All ranks should use the same. */
+ * requests that the daemon has, those with the smaller number go first; what the ranks of a node do
+ * without it goes in the order of the calls. All ranks should use the same. */
 SHOAL_API int shoal_group_set_priority(shoal_group *group, uint32_t priority);
 /* The identity of the tensor that is in the all-reduces, reduces and broadcasts that this thread
  * starts on the group from now on: a number from 1 to 2^31 - 1 that stays the same from step to
@@ -255,7 +256,9 @@ SHOAL_API int shoal_shared_free(shoal_group *group, const void *memory);
 
 /* --- collectives -----------------------------------------------------------------------------
  *
- * Each function starts a collective of elements of `dtype` and returns. Buffers must stay untouched
+ * Each function starts a collective of elements of `dtype` and returns: at once, unless the ranks
+ * of this node are in the middle of one of the group that they do alone, and this one cannot be
+ * done so (it is on a device, say, or large and in the arena); then when that is over. Buffers must stay untouched
  * until it is complete. *request is then the caller's, until shoal_wait or shoal_request_free. With
  * request NULL the function waits until the collective is complete, for the job's timeout at most;
  * after SHOAL_ETIMEOUT the buffers must stay untouched until the job is closed. root is a rank of
@@ -405,8 +408,7 @@ SHOAL_API void shoal_request_free(shoal_request *request);
  * once, when the request is complete already. It may start collectives and free the request; it
  * must not block, wait for requests or close the job. It may run after a shoal_wait for the request
  * has returned. SHOAL_ESTATE: the request has a callback already. SHOAL_ETIMEOUT: all ranks have
- * come to it, and one that reduces has not ended in the job's time; the request has no callback
- * then. */
+ * come to it, and one has not gone on in the job's time; the request has no callback then. */
 SHOAL_API int shoal_request_on_complete(shoal_request *request,
                                         void (*callback)(void *argument, int result),
                                         void *argument);

@@ -1,5 +1,5 @@
-/* The place: memory in which the ranks of a group on one node meet for small collectives without
- * their daemon (worker/meeting). The daemon makes it, maps it, and reads these counts there now and
+/* The place: memory in which the ranks of a group on one node meet for collectives without their
+ * daemon (worker/meeting). The daemon makes it, maps it, and reads these counts there now and
  * then, so that its status tells of what has met; the rest of the memory is the ranks' own. They
  * may write anything: a count is shown, and used for nothing else.
  *

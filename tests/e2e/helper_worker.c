@@ -230,6 +230,27 @@ static void run_meeting(struct rank *self, bool taking)
     }
 }
 
+/* The same of what passes in pieces: the last ones cannot be read. */
+static void run_passing(struct rank *self)
+{
+    const size_t count = 1 << 20, bytes = count * sizeof(float), page = 4096;
+    float *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+        wrong("mmap");
+    for (unsigned long rounds = 0;; rounds++) {
+        bool dies = self->rank == self->size - 1 && rounds > 10 && file_there(self->file);
+        for (size_t i = 0; i < count; i++)
+            data[i] = (float)(self->rank + 1);
+        if (dies && mprotect((uint8_t *)data + bytes - page, page, PROT_NONE) < 0)
+            wrong("mprotect");
+        expect(shoal_all_reduce(self->world, data, data, count, SHOAL_F32, SHOAL_SUM, NULL),
+               "all_reduce");
+        floats_check(data, count, total(self->size), "sum of what passed");
+        if (rounds == 10)
+            say("running");
+    }
+}
+
 /* Of `rounds` all-reduces that this rank has; another may have one more, or lack the last. */
 static void survive_loss(struct rank *self, unsigned long rounds)
 {
@@ -562,6 +583,8 @@ static void run_mode(struct rank *self, const char *mode)
         run_loop(self, true);
     else if (strcmp(mode, "coming") == 0 || strcmp(mode, "taking") == 0)
         run_meeting(self, strcmp(mode, "taking") == 0);
+    else if (strcmp(mode, "passing") == 0)
+        run_passing(self);
     else if (strcmp(mode, "survive") == 0 || strcmp(mode, "newcomer") == 0 || self->regrows)
         run_survive(self);
     else if (strcmp(mode, "forked") == 0 || strcmp(mode, "cloned") == 0)

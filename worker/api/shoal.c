@@ -192,7 +192,7 @@ int shoal_open(const struct shoal_options *options, shoal_job **job)
 /* Say goodbye and wait for the answer, for a bounded time. */
 static void shoal_leave(struct shoal_job *job)
 {
-    if (job->daemon_gone)
+    if (job->daemon_gone || job->abrupt)
         return;
     struct message leave = {.type = MESSAGE_LEAVE};
     uint64_t deadline_ns = clock_now_ns() + JOB_LEAVE_MS * NS_PER_MS;

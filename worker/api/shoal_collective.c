@@ -1,6 +1,7 @@
 /* Collectives and their requests. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <utlist.h>
@@ -48,7 +49,8 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
                  struct shoal_request **request, struct error *error)
 {
     struct shoal_job *job = group->job;
-    bool meets = mode != START_BACKGROUND && drive_meet_may(group, ask, blocks, block_count);
+    bool meets = mode != START_BACKGROUND &&
+                 drive_meet_may(group, ask, blocks, block_count, mode == START_WAITING);
     int code = meets ? 0 : drive_clear_meeting(group, error);
     if (code < 0)
         return code;
@@ -134,8 +136,13 @@ static void meet_no_more(struct shoal_request *request)
 static void forget_request(struct shoal_job *job, struct shoal_request *request)
 {
     meet_no_more(request);
-    drive_adopt(job, request);
+    /* Of what is still there all ranks have come, or it waits behind that. */
+    if (request->core.state != REQUEST_MEETING ||
+        !drive_meet_watch((struct shoal_group *)request->core.group))
+        drive_adopt(job, request);
     drive_notify(job);
+    if (request->core.state == REQUEST_MEETING)
+        drive_call_background(job);
     job_release_request(job, request);
 }
 
@@ -154,10 +161,14 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
     if (end == DRIVE_CLOSING) {
         code = error_set(error, ERR_STATE, "the job was closed while a collective was waited for");
     } else if (end == DRIVE_TIMEOUT) {
-        char what[512];
+        char what[512], who[64] = "";
+        uint32_t rank;
         request_describe(&request->core, request->core.group->number, what, sizeof(what));
-        code = error_set(error, ERR_TIMEOUT, "%d ms have passed: %s",
-                         timeout_ms < 0 ? job->timeout_ms : timeout_ms, what);
+        if (request->core.state == REQUEST_MEETING &&
+            drive_meet_waits_for((struct shoal_group *)request->core.group, &rank))
+            snprintf(who, sizeof(who), ": rank %" PRIu32 " of the group does not go on", rank);
+        code = error_set(error, ERR_TIMEOUT, "%d ms have passed: %s%s",
+                         timeout_ms < 0 ? job->timeout_ms : timeout_ms, what, who);
     } else {
         code = job_request_result(request, error);
     }
@@ -210,6 +221,9 @@ static int start_as_set(struct shoal_group *group, struct request_ask *ask,
         code = shared_check(group, ask, blocks, block_count, error);
     if (!ask->on_device)
         ask->own_bytes = 0; /* the caller's to copy */
+    /* It keeps the lock where a result is shared. */
+    if (code == 0)
+        place_look(group, ask, blocks, block_count);
     if (code == 0)
         code = start(group, ask, blocks, block_count, mode, request, error);
     if (code < 0)
@@ -226,7 +240,6 @@ int collective_call(struct shoal_group *group, struct request_ask *ask, struct r
         return error_text_keep(&error);
     struct shoal_request *made = NULL;
     pthread_mutex_lock(&job->lock);
-    place_look(group, ask, blocks, block_count);
     /* To make way lets the lock go: before shared memory is looked for. */
     int code = job->shared ? drive_clear_meeting(group, &error) : 0;
     drive_meet_settle_quietly(group);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@
 #define POLL_STEPS_MAX 64u
 /* How often the socket is read while nobody waits for the daemon. */
 #define LISTEN_MS 5u
+/* How often groups are looked after while their thread waits for another one. */
+#define OTHERS_MS 1u
 
 void drive_release(struct shoal_job *job)
 {
@@ -133,6 +136,7 @@ void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns)
 {
     struct shoal_job *job = request->job;
     struct shoal_group *group = (struct shoal_group *)request->core.group;
+    struct place_memory *memory = drive_meet_begin_wait(group);
     job->waiters++;
     while (request->core.state == REQUEST_MEETING && !job->closing) {
         if (drive_meet_settle(group) || clock_now_ns() >= deadline_ns)
@@ -141,6 +145,7 @@ void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns)
         if (request->core.state == REQUEST_MEETING)
             drive_meet_pause(group, deadline_ns);
     }
+    drive_meet_end_wait(job, memory);
     job->waiters--;
     if (job->closing)
         pthread_cond_broadcast(&job->changed); /* shoal_close waits for the last waiter */
@@ -158,7 +163,10 @@ int drive_clear_meeting(struct shoal_group *group, struct error *error)
     job->waiters++;
     group->core.request_count++; /* it is not closed */
     while (in_time && !drive_meet_settle_now(group) && !job->closing) {
-        drive_meet_pause(group, deadline_ns);
+        /* The others may wait for this rank in another group: perhaps no thread else looks. */
+        uint64_t look_ns = clock_now_ns() + OTHERS_MS * NS_PER_MS;
+        bool others = drive_meet_settle_others(group);
+        drive_meet_pause(group, others && look_ns < deadline_ns ? look_ns : deadline_ns);
         in_time = clock_now_ns() < deadline_ns;
     }
     group->core.request_count--;
@@ -167,10 +175,14 @@ int drive_clear_meeting(struct shoal_group *group, struct error *error)
         pthread_cond_broadcast(&job->changed);
     if (in_time)
         return 0;
+    uint32_t rank;
+    char who[32] = "one that reduces";
+    if (drive_meet_waits_for(group, &rank))
+        snprintf(who, sizeof(who), "rank %" PRIu32 " of it", rank);
     return error_set(error, ERR_TIMEOUT,
                      "the time has passed: all ranks have come to the collective before on group "
-                     "%" PRIu32 ", and one that reduces does not end",
-                     group->core.number);
+                     "%" PRIu32 ", and %s does not go on",
+                     group->core.number, who);
 }
 
 /* Until there is something to do, or the meeting places are to be looked after. */
@@ -182,7 +194,7 @@ static void background_rest(struct shoal_job *job, uint64_t keep_ns)
         !job->progress.failed) {
         if (drive_listen_until(job, keep_ns ? keep_ns : UINT64_MAX))
             drive_poll(job);
-    } else if (drive_meet_stand_by(job)) {
+    } else if (drive_meet_stand_by(job, keep_ns)) {
         drive_listen(job);
     } else if (keep_ns == 0) {
         pthread_cond_wait(&job->background, &job->lock);
@@ -244,6 +256,7 @@ void drive_stop(struct shoal_job *job, const struct error *error)
     while (job->waiters > 0 || job->driver != JOB_DRIVER_NONE)
         pthread_cond_wait(&job->changed, &job->lock);
     job->driver = JOB_DRIVER_WAITER;
+    job->abrupt = drive_meet_leave(job);
     /* A call may be held up by a stream that is full and goes on when requests are over. */
     drive_fail(job, error);
     drive_device_settle(job);

@@ -6,6 +6,7 @@
  * threads; the background thread takes it while there are requests that nobody may be waiting for
  * and that need something done (large ones, callbacks, the completions descriptor). With neither,
  * nobody drives: small requests are with the daemon by then, and their results wait in the arena.
+ * What the ranks of the node do alone (drive_meet.h) needs no driver.
  *
  * Calls worker/{job,device,progress,request}, and in this room every file below it:
  *
@@ -42,7 +43,7 @@ enum drive_end drive_wait(struct shoal_job *job, bool (*done)(const void *argume
 void drive_wait_meeting(struct shoal_request *request, uint64_t deadline_ns);
 /* Have no request of the group wait for the ranks of its node, and call nobody back; lock held
  * before and after.
- * ERR_TIMEOUT: all have come, but one that reduces does not end, within the job's timeout. */
+ * ERR_TIMEOUT: all have come, but one does not go on, within the job's timeout. */
 int drive_clear_meeting(struct shoal_group *group, struct error *error);
 /* Read what the daemon says, if that was not done lately: one whose collectives all meet never
  * waits for it. Lock held before and after. */

@@ -23,6 +23,11 @@
  * after the last of them began: waking it for each would cost more than the collective. */
 #define KEEP_MS 10u
 #define KEEP_FOR_MS 100u
+/* How often after one that passes in pieces. */
+#define PASS_MS 2u
+/* Who begins to wait before this rank has made more turns, or within so long, waits at once. */
+#define SOON_TURNS 2u
+#define SOON_NS 100000u
 
 static void wake(const struct meeting *meeting, int most)
 {
@@ -57,6 +62,32 @@ static struct meeting_ask meeting_ask_of(const struct request_ask *ask,
                                 .identity = ask->identity};
 }
 
+/* Of the buffers of an ask or a block: whether one lies outside of the arena, and none between two
+ * elements. What lies in the arena takes less time through the daemon, which copies none of it. */
+static bool passes_well(const struct shoal_job *job, const struct request_ask *ask, bool *outside)
+{
+    uint64_t element_bytes = dtype_bytes(ask->dtype), bytes = ask->count * element_bytes;
+    const void *buffers[] = {ask->send, ask->recv};
+    for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++) {
+        if (buffers[i] && !request_in_arena(&job->progress.memory, buffers[i], bytes))
+            *outside = true;
+        if ((uintptr_t)buffers[i] % element_bytes != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Whether it is well to let it pass in pieces. */
+static bool may_pass(const struct shoal_job *job, const struct request_ask *ask,
+                     const struct request_ask *blocks, uint32_t block_count)
+{
+    bool outside = false;
+    bool well = passes_well(job, ask, &outside);
+    for (uint32_t i = 0; i < block_count; i++)
+        well &= passes_well(job, &blocks[i], &outside);
+    return well && outside;
+}
+
 bool drive_meet_fits(const struct shoal_group *group, const struct request_ask *ask,
                      const struct request_ask *blocks, uint32_t block_count)
 {
@@ -65,17 +96,36 @@ bool drive_meet_fits(const struct shoal_group *group, const struct request_ask *
         if (blocks[i].count != wanted.count || blocks[i].shared)
             return false;
     }
-    return meeting_fits(&wanted, group->size) && !ask->on_device && !ask->shared;
+    return meeting_fits(&wanted, group->size) && !ask->on_device && !ask->shared &&
+           (!meeting_in_pieces(&wanted, group->size) ||
+            may_pass(group->job, ask, blocks, block_count));
+}
+
+/* Whether somebody waits at the place, who sees to what waits there. */
+static bool attended(const struct shoal_group *group)
+{
+    return group->core.meeting && group->place.memory->waiters > 0;
+}
+
+/* Whether the background thread can wait at the group's place. */
+static bool may_watch(const struct shoal_group *group)
+{
+    const struct shoal_job *job = group->job;
+    return job->background_requests == 0 && !job->completions_used &&
+           (!job->watched || job->watched == group || !job->watched->core.meeting ||
+            attended(job->watched));
 }
 
 bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask,
-                    const struct request_ask *blocks, uint32_t block_count)
+                    const struct request_ask *blocks, uint32_t block_count, bool waiting)
 {
     const struct shoal_job *job = group->job;
+    struct meeting_ask wanted = meeting_ask_of(ask, blocks, block_count);
     return group->place.state == PLACE_OPEN && meeting_complete(&group->place.meeting) &&
            !group->core.requests && !group->core.failed && !job->progress.failed &&
            !job->completions_used && !arena_tracing(&job->arena) &&
-           drive_meet_fits(group, ask, blocks, block_count);
+           drive_meet_fits(group, ask, blocks, block_count) &&
+           (waiting || !meeting_in_pieces(&wanted, group->size) || may_watch(group));
 }
 
 /* What the rank sends: by block, or whole. */
@@ -105,6 +155,12 @@ static void collect_recvs(const struct shoal_group *group, const struct request 
         if (route_receives(&block->route, group->rank))
             recv[parts ? block->route.from : 0] = block->recv;
     }
+}
+
+static bool passes(const struct shoal_group *group, const struct request *core)
+{
+    struct meeting_ask ask = meeting_ask_of(&core->ask, core->asked, core->asked_count);
+    return meeting_in_pieces(&ask, group->size);
 }
 
 /* --- beginning and ending ------------------------------------------------------------------ */
@@ -160,6 +216,21 @@ static void take(struct shoal_group *group, uint64_t now_ns)
     progress_met(&group->job->progress, &group->core, now_ns);
 }
 
+/* The first of those that wait passes in pieces, and this rank's turn is due. */
+static enum meeting_verdict make_turn(struct shoal_group *group)
+{
+    const void *send[MEETING_RANKS_MAX];
+    void *recv[MEETING_RANKS_MAX];
+    struct place *place = &group->place;
+    collect_sends(group, group->core.meeting, send);
+    collect_recvs(group, group->core.meeting, recv);
+    enum meeting_verdict verdict =
+        meeting_turn(&place->meeting, place->round, &place->ask, send, recv);
+    if (verdict != MEETING_OPEN)
+        wake(&place->meeting, INT_MAX);
+    return verdict == MEETING_TURN ? MEETING_OPEN : verdict; /* the next one, when asked again */
+}
+
 /* What has become of the first of those that wait. MEETING_OPEN: it still waits. now: no longer
  * than for those that reduce. */
 static enum meeting_verdict look(struct shoal_group *group, bool now)
@@ -171,6 +242,8 @@ static enum meeting_verdict look(struct shoal_group *group, bool now)
         if (verdict == MEETING_MET)
             wake(&place->meeting, INT_MAX);
     }
+    if (verdict == MEETING_TURN)
+        return make_turn(group);
     if (verdict != MEETING_OPEN || (!now && clock_now_ns() < place->since_ns + MEET_MS * NS_PER_MS))
         return verdict;
     return give_up(group, place->round);
@@ -226,6 +299,39 @@ bool drive_meet_settle_now(struct shoal_group *group)
     return done;
 }
 
+bool drive_meet_settle_others(struct shoal_group *group)
+{
+    struct shoal_group *other;
+    bool all = true;
+    DL_FOREACH(group->job->groups, other)
+    {
+        if (other != group)
+            all &= settle(other, false, true);
+    }
+    drive_tell_quietly(group->job);
+    return !all;
+}
+
+/* The background thread is to look after a request that nobody may be waiting for. What passes in
+ * pieces needs this rank to the end: it does at once, unless the caller waited for the last one as
+ * soon as it had begun. */
+static void keep(struct shoal_group *group, const struct request *core)
+{
+    struct shoal_job *job = group->job;
+    uint64_t now_ns = clock_now_ns();
+    bool passing = core->state == REQUEST_MEETING && passes(group, core);
+    uint64_t kept_ns = passing ? job->passed_ns + KEEP_FOR_MS * NS_PER_MS : job->keep_until_ns;
+    job->keep_until_ns = now_ns + KEEP_FOR_MS * NS_PER_MS;
+    if (passing)
+        job->passed_ns = now_ns;
+    if (passing && !job->waits_soon) {
+        drive_meet_watch(group);
+    } else if (now_ns >= kept_ns) {
+        drive_call_background(job);
+        drive_wake(job);
+    }
+}
+
 int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
                      const struct request_ask *blocks, uint32_t block_count,
                      struct shoal_request *request, bool waiting, struct error *error)
@@ -240,16 +346,29 @@ int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
     DL_APPEND(job->requests, request);
     bool over = group->core.meeting == &request->core && come(group) != MEETING_OPEN &&
                 drive_meet_settle_quietly(group);
-    if (!over && !waiting) {
-        uint64_t now_ns = clock_now_ns();
-        bool keeps = now_ns < job->keep_until_ns;
-        job->keep_until_ns = now_ns + KEEP_FOR_MS * NS_PER_MS;
-        if (!keeps) {
-            drive_call_background(job);
-            drive_wake(job);
+    if (!over && !waiting)
+        keep(group, &request->core);
+    return 0;
+}
+
+bool drive_meet_waits_for(const struct shoal_group *group, uint32_t *rank)
+{
+    return group->core.meeting &&
+           meeting_waits_for(&group->place.meeting, group->place.round, rank);
+}
+
+bool drive_meet_leave(struct shoal_job *job)
+{
+    struct shoal_group *group;
+    bool needed = false;
+    DL_FOREACH(job->groups, group)
+    {
+        if (group->core.meeting && passes(group, group->core.meeting)) {
+            enum meeting_verdict verdict = give_up(group, group->place.round);
+            needed |= verdict != MEETING_VOID && verdict != MEETING_MET;
         }
     }
-    return 0;
+    return needed;
 }
 
 void drive_meet_decline(struct shoal_group *group)
@@ -307,8 +426,13 @@ void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
     struct shoal_job *job = group->job;
     uint64_t until_ns = clock_now_ns() + MEET_MS * NS_PER_MS;
     uint32_t gate = atomic_load(meeting_gate(&group->place.meeting));
-    if (meeting_look(&group->place.meeting, group->place.round) != MEETING_OPEN)
+    if (meeting_look(&group->place.meeting, group->place.round) != MEETING_OPEN) {
+        /* Others who want the lock need not wait for the end of what passes in pieces. */
+        pthread_mutex_unlock(&job->lock);
+        sched_yield();
+        pthread_mutex_lock(&job->lock);
         return;
+    }
     struct meeting meeting = group->place.meeting;
     struct place_memory *memory = group->place.memory;
     int cpu = sched_getcpu();
@@ -321,11 +445,29 @@ void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
     job_leave_place(memory);
 }
 
+struct place_memory *drive_meet_begin_wait(struct shoal_group *group)
+{
+    struct shoal_job *job = group->job;
+    struct place_memory *memory = group->place.memory;
+    if (group->core.meeting && passes(group, group->core.meeting))
+        job->waits_soon = group->place.meeting.turn <= SOON_TURNS;
+    job_visit_place(memory);
+    memory->waiters++;
+    return memory;
+}
+
+void drive_meet_end_wait(struct shoal_job *job, struct place_memory *memory)
+{
+    memory->waiters--;
+    job_leave_place(memory);
+    if (job->watched && job->watched->core.meeting)
+        drive_call_background(job);
+}
+
 bool drive_meet_watch(struct shoal_group *group)
 {
     struct shoal_job *job = group->job;
-    if (job->background_requests > 0 || job->completions_used ||
-        (job->watched && job->watched != group && job->watched->core.meeting))
+    if (!may_watch(group))
         return false;
     job->watched = group;
     if (!job->gate)
@@ -333,10 +475,12 @@ bool drive_meet_watch(struct shoal_group *group)
     return true;
 }
 
-bool drive_meet_stand_by(struct shoal_job *job)
+bool drive_meet_stand_by(struct shoal_job *job, uint64_t until_ns)
 {
+    uint64_t most_ns = clock_now_ns() + MEET_MS * NS_PER_MS;
     struct shoal_group *group = job->watched;
-    if (!group || !group->core.meeting)
+    /* One is enough: each that sleeps there has to be woken. */
+    if (!group || !group->core.meeting || attended(group))
         return false;
     struct meeting meeting = group->place.meeting;
     struct place_memory *memory = group->place.memory;
@@ -346,11 +490,36 @@ bool drive_meet_stand_by(struct shoal_job *job)
     job_visit_place(memory);
     job->gate = meeting_gate(&meeting);
     pthread_mutex_unlock(&job->lock);
-    sleep_at(&meeting, gate, clock_now_ns() + MEET_MS * NS_PER_MS);
+    sleep_at(&meeting, gate, until_ns && until_ns < most_ns ? until_ns : most_ns);
     pthread_mutex_lock(&job->lock);
     job->gate = NULL;
     job_leave_place(memory);
     return true;
+}
+
+/* Whether the first at the place passes in pieces, and no caller is about to wait. */
+static bool passes_alone(const struct shoal_group *group, uint64_t now_ns)
+{
+    return group->core.meeting && !attended(group) && passes(group, group->core.meeting) &&
+           now_ns >= group->job->passed_ns + SOON_NS;
+}
+
+/* When to look again: at once where a turn is due that nobody else makes. */
+static uint64_t look_again_ns(const struct shoal_job *job, uint64_t now_ns, bool any)
+{
+    const struct shoal_group *group;
+    bool passing = now_ns < job->passed_ns + KEEP_FOR_MS * NS_PER_MS;
+    DL_FOREACH(job->groups, group)
+    {
+        if (!passes_alone(group, now_ns))
+            continue;
+        passing = true;
+        if (meeting_look(&group->place.meeting, group->place.round) == MEETING_TURN)
+            return now_ns;
+    }
+    if (!any && now_ns >= job->keep_until_ns)
+        return 0;
+    return now_ns + (passing ? PASS_MS : KEEP_MS) * NS_PER_MS;
 }
 
 uint64_t drive_meet_keep(struct shoal_job *job)
@@ -360,12 +529,16 @@ uint64_t drive_meet_keep(struct shoal_job *job)
     uint64_t now_ns = clock_now_ns();
     DL_FOREACH(job->groups, group)
     {
-        any |= !settle(group, false, true);
+        any |= attended(group) || !settle(group, false, true);
+        if (passes_alone(group, now_ns)) {
+            job->waits_soon = false;
+            drive_meet_watch(group);
+        }
     }
     /* Those, and of which drive_tell_quietly did not tell. */
     if (job->progress.completed)
         drive_tell(job);
     if (job->progress.completed)
         return now_ns;
-    return any || now_ns < job->keep_until_ns ? now_ns + KEEP_MS * NS_PER_MS : 0;
+    return look_again_ns(job, now_ns, any);
 }

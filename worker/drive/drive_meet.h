@@ -12,20 +12,24 @@
 /* How long a rank waits for others before the daemon, which can say who is late, is to know. */
 #define MEET_MS 10u
 
-/* Whether a place could carry the collective with its blocks: it is small, and all parts are of one
- * size. */
+/* Whether a place could carry the collective with its blocks: all parts are of one size, and if it
+ * is so large that it passes in pieces, that takes less time than through the daemon. */
 bool drive_meet_fits(const struct shoal_group *group, const struct request_ask *ask,
                      const struct request_ask *blocks, uint32_t block_count);
 /* Whether it may meet, as far as this rank knows: besides, the group has a place, and nothing of
- * the group is under way but what waits there: it comes behind that. */
+ * the group is under way but what waits there: it comes behind that. What passes in pieces needs a
+ * thread: the caller's, if it waits at once (waiting), or the background thread. */
 bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask,
-                    const struct request_ask *blocks, uint32_t block_count);
+                    const struct request_ask *blocks, uint32_t block_count, bool waiting);
 /* Begin the request, which may meet, at the group's place; then it may be complete, wait for the
  * others, or for those before it, or be with the daemon. waiting: its caller waits at once; else
  * the background thread looks after it. ERR_INVALID, ERR_MEMORY. */
 int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
                      const struct request_ask *blocks, uint32_t block_count,
                      struct shoal_request *request, bool waiting, struct error *error);
+/* The rank of the group whose turn the first one at the place, which passes in pieces, waits for.
+ * False: there is none. */
+bool drive_meet_waits_for(const struct shoal_group *group, uint32_t *rank);
 /* Tell the others that the group's next collective goes to the daemon. */
 void drive_meet_decline(struct shoal_group *group);
 /* Look after the requests that wait at the group's place, if any. True: none does any more. */
@@ -35,16 +39,27 @@ bool drive_meet_settle_quietly(struct shoal_group *group);
 /* Those with a callback too, and they go to the daemon unless all ranks have come; it calls nobody
  * back either. */
 bool drive_meet_settle_now(struct shoal_group *group);
+/* Around a thread's wait for one that waits at the group's place; meanwhile the background thread
+ * need not. At the end the group may be closed. */
+struct place_memory *drive_meet_begin_wait(struct shoal_group *group);
+void drive_meet_end_wait(struct shoal_job *job, struct place_memory *memory);
+/* This rank leaves the job: what would pass in pieces goes to the daemon. True: all ranks have come
+ * to one already, and need this rank to its end. */
+bool drive_meet_leave(struct shoal_job *job);
+/* Look after the requests at the places of all groups but this one, of which the caller waits for
+ * something else, and call nobody back. True: some still wait. */
+bool drive_meet_settle_others(struct shoal_group *group);
 /* Have the background thread wait for the requests at the group's place, for one of them has a
- * callback. False: it has others to wait for. */
+ * callback, or passes in pieces. False: it has others to wait for. */
 bool drive_meet_watch(struct shoal_group *group);
-/* Sleep until something may have become of it, MEET_MS at most; the lock is let go of meanwhile. */
+/* Sleep until something may have become of it, MEET_MS at most; the lock is let go of meanwhile,
+ * and for a moment if something has. */
 void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns);
 /* The background thread: look after all groups' requests that wait. Returns when to look again; 0:
  * when there is one again, of which drive_meet_begin tells. */
 uint64_t drive_meet_keep(struct shoal_job *job);
 /* The background thread: sleep until something may have become of those that it watches, or it is
- * called. False: there are none. */
-bool drive_meet_stand_by(struct shoal_job *job);
+ * called, or until then (0: no such time). False: there are none. */
+bool drive_meet_stand_by(struct shoal_job *job, uint64_t until_ns);
 
 #endif

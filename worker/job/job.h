@@ -87,6 +87,7 @@ struct place_memory {
     void *memory;
     uint64_t bytes;
     unsigned visitors; /* threads that look at it without the lock */
+    unsigned waiters;  /* of those, who waits for a request there */
     bool forgotten;    /* by the group */
 };
 
@@ -194,6 +195,8 @@ struct shoal_job {
     bool listening;               /* the background thread, for want of a driver */
     bool stop;                    /* of the background thread */
     bool closing;                 /* every waiter is to return */
+    bool abrupt;                  /* closed while other ranks need this one at a place: they wait
+                                   * for no goodbye, but for the daemon to say that it is gone */
     uint32_t restart_ms;          /* a daemon that has ended may be started again within; 0: it is
                                    * lost. No longer than this after it was missed */
     uint32_t member;              /* what the daemon calls the connection */
@@ -224,6 +227,8 @@ struct shoal_job {
     uint32_t next_opening;
     int cores;                    /* that this process may run on */
     uint64_t keep_until_ns;       /* the background thread looks after requests at meeting places */
+    uint64_t passed_ns;           /* when the last one that passes in pieces was begun there, */
+    bool waits_soon;              /* and whether its caller waited at once */
     struct shoal_group *watched;  /* at whose place it waits, while there are any, or NULL */
     _Atomic uint32_t *gate;       /* at which it sleeps now (worker/meeting), or NULL */
     struct shoal_fusion *fusions; /* freed with the job */

@@ -1,5 +1,5 @@
-/* A meeting place: memory in which the ranks of a group that lies on one node meet for small
- * collectives, without their daemon. Each puts its data and what it asks for into the place and
+/* A meeting place: memory in which the ranks of a group that lies on one node meet for collectives
+ * without their daemon. Each puts its data and what it asks for into the place and
  * arrives. The last to come compares the asks, reduces if every rank wants the same result of many,
  * in rank order, as the daemon would and to the same bits, and says that the collective has *met*;
  * everyone takes what is for it, or reduces it then. Whoever has
@@ -7,7 +7,7 @@
  * rank gives it to its daemon, as if nobody had come here. So what needs the daemon's judgement (a
  * disagreement, a rank that does not come, one that has died) is judged by the daemon.
  *
- *   round: 0 arrived -> 1 -> ... -> all arrived -> (sums) -> met, or void (the asks differ)
+ *   round: 0 arrived -> 1 -> ... -> all arrived -> (sums, turns) -> met, or void (the asks differ)
  *               \______\____________ void
  *
  * A round is numbered by how many collectives the group's ranks have started before it, which is
@@ -19,8 +19,13 @@
  * to a round only when it has taken the result of the last one that met: so whoever writes a half
  * knows that all have taken what was in it.
  *
- * A large reduction is cut into slices. Ranks that are awake take one after the other, so that it
- * uses as many cores as they have; a rank that sleeps, or does not wait, is not needed for it.
+ * What is too large for that passes in pieces. Each rank makes the same turns: in each it puts a
+ * piece of what it sends into the place, reduces its share of the piece before, and takes what has
+ * been reduced of the one before that. It makes its next turn when all have made this one.
+ *
+ * Of other collectives a larger reduction is cut into slices. Ranks that are awake take one after
+ * the other, so that it uses as many cores as they have; a rank that sleeps, or does not wait, is
+ * not needed for it.
  *
  * Ranks of a job trust each other. What they write here is never used as an index.
  *
@@ -39,9 +44,10 @@
 #include "common/reduce/dtype.h"
 #include "common/reduce/reduce.h"
 
-#define MEETING_VERSION 3u
+#define MEETING_VERSION 4u
 #define MEETING_RANKS_MAX 64u
-/* The most that a rank brings to a round; less where there are many (meeting_data_bytes). */
+/* The most that a rank brings to a round at once; less where there are many (meeting_data_bytes).
+ * What is more passes in pieces. */
 #define MEETING_DATA_BYTES 1048576u
 
 /* What a rank asks for; all bytes are compared. */
@@ -54,6 +60,8 @@ struct meeting_ask {
 enum meeting_verdict {
     MEETING_OPEN, /* not all have come, or others still reduce */
     MEETING_SUMS, /* all have come, and there is something to reduce: meeting_help */
+    MEETING_TURN, /* all have come to one that passes in pieces, and wait for this rank, too:
+                   * meeting_turn */
     MEETING_MET,
     MEETING_VOID,
 };
@@ -65,10 +73,12 @@ struct meeting {
     struct meeting_place *place;
     uint32_t rank, size; /* in the group */
     uint64_t met;        /* rounds that have met and whose result this rank has taken */
+    uint64_t turn;       /* of the round, if it passes in pieces: the next one of this rank, */
+    uint64_t turns;      /* and how many there are */
     const struct reduce_kernels *kernels;
 };
 
-/* The most that each rank of a group of `size` brings to a round. */
+/* The most that each rank of a group of `size` brings to a round at once. */
 uint64_t meeting_data_bytes(uint32_t size);
 /* How much memory a group of `size` ranks needs. */
 uint64_t meeting_bytes(uint32_t size);
@@ -87,6 +97,9 @@ bool meeting_shares_core(const struct meeting *meeting, uint32_t core);
 
 /* Whether a round can carry it. The ask is checked (request_check). */
 bool meeting_fits(const struct meeting_ask *ask, uint32_t size);
+/* Whether it passes in pieces, since it is large: every rank has to make its turns, with buffers
+ * that are aligned to the elements and stay as they are until it has met. */
+bool meeting_in_pieces(const struct meeting_ask *ask, uint32_t size);
 
 /* Whether what a rank sends, or receives, is a part for each rank of the group. */
 bool meeting_sends_parts(uint32_t kind);
@@ -97,9 +110,19 @@ bool meeting_receives_parts(uint32_t kind);
 enum meeting_verdict meeting_help(struct meeting *meeting, uint64_t round,
                                   const struct meeting_ask *ask);
 
+/* Make this rank's turn of a round that is MEETING_TURN, with the buffers of meeting_arrive and
+ * meeting_take. What then has become of it; not MEETING_OPEN: others may sleep. */
+enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
+                                  const struct meeting_ask *ask, const void *const send[],
+                                  void *const recv[]);
+
+/* A rank whose turn this one waits for. False: there is none, or the round does not pass in pieces.
+ */
+bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank);
+
 /* Come to a round, which is later than any before, with what this rank sends: one buffer, or a part
- * for each rank. NULL: it sends none, or keeps its own. All are free when this returns. Not
- * MEETING_OPEN: others may sleep (meeting_sleepers). */
+ * for each rank. NULL: it sends none, or keeps its own. All are free when this returns, unless it
+ * passes in pieces. Not MEETING_OPEN: others may sleep (meeting_sleepers). */
 enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
                                     const struct meeting_ask *ask, const void *const send[]);
 /* What has become of the round that this rank has arrived at. */

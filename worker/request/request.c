@@ -219,7 +219,7 @@ void request_describe(const struct request *request, uint32_t group, char *text,
                  request->block_count + 1);
     else if (request->state == REQUEST_MEETING)
         snprintf(text, bytes,
-                 "%s on group %" PRIu32 ": the ranks of this node have not all come to it", what,
+                 "%s on group %" PRIu32 ": the ranks of this node are not done with it", what,
                  group);
     else if (request->staged && request->waiting)
         snprintf(text, bytes,

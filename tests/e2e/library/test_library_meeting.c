@@ -1,6 +1,6 @@
-/* Small collectives of ranks on one node, which meet without the daemon, and go to it when they do
- * not. Ranks mix ways to start, to wait and to come late; whatever the way, results are the same
- * bits and disagreements are named. */
+/* Collectives of ranks on one node, which meet without the daemon, and go to it when they do not.
+ * Ranks mix ways to start, to wait and to come late; whatever the way, results are the same bits
+ * and disagreements are named. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 #include "tests/lib/worker/library_job.h"
 
 #define ROUNDS 400u
-#define LARGE 60000u    /* i64: more than one slice of a sum */
-#define DAEMONS 140000u /* i64: more than a rank brings to a place */
+#define LARGE 60000u   /* i64: more than one slice of a sum */
+#define PIECES 140000u /* i64: passes in pieces */
 #define BURST 5u
 #define SIZE_MOST 4u
 
@@ -93,9 +93,9 @@ static int every_kind(shoal_group *group, const struct parts_case *at, int kind,
 static void by_daemon(struct library_rank *self, const struct parts_case *at, int kind,
                       const uint8_t *send, uint8_t *recv)
 {
-    static int64_t large[LIBRARY_RANKS_MAX][DAEMONS];
+    static int64_t large[LIBRARY_RANKS_MAX][PIECES];
     shoal_request *requests[2];
-    GOOD(shoal_all_reduce(shoal_world(self->job), large[self->rank], large[self->rank], DAEMONS,
+    GOOD(shoal_all_reduce(shoal_world(self->job), large[self->rank], large[self->rank], PIECES,
                           SHOAL_I64, SHOAL_SUM, &requests[0]));
     GOOD(every_kind(shoal_world(self->job), at, kind, send, recv, &requests[1]));
     for (int i = 0; i < 2; i++)
@@ -166,11 +166,16 @@ static void was_called(void *argument, int result)
     __atomic_store_n((int *)argument, result == SHOAL_OK ? 1 : -1, __ATOMIC_SEQ_CST);
 }
 
+static size_t round_count(uint32_t round)
+{
+    return round % 13 == 5 ? LARGE : round % 29 == 7 ? PIECES : round % 7 + 1;
+}
+
 /* A collective of a round, whose kind and size are the same on all ranks. */
 static int round_start(struct library_rank *self, shoal_group *group, uint32_t round, int64_t *data,
                        shoal_request **request)
 {
-    size_t count = round % 13 == 5 ? LARGE : round % 7 + 1; /* a large one between */
+    size_t count = round_count(round); /* a large one between */
     int size = shoal_group_size(group), root = (int)(round % (uint32_t)size);
     int64_t *own = data + (size_t)self->rank * count; /* of all that parts make */
     for (size_t i = 0; i < count * (round % 6 < 4 ? 1 : (size_t)size); i++)
@@ -193,7 +198,7 @@ static int round_start(struct library_rank *self, shoal_group *group, uint32_t r
 
 static void round_check(struct library_rank *self, uint32_t round, const int64_t *data)
 {
-    size_t count = round % 13 == 5 ? LARGE : round % 7 + 1;
+    size_t count = round_count(round);
     int64_t size = self->of->size, root = round % size;
     size_t first = round % 6 == 5 ? (size_t)self->rank * count : 0;
     size_t end = round % 6 == 4 ? (size_t)size * count : first + count;
@@ -242,7 +247,7 @@ static void mixed_end(uint64_t *seed, shoal_request *request, int *called)
 static void mixed(struct library_rank *self)
 {
     uint64_t seed = *(uint64_t *)self->of->argument * 100 + (uint64_t)self->rank;
-    const size_t each = (size_t)SIZE_MOST * LARGE;
+    const size_t each = (size_t)SIZE_MOST * PIECES;
     int64_t *data = calloc(BURST * each, sizeof(*data));
     ck_assert_ptr_nonnull(data);
     for (uint32_t round = 0; round < ROUNDS; round += BURST) {
@@ -320,11 +325,12 @@ END_TEST
 
 static void disagree(struct library_rank *self)
 {
+    const size_t larger[] = {8, 30000, 3 * PIECES};
     int large = *(int *)self->of->argument;
-    static int32_t data[LIBRARY_RANKS_MAX][30000];
+    static int32_t data[LIBRARY_RANKS_MAX][3 * PIECES];
     for (int round = 0; round < 5; round++) /* by then they meet */
         GOOD(shoal_barrier(shoal_world(self->job), NULL));
-    size_t count = self->rank == 2 ? (large ? 30000 : 8) : 7;
+    size_t count = self->rank == 2 ? larger[large] : large == 2 ? 3 * PIECES - 1 : 7;
     BAD(shoal_all_reduce(shoal_world(self->job), data[self->rank], data[self->rank], count,
                          SHOAL_I32, SHOAL_SUM, NULL),
         SHOAL_EMISMATCH, "rank 2");
@@ -366,8 +372,8 @@ START_TEST(a_wait_that_timed_out)
 }
 END_TEST
 
-/* A rank that dies in the middle of a round, or between two (_i is 4 and more: killed, whenever
- * that is), is named to all others. */
+/* A rank that dies in the middle of a round, or between two (killed: whenever that
+ * is), is named to all others. */
 static void dies(const char *way, uint32_t size)
 {
     struct cluster *cluster = cluster_start(1, NULL);
@@ -400,8 +406,8 @@ static void dies(const char *way, uint32_t size)
 
 START_TEST(a_rank_that_dies)
 {
-    static const char *const ways[] = {"coming", "taking", "killed"};
-    dies(ways[_i % 3], _i < 3 ? 2 : 4);
+    static const char *const ways[] = {"coming", "taking", "passing", "killed"};
+    dies(ways[_i % 4], _i < 4 ? 2 : 4);
 }
 END_TEST
 
@@ -441,13 +447,14 @@ static json_int_t met_of(struct cluster *cluster, json_int_t collectives)
 /* One collective of every kind: how many of the five met. Whether or not they do, each is counted,
  * with the bytes that it has when the daemon does it. A rank that a busy machine keeps away for too
  * long lets none meet. */
-static json_int_t every_kind_counted(struct library_rank *self)
+static json_int_t every_kind_counted(struct library_rank *self, size_t count)
 {
-    const struct parts_case at = {SHOAL_F32, SHOAL_SUM, 5, 1};
-    const json_int_t bytes = (2 * 4 * 4 + 2 * 2 * 3 + 2 * 4 * 3) * 5 * 4;
+    const struct parts_case at = {SHOAL_F32, SHOAL_SUM, count, 1};
+    const json_int_t bytes = (2 * 4 * 4 + 2 * 2 * 3 + 2 * 4 * 3) * (json_int_t)count * 4;
     struct cluster *cluster = self->of->cluster;
-    uint8_t send[4 * 5 * 4] = {0}, recv[4 * 5 * 4];
+    uint8_t *send = calloc(4 * count, 4), *recv = calloc(4 * count, 4);
     static json_int_t collectives, before, met;
+    ck_assert(send && recv);
     if (library_meet(self)) {
         json_t *status = cluster_status(cluster, 0);
         collectives = figure(status, "collectives");
@@ -463,17 +470,21 @@ static json_int_t every_kind_counted(struct library_rank *self)
         ck_assert_int_eq(bytes_from(cluster, before + bytes), before + bytes);
     }
     library_meet(self);
+    free(send);
+    free(recv);
     return met;
 }
 
 /* A collective that has met is counted as if the daemon had done it. */
 static void counted(struct library_rank *self)
 {
-    while (every_kind_counted(self) < 5)
+    while (every_kind_counted(self, 5) < 5)
         ; /* until there is a place, and nobody is late */
+    while (every_kind_counted(self, 2 * PIECES) < 5)
+        ;
     /* Who has the descriptor is told of all completions, by the daemon. */
     ck_assert_int_ge(shoal_completions_descriptor(self->job), 0);
-    ck_assert_int_eq(every_kind_counted(self), 0);
+    ck_assert_int_eq(every_kind_counted(self, 5), 0);
 }
 
 START_TEST(the_daemon_counts_what_met)
@@ -640,9 +651,9 @@ int main(void)
     tcase_add_loop_test(core, all_ways, 0, 4);
     tcase_add_test(core, a_rank_that_does_not_wait);
     tcase_add_test(core, fusion_waits_for_one_that_met);
-    tcase_add_loop_test(core, ranks_that_disagree, 0, 2);
+    tcase_add_loop_test(core, ranks_that_disagree, 0, 3);
     tcase_add_test(core, a_wait_that_timed_out);
-    tcase_add_loop_test(core, a_rank_that_dies, 0, 6);
+    tcase_add_loop_test(core, a_rank_that_dies, 0, 8);
     tcase_add_test(core, the_daemon_counts_what_met);
     tcase_add_loop_test(core, many_under_way, 0, 2);
     tcase_add_test(core, callbacks_of_two_groups);

@@ -1,0 +1,227 @@
+/* Large collectives, which pass through the place in pieces.
+ *
+ * Every rank makes the same turns. In turn t it puts what it sends of piece t into the half t % 2
+ * of its part, reduces what is its own of piece t - 1, and takes what is for it: of piece t - 1, or
+ * of piece t - 2 where it has been reduced by others, from the half of that piece. It makes the
+ * next turn when all have made this one: what it reads then is there, and what it overwrites has
+ * been read.
+ *
+ *   turn               0        1        2        3
+ *   piece 0           put     reduce    take
+ *   piece 1                    put     reduce    take
+ *
+ * Of an all_reduce and a reduce, which all reduce for all, a piece is cut into a share for each
+ * rank. Of the others it is a range of every part.
+ */
+#include <string.h>
+
+#include "common/memory/copy.h"
+#include "worker/meeting/meeting_private.h"
+
+/* What a rank puts for another, or for all, of a piece, at most: several fit into a core's cache,
+ * and to wait for the others takes little of a turn. */
+#define BLOCK_BYTES (UINT64_C(512) << 10)
+
+/* How an ask is cut; counts in elements. */
+struct pieces {
+    uint64_t element_bytes;
+    uint64_t block; /* of a piece: of each share, or of each part */
+    uint64_t pieces;
+    bool shares; /* all reduce for all */
+};
+
+/* What of a piece a rank reduces for all, or a range of every part. */
+struct range {
+    uint64_t first, count;
+};
+
+static struct pieces pieces_of(const struct meeting_ask *ask, uint32_t size)
+{
+    bool shares = ask->kind == COLLECTIVE_ALL_REDUCE || ask->kind == COLLECTIVE_REDUCE;
+    /* Behind the shares the rank's result. */
+    uint32_t blocks = shares ? size + 1 : meeting_sends_parts(ask->kind) ? size : 1;
+    uint64_t element_bytes = dtype_bytes(ask->dtype);
+    uint64_t bytes = meeting_data_bytes(size) / blocks / COPY_LINE_BYTES * COPY_LINE_BYTES;
+    uint64_t block = (bytes < BLOCK_BYTES ? bytes : BLOCK_BYTES) / element_bytes;
+    uint64_t piece = shares ? block * size : block;
+    return (struct pieces){.element_bytes = element_bytes,
+                           .block = block,
+                           .pieces = ask->count / piece + (ask->count % piece > 0),
+                           .shares = shares};
+}
+
+uint64_t meeting_turns(const struct meeting_ask *ask, uint32_t size)
+{
+    struct pieces pieces = pieces_of(ask, size);
+    return pieces.pieces + (pieces.shares ? 2 : 1);
+}
+
+void meeting_pass(const struct meeting *meeting, uint64_t round)
+{
+    struct meeting_place *place = meeting->place;
+    atomic_store(&place->turned, 0);
+    atomic_store(&place->passing, round);
+    atomic_fetch_add(&place->gate, 1);
+}
+
+bool meeting_passing(const struct meeting *meeting, uint64_t round)
+{
+    return atomic_load(&meeting->place->passing) == round;
+}
+
+bool meeting_turn_due(const struct meeting *meeting)
+{
+    return meeting->turn < meeting->turns &&
+           atomic_load(&meeting->place->turned) >= meeting->turn * meeting->size;
+}
+
+bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank)
+{
+    if (atomic_load(&meeting->place->met) == round || !meeting_passing(meeting, round) ||
+        meeting_turn_due(meeting))
+        return false;
+    for (uint32_t i = 0; i < meeting->size; i++) {
+        *rank = i;
+        if (atomic_load(&meeting->place->turns_of[i]) < meeting->turn)
+            return true;
+    }
+    return false;
+}
+
+/* --- ranges ---------------------------------------------------------------------------------- */
+
+static struct range range_of(const struct pieces *pieces, const struct meeting_ask *ask,
+                             uint64_t piece)
+{
+    uint64_t first = piece * pieces->block, left = ask->count - first;
+    return (struct range){.first = first, .count = left < pieces->block ? left : pieces->block};
+}
+
+/* Shares are equal, but for the last piece's, in whole lines. */
+static struct range share_of(const struct pieces *pieces, const struct meeting_ask *ask,
+                             uint64_t piece, uint32_t rank, uint32_t size)
+{
+    uint64_t base = piece * pieces->block * size, left = ask->count - base;
+    uint64_t line = COPY_LINE_BYTES / pieces->element_bytes;
+    uint64_t share = (left + size - 1) / size;
+    share = (share + line - 1) / line * line;
+    if (share > pieces->block)
+        share = pieces->block;
+    uint64_t start = rank * share < left ? rank * share : left;
+    return (struct range){.first = base + start,
+                          .count = left - start < share ? left - start : share};
+}
+
+/* Block i of what the rank has put of a piece; with shares block `size` is its result. */
+static uint8_t *block_of(const struct meeting *meeting, const struct pieces *pieces, uint32_t rank,
+                         uint64_t piece, uint32_t i)
+{
+    return meeting_half(meeting, rank, piece % 2) + i * pieces->block * pieces->element_bytes;
+}
+
+static const void *sent_from(const void *send, const struct pieces *pieces, struct range range)
+{
+    return (const uint8_t *)send + range.first * pieces->element_bytes;
+}
+
+static void *received_at(void *recv, const struct pieces *pieces, struct range range)
+{
+    return (uint8_t *)recv + range.first * pieces->element_bytes;
+}
+
+/* --- a turn ---------------------------------------------------------------------------------- */
+
+/* The rank's own share or part, if it reduces it, stays where it is. */
+static void put(const struct meeting *meeting, const struct pieces *pieces,
+                const struct meeting_ask *ask, uint64_t piece, const void *const send[])
+{
+    bool parts = meeting_sends_parts(ask->kind);
+    bool keeps_own = collective_has_op(ask->kind);
+    for (uint32_t i = 0; i < (pieces->shares || parts ? meeting->size : 1); i++) {
+        const void *from = send[parts ? i : 0];
+        struct range range = pieces->shares ? share_of(pieces, ask, piece, i, meeting->size)
+                                            : range_of(pieces, ask, piece);
+        if (from && !(keeps_own && i == meeting->rank))
+            memcpy(block_of(meeting, pieces, meeting->rank, piece, i),
+                   sent_from(from, pieces, range), range.count * pieces->element_bytes);
+    }
+}
+
+static void reduce(const struct meeting *meeting, const struct pieces *pieces,
+                   const struct meeting_ask *ask, uint64_t piece, const void *const send[],
+                   void *const recv[])
+{
+    const void *in[MEETING_RANKS_MAX];
+    void *out[2];
+    unsigned outputs = 0;
+    uint32_t rank = meeting->rank;
+    struct range range = pieces->shares ? share_of(pieces, ask, piece, rank, meeting->size)
+                                        : range_of(pieces, ask, piece);
+    for (uint32_t i = 0; i < meeting->size; i++)
+        in[i] = block_of(meeting, pieces, i, piece, rank);
+    in[rank] = sent_from(send[pieces->shares ? 0 : rank], pieces, range);
+    if (recv[0])
+        out[outputs++] = received_at(recv[0], pieces, range);
+    if (pieces->shares)
+        out[outputs++] = block_of(meeting, pieces, rank, piece, meeting->size);
+    if (range.count > 0)
+        meeting_sum(meeting, ask, in, range.count, out, outputs);
+}
+
+static void take_block(const struct pieces *pieces, const struct meeting_ask *ask, void *recv,
+                       struct range range, const void *block)
+{
+    meeting_copy(received_at(recv, pieces, range), block, range.count * pieces->element_bytes,
+                 ask->count * pieces->element_bytes);
+}
+
+/* What others have reduced. */
+static void take_shares(const struct meeting *meeting, const struct pieces *pieces,
+                        const struct meeting_ask *ask, uint64_t piece, void *const recv[])
+{
+    for (uint32_t i = 0; i < meeting->size && recv[0]; i++) {
+        if (i != meeting->rank)
+            take_block(pieces, ask, recv[0], share_of(pieces, ask, piece, i, meeting->size),
+                       block_of(meeting, pieces, i, piece, meeting->size));
+    }
+}
+
+static void take_parts(const struct meeting *meeting, const struct pieces *pieces,
+                       const struct meeting_ask *ask, uint64_t piece, void *const recv[])
+{
+    bool parts = meeting_receives_parts(ask->kind);
+    uint32_t block = meeting_sends_parts(ask->kind) ? meeting->rank : 0;
+    for (uint32_t i = 0; i < (parts ? meeting->size : 1); i++) {
+        if (recv[i])
+            take_block(pieces, ask, recv[i], range_of(pieces, ask, piece),
+                       block_of(meeting, pieces, parts ? i : ask->root, piece, block));
+    }
+}
+
+enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
+                                  const struct meeting_ask *ask, const void *const send[],
+                                  void *const recv[])
+{
+    struct meeting_place *place = meeting->place;
+    struct pieces pieces = pieces_of(ask, meeting->size);
+    uint64_t turn = meeting->turn++;
+    if (turn < pieces.pieces)
+        put(meeting, &pieces, ask, turn, send);
+    if (turn >= 1 && turn - 1 < pieces.pieces) {
+        if (collective_has_op(ask->kind))
+            reduce(meeting, &pieces, ask, turn - 1, send, recv);
+        else
+            take_parts(meeting, &pieces, ask, turn - 1, recv);
+    }
+    if (turn >= 2 && pieces.shares)
+        take_shares(meeting, &pieces, ask, turn - 2, recv);
+    atomic_store(&place->turns_of[meeting->rank], turn + 1);
+    if (atomic_fetch_add(&place->turned, 1) + 1 < (turn + 1) * meeting->size)
+        return MEETING_OPEN;
+    if (turn + 1 == meeting->turns) {
+        meeting_meet(meeting, round, ask);
+        return MEETING_MET;
+    }
+    atomic_fetch_add(&place->gate, 1);
+    return MEETING_TURN;
+}
