@@ -258,11 +258,11 @@ SHOAL_API int shoal_shared_free(shoal_group *group, const void *memory);
  *
  * Each function starts a collective of elements of `dtype` and returns: at once, unless the ranks
  * of this node are in the middle of one of the group that they do alone, and this one cannot be
- * done so (it is on a device, say, or large and in the arena); then when that is over. Buffers must stay untouched
- * until it is complete. *request is then the caller's, until shoal_wait or shoal_request_free. With
- * request NULL the function waits until the collective is complete, for the job's timeout at most;
- * after SHOAL_ETIMEOUT the buffers must stay untouched until the job is closed. root is a rank of
- * the group. A buffer of no elements may be NULL. */
+ * done so (it is on a device, say, or large and in the arena); then when that is over. Buffers must
+ * stay untouched until it is complete. *request is then the caller's, until shoal_wait or
+ * shoal_request_free. With request NULL the function waits until the collective is complete, for
+ * the job's timeout at most; after SHOAL_ETIMEOUT the buffers must stay untouched until the job is
+ * closed. root is a rank of the group. A buffer of no elements may be NULL. */
 
 /* recv of every rank gets the reduction of all ranks' send, of `count` elements each. send and recv
  * may be the same address. */

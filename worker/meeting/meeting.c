@@ -1,5 +1,6 @@
 #include "worker/meeting/meeting.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "worker/meeting/meeting_private.h"
@@ -25,6 +26,7 @@ bool meeting_fits(const struct meeting_ask *ask, uint32_t size)
 
 bool meeting_in_pieces(const struct meeting_ask *ask, uint32_t size)
 {
+    assert(size > 0);
     uint64_t parts = meeting_sends_parts(ask->kind) ? size : 1;
     uint64_t most_bytes = meeting_data_bytes(size);
     if (ask->kind == COLLECTIVE_ALL_REDUCE && size > 2 && most_bytes > SUMMED_BYTES / size)
