@@ -90,26 +90,21 @@ bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *
 
 /* --- ranges ---------------------------------------------------------------------------------- */
 
+/* Of a piece: the rank's share, or the same range of every part. Shares are equal, but for the last
+ * piece's, in whole lines. */
 static struct range range_of(const struct pieces *pieces, const struct meeting_ask *ask,
-                             uint64_t piece)
-{
-    uint64_t first = piece * pieces->block, left = ask->count - first;
-    return (struct range){.first = first, .count = left < pieces->block ? left : pieces->block};
-}
-
-/* Shares are equal, but for the last piece's, in whole lines. */
-static struct range share_of(const struct pieces *pieces, const struct meeting_ask *ask,
                              uint64_t piece, uint32_t rank, uint32_t size)
 {
-    uint64_t base = piece * pieces->block * size, left = ask->count - base;
-    uint64_t line = COPY_LINE_BYTES / pieces->element_bytes;
-    uint64_t share = (left + size - 1) / size;
-    share = (share + line - 1) / line * line;
-    if (share > pieces->block)
-        share = pieces->block;
-    uint64_t start = rank * share < left ? rank * share : left;
+    uint64_t base = piece * pieces->block * (pieces->shares ? size : 1), left = ask->count - base;
+    uint64_t range = pieces->block, start = 0;
+    if (pieces->shares) {
+        uint64_t line = COPY_LINE_BYTES / pieces->element_bytes, share = (left + size - 1) / size;
+        share = (share + line - 1) / line * line;
+        range = share < pieces->block ? share : pieces->block;
+        start = rank * range < left ? rank * range : left;
+    }
     return (struct range){.first = base + start,
-                          .count = left - start < share ? left - start : share};
+                          .count = left - start < range ? left - start : range};
 }
 
 /* Block i of what the rank has put of a piece; with shares block `size` is its result. */
@@ -139,8 +134,7 @@ static void put(const struct meeting *meeting, const struct pieces *pieces,
     bool keeps_own = collective_has_op(ask->kind);
     for (uint32_t i = 0; i < (pieces->shares || parts ? meeting->size : 1); i++) {
         const void *from = send[parts ? i : 0];
-        struct range range = pieces->shares ? share_of(pieces, ask, piece, i, meeting->size)
-                                            : range_of(pieces, ask, piece);
+        struct range range = range_of(pieces, ask, piece, i, meeting->size);
         if (from && !(keeps_own && i == meeting->rank))
             memcpy(block_of(meeting, pieces, meeting->rank, piece, i),
                    sent_from(from, pieces, range), range.count * pieces->element_bytes);
@@ -155,8 +149,7 @@ static void reduce(const struct meeting *meeting, const struct pieces *pieces,
     void *out[2];
     unsigned outputs = 0;
     uint32_t rank = meeting->rank;
-    struct range range = pieces->shares ? share_of(pieces, ask, piece, rank, meeting->size)
-                                        : range_of(pieces, ask, piece);
+    struct range range = range_of(pieces, ask, piece, rank, meeting->size);
     for (uint32_t i = 0; i < meeting->size; i++)
         in[i] = block_of(meeting, pieces, i, piece, rank);
     in[rank] = sent_from(send[pieces->shares ? 0 : rank], pieces, range);
@@ -168,11 +161,12 @@ static void reduce(const struct meeting *meeting, const struct pieces *pieces,
         meeting_sum(meeting, ask, in, range.count, out, outputs);
 }
 
-static void take_block(const struct pieces *pieces, const struct meeting_ask *ask, void *recv,
-                       struct range range, const void *block)
+/* recv: of all shares, or one of `parts` parts. */
+static void take_block(const struct pieces *pieces, const struct meeting_ask *ask, uint32_t parts,
+                       void *recv, struct range range, const void *block)
 {
     meeting_copy(received_at(recv, pieces, range), block, range.count * pieces->element_bytes,
-                 ask->count * pieces->element_bytes);
+                 parts * ask->count * pieces->element_bytes);
 }
 
 /* What others have reduced. */
@@ -181,7 +175,7 @@ static void take_shares(const struct meeting *meeting, const struct pieces *piec
 {
     for (uint32_t i = 0; i < meeting->size && recv[0]; i++) {
         if (i != meeting->rank)
-            take_block(pieces, ask, recv[0], share_of(pieces, ask, piece, i, meeting->size),
+            take_block(pieces, ask, 1, recv[0], range_of(pieces, ask, piece, i, meeting->size),
                        block_of(meeting, pieces, i, piece, meeting->size));
     }
 }
@@ -189,12 +183,12 @@ static void take_shares(const struct meeting *meeting, const struct pieces *piec
 static void take_parts(const struct meeting *meeting, const struct pieces *pieces,
                        const struct meeting_ask *ask, uint64_t piece, void *const recv[])
 {
-    bool parts = meeting_receives_parts(ask->kind);
+    uint32_t parts = meeting_receives_parts(ask->kind) ? meeting->size : 1;
     uint32_t block = meeting_sends_parts(ask->kind) ? meeting->rank : 0;
-    for (uint32_t i = 0; i < (parts ? meeting->size : 1); i++) {
+    for (uint32_t i = 0; i < parts; i++) {
         if (recv[i])
-            take_block(pieces, ask, recv[i], range_of(pieces, ask, piece),
-                       block_of(meeting, pieces, parts ? i : ask->root, piece, block));
+            take_block(pieces, ask, parts, recv[i], range_of(pieces, ask, piece, i, meeting->size),
+                       block_of(meeting, pieces, parts > 1 ? i : ask->root, piece, block));
     }
 }
 
