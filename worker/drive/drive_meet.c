@@ -31,7 +31,7 @@
 
 static void wake(const struct meeting *meeting, int most)
 {
-    if (most > 0 && meeting_sleepers(meeting))
+    if (most > 0 && meeting_wakes(meeting))
         drive_ring_gate(meeting_gate(meeting), most);
 }
 
@@ -165,28 +165,49 @@ static bool passes(const struct shoal_group *group, const struct request *core)
 
 /* --- beginning and ending ------------------------------------------------------------------ */
 
-/* The first of those that wait comes to the place. */
-static enum meeting_verdict come(struct shoal_group *group)
+/* The request is the first of those that wait. */
+static void lead(struct shoal_group *group)
 {
-    const void *send[MEETING_RANKS_MAX];
-    struct shoal_job *job = group->job;
     struct place *place = &group->place;
     const struct request *core = group->core.meeting;
     place->ask = meeting_ask_of(&core->ask, core->asked, core->asked_count);
     place->round = next_round(group);
     place->since_ns = clock_now_ns();
+}
+
+/* One of those that wait comes to the place. */
+static enum meeting_verdict come(struct shoal_group *group, const struct request *core,
+                                 const struct meeting_ask *ask, uint64_t round)
+{
+    const void *send[MEETING_RANKS_MAX];
+    struct shoal_job *job = group->job;
+    struct meeting *meeting = &group->place.meeting;
     collect_sends(group, core, send);
-    int cpu = sched_getcpu();
-    if (cpu >= 0)
-        meeting_say_core(&place->meeting, (uint32_t)cpu);
-    enum meeting_verdict verdict = meeting_arrive(&place->meeting, place->round, &place->ask, send);
+    enum meeting_verdict verdict = meeting_arrive(meeting, round, ask, send);
     /* As many help as there are cores; each may be bound to its own. One may be our own thread. */
     if (verdict == MEETING_SUMS)
-        wake(&place->meeting,
-             (job->cores > 1 ? job->cores : job->local_size) - 1 + (job->gate ? 1 : 0));
+        wake(meeting, (job->cores > 1 ? job->cores : job->local_size) - 1 + (job->gate ? 1 : 0));
     else if (verdict != MEETING_OPEN)
-        wake(&place->meeting, INT_MAX);
+        wake(meeting, INT_MAX);
     return verdict;
+}
+
+/* Those that wait come to the place one after the other, as far as it lets them. */
+static void come_on(struct shoal_group *group)
+{
+    struct meeting *meeting = &group->place.meeting;
+    const struct request *core = group->core.meeting;
+    uint64_t round = next_round(group) + meeting->line;
+    int cpu = sched_getcpu();
+    if (cpu >= 0)
+        meeting_say_core(meeting, (uint32_t)cpu);
+    for (uint32_t i = 0; i < meeting->line; i++)
+        core = core->next;
+    for (; core; core = core->next, round++) {
+        struct meeting_ask ask = meeting_ask_of(&core->ask, core->asked, core->asked_count);
+        if (!meeting_may_come(meeting, &ask) || come(group, core, &ask, round) == MEETING_VOID)
+            return; /* the first of those that wait is void, or will be */
+    }
 }
 
 /* The ranks have not met: all that wait are requests as others are. */
@@ -198,6 +219,7 @@ static void submit_all(struct shoal_group *group, uint64_t now_ns)
     DL_COUNT(group->core.meeting, core, count);
     if (count > 1)
         give_up(group, next_round(group) + count - 1);
+    meeting_leave(&group->place.meeting);
     while ((core = group->core.meeting)) {
         struct shoal_request *request = (struct shoal_request *)core;
         progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);
@@ -257,6 +279,8 @@ static bool settle(struct shoal_group *group, bool now, bool with_callbacks)
     bool any = false;
     while ((core = group->core.meeting) &&
            (with_callbacks || !((struct shoal_request *)core)->callback)) {
+        if (group->place.meeting.line == 0)
+            come_on(group);
         enum meeting_verdict verdict = look(group, now);
         if (verdict == MEETING_OPEN)
             break;
@@ -266,10 +290,13 @@ static bool settle(struct shoal_group *group, bool now, bool with_callbacks)
         else if (verdict == MEETING_MET)
             take(group, clock_now_ns());
         if (verdict == MEETING_MET && group->core.meeting)
-            come(group);
+            lead(group);
     }
-    if (any)
-        drive_wake(group->job); /* for whoever waits for them: no word of the daemon will come */
+    if (!any)
+        return !group->core.meeting;
+    if (group->core.meeting)
+        come_on(group);
+    drive_wake(group->job); /* for whoever waits for them: no word of the daemon will come */
     return !group->core.meeting;
 }
 
@@ -344,7 +371,11 @@ int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
     request->job = job;
     request->references = 2; /* the caller's, and progress's until it is complete */
     DL_APPEND(job->requests, request);
-    bool over = group->core.meeting == &request->core && come(group) != MEETING_OPEN &&
+    bool first = group->core.meeting == &request->core;
+    if (first)
+        lead(group);
+    come_on(group);
+    bool over = first && meeting_look(&group->place.meeting, group->place.round) != MEETING_OPEN &&
                 drive_meet_settle_quietly(group);
     if (!over && !waiting)
         keep(group, &request->core);
@@ -386,47 +417,48 @@ static inline void relax(void)
 #endif
 }
 
-/* Until the gate is rung and has changed, or the time. Lock not held. */
-static void sleep_at(const struct meeting *meeting, uint32_t gate, uint64_t until_ns)
+/* Until the round has a verdict, or the gate has been rung since it was as given, or MEET_MS have
+ * passed; and until_ns, unless it is 0. Lock not held. */
+static void sleep_at(const struct meeting *meeting, uint64_t round, uint32_t gate,
+                     uint64_t until_ns)
 {
     _Atomic uint32_t *word = meeting_gate(meeting);
-    uint64_t now_ns = clock_now_ns();
-    if (now_ns >= until_ns)
-        return;
-    uint64_t left_ns = until_ns - now_ns;
+    uint64_t now_ns = clock_now_ns(), left_ns = MEET_MS * NS_PER_MS;
+    if (until_ns && until_ns < now_ns + left_ns)
+        left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
     struct timespec left = {.tv_sec = (time_t)(left_ns / NS_PER_S),
                             .tv_nsec = (long)(left_ns % NS_PER_S)};
     meeting_sleep(meeting, true);
-    if (atomic_load(word) == gate)
+    if (left_ns > 0 && meeting_look(meeting, round) == MEETING_OPEN)
         syscall(SYS_futex, word, FUTEX_WAIT, gate, &left, NULL, 0);
     meeting_sleep(meeting, false);
 }
 
-/* Until the gate has changed, or the time. Lock not held. */
-static void pause_at(const struct meeting *meeting, uint32_t gate, bool own_core, uint64_t until_ns)
+/* The same, awake at first. */
+static void pause_at(const struct meeting *meeting, uint64_t round, uint32_t gate, bool own_core,
+                     uint64_t until_ns)
 {
-    _Atomic uint32_t *word = meeting_gate(meeting);
     for (unsigned i = 0; own_core && i < PAUSES; i++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != gate)
+        if (meeting_look(meeting, round) != MEETING_OPEN)
             return;
         relax();
     }
     uint64_t now_ns = clock_now_ns(), spin_ns = now_ns + SPIN_NS;
     for (unsigned i = 0; i < YIELDS || (own_core && now_ns < spin_ns); i++) {
         sched_yield();
-        if (atomic_load_explicit(word, memory_order_acquire) != gate)
+        if (meeting_look(meeting, round) != MEETING_OPEN)
             return;
         now_ns = own_core ? clock_now_ns() : now_ns;
     }
-    sleep_at(meeting, gate, until_ns);
+    sleep_at(meeting, round, gate, until_ns);
 }
 
 void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
 {
     struct shoal_job *job = group->job;
-    uint64_t until_ns = clock_now_ns() + MEET_MS * NS_PER_MS;
+    uint64_t round = group->place.round;
     uint32_t gate = atomic_load(meeting_gate(&group->place.meeting));
-    if (meeting_look(&group->place.meeting, group->place.round) != MEETING_OPEN) {
+    if (meeting_look(&group->place.meeting, round) != MEETING_OPEN) {
         /* Others who want the lock need not wait for the end of what passes in pieces. */
         pthread_mutex_unlock(&job->lock);
         sched_yield();
@@ -440,7 +472,7 @@ void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
         job->cores >= job->local_size && (cpu < 0 || !meeting_shares_core(&meeting, (uint32_t)cpu));
     job_visit_place(memory);
     pthread_mutex_unlock(&job->lock);
-    pause_at(&meeting, gate, own_core, until_ns < deadline_ns ? until_ns : deadline_ns);
+    pause_at(&meeting, round, gate, own_core, deadline_ns);
     pthread_mutex_lock(&job->lock);
     job_leave_place(memory);
 }
@@ -477,20 +509,20 @@ bool drive_meet_watch(struct shoal_group *group)
 
 bool drive_meet_stand_by(struct shoal_job *job, uint64_t until_ns)
 {
-    uint64_t most_ns = clock_now_ns() + MEET_MS * NS_PER_MS;
     struct shoal_group *group = job->watched;
     /* One is enough: each that sleeps there has to be woken. */
     if (!group || !group->core.meeting || attended(group))
         return false;
     struct meeting meeting = group->place.meeting;
     struct place_memory *memory = group->place.memory;
+    uint64_t round = group->place.round;
     uint32_t gate = atomic_load(meeting_gate(&meeting));
-    if (job->progress.completed || meeting_look(&meeting, group->place.round) != MEETING_OPEN)
+    if (job->progress.completed || meeting_look(&meeting, round) != MEETING_OPEN)
         return true;
     job_visit_place(memory);
     job->gate = meeting_gate(&meeting);
     pthread_mutex_unlock(&job->lock);
-    sleep_at(&meeting, gate, until_ns && until_ns < most_ns ? until_ns : most_ns);
+    sleep_at(&meeting, round, gate, until_ns);
     pthread_mutex_lock(&job->lock);
     job->gate = NULL;
     job_leave_place(memory);

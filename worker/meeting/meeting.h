@@ -11,13 +11,17 @@
  *               \______\____________ void
  *
  * A round is numbered by how many collectives the group's ranks have started before it, which is
- * the same on all ranks. Whoever comes to a later round has given the earlier ones to its daemon,
- * so that these are void unless they have met; a rank is in one round at a time, so that nobody
- * overwrites a round in which all have arrived.
+ * the same on all ranks. A rank may come to some small rounds one after the other before the first
+ * has ended: its line. They end in that order. If one is void so are those behind it, since
+ * somebody has not come to it, and comes to none of them.
  *
- * A rank's data of the round that meets after k others lies in half k % 2 of its part. A rank comes
- * to a round only when it has taken the result of the last one that met: so whoever writes a half
- * knows that all have taken what was in it.
+ * The round that meets after k others has word k % MEETING_SLOTS, and its small data slot k %
+ * MEETING_SLOTS of each rank's part. Whoever comes to it has taken the result of round k -
+ * MEETING_LINE; all had come to that one, and had taken that of round k - MEETING_SLOTS: so what is
+ * overwritten has been read by all. A round that is not small is alone in a rank's line. Its data
+ * lies in half k % 2, and whoever writes there has taken the result of the last one that met.
+ * Whoever comes to a later round at the same word has given the earlier one to its daemon, so that
+ * it is void.
  *
  * What is too large for that passes in pieces. Each rank makes the same turns: in each it puts a
  * piece of what it sends into the place, reduces its share of the piece before, and takes what has
@@ -44,11 +48,15 @@
 #include "common/reduce/dtype.h"
 #include "common/reduce/reduce.h"
 
-#define MEETING_VERSION 4u
+#define MEETING_VERSION 5u
 #define MEETING_RANKS_MAX 64u
 /* The most that a rank brings to a round at once; less where there are many (meeting_data_bytes).
  * What is more passes in pieces. */
 #define MEETING_DATA_BYTES 1048576u
+/* To how many rounds a rank may come before the first has ended, with so much for each at most. */
+#define MEETING_LINE 8u
+#define MEETING_SLOTS (2u * MEETING_LINE)
+#define MEETING_SLOT_BYTES 4096u
 
 /* What a rank asks for; all bytes are compared. */
 struct meeting_ask {
@@ -73,7 +81,9 @@ struct meeting {
     struct meeting_place *place;
     uint32_t rank, size; /* in the group */
     uint64_t met;        /* rounds that have met and whose result this rank has taken */
-    uint64_t turn;       /* of the round, if it passes in pieces: the next one of this rank, */
+    uint32_t line;       /* those behind them that it has come to */
+    bool alone;          /* there is one, which is not small */
+    uint64_t turn;       /* of that one, if it passes in pieces: the next one of this rank, */
     uint64_t turns;      /* and how many there are */
     const struct reduce_kernels *kernels;
 };
@@ -120,25 +130,29 @@ enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
  */
 bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank);
 
-/* Come to a round, which is later than any before, with what this rank sends: one buffer, or a part
- * for each rank. NULL: it sends none, or keeps its own. All are free when this returns, unless it
- * passes in pieces. Not MEETING_OPEN: others may sleep (meeting_sleepers). */
+/* Whether this rank may come to one more round now, with that. */
+bool meeting_may_come(const struct meeting *meeting, const struct meeting_ask *ask);
+/* Come to the round behind this rank's line, with what it sends: one buffer, or a part for each
+ * rank. NULL: it sends none, or keeps its own. All are free when this returns, unless it passes in
+ * pieces. Not MEETING_OPEN: others may sleep (meeting_wakes). MEETING_VOID: it has not come. */
 enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
                                     const struct meeting_ask *ask, const void *const send[]);
-/* What has become of the round that this rank has arrived at. */
+/* What has become of the first round in this rank's line. */
 enum meeting_verdict meeting_look(const struct meeting *meeting, uint64_t round);
-/* Have the round go to the daemon, whether this rank has arrived at it or not. MEETING_OPEN: too
- * late, the last to come reduces; look again. */
+/* Have a round go to the daemon: the first in this rank's line, or a later one, with those before
+ * it. MEETING_OPEN: too late, the last to come reduces; look again. */
 enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round);
-/* Take the result of a round that has met. recv: where it goes on this rank, one buffer, or a part
- * for each rank. NULL: nowhere. */
+/* The first in its line is void, so that there is none. */
+void meeting_leave(struct meeting *meeting);
+/* Take the result of the first in its line, which has met. recv: where it goes on this rank, one
+ * buffer, or a part for each rank. NULL: nowhere. */
 void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *const recv[]);
 
-/* The word that changes with every verdict, and when a rank wakes itself, to sleep on while it is
- * as it was before the last look; and to be said around that, so that others know that somebody is
- * to be woken. */
+/* The word to sleep on while it is as it was: read it, say that this rank is about to sleep, look
+ * whether there is a verdict, sleep, and say that it is over. */
 _Atomic uint32_t *meeting_gate(const struct meeting *meeting);
 void meeting_sleep(const struct meeting *meeting, bool begins);
-bool meeting_sleepers(const struct meeting *meeting);
+/* After a verdict: whether somebody may sleep at the gate, which has been changed then. */
+bool meeting_wakes(const struct meeting *meeting);
 
 #endif

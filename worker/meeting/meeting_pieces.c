@@ -61,7 +61,6 @@ void meeting_pass(const struct meeting *meeting, uint64_t round)
     struct meeting_place *place = meeting->place;
     atomic_store(&place->turned, 0);
     atomic_store(&place->passing, round);
-    atomic_fetch_add(&place->gate, 1);
 }
 
 bool meeting_passing(const struct meeting *meeting, uint64_t round)
@@ -77,8 +76,7 @@ bool meeting_turn_due(const struct meeting *meeting)
 
 bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank)
 {
-    if (atomic_load(&meeting->place->met) == round || !meeting_passing(meeting, round) ||
-        meeting_turn_due(meeting))
+    if (!meeting_passing(meeting, round) || meeting_look(meeting, round) != MEETING_OPEN)
         return false;
     for (uint32_t i = 0; i < meeting->size; i++) {
         *rank = i;
@@ -213,9 +211,8 @@ enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
     if (atomic_fetch_add(&place->turned, 1) + 1 < (turn + 1) * meeting->size)
         return MEETING_OPEN;
     if (turn + 1 == meeting->turns) {
-        meeting_meet(meeting, round, ask);
+        meeting_meet(meeting, meeting->met, round, ask);
         return MEETING_MET;
     }
-    atomic_fetch_add(&place->gate, 1);
     return MEETING_TURN;
 }

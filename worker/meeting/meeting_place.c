@@ -19,7 +19,7 @@ uint64_t meeting_data_bytes(uint32_t size)
 
 static uint64_t part_stride(uint32_t size)
 {
-    return sizeof(struct meeting_part) + 2 * meeting_data_bytes(size);
+    return MEETING_SLOTS * sizeof(struct meeting_slot) + 2 * meeting_data_bytes(size);
 }
 
 uint64_t meeting_bytes(uint32_t size)
@@ -82,19 +82,31 @@ uint64_t meeting_part_bytes(const struct meeting_ask *ask)
     return ask->kind == COLLECTIVE_BARRIER ? 0 : ask->count * dtype_bytes(ask->dtype);
 }
 
-static struct meeting_part *part_of(const struct meeting *meeting, uint32_t rank)
+bool meeting_is_small(const struct meeting_ask *ask, uint32_t size)
+{
+    return meeting_part_bytes(ask) <=
+           MEETING_SLOT_BYTES / (meeting_sends_parts(ask->kind) ? size : 1);
+}
+
+static struct meeting_slot *slots_of(const struct meeting *meeting, uint32_t rank)
 {
     return (void *)(meeting->place->parts + rank * part_stride(meeting->size));
 }
 
-struct meeting_ask *meeting_asked_by(const struct meeting *meeting, uint32_t rank)
+struct meeting_slot *meeting_slot_of(const struct meeting *meeting, uint32_t rank, uint64_t index)
 {
-    return &part_of(meeting, rank)->ask;
+    return &slots_of(meeting, rank)[index % MEETING_SLOTS];
 }
 
 uint8_t *meeting_half(const struct meeting *meeting, uint32_t rank, uint64_t half)
 {
-    return (uint8_t *)(part_of(meeting, rank) + 1) + half * meeting_data_bytes(meeting->size);
+    return (uint8_t *)(slots_of(meeting, rank) + MEETING_SLOTS) +
+           half * meeting_data_bytes(meeting->size);
+}
+
+_Atomic uint64_t *meeting_word_of(const struct meeting *meeting, uint64_t index)
+{
+    return &meeting->place->words[index % MEETING_SLOTS].word;
 }
 
 void meeting_copy(void *to, const void *from, uint64_t bytes, uint64_t result_bytes)
@@ -115,7 +127,8 @@ static uint64_t submitted_bytes(const struct meeting *meeting, const struct meet
     return parts * meeting_part_bytes(ask);
 }
 
-/* Only who ends the round writes the counts; its word orders one such after another. */
+/* Only who ends the round writes the counts, before it comes to another: so the words order one
+ * such after another. */
 static void count(const struct meeting *meeting, const struct meeting_ask *ask)
 {
     struct place_counts *counts = &meeting->place->counts;
@@ -126,11 +139,11 @@ static void count(const struct meeting *meeting, const struct meeting_ask *ask)
                           memory_order_relaxed);
 }
 
-void meeting_meet(const struct meeting *meeting, uint64_t round, const struct meeting_ask *ask)
+void meeting_meet(const struct meeting *meeting, uint64_t index, uint64_t round,
+                  const struct meeting_ask *ask)
 {
+    atomic_store(meeting_word_of(meeting, index), round << MEETING_STATE_BITS | MEETING_STATE_MET);
     count(meeting, ask);
-    atomic_store(&meeting->place->met, round);
-    atomic_fetch_add(&meeting->place->gate, 1);
 }
 
 /* --- sleeping ------------------------------------------------------------------------------ */
@@ -148,7 +161,11 @@ void meeting_sleep(const struct meeting *meeting, bool begins)
         atomic_fetch_sub(&meeting->place->sleepers, 1);
 }
 
-bool meeting_sleepers(const struct meeting *meeting)
+bool meeting_wakes(const struct meeting *meeting)
 {
-    return atomic_load(&meeting->place->sleepers) > 0;
+    /* Who says so later than this looks for the verdict afterwards, and finds it. */
+    if (atomic_load(&meeting->place->sleepers) == 0)
+        return false;
+    atomic_fetch_add(&meeting->place->gate, 1);
+    return true;
 }

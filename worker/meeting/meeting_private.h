@@ -11,18 +11,24 @@
 #include "common/format/place.h"
 #include "worker/meeting/meeting.h"
 
-/* Before a rank's data. */
-struct meeting_part {
+/* What a rank brings to a round. Of what is not small the data lies in one of the halves. It
+ * follows the ask, so that the smallest take one line of a cache. */
+struct meeting_slot {
     _Alignas(64) struct meeting_ask ask;
+    uint8_t data[MEETING_SLOT_BYTES];
+};
+
+/* What has become of a round. */
+struct meeting_word {
+    _Alignas(64) _Atomic uint64_t word;
 };
 
 struct meeting_place {
     _Atomic uint32_t version;
     _Atomic uint32_t present; /* ranks that use the place */
     _Alignas(64) struct place_counts counts;
-    _Alignas(64) _Atomic uint64_t round;    /* the latest that a rank has come to */
-    _Alignas(64) _Atomic uint64_t met;      /* the latest that has met */
-    _Alignas(64) _Atomic uint32_t gate;     /* verdicts so far, and calls of ranks to themselves */
+    struct meeting_word words[MEETING_SLOTS];
+    _Alignas(64) _Atomic uint32_t gate;     /* how often somebody has been woken */
     _Alignas(64) _Atomic uint32_t sleepers; /* who is about to sleep, or sleeps */
     /* The round of the sums, and how many slices ranks have begun; and ended, of the same round. */
     _Alignas(64) _Atomic uint64_t begun;
@@ -35,9 +41,17 @@ struct meeting_place {
     _Alignas(64) _Atomic uint64_t turns_of[MEETING_RANKS_MAX];
     /* Of each rank the core that it last ran on, and 1; 0: not known. Written when it changes. */
     _Alignas(64) _Atomic uint32_t cores[MEETING_RANKS_MAX];
+    /* What the last to come has reduced, of the small ones and of others. */
+    _Alignas(64) uint8_t results[MEETING_SLOTS][MEETING_SLOT_BYTES];
     _Alignas(64) uint8_t result[MEETING_DATA_BYTES];
-    uint8_t parts[]; /* of each rank: struct meeting_part, and twice its data */
+    uint8_t parts[]; /* of each rank: its slots, and two halves */
 };
+
+/* A round's word: its number, and how many have arrived, or that it has ended. */
+#define MEETING_STATE_BITS 16u
+#define MEETING_STATE_MASK ((UINT64_C(1) << MEETING_STATE_BITS) - 1)
+#define MEETING_STATE_VOID MEETING_STATE_MASK
+#define MEETING_STATE_MET (MEETING_STATE_MASK - 1)
 
 /* --- meeting_sums.c */
 
@@ -52,14 +66,19 @@ void meeting_sum_to(const struct meeting *meeting, const struct meeting_ask *ask
 
 /* Bytes of a part; of all that a rank sends where there are no parts. */
 uint64_t meeting_part_bytes(const struct meeting_ask *ask);
-/* What that rank asks for. */
-struct meeting_ask *meeting_asked_by(const struct meeting *meeting, uint32_t rank);
+/* Whether what a rank sends fits into a slot. */
+bool meeting_is_small(const struct meeting_ask *ask, uint32_t size);
+/* What the rank brings to the round that meets after `index` others. */
+struct meeting_slot *meeting_slot_of(const struct meeting *meeting, uint32_t rank, uint64_t index);
 /* One half of the rank's data, 0 or 1. */
 uint8_t *meeting_half(const struct meeting *meeting, uint32_t rank, uint64_t half);
 /* A piece of a result of so many bytes, out of the place. */
 void meeting_copy(void *to, const void *from, uint64_t bytes, uint64_t result_bytes);
-/* All that is to be done of the round is: it has met. */
-void meeting_meet(const struct meeting *meeting, uint64_t round, const struct meeting_ask *ask);
+/* The round's word: its number, and what has become of it. */
+_Atomic uint64_t *meeting_word_of(const struct meeting *meeting, uint64_t index);
+/* All that is to be done of the round, after `index` others, is: it has met. */
+void meeting_meet(const struct meeting *meeting, uint64_t index, uint64_t round,
+                  const struct meeting_ask *ask);
 
 /* --- meeting_pieces.c */
 

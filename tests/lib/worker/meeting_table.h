@@ -1,0 +1,20 @@
+/* A meeting place of three ranks, all of which the test plays in one thread. */
+#ifndef TESTS_LIB_WORKER_MEETING_TABLE_H
+#define TESTS_LIB_WORKER_MEETING_TABLE_H
+
+#include "worker/meeting/meeting.h"
+
+#define TABLE_RANKS 3u
+
+struct table {
+    struct meeting at[TABLE_RANKS];
+    void *memory; /* to be freed by the test */
+};
+
+/* All ranks use the place, and have come to no round. */
+void table_set(struct table *table);
+
+/* All reduce one number. */
+extern const struct meeting_ask one_number;
+
+#endif
