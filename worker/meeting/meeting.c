@@ -24,6 +24,8 @@ bool meeting_in_pieces(const struct meeting_ask *ask, uint32_t size)
     assert(size > 0);
     uint64_t parts = meeting_sends_parts(ask->kind) ? size : 1;
     uint64_t most_bytes = meeting_data_bytes(size);
+    if (most_bytes > MEETING_AT_ONCE_BYTES)
+        most_bytes = MEETING_AT_ONCE_BYTES;
     if (ask->kind == COLLECTIVE_ALL_REDUCE && size > 2 && most_bytes > SUMMED_BYTES / size)
         most_bytes = SUMMED_BYTES / size;
     return meeting_part_bytes(ask) > most_bytes / parts;

@@ -50,9 +50,10 @@
 
 #define MEETING_VERSION 5u
 #define MEETING_RANKS_MAX 64u
-/* The most that a rank brings to a round at once; less where there are many (meeting_data_bytes).
- * What is more passes in pieces. */
+/* Room for what a rank brings to a round; less where there are many (meeting_data_bytes). At once
+ * it brings half of that at most; what is more passes in pieces, which overlap. */
 #define MEETING_DATA_BYTES 1048576u
+#define MEETING_AT_ONCE_BYTES 524288u
 /* To how many rounds a rank may come before the first has ended, with so much for each at most. */
 #define MEETING_LINE 8u
 #define MEETING_SLOTS (2u * MEETING_LINE)
@@ -88,7 +89,7 @@ struct meeting {
     const struct reduce_kernels *kernels;
 };
 
-/* The most that each rank of a group of `size` brings to a round at once. */
+/* Room for what each rank of a group of `size` brings to a round. */
 uint64_t meeting_data_bytes(uint32_t size);
 /* How much memory a group of `size` ranks needs. */
 uint64_t meeting_bytes(uint32_t size);

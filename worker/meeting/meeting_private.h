@@ -43,7 +43,7 @@ struct meeting_place {
     _Alignas(64) _Atomic uint32_t cores[MEETING_RANKS_MAX];
     /* What the last to come has reduced, of the small ones and of others. */
     _Alignas(64) uint8_t results[MEETING_SLOTS][MEETING_SLOT_BYTES];
-    _Alignas(64) uint8_t result[MEETING_DATA_BYTES];
+    _Alignas(64) uint8_t result[MEETING_AT_ONCE_BYTES];
     uint8_t parts[]; /* of each rank: its slots, and two halves */
 };
 

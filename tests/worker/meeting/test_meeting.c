@@ -472,9 +472,9 @@ END_TEST
 /* So large a result is stored past the cache. */
 START_TEST(test_large_gather)
 {
-    enum { SIZE = 5 };
+    enum { SIZE = 8 };
     struct meeting at[SIZE];
-    uint64_t bytes = meeting_data_bytes(SIZE);
+    uint64_t bytes = MEETING_AT_ONCE_BYTES;
     struct meeting_ask ask = {.kind = COLLECTIVE_ALL_GATHER, .dtype = DTYPE_U8, .count = bytes};
     uint8_t *memory = aligned_alloc(64, meeting_bytes(SIZE));
     uint8_t *part = malloc(bytes), *got = malloc(SIZE * bytes + 1);

@@ -56,13 +56,13 @@ END_TEST
 START_TEST(test_what_passes_in_pieces)
 {
     struct meeting_ask ask = one_number;
-    ask.count = MEETING_DATA_BYTES / 4;
+    ask.count = MEETING_AT_ONCE_BYTES / 4;
     ck_assert(!meeting_in_pieces(&ask, 2));
     ask.count++;
     ck_assert(meeting_in_pieces(&ask, 2));
     /* All that a rank sends counts, whether it is one part or many. */
     ask = (struct meeting_ask){
-        .kind = COLLECTIVE_ALL_GATHER, .dtype = DTYPE_F32, .count = MEETING_DATA_BYTES / 4};
+        .kind = COLLECTIVE_ALL_GATHER, .dtype = DTYPE_F32, .count = MEETING_AT_ONCE_BYTES / 4};
     ck_assert(!meeting_in_pieces(&ask, 4));
     ask.kind = COLLECTIVE_REDUCE_SCATTER;
     ck_assert(meeting_in_pieces(&ask, 4));
@@ -71,7 +71,7 @@ START_TEST(test_what_passes_in_pieces)
     ck_assert(meeting_in_pieces(&ask, 5));
     /* In an all_reduce of more than two ranks what all bring together counts. */
     ask = (struct meeting_ask){
-        .kind = COLLECTIVE_ALL_REDUCE, .dtype = DTYPE_F32, .count = MEETING_DATA_BYTES / 4 / 4};
+        .kind = COLLECTIVE_ALL_REDUCE, .dtype = DTYPE_F32, .count = MEETING_AT_ONCE_BYTES / 4 / 2};
     ck_assert(!meeting_in_pieces(&ask, 8));
     ask.count++;
     ck_assert(meeting_in_pieces(&ask, 8));
