@@ -1,5 +1,6 @@
 #include "worker/drive/drive_meet.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -31,7 +32,7 @@
 
 static void wake(const struct meeting *meeting, int most)
 {
-    if (most > 0 && meeting_wakes(meeting))
+    if (most > 0 && meeting_ring(meeting))
         drive_ring_gate(meeting_gate(meeting), most);
 }
 
@@ -60,6 +61,11 @@ static struct meeting_ask meeting_ask_of(const struct request_ask *ask,
                                 .root = ask->root,
                                 .count = block_count > 0 ? blocks[0].count : ask->count,
                                 .identity = ask->identity};
+}
+
+static struct meeting_ask meeting_ask_of_request(const struct request *core)
+{
+    return meeting_ask_of(&core->ask, core->asked, core->asked_count);
 }
 
 /* Of the buffers of an ask or a block: whether one lies outside of the arena, and none between two
@@ -159,7 +165,7 @@ static void collect_recvs(const struct shoal_group *group, const struct request 
 
 static bool passes(const struct shoal_group *group, const struct request *core)
 {
-    struct meeting_ask ask = meeting_ask_of(&core->ask, core->asked, core->asked_count);
+    struct meeting_ask ask = meeting_ask_of_request(core);
     return meeting_in_pieces(&ask, group->size);
 }
 
@@ -169,45 +175,47 @@ static bool passes(const struct shoal_group *group, const struct request *core)
 static void lead(struct shoal_group *group)
 {
     struct place *place = &group->place;
-    const struct request *core = group->core.meeting;
-    place->ask = meeting_ask_of(&core->ask, core->asked, core->asked_count);
+    place->ask = meeting_ask_of_request(group->core.meeting);
     place->round = next_round(group);
     place->since_ns = clock_now_ns();
 }
 
-/* One of those that wait comes to the place. */
-static enum meeting_verdict come(struct shoal_group *group, const struct request *core,
-                                 const struct meeting_ask *ask, uint64_t round)
+/* A round to which this rank has come last has a verdict. */
+static void tell_others(const struct shoal_group *group, enum meeting_verdict verdict)
 {
-    const void *send[MEETING_RANKS_MAX];
-    struct shoal_job *job = group->job;
-    struct meeting *meeting = &group->place.meeting;
-    collect_sends(group, core, send);
-    enum meeting_verdict verdict = meeting_arrive(meeting, round, ask, send);
+    const struct shoal_job *job = group->job;
     /* As many help as there are cores; each may be bound to its own. One may be our own thread. */
     if (verdict == MEETING_SUMS)
-        wake(meeting, (job->cores > 1 ? job->cores : job->local_size) - 1 + (job->gate ? 1 : 0));
+        wake(&group->place.meeting,
+             (job->cores > 1 ? job->cores : job->local_size) - 1 + (job->gate ? 1 : 0));
     else if (verdict != MEETING_OPEN)
-        wake(meeting, INT_MAX);
-    return verdict;
+        wake(&group->place.meeting, INT_MAX);
 }
 
 /* Those that wait come to the place one after the other, as far as it lets them. */
 static void come_on(struct shoal_group *group)
 {
+    const void *send[MEETING_RANKS_MAX];
     struct meeting *meeting = &group->place.meeting;
     const struct request *core = group->core.meeting;
     uint64_t round = next_round(group) + meeting->line;
-    int cpu = sched_getcpu();
+    enum meeting_verdict any = MEETING_OPEN;
+    for (uint32_t i = 0; i < meeting->line; i++) {
+        assert(core); /* who has come waits */
+        core = core->next;
+    }
+    int cpu = core ? sched_getcpu() : -1;
     if (cpu >= 0)
         meeting_say_core(meeting, (uint32_t)cpu);
-    for (uint32_t i = 0; i < meeting->line; i++)
-        core = core->next;
     for (; core; core = core->next, round++) {
-        struct meeting_ask ask = meeting_ask_of(&core->ask, core->asked, core->asked_count);
-        if (!meeting_may_come(meeting, &ask) || come(group, core, &ask, round) == MEETING_VOID)
-            return; /* the first of those that wait is void, or will be */
+        struct meeting_ask ask = meeting_ask_of_request(core);
+        if (!meeting_may_come(meeting, &ask))
+            break;
+        collect_sends(group, core, send);
+        enum meeting_verdict verdict = meeting_arrive(meeting, round, &ask, send);
+        any = verdict != MEETING_OPEN ? verdict : any;
     }
+    tell_others(group, any);
 }
 
 /* The ranks have not met: all that wait are requests as others are. */
@@ -217,9 +225,7 @@ static void submit_all(struct shoal_group *group, uint64_t now_ns)
     struct request *core;
     unsigned count;
     DL_COUNT(group->core.meeting, core, count);
-    if (count > 1)
-        give_up(group, next_round(group) + count - 1);
-    meeting_leave(&group->place.meeting);
+    meeting_leave(&group->place.meeting, next_round(group) + count - 1);
     while ((core = group->core.meeting)) {
         struct shoal_request *request = (struct shoal_request *)core;
         progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);

@@ -12,6 +12,7 @@
 #define SUMMED_BYTES (UINT64_C(2) << 20)
 
 _Static_assert(MEETING_RANKS_MAX < MEETING_STATE_MET, "all can arrive");
+_Static_assert(MEETING_SLOTS == 2 * MEETING_LINE, "what is overwritten has been read by all");
 
 bool meeting_fits(const struct meeting_ask *ask, uint32_t size)
 {
@@ -170,8 +171,9 @@ static uint64_t advance(_Atomic uint64_t *at, uint64_t round, bool arrives, uint
 
 bool meeting_may_come(const struct meeting *meeting, const struct meeting_ask *ask)
 {
-    return meeting->line == 0 || (!meeting->alone && meeting->line < MEETING_LINE &&
-                                  meeting_is_small(ask, meeting->size));
+    if (meeting->leaving || meeting->line == 0)
+        return !meeting->leaving;
+    return !meeting->alone && meeting->line < MEETING_LINE && meeting_is_small(ask, meeting->size);
 }
 
 enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
@@ -184,8 +186,10 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
     _Atomic uint64_t *at = meeting_word_of(meeting, index);
     uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
     if (word == (round << MEETING_STATE_BITS | MEETING_STATE_VOID) ||
-        word >> MEETING_STATE_BITS > round)
+        word >> MEETING_STATE_BITS > round) {
+        meeting->leaving = true;
         return MEETING_VOID;
+    }
     meeting_slot_of(meeting, meeting->rank, index)->ask = *ask;
     for (uint32_t i = 0; i < parts && bytes > 0; i++) {
         if (send[i])
@@ -197,11 +201,14 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
         atomic_store_explicit(&meeting->place->turns_of[meeting->rank], 0, memory_order_relaxed);
     }
     uint64_t arrived = advance(at, round, true, meeting->size);
-    if (arrived == MEETING_STATE_VOID)
-        return MEETING_VOID;
-    meeting->line++;
-    meeting->alone = !meeting_is_small(ask, meeting->size);
-    return arrived < meeting->size ? MEETING_OPEN : conclude(meeting, index, round, ask);
+    enum meeting_verdict verdict = MEETING_VOID;
+    if (arrived != MEETING_STATE_VOID) {
+        meeting->line++;
+        meeting->alone = !meeting_is_small(ask, meeting->size);
+        verdict = arrived < meeting->size ? MEETING_OPEN : conclude(meeting, index, round, ask);
+    }
+    meeting->leaving = verdict == MEETING_VOID;
+    return verdict;
 }
 
 /* All have come to the first round in this rank's line, and it has not ended. */
@@ -239,9 +246,11 @@ enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round)
     }
 }
 
-void meeting_leave(struct meeting *meeting)
+void meeting_leave(struct meeting *meeting, uint64_t last)
 {
+    advance(meeting_word_of(meeting, meeting->met), last, false, meeting->size);
     meeting->line = 0;
+    meeting->leaving = false;
 }
 
 /* recv[i], of a collective that does not reduce: from whom, and where it lies. */

@@ -12,8 +12,8 @@
  *
  * A round is numbered by how many collectives the group's ranks have started before it, which is
  * the same on all ranks. A rank may come to some small rounds one after the other before the first
- * has ended: its line. They end in that order. If one is void so are those behind it, since
- * somebody has not come to it, and comes to none of them.
+ * has ended: its line. They end in that order. If one is void so are those behind it: somebody has
+ * not come to it, or was the last and found that the asks differ, and comes to none of them.
  *
  * The round that meets after k others has word k % MEETING_SLOTS, and its small data slot k %
  * MEETING_SLOTS of each rank's part. Whoever comes to it has taken the result of round k -
@@ -50,13 +50,13 @@
 
 #define MEETING_VERSION 5u
 #define MEETING_RANKS_MAX 64u
-/* Room for what a rank brings to a round; less where there are many (meeting_data_bytes). At once
- * it brings half of that at most; what is more passes in pieces, which overlap. */
+/* Room for what a rank brings to a round; less where there are many (meeting_data_bytes). */
 #define MEETING_DATA_BYTES 1048576u
+/* At once it brings no more than this, and that room. What is more passes in pieces. */
 #define MEETING_AT_ONCE_BYTES 524288u
 /* To how many rounds a rank may come before the first has ended, with so much for each at most. */
 #define MEETING_LINE 8u
-#define MEETING_SLOTS (2u * MEETING_LINE)
+#define MEETING_SLOTS 16u
 #define MEETING_SLOT_BYTES 4096u
 
 /* What a rank asks for; all bytes are compared. */
@@ -84,8 +84,9 @@ struct meeting {
     uint64_t met;        /* rounds that have met and whose result this rank has taken */
     uint32_t line;       /* those behind them that it has come to */
     bool alone;          /* there is one, which is not small */
-    uint64_t turn;       /* of that one, if it passes in pieces: the next one of this rank, */
-    uint64_t turns;      /* and how many there are */
+    bool leaving;   /* the next is void, or the last of them: it comes to none until it has left */
+    uint64_t turn;  /* of that one, if it passes in pieces: the next one of this rank, */
+    uint64_t turns; /* and how many there are */
     const struct reduce_kernels *kernels;
 };
 
@@ -135,16 +136,18 @@ bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *
 bool meeting_may_come(const struct meeting *meeting, const struct meeting_ask *ask);
 /* Come to the round behind this rank's line, with what it sends: one buffer, or a part for each
  * rank. NULL: it sends none, or keeps its own. All are free when this returns, unless it passes in
- * pieces. Not MEETING_OPEN: others may sleep (meeting_wakes). MEETING_VOID: it has not come. */
+ * pieces. Not MEETING_OPEN: others may sleep (meeting_ring). MEETING_VOID: this rank comes to no
+ * more until all before it have ended, and it has left. */
 enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
                                     const struct meeting_ask *ask, const void *const send[]);
 /* What has become of the first round in this rank's line. */
 enum meeting_verdict meeting_look(const struct meeting *meeting, uint64_t round);
-/* Have a round go to the daemon: the first in this rank's line, or a later one, with those before
- * it. MEETING_OPEN: too late, the last to come reduces; look again. */
+/* Have a round go to the daemon: the first in this rank's line, or the next where there is none.
+ * MEETING_OPEN: too late, the last to come reduces; look again. */
 enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round);
-/* The first in its line is void, so that there is none. */
-void meeting_leave(struct meeting *meeting);
+/* The first in this rank's line is void: so are all up to `last`, whether it has come to them or
+ * not, and the line is empty. */
+void meeting_leave(struct meeting *meeting, uint64_t last);
 /* Take the result of the first in its line, which has met. recv: where it goes on this rank, one
  * buffer, or a part for each rank. NULL: nowhere. */
 void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *const recv[]);
@@ -153,7 +156,7 @@ void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *
  * whether there is a verdict, sleep, and say that it is over. */
 _Atomic uint32_t *meeting_gate(const struct meeting *meeting);
 void meeting_sleep(const struct meeting *meeting, bool begins);
-/* After a verdict: whether somebody may sleep at the gate, which has been changed then. */
-bool meeting_wakes(const struct meeting *meeting);
+/* After a verdict, if somebody may sleep: change the gate. Whether they are to be woken. */
+bool meeting_ring(const struct meeting *meeting);
 
 #endif

@@ -128,7 +128,7 @@ static uint64_t submitted_bytes(const struct meeting *meeting, const struct meet
 }
 
 /* Only who ends the round writes the counts, before it comes to another: so the words order one
- * such after another. */
+ * such after another. Others may have gone on by then. */
 static void count(const struct meeting *meeting, const struct meeting_ask *ask)
 {
     struct place_counts *counts = &meeting->place->counts;
@@ -161,7 +161,7 @@ void meeting_sleep(const struct meeting *meeting, bool begins)
         atomic_fetch_sub(&meeting->place->sleepers, 1);
 }
 
-bool meeting_wakes(const struct meeting *meeting)
+bool meeting_ring(const struct meeting *meeting)
 {
     /* Who says so later than this looks for the verdict afterwards, and finds it. */
     if (atomic_load(&meeting->place->sleepers) == 0)

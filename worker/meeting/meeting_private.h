@@ -28,7 +28,7 @@ struct meeting_place {
     _Atomic uint32_t present; /* ranks that use the place */
     _Alignas(64) struct place_counts counts;
     struct meeting_word words[MEETING_SLOTS];
-    _Alignas(64) _Atomic uint32_t gate;     /* how often somebody has been woken */
+    _Alignas(64) _Atomic uint32_t gate;     /* changes when somebody may have to be woken */
     _Alignas(64) _Atomic uint32_t sleepers; /* who is about to sleep, or sleeps */
     /* The round of the sums, and how many slices ranks have begun; and ended, of the same round. */
     _Alignas(64) _Atomic uint64_t begun;
@@ -37,7 +37,7 @@ struct meeting_place {
      * together have made. */
     _Alignas(64) _Atomic uint64_t passing;
     _Alignas(64) _Atomic uint64_t turned;
-    /* How many each rank has made, of the round that it has come to last. */
+    /* How many each rank has made, of the last such round that it has come to. */
     _Alignas(64) _Atomic uint64_t turns_of[MEETING_RANKS_MAX];
     /* Of each rank the core that it last ran on, and 1; 0: not known. Written when it changes. */
     _Alignas(64) _Atomic uint32_t cores[MEETING_RANKS_MAX];

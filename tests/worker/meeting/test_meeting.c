@@ -154,7 +154,7 @@ static enum meeting_verdict attend_with(struct rank *rank, struct meeting *meeti
         meeting_take(meeting, &ask, recv);
         check_result(rank, round, &ask, to);
     } else {
-        meeting_leave(meeting);
+        meeting_leave(meeting, round);
     }
     return verdict;
 }
@@ -176,9 +176,7 @@ static enum meeting_verdict attend(struct rank *rank, struct meeting *meeting, u
 /* As attend: the rounds first to next - 1 have ended so, which others may not know yet. */
 static void all_void(struct world *world, struct meeting *meeting, uint64_t first, uint64_t next)
 {
-    if (next - first > 1)
-        meeting_void(meeting, next - 1);
-    meeting_leave(meeting);
+    meeting_leave(meeting, next - 1);
     for (; first < next; first++) {
         atomic_fetch_add(&world->voided[first], 1);
         pthread_barrier_wait(&world->daemon);
@@ -383,7 +381,8 @@ START_TEST(test_later_round)
     ck_assert_int_eq(meeting_look(&table.at[0], 1), MEETING_VOID);
     ck_assert_int_eq(meeting_void(&table.at[0], 1), MEETING_VOID);
     ck_assert_int_eq(meeting_arrive(&table.at[2], 1, &one_number, value), MEETING_VOID);
-    meeting_leave(&table.at[0]);
+    meeting_leave(&table.at[0], 1);
+    meeting_leave(&table.at[2], 1);
     ck_assert_int_eq(meeting_arrive(&table.at[0], 2, &one_number, value), MEETING_OPEN);
     ck_assert_int_eq(meeting_arrive(&table.at[2], 2, &one_number, value), MEETING_MET);
     /* A rank that is slow to look finds out, too, when others have gone on. */

@@ -32,10 +32,10 @@ START_TEST(test_line_is_void)
     ck_assert_int_eq(meeting_void(&table.at[2], 2), MEETING_VOID);
     ck_assert_int_eq(meeting_look(&table.at[0], 2), MEETING_VOID);
     ck_assert_int_eq(meeting_look(&table.at[1], 2), MEETING_VOID);
-    ck_assert_int_eq(meeting_void(&table.at[0], MEETING_LINE), MEETING_VOID);
+    meeting_leave(&table.at[0], MEETING_LINE);
     ck_assert_int_eq(meeting_arrive(&table.at[2], 3, &one_number, value), MEETING_VOID);
     for (uint32_t i = 0; i < 3; i++) {
-        meeting_leave(&table.at[i]);
+        meeting_leave(&table.at[i], 3);
         ck_assert(meeting_may_come(&table.at[i], &larger));
         number = (int32_t)i;
         for (uint64_t round = MEETING_LINE + 1; round <= MEETING_LINE + 2; round++)
@@ -49,6 +49,35 @@ START_TEST(test_line_is_void)
         meeting_take(&table.at[i], &one_number, (void *[]){&got[1]});
         ck_assert(got[0] == 3 && got[1] == 3);
     }
+    free(table.memory);
+}
+END_TEST
+
+/* Whoever finds, as the last to come, that a round is void comes to none behind it. */
+START_TEST(test_asks_differ_in_a_line)
+{
+    struct table table;
+    int32_t number = 1;
+    const void *value[] = {&number};
+    struct meeting_ask other = one_number;
+    other.op = REDUCE_MAX;
+    table_set(&table);
+    for (uint64_t round = 1; round <= 3; round++) {
+        meeting_arrive(&table.at[0], round, &one_number, value);
+        meeting_arrive(&table.at[1], round, &one_number, value);
+    }
+    ck_assert_int_eq(meeting_arrive(&table.at[2], 1, &one_number, value), MEETING_MET);
+    ck_assert_int_eq(meeting_arrive(&table.at[2], 2, &other, value), MEETING_VOID);
+    ck_assert(!meeting_may_come(&table.at[2], &one_number));
+    for (uint32_t i = 0; i < TABLE_RANKS; i++) {
+        ck_assert_int_eq(meeting_look(&table.at[i], 1), MEETING_MET);
+        meeting_take(&table.at[i], &one_number, (void *[]){NULL});
+        ck_assert_int_eq(meeting_look(&table.at[i], 2), MEETING_VOID);
+        meeting_leave(&table.at[i], i < 2 ? 3 : 2);
+        ck_assert(meeting_may_come(&table.at[i], &one_number));
+    }
+    /* The others have given up round 3, too. */
+    ck_assert_int_eq(meeting_arrive(&table.at[2], 3, &one_number, value), MEETING_VOID);
     free(table.memory);
 }
 END_TEST
@@ -156,6 +185,7 @@ int main(void)
     Suite *suite = suite_create("meeting rounds");
     TCase *core = tcase_create("core");
     tcase_add_test(core, test_line_is_void);
+    tcase_add_test(core, test_asks_differ_in_a_line);
     tcase_add_test(core, test_what_passes_in_pieces);
     tcase_add_test(core, test_turns);
     suite_add_tcase(suite, core);
