@@ -171,9 +171,10 @@ static uint64_t advance(_Atomic uint64_t *at, uint64_t round, bool arrives, uint
 
 bool meeting_may_come(const struct meeting *meeting, const struct meeting_ask *ask)
 {
-    if (meeting->leaving || meeting->line == 0)
-        return !meeting->leaving;
-    return !meeting->alone && meeting->line < MEETING_LINE && meeting_is_small(ask, meeting->size);
+    if (meeting->leaving)
+        return false;
+    return meeting->line == 0 || (!meeting->alone && meeting->line < MEETING_LINE &&
+                                  meeting_is_small(ask, meeting->size));
 }
 
 enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,

@@ -24,7 +24,7 @@ struct world {
     void *memory;
     uint32_t size, count, rounds;
     bool lines; /* ranks come to some rounds before the first has ended; some rounds are larger */
-    unsigned voids; /* of 100 arrivals, so many give the round up */
+    unsigned voids; /* of 100 arrivals, with lines of 1000 looks, so many give the round up */
     bool decline;   /* and as many do not come at all; the first round's last rank among them */
     _Atomic uint32_t met[ROUNDS + 1], voided[ROUNDS + 1];
     /* Where nobody declines, who gives a round to the daemon waits there for the others. */
@@ -113,6 +113,25 @@ static void check_result(const struct rank *rank, uint64_t round, const struct m
     }
 }
 
+/* What this rank sends to the round, in `data`. */
+static void set_sends(const struct rank *rank, uint64_t round, const struct meeting_ask *ask,
+                      float *data, const void *send[RANKS_MOST])
+{
+    uint32_t size = rank->world->size;
+    for (uint32_t i = 0; i < size * ask->count && sends(ask, rank->number); i++)
+        data[i] = value_of(rank->number, round, i);
+    for (uint32_t i = 0; i < size; i++)
+        send[i] = sends(ask, rank->number) ? &data[i * ask->count] : NULL;
+}
+
+/* Where in `to` it receives. */
+static void set_recvs(const struct rank *rank, const struct meeting_ask *ask, uint8_t *to,
+                      void *recv[RANKS_MOST])
+{
+    for (uint32_t i = 0; i < rank->world->size; i++)
+        recv[i] = receives(ask, rank->number) ? to + i * ask->count * sizeof(float) : NULL;
+}
+
 /* Come to the round, and go on until there is a verdict. */
 static enum meeting_verdict attend_with(struct rank *rank, struct meeting *meeting, uint64_t round,
                                         float *data, uint8_t *to)
@@ -120,18 +139,14 @@ static enum meeting_verdict attend_with(struct rank *rank, struct meeting *meeti
     struct world *world = rank->world;
     struct meeting_ask ask = ask_of(world, round);
     bool in_pieces = meeting_in_pieces(&ask, world->size);
-    const void *send[RANKS_MOST] = {NULL};
-    void *recv[RANKS_MOST] = {NULL};
+    const void *send[RANKS_MOST];
+    void *recv[RANKS_MOST];
     bool gives_up = draw(rank, 100) < world->voids;
     bool declines = draw(rank, 100) < world->voids;
     if (world->decline && (declines || (round == 1 && rank->number == world->size - 1)))
         return meeting_void(meeting, round);
-    for (uint32_t i = 0; i < world->size * world->count && sends(&ask, rank->number); i++)
-        data[i] = value_of(rank->number, round, i);
-    for (uint32_t i = 0; i < world->size && sends(&ask, rank->number); i++)
-        send[i] = &data[i * world->count];
-    for (uint32_t i = 0; i < world->size && receives(&ask, rank->number); i++)
-        recv[i] = to + i * world->count * sizeof(float);
+    set_sends(rank, round, &ask, data, send);
+    set_recvs(rank, &ask, to, recv);
     enum meeting_verdict verdict = meeting_arrive(meeting, round, &ask, send);
     if (!in_pieces)
         memset(data, 0x55, world->size * world->count * sizeof(*data)); /* which was free */
@@ -188,11 +203,8 @@ static enum meeting_verdict join(struct rank *rank, struct meeting *meeting, uin
                                  float *data)
 {
     struct meeting_ask ask = ask_of(rank->world, round);
-    const void *send[RANKS_MOST] = {NULL};
-    for (uint32_t i = 0; i < rank->world->size * ask.count && sends(&ask, rank->number); i++)
-        data[i] = value_of(rank->number, round, i);
-    for (uint32_t i = 0; i < rank->world->size && sends(&ask, rank->number); i++)
-        send[i] = &data[i * ask.count];
+    const void *send[RANKS_MOST];
+    set_sends(rank, round, &ask, data, send);
     return meeting_arrive(meeting, round, &ask, send);
 }
 
@@ -201,7 +213,7 @@ static enum meeting_verdict leave(struct rank *rank, struct meeting *meeting, ui
                                   uint8_t *to)
 {
     struct meeting_ask ask = ask_of(rank->world, round);
-    void *recv[RANKS_MOST] = {NULL};
+    void *recv[RANKS_MOST];
     enum meeting_verdict verdict = draw(rank, 1000) < rank->world->voids
                                        ? meeting_void(meeting, round)
                                        : meeting_look(meeting, round);
@@ -209,8 +221,7 @@ static enum meeting_verdict leave(struct rank *rank, struct meeting *meeting, ui
         verdict = meeting_help(meeting, round, &ask);
     if (verdict != MEETING_MET)
         return verdict;
-    for (uint32_t i = 0; i < rank->world->size && receives(&ask, rank->number); i++)
-        recv[i] = to + i * ask.count * sizeof(float);
+    set_recvs(rank, &ask, to, recv);
     meeting_take(meeting, &ask, recv);
     check_result(rank, round, &ask, to);
     atomic_fetch_add(&rank->world->met[round], 1);
@@ -270,7 +281,8 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-static uint32_t run_ranks(struct world *of, uint64_t seed)
+/* How many rounds have met. */
+static uint32_t run_ranks(const struct world *of, uint64_t seed)
 {
     struct world world = *of;
     uint32_t size = world.size, met = 0;
@@ -339,8 +351,6 @@ START_TEST(test_some_give_up)
 }
 END_TEST
 
-/* --- one thread plays all ranks ------------------------------------------------------------- */
-
 START_TEST(test_lines)
 {
     struct world world = {.count = COUNT, .rounds = ROUNDS, .lines = true};
@@ -350,6 +360,8 @@ START_TEST(test_lines)
     ck_assert_uint_gt(run_ranks(&world, (uint64_t)_i), 0);
 }
 END_TEST
+
+/* --- one thread plays all ranks ------------------------------------------------------------- */
 
 START_TEST(test_asks_differ)
 {
