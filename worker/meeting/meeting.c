@@ -7,9 +7,6 @@
 
 /* More than this the ranks reduce together, in slices of so much. */
 #define SLICE_BYTES 32768u
-/* What more than two ranks bring to an all_reduce at once is no more: pieces, which stay in a
- * core's cache from one end to the other, take less time. */
-#define SUMMED_BYTES (UINT64_C(2) << 20)
 
 _Static_assert(MEETING_RANKS_MAX < MEETING_STATE_MET, "all can arrive");
 _Static_assert(MEETING_SLOTS == 2 * MEETING_LINE, "what is overwritten has been read by all");
@@ -18,18 +15,6 @@ bool meeting_fits(const struct meeting_ask *ask, uint32_t size)
 {
     return ask->kind < COLLECTIVE_KIND_COUNT && ask->kind != COLLECTIVE_SEND && size > 1 &&
            size <= MEETING_RANKS_MAX;
-}
-
-bool meeting_in_pieces(const struct meeting_ask *ask, uint32_t size)
-{
-    assert(size > 0);
-    uint64_t parts = meeting_sends_parts(ask->kind) ? size : 1;
-    uint64_t most_bytes = meeting_data_bytes(size);
-    if (most_bytes > MEETING_AT_ONCE_BYTES)
-        most_bytes = MEETING_AT_ONCE_BYTES;
-    if (ask->kind == COLLECTIVE_ALL_REDUCE && size > 2 && most_bytes > SUMMED_BYTES / size)
-        most_bytes = SUMMED_BYTES / size;
-    return meeting_part_bytes(ask) > most_bytes / parts;
 }
 
 /* --- the last to come ---------------------------------------------------------------------- */
@@ -150,23 +135,17 @@ static enum meeting_verdict conclude(struct meeting *meeting, uint64_t index, ui
 
 /* --- coming and going ---------------------------------------------------------------------- */
 
-/* Change the word from what it was, unless the round is over: void, or left for a later one.
- * `arrives`: one more is there; else the round becomes void. Returns what has become of it: how
- * many are there, or its end. `all`: so many cannot become void. */
-static uint64_t advance(_Atomic uint64_t *at, uint64_t round, bool arrives, uint64_t all)
+/* Of a round to which not all have come, or of which all have and which has not ended. */
+static enum meeting_verdict verdict_of(uint64_t state)
 {
-    uint64_t word = atomic_load(at), wanted;
-    do {
-        uint64_t number = word >> MEETING_STATE_BITS, state = word & MEETING_STATE_MASK;
-        if (number > round)
-            return MEETING_STATE_VOID;
-        if (number < round)
-            state = 0;
-        if (state == MEETING_STATE_VOID || (!arrives && state >= all))
-            return state;
-        wanted = round << MEETING_STATE_BITS | (arrives ? state + 1 : MEETING_STATE_VOID);
-    } while (!atomic_compare_exchange_weak(at, &word, wanted));
-    return wanted & MEETING_STATE_MASK;
+    switch (state) {
+    case MEETING_STATE_VOID:
+        return MEETING_VOID;
+    case MEETING_STATE_MET:
+        return MEETING_MET;
+    default:
+        return MEETING_OPEN;
+    }
 }
 
 bool meeting_may_come(const struct meeting *meeting, const struct meeting_ask *ask)
@@ -184,10 +163,7 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
     bool in_pieces = meeting_in_pieces(ask, meeting->size);
     uint32_t parts = meeting_sends_parts(ask->kind) ? meeting->size : 1;
     uint64_t bytes = in_pieces ? 0 : meeting_part_bytes(ask), index = meeting->met + meeting->line;
-    _Atomic uint64_t *at = meeting_word_of(meeting, index);
-    uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
-    if (word == (round << MEETING_STATE_BITS | MEETING_STATE_VOID) ||
-        word >> MEETING_STATE_BITS > round) {
+    if (meeting_is_refused(meeting, index, round)) {
         meeting->leaving = true;
         return MEETING_VOID;
     }
@@ -201,13 +177,14 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
         meeting->turns = meeting_turns(ask, meeting->size);
         atomic_store_explicit(&meeting->place->turns_of[meeting->rank], 0, memory_order_relaxed);
     }
-    uint64_t arrived = advance(at, round, true, meeting->size);
-    enum meeting_verdict verdict = MEETING_VOID;
-    if (arrived != MEETING_STATE_VOID) {
+    uint64_t state = meeting_come(meeting, index, round);
+    enum meeting_verdict verdict = verdict_of(state);
+    if (verdict != MEETING_VOID) {
         meeting->line++;
         meeting->alone = !meeting_is_small(ask, meeting->size);
-        verdict = arrived < meeting->size ? MEETING_OPEN : conclude(meeting, index, round, ask);
     }
+    if (state == meeting->size)
+        verdict = conclude(meeting, index, round, ask);
     meeting->leaving = verdict == MEETING_VOID;
     return verdict;
 }
@@ -226,30 +203,30 @@ static enum meeting_verdict look_at_work(const struct meeting *meeting, uint64_t
 
 enum meeting_verdict meeting_look(const struct meeting *meeting, uint64_t round)
 {
-    uint64_t word = atomic_load(meeting_word_of(meeting, meeting->met));
-    uint64_t state = word & MEETING_STATE_MASK;
-    if (word >> MEETING_STATE_BITS != round || state == MEETING_STATE_VOID)
-        return MEETING_VOID;
-    if (state == MEETING_STATE_MET)
-        return MEETING_MET;
-    return state < meeting->size ? MEETING_OPEN : look_at_work(meeting, round);
+    uint64_t state = meeting_state(meeting, meeting->met, round);
+    return state == meeting->size ? look_at_work(meeting, round) : verdict_of(state);
+}
+
+bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank)
+{
+    if (!meeting_passing(meeting, round) || meeting_look(meeting, round) != MEETING_OPEN)
+        return false;
+    for (uint32_t i = 0; i < meeting->size; i++) {
+        *rank = i;
+        if (atomic_load(&meeting->place->turns_of[i]) < meeting->turn)
+            return true;
+    }
+    return false;
 }
 
 enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round)
 {
-    switch (advance(meeting_word_of(meeting, meeting->met), round, false, meeting->size)) {
-    case MEETING_STATE_VOID:
-        return MEETING_VOID;
-    case MEETING_STATE_MET:
-        return MEETING_MET;
-    default:
-        return MEETING_OPEN;
-    }
+    return verdict_of(meeting_refuse(meeting, meeting->met, round));
 }
 
 void meeting_leave(struct meeting *meeting, uint64_t last)
 {
-    advance(meeting_word_of(meeting, meeting->met), last, false, meeting->size);
+    meeting_depart(meeting, last);
     meeting->line = 0;
     meeting->leaving = false;
 }
@@ -282,6 +259,9 @@ void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *
             meeting_copy(recv[i], sent_part(meeting, ask, i), bytes, parts * bytes);
         }
     }
+    /* Of two ranks neither ends it. The second has come to this one after all that it has ended. */
+    if (meeting->size == 2 && meeting->rank == 0 && !in_pieces)
+        meeting_count(meeting, ask);
     meeting->met++;
     meeting->line--;
 }

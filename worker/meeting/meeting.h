@@ -2,7 +2,7 @@
  * without their daemon. Each puts its data and what it asks for into the place and
  * arrives. The last to come compares the asks, reduces if every rank wants the same result of many,
  * in rank order, as the daemon would and to the same bits, and says that the collective has *met*;
- * everyone takes what is for it, or reduces it then. Whoever has
+ * everyone takes what is for it, or reduces it then. Of two ranks each compares. Whoever has
  * waited for long enough, or wants the collective elsewhere, says that it is *void*: then every
  * rank gives it to its daemon, as if nobody had come here. So what needs the daemon's judgement (a
  * disagreement, a rank that does not come, one that has died) is judged by the daemon.
@@ -48,7 +48,7 @@
 #include "common/reduce/dtype.h"
 #include "common/reduce/reduce.h"
 
-#define MEETING_VERSION 5u
+#define MEETING_VERSION 6u
 #define MEETING_RANKS_MAX 64u
 /* Room for what a rank brings to a round; less where there are many (meeting_data_bytes). */
 #define MEETING_DATA_BYTES 1048576u
@@ -84,9 +84,10 @@ struct meeting {
     uint64_t met;        /* rounds that have met and whose result this rank has taken */
     uint32_t line;       /* those behind them that it has come to */
     bool alone;          /* there is one, which is not small */
-    bool leaving;   /* the next is void, or the last of them: it comes to none until it has left */
-    uint64_t turn;  /* of that one, if it passes in pieces: the next one of this rank, */
-    uint64_t turns; /* and how many there are */
+    bool leaving; /* the next is void, or the last of them: it comes to none until it has left */
+    uint64_t differed; /* of two ranks: the last round that it has left as the asks differ, or 0 */
+    uint64_t turn;     /* of that one, if it passes in pieces: the next one of this rank, */
+    uint64_t turns;    /* and how many there are */
     const struct reduce_kernels *kernels;
 };
 
@@ -102,9 +103,9 @@ bool meeting_init(struct meeting *meeting, void *memory, uint64_t bytes, uint32_
 /* Whether all ranks have come to use the memory. */
 bool meeting_complete(const struct meeting *meeting);
 
-/* This rank runs on that core; and whether one of the others did when it last said so: then to spin
- * is to keep it from coming. */
+/* This rank runs on that core; and where a rank said last that it did, or -1. */
 void meeting_say_core(const struct meeting *meeting, uint32_t core);
+int meeting_core_of(const struct meeting *meeting, uint32_t rank);
 bool meeting_shares_core(const struct meeting *meeting, uint32_t core);
 
 /* Whether a round can carry it. The ask is checked (request_check). */
@@ -142,6 +143,9 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
                                     const struct meeting_ask *ask, const void *const send[]);
 /* What has become of the first round in this rank's line. */
 enum meeting_verdict meeting_look(const struct meeting *meeting, uint64_t round);
+/* Whether a rank that was last seen on that core, other than this one, has still to come to it, or
+ * to make a turn that this one waits for: then this one had better give the core away. */
+bool meeting_needs_core(const struct meeting *meeting, uint64_t round, int core);
 /* Have a round go to the daemon: the first in this rank's line, or the next where there is none.
  * MEETING_OPEN: too late, the last to come reduces; look again. */
 enum meeting_verdict meeting_void(struct meeting *meeting, uint64_t round);

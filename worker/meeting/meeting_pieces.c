@@ -13,6 +13,7 @@
  * Of an all_reduce and a reduce, which all reduce for all, a piece is cut into a share for each
  * rank. Of the others it is a range of every part.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "common/memory/copy.h"
@@ -21,6 +22,10 @@
 /* What a rank puts for another, or for all, of a piece, at most: several fit into a core's cache,
  * and to wait for the others takes little of a turn. */
 #define BLOCK_BYTES (UINT64_C(512) << 10)
+
+/* What more than two ranks bring to an all_reduce at once is no more: pieces, which stay in a
+ * core's cache from one end to the other, take less time. */
+#define SUMMED_BYTES (UINT64_C(2) << 20)
 
 /* How an ask is cut; counts in elements. */
 struct pieces {
@@ -50,6 +55,18 @@ static struct pieces pieces_of(const struct meeting_ask *ask, uint32_t size)
                            .shares = shares};
 }
 
+bool meeting_in_pieces(const struct meeting_ask *ask, uint32_t size)
+{
+    assert(size > 0);
+    uint64_t parts = meeting_sends_parts(ask->kind) ? size : 1;
+    uint64_t most_bytes = meeting_data_bytes(size);
+    if (most_bytes > MEETING_AT_ONCE_BYTES)
+        most_bytes = MEETING_AT_ONCE_BYTES;
+    if (ask->kind == COLLECTIVE_ALL_REDUCE && size > 2 && most_bytes > SUMMED_BYTES / size)
+        most_bytes = SUMMED_BYTES / size;
+    return meeting_part_bytes(ask) > most_bytes / parts;
+}
+
 uint64_t meeting_turns(const struct meeting_ask *ask, uint32_t size)
 {
     struct pieces pieces = pieces_of(ask, size);
@@ -72,18 +89,6 @@ bool meeting_turn_due(const struct meeting *meeting)
 {
     return meeting->turn < meeting->turns &&
            atomic_load(&meeting->place->turned) >= meeting->turn * meeting->size;
-}
-
-bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *rank)
-{
-    if (!meeting_passing(meeting, round) || meeting_look(meeting, round) != MEETING_OPEN)
-        return false;
-    for (uint32_t i = 0; i < meeting->size; i++) {
-        *rank = i;
-        if (atomic_load(&meeting->place->turns_of[i]) < meeting->turn)
-            return true;
-    }
-    return false;
 }
 
 /* --- ranges ---------------------------------------------------------------------------------- */

@@ -55,11 +55,15 @@ void meeting_say_core(const struct meeting *meeting, uint32_t core)
         atomic_store_explicit(said, core + 1, memory_order_relaxed);
 }
 
+int meeting_core_of(const struct meeting *meeting, uint32_t rank)
+{
+    return (int)atomic_load_explicit(&meeting->place->cores[rank], memory_order_relaxed) - 1;
+}
+
 bool meeting_shares_core(const struct meeting *meeting, uint32_t core)
 {
     for (uint32_t i = 0; i < meeting->size; i++) {
-        if (i != meeting->rank &&
-            atomic_load_explicit(&meeting->place->cores[i], memory_order_relaxed) == core + 1)
+        if (i != meeting->rank && meeting_core_of(meeting, i) == (int)core)
             return true;
     }
     return false;
@@ -129,7 +133,7 @@ static uint64_t submitted_bytes(const struct meeting *meeting, const struct meet
 
 /* Only who ends the round writes the counts, before it comes to another: so the words order one
  * such after another. Others may have gone on by then. */
-static void count(const struct meeting *meeting, const struct meeting_ask *ask)
+void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask)
 {
     struct place_counts *counts = &meeting->place->counts;
     uint64_t collectives = atomic_load_explicit(&counts->collectives, memory_order_relaxed);
@@ -143,7 +147,7 @@ void meeting_meet(const struct meeting *meeting, uint64_t index, uint64_t round,
                   const struct meeting_ask *ask)
 {
     atomic_store(meeting_word_of(meeting, index), round << MEETING_STATE_BITS | MEETING_STATE_MET);
-    count(meeting, ask);
+    meeting_count(meeting, ask);
 }
 
 /* --- sleeping ------------------------------------------------------------------------------ */

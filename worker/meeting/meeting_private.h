@@ -1,9 +1,10 @@
 /* What the files of worker/meeting share. Each calls those above it in this list, and none below:
  *
- *   meeting_sums.c    sums of what lies in the place, in rank order
- *   meeting_place.c   the memory: whose part is where; what has met is said, and counted
- *   meeting_pieces.c  large collectives, which pass through the place in pieces
- *   meeting.c         rounds: arriving, giving up, taking the result
+ *   meeting_sums.c      sums of what lies in the place, in rank order
+ *   meeting_place.c     the memory: whose part is where; what has met is said, and counted
+ *   meeting_pieces.c    large collectives, which pass through the place in pieces
+ *   meeting_arrivals.c  who has come to a round, or that it is void
+ *   meeting.c           rounds: arriving, giving up, taking the result
  */
 #ifndef WORKER_MEETING_MEETING_PRIVATE_H
 #define WORKER_MEETING_MEETING_PRIVATE_H
@@ -14,7 +15,8 @@
 /* What a rank brings to a round. Of what is not small the data lies in one of the halves. It
  * follows the ask, so that the smallest take one line of a cache. */
 struct meeting_slot {
-    _Alignas(64) struct meeting_ask ask;
+    _Alignas(64) _Atomic uint64_t word; /* whether it has come (meeting_arrivals.c) */
+    struct meeting_ask ask;
     uint8_t data[MEETING_SLOT_BYTES];
 };
 
@@ -79,6 +81,8 @@ _Atomic uint64_t *meeting_word_of(const struct meeting *meeting, uint64_t index)
 /* All that is to be done of the round, after `index` others, is: it has met. */
 void meeting_meet(const struct meeting *meeting, uint64_t index, uint64_t round,
                   const struct meeting_ask *ask);
+/* The same of a round that has met without that. */
+void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask);
 
 /* --- meeting_pieces.c */
 
@@ -90,5 +94,22 @@ uint64_t meeting_turns(const struct meeting_ask *ask, uint32_t size);
  * rank's next turn of it is due. */
 bool meeting_passing(const struct meeting *meeting, uint64_t round);
 bool meeting_turn_due(const struct meeting *meeting);
+
+/* --- meeting_arrivals.c
+ *
+ * All return how many have come, MEETING_STATE_VOID or MEETING_STATE_MET. As many as there are
+ * ranks: all have, and ask for the same if they are two; somebody is to reduce, or it passes in
+ * pieces. */
+
+/* This rank has put what it brings into its slot, and comes. All have come: it was the last. */
+uint64_t meeting_come(const struct meeting *meeting, uint64_t index, uint64_t round);
+/* What has become of a round that this rank has come to. */
+uint64_t meeting_state(const struct meeting *meeting, uint64_t index, uint64_t round);
+/* Whether it is known to be void before this rank comes to it. */
+bool meeting_is_refused(const struct meeting *meeting, uint64_t index, uint64_t round);
+/* It is void, unless all have come. */
+uint64_t meeting_refuse(const struct meeting *meeting, uint64_t index, uint64_t round);
+/* The next of this rank is void, whether it has come to it or not; so are all up to `last`. */
+void meeting_depart(struct meeting *meeting, uint64_t last);
 
 #endif

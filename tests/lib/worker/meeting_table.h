@@ -1,4 +1,4 @@
-/* A meeting place of three ranks, all of which the test plays in one thread. */
+/* A meeting place, all of whose ranks the test plays in one thread. */
 #ifndef TESTS_LIB_WORKER_MEETING_TABLE_H
 #define TESTS_LIB_WORKER_MEETING_TABLE_H
 
@@ -13,6 +13,8 @@ struct table {
 
 /* All ranks use the place, and have come to no round. */
 void table_set(struct table *table);
+/* The same of fewer. */
+void table_set_of(struct table *table, uint32_t ranks);
 
 /* All reduce one number. */
 extern const struct meeting_ask one_number;

@@ -24,8 +24,9 @@ struct world {
     void *memory;
     uint32_t size, count, rounds;
     bool lines; /* ranks come to some rounds before the first has ended; some rounds are larger */
-    unsigned voids; /* of 100 arrivals, with lines of 1000 looks, so many give the round up */
-    bool decline;   /* and as many do not come at all; the first round's last rank among them */
+    unsigned voids;  /* of 100 arrivals, with lines of 1000 looks, so many give the round up */
+    bool decline;    /* and as many do not come at all; the first round's last rank among them */
+    unsigned differ; /* of 100 arrivals so many ask for another tensor */
     _Atomic uint32_t met[ROUNDS + 1], voided[ROUNDS + 1];
     /* Where nobody declines, who gives a round to the daemon waits there for the others. */
     pthread_barrier_t daemon;
@@ -138,6 +139,7 @@ static enum meeting_verdict attend_with(struct rank *rank, struct meeting *meeti
 {
     struct world *world = rank->world;
     struct meeting_ask ask = ask_of(world, round);
+    ask.identity = draw(rank, 100) < world->differ;
     bool in_pieces = meeting_in_pieces(&ask, world->size);
     const void *send[RANKS_MOST];
     void *recv[RANKS_MOST];
@@ -308,6 +310,22 @@ static uint32_t run_ranks(const struct world *of, uint64_t seed)
     return met;
 }
 
+/* Ranks that ask for different things, of which some have gone on when others find that out. */
+START_TEST(test_some_differ)
+{
+    struct world world = {.count = COUNT, .rounds = ROUNDS, .differ = 10, .decline = _i % 2};
+    world.size = 2 + (uint32_t)_i / 2 % 2;
+    uint32_t met = run_ranks(&world, (uint64_t)_i);
+    ck_assert_uint_lt(met, ROUNDS);
+    /* One of two may be through with all while the other still compares. */
+    if (!world.decline)
+        ck_assert_uint_gt(met, 0);
+    world.count = COUNT_PIECES;
+    world.rounds = 2 * COLLECTIVE_SEND;
+    run_ranks(&world, (uint64_t)_i);
+}
+END_TEST
+
 static void run_world(uint32_t size, uint32_t count, unsigned voids, bool decline, uint64_t seed)
 {
     struct world world = {.size = size,
@@ -343,11 +361,12 @@ END_TEST
 START_TEST(test_some_give_up)
 {
     run_world(2, COUNT, 20, false, (uint64_t)_i);
+    run_world(2, COUNT, 10, true, (uint64_t)_i);
     run_world(4, COUNT, 10, true, (uint64_t)_i);
     if (_i < 2)
         run_world(4, COUNT_LARGE, 10, _i % 2, (uint64_t)_i);
     if (_i >= 2)
-        run_world(3, COUNT_PIECES, 20, _i % 2, (uint64_t)_i);
+        run_world(_i, COUNT_PIECES, 20, _i % 2, (uint64_t)_i);
 }
 END_TEST
 
@@ -440,19 +459,56 @@ END_TEST
 START_TEST(test_cores)
 {
     struct table table;
+    int32_t number = 1;
+    const void *value[] = {&number};
     table_set(&table);
-    ck_assert(!meeting_shares_core(&table.at[0], 0)); /* nobody has said where he is */
+    ck_assert_int_eq(meeting_core_of(&table.at[0], 1), -1); /* it has not said where it is */
     meeting_say_core(&table.at[0], 0);
-    ck_assert(!meeting_shares_core(&table.at[0], 0)); /* that is itself */
     meeting_say_core(&table.at[1], 3);
     meeting_say_core(&table.at[2], 0);
-    ck_assert(meeting_shares_core(&table.at[0], 0));
-    ck_assert(meeting_shares_core(&table.at[2], 0));
-    ck_assert(!meeting_shares_core(&table.at[1], 3));
-    meeting_say_core(&table.at[2], 3);
-    ck_assert(!meeting_shares_core(&table.at[0], 0));
-    ck_assert(meeting_shares_core(&table.at[1], 3));
+    ck_assert_int_eq(meeting_core_of(&table.at[1], 0), 0);
+    ck_assert_int_eq(meeting_core_of(&table.at[1], 1), 3);
+    /* Rank 2 needs the core that it shares until it has come, and nobody another one. */
+    meeting_arrive(&table.at[0], 1, &one_number, value);
+    ck_assert(meeting_needs_core(&table.at[0], 1, 0));
+    ck_assert(!meeting_needs_core(&table.at[0], 1, 1));
+    meeting_arrive(&table.at[2], 1, &one_number, value);
+    ck_assert(!meeting_needs_core(&table.at[0], 1, 0));
+    ck_assert(!meeting_needs_core(&table.at[2], 1, 0));
+    ck_assert(meeting_needs_core(&table.at[0], 1, 3));
+    /* Rank 0 is ahead. */
+    meeting_arrive(&table.at[0], 2, &one_number, value);
+    meeting_arrive(&table.at[1], 1, &one_number, value);
+    meeting_take(&table.at[0], &one_number, (void *[]){NULL});
+    ck_assert(meeting_needs_core(&table.at[0], 2, 0));
     free(table.memory);
+}
+END_TEST
+
+/* So does a rank whose turn another one waits for. */
+START_TEST(test_cores_in_turns)
+{
+    struct table table;
+    uint8_t *memory = calloc(2, 2 * MEETING_DATA_BYTES);
+    const void *send[] = {memory};
+    void *recv[] = {memory + UINT64_C(2) * MEETING_DATA_BYTES};
+    struct meeting_ask large = {
+        .kind = COLLECTIVE_ALL_REDUCE, .dtype = DTYPE_U8, .count = 2 * MEETING_DATA_BYTES};
+    ck_assert_ptr_nonnull(memory);
+    table_set(&table);
+    for (uint32_t i = 0; i < TABLE_RANKS; i++) {
+        meeting_say_core(&table.at[i], i / 2);
+        meeting_arrive(&table.at[i], 1, &large, send);
+    }
+    ck_assert(!meeting_needs_core(&table.at[0], 1, 0));
+    ck_assert_int_eq(meeting_turn(&table.at[0], 1, &large, send, recv), MEETING_OPEN);
+    ck_assert(meeting_needs_core(&table.at[0], 1, 0));
+    ck_assert(!meeting_needs_core(&table.at[1], 1, 0)); /* its own is due */
+    ck_assert_int_eq(meeting_turn(&table.at[1], 1, &large, send, recv), MEETING_OPEN);
+    ck_assert(!meeting_needs_core(&table.at[0], 1, 0));
+    ck_assert(meeting_needs_core(&table.at[0], 1, 1));
+    free(table.memory);
+    free(memory);
 }
 END_TEST
 
@@ -550,11 +606,13 @@ int main(void)
     tcase_add_test(core, test_all_meet);
     tcase_add_loop_test(core, test_all_pass_in_pieces, 0, 3);
     tcase_add_loop_test(core, test_some_give_up, 0, 4);
+    tcase_add_loop_test(core, test_some_differ, 0, 8);
     tcase_add_loop_test(core, test_lines, 0, 8);
     tcase_add_test(core, test_asks_differ);
     tcase_add_test(core, test_later_round);
     tcase_add_test(core, test_slices);
     tcase_add_test(core, test_cores);
+    tcase_add_test(core, test_cores_in_turns);
     tcase_add_test(core, test_rounding);
     tcase_add_test(core, test_large_gather);
     tcase_add_test(core, test_what_fits);

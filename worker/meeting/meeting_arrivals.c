@@ -1,0 +1,190 @@
+/* Who has come to a round, or that it is void.
+ *
+ * More than two ranks count it in the round's word, and each says in its own slot that it has come,
+ * for those that wonder who is late. Two need no word in common, which both would have
+ * to fetch from the other's core one after the other: each says in its own slot, beside what it
+ * brings, that it has come, and finds out for itself that the other has and asks for the same.
+ *
+ *   a rank's word: an older round -> round, 1: it has come
+ *                          \______-> round, void: it will not come, said by itself or by the other
+ *
+ * A round has met when both have come, which then neither can change. It is void when one word says
+ * so, or is that of a later round; then the other cannot come to it. */
+#include <string.h>
+
+#include "worker/meeting/meeting_private.h"
+
+static bool is_pair(const struct meeting *meeting)
+{
+    return meeting->size == 2;
+}
+
+static uint64_t word_with(uint64_t round, uint64_t state)
+{
+    return round << MEETING_STATE_BITS | state;
+}
+
+/* The state of `round` in a word: 0 before anybody has said something of it; void if that is later.
+ */
+static uint64_t state_in(uint64_t word, uint64_t round)
+{
+    uint64_t number = word >> MEETING_STATE_BITS;
+    if (number > round)
+        return MEETING_STATE_VOID;
+    return number == round ? word & MEETING_STATE_MASK : 0;
+}
+
+/* Change the state of `round` in a word: one more has come, or it is void; unless it is void, or so
+ * many have come that it cannot become void. Returns what it is then. */
+static uint64_t advance(_Atomic uint64_t *at, uint64_t round, bool comes, uint64_t all)
+{
+    uint64_t word = atomic_load(at), next;
+    do {
+        uint64_t state = state_in(word, round);
+        if (state == MEETING_STATE_VOID || (!comes && state >= all))
+            return state;
+        next = comes ? state + 1 : MEETING_STATE_VOID;
+    } while (!atomic_compare_exchange_weak(at, &word, word_with(round, next)));
+    return next;
+}
+
+/* --- two ranks ----------------------------------------------------------------------------- */
+
+static struct meeting_slot *slot_of_other(const struct meeting *meeting, uint64_t index)
+{
+    return meeting_slot_of(meeting, 1 - meeting->rank, index);
+}
+
+static bool pair_agrees(const struct meeting *meeting, uint64_t index)
+{
+    const struct meeting_ask *own = &meeting_slot_of(meeting, meeting->rank, index)->ask;
+    return memcmp(&slot_of_other(meeting, index)->ask, own, sizeof(*own)) == 0;
+}
+
+/* Whether the other may still compare the asks of a round that this rank has left since they
+ * differ: until then this one's must stay. */
+static bool other_compares(const struct meeting *meeting, uint64_t index)
+{
+    return meeting->differed > 0 &&
+           atomic_load(&slot_of_other(meeting, index)->word) == word_with(meeting->differed, 1);
+}
+
+/* 2: both have come to one that passes in pieces. */
+static uint64_t pair_arrived(const struct meeting *meeting, uint64_t index, uint64_t round)
+{
+    const struct meeting_slot *own = meeting_slot_of(meeting, meeting->rank, index);
+    uint64_t word = atomic_load(&slot_of_other(meeting, index)->word);
+    uint64_t theirs = state_in(word, round), ours = state_in(atomic_load(&own->word), round);
+    if (theirs == MEETING_STATE_VOID || ours == MEETING_STATE_VOID)
+        return MEETING_STATE_VOID;
+    if (theirs + ours < 2)
+        return theirs + ours;
+    if (!pair_agrees(meeting, index))
+        return MEETING_STATE_VOID;
+    return meeting_in_pieces(&own->ask, 2) ? 2 : MEETING_STATE_MET;
+}
+
+/* What passes in pieces is begun by one of the two, in the round's word, and has met when that says
+ * so. */
+static uint64_t pair_state(const struct meeting *meeting, uint64_t index, uint64_t round)
+{
+    uint64_t arrived = pair_arrived(meeting, index, round);
+    if (arrived != 2)
+        return arrived;
+    uint64_t begun = state_in(atomic_load(meeting_word_of(meeting, index)), round);
+    return begun > 0 ? begun : 1;
+}
+
+static uint64_t pair_come(const struct meeting *meeting, uint64_t index, uint64_t round)
+{
+    if (advance(&meeting_slot_of(meeting, meeting->rank, index)->word, round, true, 1) ==
+        MEETING_STATE_VOID)
+        return MEETING_STATE_VOID;
+    uint64_t arrived = pair_arrived(meeting, index, round);
+    if (arrived != 2)
+        return arrived;
+    _Atomic uint64_t *at = meeting_word_of(meeting, index);
+    uint64_t word = atomic_load(at);
+    bool begins = state_in(word, round) == 0 &&
+                  atomic_compare_exchange_strong(at, &word, word_with(round, 2));
+    return begins ? 2 : 1;
+}
+
+/* Who has come says that the other will not, and who has not says so of itself. */
+static uint64_t pair_refuse(const struct meeting *meeting, uint64_t index, uint64_t round)
+{
+    struct meeting_slot *own = meeting_slot_of(meeting, meeting->rank, index);
+    bool has_come = atomic_load(&own->word) == word_with(round, 1);
+    advance(has_come ? &slot_of_other(meeting, index)->word : &own->word, round, false, 1);
+    return pair_state(meeting, index, round);
+}
+
+static void pair_depart(struct meeting *meeting, uint64_t index, uint64_t last)
+{
+    _Atomic uint64_t *own = &meeting_slot_of(meeting, meeting->rank, index)->word;
+    uint64_t word = atomic_load(own);
+    if ((word & MEETING_STATE_MASK) == 1 &&
+        atomic_load(&slot_of_other(meeting, index)->word) == word)
+        meeting->differed = word >> MEETING_STATE_BITS;
+    advance(own, last, false, 2); /* also of the round that it has come to, which is void */
+}
+
+/* --- what the rounds know of them ---------------------------------------------------------- */
+
+uint64_t meeting_come(const struct meeting *meeting, uint64_t index, uint64_t round)
+{
+    if (is_pair(meeting))
+        return pair_come(meeting, index, round);
+    atomic_store(&meeting_slot_of(meeting, meeting->rank, index)->word, word_with(round, 1));
+    return advance(meeting_word_of(meeting, index), round, true, meeting->size);
+}
+
+uint64_t meeting_state(const struct meeting *meeting, uint64_t index, uint64_t round)
+{
+    return is_pair(meeting) ? pair_state(meeting, index, round)
+                            : state_in(atomic_load(meeting_word_of(meeting, index)), round);
+}
+
+bool meeting_is_refused(const struct meeting *meeting, uint64_t index, uint64_t round)
+{
+    const _Atomic uint64_t *at = is_pair(meeting)
+                                     ? &meeting_slot_of(meeting, meeting->rank, index)->word
+                                     : meeting_word_of(meeting, index);
+    uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
+    return state_in(word, round) == MEETING_STATE_VOID ||
+           (is_pair(meeting) && other_compares(meeting, index));
+}
+
+uint64_t meeting_refuse(const struct meeting *meeting, uint64_t index, uint64_t round)
+{
+    return is_pair(meeting) ? pair_refuse(meeting, index, round)
+                            : advance(meeting_word_of(meeting, index), round, false, meeting->size);
+}
+
+void meeting_depart(struct meeting *meeting, uint64_t last)
+{
+    uint64_t index = meeting->met;
+    if (is_pair(meeting))
+        pair_depart(meeting, index, last);
+    else
+        advance(meeting_word_of(meeting, index), last, false, meeting->size);
+}
+
+/* Of those rounds that this rank has come to. */
+static bool has_come(const struct meeting *meeting, uint64_t index, uint64_t round, uint32_t rank)
+{
+    return atomic_load(&meeting_slot_of(meeting, rank, index)->word) == word_with(round, 1);
+}
+
+bool meeting_needs_core(const struct meeting *meeting, uint64_t round, int core)
+{
+    bool passing = meeting_passing(meeting, round);
+    for (uint32_t i = 0; i < meeting->size; i++) {
+        if (i == meeting->rank || meeting_core_of(meeting, i) != core)
+            continue;
+        if (!has_come(meeting, meeting->met, round, i) ||
+            (passing && atomic_load(&meeting->place->turns_of[i]) < meeting->turn))
+            return true;
+    }
+    return false;
+}
