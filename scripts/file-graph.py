@@ -39,7 +39,7 @@ import file_graph_test
 LAYERS = """
 common           base text < log < memory reduce format auth config < transport
 worker           shoal request meeting fusion launch < progress < device < job < drive < api < programs examples
-worker/drive     drive_tell < drive_device drive_meet < drive_step < drive_socket < drive_sleep < drive_resume < drive
+worker/drive     drive_core drive_tell < drive_device drive_meet < drive_step < drive_socket < drive_sleep < drive_resume < drive
 server/exchange         model < ground < owner < node < exchange_group exchange_trace
                  < exchange_job exchange_link < exchange
 server/exchange/model   port model < share < roster < ask disagreement < order

@@ -11,13 +11,15 @@
 #include <utlist.h>
 
 #include "common/base/clock.h"
+#include "worker/drive/drive_core.h"
 #include "worker/drive/drive_tell.h"
 
 /* A rank that waits offers its core to those that have not come, and looks again: a switch to one
- * that is ready costs less than to be woken. Where every rank of the node has a core to itself, and
- * no other was put on this one all the same, it looks for a moment first, and goes on for longer.
- * Then it sleeps. */
-#define PAUSES 64u
+ * that is ready costs less than to be woken. While none of those that were last seen on it needs
+ * the core it looks for a moment each time before it offers it; where it has one to itself it goes
+ * on for longer. Then it sleeps. */
+#define MOMENT_NS 4000u
+#define PAUSES 16u /* between two looks at the clock */
 #define SPIN_NS 20000u
 #define YIELDS 8u
 /* How often the background thread looks after requests that nobody waits for, and for how long
@@ -204,9 +206,8 @@ static void come_on(struct shoal_group *group)
         assert(core); /* who has come waits */
         core = core->next;
     }
-    int cpu = core ? sched_getcpu() : -1;
-    if (cpu >= 0)
-        meeting_say_core(meeting, (uint32_t)cpu);
+    if (core)
+        drive_core_say(meeting);
     for (; core; core = core->next, round++) {
         struct meeting_ask ask = meeting_ask_of_request(core);
         if (!meeting_may_come(meeting, &ask))
@@ -440,21 +441,33 @@ static void sleep_at(const struct meeting *meeting, uint64_t round, uint32_t gat
     meeting_sleep(meeting, false);
 }
 
+/* Whether there is a verdict within a moment, in which no rank of the node needs the core. */
+static bool spin_at(const struct meeting *meeting, uint64_t round)
+{
+    if (meeting_needs_core(meeting, round, drive_core_now()))
+        return false;
+    uint64_t end_ns = clock_now_ns() + MOMENT_NS;
+    do {
+        for (unsigned i = 0; i < PAUSES; i++) {
+            if (meeting_look(meeting, round) != MEETING_OPEN)
+                return true;
+            relax();
+        }
+    } while (clock_now_ns() < end_ns);
+    return false;
+}
+
 /* The same, awake at first. */
 static void pause_at(const struct meeting *meeting, uint64_t round, uint32_t gate, bool own_core,
                      uint64_t until_ns)
 {
-    for (unsigned i = 0; own_core && i < PAUSES; i++) {
-        if (meeting_look(meeting, round) != MEETING_OPEN)
-            return;
-        relax();
-    }
-    uint64_t now_ns = clock_now_ns(), spin_ns = now_ns + SPIN_NS;
-    for (unsigned i = 0; i < YIELDS || (own_core && now_ns < spin_ns); i++) {
+    if (spin_at(meeting, round))
+        return;
+    uint64_t spin_ns = clock_now_ns() + SPIN_NS;
+    for (unsigned i = 0; i < YIELDS || (own_core && clock_now_ns() < spin_ns); i++) {
         sched_yield();
-        if (meeting_look(meeting, round) != MEETING_OPEN)
+        if (meeting_look(meeting, round) != MEETING_OPEN || spin_at(meeting, round))
             return;
-        now_ns = own_core ? clock_now_ns() : now_ns;
     }
     sleep_at(meeting, round, gate, until_ns);
 }
@@ -473,11 +486,13 @@ void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
     }
     struct meeting meeting = group->place.meeting;
     struct place_memory *memory = group->place.memory;
-    int cpu = sched_getcpu();
-    bool own_core =
-        job->cores >= job->local_size && (cpu < 0 || !meeting_shares_core(&meeting, (uint32_t)cpu));
+    int core = drive_core_now();
+    bool own_core = drive_core_is_own(job, &meeting, core);
+    bool leaves = drive_core_is_left(job, &meeting, core);
     job_visit_place(memory);
     pthread_mutex_unlock(&job->lock);
+    if (leaves)
+        drive_core_leave(&meeting, core);
     pause_at(&meeting, round, gate, own_core, deadline_ns);
     pthread_mutex_lock(&job->lock);
     job_leave_place(memory);

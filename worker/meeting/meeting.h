@@ -106,7 +106,6 @@ bool meeting_complete(const struct meeting *meeting);
 /* This rank runs on that core; and where a rank said last that it did, or -1. */
 void meeting_say_core(const struct meeting *meeting, uint32_t core);
 int meeting_core_of(const struct meeting *meeting, uint32_t rank);
-bool meeting_shares_core(const struct meeting *meeting, uint32_t core);
 
 /* Whether a round can carry it. The ask is checked (request_check). */
 bool meeting_fits(const struct meeting_ask *ask, uint32_t size);

@@ -60,15 +60,6 @@ int meeting_core_of(const struct meeting *meeting, uint32_t rank)
     return (int)atomic_load_explicit(&meeting->place->cores[rank], memory_order_relaxed) - 1;
 }
 
-bool meeting_shares_core(const struct meeting *meeting, uint32_t core)
-{
-    for (uint32_t i = 0; i < meeting->size; i++) {
-        if (i != meeting->rank && meeting_core_of(meeting, i) == (int)core)
-            return true;
-    }
-    return false;
-}
-
 bool meeting_sends_parts(uint32_t kind)
 {
     return kind == COLLECTIVE_REDUCE_SCATTER || kind == COLLECTIVE_SCATTER ||

@@ -1,0 +1,84 @@
+#include "worker/drive/drive_core.h"
+
+#include <sched.h>
+
+#include "common/base/clock.h"
+
+/* Between one look for a better core and the next there are so many milliseconds: after the first,
+ * and after many; and when the next is the first again. */
+#define LOOK_MS 1u
+#define LOOK_MS_MAX 64u
+#define FORGET_MS 1000u
+
+int drive_core_now(void)
+{
+    return sched_getcpu();
+}
+
+void drive_core_say(const struct meeting *meeting)
+{
+    int core = drive_core_now();
+    if (core >= 0)
+        meeting_say_core(meeting, (uint32_t)core);
+}
+
+/* How many of the ranks from `first` on were last seen on the core, this one not counted. */
+static uint32_t others_on(const struct meeting *meeting, int core, uint32_t first)
+{
+    uint32_t count = 0;
+    for (uint32_t i = first; i < meeting->size; i++)
+        count += i != meeting->rank && meeting_core_of(meeting, i) == core;
+    return count;
+}
+
+bool drive_core_is_own(const struct shoal_job *job, const struct meeting *meeting, int core)
+{
+    return job->cores >= job->local_size && (core < 0 || others_on(meeting, core, 0) == 0);
+}
+
+bool drive_core_is_left(struct shoal_job *job, const struct meeting *meeting, int core)
+{
+    if (core < 0 || job->cores < 2 || others_on(meeting, core, 0) == 0 ||
+        others_on(meeting, core, meeting->rank) > 0)
+        return false;
+    uint64_t now_ns = clock_now_ns();
+    if (now_ns < job->look_ns)
+        return false;
+    bool first = job->look_after_ms == 0 || now_ns > job->look_ns + FORGET_MS * NS_PER_MS;
+    job->look_after_ms = first ? LOOK_MS : 2 * job->look_after_ms;
+    if (job->look_after_ms > LOOK_MS_MAX)
+        job->look_after_ms = LOOK_MS_MAX;
+    job->look_ns = now_ns + job->look_after_ms * NS_PER_MS;
+    return true;
+}
+
+int drive_core_better(const struct meeting *meeting, int core, const cpu_set_t *may)
+{
+    uint32_t fewest = others_on(meeting, core, 0);
+    int better = -1;
+    for (int i = 0; i < CPU_SETSIZE && fewest > 0; i++) {
+        if (i == core || !CPU_ISSET((size_t)i, may))
+            continue;
+        uint32_t count = others_on(meeting, i, 0);
+        if (count < fewest) {
+            fewest = count;
+            better = i;
+        }
+    }
+    return better;
+}
+
+void drive_core_leave(const struct meeting *meeting, int core)
+{
+    cpu_set_t may, there;
+    if (sched_getaffinity(0, sizeof(may), &may) < 0)
+        return;
+    int better = drive_core_better(meeting, core, &may);
+    if (better < 0)
+        return;
+    CPU_ZERO(&there);
+    CPU_SET((size_t)better, &there);
+    /* The system moves it at once, and leaves it there when it may run anywhere again. */
+    if (sched_setaffinity(0, sizeof(there), &there) == 0)
+        sched_setaffinity(0, sizeof(may), &may);
+}

@@ -1,0 +1,28 @@
+/* The core that a rank runs on while it waits at a meeting place, and which other ranks of the node
+ * run there. A thread that is woken again and again by one beside it stays there, on Linux also
+ * where another core is idle, for a tenth of a second and more: so a rank goes by itself. Calls
+ * worker/meeting. */
+#ifndef WORKER_DRIVE_DRIVE_CORE_H
+#define WORKER_DRIVE_DRIVE_CORE_H
+
+#include <sched.h>
+
+#include "worker/job/job.h"
+
+/* Say at the place where this rank runs. */
+void drive_core_say(const struct meeting *meeting);
+/* Where it runs: a number, or -1 if the system does not tell. */
+int drive_core_now(void);
+/* Whether the ranks of the node have a core each, and no other was last seen on this one: then to
+ * spin on it keeps nobody from going on. */
+bool drive_core_is_own(const struct shoal_job *job, const struct meeting *meeting, int core);
+/* Whether this rank is to look for a better core than this one now: others were last seen on it,
+ * none with a higher number, and the last look was long enough ago. Lock held. */
+bool drive_core_is_left(struct shoal_job *job, const struct meeting *meeting, int core);
+/* Of the cores on which it may run the one with the fewest ranks, if with this one they are fewer
+ * than on its own; -1: there is none. */
+int drive_core_better(const struct meeting *meeting, int core, const cpu_set_t *may);
+/* Move this thread there, and let it run where it might before. Lock not held. */
+void drive_core_leave(const struct meeting *meeting, int core);
+
+#endif
