@@ -17,7 +17,7 @@ static int call_parts(shoal_group *group, struct parts_ask *ask, shoal_request *
     if (parts_check(ask, &error) < 0)
         return error_text_keep(&error);
     uint32_t count = parts_block_count(ask);
-    struct request_ask *blocks = calloc(count ? count : 1, sizeof(*blocks));
+    struct request_ask *blocks = malloc((count ? count : 1) * sizeof(*blocks));
     if (!blocks) {
         error_set(&error, ERR_MEMORY, "%s: out of memory for %u parts", collective_name(ask->kind),
                   count);

@@ -156,7 +156,7 @@ int progress_meet(struct progress *progress, struct progress_group *group,
         progress_init_request(progress, group, ask, group->next_sequence, rank, request, error);
     if (code < 0)
         return code;
-    if (block_count > 0 && !(request->asked = calloc(block_count, sizeof(*blocks))))
+    if (block_count > 0 && !(request->asked = malloc(block_count * sizeof(*blocks))))
         return error_set(error, ERR_MEMORY, "out of memory for %" PRIu32 " parts", block_count);
     for (uint32_t i = 0; i < block_count; i++)
         request->asked[i] = blocks[i];
