@@ -4,8 +4,8 @@
 
 #include "common/base/clock.h"
 
-/* Between one look for a better core and the next there are so many milliseconds: after the first,
- * and after many; and when the next is the first again. */
+/* A rank that shares its core looks for a better one after so many milliseconds, each time after
+ * twice as many, and when it has not looked for long as at first. */
 #define LOOK_MS 1u
 #define LOOK_MS_MAX 64u
 #define FORGET_MS 1000u
@@ -31,54 +31,46 @@ static uint32_t others_on(const struct meeting *meeting, int core, uint32_t firs
     return count;
 }
 
-bool drive_core_is_own(const struct shoal_job *job, const struct meeting *meeting, int core)
-{
-    return job->cores >= job->local_size && (core < 0 || others_on(meeting, core, 0) == 0);
-}
-
 bool drive_core_is_left(struct shoal_job *job, const struct meeting *meeting, int core)
 {
     if (core < 0 || job->cores < 2 || others_on(meeting, core, 0) == 0 ||
-        others_on(meeting, core, meeting->rank) > 0)
+        others_on(meeting, core, meeting->rank) > 0) {
+        job->shared_ns = 0;
         return false;
+    }
     uint64_t now_ns = clock_now_ns();
-    if (now_ns < job->look_ns)
+    if (job->look_after_ms == 0 || now_ns > job->looked_ns + FORGET_MS * NS_PER_MS)
+        job->look_after_ms = LOOK_MS;
+    if (job->shared_ns == 0)
+        job->shared_ns = now_ns;
+    if (now_ns < job->shared_ns + job->look_after_ms * NS_PER_MS)
         return false;
-    bool first = job->look_after_ms == 0 || now_ns > job->look_ns + FORGET_MS * NS_PER_MS;
-    job->look_after_ms = first ? LOOK_MS : 2 * job->look_after_ms;
+    job->shared_ns = job->looked_ns = now_ns;
+    job->look_after_ms = 2 * job->look_after_ms;
     if (job->look_after_ms > LOOK_MS_MAX)
         job->look_after_ms = LOOK_MS_MAX;
-    job->look_ns = now_ns + job->look_after_ms * NS_PER_MS;
     return true;
 }
 
-int drive_core_better(const struct meeting *meeting, int core, const cpu_set_t *may)
+bool drive_core_better(const struct meeting *meeting, int core, const cpu_set_t *may,
+                       cpu_set_t *better)
 {
-    uint32_t fewest = others_on(meeting, core, 0);
-    int better = -1;
-    for (int i = 0; i < CPU_SETSIZE && fewest > 0; i++) {
-        if (i == core || !CPU_ISSET((size_t)i, may))
-            continue;
-        uint32_t count = others_on(meeting, i, 0);
-        if (count < fewest) {
-            fewest = count;
-            better = i;
-        }
+    uint32_t here = others_on(meeting, core, 0);
+    CPU_ZERO(better);
+    for (int i = 0; i < CPU_SETSIZE && here > 0; i++) {
+        if (i != core && CPU_ISSET((size_t)i, may) && others_on(meeting, i, 0) < here)
+            CPU_SET((size_t)i, better);
     }
-    return better;
+    return CPU_COUNT(better) > 0;
 }
 
 void drive_core_leave(const struct meeting *meeting, int core)
 {
-    cpu_set_t may, there;
-    if (sched_getaffinity(0, sizeof(may), &may) < 0)
+    cpu_set_t may, better;
+    if (sched_getaffinity(0, sizeof(may), &may) < 0 ||
+        !drive_core_better(meeting, core, &may, &better))
         return;
-    int better = drive_core_better(meeting, core, &may);
-    if (better < 0)
-        return;
-    CPU_ZERO(&there);
-    CPU_SET((size_t)better, &there);
     /* The system moves it at once, and leaves it there when it may run anywhere again. */
-    if (sched_setaffinity(0, sizeof(there), &there) == 0)
+    if (sched_setaffinity(0, sizeof(better), &better) == 0)
         sched_setaffinity(0, sizeof(may), &may);
 }

@@ -13,16 +13,13 @@
 void drive_core_say(const struct meeting *meeting);
 /* Where it runs: a number, or -1 if the system does not tell. */
 int drive_core_now(void);
-/* Whether the ranks of the node have a core each, and no other was last seen on this one: then to
- * spin on it keeps nobody from going on. */
-bool drive_core_is_own(const struct shoal_job *job, const struct meeting *meeting, int core);
-/* Whether this rank is to look for a better core than this one now: others were last seen on it,
- * none with a higher number, and the last look was long enough ago. Lock held. */
+/* Whether this rank is to look for a better core than this one now: for some time others were last
+ * seen on it, none of them with a higher number. Lock held. */
 bool drive_core_is_left(struct shoal_job *job, const struct meeting *meeting, int core);
-/* Of the cores on which it may run the one with the fewest ranks, if with this one they are fewer
- * than on its own; -1: there is none. */
-int drive_core_better(const struct meeting *meeting, int core, const cpu_set_t *may);
-/* Move this thread there, and let it run where it might before. Lock not held. */
+/* Which of those on which it may run have fewer other ranks than this one; false: none. */
+bool drive_core_better(const struct meeting *meeting, int core, const cpu_set_t *may,
+                       cpu_set_t *better);
+/* Move this thread to one of these, and let it run wherever it might before. Lock not held. */
 void drive_core_leave(const struct meeting *meeting, int core);
 
 #endif

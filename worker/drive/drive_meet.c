@@ -15,12 +15,10 @@
 #include "worker/drive/drive_tell.h"
 
 /* A rank that waits offers its core to those that have not come, and looks again: a switch to one
- * that is ready costs less than to be woken. While none of those that were last seen on it needs
- * the core it looks for a moment each time before it offers it; where it has one to itself it goes
- * on for longer. Then it sleeps. */
+ * that is ready costs less than to be woken. While none of those that were last seen on it has
+ * still to come it looks for a moment each time before it offers it. Then it sleeps. */
 #define MOMENT_NS 4000u
 #define PAUSES 16u /* between two looks at the clock */
-#define SPIN_NS 20000u
 #define YIELDS 8u
 /* How often the background thread looks after requests that nobody waits for, and for how long
  * after the last of them began: waking it for each would cost more than the collective. */
@@ -441,7 +439,7 @@ static void sleep_at(const struct meeting *meeting, uint64_t round, uint32_t gat
     meeting_sleep(meeting, false);
 }
 
-/* Whether there is a verdict within a moment, in which no rank of the node needs the core. */
+/* Whether there is a verdict within a moment, for which no rank of the group needs the core. */
 static bool spin_at(const struct meeting *meeting, uint64_t round)
 {
     if (meeting_needs_core(meeting, round, drive_core_now()))
@@ -457,14 +455,13 @@ static bool spin_at(const struct meeting *meeting, uint64_t round)
     return false;
 }
 
-/* The same, awake at first. */
-static void pause_at(const struct meeting *meeting, uint64_t round, uint32_t gate, bool own_core,
+/* As sleep_at, awake at first. */
+static void pause_at(const struct meeting *meeting, uint64_t round, uint32_t gate,
                      uint64_t until_ns)
 {
     if (spin_at(meeting, round))
         return;
-    uint64_t spin_ns = clock_now_ns() + SPIN_NS;
-    for (unsigned i = 0; i < YIELDS || (own_core && clock_now_ns() < spin_ns); i++) {
+    for (unsigned i = 0; i < YIELDS; i++) {
         sched_yield();
         if (meeting_look(meeting, round) != MEETING_OPEN || spin_at(meeting, round))
             return;
@@ -487,13 +484,12 @@ void drive_meet_pause(struct shoal_group *group, uint64_t deadline_ns)
     struct meeting meeting = group->place.meeting;
     struct place_memory *memory = group->place.memory;
     int core = drive_core_now();
-    bool own_core = drive_core_is_own(job, &meeting, core);
     bool leaves = drive_core_is_left(job, &meeting, core);
     job_visit_place(memory);
     pthread_mutex_unlock(&job->lock);
     if (leaves)
         drive_core_leave(&meeting, core);
-    pause_at(&meeting, round, gate, own_core, deadline_ns);
+    pause_at(&meeting, round, gate, deadline_ns);
     pthread_mutex_lock(&job->lock);
     job_leave_place(memory);
 }

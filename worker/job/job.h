@@ -226,8 +226,9 @@ struct shoal_job {
     struct shared_memory *shared;
     uint32_t next_opening;
     int cores;                    /* that this process may run on */
-    uint64_t look_ns;             /* not before does it look for one with fewer ranks again, */
-    uint64_t look_after_ms;       /* which is so long after the last time, or 0 */
+    uint64_t shared_ns;           /* when it was first seen to share its core, or looked last; 0 */
+    uint64_t looked_ns;           /* when it last looked for one with fewer ranks, */
+    uint64_t look_after_ms;       /* and how long after shared_ns it does; 0: not known yet */
     uint64_t keep_until_ns;       /* the background thread looks after requests at meeting places */
     uint64_t passed_ns;           /* when the last one that passes in pieces was begun there, */
     bool waits_soon;              /* and whether its caller waited at once */

@@ -19,16 +19,6 @@ bool meeting_fits(const struct meeting_ask *ask, uint32_t size)
 
 /* --- the last to come ---------------------------------------------------------------------- */
 
-static bool asks_agree(const struct meeting *meeting, uint64_t index)
-{
-    const struct meeting_ask *first = &meeting_slot_of(meeting, 0, index)->ask;
-    for (uint32_t i = 1; i < meeting->size; i++) {
-        if (memcmp(&meeting_slot_of(meeting, i, index)->ask, first, sizeof(*first)) != 0)
-            return false;
-    }
-    return true;
-}
-
 /* What the rank sends to the round. */
 static uint8_t *data_of(const struct meeting *meeting, const struct meeting_ask *ask, uint32_t rank,
                         uint64_t index)
@@ -112,7 +102,7 @@ static enum meeting_verdict conclude(struct meeting *meeting, uint64_t index, ui
                                      const struct meeting_ask *ask)
 {
     struct meeting_place *place = meeting->place;
-    bool agree = asks_agree(meeting, index);
+    bool agree = meeting_asks_agree(meeting, index);
     if (agree && meeting_in_pieces(ask, meeting->size)) {
         meeting_pass(meeting, round);
         return MEETING_TURN;
@@ -129,7 +119,7 @@ static enum meeting_verdict conclude(struct meeting *meeting, uint64_t index, ui
         meeting_meet(meeting, index, round, ask);
         return MEETING_MET;
     }
-    atomic_store(meeting_word_of(meeting, index), round << MEETING_STATE_BITS | MEETING_STATE_VOID);
+    atomic_store(meeting_word_of(meeting, index), meeting_word(round, MEETING_STATE_VOID));
     return MEETING_VOID;
 }
 
@@ -259,8 +249,8 @@ void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *
             meeting_copy(recv[i], sent_part(meeting, ask, i), bytes, parts * bytes);
         }
     }
-    /* Of two ranks neither ends it. The second has come to this one after all that it has ended. */
-    if (meeting->size == 2 && meeting->rank == 0 && !in_pieces)
+    /* Nobody has ended it. Rank 1 has counted what it has ended before it came to this one. */
+    if (meeting_is_pair(meeting) && meeting->rank == 0 && !in_pieces)
         meeting_count(meeting, ask);
     meeting->met++;
     meeting->line--;

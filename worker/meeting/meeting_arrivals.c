@@ -1,28 +1,19 @@
 /* Who has come to a round, or that it is void.
  *
  * More than two ranks count it in the round's word, and each says in its own slot that it has come,
- * for those that wonder who is late. Two need no word in common, which both would have
- * to fetch from the other's core one after the other: each says in its own slot, beside what it
- * brings, that it has come, and finds out for itself that the other has and asks for the same.
+ * for those that wonder who is late. Two need no word in common, which both would have to fetch
+ * from the other's core one after the other: each says in its own slot, beside what it brings, that
+ * it has come, and finds out for itself that the other has and asks for the same.
  *
  *   a rank's word: an older round -> round, 1: it has come
  *                          \______-> round, void: it will not come, said by itself or by the other
  *
- * A round has met when both have come, which then neither can change. It is void when one word says
- * so, or is that of a later round; then the other cannot come to it. */
+ * When both have come neither can change that: the round has met, or they ask for different things,
+ * and it is void. It is void, too, when one word says so, or is of a later round, to which its rank
+ * goes on from a void one. Then the other cannot come to it. */
 #include <string.h>
 
 #include "worker/meeting/meeting_private.h"
-
-static bool is_pair(const struct meeting *meeting)
-{
-    return meeting->size == 2;
-}
-
-static uint64_t word_with(uint64_t round, uint64_t state)
-{
-    return round << MEETING_STATE_BITS | state;
-}
 
 /* The state of `round` in a word: 0 before anybody has said something of it; void if that is later.
  */
@@ -44,8 +35,24 @@ static uint64_t advance(_Atomic uint64_t *at, uint64_t round, bool comes, uint64
         if (state == MEETING_STATE_VOID || (!comes && state >= all))
             return state;
         next = comes ? state + 1 : MEETING_STATE_VOID;
-    } while (!atomic_compare_exchange_weak(at, &word, word_with(round, next)));
+    } while (!atomic_compare_exchange_weak(at, &word, meeting_word(round, next)));
     return next;
+}
+
+/* Whether a rank has come to a round that this one has come to, or is about to. */
+static bool has_come(const struct meeting *meeting, uint64_t index, uint64_t round, uint32_t rank)
+{
+    return atomic_load(&meeting_slot_of(meeting, rank, index)->word) == meeting_word(round, 1);
+}
+
+bool meeting_asks_agree(const struct meeting *meeting, uint64_t index)
+{
+    const struct meeting_ask *first = &meeting_slot_of(meeting, 0, index)->ask;
+    for (uint32_t i = 1; i < meeting->size; i++) {
+        if (memcmp(&meeting_slot_of(meeting, i, index)->ask, first, sizeof(*first)) != 0)
+            return false;
+    }
+    return true;
 }
 
 /* --- two ranks ----------------------------------------------------------------------------- */
@@ -55,18 +62,11 @@ static struct meeting_slot *slot_of_other(const struct meeting *meeting, uint64_
     return meeting_slot_of(meeting, 1 - meeting->rank, index);
 }
 
-static bool pair_agrees(const struct meeting *meeting, uint64_t index)
-{
-    const struct meeting_ask *own = &meeting_slot_of(meeting, meeting->rank, index)->ask;
-    return memcmp(&slot_of_other(meeting, index)->ask, own, sizeof(*own)) == 0;
-}
-
 /* Whether the other may still compare the asks of a round that this rank has left since they
  * differ: until then this one's must stay. */
 static bool other_compares(const struct meeting *meeting, uint64_t index)
 {
-    return meeting->differed > 0 &&
-           atomic_load(&slot_of_other(meeting, index)->word) == word_with(meeting->differed, 1);
+    return meeting->differed > 0 && has_come(meeting, index, meeting->differed, 1 - meeting->rank);
 }
 
 /* 2: both have come to one that passes in pieces. */
@@ -79,7 +79,7 @@ static uint64_t pair_arrived(const struct meeting *meeting, uint64_t index, uint
         return MEETING_STATE_VOID;
     if (theirs + ours < 2)
         return theirs + ours;
-    if (!pair_agrees(meeting, index))
+    if (!meeting_asks_agree(meeting, index))
         return MEETING_STATE_VOID;
     return meeting_in_pieces(&own->ask, 2) ? 2 : MEETING_STATE_MET;
 }
@@ -106,7 +106,7 @@ static uint64_t pair_come(const struct meeting *meeting, uint64_t index, uint64_
     _Atomic uint64_t *at = meeting_word_of(meeting, index);
     uint64_t word = atomic_load(at);
     bool begins = state_in(word, round) == 0 &&
-                  atomic_compare_exchange_strong(at, &word, word_with(round, 2));
+                  atomic_compare_exchange_strong(at, &word, meeting_word(round, 2));
     return begins ? 2 : 1;
 }
 
@@ -114,8 +114,8 @@ static uint64_t pair_come(const struct meeting *meeting, uint64_t index, uint64_
 static uint64_t pair_refuse(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
     struct meeting_slot *own = meeting_slot_of(meeting, meeting->rank, index);
-    bool has_come = atomic_load(&own->word) == word_with(round, 1);
-    advance(has_come ? &slot_of_other(meeting, index)->word : &own->word, round, false, 1);
+    bool came = has_come(meeting, index, round, meeting->rank);
+    advance(came ? &slot_of_other(meeting, index)->word : &own->word, round, false, 1);
     return pair_state(meeting, index, round);
 }
 
@@ -133,47 +133,42 @@ static void pair_depart(struct meeting *meeting, uint64_t index, uint64_t last)
 
 uint64_t meeting_come(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
-    if (is_pair(meeting))
+    if (meeting_is_pair(meeting))
         return pair_come(meeting, index, round);
-    atomic_store(&meeting_slot_of(meeting, meeting->rank, index)->word, word_with(round, 1));
+    atomic_store(&meeting_slot_of(meeting, meeting->rank, index)->word, meeting_word(round, 1));
     return advance(meeting_word_of(meeting, index), round, true, meeting->size);
 }
 
 uint64_t meeting_state(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
-    return is_pair(meeting) ? pair_state(meeting, index, round)
-                            : state_in(atomic_load(meeting_word_of(meeting, index)), round);
+    return meeting_is_pair(meeting) ? pair_state(meeting, index, round)
+                                    : state_in(atomic_load(meeting_word_of(meeting, index)), round);
 }
 
 bool meeting_is_refused(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
-    const _Atomic uint64_t *at = is_pair(meeting)
-                                     ? &meeting_slot_of(meeting, meeting->rank, index)->word
-                                     : meeting_word_of(meeting, index);
-    uint64_t word = atomic_load_explicit(at, memory_order_relaxed);
-    return state_in(word, round) == MEETING_STATE_VOID ||
-           (is_pair(meeting) && other_compares(meeting, index));
+    bool pair = meeting_is_pair(meeting);
+    _Atomic uint64_t *at = pair ? &meeting_slot_of(meeting, meeting->rank, index)->word
+                                : meeting_word_of(meeting, index);
+    if (pair && other_compares(meeting, index))
+        advance(at, round, false, 1);
+    return state_in(atomic_load_explicit(at, memory_order_relaxed), round) == MEETING_STATE_VOID;
 }
 
 uint64_t meeting_refuse(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
-    return is_pair(meeting) ? pair_refuse(meeting, index, round)
-                            : advance(meeting_word_of(meeting, index), round, false, meeting->size);
+    return meeting_is_pair(meeting)
+               ? pair_refuse(meeting, index, round)
+               : advance(meeting_word_of(meeting, index), round, false, meeting->size);
 }
 
 void meeting_depart(struct meeting *meeting, uint64_t last)
 {
     uint64_t index = meeting->met;
-    if (is_pair(meeting))
+    if (meeting_is_pair(meeting))
         pair_depart(meeting, index, last);
     else
         advance(meeting_word_of(meeting, index), last, false, meeting->size);
-}
-
-/* Of those rounds that this rank has come to. */
-static bool has_come(const struct meeting *meeting, uint64_t index, uint64_t round, uint32_t rank)
-{
-    return atomic_load(&meeting_slot_of(meeting, rank, index)->word) == word_with(round, 1);
 }
 
 bool meeting_needs_core(const struct meeting *meeting, uint64_t round, int core)

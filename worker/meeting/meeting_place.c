@@ -122,8 +122,8 @@ static uint64_t submitted_bytes(const struct meeting *meeting, const struct meet
     return parts * meeting_part_bytes(ask);
 }
 
-/* Only who ends the round writes the counts, before it comes to another: so the words order one
- * such after another. Others may have gone on by then. */
+/* Only who ends the round writes the counts, before it comes to another, or of two ranks the first:
+ * so the words order one such after another. Others may have gone on by then. */
 void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask)
 {
     struct place_counts *counts = &meeting->place->counts;
@@ -137,7 +137,7 @@ void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask)
 void meeting_meet(const struct meeting *meeting, uint64_t index, uint64_t round,
                   const struct meeting_ask *ask)
 {
-    atomic_store(meeting_word_of(meeting, index), round << MEETING_STATE_BITS | MEETING_STATE_MET);
+    atomic_store(meeting_word_of(meeting, index), meeting_word(round, MEETING_STATE_MET));
     meeting_count(meeting, ask);
 }
 

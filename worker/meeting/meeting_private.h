@@ -55,6 +55,17 @@ struct meeting_place {
 #define MEETING_STATE_VOID MEETING_STATE_MASK
 #define MEETING_STATE_MET (MEETING_STATE_MASK - 1)
 
+static inline uint64_t meeting_word(uint64_t round, uint64_t state)
+{
+    return round << MEETING_STATE_BITS | state;
+}
+
+/* Two ranks find out for themselves that both have come, and whether they ask for the same. */
+static inline bool meeting_is_pair(const struct meeting *meeting)
+{
+    return meeting->size == 2;
+}
+
 /* --- meeting_sums.c */
 
 /* The elements that `in` has for each rank, in rank order, into the outputs. */
@@ -78,11 +89,12 @@ uint8_t *meeting_half(const struct meeting *meeting, uint32_t rank, uint64_t hal
 void meeting_copy(void *to, const void *from, uint64_t bytes, uint64_t result_bytes);
 /* The round's word: its number, and what has become of it. */
 _Atomic uint64_t *meeting_word_of(const struct meeting *meeting, uint64_t index);
-/* All that is to be done of the round, after `index` others, is: it has met. */
+/* Count a round that has met. */
+void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask);
+/* All that is to be done of the round, after `index` others, is: say that it has met, and count it.
+ */
 void meeting_meet(const struct meeting *meeting, uint64_t index, uint64_t round,
                   const struct meeting_ask *ask);
-/* The same of a round that has met without that. */
-void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask);
 
 /* --- meeting_pieces.c */
 
@@ -97,17 +109,20 @@ bool meeting_turn_due(const struct meeting *meeting);
 
 /* --- meeting_arrivals.c
  *
- * All return how many have come, MEETING_STATE_VOID or MEETING_STATE_MET. As many as there are
- * ranks: all have, and ask for the same if they are two; somebody is to reduce, or it passes in
- * pieces. */
+ * A state is how many have come, MEETING_STATE_VOID or MEETING_STATE_MET. As many as there are
+ * ranks: all have, and it has not ended: somebody compares what they ask for, or reduces, or it
+ * passes in pieces. Of two ranks only that, and it is 1 until one of them has begun it. */
 
-/* This rank has put what it brings into its slot, and comes. All have come: it was the last. */
-uint64_t meeting_come(const struct meeting *meeting, uint64_t index, uint64_t round);
-/* What has become of a round that this rank has come to. */
-uint64_t meeting_state(const struct meeting *meeting, uint64_t index, uint64_t round);
-/* Whether it is known to be void before this rank comes to it. */
+/* Whether all ranks, which have come to the round, ask for the same. */
+bool meeting_asks_agree(const struct meeting *meeting, uint64_t index);
+/* Whether it is void before this rank comes to it. */
 bool meeting_is_refused(const struct meeting *meeting, uint64_t index, uint64_t round);
-/* It is void, unless all have come. */
+/* This rank has put what it brings into its slot, and comes. Its state then; as many as there are
+ * ranks: this one was the last. */
+uint64_t meeting_come(const struct meeting *meeting, uint64_t index, uint64_t round);
+/* The state of a round that this rank has come to. */
+uint64_t meeting_state(const struct meeting *meeting, uint64_t index, uint64_t round);
+/* It is void, unless all have come; its state then. */
 uint64_t meeting_refuse(const struct meeting *meeting, uint64_t index, uint64_t round);
 /* The next of this rank is void, whether it has come to it or not; so are all up to `last`. */
 void meeting_depart(struct meeting *meeting, uint64_t last);

@@ -206,6 +206,7 @@ static enum meeting_verdict join(struct rank *rank, struct meeting *meeting, uin
 {
     struct meeting_ask ask = ask_of(rank->world, round);
     const void *send[RANKS_MOST];
+    ask.identity = draw(rank, 100) < rank->world->differ;
     set_sends(rank, round, &ask, data, send);
     return meeting_arrive(meeting, round, &ask, send);
 }
@@ -366,7 +367,9 @@ START_TEST(test_some_give_up)
     if (_i < 2)
         run_world(4, COUNT_LARGE, 10, _i % 2, (uint64_t)_i);
     if (_i >= 2)
-        run_world(_i, COUNT_PIECES, 20, _i % 2, (uint64_t)_i);
+        run_world(3, COUNT_PIECES, 20, _i % 2, (uint64_t)_i);
+    if (_i >= 2)
+        run_world(2, COUNT_PIECES, 20, _i % 2, (uint64_t)_i);
 }
 END_TEST
 
@@ -377,6 +380,8 @@ START_TEST(test_lines)
     ck_assert_uint_eq(run_ranks(&world, (uint64_t)_i), ROUNDS);
     world.voids = 2;
     ck_assert_uint_gt(run_ranks(&world, (uint64_t)_i), 0);
+    world.differ = 1;
+    ck_assert_uint_lt(run_ranks(&world, (uint64_t)_i), ROUNDS);
 }
 END_TEST
 
