@@ -152,8 +152,9 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
                             struct error *error)
 {
     struct shoal_job *job = request->job;
-    uint64_t deadline_ns = job_deadline_ns(job, timeout_ms);
     pthread_mutex_lock(&job->lock);
+    bool complete = request->core.state == REQUEST_COMPLETE; /* small ones often are */
+    uint64_t deadline_ns = complete ? 0 : job_deadline_ns(job, timeout_ms);
     if (request->core.state == REQUEST_MEETING)
         drive_wait_meeting(request, deadline_ns);
     drive_listen(job);

@@ -125,7 +125,7 @@ void drive_poll(struct shoal_job *job)
 
 void drive_listen(struct shoal_job *job)
 {
-    uint64_t now_ns = clock_now_ns();
+    uint64_t now_ns = clock_tick_ns();
     if (now_ns < job->listened_ns + LISTEN_MS * NS_PER_MS)
         return;
     job->listened_ns = now_ns;

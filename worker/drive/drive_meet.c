@@ -177,7 +177,7 @@ static void lead(struct shoal_group *group)
     struct place *place = &group->place;
     place->ask = meeting_ask_of_request(group->core.meeting);
     place->round = next_round(group);
-    place->since_ns = clock_now_ns();
+    place->since_ns = 0;
 }
 
 /* A round to which this rank has come last has a verdict. */
@@ -258,6 +258,16 @@ static enum meeting_verdict make_turn(struct shoal_group *group)
     return verdict == MEETING_TURN ? MEETING_OPEN : verdict; /* the next one, when asked again */
 }
 
+/* Whether MEET_MS have passed since this was first asked of the round. Not before: to ask for the
+ * time takes a tenth of a small collective, and most rounds have met by then. */
+static bool waited_long(struct place *place)
+{
+    uint64_t now_ns = clock_now_ns();
+    if (place->since_ns == 0)
+        place->since_ns = now_ns;
+    return now_ns >= place->since_ns + MEET_MS * NS_PER_MS;
+}
+
 /* What has become of the first of those that wait. MEETING_OPEN: it still waits. now: no longer
  * than for those that reduce. */
 static enum meeting_verdict look(struct shoal_group *group, bool now)
@@ -271,7 +281,7 @@ static enum meeting_verdict look(struct shoal_group *group, bool now)
     }
     if (verdict == MEETING_TURN)
         return make_turn(group);
-    if (verdict != MEETING_OPEN || (!now && clock_now_ns() < place->since_ns + MEET_MS * NS_PER_MS))
+    if (verdict != MEETING_OPEN || (!now && !waited_long(place)))
         return verdict;
     return give_up(group, place->round);
 }
@@ -382,6 +392,8 @@ int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
     come_on(group);
     bool over = first && meeting_look(&group->place.meeting, group->place.round) != MEETING_OPEN &&
                 drive_meet_settle_quietly(group);
+    if (!over && first)
+        group->place.since_ns = clock_now_ns();
     if (!over && !waiting)
         keep(group, &request->core);
     return 0;

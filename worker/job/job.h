@@ -96,8 +96,8 @@ struct place {
     struct group_opening opening; /* ASKING */
     struct meeting meeting;       /* OPEN, and its memory */
     struct place_memory *memory;
-    struct meeting_ask ask; /* of core.meeting, the first, and these two: its round, and when it
-                             * came there */
+    struct meeting_ask ask; /* of core.meeting, the first, and these two: its round, and since when
+                             * it is known to wait, or 0 */
     uint64_t round, since_ns;
 };
 

@@ -29,6 +29,20 @@ START_TEST(it_is_the_monotonic_clock_in_nanoseconds)
 }
 END_TEST
 
+START_TEST(the_tick_follows_and_is_never_ahead)
+{
+    uint64_t before = clock_now_ns(), tick = clock_tick_ns();
+    for (int i = 0; i < 1000; i++) {
+        ck_assert_uint_le(tick, clock_now_ns());
+        tick = clock_tick_ns();
+    }
+    while (tick < before) { /* Check's time ends it */
+        poll(NULL, 0, 1);
+        tick = clock_tick_ns();
+    }
+}
+END_TEST
+
 START_TEST(a_wait_takes_at_least_its_time)
 {
     uint64_t before = clock_now_ns();
@@ -43,6 +57,7 @@ int main(void)
     TCase *tests = tcase_create("clock");
     tcase_add_test(tests, time_never_goes_back);
     tcase_add_test(tests, it_is_the_monotonic_clock_in_nanoseconds);
+    tcase_add_test(tests, the_tick_follows_and_is_never_ahead);
     tcase_add_test(tests, a_wait_takes_at_least_its_time);
     suite_add_tcase(suite, tests);
     return suite_main(suite);
