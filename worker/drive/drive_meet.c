@@ -139,7 +139,7 @@ static void collect_sends(const struct shoal_group *group, const struct request 
                           const void *send[MEETING_RANKS_MAX])
 {
     bool parts = meeting_sends_parts(core->ask.kind);
-    memset(send, 0, MEETING_RANKS_MAX * sizeof(*send));
+    memset(send, 0, group->size * sizeof(*send));
     if (core->copy_in)
         send[0] = core->ask.send;
     for (uint32_t i = 0; i < core->asked_count; i++) {
@@ -153,7 +153,7 @@ static void collect_recvs(const struct shoal_group *group, const struct request 
                           void *recv[MEETING_RANKS_MAX])
 {
     bool parts = meeting_receives_parts(core->ask.kind);
-    memset(recv, 0, MEETING_RANKS_MAX * sizeof(*recv));
+    memset(recv, 0, group->size * sizeof(*recv));
     if (core->copy_out)
         recv[0] = core->ask.recv;
     for (uint32_t i = 0; i < core->asked_count; i++) {
