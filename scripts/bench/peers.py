@@ -241,6 +241,10 @@ class Tools:
     def copy_GBps(self):
         return run([self.program("bench/bench_copy")])[0]["copy_GBps"]
 
+    def pieces_s(self, ranks, size):
+        """What copies and sums alone take of an all-reduce between private buffers, as bench_pieces says."""
+        return run([self.program("bench/bench_pieces"), str(ranks), str(size >> 20)])[0]["time_us"] / 1e6
+
 
 class Cluster:
     """Nodes in network namespaces, for a `with`."""

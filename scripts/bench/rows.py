@@ -68,6 +68,7 @@ def one_host(tools, pairs, row, ranks, case, target, options=(), what="", floor=
     if floor:
         # Memory at least: every rank's buffer is read once and written once, as by one copy of it.
         sides["copy_floor"] = lambda: ranks * size / (tools.copy_GBps() * 1e9)
+        sides["pieces_floor"] = lambda: tools.pieces_s(ranks, size)
     label = f"one host, {what}, {ranks} ranks"
     seconds = by_turns(pairs, label, **sides)
     results = [Result(row, label, "time of Gloo / ours", target, True,
@@ -78,6 +79,8 @@ def one_host(tools, pairs, row, ranks, case, target, options=(), what="", floor=
     if floor:
         results.append(Result(row, label, "our time / one copy of every buffer", None, False,
                               divided(seconds["shoal"], seconds["copy_floor"])))
+        results.append(Result(row, label, "our time / its copies and sums alone", None, False,
+                              divided(seconds["shoal"], seconds["pieces_floor"])))
     return results
 
 
