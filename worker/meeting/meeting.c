@@ -203,7 +203,7 @@ bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *
         return false;
     for (uint32_t i = 0; i < meeting->size; i++) {
         *rank = i;
-        if (atomic_load(&meeting->place->turns_of[i]) < meeting->turn)
+        if (meeting_is_behind(meeting, i))
             return true;
     }
     return false;

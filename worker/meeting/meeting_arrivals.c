@@ -39,10 +39,21 @@ static uint64_t advance(_Atomic uint64_t *at, uint64_t round, bool comes, uint64
     return next;
 }
 
+/* What a rank says in its own slot. */
+static _Atomic uint64_t *said_by(const struct meeting *meeting, uint32_t rank, uint64_t index)
+{
+    return &meeting_slot_of(meeting, rank, index)->word;
+}
+
+static _Atomic uint64_t *own_word(const struct meeting *meeting, uint64_t index)
+{
+    return said_by(meeting, meeting->rank, index);
+}
+
 /* Whether a rank has come to a round that this one has come to, or is about to. */
 static bool has_come(const struct meeting *meeting, uint64_t index, uint64_t round, uint32_t rank)
 {
-    return atomic_load(&meeting_slot_of(meeting, rank, index)->word) == meeting_word(round, 1);
+    return atomic_load(said_by(meeting, rank, index)) == meeting_word(round, 1);
 }
 
 bool meeting_asks_agree(const struct meeting *meeting, uint64_t index)
@@ -57,9 +68,9 @@ bool meeting_asks_agree(const struct meeting *meeting, uint64_t index)
 
 /* --- two ranks ----------------------------------------------------------------------------- */
 
-static struct meeting_slot *slot_of_other(const struct meeting *meeting, uint64_t index)
+static _Atomic uint64_t *other_word(const struct meeting *meeting, uint64_t index)
 {
-    return meeting_slot_of(meeting, 1 - meeting->rank, index);
+    return said_by(meeting, 1 - meeting->rank, index);
 }
 
 /* Whether the other may still compare the asks of a round that this rank has left since they
@@ -72,16 +83,16 @@ static bool other_compares(const struct meeting *meeting, uint64_t index)
 /* 2: both have come to one that passes in pieces. */
 static uint64_t pair_arrived(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
-    const struct meeting_slot *own = meeting_slot_of(meeting, meeting->rank, index);
-    uint64_t word = atomic_load(&slot_of_other(meeting, index)->word);
-    uint64_t theirs = state_in(word, round), ours = state_in(atomic_load(&own->word), round);
+    uint64_t theirs = state_in(atomic_load(other_word(meeting, index)), round);
+    uint64_t ours = state_in(atomic_load(own_word(meeting, index)), round);
     if (theirs == MEETING_STATE_VOID || ours == MEETING_STATE_VOID)
         return MEETING_STATE_VOID;
     if (theirs + ours < 2)
         return theirs + ours;
     if (!meeting_asks_agree(meeting, index))
         return MEETING_STATE_VOID;
-    return meeting_in_pieces(&own->ask, 2) ? 2 : MEETING_STATE_MET;
+    const struct meeting_ask *ask = &meeting_slot_of(meeting, meeting->rank, index)->ask;
+    return meeting_in_pieces(ask, 2) ? 2 : MEETING_STATE_MET;
 }
 
 /* What passes in pieces is begun by one of the two, in the round's word, and has met when that says
@@ -97,8 +108,7 @@ static uint64_t pair_state(const struct meeting *meeting, uint64_t index, uint64
 
 static uint64_t pair_come(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
-    if (advance(&meeting_slot_of(meeting, meeting->rank, index)->word, round, true, 1) ==
-        MEETING_STATE_VOID)
+    if (advance(own_word(meeting, index), round, true, 1) == MEETING_STATE_VOID)
         return MEETING_STATE_VOID;
     uint64_t arrived = pair_arrived(meeting, index, round);
     if (arrived != 2)
@@ -113,18 +123,16 @@ static uint64_t pair_come(const struct meeting *meeting, uint64_t index, uint64_
 /* Who has come says that the other will not, and who has not says so of itself. */
 static uint64_t pair_refuse(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
-    struct meeting_slot *own = meeting_slot_of(meeting, meeting->rank, index);
     bool came = has_come(meeting, index, round, meeting->rank);
-    advance(came ? &slot_of_other(meeting, index)->word : &own->word, round, false, 1);
+    advance(came ? other_word(meeting, index) : own_word(meeting, index), round, false, 1);
     return pair_state(meeting, index, round);
 }
 
 static void pair_depart(struct meeting *meeting, uint64_t index, uint64_t last)
 {
-    _Atomic uint64_t *own = &meeting_slot_of(meeting, meeting->rank, index)->word;
+    _Atomic uint64_t *own = own_word(meeting, index);
     uint64_t word = atomic_load(own);
-    if ((word & MEETING_STATE_MASK) == 1 &&
-        atomic_load(&slot_of_other(meeting, index)->word) == word)
+    if ((word & MEETING_STATE_MASK) == 1 && atomic_load(other_word(meeting, index)) == word)
         meeting->differed = word >> MEETING_STATE_BITS;
     advance(own, last, false, 2); /* also of the round that it has come to, which is void */
 }
@@ -135,7 +143,7 @@ uint64_t meeting_come(const struct meeting *meeting, uint64_t index, uint64_t ro
 {
     if (meeting_is_pair(meeting))
         return pair_come(meeting, index, round);
-    atomic_store(&meeting_slot_of(meeting, meeting->rank, index)->word, meeting_word(round, 1));
+    atomic_store(own_word(meeting, index), meeting_word(round, 1));
     return advance(meeting_word_of(meeting, index), round, true, meeting->size);
 }
 
@@ -148,8 +156,7 @@ uint64_t meeting_state(const struct meeting *meeting, uint64_t index, uint64_t r
 bool meeting_is_refused(const struct meeting *meeting, uint64_t index, uint64_t round)
 {
     bool pair = meeting_is_pair(meeting);
-    _Atomic uint64_t *at = pair ? &meeting_slot_of(meeting, meeting->rank, index)->word
-                                : meeting_word_of(meeting, index);
+    _Atomic uint64_t *at = pair ? own_word(meeting, index) : meeting_word_of(meeting, index);
     if (pair && other_compares(meeting, index))
         advance(at, round, false, 1);
     return state_in(atomic_load_explicit(at, memory_order_relaxed), round) == MEETING_STATE_VOID;
@@ -178,7 +185,7 @@ bool meeting_needs_core(const struct meeting *meeting, uint64_t round, int core)
         if (i == meeting->rank || meeting_core_of(meeting, i) != core)
             continue;
         if (!has_come(meeting, meeting->met, round, i) ||
-            (passing && atomic_load(&meeting->place->turns_of[i]) < meeting->turn))
+            (passing && meeting_is_behind(meeting, i)))
             return true;
     }
     return false;

@@ -91,6 +91,11 @@ bool meeting_turn_due(const struct meeting *meeting)
            atomic_load(&meeting->place->turned) >= meeting->turn * meeting->size;
 }
 
+bool meeting_is_behind(const struct meeting *meeting, uint32_t rank)
+{
+    return atomic_load(&meeting->place->turns_of[rank]) < meeting->turn;
+}
+
 /* --- ranges ---------------------------------------------------------------------------------- */
 
 /* Of a piece: the rank's share, or the same range of every part. Shares are equal, but for the last

@@ -106,6 +106,8 @@ uint64_t meeting_turns(const struct meeting_ask *ask, uint32_t size);
  * rank's next turn of it is due. */
 bool meeting_passing(const struct meeting *meeting, uint64_t round);
 bool meeting_turn_due(const struct meeting *meeting);
+/* Whether the rank has made fewer turns of it than this one. */
+bool meeting_is_behind(const struct meeting *meeting, uint32_t rank);
 
 /* --- meeting_arrivals.c
  *
@@ -115,7 +117,7 @@ bool meeting_turn_due(const struct meeting *meeting);
 
 /* Whether all ranks, which have come to the round, ask for the same. */
 bool meeting_asks_agree(const struct meeting *meeting, uint64_t index);
-/* Whether it is void before this rank comes to it. */
+/* Whether it is void before this rank comes to it; of two ranks this one may have to say so. */
 bool meeting_is_refused(const struct meeting *meeting, uint64_t index, uint64_t round);
 /* This rank has put what it brings into its slot, and comes. Its state then; as many as there are
  * ranks: this one was the last. */

@@ -2,7 +2,6 @@
 #include "worker/drive/drive_core.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/base/clock.h"
 #include "tests/lib/suite.h"
