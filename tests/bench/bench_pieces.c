@@ -1,8 +1,7 @@
 /* The floor of an all-reduce between private buffers: threads that copy and sum what it has to copy
  * and sum, in pieces through blocks that they share, and do nothing else.
  *
- *   bench_pieces RANKS [MEBIBYTES [ROUNDS]]      f32 of each rank (default 64), how often (default
- * 10)
+ *   bench_pieces RANKS [MEBIBYTES [ROUNDS]]      f32 of each rank (64), how often (10)
  *
  * A thread for each rank puts what the others need of a piece, sums its own share of the piece
  * before, and takes the others' sums of the one before that; then it waits for all. It is on a core
