@@ -246,6 +246,12 @@ static int start_uneven(const struct perf_parts *parts, shoal_group *group, shoa
     }
 }
 
+static int start_made(const struct perf_parts *parts, shoal_group *group, shoal_request **request)
+{
+    return parts->is.uneven ? start_uneven(parts, group, request)
+                            : start_even(parts, group, request);
+}
+
 /* The same places in other memory: a list for the caller to free, or NULL. What is in index lies in
  * the other side's. */
 static void **move_buffers(const struct perf_parts *parts, const struct perf_side *side,
@@ -266,11 +272,12 @@ int perf_parts_start(const struct perf_parts *parts, void *send, void *recv, sho
 {
     struct perf_parts moved = *parts;
     int result = SHOAL_EMEMORY;
+    if (send == parts->send.memory && recv == parts->recv.memory)
+        return start_made(parts, group, request); /* no list to make in what is measured */
     moved.send.buffers = move_buffers(parts, &parts->send, send, recv);
     moved.recv.buffers = move_buffers(parts, &parts->recv, send, recv);
     if (moved.send.buffers && moved.recv.buffers)
-        result = parts->is.uneven ? start_uneven(&moved, group, request)
-                                  : start_even(&moved, group, request);
+        result = start_made(&moved, group, request);
     free(moved.send.buffers);
     free(moved.recv.buffers);
     return result;
