@@ -35,6 +35,41 @@ void copy_fence(void)
 }
 #endif
 
+/* Less than that is no sooner there by string moves. */
+#define STRING_BYTES 2048u
+
+/* AMD's are slow where the two ends lie alike in their pages (glibc's bug 30994). What a sanitizer
+ * would not see is left to memcpy. */
+#if defined(__x86_64__) && defined(CPU_FEATURE_ACTIVE) && !defined(SHOAL_SANITIZED)
+static bool moves_short_strings(void)
+{
+    return CPU_FEATURE_ACTIVE(FSRM) && __builtin_cpu_is("intel");
+}
+
+static void string_move(void *to, const void *from, size_t bytes)
+{
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+}
+#else
+static bool moves_short_strings(void)
+{
+    return false;
+}
+
+static void string_move(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+#endif
+
+void copy_to_reader(void *to, const void *from, size_t bytes)
+{
+    if (bytes >= STRING_BYTES && (uintptr_t)to % COPY_LINE_BYTES == 0 && moves_short_strings())
+        string_move(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
 static bool memcpy_moves_strings(void)
 {
 #ifdef CPU_FEATURE_ACTIVE

@@ -20,6 +20,10 @@ void copy_past_cache(void *to, const void *from, size_t bytes);
  * cache. In order with later stores. */
 void copy_result(void *to, const void *from, size_t bytes);
 
+/* memcpy to where another core has read and will read again: its cache has those lines. Of some
+ * size on by string moves, where these are fast, for they do not read the lines first. */
+void copy_to_reader(void *to, const void *from, size_t bytes);
+
 /* After copy_past_cache: whoever sees what this thread does next sees what was copied, too. */
 void copy_fence(void);
 

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "common/memory/copy.h"
 #include "worker/meeting/meeting_private.h"
 
 /* More than this the ranks reduce together, in slices of so much. */
@@ -23,8 +24,11 @@ bool meeting_fits(const struct meeting_ask *ask, uint32_t size)
 static uint8_t *data_of(const struct meeting *meeting, const struct meeting_ask *ask, uint32_t rank,
                         uint64_t index)
 {
-    return meeting_is_small(ask, meeting->size) ? meeting_slot_of(meeting, rank, index)->data
-                                                : meeting_half(meeting, rank, index % 2);
+    if (!meeting_is_small(ask, meeting->size))
+        return meeting_half(meeting, rank, index % 2);
+    struct meeting_slot *slot = meeting_slot_of(meeting, rank, index);
+    uint64_t parts = meeting_sends_parts(ask->kind) ? meeting->size : 1;
+    return parts * meeting_part_bytes(ask) <= sizeof(slot->few) ? slot->few : slot->data;
 }
 
 /* The same of all ranks, from element `first` on. */
@@ -146,23 +150,39 @@ bool meeting_may_come(const struct meeting *meeting, const struct meeting_ask *a
                                   meeting_is_small(ask, meeting->size));
 }
 
+/* Put what this rank sends where the others find it. Its own part of a reduce_scatter it sums from
+ * where that lies, unless it is not aligned. */
+static void bring(struct meeting *meeting, const struct meeting_ask *ask, uint64_t index,
+                  const void *const send[])
+{
+    uint32_t parts = meeting_sends_parts(ask->kind) ? meeting->size : 1;
+    uint64_t bytes = meeting_part_bytes(ask);
+    const void *own = NULL;
+    if (ask->kind == COLLECTIVE_REDUCE_SCATTER &&
+        (uintptr_t)send[meeting->rank] % dtype_bytes(ask->dtype) == 0)
+        own = send[meeting->rank];
+    meeting->own[index % MEETING_LINE] = own;
+    for (uint32_t i = 0; i < parts && bytes > 0; i++) {
+        /* Not by its address: all parts may be the same memory. */
+        if (send[i] && !(own && i == meeting->rank))
+            copy_to_reader(data_of(meeting, ask, meeting->rank, index) + i * bytes, send[i], bytes);
+    }
+}
+
 enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
                                     const struct meeting_ask *ask, const void *const send[])
 {
     assert(meeting_may_come(meeting, ask));
     bool in_pieces = meeting_in_pieces(ask, meeting->size);
-    uint32_t parts = meeting_sends_parts(ask->kind) ? meeting->size : 1;
-    uint64_t bytes = in_pieces ? 0 : meeting_part_bytes(ask), index = meeting->met + meeting->line;
+    uint64_t index = meeting->met + meeting->line;
     if (meeting_is_refused(meeting, index, round)) {
         meeting->leaving = true;
         return MEETING_VOID;
     }
     meeting_slot_of(meeting, meeting->rank, index)->ask = *ask;
-    for (uint32_t i = 0; i < parts && bytes > 0; i++) {
-        if (send[i])
-            memcpy(data_of(meeting, ask, meeting->rank, index) + i * bytes, send[i], bytes);
-    }
-    if (in_pieces) {
+    if (!in_pieces) {
+        bring(meeting, ask, index, send);
+    } else {
         meeting->turn = 0;
         meeting->turns = meeting_turns(ask, meeting->size);
         atomic_store_explicit(&meeting->place->turns_of[meeting->rank], 0, memory_order_relaxed);
@@ -236,7 +256,7 @@ void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *
     uint32_t parts = in_pieces ? 0 : meeting_receives_parts(ask->kind) ? meeting->size : 1;
     uint64_t first = ask->kind == COLLECTIVE_REDUCE_SCATTER ? meeting->rank * ask->count : 0;
     uint64_t bytes = meeting_part_bytes(ask);
-    const void *in[MEETING_RANKS_MAX];
+    const void *in[MEETING_RANKS_MAX], *own = meeting->own[meeting->met % MEETING_LINE];
     for (uint32_t i = 0; i < parts && bytes > 0; i++) {
         if (!recv[i])
             continue;
@@ -244,6 +264,8 @@ void meeting_take(struct meeting *meeting, const struct meeting_ask *ask, void *
             memcpy(recv[i], result_of(meeting, ask, meeting->met), bytes);
         } else if (collective_has_op(ask->kind)) {
             data_of_all(meeting, ask, meeting->met, first, in);
+            if (own)
+                in[meeting->rank] = own;
             meeting_sum_to(meeting, ask, in, ask->count, recv[i]);
         } else {
             meeting_copy(recv[i], sent_part(meeting, ask, i), bytes, parts * bytes);

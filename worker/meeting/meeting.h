@@ -48,7 +48,7 @@
 #include "common/reduce/dtype.h"
 #include "common/reduce/reduce.h"
 
-#define MEETING_VERSION 6u
+#define MEETING_VERSION 7u
 #define MEETING_RANKS_MAX 64u
 /* Room for what a rank brings to a round; less where there are many (meeting_data_bytes). */
 #define MEETING_DATA_BYTES 1048576u
@@ -88,6 +88,9 @@ struct meeting {
     uint64_t differed; /* of two ranks: the last round that it has left as the asks differ, or 0 */
     uint64_t turn;     /* of that one, if it passes in pieces: the next one of this rank, */
     uint64_t turns;    /* and how many there are */
+    /* Its own part of a reduce_scatter, for each round in its line; else, or where it brings it:
+     * NULL. */
+    const void *own[MEETING_LINE];
     const struct reduce_kernels *kernels;
 };
 
@@ -136,8 +139,9 @@ bool meeting_waits_for(const struct meeting *meeting, uint64_t round, uint32_t *
 bool meeting_may_come(const struct meeting *meeting, const struct meeting_ask *ask);
 /* Come to the round behind this rank's line, with what it sends: one buffer, or a part for each
  * rank. NULL: it sends none, or keeps its own. All are free when this returns, unless it passes in
- * pieces. Not MEETING_OPEN: others may sleep (meeting_ring). MEETING_VOID: this rank comes to no
- * more until all before it have ended, and it has left. */
+ * pieces; but for a rank's own part of a reduce_scatter, which stays as it is until meeting_take.
+ * Not MEETING_OPEN: others may sleep (meeting_ring). MEETING_VOID: this rank comes to no more until
+ * all before it have ended, and it has left. */
 enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
                                     const struct meeting_ask *ask, const void *const send[]);
 /* What has become of the first round in this rank's line. */

@@ -12,13 +12,15 @@
 #include "common/format/place.h"
 #include "worker/meeting/meeting.h"
 
-/* What a rank brings to a round. Of what is not small the data lies in one of the halves. It
- * follows the ask, so that the smallest take one line of a cache. */
+/* What a rank brings to a round. Of what is not small the data lies in one of the halves. */
 struct meeting_slot {
     _Alignas(64) _Atomic uint64_t word; /* whether it has come (meeting_arrivals.c) */
     struct meeting_ask ask;
-    uint8_t data[MEETING_SLOT_BYTES];
+    uint8_t few[64 - sizeof(uint64_t) - sizeof(struct meeting_ask)]; /* data, in the same line */
+    uint8_t data[MEETING_SLOT_BYTES]; /* more of it, in whole lines */
 };
+
+_Static_assert(offsetof(struct meeting_slot, data) == 64, "a line, and whole lines");
 
 /* What has become of a round. */
 struct meeting_word {

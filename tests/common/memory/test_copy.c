@@ -16,7 +16,8 @@ static void past_cache(void *to, const void *from, size_t bytes)
     copy_fence();
 }
 
-static void (*const ways[])(void *, const void *, size_t) = {past_cache, copy_result};
+static void (*const ways[])(void *, const void *, size_t) = {past_cache, copy_result,
+                                                             copy_to_reader};
 
 static void expect_copy(void (*copy)(void *, const void *, size_t), size_t to_at, size_t from_at,
                         size_t bytes)
@@ -68,10 +69,10 @@ END_TEST
 int main(void)
 {
     Suite *s = suite_create("copy");
-    TCase *c = tcase_create("past the cache");
-    tcase_add_loop_test(c, test_every_alignment_and_size, 0, 2);
-    tcase_add_loop_test(c, test_nothing, 0, 2);
-    tcase_add_loop_test(c, test_whole_memory, 0, 2);
+    TCase *c = tcase_create("ways");
+    tcase_add_loop_test(c, test_every_alignment_and_size, 0, 3);
+    tcase_add_loop_test(c, test_nothing, 0, 3);
+    tcase_add_loop_test(c, test_whole_memory, 0, 3);
     suite_add_tcase(s, c);
     return suite_main(s);
 }

@@ -16,6 +16,7 @@
 #define RANKS_MOST 6
 #define ROUNDS 1000u
 #define COUNT 33u
+#define COUNT_FEW 3u         /* beside what is asked for, where there are no parts */
 #define COUNT_ALONE 2000u    /* not small */
 #define COUNT_LARGE 17000u   /* more than a slice */
 #define COUNT_PIECES 500001u /* in pieces, and those in shares that are not all equal */
@@ -125,6 +126,15 @@ static void set_sends(const struct rank *rank, uint64_t round, const struct meet
         send[i] = sends(ask, rank->number) ? &data[i * ask->count] : NULL;
 }
 
+/* Overwrite what is free once the rank has come: all but what a reduce_scatter sends to itself. */
+static void spoil(const struct rank *rank, const struct meeting_ask *ask, float *data)
+{
+    for (uint32_t i = 0; i < rank->world->size; i++) {
+        if (ask->kind != COLLECTIVE_REDUCE_SCATTER || i != rank->number)
+            memset(data + i * ask->count, 0x55, ask->count * sizeof(*data));
+    }
+}
+
 /* Where in `to` it receives. */
 static void set_recvs(const struct rank *rank, const struct meeting_ask *ask, uint8_t *to,
                       void *recv[RANKS_MOST])
@@ -151,7 +161,7 @@ static enum meeting_verdict attend_with(struct rank *rank, struct meeting *meeti
     set_recvs(rank, &ask, to, recv);
     enum meeting_verdict verdict = meeting_arrive(meeting, round, &ask, send);
     if (!in_pieces)
-        memset(data, 0x55, world->size * world->count * sizeof(*data)); /* which was free */
+        spoil(rank, &ask, data);
     for (uint32_t looks = draw(rank, 50); verdict != MEETING_MET && verdict != MEETING_VOID;
          looks--) {
         if (gives_up && looks == 0)
@@ -200,7 +210,7 @@ static void all_void(struct world *world, struct meeting *meeting, uint64_t firs
     }
 }
 
-/* Come to the round behind the line. */
+/* Come to the round behind the line, with data that nothing else in the line uses. */
 static enum meeting_verdict join(struct rank *rank, struct meeting *meeting, uint64_t round,
                                  float *data)
 {
@@ -208,7 +218,9 @@ static enum meeting_verdict join(struct rank *rank, struct meeting *meeting, uin
     const void *send[RANKS_MOST];
     ask.identity = draw(rank, 100) < rank->world->differ;
     set_sends(rank, round, &ask, data, send);
-    return meeting_arrive(meeting, round, &ask, send);
+    enum meeting_verdict verdict = meeting_arrive(meeting, round, &ask, send);
+    spoil(rank, &ask, data);
+    return verdict;
 }
 
 /* What has become of the first in the line; taken, and checked, if it has met. */
@@ -235,15 +247,17 @@ static void run_lines(struct rank *rank, struct meeting *meeting)
 {
     struct world *world = rank->world;
     size_t bytes = RANKS_MOST * COUNT_LARGE * sizeof(float);
-    float *data = malloc(bytes);
+    float *data[MEETING_LINE];
+    for (uint32_t i = 0; i < MEETING_LINE; i++)
+        ck_assert_ptr_nonnull(data[i] = malloc(bytes));
     uint8_t *got = malloc(bytes);
     uint64_t first = 1, next = 1;
-    ck_assert(data && got);
+    ck_assert_ptr_nonnull(got);
     while (first <= world->rounds) {
         struct meeting_ask ask = ask_of(world, next);
         bool comes = next <= world->rounds && (next == first || draw(rank, 4) > 0) &&
                      meeting_may_come(meeting, &ask);
-        if (comes && join(rank, meeting, next, data) != MEETING_VOID) {
+        if (comes && join(rank, meeting, next, data[next % MEETING_LINE]) != MEETING_VOID) {
             ck_assert_uint_le(++next - first, MEETING_LINE);
             continue;
         }
@@ -260,7 +274,8 @@ static void run_lines(struct rank *rank, struct meeting *meeting)
         }
     }
     free(got);
-    free(data);
+    for (uint32_t i = 0; i < MEETING_LINE; i++)
+        free(data[i]);
 }
 
 static void *run_rank(void *argument)
@@ -347,6 +362,8 @@ static void run_world(uint32_t size, uint32_t count, unsigned voids, bool declin
 START_TEST(test_all_meet)
 {
     run_world(2, COUNT, 0, false, 1);
+    run_world(2, COUNT_FEW, 0, false, 6);
+    run_world(3, COUNT_FEW, 0, false, 7);
     run_world(5, COUNT, 0, false, 2);
     run_world(4, COUNT_LARGE, 0, false, 3);
 }

@@ -1,6 +1,7 @@
 /* Rounds at the meeting place step by step, by one thread that plays all ranks: of several that are
  * under way, and of large ones, which pass in pieces. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/lib/suite.h"
 #include "tests/lib/worker/meeting_table.h"
@@ -180,6 +181,51 @@ START_TEST(test_turns)
 }
 END_TEST
 
+/* A rank's own part of a reduce_scatter is summed from where it lies, also into itself; one that
+ * lies between two elements is brought as the others are, and may be overwritten then. All parts
+ * may be the same memory. */
+START_TEST(test_own_part)
+{
+    enum { OWN_COUNT = 40, OWN_BYTES = OWN_COUNT * sizeof(int32_t) };
+    enum { ALIGNED, UNALIGNED, ONE } how = _i;
+    const struct meeting_ask scatter = {.kind = COLLECTIVE_REDUCE_SCATTER,
+                                        .dtype = DTYPE_I32,
+                                        .op = REDUCE_SUM,
+                                        .count = OWN_COUNT};
+    const size_t stride = how == ONE ? 0 : OWN_BYTES;
+    const int32_t apart = how == ONE ? 0 : 100;
+    struct table table;
+    _Alignas(4) uint8_t data[TABLE_RANKS][TABLE_RANKS * OWN_BYTES + 4];
+    table_set(&table);
+    for (uint32_t rank = 0; rank < TABLE_RANKS; rank++) {
+        const void *send[TABLE_RANKS];
+        for (uint32_t part = 0; part < TABLE_RANKS; part++) {
+            uint8_t *to = data[rank] + (how == UNALIGNED) + part * stride;
+            for (int32_t n = 0; n < OWN_COUNT; n++) {
+                int32_t value = n + apart * (int32_t)part + 1000 * (int32_t)rank;
+                memcpy(to + (size_t)n * sizeof(value), &value, sizeof(value));
+            }
+            send[part] = to;
+        }
+        meeting_arrive(&table.at[rank], 1, &scatter, send);
+        for (uint32_t part = 0; part < TABLE_RANKS; part++) {
+            if (how == UNALIGNED || (how == ALIGNED && part != rank))
+                memset(data[rank] + (how == UNALIGNED) + part * stride, 0x55, OWN_BYTES);
+        }
+    }
+    for (uint32_t rank = 0; rank < TABLE_RANKS; rank++) {
+        uint8_t *to = data[rank] + (how == UNALIGNED) + (how == ONE ? 1 : rank) * OWN_BYTES;
+        meeting_take(&table.at[rank], &scatter, (void *[]){to, NULL, NULL});
+        for (int32_t n = 0; n < OWN_COUNT; n++) {
+            int32_t value;
+            memcpy(&value, to + (size_t)n * sizeof(value), sizeof(value));
+            ck_assert_int_eq(value, 3 * n + 3 * apart * (int32_t)rank + 3000);
+        }
+    }
+    free(table.memory);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("meeting rounds");
@@ -188,6 +234,7 @@ int main(void)
     tcase_add_test(core, test_asks_differ_in_a_line);
     tcase_add_test(core, test_what_passes_in_pieces);
     tcase_add_test(core, test_turns);
+    tcase_add_loop_test(core, test_own_part, 0, 3);
     suite_add_tcase(suite, core);
     return suite_main(suite);
 }
