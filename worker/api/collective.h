@@ -21,7 +21,7 @@ void collective_started(struct shoal_job *job, struct shoal_request *request, en
 /* Wait for the request with the job's timeout, and free it. A SHOAL_ code. */
 int collective_wait(struct shoal_request *request, struct error *error);
 /* What the public calls do with an ask and its checked blocks (none: NULL, 0), whose priorities it
- * sets. A SHOAL_ code; the text is the thread's. */
+ * sets; it takes their list, from malloc. A SHOAL_ code; the text is the thread's. */
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
                     uint32_t block_count, struct shoal_request **request);
 

@@ -42,10 +42,11 @@ void collective_started(struct shoal_job *job, struct shoal_request *request, en
     drive_notify(job);
 }
 
-/* Submit the checked asks as a new request. What waits for the ranks of the node goes to the daemon
- * before, unless this one waits behind it. Lock held before and after, not throughout. */
+/* Submit the checked asks as a new request, which takes the list of blocks, unless that fails. What
+ * waits for the ranks of the node goes to the daemon before, unless this one waits behind it. Lock
+ * held before and after, not throughout. */
 static int start(struct shoal_group *group, const struct request_ask *ask,
-                 const struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
+                 struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
                  struct shoal_request **request, struct error *error)
 {
     struct shoal_job *job = group->job;
@@ -82,6 +83,7 @@ static int start(struct shoal_group *group, const struct request_ask *ask,
         free(made);
         return code;
     }
+    free(blocks);
     collective_started(job, made, mode);
     *request = made;
     return 0;
@@ -147,12 +149,12 @@ static void forget_request(struct shoal_job *job, struct shoal_request *request)
     job_release_request(job, request);
 }
 
-/* Wait for the request and free it; with forget, free it even when the time has passed. */
+/* Wait for the request and free it; with forget, free it even when the time has passed. Lock held
+ * before and after. */
 static int wait_for_request(struct shoal_request *request, int timeout_ms, bool forget,
                             struct error *error)
 {
     struct shoal_job *job = request->job;
-    pthread_mutex_lock(&job->lock);
     bool complete = request->core.state == REQUEST_COMPLETE; /* small ones often are */
     uint64_t deadline_ns = complete ? 0 : job_deadline_ns(job, timeout_ms);
     if (request->core.state == REQUEST_MEETING)
@@ -178,13 +180,16 @@ static int wait_for_request(struct shoal_request *request, int timeout_ms, bool 
         forget_request(job, request);
     else if (end == DRIVE_DONE)
         job_release_request(job, request);
-    pthread_mutex_unlock(&job->lock);
     return code;
 }
 
 int collective_wait(struct shoal_request *request, struct error *error)
 {
-    return wait_for_request(request, -1, true, error);
+    struct shoal_job *job = request->job;
+    pthread_mutex_lock(&job->lock);
+    int code = wait_for_request(request, -1, true, error);
+    pthread_mutex_unlock(&job->lock);
+    return code;
 }
 
 /* Where results lie in shared memory; lock held. */
@@ -233,26 +238,39 @@ static int start_as_set(struct shoal_group *group, struct request_ask *ask,
     return code;
 }
 
+/* Lock held before and after, not throughout. It takes the list of blocks, unless that fails. */
+static int call_locked(struct shoal_group *group, struct request_ask *ask,
+                       struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
+                       struct shoal_request **request, struct error *error)
+{
+    /* To make way lets the lock go: before shared memory is looked for. */
+    int code = group->job->shared ? drive_clear_meeting(group, error) : 0;
+    drive_meet_settle_quietly(group);
+    if (code == 0)
+        code = start_as_set(group, ask, blocks, block_count, mode, request, error);
+    return code;
+}
+
 int collective_call(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
                     uint32_t block_count, struct shoal_request **request)
 {
     struct error error;
     struct shoal_job *job = group->job;
-    if (job_enter(job, &error) < 0)
-        return error_text_keep(&error);
     struct shoal_request *made = NULL;
-    pthread_mutex_lock(&job->lock);
-    /* To make way lets the lock go: before shared memory is looked for. */
-    int code = job->shared ? drive_clear_meeting(group, &error) : 0;
-    drive_meet_settle_quietly(group);
-    if (code == 0)
-        code = start_as_set(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
-                            &made, &error);
-    pthread_mutex_unlock(&job->lock);
-    assert(code < 0 || (made && made->job));
-    if (code == 0 && !request)
-        code = wait_for_request(made, -1, true, &error);
-    job_leave(job);
+    int code = job_enter(job, &error);
+    if (code == 0) {
+        pthread_mutex_lock(&job->lock);
+        code = call_locked(group, ask, blocks, block_count, request ? START_ASYNC : START_WAITING,
+                           &made, &error);
+        bool started = code == 0;
+        assert(!started || (made && made->job));
+        if (started && !request)
+            code = wait_for_request(made, -1, true, &error);
+        pthread_mutex_unlock(&job->lock);
+        job_leave(job);
+    }
+    if (!made)
+        free(blocks);
     if (code < 0)
         return error_text_keep(&error);
     if (request)
@@ -340,14 +358,17 @@ int shoal_test(shoal_request *request)
 int shoal_wait(shoal_request *request, int timeout_ms)
 {
     struct error error;
-    int code;
-    if (!request || timeout_ms < -1)
-        code = error_set(&error, ERR_INVALID, "shoal_wait: %s",
-                         request ? "timeout_ms is less than -1" : "request is NULL");
-    else if (job_check(request->job, &error) < 0)
-        code = error.code;
-    else
-        code = wait_for_request(request, timeout_ms, false, &error);
+    if (!request || timeout_ms < -1) {
+        error_set(&error, ERR_INVALID, "shoal_wait: %s",
+                  request ? "timeout_ms is less than -1" : "request is NULL");
+        return error_text_keep(&error);
+    }
+    struct shoal_job *job = request->job; /* the request may be freed */
+    if (job_check(job, &error) < 0)
+        return error_text_keep(&error);
+    pthread_mutex_lock(&job->lock);
+    int code = wait_for_request(request, timeout_ms, false, &error);
+    pthread_mutex_unlock(&job->lock);
     return code < 0 ? error_text_keep(&error) : SHOAL_OK;
 }
 

@@ -33,7 +33,6 @@ static int call_parts(shoal_group *group, struct parts_ask *ask, shoal_request *
     /* After the start, so that the others need not wait for it; nobody else touches this part. */
     if (code == SHOAL_OK && copy.bytes > 0 && !whole.on_device)
         memmove(copy.to, copy.from, copy.bytes);
-    free(blocks);
     return code;
 }
 

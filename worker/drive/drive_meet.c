@@ -375,7 +375,7 @@ static void keep(struct shoal_group *group, const struct request *core)
 }
 
 int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
-                     const struct request_ask *blocks, uint32_t block_count,
+                     struct request_ask *blocks, uint32_t block_count,
                      struct shoal_request *request, bool waiting, struct error *error)
 {
     struct shoal_job *job = group->job;

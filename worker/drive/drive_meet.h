@@ -23,9 +23,9 @@ bool drive_meet_may(const struct shoal_group *group, const struct request_ask *a
                     const struct request_ask *blocks, uint32_t block_count, bool waiting);
 /* Begin the request, which may meet, at the group's place; then it may be complete, wait for the
  * others, or for those before it, or be with the daemon. waiting: its caller waits at once; else
- * the background thread looks after it. ERR_INVALID, ERR_MEMORY. */
+ * the background thread looks after it. It takes the list of blocks. ERR_INVALID: it has not. */
 int drive_meet_begin(struct shoal_group *group, const struct request_ask *ask,
-                     const struct request_ask *blocks, uint32_t block_count,
+                     struct request_ask *blocks, uint32_t block_count,
                      struct shoal_request *request, bool waiting, struct error *error);
 /* The rank of the group whose turn the first one at the place, which passes in pieces, waits for.
  * False: there is none. */

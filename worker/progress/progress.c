@@ -148,18 +148,20 @@ bool progress_has_work(const struct progress *progress)
 /* --- the ranks of the node alone ----------------------------------------------------------- */
 
 int progress_meet(struct progress *progress, struct progress_group *group,
-                  const struct request_ask *ask, const struct request_ask *blocks,
-                  uint32_t block_count, uint32_t rank, struct request *request, struct error *error)
+                  const struct request_ask *ask, struct request_ask *blocks, uint32_t block_count,
+                  uint32_t rank, struct request *request, struct error *error)
 {
     assert(!group->requests && !progress->failed && !group->failed);
-    int code =
-        progress_init_request(progress, group, ask, group->next_sequence, rank, request, error);
-    if (code < 0)
-        return code;
-    if (block_count > 0 && !(request->asked = malloc(block_count * sizeof(*blocks))))
-        return error_set(error, ERR_MEMORY, "out of memory for %" PRIu32 " parts", block_count);
-    for (uint32_t i = 0; i < block_count; i++)
-        request->asked[i] = blocks[i];
+    /* What meets is not cut; but what may be too many chunks for the daemon is refused now. */
+    if (ask->count * dtype_bytes(ask->dtype) <= group->rule.chunk_bytes) {
+        request_init_uncut(request, ask, rank);
+    } else {
+        int code =
+            progress_init_request(progress, group, ask, group->next_sequence, rank, request, error);
+        if (code < 0)
+            return code;
+    }
+    request->asked = blocks;
     request->asked_count = block_count;
     request->group = group;
     request->state = REQUEST_MEETING;

@@ -197,13 +197,13 @@ void progress_any_again(struct progress *progress, struct request *request);
 
 /* --- collectives that the ranks of the node may do alone (worker/meeting) */
 
-/* The new request, with these blocks, waits for them, behind those that do; nothing else of the
- * group is under way. progress_met, with what they say, or progress_submit_unmet ends that for the
- * first; a failure of the group does for all. ERR_INVALID, ERR_MEMORY. */
+/* The new request, which takes the list of blocks, waits for them, behind those that do; nothing
+ * else of the group is under way. progress_met, with what they say, or progress_submit_unmet ends
+ * that for the first; a failure of the group does for all. ERR_INVALID: the list is still the
+ * caller's. */
 int progress_meet(struct progress *progress, struct progress_group *group,
-                  const struct request_ask *ask, const struct request_ask *blocks,
-                  uint32_t block_count, uint32_t rank, struct request *request,
-                  struct error *error);
+                  const struct request_ask *ask, struct request_ask *blocks, uint32_t block_count,
+                  uint32_t rank, struct request *request, struct error *error);
 /* The first is done: complete. */
 void progress_met(struct progress *progress, struct progress_group *group, uint64_t now_ns);
 /* The first is the daemon's, as all that follow: as progress_submit, and what that refuses is how

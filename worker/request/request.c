@@ -81,20 +81,30 @@ bool request_in_arena(const struct request_memory *memory, const void *buffer, u
     return lies_in_arena(memory, buffer, bytes, &offset);
 }
 
+void request_init_uncut(struct request *request, const struct request_ask *ask, uint32_t rank)
+{
+    struct route route = ask_route(ask);
+    *request = (struct request){.ask = *ask,
+                                .copy_in = route_sends(&route, rank),
+                                .copy_out = route_receives(&route, rank) && !ask->shared};
+    if (ask->kind == COLLECTIVE_BARRIER) {
+        request->ask.count = 0;
+        request->ask.dtype = DTYPE_U8;
+    }
+    if (!collective_has_op(ask->kind))
+        request->ask.op = REDUCE_SUM;
+    if (!collective_has_root(ask->kind))
+        request->ask.root = 0;
+}
+
 int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
                  const struct layout_rule *rule, uint64_t sequence,
                  const struct request_memory *memory)
 {
-    struct request made = {.ask = *ask, .state = REQUEST_QUEUED, .sequence = sequence};
-    struct route route = ask_route(ask);
-    if (ask->kind == COLLECTIVE_BARRIER) {
-        made.ask.count = 0;
-        made.ask.dtype = DTYPE_U8;
-    }
-    if (!collective_has_op(ask->kind))
-        made.ask.op = REDUCE_SUM;
-    if (!collective_has_root(ask->kind))
-        made.ask.root = 0;
+    struct request made;
+    request_init_uncut(&made, ask, rank);
+    made.state = REQUEST_QUEUED;
+    made.sequence = sequence;
     uint64_t elements = route_in_blocks(ask->kind) && ask->block == 0 ? 0 : made.ask.count;
     made.block_rule = layout_rule_single(rule, ask->kind != COLLECTIVE_SEND);
     int code = layout_init(&made.layout, ask->block ? &made.block_rule : rule, sequence,
@@ -103,8 +113,6 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
         return code;
     made.waiting = ask->on_device;
     made.own = ask->own_bytes > 0 ? OWN_PENDING : OWN_NONE;
-    made.copy_in = route_sends(&route, rank);
-    made.copy_out = route_receives(&route, rank) && !ask->shared;
     uint64_t bytes = request_bytes(&made);
     if (bytes == 0) {
         made.in_offset = made.out_offset = memory->data_offset;

@@ -132,6 +132,9 @@ bool request_in_arena(const struct request_memory *memory, const void *buffer, u
 int request_init(struct request *request, const struct request_ask *ask, uint32_t rank,
                  const struct layout_rule *rule, uint64_t sequence,
                  const struct request_memory *memory);
+/* The same but for where its data lies and how that is cut up, which nobody asks of what meets: of
+ * a small collective that would take as long as the copies. */
+void request_init_uncut(struct request *request, const struct request_ask *ask, uint32_t rank);
 /* Take memory for copies of what a rank sends in a checked ask and its blocks, where results
  * overwrite it, as `kept` of each. request_copy_sent makes them. ERR_MEMORY: nothing is taken. */
 int request_keep_sent(struct kept_memory *memory, struct request_ask *ask,
