@@ -1,4 +1,4 @@
-/* Copies of data that nobody reads soon. Calls nothing. */
+/* Copies of data that nobody reads soon, or that another core reads next. Calls nothing. */
 #ifndef COMMON_MEMORY_COPY_H
 #define COMMON_MEMORY_COPY_H
 
@@ -20,8 +20,9 @@ void copy_past_cache(void *to, const void *from, size_t bytes);
  * cache. In order with later stores. */
 void copy_result(void *to, const void *from, size_t bytes);
 
-/* memcpy to where another core has read and will read again: its cache has those lines. Of some
- * size on by string moves, where these are fast, for they do not read the lines first. */
+/* memcpy to where another core has read and will read again: its cache has those lines. To whole
+ * lines, and of some size on, by string moves where these are fast, for they do not read the lines
+ * first. */
 void copy_to_reader(void *to, const void *from, size_t bytes);
 
 /* After copy_past_cache: whoever sees what this thread does next sees what was copied, too. */
