@@ -1,9 +1,10 @@
 /* The peer Open MPI: collectives of f32, measured as shoalperf does. Built with mpicc.
  *
- *   mpirun -n RANKS bench_mpi COLLECTIVE WARMUP ITERATIONS BYTES...
+ *   mpirun -n RANKS bench_mpi [--rewrite] COLLECTIVE WARMUP ITERATIONS BYTES...
  *
  * COLLECTIVE is all_reduce (in place), broadcast, all_gather, reduce_scatter or barrier. Of those
  * with parts BYTES is that of all of them, a multiple of 4 times RANKS; a barrier has 0.
+ * --rewrite: what is sent is written before each, within its time, a byte of every line of a cache.
  * Rank 0 prints {"bytes", "ranks", "time_us"} for each size: the mean over ranks of the mean time.
  */
 #include <mpi.h>
@@ -13,7 +14,7 @@
 
 struct run {
     const char *collective;
-    int rank, ranks, warmup, iterations;
+    int rank, ranks, warmup, iterations, rewrite;
     float *send, *recv;
     int count; /* of all parts */
 };
@@ -23,8 +24,22 @@ static int is(const struct run *run, const char *collective)
     return strcmp(run->collective, collective) == 0;
 }
 
+static void sent_rewrite(const struct run *run)
+{
+    volatile char *memory = (volatile char *)run->send;
+    int count = is(run, "all_gather") ? run->count / run->ranks : run->count;
+    if (is(run, "broadcast") && run->rank > 0)
+        count = 0;
+    for (size_t i = 0; i < (size_t)count * sizeof(float); i += 64) {
+        char same = memory[i];
+        memory[i] = same;
+    }
+}
+
 static void once(const struct run *run)
 {
+    if (run->rewrite)
+        sent_rewrite(run);
     if (is(run, "all_reduce"))
         MPI_Allreduce(MPI_IN_PLACE, run->send, run->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     else if (is(run, "broadcast"))
@@ -93,16 +108,19 @@ static int size_measure(struct run *run, long bytes)
 
 int main(int argc, char **argv)
 {
-    struct run run = {.collective = argc > 1 ? argv[1] : ""};
     int wrong = 0;
     MPI_Init(&argc, &argv);
+    struct run run = {.rewrite = argc > 1 && strcmp(argv[1], "--rewrite") == 0};
+    argv += run.rewrite;
+    argc -= run.rewrite;
+    run.collective = argc > 1 ? argv[1] : "";
     MPI_Comm_rank(MPI_COMM_WORLD, &run.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &run.ranks);
     if (argc < 5 || atoi(argv[3]) < 1 ||
         !(is(&run, "all_reduce") || is(&run, "broadcast") || is(&run, "all_gather") ||
           is(&run, "reduce_scatter") || is(&run, "barrier"))) {
         if (run.rank == 0)
-            fprintf(stderr, "usage: bench_mpi COLLECTIVE WARMUP ITERATIONS BYTES...\n");
+            fprintf(stderr, "usage: bench_mpi [--rewrite] COLLECTIVE WARMUP ITERATIONS BYTES...\n");
         MPI_Finalize();
         return 2;
     }

@@ -86,6 +86,20 @@ START_TEST(test_arena_and_in_place)
 }
 END_TEST
 
+/* The results are right, whichever memory is written again. */
+START_TEST(test_rewrite)
+{
+    static const char *const collectives[] = {
+        "all_reduce",     "all_reduce --in-place --arena",  "reduce -r 1", "broadcast -r 1",
+        "reduce_scatter", "all_gather --uneven --in-place", "barrier"};
+    for (size_t i = 0; i < sizeof(collectives) / sizeof(collectives[0]); i++) {
+        char words[128];
+        snprintf(words, sizeof(words), "%s --count 1001 -w 1 -n 3 --rewrite", collectives[i]);
+        ck_assert_int_eq(perf_rows_measured("--nodes 1 -n 3", words), 1);
+    }
+}
+END_TEST
+
 START_TEST(test_shared_result)
 {
     static const char *const shapes[] = {"--nodes 1 -n 4", "--nodes 2 -n 2", "--nodes 3 -n 1"};
@@ -316,6 +330,7 @@ int main(void)
     tcase_add_test(tests, test_all_reduce_datagrams);
     tcase_add_test(tests, test_all_reduce_large);
     tcase_add_test(tests, test_arena_and_in_place);
+    tcase_add_test(tests, test_rewrite);
     tcase_add_test(tests, test_shared_result);
     tcase_add_test(tests, test_reduce);
     tcase_add_test(tests, test_broadcast);

@@ -42,6 +42,8 @@ const char *perf_usage(void)
            "                            own is in place\n"
            "  --out-of-place            they are two (default)\n"
            "  --uneven                  parts of different sizes, some empty: the _v calls\n"
+           "  --rewrite                 write what is sent before each iteration, within its\n"
+           "                            time, as training does\n"
            "  --check N                 1 (default): check the results, 0: do not\n"
            "  --json                    a line of JSON for each size\n"
            "  --plot FILE               draw bandwidth and time against size, as SVG\n"
@@ -138,6 +140,7 @@ enum {
     OPTION_IN_PLACE,
     OPTION_OUT_OF_PLACE,
     OPTION_UNEVEN,
+    OPTION_REWRITE,
     OPTION_CHECK,
     OPTION_JSON,
     OPTION_PLOT,
@@ -161,6 +164,7 @@ static const struct option perf_long_options[] = {
     {"in-place", no_argument, NULL, OPTION_IN_PLACE},
     {"out-of-place", no_argument, NULL, OPTION_OUT_OF_PLACE},
     {"uneven", no_argument, NULL, OPTION_UNEVEN},
+    {"rewrite", no_argument, NULL, OPTION_REWRITE},
     {"check", required_argument, NULL, OPTION_CHECK},
     {"json", no_argument, NULL, OPTION_JSON},
     {"plot", required_argument, NULL, OPTION_PLOT},
@@ -230,6 +234,9 @@ static int perf_take_option(struct perf_options *options, int option, char *cons
     case OPTION_UNEVEN:
         options->uneven = true;
         return 0;
+    case OPTION_REWRITE:
+        options->rewrite = true;
+        return 0;
     case OPTION_JSON:
         options->json = true;
         return 0;
@@ -294,6 +301,8 @@ static int perf_options_check(struct perf_options *options, int argc, char *cons
         return error_set(error, ERR_INVALID, "--plot: the name of a file is empty");
     if (options->arena && options->device)
         return error_set(error, ERR_INVALID, "--arena: buffers are there or on a device, not both");
+    if (options->rewrite && options->device)
+        return error_set(error, ERR_INVALID, "--rewrite: not on a device");
     if (options->shared && options->collective != COLLECTIVE_ALL_REDUCE)
         return error_set(error, ERR_INVALID, "--shared-result: only all_reduce has one");
     if (options->shared && (options->device || options->in_place))

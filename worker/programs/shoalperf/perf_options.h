@@ -23,7 +23,7 @@ struct perf_options {
     enum reduce_op op;
     uint32_t root;
     uint32_t warmup, iterations;
-    bool arena, device, shared, in_place, uneven, check, json;
+    bool arena, device, shared, in_place, uneven, rewrite, check, json;
     const char *plot_path; /* NULL: no picture; an argument's text */
     bool help, version;
 };

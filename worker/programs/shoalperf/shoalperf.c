@@ -7,6 +7,7 @@
 #include "common/base/env.h"
 #include "common/format/route.h"
 #include "common/log/progress.h"
+#include "common/memory/copy.h"
 #include "common/text/size_text.h"
 #include "common/text/text.h"
 #include "worker/programs/shoalperf/perf_device.h"
@@ -224,18 +225,44 @@ static int checked_run(struct perf *perf, enum dtype dtype, enum reduce_op op, u
     return result;
 }
 
+/* What this rank sends is written again: no other core has the lines any more. */
+static void sent_rewrite(const struct perf *perf, enum dtype dtype, uint64_t count)
+{
+    bool broadcast = perf->options.collective == COLLECTIVE_BROADCAST;
+    volatile uint8_t *memory = broadcast ? perf->recv : perf->send;
+    uint64_t bytes = count * dtype_bytes(dtype);
+    if (broadcast && perf->rank != perf->options.root)
+        bytes = 0;
+    if (perf->in_blocks) {
+        memory = perf->parts.send.memory;
+        bytes = perf->parts.send.bytes;
+    }
+    for (uint64_t i = 0; i < bytes; i += COPY_LINE_BYTES) {
+        uint8_t same = memory[i];
+        memory[i] = same;
+    }
+}
+
+static int iteration_run(const struct perf *perf, enum dtype dtype, enum reduce_op op,
+                         uint64_t count)
+{
+    if (perf->options.rewrite)
+        sent_rewrite(perf, dtype, count);
+    return collective_run(perf, dtype, op, count);
+}
+
 static int timed_run(const struct perf *perf, enum dtype dtype, enum reduce_op op, uint64_t count,
                      double *time_us)
 {
     for (uint32_t i = 0; i < perf->options.warmup; i++) {
-        int result = collective_run(perf, dtype, op, count);
+        int result = iteration_run(perf, dtype, op, count);
         if (result)
             return result;
     }
     int result = failed(perf, "barrier", shoal_barrier(perf->group, NULL));
     uint64_t start = clock_now_ns();
     for (uint32_t i = 0; result == SHOAL_OK && i < perf->options.iterations; i++)
-        result = collective_run(perf, dtype, op, count);
+        result = iteration_run(perf, dtype, op, count);
     double total_us = (double)(clock_now_ns() - start) / 1e3;
     if (result == SHOAL_OK)
         *time_us = total_us / perf->options.iterations;

@@ -81,6 +81,7 @@ START_TEST(test_options_refused)
     refuse(WORDS("reduce", "-n", "0"), "-n: got \"0\"");
     refuse(WORDS("reduce", "-n"), "-n needs a value");
     refuse(WORDS("reduce", "--uneven"), "--uneven: reduce has no parts");
+    refuse(WORDS("reduce", "--rewrite", "--device", "cuda"), "--rewrite: not on a device");
     refuse(WORDS("reduce", "--device", "tpu"), "--device: got \"tpu\", must be cpu or cuda");
     refuse(WORDS("reduce", "--device", "cuda", "--arena"), "--arena: buffers are there or on");
     refuse(WORDS("all_to_all", "--in-place"), "--in-place: all_to_all cannot be");
