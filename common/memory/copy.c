@@ -38,35 +38,25 @@ void copy_fence(void)
 /* Less than that is no sooner there by string moves. */
 #define STRING_BYTES 2048u
 
-/* AMD's are slow where the two ends lie alike in their pages (glibc's bug 30994). What a sanitizer
- * would not see is left to memcpy. */
+/* False: nothing is copied. AMD's are slow where the two ends lie alike in their pages (glibc's bug
+ * 30994). What a sanitizer would not see is left to memcpy. */
+static bool string_move(void *to, const void *from, size_t bytes)
+{
 #if defined(__x86_64__) && defined(CPU_FEATURE_ACTIVE) && !defined(SHOAL_SANITIZED)
-static bool moves_short_strings(void)
-{
-    return CPU_FEATURE_ACTIVE(FSRM) && __builtin_cpu_is("intel");
-}
-
-static void string_move(void *to, const void *from, size_t bytes)
-{
-    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
-}
+    if (CPU_FEATURE_ACTIVE(FSRM) && __builtin_cpu_is("intel")) {
+        __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+        return true;
+    }
 #else
-static bool moves_short_strings(void)
-{
+    (void)to, (void)from, (void)bytes;
+#endif
     return false;
 }
 
-static void string_move(void *to, const void *from, size_t bytes)
-{
-    memcpy(to, from, bytes);
-}
-#endif
-
 void copy_to_reader(void *to, const void *from, size_t bytes)
 {
-    if (bytes >= STRING_BYTES && (uintptr_t)to % COPY_LINE_BYTES == 0 && moves_short_strings())
-        string_move(to, from, bytes);
-    else
+    bool suits = bytes >= STRING_BYTES && (uintptr_t)to % COPY_LINE_BYTES == 0;
+    if (!suits || !string_move(to, from, bytes))
         memcpy(to, from, bytes);
 }
 
