@@ -22,6 +22,10 @@
 /* What a rank puts for another, or for all, of a piece, at most: several fit into a core's cache,
  * and to wait for the others takes little of a turn. */
 #define BLOCK_BYTES (UINT64_C(512) << 10)
+/* Of a broadcast it is an eighth of all, if that is less, and not less than this: until the first
+ * has been put nobody has anything to do. */
+#define BROADCAST_PIECES 8u
+#define BROADCAST_BLOCK_BYTES (UINT64_C(128) << 10)
 
 /* What more than two ranks bring to an all_reduce at once is no more: pieces, which stay in a
  * core's cache from one end to the other, take less time. */
@@ -40,6 +44,14 @@ struct range {
     uint64_t first, count;
 };
 
+static uint64_t most_of_block(const struct meeting_ask *ask)
+{
+    uint64_t some = meeting_part_bytes(ask) / BROADCAST_PIECES / COPY_LINE_BYTES * COPY_LINE_BYTES;
+    if (ask->kind != COLLECTIVE_BROADCAST || some >= BLOCK_BYTES)
+        return BLOCK_BYTES;
+    return some > BROADCAST_BLOCK_BYTES ? some : BROADCAST_BLOCK_BYTES;
+}
+
 static struct pieces pieces_of(const struct meeting_ask *ask, uint32_t size)
 {
     bool shares = ask->kind == COLLECTIVE_ALL_REDUCE || ask->kind == COLLECTIVE_REDUCE;
@@ -47,7 +59,8 @@ static struct pieces pieces_of(const struct meeting_ask *ask, uint32_t size)
     uint32_t blocks = shares ? size + 1 : meeting_sends_parts(ask->kind) ? size : 1;
     uint64_t element_bytes = dtype_bytes(ask->dtype);
     uint64_t bytes = meeting_data_bytes(size) / blocks / COPY_LINE_BYTES * COPY_LINE_BYTES;
-    uint64_t block = (bytes < BLOCK_BYTES ? bytes : BLOCK_BYTES) / element_bytes;
+    uint64_t most = most_of_block(ask);
+    uint64_t block = (bytes < most ? bytes : most) / element_bytes;
     uint64_t piece = shares ? block * size : block;
     return (struct pieces){.element_bytes = element_bytes,
                            .block = block,
