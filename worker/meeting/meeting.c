@@ -180,13 +180,10 @@ enum meeting_verdict meeting_arrive(struct meeting *meeting, uint64_t round,
         return MEETING_VOID;
     }
     meeting_slot_of(meeting, meeting->rank, index)->ask = *ask;
-    if (!in_pieces) {
+    if (in_pieces)
+        meeting_turns_begin(meeting, ask);
+    else
         bring(meeting, ask, index, send);
-    } else {
-        meeting->turn = 0;
-        meeting->turns = meeting_turns(ask, meeting->size);
-        atomic_store_explicit(&meeting->place->turns_of[meeting->rank], 0, memory_order_relaxed);
-    }
     uint64_t state = meeting_come(meeting, index, round);
     enum meeting_verdict verdict = verdict_of(state);
     if (verdict != MEETING_VOID) {

@@ -23,9 +23,11 @@
  * Whoever comes to a later round at the same word has given the earlier one to its daemon, so that
  * it is void.
  *
- * What is too large for that passes in pieces. Each rank makes the same turns: in each it puts a
- * piece of what it sends into the place, reduces its share of the piece before, and takes what has
- * been reduced of the one before that. It makes its next turn when all have made this one.
+ * What is too large for that passes in pieces. To reduce, each rank makes the same turns: in each
+ * it puts a piece of what it sends into the place, reduces its share of the piece before, and takes
+ * what has been reduced of the one before that. It makes its next turn when all have made this one.
+ * What is only moved streams: a turn is to put, and to take, some pieces, as far as there is room,
+ * and as the others have put theirs.
  *
  * Of other collectives a larger reduction is cut into slices. Ranks that are awake take one after
  * the other, so that it uses as many cores as they have; a rank that sleeps, or does not wait, is
@@ -48,7 +50,7 @@
 #include "common/reduce/dtype.h"
 #include "common/reduce/reduce.h"
 
-#define MEETING_VERSION 7u
+#define MEETING_VERSION 8u
 #define MEETING_RANKS_MAX 64u
 /* Room for what a rank brings to a round; less where there are many (meeting_data_bytes). */
 #define MEETING_DATA_BYTES 1048576u
@@ -87,7 +89,10 @@ struct meeting {
     bool leaving; /* the next is void, or the last of them: it comes to none until it has left */
     uint64_t differed; /* of two ranks: the last round that it has left as the asks differ, or 0 */
     uint64_t turn;     /* of that one, if it passes in pieces: the next one of this rank, */
-    uint64_t turns;    /* and how many there are */
+    uint64_t turns;    /* and how many there are; where it reduces. Else: */
+    bool streams;
+    uint32_t blocks;             /* of a ring */
+    uint64_t pieces, put, taken; /* in all, and by this rank */
     /* Its own part of a reduce_scatter, for each round in its line; else, or where it brings it:
      * NULL. */
     const void *own[MEETING_LINE];

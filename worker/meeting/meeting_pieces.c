@@ -1,17 +1,17 @@
-/* Large collectives, which pass through the place in pieces.
+/* Large collectives, which pass through the place in pieces. What only moves data streams
+ * (meeting_stream.c).
  *
- * Every rank makes the same turns. In turn t it puts what it sends of piece t into the half t % 2
- * of its part, reduces what is its own of piece t - 1, and takes what is for it: of piece t - 1, or
- * of piece t - 2 where it has been reduced by others, from the half of that piece. It makes the
- * next turn when all have made this one: what it reads then is there, and what it overwrites has
- * been read.
+ * To reduce, every rank makes the same turns. In turn t it puts what it sends of piece t into the
+ * half t % 2 of its part, reduces what is its own of piece t - 1, and takes what others have
+ * reduced of piece t - 2 from the half of that piece. It makes the next turn when all have made
+ * this one: what it reads then is there, and what it overwrites has been read.
  *
  *   turn               0        1        2        3
  *   piece 0           put     reduce    take
  *   piece 1                    put     reduce    take
  *
  * Of an all_reduce and a reduce, which all reduce for all, a piece is cut into a share for each
- * rank. Of the others it is a range of every part.
+ * rank. Of a reduce_scatter it is a range of every part, and nobody takes.
  */
 #include <assert.h>
 #include <string.h>
@@ -22,10 +22,6 @@
 /* What a rank puts for another, or for all, of a piece, at most: several fit into a core's cache,
  * and to wait for the others takes little of a turn. */
 #define BLOCK_BYTES (UINT64_C(512) << 10)
-/* Of a broadcast it is an eighth of all, if that is less, and not less than this: until the first
- * has been put nobody has anything to do. */
-#define BROADCAST_PIECES 8u
-#define BROADCAST_BLOCK_BYTES (UINT64_C(128) << 10)
 
 /* What more than two ranks bring to an all_reduce at once is no more: pieces, which stay in a
  * core's cache from one end to the other, take less time. */
@@ -44,23 +40,13 @@ struct range {
     uint64_t first, count;
 };
 
-static uint64_t most_of_block(const struct meeting_ask *ask)
-{
-    uint64_t some = meeting_part_bytes(ask) / BROADCAST_PIECES / COPY_LINE_BYTES * COPY_LINE_BYTES;
-    if (ask->kind != COLLECTIVE_BROADCAST || some >= BLOCK_BYTES)
-        return BLOCK_BYTES;
-    return some > BROADCAST_BLOCK_BYTES ? some : BROADCAST_BLOCK_BYTES;
-}
-
 static struct pieces pieces_of(const struct meeting_ask *ask, uint32_t size)
 {
     bool shares = ask->kind == COLLECTIVE_ALL_REDUCE || ask->kind == COLLECTIVE_REDUCE;
-    /* Behind the shares the rank's result. */
-    uint32_t blocks = shares ? size + 1 : meeting_sends_parts(ask->kind) ? size : 1;
+    uint32_t blocks = size + (shares ? 1 : 0); /* behind the shares the rank's result */
     uint64_t element_bytes = dtype_bytes(ask->dtype);
     uint64_t bytes = meeting_data_bytes(size) / blocks / COPY_LINE_BYTES * COPY_LINE_BYTES;
-    uint64_t most = most_of_block(ask);
-    uint64_t block = (bytes < most ? bytes : most) / element_bytes;
+    uint64_t block = (bytes < BLOCK_BYTES ? bytes : BLOCK_BYTES) / element_bytes;
     uint64_t piece = shares ? block * size : block;
     return (struct pieces){.element_bytes = element_bytes,
                            .block = block,
@@ -80,10 +66,17 @@ bool meeting_in_pieces(const struct meeting_ask *ask, uint32_t size)
     return meeting_part_bytes(ask) > most_bytes / parts;
 }
 
-uint64_t meeting_turns(const struct meeting_ask *ask, uint32_t size)
+void meeting_turns_begin(struct meeting *meeting, const struct meeting_ask *ask)
 {
-    struct pieces pieces = pieces_of(ask, size);
-    return pieces.pieces + (pieces.shares ? 2 : 1);
+    meeting->turn = 0;
+    meeting->streams = !collective_has_op(ask->kind);
+    if (meeting->streams) {
+        meeting_stream_begin(meeting, ask);
+        return;
+    }
+    struct pieces pieces = pieces_of(ask, meeting->size);
+    meeting->turns = pieces.pieces + (pieces.shares ? 2 : 1);
+    atomic_store_explicit(&meeting->place->turns_of[meeting->rank], 0, memory_order_relaxed);
 }
 
 void meeting_pass(const struct meeting *meeting, uint64_t round)
@@ -100,13 +93,16 @@ bool meeting_passing(const struct meeting *meeting, uint64_t round)
 
 bool meeting_turn_due(const struct meeting *meeting)
 {
+    if (meeting->streams)
+        return meeting_stream_due(meeting);
     return meeting->turn < meeting->turns &&
            atomic_load(&meeting->place->turned) >= meeting->turn * meeting->size;
 }
 
 bool meeting_is_behind(const struct meeting *meeting, uint32_t rank)
 {
-    return atomic_load(&meeting->place->turns_of[rank]) < meeting->turn;
+    return meeting->streams ? meeting_stream_waits_for(meeting, rank)
+                            : atomic_load(&meeting->place->turns_of[rank]) < meeting->turn;
 }
 
 /* --- ranges ---------------------------------------------------------------------------------- */
@@ -147,16 +143,14 @@ static void *received_at(void *recv, const struct pieces *pieces, struct range r
 
 /* --- a turn ---------------------------------------------------------------------------------- */
 
-/* The rank's own share or part, if it reduces it, stays where it is. */
+/* The rank's own share or part stays where it is. */
 static void put(const struct meeting *meeting, const struct pieces *pieces,
                 const struct meeting_ask *ask, uint64_t piece, const void *const send[])
 {
-    bool parts = meeting_sends_parts(ask->kind);
-    bool keeps_own = collective_has_op(ask->kind);
-    for (uint32_t i = 0; i < (pieces->shares || parts ? meeting->size : 1); i++) {
-        const void *from = send[parts ? i : 0];
+    for (uint32_t i = 0; i < meeting->size; i++) {
+        const void *from = send[pieces->shares ? 0 : i];
         struct range range = range_of(pieces, ask, piece, i, meeting->size);
-        if (from && !(keeps_own && i == meeting->rank))
+        if (from && i != meeting->rank)
             memcpy(block_of(meeting, pieces, meeting->rank, piece, i),
                    sent_from(from, pieces, range), range.count * pieces->element_bytes);
     }
@@ -182,34 +176,16 @@ static void reduce(const struct meeting *meeting, const struct pieces *pieces,
         meeting_sum(meeting, ask, in, range.count, out, outputs);
 }
 
-/* recv: of all shares, or one of `parts` parts. */
-static void take_block(const struct pieces *pieces, const struct meeting_ask *ask, uint32_t parts,
-                       void *recv, struct range range, const void *block)
-{
-    meeting_copy(received_at(recv, pieces, range), block, range.count * pieces->element_bytes,
-                 parts * ask->count * pieces->element_bytes);
-}
-
 /* What others have reduced. */
 static void take_shares(const struct meeting *meeting, const struct pieces *pieces,
                         const struct meeting_ask *ask, uint64_t piece, void *const recv[])
 {
     for (uint32_t i = 0; i < meeting->size && recv[0]; i++) {
+        struct range range = range_of(pieces, ask, piece, i, meeting->size);
         if (i != meeting->rank)
-            take_block(pieces, ask, 1, recv[0], range_of(pieces, ask, piece, i, meeting->size),
-                       block_of(meeting, pieces, i, piece, meeting->size));
-    }
-}
-
-static void take_parts(const struct meeting *meeting, const struct pieces *pieces,
-                       const struct meeting_ask *ask, uint64_t piece, void *const recv[])
-{
-    uint32_t parts = meeting_receives_parts(ask->kind) ? meeting->size : 1;
-    uint32_t block = meeting_sends_parts(ask->kind) ? meeting->rank : 0;
-    for (uint32_t i = 0; i < parts; i++) {
-        if (recv[i])
-            take_block(pieces, ask, parts, recv[i], range_of(pieces, ask, piece, i, meeting->size),
-                       block_of(meeting, pieces, parts > 1 ? i : ask->root, piece, block));
+            meeting_copy(received_at(recv[0], pieces, range),
+                         block_of(meeting, pieces, i, piece, meeting->size),
+                         range.count * pieces->element_bytes, meeting_part_bytes(ask));
     }
 }
 
@@ -218,16 +194,14 @@ enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
                                   void *const recv[])
 {
     struct meeting_place *place = meeting->place;
-    struct pieces pieces = pieces_of(ask, meeting->size);
     uint64_t turn = meeting->turn++;
+    if (meeting->streams)
+        return meeting_stream_move(meeting, round, ask, send, recv);
+    struct pieces pieces = pieces_of(ask, meeting->size);
     if (turn < pieces.pieces)
         put(meeting, &pieces, ask, turn, send);
-    if (turn >= 1 && turn - 1 < pieces.pieces) {
-        if (collective_has_op(ask->kind))
-            reduce(meeting, &pieces, ask, turn - 1, send, recv);
-        else
-            take_parts(meeting, &pieces, ask, turn - 1, recv);
-    }
+    if (turn >= 1 && turn - 1 < pieces.pieces)
+        reduce(meeting, &pieces, ask, turn - 1, send, recv);
     if (turn >= 2 && pieces.shares)
         take_shares(meeting, &pieces, ask, turn - 2, recv);
     atomic_store(&place->turns_of[meeting->rank], turn + 1);

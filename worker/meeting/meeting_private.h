@@ -2,6 +2,7 @@
  *
  *   meeting_sums.c      sums of what lies in the place, in rank order
  *   meeting_place.c     the memory: whose part is where; what has met is said, and counted
+ *   meeting_stream.c    large collectives that only move data: a stream from each that sends
  *   meeting_pieces.c    large collectives, which pass through the place in pieces
  *   meeting_arrivals.c  who has come to a round, or that it is void
  *   meeting.c           rounds: arriving, giving up, taking the result
@@ -27,6 +28,12 @@ struct meeting_word {
     _Alignas(64) _Atomic uint64_t word;
 };
 
+/* Of a rank's stream, how many pieces it has put; and how many it has taken of all. */
+struct meeting_stream {
+    _Alignas(64) _Atomic uint64_t put;
+    _Atomic uint64_t taken;
+};
+
 struct meeting_place {
     _Atomic uint32_t version;
     _Atomic uint32_t present; /* ranks that use the place */
@@ -38,11 +45,12 @@ struct meeting_place {
     _Alignas(64) _Atomic uint64_t begun;
     _Alignas(64) _Atomic uint32_t ended;
     /* The round that passes in pieces, or the last that did; and the turns of it that all ranks
-     * together have made. */
+     * together have made, or of streams how many ranks have put and taken all. */
     _Alignas(64) _Atomic uint64_t passing;
     _Alignas(64) _Atomic uint64_t turned;
     /* How many each rank has made, of the last such round that it has come to. */
     _Alignas(64) _Atomic uint64_t turns_of[MEETING_RANKS_MAX];
+    struct meeting_stream streams[MEETING_RANKS_MAX];
     /* Of each rank the core that it last ran on, and 1; 0: not known. Written when it changes. */
     _Alignas(64) _Atomic uint32_t cores[MEETING_RANKS_MAX];
     /* What the last to come has reduced, of the small ones and of others. */
@@ -98,17 +106,27 @@ void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask)
 void meeting_meet(const struct meeting *meeting, uint64_t index, uint64_t round,
                   const struct meeting_ask *ask);
 
+/* --- meeting_stream.c: as in meeting_pieces.c, of what does not reduce. */
+
+void meeting_stream_begin(struct meeting *meeting, const struct meeting_ask *ask);
+bool meeting_stream_due(const struct meeting *meeting);
+bool meeting_stream_waits_for(const struct meeting *meeting, uint32_t rank);
+/* Put and take what can be. */
+enum meeting_verdict meeting_stream_move(struct meeting *meeting, uint64_t round,
+                                         const struct meeting_ask *ask, const void *const send[],
+                                         void *const recv[]);
+
 /* --- meeting_pieces.c */
 
 /* All ranks have come to the round, and may begin. Of one rank, once. */
 void meeting_pass(const struct meeting *meeting, uint64_t round);
-/* How many turns each rank makes. */
-uint64_t meeting_turns(const struct meeting_ask *ask, uint32_t size);
+/* This rank comes to a round that passes in pieces, and is to make all its turns. */
+void meeting_turns_begin(struct meeting *meeting, const struct meeting_ask *ask);
 /* Whether all ranks have come to the round, the latest, which passes in pieces; and whether this
  * rank's next turn of it is due. */
 bool meeting_passing(const struct meeting *meeting, uint64_t round);
 bool meeting_turn_due(const struct meeting *meeting);
-/* Whether the rank has made fewer turns of it than this one. */
+/* Whether this one's next turn waits for the rank. */
 bool meeting_is_behind(const struct meeting *meeting, uint32_t rank);
 
 /* --- meeting_arrivals.c

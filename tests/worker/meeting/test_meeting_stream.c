@@ -1,0 +1,228 @@
+/* Streams through the meeting place, by one thread that plays all ranks in an order that a seed
+ * draws. At every step somebody can go on, and who cannot says for whom it waits. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/suite.h"
+#include "tests/lib/worker/meeting_table.h"
+
+#define COUNT 400003u /* of a part; no multiple of anything that is cut */
+#define SEEDS 20
+
+static const uint32_t kinds[] = {COLLECTIVE_BROADCAST, COLLECTIVE_ALL_GATHER, COLLECTIVE_GATHER,
+                                 COLLECTIVE_SCATTER, COLLECTIVE_ALL_TO_ALL};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+struct play {
+    struct table table;
+    uint32_t size;
+    struct meeting_ask ask;
+    uint64_t seed;
+    int32_t *sends[TABLE_RANKS], *recvs[TABLE_RANKS];
+    const void *send[TABLE_RANKS][TABLE_RANKS];
+    void *recv[TABLE_RANKS][TABLE_RANKS];
+};
+
+static uint32_t draw(struct play *play, uint32_t below)
+{
+    play->seed = play->seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(play->seed >> 33) % below;
+}
+
+/* What a rank sends to another, or to all. */
+static int32_t value_of(uint32_t from, uint32_t part, uint32_t index)
+{
+    return (int32_t)(from * 100003 + part * 1009 + index);
+}
+
+static bool sends(const struct play *play, uint32_t rank)
+{
+    bool one = play->ask.kind == COLLECTIVE_BROADCAST || play->ask.kind == COLLECTIVE_SCATTER;
+    return !one || play->ask.root == rank;
+}
+
+static bool receives(const struct play *play, uint32_t rank)
+{
+    return play->ask.kind != COLLECTIVE_GATHER || play->ask.root == rank;
+}
+
+/* Rank's buffers, and that it comes to the round. */
+static enum meeting_verdict come(struct play *play, uint32_t rank, uint64_t round)
+{
+    size_t bytes = (size_t)play->size * COUNT * sizeof(int32_t);
+    uint32_t out = meeting_sends_parts(play->ask.kind) ? play->size : 1;
+    uint32_t in = meeting_receives_parts(play->ask.kind) ? play->size : 1;
+    play->sends[rank] = malloc(bytes);
+    play->recvs[rank] = calloc(1, bytes);
+    ck_assert(play->sends[rank] && play->recvs[rank]);
+    for (uint32_t part = 0; part < out; part++) {
+        int32_t *to = play->sends[rank] + part * COUNT;
+        for (uint32_t i = 0; i < COUNT; i++)
+            to[i] = value_of(rank, part, i);
+        play->send[rank][part] = sends(play, rank) ? to : NULL;
+    }
+    for (uint32_t part = 0; part < in; part++)
+        play->recv[rank][part] = receives(play, rank) ? play->recvs[rank] + part * COUNT : NULL;
+    return meeting_arrive(&play->table.at[rank], round, &play->ask, play->send[rank]);
+}
+
+static void set(struct play *play, uint32_t size, uint32_t kind, uint64_t seed)
+{
+    *play = (struct play){.size = size, .seed = seed};
+    play->ask = (struct meeting_ask){.kind = kind, .dtype = DTYPE_I32, .count = COUNT};
+    if (collective_has_root(kind))
+        play->ask.root = draw(play, size);
+    ck_assert(meeting_in_pieces(&play->ask, size));
+    table_set_of(&play->table, size);
+    for (uint32_t rank = 0; rank < size; rank++)
+        ck_assert_int_eq(come(play, rank, 1), rank + 1 < size ? MEETING_OPEN : MEETING_TURN);
+}
+
+static enum meeting_verdict look(const struct play *play, uint32_t rank)
+{
+    return meeting_look(&play->table.at[rank], 1);
+}
+
+static enum meeting_verdict turn(struct play *play, uint32_t rank)
+{
+    return meeting_turn(&play->table.at[rank], 1, &play->ask, play->send[rank], play->recv[rank]);
+}
+
+/* All have met; what each has is right. */
+static void end(struct play *play)
+{
+    unsigned wrong = 0;
+    for (uint32_t rank = 0; rank < play->size; rank++) {
+        uint32_t in = meeting_receives_parts(play->ask.kind) ? play->size : 1;
+        ck_assert_int_eq(look(play, rank), MEETING_MET);
+        for (uint32_t part = 0; part < in && receives(play, rank); part++) {
+            uint32_t from = in > 1 ? part : play->ask.root;
+            uint32_t mine = meeting_sends_parts(play->ask.kind) ? rank : 0;
+            for (uint32_t i = 0; i < COUNT; i++)
+                wrong += play->recvs[rank][part * COUNT + i] != value_of(from, mine, i);
+        }
+        meeting_take(&play->table.at[rank], &play->ask, play->recv[rank]);
+        free(play->sends[rank]);
+        free(play->recvs[rank]);
+    }
+    ck_assert_uint_eq(wrong, 0);
+    free(play->table.memory);
+}
+
+/* How many ranks can go on; the others say for whom they wait, who is not themselves. */
+static uint32_t able(const struct play *play)
+{
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < play->size; rank++) {
+        uint32_t missing = rank;
+        if (look(play, rank) == MEETING_TURN) {
+            count++;
+            ck_assert(!meeting_waits_for(&play->table.at[rank], 1, &missing));
+        } else {
+            ck_assert_int_eq(look(play, rank), MEETING_OPEN);
+            ck_assert(meeting_waits_for(&play->table.at[rank], 1, &missing));
+            ck_assert_uint_ne(missing, rank);
+        }
+    }
+    return count;
+}
+
+/* Every kind, by 2 and by 3 ranks, in many orders. */
+START_TEST(test_any_order)
+{
+    struct play play;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        enum meeting_verdict verdict = MEETING_OPEN;
+        set(&play, 2 + seed % (TABLE_RANKS - 1), kinds[_i], seed);
+        ck_assert_int_eq(meeting_void(&play.table.at[0], 1), MEETING_OPEN); /* too late */
+        while (verdict != MEETING_MET) {
+            ck_assert_uint_ge(able(&play), 1);
+            uint32_t rank = draw(&play, play.size);
+            verdict = MEETING_OPEN;
+            if (look(&play, rank) == MEETING_TURN) {
+                verdict = turn(&play, rank);
+                ck_assert(verdict == MEETING_TURN || verdict == MEETING_MET);
+            }
+        }
+        end(&play);
+    }
+}
+END_TEST
+
+/* One that is slow stops the root when its ring is full, and nobody else before. */
+START_TEST(test_slow_rank)
+{
+    struct play play;
+    uint32_t missing, turns = 0;
+    set(&play, 3, COLLECTIVE_BROADCAST, 1);
+    uint32_t root = play.ask.root, fast = (root + 1) % 3, slow = (root + 2) % 3;
+    while (look(&play, root) == MEETING_TURN || look(&play, fast) == MEETING_TURN) {
+        uint32_t rank = look(&play, root) == MEETING_TURN ? root : fast;
+        ck_assert_int_eq(turn(&play, rank), MEETING_TURN);
+        turns++;
+    }
+    ck_assert_uint_ge(turns, 2);
+    ck_assert(meeting_waits_for(&play.table.at[root], 1, &missing));
+    ck_assert_uint_eq(missing, slow);
+    ck_assert(meeting_waits_for(&play.table.at[fast], 1, &missing));
+    ck_assert_uint_eq(missing, root);
+    ck_assert_int_eq(turn(&play, slow), MEETING_TURN);
+    ck_assert_int_eq(look(&play, root), MEETING_TURN);
+    ck_assert_int_eq(look(&play, fast), MEETING_OPEN); /* it has all that there is */
+    for (uint32_t rank = root; look(&play, root) != MEETING_MET; rank = (rank + 1) % 3) {
+        if (look(&play, rank) == MEETING_TURN)
+            turn(&play, rank);
+    }
+    end(&play);
+}
+END_TEST
+
+/* Of many ranks a part has little room: their rings are short, and whole. */
+START_TEST(test_many_ranks)
+{
+    enum { COUNT_MANY = 5000 };
+    const struct meeting_ask ask = {
+        .kind = COLLECTIVE_ALL_TO_ALL, .dtype = DTYPE_U8, .count = COUNT_MANY};
+    static struct meeting at[MEETING_RANKS_MAX];
+    static uint8_t sent[MEETING_RANKS_MAX][COUNT_MANY];
+    const void *send[MEETING_RANKS_MAX];
+    uint32_t size = MEETING_RANKS_MAX, wrong = 0;
+    uint64_t bytes = meeting_bytes(size);
+    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    uint8_t *got = malloc((size_t)size * size * COUNT_MANY);
+    ck_assert(memory && got && meeting_in_pieces(&ask, size));
+    memset(memory, 0, bytes);
+    for (uint32_t rank = 0; rank < size; rank++) {
+        memset(sent[rank], (int)rank, COUNT_MANY);
+        send[rank] = sent[rank];
+        ck_assert(meeting_init(&at[rank], memory, bytes, rank, size));
+    }
+    /* What all send to rank r is r's number. */
+    for (uint32_t rank = 0; rank < size; rank++)
+        meeting_arrive(&at[rank], 1, &ask, send);
+    for (uint32_t rank = 0; meeting_look(&at[0], 1) != MEETING_MET; rank = (rank + 7) % size) {
+        void *recv[MEETING_RANKS_MAX];
+        for (uint32_t i = 0; i < size; i++)
+            recv[i] = got + ((size_t)rank * size + i) * COUNT_MANY;
+        if (meeting_look(&at[rank], 1) == MEETING_TURN)
+            meeting_turn(&at[rank], 1, &ask, send, recv);
+    }
+    for (size_t i = 0; i < (size_t)size * size * COUNT_MANY; i++)
+        wrong += got[i] != i / ((size_t)size * COUNT_MANY);
+    ck_assert_uint_eq(wrong, 0);
+    free(got);
+    free(memory);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("meeting stream");
+    TCase *core = tcase_create("core");
+    tcase_set_timeout(core, 60);
+    tcase_add_loop_test(core, test_any_order, 0, KINDS);
+    tcase_add_test(core, test_slow_rank);
+    tcase_add_test(core, test_many_ranks);
+    suite_add_tcase(suite, core);
+    return suite_main(suite);
+}
