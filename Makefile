@@ -123,7 +123,7 @@ TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 SYSTEM_TESTS := $(filter $(addprefix $(BUILD)/tests/,common/auth/% common/transport/% server/control/% \
     server/sandbox/% e2e/jobs/% e2e/library/% e2e/programs/test_shoald%),$(TESTS))
 # Floors and peers that the benchmark measures beside shoal; Open MPI's where it is installed.
-BENCH_FLOORS := $(addprefix $(BUILD)/bench/,bench_reduce bench_copy bench_pieces bench_stream)
+BENCH_FLOORS := $(addprefix $(BUILD)/bench/,bench_reduce bench_copies bench_copy bench_pieces bench_stream)
 BENCH_OVERLAP := $(BUILD)/bench/bench_overlap
 BENCH_SCALE := $(BUILD)/bench/bench_scale
 BENCH_SEAL := $(BUILD)/bench/bench_seal

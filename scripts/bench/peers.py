@@ -241,9 +241,15 @@ class Tools:
     def copy_GBps(self):
         return run([self.program("bench/bench_copy")])[0]["copy_GBps"]
 
-    def pieces_s(self, ranks, size):
+    def pieces_s(self, ranks, size, rounds=10):
         """What copies and sums alone take of an all-reduce between private buffers, as bench_pieces says."""
-        return run([self.program("bench/bench_pieces"), str(ranks), str(size >> 20)])[0]["time_us"] / 1e6
+        return run([self.program("bench/bench_pieces"), str(ranks), str(size >> 20),
+                    str(rounds)])[0]["time_us"] / 1e6
+
+    def copies(self, ranks, case, collective):
+        """What the copies of a broadcast or an all_gather alone take, as bench_copies says."""
+        return [self.program("bench/bench_copies"), collective, str(ranks), str(case.iterations),
+                *map(str, case.sizes)]
 
 
 class Cluster:

@@ -171,6 +171,14 @@ def against_mpi(ranks, size):
     return 1.0 if size < 16 * KIB else 1.5
 
 
+def copies_alone(tools, ranks, name):
+    """What larger collectives have to copy and to sum, alone."""
+    if name == "all_reduce":
+        return {size: tools.pieces_s(ranks, size, case.iterations)
+                for case in LARGER for size in case.sizes if size >= MIB}
+    return {size: time for case in LARGER for size, time in times(run(tools.copies(ranks, case, name))).items()}
+
+
 def row_17(tools, pairs):
     """All sizes of a collective in a pair, so that starting processes takes little of the time."""
     for ranks in (2, 4, 8):
@@ -182,13 +190,20 @@ def row_17(tools, pairs):
                 return {size: time for case in cases
                         for size, time in times(run(command(ranks, case, collective=name))).items()}
 
+            sides = {"shoal": lambda all_of=all_of: all_of(tools.shoal),
+                     "open_mpi": lambda all_of=all_of: all_of(tools.mpi)}
+            if name in ("all_reduce", "broadcast", "all_gather"):
+                sides["alone"] = lambda ranks=ranks, name=name: copies_alone(tools, ranks, name)
             label = f"one host, {name}, private buffers, {ranks} ranks"
-            measured = by_turns(pairs, label, shoal=lambda all_of=all_of: all_of(tools.shoal),
-                                open_mpi=lambda all_of=all_of: all_of(tools.mpi))
+            measured = by_turns(pairs, label, **sides)
+            alone = measured.pop("alone", [{}])
             for size in measured["shoal"][0]:
                 seconds = {side: [pair[size] for pair in values] for side, values in measured.items()}
                 yield Result("17", f"{label}, {size} B", "time of Open MPI / ours", against_mpi(ranks, size), True,
                              divided(seconds["open_mpi"], seconds["shoal"]), seconds=seconds)
+                if size in alone[0]:
+                    yield Result("17", f"{label}, {size} B", "time of Open MPI / copies and sums alone", None, True,
+                                 divided(seconds["open_mpi"], [pair[size] for pair in alone]))
 
 
 # --- several nodes ----------------------------------------------------------------------------------

@@ -74,6 +74,12 @@ class Collectives(unittest.TestCase):
         def mpi(self, ranks, case, collective="all_reduce"):
             return ("open_mpi", ranks, case.sizes, self.factor, collective)
 
+        def copies(self, ranks, case, collective):
+            return ("alone", ranks, case.sizes, 0.5, collective)
+
+        def pieces_s(self, _ranks, size, _rounds):
+            return 0.5e-6 * (size + 1)
+
     def results(self, factor):
         tools = self.Tools(factor)
 
@@ -91,7 +97,12 @@ class Collectives(unittest.TestCase):
             for name, sizes in names.items():
                 label = f"one host, {name}, private buffers, {ranks} ranks, "
                 of = [result for result in results if result.what.startswith(label)]
+                alone = [result for result in of if result.figure.endswith("alone")]
+                of = [result for result in of if result not in alone]
                 self.assertEqual(len(of), sizes)
+                self.assertEqual(len(alone), {"all_reduce": 4, "broadcast": 7, "all_gather": 7}.get(name, 0))
+                for result in alone:
+                    self.assertAlmostEqual(result.ratios[0], 2.4)
                 for result in of:
                     self.assertEqual(len(result.ratios), 2)
                     self.assertAlmostEqual(result.ratios[1], 1.2)
