@@ -4,10 +4,10 @@
  *   bench_copies broadcast|all_gather RANKS ITERATIONS BYTES...
  *
  * BYTES is what a rank has at the end, of an all_gather a multiple of RANKS. Each that sends has a
- * ring of 1 MiB; it goes on to the next collective when it is done, as far as there is room. A
- * thread for each rank is on a core of its own if there are as many; else it yields while it waits.
- * Blocks of 32, 128 and 512 KiB are tried. Prints {"bytes", "ranks", "time_us", "block_bytes"} of
- * the fastest for each size. */
+ * ring of 8 blocks, and 1 MiB at most; it goes on to the next collective when it is done, as far as
+ * there is room. A thread for each rank is on a core of its own if there are as many; else it
+ * yields while it waits. Blocks of 32, 64, ... 512 KiB are tried. Prints {"bytes", "ranks",
+ * "time_us", "block_bytes"} of the fastest for each size. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -22,6 +22,7 @@
 
 #define RANKS_MAX 64
 #define RING_BYTES ((size_t)1 << 20)
+#define RING_BLOCKS 8
 #define BLOCK_LEAST ((size_t)32 << 10)
 #define BLOCK_MOST ((size_t)512 << 10)
 
@@ -33,7 +34,8 @@ struct count {
 struct bench {
     bool gathers, own_cores;
     unsigned ranks, iterations;
-    size_t bytes, part, block; /* that a rank has at the end, that each sender sends; at once */
+    size_t bytes, part; /* that a rank has at the end, that each sender sends */
+    size_t block, ring; /* bytes */
     uint8_t *sends[RANKS_MAX], *recvs[RANKS_MAX], *rings[RANKS_MAX];
     struct count put[RANKS_MAX], taken[RANKS_MAX][RANKS_MAX]; /* of the first by the second */
     pthread_barrier_t begin;
@@ -70,7 +72,7 @@ static bool has_room(struct rank *rank)
     uint64_t end = rank->sent + rank->put + bench->block;
     for (unsigned i = 0; i < bench->ranks; i++) {
         if (i != rank->number &&
-            end > atomic_load(&bench->taken[rank->number][i].bytes) + RING_BYTES)
+            end > atomic_load(&bench->taken[rank->number][i].bytes) + bench->ring)
             return false;
     }
     return true;
@@ -84,10 +86,10 @@ static void copy_out(const struct bench *bench, void *to, const void *from, size
         memcpy(to, from, bytes);
 }
 
-/* Collectives begin at the ring's start, or at its middle: so a block is never divided. */
+/* Parts, blocks and rings are powers of two: so a block is never divided. */
 static uint8_t *ring_at(const struct rank *rank, unsigned sender, size_t done)
 {
-    return rank->bench->rings[sender] + (rank->sent + done) % RING_BYTES;
+    return rank->bench->rings[sender] + (rank->sent + done) % rank->bench->ring;
 }
 
 static bool put_block(struct rank *rank)
@@ -160,8 +162,8 @@ static void *rank_run(void *context)
         CPU_SET(rank->number, &core);
         sched_setaffinity(0, sizeof(core), &core); /* else where the system puts it */
     }
-    memset(bench->sends[rank->number], 1, bench->part);
-    memset(bench->recvs[rank->number], 2, bench->bytes);
+    memset(bench->sends[rank->number], (int)rank->number + 1, bench->part);
+    memset(bench->recvs[rank->number], 0, bench->bytes);
     pthread_barrier_wait(&bench->begin);
     for (unsigned i = 0; i < bench->iterations / 10 + 1; i++)
         run_once(rank);
@@ -172,7 +174,22 @@ static void *rank_run(void *context)
     return NULL;
 }
 
-/* The mean over ranks of their mean times; less than 0: there is no thread. */
+/* Whether each has what the others have sent, by the first and the last byte of each part. */
+static bool is_right(const struct bench *bench)
+{
+    bool right = true;
+    for (unsigned to = 0; to < bench->ranks; to++) {
+        for (unsigned from = 0; from < (bench->gathers ? bench->ranks : 1); from++) {
+            const uint8_t *part = bench->recvs[to] + from * bench->part;
+            bool has = bench->gathers || to > 0;
+            right &= !has || (part[0] == from + 1 && part[bench->part - 1] == from + 1);
+        }
+    }
+    return right;
+}
+
+/* The mean over ranks of their mean times; less than 0: there is no thread, or
+ * what arrived is wrong. */
 static double run_block(struct bench *bench)
 {
     static struct rank ranks[RANKS_MAX];
@@ -188,7 +205,7 @@ static double run_block(struct bench *bench)
         pthread_join(ranks[i].thread, NULL);
         total_us += ranks[i].time_us;
     }
-    return total_us / bench->ranks;
+    return is_right(bench) ? total_us / bench->ranks : -1;
 }
 
 static int run_size(struct bench *bench, size_t bytes)
@@ -197,7 +214,8 @@ static int run_size(struct bench *bench, size_t bytes)
     size_t best_block = 0;
     bench->bytes = bytes;
     bench->part = bench->gathers ? bytes / bench->ranks : bytes;
-    for (bench->block = BLOCK_LEAST; bench->block <= BLOCK_MOST; bench->block *= 4) {
+    for (bench->block = BLOCK_LEAST; bench->block <= BLOCK_MOST; bench->block *= 2) {
+        bench->ring = less(RING_BLOCKS * bench->block, RING_BYTES);
         double time_us = run_block(bench);
         if (time_us < 0)
             return -1;
@@ -259,6 +277,6 @@ int main(int argc, char **argv)
     for (int i = 4; i < argc && code == 0; i++)
         code = run_size(&bench, strtoul(argv[i], NULL, 10));
     if (code < 0)
-        fprintf(stderr, "bench_copies: no memory or no thread\n");
+        fprintf(stderr, "bench_copies: no memory, no thread, or wrong copies\n");
     return code < 0;
 }
