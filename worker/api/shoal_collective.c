@@ -42,16 +42,19 @@ void collective_started(struct shoal_job *job, struct shoal_request *request, en
     drive_notify(job);
 }
 
-/* Submit the checked asks as a new request, which takes the list of blocks, unless that fails. What
- * waits for the ranks of the node goes to the daemon before, unless this one waits behind it. Lock
- * held before and after, not throughout. */
-static int start(struct shoal_group *group, const struct request_ask *ask,
-                 struct request_ask *blocks, uint32_t block_count, enum start_mode mode,
-                 struct shoal_request **request, struct error *error)
+/* Submit the checked asks as a new request, which takes the list of blocks, unless that fails. A
+ * rank's own part is the caller's to copy where none of it is left in the ask. What waits for the
+ * ranks of the node goes to the daemon before, unless this one waits behind it. Lock held before
+ * and after, not throughout. */
+static int start(struct shoal_group *group, struct request_ask *ask, struct request_ask *blocks,
+                 uint32_t block_count, enum start_mode mode, struct shoal_request **request,
+                 struct error *error)
 {
     struct shoal_job *job = group->job;
     bool meets = mode != START_BACKGROUND &&
                  drive_meet_may(group, ask, blocks, block_count, mode == START_WAITING);
+    if (!ask->on_device && !(meets && drive_meet_takes_own(group, ask, blocks, block_count)))
+        ask->own_bytes = 0;
     int code = meets ? 0 : drive_clear_meeting(group, error);
     if (code < 0)
         return code;
@@ -226,8 +229,6 @@ static int start_as_set(struct shoal_group *group, struct request_ask *ask,
     int code = keep_sent(group, ask, blocks, block_count, error);
     if (code == 0 && group->job->shared)
         code = shared_check(group, ask, blocks, block_count, error);
-    if (!ask->on_device)
-        ask->own_bytes = 0; /* the caller's to copy */
     /* It keeps the lock where a result is shared. */
     if (code == 0)
         place_look(group, ask, blocks, block_count);

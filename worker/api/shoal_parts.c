@@ -31,7 +31,7 @@ static int call_parts(shoal_group *group, struct parts_ask *ask, shoal_request *
     whole.own_bytes = copy.bytes;
     int code = collective_call(group, &whole, blocks, count, request);
     /* After the start, so that the others need not wait for it; nobody else touches this part. */
-    if (code == SHOAL_OK && copy.bytes > 0 && !whole.on_device)
+    if (code == SHOAL_OK && whole.own_bytes == 0 && copy.bytes > 0)
         memmove(copy.to, copy.from, copy.bytes);
     return code;
 }

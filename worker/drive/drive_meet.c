@@ -134,6 +134,13 @@ bool drive_meet_may(const struct shoal_group *group, const struct request_ask *a
            (waiting || !meeting_in_pieces(&wanted, group->size) || may_watch(group));
 }
 
+bool drive_meet_takes_own(const struct shoal_group *group, const struct request_ask *ask,
+                          const struct request_ask *blocks, uint32_t block_count)
+{
+    struct meeting_ask wanted = meeting_ask_of(ask, blocks, block_count);
+    return ask->kind == COLLECTIVE_ALL_GATHER && meeting_in_pieces(&wanted, group->size);
+}
+
 /* What the rank sends: by block, or whole. */
 static void collect_sends(const struct shoal_group *group, const struct request *core,
                           const void *send[MEETING_RANKS_MAX])
@@ -156,6 +163,8 @@ static void collect_recvs(const struct shoal_group *group, const struct request 
     memset(recv, 0, group->size * sizeof(*recv));
     if (core->copy_out)
         recv[0] = core->ask.recv;
+    if (core->ask.own_bytes > 0)
+        recv[group->rank] = core->ask.own_to;
     for (uint32_t i = 0; i < core->asked_count; i++) {
         const struct request_ask *block = &core->asked[i];
         if (route_receives(&block->route, group->rank))
@@ -217,6 +226,14 @@ static void come_on(struct shoal_group *group)
     tell_others(group, any);
 }
 
+/* The daemon moves nothing from a rank to itself. */
+static void copy_own(struct request *core)
+{
+    if (core->ask.own_bytes > 0)
+        memcpy(core->ask.own_to, core->ask.own_from, core->ask.own_bytes);
+    core->ask.own_bytes = 0;
+}
+
 /* The ranks have not met: all that wait are requests as others are. */
 static void submit_all(struct shoal_group *group, uint64_t now_ns)
 {
@@ -227,6 +244,7 @@ static void submit_all(struct shoal_group *group, uint64_t now_ns)
     meeting_leave(&group->place.meeting, next_round(group) + count - 1);
     while ((core = group->core.meeting)) {
         struct shoal_request *request = (struct shoal_request *)core;
+        copy_own(core);
         progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);
         if (core->state == REQUEST_QUEUED || request_has_chunk(core) || core->block_count > 0 ||
             job->completions_used || request->callback)

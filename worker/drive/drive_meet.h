@@ -21,6 +21,10 @@ bool drive_meet_fits(const struct shoal_group *group, const struct request_ask *
  * thread: the caller's, if it waits at once (waiting), or the background thread. */
 bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask,
                     const struct request_ask *blocks, uint32_t block_count, bool waiting);
+/* Whether a rank has its own part, as the others' parts, out of the place, if the collective may
+ * meet: it was put there for the others, and is still in a cache. Else its caller copies it. */
+bool drive_meet_takes_own(const struct shoal_group *group, const struct request_ask *ask,
+                          const struct request_ask *blocks, uint32_t block_count);
 /* Begin the request, which may meet, at the group's place; then it may be complete, wait for the
  * others, or for those before it, or be with the daemon. waiting: its caller waits at once; else
  * the background thread looks after it. It takes the list of blocks. ERR_INVALID: it has not. */

@@ -71,7 +71,7 @@ struct meeting_ask {
 enum meeting_verdict {
     MEETING_OPEN, /* not all have come, or others still reduce */
     MEETING_SUMS, /* all have come, and there is something to reduce: meeting_help */
-    MEETING_TURN, /* all have come to one that passes in pieces, and wait for this rank, too:
+    MEETING_TURN, /* all have come to one that passes in pieces, and this rank can go on:
                    * meeting_turn */
     MEETING_MET,
     MEETING_VOID,
@@ -88,11 +88,15 @@ struct meeting {
     bool alone;          /* there is one, which is not small */
     bool leaving; /* the next is void, or the last of them: it comes to none until it has left */
     uint64_t differed; /* of two ranks: the last round that it has left as the asks differ, or 0 */
-    uint64_t turn;     /* of that one, if it passes in pieces: the next one of this rank, */
-    uint64_t turns;    /* and how many there are; where it reduces. Else: */
-    bool streams;
-    uint32_t blocks;             /* of a ring */
-    uint64_t pieces, put, taken; /* in all, and by this rank */
+    /* Of that one, if it passes in pieces: the next turn of this rank, or how many moves of its
+     * stream it has made; and how many turns there are. */
+    uint64_t turn, turns;
+    /* Of a stream: how many blocks a ring has, how many pieces there are, and how many this rank
+     * has put and taken. No blocks: it is none, but reduces in turns. */
+    struct {
+        uint32_t blocks;
+        uint64_t pieces, put, taken;
+    } stream;
     /* Its own part of a reduce_scatter, for each round in its line; else, or where it brings it:
      * NULL. */
     const void *own[MEETING_LINE];
@@ -131,7 +135,8 @@ enum meeting_verdict meeting_help(struct meeting *meeting, uint64_t round,
                                   const struct meeting_ask *ask);
 
 /* Make this rank's turn of a round that is MEETING_TURN, with the buffers of meeting_arrive and
- * meeting_take. What then has become of it; not MEETING_OPEN: others may sleep. */
+ * meeting_take. What then has become of it; not MEETING_OPEN: others may sleep. MEETING_TURN:
+ * others can go on, and perhaps this one. */
 enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
                                   const struct meeting_ask *ask, const void *const send[],
                                   void *const recv[]);

@@ -19,8 +19,8 @@
 #include "common/memory/copy.h"
 #include "worker/meeting/meeting_private.h"
 
-/* What a rank puts for another, or for all, of a piece, at most: several fit into a core's cache,
- * and to wait for the others takes little of a turn. */
+/* What a rank puts for another of a piece, at most: several fit into a core's cache, and to wait
+ * for the others takes little of a turn. */
 #define BLOCK_BYTES (UINT64_C(512) << 10)
 
 /* What more than two ranks bring to an all_reduce at once is no more: pieces, which stay in a
@@ -69,8 +69,8 @@ bool meeting_in_pieces(const struct meeting_ask *ask, uint32_t size)
 void meeting_turns_begin(struct meeting *meeting, const struct meeting_ask *ask)
 {
     meeting->turn = 0;
-    meeting->streams = !collective_has_op(ask->kind);
-    if (meeting->streams) {
+    meeting->stream.blocks = 0;
+    if (!collective_has_op(ask->kind)) {
         meeting_stream_begin(meeting, ask);
         return;
     }
@@ -91,17 +91,22 @@ bool meeting_passing(const struct meeting *meeting, uint64_t round)
     return atomic_load(&meeting->place->passing) == round;
 }
 
+static bool streams(const struct meeting *meeting)
+{
+    return meeting->stream.blocks > 0;
+}
+
 bool meeting_turn_due(const struct meeting *meeting)
 {
-    if (meeting->streams)
-        return meeting_stream_due(meeting);
+    if (streams(meeting))
+        return meeting_stream_can_go_on(meeting, meeting->rank);
     return meeting->turn < meeting->turns &&
            atomic_load(&meeting->place->turned) >= meeting->turn * meeting->size;
 }
 
 bool meeting_is_behind(const struct meeting *meeting, uint32_t rank)
 {
-    return meeting->streams ? meeting_stream_waits_for(meeting, rank)
+    return streams(meeting) ? meeting_stream_can_go_on(meeting, rank)
                             : atomic_load(&meeting->place->turns_of[rank]) < meeting->turn;
 }
 
@@ -195,7 +200,7 @@ enum meeting_verdict meeting_turn(struct meeting *meeting, uint64_t round,
 {
     struct meeting_place *place = meeting->place;
     uint64_t turn = meeting->turn++;
-    if (meeting->streams)
+    if (streams(meeting))
         return meeting_stream_move(meeting, round, ask, send, recv);
     struct pieces pieces = pieces_of(ask, meeting->size);
     if (turn < pieces.pieces)

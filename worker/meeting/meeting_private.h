@@ -3,7 +3,7 @@
  *   meeting_sums.c      sums of what lies in the place, in rank order
  *   meeting_place.c     the memory: whose part is where; what has met is said, and counted
  *   meeting_stream.c    large collectives that only move data: a stream from each that sends
- *   meeting_pieces.c    large collectives, which pass through the place in pieces
+ *   meeting_pieces.c    large collectives, which pass through the place in pieces: turns
  *   meeting_arrivals.c  who has come to a round, or that it is void
  *   meeting.c           rounds: arriving, giving up, taking the result
  */
@@ -106,12 +106,13 @@ void meeting_count(const struct meeting *meeting, const struct meeting_ask *ask)
 void meeting_meet(const struct meeting *meeting, uint64_t index, uint64_t round,
                   const struct meeting_ask *ask);
 
-/* --- meeting_stream.c: as in meeting_pieces.c, of what does not reduce. */
+/* --- meeting_stream.c: of what does not reduce */
 
+/* This rank comes to the round. */
 void meeting_stream_begin(struct meeting *meeting, const struct meeting_ask *ask);
-bool meeting_stream_due(const struct meeting *meeting);
-bool meeting_stream_waits_for(const struct meeting *meeting, uint32_t rank);
-/* Put and take what can be. */
+/* Whether the rank can put a piece, or take one. */
+bool meeting_stream_can_go_on(const struct meeting *meeting, uint32_t rank);
+/* Put and take what this rank can, up to a ring. MEETING_TURN: others can go on. */
 enum meeting_verdict meeting_stream_move(struct meeting *meeting, uint64_t round,
                                          const struct meeting_ask *ask, const void *const send[],
                                          void *const recv[]);
@@ -126,7 +127,7 @@ void meeting_turns_begin(struct meeting *meeting, const struct meeting_ask *ask)
  * rank's next turn of it is due. */
 bool meeting_passing(const struct meeting *meeting, uint64_t round);
 bool meeting_turn_due(const struct meeting *meeting);
-/* Whether this one's next turn waits for the rank. */
+/* Whether this one waits for the rank's next turn; of a stream, whether that rank can go on. */
 bool meeting_is_behind(const struct meeting *meeting, uint32_t rank);
 
 /* --- meeting_arrivals.c

@@ -2,8 +2,8 @@
  *
  * A rank's part of the place is a ring of some blocks. It puts piece k of what it sends into block
  * k % blocks when all have taken piece k - blocks, and takes piece k of the others when all have
- * put it. So nobody waits for the others at each piece, and a piece is read soon after it was
- * written, while it is in a core's cache.
+ * put it. So a rank may be a ring ahead in putting, and a piece is read soon after it was written,
+ * while it is in a core's cache. Who has taken least, and put least of those, can always go on.
  *
  * A piece is the same range of every part. Who does not send has put all pieces when it comes, and
  * who does not receive has taken all.
@@ -15,8 +15,8 @@
 
 /* A ring, at most. */
 #define BLOCKS_MOST 8u
-/* What a rank puts of a piece for another, or for all, at most. Where all send it is twice as much,
- * since each looks at all others for every piece. */
+/* What a rank puts of a piece for another, or for all, at most; twice as much where there is no
+ * root, and all send to all. */
 #define BLOCK_BYTES (UINT64_C(64) << 10)
 
 /* How an ask is cut; counts in elements. */
@@ -55,69 +55,71 @@ void meeting_stream_begin(struct meeting *meeting, const struct meeting_ask *ask
     bool root = meeting->rank == ask->root;
     bool sends = root || (ask->kind != COLLECTIVE_BROADCAST && ask->kind != COLLECTIVE_SCATTER);
     bool receives = root || ask->kind != COLLECTIVE_GATHER;
-    struct meeting_stream *stream = stream_of(meeting, meeting->rank);
+    struct meeting_stream *said = stream_of(meeting, meeting->rank);
     struct cut cut = cut_of(ask, meeting->size);
-    meeting->pieces = cut.pieces;
-    meeting->blocks = cut.blocks;
-    meeting->put = sends ? 0 : meeting->pieces;
-    meeting->taken = receives ? 0 : meeting->pieces;
-    atomic_store_explicit(&stream->put, meeting->put, memory_order_relaxed);
-    atomic_store_explicit(&stream->taken, meeting->taken, memory_order_relaxed);
+    meeting->stream.pieces = cut.pieces;
+    meeting->stream.blocks = cut.blocks;
+    meeting->stream.put = sends ? 0 : meeting->stream.pieces;
+    meeting->stream.taken = receives ? 0 : meeting->stream.pieces;
+    atomic_store_explicit(&said->put, meeting->stream.put, memory_order_relaxed);
+    atomic_store_explicit(&said->taken, meeting->stream.taken, memory_order_relaxed);
 }
 
-static bool is_done(const struct meeting *meeting)
+/* --- who can go on --------------------------------------------------------------------------- */
+
+/* This rank's own are its own: what others could write is no index. */
+static uint64_t put_by(const struct meeting *meeting, uint32_t rank)
 {
-    return meeting->put == meeting->pieces && meeting->taken == meeting->pieces;
+    return rank == meeting->rank ? meeting->stream.put
+                                 : atomic_load(&stream_of(meeting, rank)->put);
 }
 
-/* Whether this rank's next piece waits until that one has taken an earlier one; and its next take,
- * until that one has put the piece. */
-static bool put_waits_for(const struct meeting *meeting, uint32_t rank)
+static uint64_t taken_by(const struct meeting *meeting, uint32_t rank)
 {
-    return meeting->put < meeting->pieces &&
-           atomic_load(&stream_of(meeting, rank)->taken) + meeting->blocks <= meeting->put;
+    return rank == meeting->rank ? meeting->stream.taken
+                                 : atomic_load(&stream_of(meeting, rank)->taken);
 }
 
-static bool take_waits_for(const struct meeting *meeting, uint32_t rank)
-{
-    return meeting->taken < meeting->pieces &&
-           atomic_load(&stream_of(meeting, rank)->put) <= meeting->taken;
-}
+/* Of all ranks the least that one has put, and that one has taken. */
+struct least {
+    uint64_t put, taken;
+};
 
-static bool waits_for_any(const struct meeting *meeting,
-                          bool (*waits_for)(const struct meeting *meeting, uint32_t rank))
+static struct least least_of_all(const struct meeting *meeting)
 {
+    struct least least = {.put = UINT64_MAX, .taken = UINT64_MAX};
     for (uint32_t i = 0; i < meeting->size; i++) {
-        if (waits_for(meeting, i))
+        least.put = least_of(least.put, put_by(meeting, i));
+        least.taken = least_of(least.taken, taken_by(meeting, i));
+    }
+    return least;
+}
+
+static bool can_put(const struct meeting *meeting, uint32_t rank, struct least least)
+{
+    uint64_t put = put_by(meeting, rank);
+    return put < meeting->stream.pieces && put < least.taken + meeting->stream.blocks;
+}
+
+static bool can_take(const struct meeting *meeting, uint32_t rank, struct least least)
+{
+    return taken_by(meeting, rank) < least.put;
+}
+
+bool meeting_stream_can_go_on(const struct meeting *meeting, uint32_t rank)
+{
+    struct least least = least_of_all(meeting);
+    return can_put(meeting, rank, least) || can_take(meeting, rank, least);
+}
+
+static bool others_can_go_on(const struct meeting *meeting)
+{
+    struct least least = least_of_all(meeting);
+    for (uint32_t i = 0; i < meeting->size; i++) {
+        if (i != meeting->rank && (can_put(meeting, i, least) || can_take(meeting, i, least)))
             return true;
     }
     return false;
-}
-
-static bool may_put(const struct meeting *meeting)
-{
-    return meeting->put < meeting->pieces && !waits_for_any(meeting, put_waits_for);
-}
-
-static bool may_take(const struct meeting *meeting)
-{
-    return meeting->taken < meeting->pieces && !waits_for_any(meeting, take_waits_for);
-}
-
-bool meeting_stream_due(const struct meeting *meeting)
-{
-    return may_put(meeting) || may_take(meeting);
-}
-
-bool meeting_stream_waits_for(const struct meeting *meeting, uint32_t rank)
-{
-    if (rank == meeting->rank)
-        return false; /* it may wait for its own next piece, and with that for others */
-    if (!is_done(meeting))
-        return put_waits_for(meeting, rank) || take_waits_for(meeting, rank);
-    const struct meeting_stream *stream = stream_of(meeting, rank);
-    return atomic_load(&stream->put) < meeting->pieces ||
-           atomic_load(&stream->taken) < meeting->pieces;
 }
 
 /* --- moving ---------------------------------------------------------------------------------- */
@@ -138,19 +140,19 @@ static uint64_t piece_bytes(const struct cut *cut, const struct meeting_ask *ask
 static void put(struct meeting *meeting, const struct cut *cut, const struct meeting_ask *ask,
                 const void *const send[])
 {
-    uint64_t piece = meeting->put++, at = piece * cut->block * cut->element_bytes;
+    uint64_t piece = meeting->stream.put++, at = piece * cut->block * cut->element_bytes;
     for (uint32_t i = 0; i < cut->parts; i++) {
         if (send[i])
             memcpy(block_of(meeting, cut, meeting->rank, piece, i), (const uint8_t *)send[i] + at,
                    piece_bytes(cut, ask, piece));
     }
-    atomic_store(&stream_of(meeting, meeting->rank)->put, meeting->put);
+    atomic_store(&stream_of(meeting, meeting->rank)->put, meeting->stream.put);
 }
 
 static void take(struct meeting *meeting, const struct cut *cut, const struct meeting_ask *ask,
                  void *const recv[])
 {
-    uint64_t piece = meeting->taken++, at = piece * cut->block * cut->element_bytes;
+    uint64_t piece = meeting->stream.taken++, at = piece * cut->block * cut->element_bytes;
     uint32_t parts = meeting_receives_parts(ask->kind) ? meeting->size : 1;
     uint32_t mine = cut->parts > 1 ? meeting->rank : 0;
     for (uint32_t n = 0; n < parts; n++) {
@@ -160,7 +162,7 @@ static void take(struct meeting *meeting, const struct cut *cut, const struct me
             meeting_copy((uint8_t *)recv[i] + at, block_of(meeting, cut, from, piece, mine),
                          piece_bytes(cut, ask, piece), parts * meeting_part_bytes(ask));
     }
-    atomic_store(&stream_of(meeting, meeting->rank)->taken, meeting->taken);
+    atomic_store(&stream_of(meeting, meeting->rank)->taken, meeting->stream.taken);
 }
 
 enum meeting_verdict meeting_stream_move(struct meeting *meeting, uint64_t round,
@@ -170,16 +172,18 @@ enum meeting_verdict meeting_stream_move(struct meeting *meeting, uint64_t round
     struct cut cut = cut_of(ask, meeting->size);
     bool any = true;
     for (unsigned i = 0; i < cut.blocks && any; i++) {
-        bool puts = may_put(meeting);
+        bool puts = can_put(meeting, meeting->rank, least_of_all(meeting));
         if (puts)
             put(meeting, &cut, ask, send);
-        bool takes = may_take(meeting);
+        bool takes = can_take(meeting, meeting->rank, least_of_all(meeting));
         if (takes)
             take(meeting, &cut, ask, recv);
         any = puts || takes;
     }
-    if (!is_done(meeting) || atomic_fetch_add(&meeting->place->turned, 1) + 1 < meeting->size)
-        return MEETING_TURN;
+    bool done = meeting->stream.put == meeting->stream.pieces &&
+                meeting->stream.taken == meeting->stream.pieces;
+    if (!done || atomic_fetch_add(&meeting->place->turned, 1) + 1 < meeting->size)
+        return others_can_go_on(meeting) ? MEETING_TURN : MEETING_OPEN;
     meeting_meet(meeting, meeting->met, round, ask);
     return MEETING_MET;
 }

@@ -40,9 +40,9 @@ struct request_ask {
     uint32_t priority;
     bool on_device;         /* the buffers are a device's */
     void *stream;           /* on a device: in whose order they are read and written */
-    void *own_to;           /* on a device: where the part that this rank sends to itself goes, */
+    void *own_to;           /* where the part that this rank sends to itself goes, */
     const void *own_from;   /* where it lies, */
-    uint64_t own_bytes;     /* and its size; 0: there is none */
+    uint64_t own_bytes;     /* and its size; 0: there is none, or the caller copies it */
     bool shared;            /* recv is shared memory, which the daemon writes the result to */
     uint32_t segment;       /* shared: the daemon's number for the memory */
     uint64_t shared_offset; /* shared: where in it recv lies */

@@ -427,7 +427,7 @@ struct descriptors {
 };
 
 /* A connection that asked for the status closes a moment after it has had it. */
-static bool no_more_descriptors(void *context)
+static bool no_more_than_before(void *context)
 {
     const struct descriptors *descriptors = context;
     return process_descriptor_count(descriptors->pid) <= descriptors->most;
@@ -462,7 +462,7 @@ static void again_and_again(struct library_rank *self)
     ck_assert(cluster_wait_status(cluster, 0, nothing_reserved, CLUSTER_PATIENCE_MS));
     ck_assert_int_lt(process_resident_KiB(daemon), resident_KiB + 6144);
     library_meet(self); /* nobody asks for the status, which takes a descriptor */
-    ck_assert(wait_until(no_more_descriptors, &before, CLUSTER_PATIENCE_MS));
+    ck_assert(wait_until(no_more_than_before, &before, CLUSTER_PATIENCE_MS));
     library_meet(self);
     /* What is not freed goes with the job. */
     share(shoal_world(self->job), 10 * MIB);
