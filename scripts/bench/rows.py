@@ -158,10 +158,10 @@ def row_12(tools, pairs):
                  divided(seconds["shoal"], seconds["gloo"]), seconds=seconds)
 
 
-SMALL_PARTS = [64 << 2 * i for i in range(4)]  # of up to 16 ranks each has an element
-SIZES = {"all_reduce": [4 << 2 * i for i in range(6)], "broadcast": [4 << 2 * i for i in range(6)],
+SMALL_PARTS = [64 << 2 * i for i in range(6)]  # of up to 16 ranks each has an element
+SIZES = {"all_reduce": [4 << 2 * i for i in range(8)], "broadcast": [4 << 2 * i for i in range(8)],
          "all_gather": SMALL_PARTS, "reduce_scatter": SMALL_PARTS}
-LARGER = (Case([16 * KIB, 64 * KIB, 256 * KIB, MIB], 20, 300), Case([4 * MIB, 16 * MIB, 64 * MIB], 10, 20))
+LARGER = (Case([256 * KIB, MIB], 20, 300), Case([4 * MIB, 16 * MIB, 64 * MIB], 10, 20))
 
 
 def against_mpi(ranks, size):

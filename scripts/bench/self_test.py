@@ -100,7 +100,7 @@ class Collectives(unittest.TestCase):
                 alone = [result for result in of if result.figure.endswith("alone")]
                 of = [result for result in of if result not in alone]
                 self.assertEqual(len(of), sizes)
-                self.assertEqual(len(alone), {"all_reduce": 3, "broadcast": 7, "all_gather": 7}.get(name, 0))
+                self.assertEqual(len(alone), {"all_reduce": 3, "broadcast": 5, "all_gather": 5}.get(name, 0))
                 for result in alone:
                     self.assertAlmostEqual(result.ratios[0], 2.4)
                 for result in of:
