@@ -226,12 +226,19 @@ static void come_on(struct shoal_group *group)
     tell_others(group, any);
 }
 
-/* The daemon moves nothing from a rank to itself. */
-static void copy_own(struct request *core)
+/* The first that waits is a request as others are. Its rank's own part, which the daemon does not
+ * move, is copied when that has been told, so that the others need not wait for it. */
+static void submit_first(struct shoal_group *group, uint64_t now_ns)
 {
-    if (core->ask.own_bytes > 0)
-        memcpy(core->ask.own_to, core->ask.own_from, core->ask.own_bytes);
+    struct shoal_job *job = group->job;
+    struct request *core = group->core.meeting;
+    struct request_ask asked = core->ask;
     core->ask.own_bytes = 0;
+    progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);
+    if (asked.own_bytes > 0) {
+        drive_notify(job);
+        memcpy(asked.own_to, asked.own_from, asked.own_bytes);
+    }
 }
 
 /* The ranks have not met: all that wait are requests as others are. */
@@ -244,8 +251,7 @@ static void submit_all(struct shoal_group *group, uint64_t now_ns)
     meeting_leave(&group->place.meeting, next_round(group) + count - 1);
     while ((core = group->core.meeting)) {
         struct shoal_request *request = (struct shoal_request *)core;
-        copy_own(core);
-        progress_submit_unmet(&job->progress, &group->core, group->rank, now_ns);
+        submit_first(group, now_ns);
         if (core->state == REQUEST_QUEUED || request_has_chunk(core) || core->block_count > 0 ||
             job->completions_used || request->callback)
             drive_adopt(job, request);

@@ -22,7 +22,8 @@ bool drive_meet_fits(const struct shoal_group *group, const struct request_ask *
 bool drive_meet_may(const struct shoal_group *group, const struct request_ask *ask,
                     const struct request_ask *blocks, uint32_t block_count, bool waiting);
 /* Whether a rank has its own part, as the others' parts, out of the place, if the collective may
- * meet: it was put there for the others, and is still in a cache. Else its caller copies it. */
+ * meet: it was put there for the others, and is still in a cache. If it does not meet the rank's
+ * part is copied when it goes to the daemon. Else its caller copies it. */
 bool drive_meet_takes_own(const struct shoal_group *group, const struct request_ask *ask,
                           const struct request_ask *blocks, uint32_t block_count);
 /* Begin the request, which may meet, at the group's place; then it may be complete, wait for the

@@ -3,7 +3,8 @@
  * A rank's part of the place is a ring of some blocks. It puts piece k of what it sends into block
  * k % blocks when all have taken piece k - blocks, and takes piece k of the others when all have
  * put it. So a rank may be a ring ahead in putting, and a piece is read soon after it was written,
- * while it is in a core's cache. Who has taken least, and put least of those, can always go on.
+ * while it is in a core's cache. Somebody can always go on: who has put least can put, unless that
+ * is a ring ahead of who has taken least, or all; then that one can take.
  *
  * A piece is the same range of every part. Who does not send has put all pieces when it comes, and
  * who does not receive has taken all.

@@ -112,7 +112,7 @@ int request_init(struct request *request, const struct request_ask *ask, uint32_
     if (code < 0)
         return code;
     made.waiting = ask->on_device;
-    made.own = ask->own_bytes > 0 ? OWN_PENDING : OWN_NONE;
+    made.own = ask->on_device && ask->own_bytes > 0 ? OWN_PENDING : OWN_NONE;
     uint64_t bytes = request_bytes(&made);
     if (bytes == 0) {
         made.in_offset = made.out_offset = memory->data_offset;

@@ -104,7 +104,7 @@ static void stream_check(const struct library_rank *self, enum stream kind, int 
 }
 
 /* Every kind that only moves data: when all wait, when one does not, and when one comes so late
- * that the others have given it to the daemon. */
+ * that the others have given it to the daemon. In the last rounds an all_gather is in place. */
 static void every_stream(struct library_rank *self)
 {
     shoal_group *world = shoal_world(self->job);
@@ -127,7 +127,12 @@ static void every_stream(struct library_rank *self)
         library_meet(self);
         if (way == 2 && one)
             nanosleep(&late, NULL);
-        GOOD(stream_start(world, kind, root, send, recv, way == 1 && one ? &request : NULL));
+        bool in_place = kind == ALL_GATHER && round >= 6 * STREAMS;
+        int64_t *own =
+            in_place ? memcpy(recv + self->rank * PART, send, PART * sizeof(*recv)) : send;
+        GOOD(stream_start(world, kind, root, own, recv, way == 1 && one ? &request : NULL));
+        if (way == 1)
+            library_meet(self);
         if (request)
             GOOD(shoal_wait(request, -1));
         stream_check(self, kind, root, round, recv);

@@ -216,8 +216,8 @@ START_TEST(test_one_that_stopped)
     struct play play;
     set(&play, 3, kind, 2);
     all_but(&play, 2);
-    ck_assert_int_eq(play.recvs[0][0], 0);
-    ck_assert_int_eq(play.recvs[1][COUNT], 0);
+    ck_assert_int_eq(play.recvs[0][COUNT], 0); /* of rank 1, which has put it */
+    ck_assert_int_eq(play.recvs[1][1], 0);
     ck_assert_int_eq(turn(&play, 2), MEETING_TURN);
     go_to_the_end(&play);
 }
