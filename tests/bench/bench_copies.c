@@ -15,10 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/memory/copy.h"
+#include "tests/bench/bench_core.h"
 
 #define RANKS_MAX 64
 #define RING_BYTES ((size_t)1 << 20)
@@ -156,12 +156,8 @@ static void *rank_run(void *context)
 {
     struct rank *rank = context;
     struct bench *bench = rank->bench;
-    if (bench->own_cores) {
-        cpu_set_t core;
-        CPU_ZERO(&core);
-        CPU_SET(rank->number, &core);
-        sched_setaffinity(0, sizeof(core), &core); /* else where the system puts it */
-    }
+    if (bench->own_cores)
+        core_take(rank->number);
     memset(bench->sends[rank->number], (int)rank->number + 1, bench->part);
     memset(bench->recvs[rank->number], 0, bench->bytes);
     pthread_barrier_wait(&bench->begin);
@@ -272,7 +268,7 @@ int main(int argc, char **argv)
                         "What each sends is a power of two.\n");
         return 2;
     }
-    bench.own_cores = sysconf(_SC_NPROCESSORS_ONLN) >= (long)bench.ranks;
+    bench.own_cores = cores_suffice(bench.ranks);
     int code = allocate(&bench, most) ? 0 : -1;
     for (int i = 4; i < argc && code == 0; i++)
         code = run_size(&bench, strtoul(argv[i], NULL, 10));

@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
+#include "tests/bench/bench_core.h"
 
 #define RANKS_MAX 64
 #define WARMUPS 2
@@ -108,12 +108,8 @@ static void *rank_run(void *context)
 {
     struct rank *rank = context;
     struct bench *bench = rank->bench;
-    if (bench->own_cores) {
-        cpu_set_t core;
-        CPU_ZERO(&core);
-        CPU_SET(rank->number, &core);
-        sched_setaffinity(0, sizeof(core), &core); /* else where the system puts it */
-    }
+    if (bench->own_cores)
+        core_take(rank->number);
     memset(bench->sends[rank->number], 1, bench->bytes);
     memset(bench->recvs[rank->number], 2, bench->bytes);
     for (unsigned i = 0; i < WARMUPS; i++)
@@ -153,7 +149,7 @@ int main(int argc, char **argv)
     }
     size_t block = ROOM_BYTES / (bench.ranks + 1) / 4096 * 4096;
     bench.block = block < BLOCK_BYTES ? block : BLOCK_BYTES;
-    bench.own_cores = sysconf(_SC_NPROCESSORS_ONLN) >= (long)bench.ranks;
+    bench.own_cores = cores_suffice(bench.ranks);
     bench.kernels = reduce_select(reduce_isa_best());
     bool ready = allocate(&bench);
     for (unsigned i = 0; i < bench.ranks && ready; i++) {
