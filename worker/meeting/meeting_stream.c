@@ -107,17 +107,21 @@ static bool can_take(const struct meeting *meeting, uint32_t rank, struct least 
     return taken_by(meeting, rank) < least.put;
 }
 
+static bool can_go_on(const struct meeting *meeting, uint32_t rank, struct least least)
+{
+    return can_put(meeting, rank, least) || can_take(meeting, rank, least);
+}
+
 bool meeting_stream_can_go_on(const struct meeting *meeting, uint32_t rank)
 {
-    struct least least = least_of_all(meeting);
-    return can_put(meeting, rank, least) || can_take(meeting, rank, least);
+    return can_go_on(meeting, rank, least_of_all(meeting));
 }
 
 static bool others_can_go_on(const struct meeting *meeting)
 {
     struct least least = least_of_all(meeting);
     for (uint32_t i = 0; i < meeting->size; i++) {
-        if (i != meeting->rank && (can_put(meeting, i, least) || can_take(meeting, i, least)))
+        if (i != meeting->rank && can_go_on(meeting, i, least))
             return true;
     }
     return false;
