@@ -21,6 +21,8 @@ const char *launch_usage(void)
            "  --nodes N                 start N daemons, as N nodes of this machine\n"
            "  --cpu-nodes K             and K daemons without ranks, which own shards\n"
            "  --job NAME                name of the job (default: one that no other run has)\n"
+           "  --as gloo                 groups that PyTorch is asked to make with gloo are\n"
+           "                            shoal's (SHOAL_AS)\n"
            "  --provider NAME           libfabric provider of the started daemons\n"
            "  --config FILE             JSON with further keys for the started daemons\n"
            "  --socket PATH             use the daemon that listens there, start none\n"
@@ -64,6 +66,7 @@ enum {
     OPTION_NODES = 256,
     OPTION_CPU_NODES,
     OPTION_JOB,
+    OPTION_AS,
     OPTION_PROVIDER,
     OPTION_CONFIG,
     OPTION_SOCKET,
@@ -79,6 +82,7 @@ static const struct option launcher_long_options[] = {
     {"nodes", required_argument, NULL, OPTION_NODES},
     {"cpu-nodes", required_argument, NULL, OPTION_CPU_NODES},
     {"job", required_argument, NULL, OPTION_JOB},
+    {"as", required_argument, NULL, OPTION_AS},
     {"provider", required_argument, NULL, OPTION_PROVIDER},
     {"config", required_argument, NULL, OPTION_CONFIG},
     {"socket", required_argument, NULL, OPTION_SOCKET},
@@ -111,6 +115,11 @@ static int launcher_take_option(struct launch_options *options, int option, char
             return error_set(error, ERR_INVALID, "--job: must have 1 to %d bytes",
                              LAUNCH_JOB_BYTES - 1);
         options->job = optarg;
+        return 0;
+    case OPTION_AS:
+        if (strcmp(optarg, "gloo") != 0)
+            return error_set(error, ERR_INVALID, "--as: '%s' is not allowed, only gloo", optarg);
+        options->in_place_of = optarg;
         return 0;
     case OPTION_PROVIDER:
         options->provider = optarg;
@@ -268,12 +277,13 @@ static char **environment_with(char *const *inherited, const struct variable *ad
 }
 
 char **launch_worker_environment(char *const *inherited, const struct launch_worker *worker,
-                                 const char *job, const char *socket_path)
+                                 const char *job, const char *socket_path, const char *in_place_of)
 {
     struct variable added[] = {
         {.name = "RANK"},       {.name = "WORLD_SIZE"},
         {.name = "LOCAL_RANK"}, {.name = "LOCAL_WORLD_SIZE"},
         {.name = "SHOAL_JOB"},  {.name = "SHOAL_SOCKET"},
+        {.name = "SHOAL_AS"},
     };
     const uint32_t numbers[] = {worker->rank, worker->world_size, worker->local_rank,
                                 worker->local_world_size};
@@ -281,7 +291,9 @@ char **launch_worker_environment(char *const *inherited, const struct launch_wor
         snprintf(added[i].value, sizeof(added[i].value), "%u", numbers[i]);
     snprintf(added[4].value, sizeof(added[4].value), "%s", job);
     snprintf(added[5].value, sizeof(added[5].value), "%s", socket_path);
-    return environment_with(inherited, added, 6);
+    if (in_place_of)
+        snprintf(added[6].value, sizeof(added[6].value), "%s", in_place_of);
+    return environment_with(inherited, added, in_place_of ? 7 : 6);
 }
 
 char **launch_daemon_environment(char *const *inherited)

@@ -16,8 +16,9 @@
 struct launch_options {
     uint32_t nodes; /* 0: not given */
     uint32_t ranks_per_node;
-    uint32_t cpu_nodes; /* daemons without workers */
-    const char *job;    /* NULL: made up */
+    uint32_t cpu_nodes;      /* daemons without workers */
+    const char *job;         /* NULL: made up */
+    const char *in_place_of; /* "gloo", whose groups PyTorch then makes of shoal; NULL: none */
     const char *provider;
     const char *config_path;
     const char *socket_path;
@@ -58,9 +59,10 @@ struct launch_worker launch_worker(const struct launch_options *options, uint32_
 /* The value of `name` in an environment list, or NULL. */
 const char *launch_variable(char *const *environment, const char *name);
 /* The inherited environment with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, SHOAL_JOB and
- * SHOAL_SOCKET set. One allocation for free(); NULL: out of memory. */
+ * SHOAL_SOCKET set, and SHOAL_AS unless in_place_of is NULL. One allocation for free(); NULL: out
+ * of memory. */
 char **launch_worker_environment(char *const *inherited, const struct launch_worker *worker,
-                                 const char *job, const char *socket_path);
+                                 const char *job, const char *socket_path, const char *in_place_of);
 /* The inherited environment with what keeps libfabric's psm providers from taking over signals. */
 char **launch_daemon_environment(char *const *inherited);
 

@@ -92,7 +92,8 @@ static int shoalrun_worker_start(struct run *run, uint32_t rank, char *const *en
         socket_path = run->embedded.daemons[worker.node].socket_path;
         child->name = run->embedded.daemons[worker.node].name;
     }
-    char **own = launch_worker_environment(environment, &worker, run->job, socket_path);
+    char **own = launch_worker_environment(environment, &worker, run->job, socket_path,
+                                           run->options.in_place_of);
     if (!own)
         return error_set(error, ERR_MEMORY, "out of memory");
     int writer = -1, result = 0;

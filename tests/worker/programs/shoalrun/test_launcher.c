@@ -31,13 +31,15 @@ START_TEST(test_options_all)
     struct error error = {0};
     ck_assert_int_eq(PARSE(&options, &error, "--nodes", "3", "-n", "2", "--cpu-nodes=1", "--job",
                            "train", "--provider", "tcp", "--config", "x.json", "--timeout", "60",
-                           "--grace", "4", "--verbose", "--tag-output", "--", "prog", "-n", "--x"),
+                           "--grace", "4", "--as", "gloo", "--verbose", "--tag-output", "--",
+                           "prog", "-n", "--x"),
                      0);
     ck_assert_uint_eq(options.nodes, 3);
     ck_assert_uint_eq(options.ranks_per_node, 2);
     ck_assert_uint_eq(options.cpu_nodes, 1);
     ck_assert_str_eq(options.job, "train");
     ck_assert_str_eq(options.provider, "tcp");
+    ck_assert_str_eq(options.in_place_of, "gloo");
     ck_assert_str_eq(options.config_path, "x.json");
     ck_assert_uint_eq(options.timeout_s, 60);
     ck_assert_uint_eq(options.grace_s, 4);
@@ -56,6 +58,7 @@ START_TEST(test_options_end_at_the_command)
     struct error error = {0};
     ck_assert_int_eq(PARSE(&options, &error, "-n", "4", "prog", "--verbose"), 0);
     ck_assert(!options.verbose);
+    ck_assert_ptr_null(options.in_place_of);
     ck_assert_str_eq(options.command[1], "--verbose");
     ck_assert_uint_eq(options.nodes, 0);
     ck_assert_uint_eq(options.grace_s, 10);
@@ -93,6 +96,8 @@ START_TEST(test_options_refused)
     refuse(WORDS("-n", "1", "--job",
                  "0123456789012345678901234567890123456789012345678901234567890123", "prog"),
            "--job: must have 1 to 63 bytes");
+    refuse(WORDS("-n", "1", "--as", "nccl", "prog"), "--as: 'nccl' is not allowed, only gloo");
+    refuse(WORDS("-n", "1", "--as", "", "prog"), "--as: '' is not allowed, only gloo");
     refuse(WORDS("-n", "1", "--socket", "/s", "--nodes", "1", "prog"), "--socket uses a running");
     refuse(WORDS("-n", "1", "--socket", "/s", "--provider", "tcp", "prog"), "--provider");
 }
@@ -158,11 +163,12 @@ static size_t list_length(char **list)
 
 START_TEST(test_worker_environment)
 {
-    char *const *inherited = (char *const *)(const char *[]){
-        "PATH=/bin", "RANK=77", "RANKX=1", "SHOAL_JOB=old", "EMPTY=", "LOCAL_RANK", NULL};
+    char *const *inherited =
+        (char *const *)(const char *[]){"PATH=/bin", "RANK=77",    "RANKX=1",      "SHOAL_JOB=old",
+                                        "EMPTY=",    "LOCAL_RANK", "SHOAL_AS=old", NULL};
     struct launch_worker worker = {
         .rank = 5, .world_size = 8, .local_rank = 1, .local_world_size = 4, .node = 1};
-    char **list = launch_worker_environment(inherited, &worker, "job-1", "/tmp/s.sock");
+    char **list = launch_worker_environment(inherited, &worker, "job-1", "/tmp/s.sock", NULL);
     ck_assert_ptr_nonnull(list);
     ck_assert_str_eq(launch_variable(list, "RANK"), "5");
     ck_assert_str_eq(launch_variable(list, "WORLD_SIZE"), "8");
@@ -175,7 +181,12 @@ START_TEST(test_worker_environment)
     ck_assert_str_eq(launch_variable(list, "EMPTY"), "");
     ck_assert_ptr_null(launch_variable(list, "PAT"));
     /* RANK and SHOAL_JOB are there once; the entry without '=' is kept as it was. */
-    ck_assert_uint_eq(list_length(list), 6 - 2 + 6);
+    ck_assert_uint_eq(list_length(list), 7 - 2 + 6);
+    ck_assert_str_eq(launch_variable(list, "SHOAL_AS"), "old");
+    free(list);
+    list = launch_worker_environment(inherited, &worker, "job-1", "/tmp/s.sock", "gloo");
+    ck_assert_str_eq(launch_variable(list, "SHOAL_AS"), "gloo");
+    ck_assert_uint_eq(list_length(list), 7 - 3 + 7);
     free(list);
 }
 END_TEST
