@@ -521,6 +521,9 @@ install: all install-man install-completions $(if $(NATIVE),native)
 	    install -d $(DESTDIR)$(PYTHON_DIR)/$$room; \
 	    install -m 644 worker/python/$$room/*.py $(DESTDIR)$(PYTHON_DIR)/$$room; \
 	done
+	@# torch knows the backend's name by them.
+	@$(PYTHON) -B worker/python/wheel_builder.py $(DESTDIR)$(PYTHON_DIR) || \
+	    echo 'no entry points for torch: $(PYTHON) is not there'
 	for module in $(BUILD)/lib/shoal_native-*.so; do \
 	    test ! -e $$module || install -m 755 $$module $(DESTDIR)$(LIBDIR) || exit 1; done
 	sed -e 's|@PREFIX@|$(PREFIX)|g' config/shoald.service.in \
@@ -542,7 +545,8 @@ uninstall:
 	    $(DESTDIR)$(PREFIX)/lib/systemd/system/shoald.service
 	rm -f $(foreach page,$(notdir $(MAN_PAGES)),$(MAN_DIR)/man$(patsubst .%,%,$(suffix $(page)))/$(page)) \
 	    $(MAN_FUNCTIONS:%=$(MAN_DIR)/man3/%.3)
-	rm -rf $(DESTDIR)$(PREFIX)/share/shoal $(DESTDIR)$(PYTHON_DIR)/shoal $(DESTDIR)$(PYTHON_DIR)/shoal-smddp.pth
+	rm -rf $(DESTDIR)$(PREFIX)/share/shoal $(DESTDIR)$(PYTHON_DIR)/shoal $(DESTDIR)$(PYTHON_DIR)/shoal-smddp.pth \
+	    $(DESTDIR)$(PYTHON_DIR)/shoal-$(VERSION).dist-info
 
 clean:
 	rm -rf build

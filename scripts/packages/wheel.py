@@ -117,7 +117,7 @@ def make(bundle, folder, more_notices=None):
             files,
             tag=f"py3-none-manylinux_{major}_{minor}_x86_64",
             executables={f"{place}/bin/{program}" for program in PROGRAMS},
-            entry_points=f"[console_scripts]\n{commands}",
+            entry_points=f"[console_scripts]\n{commands}\n{wheel_builder.ENTRY_POINTS}",
         )
     bytes_ = os.path.getsize(folder / name)
     print(f"{folder / name}: {bytes_ / 2**20:.1f} MiB, for glibc {major}.{minor} or newer, as {who} needs it")

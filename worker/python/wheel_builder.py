@@ -2,12 +2,15 @@
 
 The library is not in the wheel: the package finds libshoal as README.md says. `make wheel` makes one
 that has it (scripts/packages/wheel.py).
+
+    wheel_builder.py FOLDER   what `make install` has beside the package in FOLDER: who it is, and its entry points
 """
 
 import base64
 import hashlib
 import pathlib
 import re
+import sys
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -28,6 +31,26 @@ Root-Is-Purelib: {pure}
 Tag: {tag}
 """
 ANY = "py3-none-any"
+# torch calls these: the first group at the end of `import torch`, the second (after 2.13) when a backend's name is
+# asked for that it does not know.
+ENTRY_POINTS = """[torch.backends]
+shoal = shoal._autoload:register
+
+[torch.distributed.backends]
+shoal = shoal._autoload:register
+"""
+
+
+def write_info(folder):
+    """The entry points of a package that no pip installs. Without RECORD, so that pip leaves it alone."""
+    info = pathlib.Path(folder) / INFO
+    info.mkdir(parents=True, exist_ok=True)
+    info.chmod(0o755)
+    metadata = METADATA.format(project="shoal", version=VERSION, summary=SUMMARY)
+    for name, text in {"METADATA": metadata, "INSTALLER": "make\n", "entry_points.txt": ENTRY_POINTS}.items():
+        (info / name).write_text(text)
+        (info / name).chmod(0o644)
+    return info
 
 
 def write_wheel(folder, project, summary, files, tag=ANY, executables=(), entry_points=""):
@@ -59,8 +82,13 @@ def write_wheel(folder, project, summary, files, tag=ANY, executables=(), entry_
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     sources = sorted(HERE.glob("shoal/**/*.py"))
     files = {path.relative_to(HERE).as_posix(): path.read_bytes() for path in sources}
-    return write_wheel(wheel_directory, "shoal", SUMMARY, files)
+    return write_wheel(wheel_directory, "shoal", SUMMARY, files, entry_points=ENTRY_POINTS)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
-    return write_wheel(wheel_directory, "shoal", SUMMARY, {"shoal.pth": f"{HERE}\n".encode()})
+    files = {"shoal.pth": f"{HERE}\n".encode()}
+    return write_wheel(wheel_directory, "shoal", SUMMARY, files, entry_points=ENTRY_POINTS)
+
+
+if __name__ == "__main__":
+    write_info(sys.argv[1])

@@ -3,6 +3,7 @@
 It registers itself when imported. README.md in worker/python says what it does and how.
 """
 
+from shoal import _autoload
 from torch.distributed import is_available
 
 if not is_available():
@@ -37,4 +38,4 @@ _work.install()
 _launch.install()
 _versions.add_method_names(_process_group.ProcessGroup)
 _versions.patch_barriers(lambda group: isinstance(group, _process_group.ProcessGroup))
-_versions.register_backend("shoal", _process_group.create)
+_autoload.register()

@@ -1,0 +1,106 @@
+"""torch knows the name "shoal" before anybody imports shoal.torch: torch calls register() at the end of
+`import torch`, as the entry points of the package say (wheel_builder.py).
+
+Every program that imports torch where shoal is installed comes by here, so this is quick, raises nothing, and
+imports shoal.torch only when a group is made.
+"""
+
+import functools
+import inspect
+import os
+import sys
+
+NAME = "shoal"
+# Which backend's groups are to be shoal's: "gloo", or unset.
+AS_VARIABLE = "SHOAL_AS"
+AS_VALUES = ("gloo",)
+
+
+def register():
+    """What torch calls. What goes wrong is raised when a group is made."""
+    try:
+        install()
+    except Exception as problem:
+        try:
+            _raise_later(problem)
+        except Exception:  # a torch without any of it: asked for shoal, it says that it has none
+            pass
+
+
+def install():
+    """The name, and what SHOAL_AS asks for. Done twice it is done once."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    _register_name(dist.Backend, sys.modules["torch"].version.cuda is not None)
+    _fill_in_late(sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers)
+    wanted = os.environ.get(AS_VARIABLE, "")
+    if not wanted:
+        return
+    from shoal import _in_place_of_gloo, errors
+
+    if wanted not in AS_VALUES:
+        raise errors.InvalidError(f"{AS_VARIABLE} is {wanted!r}: it is {' or '.join(AS_VALUES)}, or unset")
+    _in_place_of_gloo.install(sys.modules["torch.distributed.distributed_c10d"])
+
+
+def _register_name(backend, has_cuda):
+    if NAME.upper() in backend._plugins:
+        return
+    register_backend = backend.register_backend
+    arguments = {"extended_api": True}
+    if "devices" in inspect.signature(register_backend).parameters:
+        # torch takes a registered device that is not the CPU for one that is there.
+        arguments["devices"] = ["cpu", "cuda"] if has_cuda else ["cpu"]
+    register_backend(NAME, _create, **arguments)
+
+
+def _fill_in_late(handlers):
+    """What shoalrun, srun and SageMaker leave out of the environment, shoal.torch fills in: torch asks for it before it
+    has a group made. So where "env://" would fail for want of it, shoal.torch is imported then."""
+    original = handlers["env"]
+    if hasattr(original, "shoal_is_late") or hasattr(original, "shoal"):
+        return
+
+    def env_handler(url, *arguments, **named):
+        environment = os.environ
+        lacks = "MASTER_ADDR" not in environment or ("SLURM_PROCID" in environment and "RANK" not in environment)
+        if lacks and "shoal.torch" not in sys.modules:
+            import shoal.torch  # noqa: F401 - puts a handler round this one
+
+            yield from handlers["env"](url, *arguments, **named)
+        else:
+            yield from original(url, *arguments, **named)
+
+    env_handler.shoal_is_late = True
+    handlers["env"] = env_handler
+
+
+def _create(*arguments):
+    """Makes a group: torch gives what it gives to a creator of the extended kind."""
+    from shoal.torch import _process_group
+
+    return _process_group.create(*arguments)
+
+
+def _raise_later(problem):
+    """By every call that makes a group where SHOAL_AS is set, lest the group be another backend's; else by those
+    that ask for shoal."""
+    import torch.distributed as dist
+
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    every = bool(os.environ.get(AS_VARIABLE))
+    for name in ("init_process_group", "new_group", "split_group"):
+        original = getattr(c10d, name, None)
+        if original is None:
+            continue
+
+        @functools.wraps(original)
+        def raising(*arguments, _original=original, **named):
+            if every or any(NAME in str(value).lower() for value in (*arguments[:4], named.get("backend"))):
+                raise problem.with_traceback(None)
+            return _original(*arguments, **named)
+
+        setattr(c10d, name, raising)
+        setattr(dist, name, raising)
