@@ -11,7 +11,7 @@ import os
 import sys
 
 NAME = "shoal"
-# Which backend's groups are to be shoal's: "gloo", or unset.
+# SHOAL_AS names the backend whose groups shoal makes in its place: "gloo", or unset.
 AS_VARIABLE = "SHOAL_AS"
 AS_VALUES = ("gloo",)
 
@@ -33,7 +33,9 @@ def install():
 
     if not dist.is_available():
         return
-    _register_name(dist.Backend, sys.modules["torch"].version.cuda is not None)
+    # torch takes a registered device that is not the CPU for one that is there.
+    devices = ["cpu", "cuda"] if sys.modules["torch"].version.cuda else ["cpu"]
+    register_backend(dist.Backend, NAME, devices)
     _fill_in_late(sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers)
     wanted = os.environ.get(AS_VARIABLE, "")
     if not wanted:
@@ -45,15 +47,14 @@ def install():
     _in_place_of_gloo.install(sys.modules["torch.distributed.distributed_c10d"])
 
 
-def _register_name(backend, has_cuda):
-    if NAME.upper() in backend._plugins:
+def register_backend(backend, name, devices):
+    """Register a name of shoal's with torch's class Backend, for devices of these types; once."""
+    if name.upper() in backend._plugins:
         return
-    register_backend = backend.register_backend
     arguments = {"extended_api": True}
-    if "devices" in inspect.signature(register_backend).parameters:
-        # torch takes a registered device that is not the CPU for one that is there.
-        arguments["devices"] = ["cpu", "cuda"] if has_cuda else ["cpu"]
-    register_backend(NAME, _create, **arguments)
+    if "devices" in inspect.signature(backend.register_backend).parameters:  # 2.0 and later
+        arguments["devices"] = devices
+    backend.register_backend(name, _create, **arguments)
 
 
 def _fill_in_late(handlers):
@@ -97,8 +98,9 @@ def _raise_later(problem):
             continue
 
         @functools.wraps(original)
-        def raising(*arguments, _original=original, **named):
-            if every or any(NAME in str(value).lower() for value in (*arguments[:4], named.get("backend"))):
+        def raising(*arguments, _original=original, _signature=inspect.signature(original), **named):
+            asked = _signature.bind(*arguments, **named).arguments.get("backend")
+            if every or NAME in str(asked).lower():
                 raise problem.with_traceback(None)
             return _original(*arguments, **named)
 

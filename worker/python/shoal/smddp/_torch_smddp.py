@@ -2,10 +2,11 @@
 `smddp`, which is the backend `shoal` by another name, and the environment what scripts look for."""
 
 import shoal.torch  # noqa: F401
+import torch.distributed as dist
+from shoal import _autoload
 from shoal.smddp import _settings
-from shoal.torch import _process_group, _versions
 
 __all__ = []
 
 _settings.apply()
-_versions.register_backend("smddp", _process_group.create)
+_autoload.register_backend(dist.Backend, "smddp", ["cpu", "cuda"])

@@ -55,15 +55,6 @@ class Torch2Group:
         return self
 
 
-def register_backend(name, create):
-    """Register create(options, pg_options) -> ProcessGroup; options as torch's _DistributedBackendOptions."""
-    register = dist.Backend.register_backend
-    arguments = {"extended_api": True}
-    if "devices" in inspect.signature(register).parameters:  # 2.0 and later
-        arguments["devices"] = ["cpu", "cuda"]
-    register(name, create, **arguments)
-
-
 def add_method_names(process_group_class):
     """Ours under every name: a torch that has one of them has it in the base class too, where it would
     look for a backend in C++."""
