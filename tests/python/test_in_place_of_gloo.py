@@ -4,7 +4,6 @@
 import importlib
 import json
 import re
-import socket
 import sys
 import tempfile
 import unittest
@@ -31,6 +30,10 @@ class Installed(unittest.TestCase):
     def python(self, program, *words, **more):
         return suite.run([sys.executable, "-c", program, *words], PYTHONPATH=self.path, **more)
 
+    def check_prints(self, program, expected, **more):
+        finished = self.python(program, **more)
+        self.assertEqual(finished.stdout.strip(), expected, finished.stdout)
+
     def said(self, finished):
         """What ranks have told, in their order."""
         self.assertEqual(finished.returncode, 0, finished.stdout)
@@ -53,12 +56,12 @@ class Name(Installed):
             self.assertIn(f'[project.entry-points."{group}"]\nshoal = "shoal._autoload:register"\n', project)
 
     def test_known_without_an_import(self):
-        finished = self.python(
+        self.check_prints(
             "import sys, torch; capability = torch.distributed.Backend.backend_capability['shoal'];"
             "print(capability == (['cpu', 'cuda'] if torch.version.cuda else ['cpu']),"
-            "[name for name in sys.modules if name.startswith(('shoal.torch', 'shoal.lib', 'shoal._in'))])"
+            "[name for name in sys.modules if name.startswith(('shoal.torch', 'shoal.lib', 'shoal._in'))])",
+            "True []",
         )
-        self.assertEqual(finished.stdout.strip(), "True []", finished.stdout)
 
     def test_groups_without_an_import(self):
         said = self.said(self.ranks("shoal", how=()))
@@ -69,21 +72,18 @@ class Name(Installed):
             "import torch, shoal.torch, shoal._autoload as a; a.register(); import torch.distributed as d",
             "import shoal.torch, torch, torch.distributed as d",
         ):
-            finished = self.python(f"{program}; print(d.Backend.SHOAL, d.Backend.backend_list.count('shoal'))")
-            self.assertEqual(finished.stdout.strip(), "shoal 1", finished.stdout)
+            self.check_prints(f"{program}; print(d.Backend.SHOAL, d.Backend.backend_list.count('shoal'))", "shoal 1")
 
     def test_without_autoload(self):
         program = "import torch.distributed as d; print('SHOAL' in d.Backend._plugins)"
         for more, expected in ((program, "False"), (f"import shoal.torch; {program}", "True")):
-            finished = self.python(more, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-            self.assertEqual(finished.stdout.strip(), expected, finished.stdout)
-        # What SHOAL_AS asks for, `import shoal.torch` does then.
+            self.check_prints(more, expected, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        # Without the entry point `import shoal.torch` reads SHOAL_AS.
         program = (
             "import shoal.torch, torch.distributed.distributed_c10d as c\n"
             "print(hasattr(c._new_process_group_helper, 'shoal'))"
         )
-        finished = self.python(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0", SHOAL_AS="gloo")
-        self.assertEqual(finished.stdout.strip(), "True", finished.stdout)
+        self.check_prints(program, "True", TORCH_DEVICE_BACKEND_AUTOLOAD="0", SHOAL_AS="gloo")
 
     def test_raises_nothing(self):
         """Whatever torch lacks; and other backends work."""
@@ -103,6 +103,14 @@ class Name(Installed):
             self.assertEqual(finished.stdout.splitlines()[0], "None", finished.stdout)
             if what == "Backend.register_backend":
                 self.assertIn("register_backend", finished.stdout.splitlines()[-1], finished.stdout)
+        # A name that is in a path is none that is asked for.
+        program = (
+            "import torch, tempfile, shoal._autoload as a; import torch.distributed as d\n"
+            "a._raise_later(RuntimeError('no name')); path = tempfile.mkdtemp(prefix='shoal-test-')\n"
+            "d.init_process_group('gloo', f'file://{path}/store', rank=0, world_size=1); print(d.get_backend())\n"
+            "d.destroy_process_group(); import shutil; shutil.rmtree(path)"
+        )
+        self.check_prints(program, "gloo")
         # No library is there: a group of shoal says so.
         program = f"{store}; d.init_process_group('shoal', store=s, rank=0, world_size=1)"
         finished = self.python(program, SHOAL_LIBRARY="/nowhere/libshoal.so")
@@ -113,8 +121,7 @@ class Name(Installed):
             "import sys, types, torch; torch.distributed.is_available = lambda: False\n"
             "import shoal._autoload as a; print(a.register(), 'SHOAL' in torch.distributed.Backend._plugins)"
         )
-        finished = self.python(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0", SHOAL_AS="gloo")
-        self.assertEqual(finished.stdout.strip(), "None False", finished.stdout)
+        self.check_prints(program, "None False", TORCH_DEVICE_BACKEND_AUTOLOAD="0", SHOAL_AS="gloo")
 
 
 class InPlaceOfGloo(Installed):
@@ -138,15 +145,12 @@ class InPlaceOfGloo(Installed):
             self.assertEqual(_in_place_of_gloo.instead_of(asked, accelerator), instead, asked)
 
     def test_torch_says_what_it_says_on_gloo(self):
-        for asked in ("gloo", "nothing"):
+        for asked in ("gloo", "nothing", "cpu:gloo"):
             finished = self.ranks(asked)
             ours = self.said(finished)
             self.assertEqual(finished.stdout.count(LINE), 1, finished.stdout)
             with tempfile.TemporaryDirectory(prefix="shoal-store-") as folder:
-                port = _free_port()
-                more = {"PYTHONPATH": self.path, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "HOME": folder}
-                command = [suite.BUILD / "bin" / "shoalrun", "-n", "2", "--", sys.executable, SCRIPT, asked]
-                finished = suite.run(command, **more)
+                finished = self.ranks(asked, f"file://{folder}/store", how=())
             gloo = self.said(finished)
             self.assertNotIn(LINE, finished.stdout)
             for mine, its in zip(ours, gloo):
@@ -157,8 +161,9 @@ class InPlaceOfGloo(Installed):
 
     def test_ranks_that_a_script_makes(self):
         for how in ("spawn", "fork", "forkserver"):
-            command = [sys.executable, SCRIPT, how, _free_port()]
-            finished = suite.run(command, PYTHONPATH=self.path, SHOAL_AS="gloo")
+            with tempfile.TemporaryDirectory(prefix="shoal-store-") as folder:
+                command = [sys.executable, SCRIPT, how, f"{folder}/store"]
+                finished = suite.run(command, PYTHONPATH=self.path, SHOAL_AS="gloo")
             said = self.said(finished)
             self.assertEqual([(one["shoal"], one["name"]) for one in said], [(True, "gloo")] * 2, how)
             self.assertEqual(finished.stdout.count(LINE), 1, finished.stdout)
@@ -190,8 +195,7 @@ class InPlaceOfGloo(Installed):
         self.assertEqual([(one["name"], one["sum"]) for one in said], [("gloo", 2.0)] * 2)
 
     def test_a_word_that_is_not_allowed(self):
-        finished = self.python("import torch; print('imported')", SHOAL_AS="glo")
-        self.assertEqual(finished.stdout.strip(), "imported", finished.stdout)
+        self.check_prints("import torch; print('imported')", "imported", SHOAL_AS="glo")
         for backend in ("gloo", "shoal"):
             arguments = f"'{backend}', store=d.HashStore(), rank=0, world_size=1"
             program = f"import torch.distributed as d; d.init_process_group({arguments})"
@@ -213,12 +217,6 @@ class InPlaceOfGloo(Installed):
             finished = self.python(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0", SHOAL_AS="gloo")
             self.assertEqual(finished.stdout.splitlines()[0], "None", finished.stdout)
             self.assertIn("makes its groups in another way", finished.stdout.splitlines()[-1], change)
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return str(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Ranks of SHOAL_AS=gloo, which ask for gloo alone and import nothing of shoal's. The word that the script is given
-says for what it asks; "spawn": it makes its ranks itself, with the port of their store as second word."""
+says for what it asks; "spawn": it makes its ranks itself, with the path of
+their store as second word. Another second word is where ranks meet, in place of what the environment says."""
 
 import json
 import os
@@ -42,9 +43,8 @@ def tell(**what):
     os.write(1, ("SAID " + json.dumps(what) + "\n").encode())  # at once: ranks have one pipe together
 
 
-def spawned(rank, port):
-    store = dist.TCPStore("localhost", int(port), SIZE, rank == 0, use_libuv=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=SIZE)
+def spawned(rank, path):
+    dist.init_process_group("gloo", store=dist.FileStore(path, SIZE), rank=rank, world_size=SIZE)
     check_sum()
     tell(shoal=is_shoal(dist.group.WORLD), name=dist.get_backend())
     dist.destroy_process_group()
@@ -97,7 +97,11 @@ def main():
     elif what == "hand":
         by_hand()
     else:
-        dist.init_process_group(None if what == "nothing" else what)
+        place = {}
+        if len(sys.argv) > 2:
+            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            place = {"init_method": sys.argv[2], "rank": rank, "world_size": size}
+        dist.init_process_group(None if what == "nothing" else what, **place)
         tell(kinds=kinds(), imported="shoal.torch" in sys.modules)
     if dist.is_initialized():
         dist.destroy_process_group()
