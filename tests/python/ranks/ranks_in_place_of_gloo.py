@@ -43,6 +43,15 @@ def tell(**what):
     os.write(1, ("SAID " + json.dumps(what) + "\n").encode())  # at once: ranks have one pipe together
 
 
+def leave_gloo():
+    """End this process once both ranks have told. On torch 2.6 a rank of Gloo itself does not always return from
+    destroy_process_group("cpu:gloo"), and what it is asked here is names."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"told/{dist.get_rank()}", "told")
+    store.wait([f"told/{rank}" for rank in range(SIZE)])
+    os._exit(0)
+
+
 def spawned(rank, path):
     dist.init_process_group("gloo", store=dist.FileStore(path, SIZE), rank=rank, world_size=SIZE)
     check_sum()
@@ -103,6 +112,8 @@ def main():
             place = {"init_method": sys.argv[2], "rank": rank, "world_size": size}
         dist.init_process_group(None if what == "nothing" else what, **place)
         tell(kinds=kinds(), imported="shoal.torch" in sys.modules)
+        if place:
+            leave_gloo()
     if dist.is_initialized():
         dist.destroy_process_group()
 
