@@ -25,11 +25,13 @@ def check_sum(group=None):
     assert torch.all(tensor == size * (size + 1) / 2), tensor
 
 
-def kinds():
+def kinds(asked):
     """What torch says of the groups that are made here, and whether they are shoal's."""
-    whole, alone = dist.new_group(), dist.new_group([0, 1], backend="gloo")
+    groups = {"default": dist.group.WORLD, "whole": dist.new_group()}
+    if asked != "shoal":
+        groups["alone"] = dist.new_group([0, 1], backend="gloo")
     said = {}
-    for name, group in {"default": dist.group.WORLD, "whole": whole, "alone": alone}.items():
+    for name, group in groups.items():
         check_sum(group)
         config = dist.distributed_c10d.get_backend_config(group)
         said[name] = [str(dist.get_backend(group)), config, is_shoal(group)]
@@ -39,16 +41,17 @@ def kinds():
 
 
 def tell(**what):
-    what["rank"] = dist.get_rank() if dist.is_initialized() else 0
+    if dist.is_initialized():
+        what["rank"] = dist.get_rank()
     os.write(1, ("SAID " + json.dumps(what) + "\n").encode())  # at once: ranks have one pipe together
 
 
-def leave_gloo():
-    """End this process once both ranks have told. On torch 2.6 a rank of Gloo itself does not always return from
-    destroy_process_group("cpu:gloo"), and what it is asked here is names."""
-    store = dist.distributed_c10d._get_default_store()
-    store.set(f"told/{dist.get_rank()}", "told")
-    store.wait([f"told/{rank}" for rank in range(SIZE)])
+def leave_gloo(store, rank):
+    """End this process once both ranks have told, with no group destroyed. On torch 2.6 a group of Gloo itself may be
+    destroyed for ever: who destroys it holds Python's lock and waits for a thread of Gloo's, which frees a tensor and
+    waits for the lock."""
+    store.set(f"told/{rank}", "told")
+    store.wait([f"told/{number}" for number in range(SIZE)])
     os._exit(0)
 
 
@@ -88,10 +91,12 @@ def mixed():
 def by_hand():
     """What a program constructs itself."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    gloo = dist.ProcessGroupGloo(dist.FileStore(os.environ["TEST_STORE"] + "-hand", size), rank, size)
+    store = dist.FileStore(os.environ["TEST_STORE"] + "-hand", size)
+    gloo = dist.ProcessGroupGloo(store, rank, size)
     tensor = torch.ones(1)
     gloo.allreduce([tensor]).wait()
-    tell(name=gloo.name(), sum=tensor.item())
+    tell(name=gloo.name(), sum=tensor.item(), rank=rank)
+    leave_gloo(store, rank)
 
 
 def main():
@@ -111,9 +116,9 @@ def main():
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             place = {"init_method": sys.argv[2], "rank": rank, "world_size": size}
         dist.init_process_group(None if what == "nothing" else what, **place)
-        tell(kinds=kinds(), imported="shoal.torch" in sys.modules)
+        tell(kinds=kinds(what), imported="shoal.torch" in sys.modules)
         if place:
-            leave_gloo()
+            leave_gloo(dist.distributed_c10d._get_default_store(), dist.get_rank())
     if dist.is_initialized():
         dist.destroy_process_group()
 
