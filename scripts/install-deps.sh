@@ -5,11 +5,12 @@
 #       [--deploy]
 #
 # --lint: also what `make lint` needs; --bench: also the peers that `make bench` measures; --torch:
-# also PyTorch, without which the tests of the Python package are skipped (large); --root: also what
+# also PyTorch, without which the tests of the Python package are skipped (large), or, where Debian's is
+# older than 2.6, what scripts/torch-env.sh makes an environment with; --root: also what
 # scripts/debian-root.sh needs; --picture: also what `make picture` draws with; --fuzz: also what
 # `make fuzz` builds with; --packages: also what `make deb` packs with;
 # --deploy: also what builds and runs images in `make check-deploy`, and the browser of its page.
-# --native: also what `make native` needs, a compiler and torch's headers.
+# --native: also what `make native` needs, a compiler and torch's headers, which pip's torch brings.
 #
 # Debian packages, with sudo only when not root. Lines say what is installed and how far it is. A
 # machine without apt gets a list of what is missing, and exit status 1 if the build cannot do
@@ -19,21 +20,40 @@ set -euo pipefail
 packages=(gcc libc6-dev make pkg-config libfabric-dev libevent-dev libjansson-dev libhwloc-dev libsodium-dev
     libssl-dev libseccomp-dev uthash-dev check iproute2 python3-jsonschema systemd)
 lint_packages=(clang-format clang-tidy cppcheck mandoc shellcheck)
-bench_packages=(python3 python3-torch openmpi-bin libopenmpi-dev stunnel4)
 options=("$@")
+
+# Whether Debian's torch is too old, as that of Debian 12 (1.13) is. Where the lists of packages have not
+# been fetched, the release says so.
+torch_is_old() {
+    local candidate='' release=0
+    candidate=$(LC_ALL=C apt-cache policy python3-torch 2>/dev/null | sed -n 's/^ *Candidate: //p') || true
+    if [[ $candidate && $candidate != '(none)' ]]; then
+        dpkg --compare-versions "$candidate" lt 2.6
+    else
+        # shellcheck disable=SC1091  # of the system
+        release=$(. /etc/os-release 2>/dev/null && [[ $ID == debian ]] && printf '%s' "${VERSION_ID:-0}") || true
+        ((${release:-0} > 0 && release < 13))
+    fi
+}
+
+torch_packages=(python3-torch python3-numpy) native_packages=(python3-torch g++ libtorch-dev pybind11-dev python3-dev)
+if [[ " $* " =~ \ --(bench|torch|native|packages)\  ]] && torch_is_old; then
+    torch_packages=(python3-venv) native_packages=(g++ python3-dev)
+fi
+bench_packages=(python3 "${torch_packages[@]}" openmpi-bin libopenmpi-dev stunnel4)
 
 for option in "$@"; do
     case $option in
     --lint) packages+=("${lint_packages[@]}") ;;
     --bench) packages+=("${bench_packages[@]}") ;;
-    --torch) packages+=(python3-torch python3-numpy) ;;
-    --native) packages+=(python3-torch g++ libtorch-dev pybind11-dev python3-dev) ;;
+    --torch) packages+=("${torch_packages[@]}") ;;
+    --native) packages+=("${native_packages[@]}") ;;
     --root) packages+=(debootstrap) ;;
     --picture) packages+=(graphviz) ;;
     --fuzz) packages+=(clang libclang-rt-dev) ;;
     --packages)
         packages+=(build-essential dpkg-dev debhelper dh-python lintian python3-all)
-        packages+=(python3-torch g++ libtorch-dev pybind11-dev python3-dev) # of its native backend
+        packages+=("${native_packages[@]}") # of its native backend
         ;;
     --deploy) packages+=(debootstrap buildah podman crun iproute2 python3-yaml chromium) ;;
     *)
