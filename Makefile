@@ -16,14 +16,15 @@
 #   make check-gpu, make bench-gpu     the device path on a real GPU; a reason where there is none
 #   make lint       floors and calls, format, static analysis, papers and pictures
 #   make picture    draw doc/house.svg and doc/exchange.svg, who calls whom, anew from the code
-#   make install    PREFIX=/usr/local, DESTDIR=, LIBDIR=, PYTHON=/usr/bin/python3
+#   make install    PREFIX=/usr/local, DESTDIR=, LIBDIR=, PYTHON=
 #   make install-smddp    scripts for SMDDP run as they are, with what make install has installed
 #   make check-debian12   demo and check in a bare Debian 12, a fresh copy of what is under DEBIAN12_ROOT
 #   make check-debian13   build and check all in a Debian 13 (torch 2.6, libfabric 2.1) under DEBIAN13_ROOT
 #   make check-system     the tests of what differs from one distribution to the next, torch among it
 #   make native           the backend of PyTorch in C++, for the torch that PYTHON has, where its headers are
 #   make check-python     the tests of the Python package; check-torch: torch's own, of a backend
-#   PYTHON=/usr/bin/python3 is what runs them, and what Gloo is measured with
+#   PYTHON=/usr/bin/python3, or that of the active virtual environment, is what runs them, and what Gloo is measured
+#   with; scripts/torch-env.sh makes one with torch, where Debian's is too old
 
 CC ?= gcc
 PREFIX ?= /usr/local
@@ -132,7 +133,7 @@ BENCH_LINKS := $(BUILD)/bench/bench_links
 BENCH_PROGRAMS := $(BENCH_FLOORS) $(BENCH_OVERLAP) $(BENCH_SCALE) $(BENCH_PEERS) $(BENCH_LINKS) $(BENCH_SEAL)
 GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
-PYTHON ?= /usr/bin/python3
+PYTHON ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV)/bin/python3,/usr/bin/python3)
 PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/*/test_*.py)
 # The live page in a browser; skips itself where there is none.
 PAGE_TESTS := $(wildcard tests/server/page/test_*.py)
@@ -424,7 +425,7 @@ bundle: all $(GPU_BENCH)
 # This Debian 12's packages, which Debian 13 takes too, and Debian 13's own, which have the module for its PyTorch:
 # installed, used, upgraded, removed in bare roots.
 check-deb: deb deb-debian13
-	@scripts/packages/check-deb.sh bookworm,$(DEBIAN12_ROOT),$(BUILD)/deb,native \
+	@scripts/packages/check-deb.sh bookworm,$(DEBIAN12_ROOT),$(BUILD)/deb,none \
 	    'trixie-bare,$(DEBIAN13_BARE_ROOT),$(BUILD)/deb,in Python' \
 	    trixie-bare,$(DEBIAN13_BARE_ROOT),$(BUILD)/debian13/deb,native
 

@@ -25,6 +25,7 @@ BUILD = pathlib.Path(os.environ.get("TEST_BUILD_DIR") or TREE / "build").resolve
 EXAMPLES = TREE / "worker" / "python" / "examples"
 # The backstop of a command; never reached when all is well.
 LIMIT_S = 120
+ENVIRONMENT = os.environ.get("TORCH_ENV") or "/var/tmp/shoal-torch"  # as scripts/torch-env.sh has it
 
 
 def reason_to_skip():
@@ -33,7 +34,8 @@ def reason_to_skip():
         return "a sanitized library cannot be loaded into an interpreter that is not sanitized"
     if _has_torch():
         return None
-    return f"{sys.executable} has no torch with torch.distributed (package python3-torch)"
+    then = f"scripts/torch-env.sh, then make check PYTHON={ENVIRONMENT}/bin/python3"
+    return f"{sys.executable} has no torch 2.6 or later with torch.distributed, and numpy: {then}"
 
 
 def _has_torch():
@@ -42,7 +44,9 @@ def _has_torch():
     seen = os.environ.get("TEST_TORCH_SEEN")
     if seen and os.path.exists(seen):
         return True
-    probe = [sys.executable, "-c", "import numpy, torch.distributed as d; assert d.is_available()"]
+    program = "import numpy, torch, torch.distributed as d; assert d.is_available()\n"
+    program += "assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 6)"
+    probe = [sys.executable, "-c", program]
     has = subprocess.run(probe, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
     if seen and has:  # what one has not seen, another may
         pathlib.Path(seen).touch()
