@@ -156,7 +156,7 @@ class Reset(Fault):
         return chaos.rank_nodes() + chaos.cpu_nodes()
 
     def strike(self):
-        # Those alone: torch 1.13 ends a rank with abort() when a connection with its own store is reset.
+        # Those alone: a rank whose connection with torch's own store is reset has lost more than shoal can mend.
         listed = self.chaos.inside(self.node, "ss", "-Htnp", "state", "established")
         ends = (ports_of(line) for line in listed.splitlines() if '"shoald"' in line)
         words = " or ".join(f"( sport = :{here} and dport = :{there} )" for here, there in ends)

@@ -109,12 +109,8 @@ if torch_with_cuda; then
         same_losses -m shoal.smddp "$examples/digits_smdataparallel.py" digits_ddp
     check "a script for SMP with a mixture of experts, on CUDA tensors, as on gloo" \
         same_losses_of_smp digits_experts
-    if "$python" -c 'import torch; assert torch.__version__ >= "2"' 2>/dev/null; then
-        check "a script for SMP with parts of layers and shards, on CUDA tensors, as on gloo" \
-            same_losses_of_smp transformer_smp
-    else
-        printf 'SKIP check-gpu SMP: %s has no torch 2\n' "$python"
-    fi
+    check "a script for SMP with parts of layers and shards, on CUDA tensors, as on gloo" \
+        same_losses_of_smp transformer_smp
 else
     printf 'SKIP check-gpu torch: %s has no torch with CUDA\n' "$python"
 fi

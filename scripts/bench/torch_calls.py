@@ -7,7 +7,7 @@ with shoalperf beside them.
 
 --quick: few sizes and all_reduce only. --seconds: of it all, shared by the numbers of ranks; no pair
 begins that would probably not end in time, but for the first. Each pair is one run of each side, with
-processes of its own. FSDP is measured where this torch has it (2.6).
+processes of its own.
 
 What is printed is Markdown: first each measure beside its target, then what they are made of. Figures
 are medians over pairs; a ratio is of one pair.
@@ -36,22 +36,19 @@ ASYNC = ("async", 4 * KIB)
 NOTHING = ("nothing", 4)  # what torch and Python take themselves
 STEPS = ("ddp", "fsdp")
 SIDES = ("native", "python", "gloo", "shoalperf", "alone")
-# What the peer does not have, by the torch's major version.
-NOT_IN_GLOO = {1: ["all_gather_into_tensor", "reduce_scatter_tensor"], 2: []}
 
 
-def cases_of(quick, has_fsdp):
+def cases_of(quick):
     """{side: [(what, bytes)]}"""
-    steps = [("ddp", 0)] + [("fsdp", 0)] * has_fsdp
+    steps = [("ddp", 0), ("fsdp", 0)]
     calls = [("all_reduce", size) for size in ([4, 4 * KIB, 64 * KIB] if quick else ALL_REDUCES)]
     compared = [] if quick else [(name, size) for name in COLLECTIVES for size in SIZES] + [("barrier", 0)]
     small = [case for case in calls if case[1] in SMALL]
-    missing = NOT_IN_GLOO[2 if has_fsdp else 1]
     return {
         # The steps alone too: as many processes at once, and no communication.
         "native": [*calls, *compared, NOTHING, ASYNC, *steps, ("alone", 0)],
         "python": [*small, ASYNC, *steps],
-        "gloo": [*calls, *(case for case in compared if case[0] not in missing), ASYNC, ("ddp", 0)],
+        "gloo": [*calls, *compared, ASYNC, ("ddp", 0)],
         "shoalperf": small,
         "alone": [("alone", 0), ("wrapped", 0)],
     }
@@ -98,14 +95,12 @@ def key(what, size_bytes):
 
 
 def torch_of_this_python():
-    """(its version, whether it has FSDP of modules one by one)"""
-    program = ("import torch, importlib.util as u; print(torch.__version__);"
-               "import torch.distributed.fsdp as f; print(hasattr(f, 'fully_shard'))")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    """Its version."""
+    done = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=False)
     words = done.stdout.split()
     if not words:
         raise peers.Missing(f"{sys.executable} has no torch")
-    return words[0], words[1:] == ["True"]
+    return words[0]
 
 
 def measure(runs, pairs, end):
@@ -300,8 +295,8 @@ def main():
     if options.tables:
         files = [json.loads(path.read_text()) for path in options.tables if path.exists()]
     else:
-        version, has_fsdp = torch_of_this_python()
-        cases, numbers = cases_of(options.quick, has_fsdp), options.ranks.split(",")
+        version = torch_of_this_python()
+        cases, numbers = cases_of(options.quick), options.ranks.split(",")
         began, measured = time.monotonic(), {}
         for done, ranks in enumerate(numbers, 1):
             end = began + options.seconds * done / len(numbers)

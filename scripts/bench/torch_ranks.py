@@ -133,8 +133,7 @@ def step_of(kind):
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(200)))
     if kind in ("ddp", "wrapped"):
-        # Small buckets: many collectives, as a large model has. torch 1.13 has one size for the first bucket,
-        # which would hold the whole model.
+        # Small buckets: many collectives, as a large model has; the first one's size is another.
         dist._DEFAULT_FIRST_BUCKET_BYTES = int(BUCKET_MIB * (1 << 20))
         model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=BUCKET_MIB)
     if kind == "wrapped":

@@ -5,7 +5,7 @@ import unittest
 
 import suite
 
-ALLOWED = 1e-6  # relative, of a step's loss in f32
+ALLOWED = 5e-6  # relative, of a step's loss in f32; torch 2.13's attention rounds another way in another process
 
 
 class ExamplesCase(unittest.TestCase):

@@ -111,10 +111,7 @@ def reason_without_native():
 
 def torchrun(*options):
     """The command that starts two ranks on this node."""
-    command = [sys.executable, LAUNCH / "torchrun.py", "--nproc_per_node=2", "--monitor_interval=0.2"]
-    if torch_version() < (2, 0):
-        command += ["-r", "1", "-t", "1"]  # 1.13 cannot do without on Python 3.11
-    return [*command, *options]
+    return [sys.executable, LAUNCH / "torchrun.py", "--nproc_per_node=2", "--monitor_interval=0.2", *options]
 
 
 class Ranks:
@@ -238,21 +235,13 @@ class ForkedRanksCase(RanksCase):
     `ranks` is their environment. TEST_FOLDER is an empty folder that all ranks see."""
 
     imports = ""
-    fsdp = False  # whether the cases need torch's FSDP
 
     @classmethod
     def setUpClass(cls):
         reason = reason_without_native() if cls.how.get("SHOAL_NATIVE") == "1" else None
         if reason:
             raise unittest.SkipTest(reason)
-        cls.reason = _reason_without_fsdp() if cls.fsdp else None
-        if cls.reason is None:
-            super().setUpClass()
-
-    def check(self, name):
-        if self.reason:
-            self.skipTest(self.reason)
-        super().check(name)
+        super().setUpClass()
 
     @classmethod
     def run_ranks(cls):
@@ -269,12 +258,8 @@ class ForkedRanksCase(RanksCase):
 
 
 def imports_of_data_parallel():
-    """What torch 2's DistributedDataParallel loads, which takes seconds: for ForkedRanksCase.imports."""
-    return "torch._dynamo" if importlib.util.find_spec("torch") and torch_version() >= (2, 0) else ""
-
-
-def _reason_without_fsdp():
-    return "torch.distributed.fsdp of 1.13 does not import on Python 3.11" if torch_version() < (2, 0) else None
+    """What torch's DistributedDataParallel loads, which takes seconds: for ForkedRanksCase.imports."""
+    return "torch._dynamo" if importlib.util.find_spec("torch") else ""
 
 
 def names_of(script):

@@ -1,8 +1,7 @@
 #!/usr/bin/python3
 """The example of checkpoints: killed while it saves, and gone on with, it ends with the bits of a run that
-nobody has disturbed. In shards where torch has torch.distributed.checkpoint, else as a whole."""
+nobody has disturbed."""
 
-import importlib.util
 import json
 import re
 import sys
@@ -11,8 +10,7 @@ import unittest
 
 import suite
 
-SHARDS = importlib.util.find_spec("torch") is not None and suite.torch_version() >= (2, 2)
-IMPORTS = "torch.distributed.fsdp,torch.distributed.checkpoint.state_dict" if SHARDS else ""
+IMPORTS = "torch.distributed.fsdp,torch.distributed.checkpoint.state_dict"
 
 
 class Checkpoints(unittest.TestCase):
@@ -41,7 +39,7 @@ class Checkpoints(unittest.TestCase):
         self.assertIn("rank lost: rank 0 ", self.finished[1][1])
 
     def test_the_one_that_goes_on(self):
-        kind = "shards" if SHARDS else "whole"
+        kind = "shards"
         self.assertEqual(self.lines(rf"^{kind}, from step (\d+) "), ["0", "5", "0"], self.said[-6000:])
         self.assertEqual(self.lines(r"^saved step (\d+)"), ["5", "10", "5", "10"])
 
@@ -55,7 +53,7 @@ class Checkpoints(unittest.TestCase):
     def test_who_writes(self):
         """Shards are each rank's; of a whole there is one."""
         written = ["step-10/.metadata", "step-10/__0_0.distcp", "step-10/__1_0.distcp"]
-        kept = ["latest", "step-10", *(written if SHARDS else ["step-10/whole.pt"])]
+        kept = ["latest", "step-10", *written]
         self.assertEqual(self.lines("^KEPT (.*)"), [" ".join(kept)], self.said[-6000:])
 
 

@@ -11,9 +11,7 @@ class Sharded(ExamplesCase):
     @classmethod
     def commands(cls):
         every = [("transformer_zero.py",), ("two_groups.py",), ("tensor_parallel.py",)]
-        if suite.torch_version() >= (2, 0):
-            every += [("transformer_fsdp.py",), ("transformer_fsdp.py", "--hybrid")]
-        return every
+        return [*every, ("transformer_fsdp.py",), ("transformer_fsdp.py", "--hybrid")]
 
     def test_transformer_zero(self):
         self.check("transformer_zero.py")
@@ -24,16 +22,11 @@ class Sharded(ExamplesCase):
     def test_tensor_parallel(self):
         self.check("tensor_parallel.py")
 
-    def check_fsdp(self, *arguments):
-        if ("transformer_fsdp.py",) not in self.commands():
-            self.skipTest("torch.distributed.fsdp of 1.13 does not import on Python 3.11")
-        self.check("transformer_fsdp.py", *arguments)
-
     def test_transformer_fsdp(self):
-        self.check_fsdp()
+        self.check("transformer_fsdp.py")
 
     def test_transformer_hybrid_shard(self):
-        self.check_fsdp("--hybrid")
+        self.check("transformer_fsdp.py", "--hybrid")
 
 
 del ExamplesCase  # not a case by itself

@@ -22,9 +22,6 @@ SCRIPT = suite.RANKS / "ranks_node.py"
 
 def across(node):
     """torchrun's options for two nodes."""
-    if suite.torch_version() < (2, 0):  # has no --local_addr
-        master = ["--master_addr=10.232.8.1", "--master_port=29500"]
-        return ["--nnodes=2", "--max_restarts=0", f"--node_rank={node}", *master]
     meeting = ["--rdzv_backend=c10d", "--rdzv_endpoint=10.232.8.1:29500", "--rdzv_id=nodes"]
     host = f"--rdzv_conf=is_host={node == 0},read_timeout=60"
     return ["--nnodes=2", "--max_restarts=0", *meeting, host, f"--local_addr=10.232.8.{node + 1}"]

@@ -10,7 +10,6 @@ not spawned, so that each need not load torch; ranks of shoal use one daemon, of
 """
 
 import collections
-import contextlib
 import json
 import os
 import pathlib
@@ -33,7 +32,7 @@ def load(backend):
 
     try:
         import expecttest  # noqa: F401
-    except ImportError:  # Debian 12 has no package of it; these tests take its TestCase for a base
+    except ImportError:  # not every machine has it; these tests take its TestCase for a base
         sys.modules["expecttest"] = types.SimpleNamespace(
             TestCase=unittest.TestCase, ACCEPT=False
         )
@@ -42,11 +41,6 @@ def load(backend):
 
     import shoal.torch  # noqa: F401
 
-    with contextlib.suppress(ImportError):
-        # An experiment of 1.13, which does not import on Python 3.11.
-        from torch.nn.parallel import _replicated_tensor_ddp_utils
-
-        _replicated_tensor_ddp_utils._set_ddp_with_replicated_tensor = lambda value: None
     common_distributed.skip_if_small_worldsize = lambda test: test  # four are enough, 2.6 wants eight
     features = common_distributed.DistTestCases.backend_feature
     for known in features.values():

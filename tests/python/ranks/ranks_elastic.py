@@ -20,10 +20,8 @@ import traceback
 
 import shoal.torch
 import torch
+import torch._dynamo  # noqa: F401 (which DistributedDataParallel would load, in each fork anew)
 import torch.distributed as dist
-
-if int(torch.__version__.split(".")[0]) >= 2:
-    import torch._dynamo  # noqa: F401 (which DistributedDataParallel would load, in each fork anew)
 
 LIMIT_S = 60
 LATE_S = 15  # when a rank says what it is at

@@ -31,8 +31,7 @@ def keep_groups_of_gloo():
 
     def destroy_process_group(group=None):
         if dist.get_backend() == "gloo":
-            world = getattr(distributed_c10d, "_world", None)  # torch 2
-            _kept.extend(world.pg_map if world else distributed_c10d._pg_map)
+            _kept.extend(distributed_c10d._world.pg_map)
         destroy(group)
 
     dist.destroy_process_group = destroy_process_group

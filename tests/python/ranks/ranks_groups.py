@@ -317,9 +317,7 @@ def test_data_parallel_over_a_group():
 
 
 def test_functional_collectives():
-    """What DTensor and torch.compile call: from C++, by the group's name (torch 2)."""
-    if not hasattr(torch.ops, "_c10d_functional") or torch.__version__ < "2.4":
-        raise unittest.SkipTest("torch before 2.4 has no such calls")
+    """What DTensor and torch.compile call: from C++, by the group's name."""
     from torch.distributed import _functional_collectives as functional
 
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -337,9 +335,7 @@ def test_functional_collectives():
 
 
 def test_tensor_parallel_modules():
-    """parallelize_module over a device mesh trains as the whole module does (torch 2)."""
-    if torch.__version__ < "2.4":
-        raise unittest.SkipTest("torch before 2.4 has no parallelize_module")
+    """parallelize_module over a device mesh trains as the whole module does."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,

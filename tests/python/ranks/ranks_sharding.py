@@ -2,8 +2,6 @@
 own calls no other test makes."""
 
 import contextlib
-import inspect
-import unittest
 
 import ranks
 import torch
@@ -13,18 +11,10 @@ from torch.distributed import ReduceOp, distributed_c10d
 
 @contextlib.contextmanager
 def coalescing(device=torch.device("cpu")):
-    """The manager as each version of torch has it; all calls made with what it gives are complete after it."""
-    works = []
-    manager = distributed_c10d._coalescing_manager
-    if "async_ops" in inspect.signature(manager).parameters:
-        with manager(group=None, device=device, async_ops=True) as all_of_them:
-            yield lambda work: None  # which is the manager's to keep
-        works.append(all_of_them)
-    else:
-        with manager(None, works):
-            yield works.append
-    for work in works:
-        work.wait()
+    """All calls made in it are complete after it."""
+    with distributed_c10d._coalescing_manager(group=None, device=device, async_ops=True) as work:
+        yield lambda call: None  # the manager has them
+    work.wait()
 
 
 def check(got, expected):
@@ -98,8 +88,6 @@ def test_a_batch_of_sends_and_receives():
 
 def test_subgroups_of_a_node_and_across():
     """MiCS and hierarchical partitioning: groups that new_subgroups makes, of which each has one."""
-    if not torch.cuda.is_available() and torch.__version__ < "2":
-        raise unittest.SkipTest("torch before 2.0 has new_subgroups for CUDA only")
     size, rank = dist.get_world_size(), dist.get_rank()
     mine, pairs = dist.new_subgroups(group_size=2)
     assert len(pairs) == size // 2
@@ -134,8 +122,6 @@ def test_later_names():
 
 def test_the_device_of_a_group():
     """FSDP asks for it where it makes sharded state dicts, and torch's asynchronous checkpoints do."""
-    if not hasattr(dist.distributed_c10d, "_get_object_coll_device"):
-        raise unittest.SkipTest("this torch asks no group for its devices")
     assert dist.distributed_c10d._get_pg_default_device(ranks.shoal_group) == torch.device("cpu")
     assert torch.device("cpu") in ranks.shoal_group._device_types
 
@@ -223,11 +209,8 @@ def test_operations_that_there_are_not():
     group = ranks.shoal_group
     truths = torch.tensor([True])
     ranks.raises(shoal.InvalidError, lambda: dist.all_reduce(truths, ReduceOp.AVG, group=group))
-    if torch.__version__ >= "2":
-        error = ranks.raises(
-            shoal.UnsupportedError, lambda: group.allreduce([torch.ones(1)], ReduceOp.PREMUL_SUM)
-        )
-        assert "PREMUL_SUM" in str(error), error
+    error = ranks.raises(shoal.UnsupportedError, lambda: group.allreduce([torch.ones(1)], ReduceOp.PREMUL_SUM))
+    assert "PREMUL_SUM" in str(error), error
     tensor = torch.ones(1)
     dist.all_reduce(tensor, group=group)  # nobody was harmed
     assert tensor.item() == dist.get_world_size()

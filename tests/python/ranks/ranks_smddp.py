@@ -1,6 +1,5 @@
 """The backend smddp: what the backend shoal does, by another name."""
 
-import unittest
 
 import ranks
 import shoal.smddp
@@ -79,8 +78,6 @@ def test_sharded_optimizer():
 
 def test_sharded_modules():
     """As torch's data-parallel wrapper on gloo, whatever is sharded."""
-    if torch.__version__ < "2":
-        raise unittest.SkipTest("torch.distributed.fsdp of 1.13 does not import on Python 3.11")
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
     rank, size = dist.get_rank(), dist.get_world_size()

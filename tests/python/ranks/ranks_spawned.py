@@ -1,7 +1,6 @@
 """A script that makes its ranks itself, as torch's tutorials do: spawned and forked, with a store at
 localhost, one job after another. Its argument is the port of the store."""
 
-import inspect
 import os
 import sys
 import tempfile
@@ -20,7 +19,8 @@ def set_up(rank, port):
     os.environ["MASTER_ADDR"] = "localhost"
     os.environ["MASTER_PORT"] = port
     more = {}
-    if "device_id" in inspect.signature(dist.init_process_group).parameters:  # as scripts for nccl have it
+    # As scripts for nccl have it. From 2.13 on torch takes no GPU's where it was built without.
+    if torch.cuda.is_available() or torch.__version__.split(".")[:2] == ["2", "6"]:
         more["device_id"] = torch.device("cuda", 0)
     dist.init_process_group("shoal", rank=rank, world_size=SIZE, **more)
     dist.barrier(device_ids=[0])

@@ -45,8 +45,6 @@ def find_accelerate():
 def reason_to_skip():
     if not find_accelerate():
         return NO_FOLDER
-    if suite.reason_to_skip() is None and suite.torch_version() < (2, 0):
-        return "accelerate wants torch 2.0"
     return None
 
 

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import unittest
 import zipfile
@@ -36,6 +37,8 @@ class Distribution(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         suite.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", self.folder / "own"])
         (self.packages,) = (self.folder / "own").glob("lib/python*/site-packages")
+        if sys.prefix != sys.base_prefix:  # the system's packages are not those of the environment that this is in
+            (self.packages / "outer.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
         # A build writes beside its sources.
         self.tree = self.folder / "tree" / "worker" / "python"
         ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")

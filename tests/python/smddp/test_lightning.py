@@ -17,8 +17,6 @@ import suite
 def reason_to_skip():
     if not find("lightning/pytorch/trainer/trainer.py"):
         return NO_FOLDER
-    if suite.reason_to_skip() is None and suite.torch_version() < (2, 1):
-        return "lightning wants torch 2.1"
     return None
 
 

@@ -1,7 +1,6 @@
 """Divided modules by themselves on 4 ranks: what they give, and their gradients, beside whole ones."""
 
 import itertools
-import unittest
 
 import models
 import ranks
@@ -35,7 +34,7 @@ def divided(make, plan):
 
 
 def check(got, expected):
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=4e-6)  # torch 2.13's attention is 1e-6 apart
 
 
 def check_gradients(part, whole):
@@ -267,9 +266,6 @@ def test_dropped_parts():
 
 def test_weights_that_are_made_later():
     """Those of one process, whatever the degree."""
-    if torch.__version__ < "2":
-        raise unittest.SkipTest("torch 1.13 has no torch.device('meta') to make modules in")
-
     def make_later(degree):
         init(degree)
         with torch.device("meta"):
@@ -331,13 +327,6 @@ def test_parts_in_ddp():
         mine = [rows.chunk(2)[smp.state.dp_rank] for rows in (text, targets)]
         models.loss_of(part, *mine).backward()
         check_gradients(part.module, whole)
-
-
-def test_meshes_that_this_torch_has_not():
-    if hasattr(dist, "DeviceMesh"):
-        raise unittest.SkipTest("this torch has them")
-    error = ranks.raises(errors.UnsupportedError, lambda: smp.state.device_mesh)
-    assert "makes no torch.distributed.DeviceMesh" in str(error), error
 
 
 def test_before_init():

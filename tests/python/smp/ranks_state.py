@@ -1,6 +1,5 @@
 """torch.sagemaker.state on 8 ranks: groups of every grid, what is refused, and reset."""
 
-import inspect
 import sys
 from unittest import mock
 
@@ -71,14 +70,14 @@ def test_other_grids():
 
 
 def test_how_groups_are_made():
-    """With the time that the default group was given; where torch can, by their members alone. Those that are made
+    """With the time that the default group was given, by their members alone. Those that are made
     again have other names, as by a name there are things in torch's store."""
     smp.state.reset()
     configuration = {"hybrid_shard_degree": 2, "tensor_parallel_degree": 2}
-    names, alone = [], "use_local_synchronization" in inspect.signature(dist.new_group).parameters
+    names = []
     smp.state._made_alone = (None, set())  # whatever the cases before have made
     every = 4 + 4 + 8 + 4 + 2 + 2  # tp, shard, ep, rep, dp, rep_rank
-    for count in (6 if alone else every, every):
+    for count in (6, every):
         groups = []
 
         def new_group(*given, call=dist.new_group, **named):
@@ -88,7 +87,7 @@ def test_how_groups_are_made():
         with mock.patch.object(dist, "new_group", new_group):
             smp.init(configuration)
         assert len(groups) == count, (len(groups), count)
-        names.append(dist.distributed_c10d._world.pg_names[smp.state.tp_process_group] if alone else len(names))
+        names.append(dist.distributed_c10d._world.pg_names[smp.state.tp_process_group])
         for name in ("tp", "shard", "rep", "dense_rep", "dp", "rep_rank", "world"):
             assert getattr(smp.state, f"{name}_process_group")._timeout == ranks.TIMEOUT, name
         smp.state.reset()

@@ -383,7 +383,7 @@ def test_device_meshes():
     assert mesh is state.device_mesh and mesh.mesh_dim_names == ("dp_replicate", "ep", "dp_shard", "tp")
     assert mesh.mesh.tolist() == torch.arange(8).reshape(2, 1, 2, 2).tolist()
     assert mesh["tp"].get_group() is state.tp_process_group and mesh["dp_shard"].size() == 2
-    assert mesh.get_coordinate() == [state.rep_rank, 0, state.shard_rank, state.tp_rank]
+    assert list(mesh.get_coordinate()) == [state.rep_rank, 0, state.shard_rank, state.tp_rank]
     assert state.dp_device_mesh.get_group("dp_replicate") is state.rep_process_group
     # What takes one: by torch's own plan, and sharded over the rest.
     torch.manual_seed(7)

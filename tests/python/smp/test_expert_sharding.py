@@ -11,7 +11,6 @@ SCRIPT = pathlib.Path(__file__).with_name("ranks_expert_sharding.py")
 
 
 class Sharding(suite.ForkedRanksCase, script=SCRIPT, ranks=8):
-    fsdp = True
     imports = "torch.distributed.fsdp,shoal.smddp.smp"
 
 

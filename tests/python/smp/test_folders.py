@@ -52,8 +52,6 @@ class Folders(unittest.TestCase):
             self.assertEqual(utils.SORT_BY_LAST_INT(name), number)
 
     def test_an_address_is_no_folder(self):
-        if suite.torch_version() < (2, 0):
-            self.skipTest("torch 1.13 has no torch.distributed.checkpoint")
         from shoal import errors
         from shoal.smddp.smp.checkpoint import filesystem, state_dict_loader, state_dict_saver
 
@@ -71,8 +69,6 @@ class Folders(unittest.TestCase):
             state_dict_saver.save({})
 
     def test_one_process_alone(self):
-        if suite.torch_version() < (2, 0):
-            self.skipTest("torch 1.13 has no torch.distributed.checkpoint")
         import torch
         from shoal.smddp.smp.checkpoint import state_dict_loader, state_dict_saver
 
@@ -88,8 +84,6 @@ class Folders(unittest.TestCase):
 
     def test_the_strategy_of_a_save(self):
         """The name that Amazon's reference gives it, and what it stands for; every other one is refused."""
-        if suite.torch_version() < (2, 0):
-            self.skipTest("torch 1.13 has no torch.distributed.checkpoint")
         from shoal import errors
         from shoal.smddp.smp.checkpoint import state_dict_saver
 
@@ -112,8 +106,6 @@ class Folders(unittest.TestCase):
 
     def test_a_function_that_was_imported_before(self):
         """torch's load_sharded_optimizer_state_dict takes a process_group too, also where a script has it already."""
-        if suite.torch_version() < (2, 0):
-            self.skipTest("torch 1.13 has no torch.distributed.checkpoint")
         program = "from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict as load\n"
         program += "from shoal.smddp.smp.checkpoint import optimizer\n"
         program += "optimizer.install()\noptimizer.load_for_group = lambda *given: given\n"
@@ -135,12 +127,6 @@ class Folders(unittest.TestCase):
         with mock.patch.object(dist, "get_process_group_ranks", lambda group: [1, 3]):
             with self.assertRaisesRegex(errors.InvalidError, r"rank 0 is not in the process_group, .* \[1, 3\]"):
                 Together(dist.GroupMember.WORLD, coordinator_rank=1)
-
-    def test_what_torch_lacks_is_said(self):
-        if suite.torch_version() >= (2, 0):
-            self.skipTest("this torch has it")
-        with self.assertRaisesRegex(ImportError, "which torch has from 2.0 on; this is torch 1.13"):
-            import shoal.smddp.smp.checkpoint.state_dict_saver  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ SCRIPT = pathlib.Path(__file__).with_name("ranks_fsdp.py")
 
 
 class Sharding(suite.ForkedRanksCase, script=SCRIPT, ranks=8):
-    fsdp = True
     imports = "torch.distributed.fsdp,torch.distributed.checkpoint,shoal.smddp.smp"
 
 

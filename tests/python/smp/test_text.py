@@ -12,11 +12,9 @@ from examples_case import ExamplesCase  # noqa: E402
 class Text(ExamplesCase):
     @classmethod
     def commands(cls):
-        return [("transformer_smp.py",)] if suite.torch_version() >= (2, 0) else []
+        return [("transformer_smp.py",)]
 
     def test_parts_and_shards(self):
-        if not self.commands():
-            self.skipTest("torch.distributed.fsdp of 1.13 does not import on Python 3.11")
         self.check("transformer_smp.py")
 
 

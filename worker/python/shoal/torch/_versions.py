@@ -1,14 +1,18 @@
-"""What differs between versions of torch, all of it: 1.13, 2.0 to 2.11, and the names after it."""
+"""What differs between versions of torch, all of it: 2.6 to 2.13, and the names after it."""
 
 import contextlib
 import datetime
 import functools
-import inspect
 import os
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d, utils
+
+OLDEST = (2, 6)
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
+    raise ImportError(f"shoal.torch needs torch {OLDEST[0]}.{OLDEST[1]} or later, and this is {torch.__version__}")
 
 # Methods of a ProcessGroup under the names that later versions call them by: later -> ours.
 METHOD_NAMES = {
@@ -22,10 +26,7 @@ METHOD_NAMES = {
     "all_to_all_single": "alltoall_base",
 }
 
-# torch 1.13 moves inputs to a GPU that it knows by its number.
-_GPU_BY_NUMBER = "target_gpu" in inspect.signature(utils._recursive_to).parameters
-
-# Arguments of torch's DistributedDataParallel after 1.13 that ask for something that ours does not do.
+# Arguments of torch's DistributedDataParallel that ask for something that ours does not do.
 REFUSED_ARGUMENTS = (
     "delay_all_reduce_named_params",
     "device_mesh",
@@ -36,7 +37,7 @@ REFUSED_ARGUMENTS = (
 
 
 class Torch2Group:
-    """What torch 2 asks of a ProcessGroup and 1.13 does not. It keeps a group's names in its backends, of
+    """What torch asks of a ProcessGroup, and answers itself for one of its own. It keeps a group's names in its backends, of
     which a group made in Python has none, and asks the backend for a device what it can."""
 
     _name = _desc = ""
@@ -91,34 +92,22 @@ def timeout_of(options):
 
 def move_inputs(device, inputs, named_inputs):
     """(inputs, named inputs) of a forward pass with all tensors in their lists, tuples and dicts on the
-    device, as torch's DistributedDataParallel moves them; on the current stream, as it does after 1.13."""
-    target = device.index if _GPU_BY_NUMBER else device
-    return utils._recursive_to((inputs, named_inputs), target, False)[0]
+    device, as torch's DistributedDataParallel moves them, on the current stream."""
+    return utils._recursive_to((inputs, named_inputs), device, False)[0]
 
 
 def patch_barriers(is_ours):
-    """Two functions of torch.distributed take what is for one backend by its name alone (monitored_barrier
-    for gloo; in 1.13 barrier's device_ids for nccl); make them serve our groups."""
-    barrier, monitored_barrier = dist.barrier, dist.monitored_barrier
-    if hasattr(barrier, "shoal"):
+    """torch.distributed's monitored_barrier is for gloo by its name alone; make it serve our groups."""
+    monitored_barrier = dist.monitored_barrier
+    if hasattr(monitored_barrier, "shoal"):
         return
-
-    def ours(group):
-        member = group if group is not None else dist.GroupMember.WORLD
-        return member if is_ours(member) else None
-
-    @functools.wraps(barrier)
-    def patched_barrier(group=None, async_op=False, device_ids=None):
-        # Where it is to run is of no matter to daemons.
-        return barrier(group, async_op, None if ours(group) else device_ids)
 
     @functools.wraps(monitored_barrier)
     def patched_monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-        member = ours(group)
-        if member is None:
+        member = group if group is not None else dist.GroupMember.WORLD
+        if not is_ours(member):
             return monitored_barrier(group, timeout, wait_all_ranks)
         return member.monitored_barrier(timeout, wait_all_ranks)
 
-    patched_barrier.shoal = True
-    dist.barrier = distributed_c10d.barrier = patched_barrier
+    patched_monitored_barrier.shoal = True
     dist.monitored_barrier = distributed_c10d.monitored_barrier = patched_monitored_barrier

@@ -6,7 +6,6 @@ Dimensions have the names that torch's own libraries give them: dp_replicate, ep
 import torch
 import torch.distributed as dist
 
-from shoal import errors
 from shoal.smddp.smp._ranker import DIMENSIONS
 from shoal.smddp.smp.fsdp import module_utils
 
@@ -36,11 +35,7 @@ def _ranks(state):
 
 
 def _make(groups, ranks, names):
-    make = getattr(getattr(dist, "DeviceMesh", None), "from_group", None)
-    if make is None:
-        raise errors.UnsupportedError(
-            f"torch {torch.__version__} makes no torch.distributed.DeviceMesh of process groups, as 2.6 does"
-        )
+    make = dist.DeviceMesh.from_group
     kind = module_utils.default_device().type
     if len(groups) == 1:
         return make(groups[0], kind, mesh_dim_names=names)
@@ -49,4 +44,4 @@ def _make(groups, ranks, names):
 
 def groups_of(mesh):
     """The process group of each dimension."""
-    return mesh.get_all_groups() if hasattr(mesh, "get_all_groups") else mesh.get_dim_groups()
+    return mesh.get_all_groups()

@@ -1,7 +1,6 @@
 """torch.sagemaker.state: ranks, sizes and process groups, from torch.sagemaker.init() on."""
 
 import dataclasses
-import inspect
 import logging
 import weakref
 
@@ -25,10 +24,6 @@ GROUPS = {
     "dp": ("rep", "ep", "shard"),  # the ranks that read different data
     "rep_rank": ("ep", "shard", "tp"),  # the ranks of one replica of the model
 }
-
-
-# Whether torch makes a group with its members alone (2.1); before, all ranks wait for each other at every group.
-_MEMBERS_ALONE = "use_local_synchronization" in inspect.signature(dist.new_group).parameters
 
 
 def _of_configuration(name, settable=False):
@@ -231,7 +226,7 @@ class State:
         if world is None or world() is not dist.GroupMember.WORLD:
             made = set()
             self._made_alone = (weakref.ref(dist.GroupMember.WORLD), made)
-        if not _MEMBERS_ALONE or partition in made:
+        if partition in made:
             return False
         made.add(partition)
         return True
@@ -257,7 +252,7 @@ class State:
 def _timeout_of(group):
     """The one that a process group was given, which torch does not hand on to groups within; None: it does not say."""
     holders = [group]
-    if hasattr(group, "_get_backend"):  # torch 2 keeps it with what serves a device
+    if hasattr(group, "_get_backend"):  # torch keeps it with what serves a device
         holders += [_backend_of(group, device) for device in ("cpu", "cuda")]
     for holder in holders:
         for one in (holder, getattr(holder, "options", None)):

@@ -7,11 +7,13 @@ the same bytes (a whole model, a scalar of an optimizer), nothing is lost; else 
 
 import functools
 import hashlib
+import inspect
 
 import torch
 import torch.distributed as dist
 
 from shoal import errors
+from shoal.smddp.smp import _hooks
 from shoal.smddp.smp._state import state
 from shoal.smddp.smp.checkpoint._agreement import Together
 
@@ -22,23 +24,27 @@ class LocalStateDict(dict):
 
 def install():
     """Let torch's own saves look too."""
-    try:
-        from torch.distributed.checkpoint import DefaultSavePlanner, state_dict_saver
-    except ImportError:  # torch 1.13
+    from torch.distributed.checkpoint import DefaultSavePlanner, state_dict_saver
+
+    original = getattr(state_dict_saver, _hooks.find(state_dict_saver, "_save_state_dict"))
+    if hasattr(original, "shoal_original"):
         return
-    original = getattr(state_dict_saver, "_save_state_dict", None)
-    if original is None or hasattr(original, "shoal_original"):
-        return
+    signature = inspect.signature(original)  # another version has more
 
     @functools.wraps(original)
-    def save(state_dict, storage_writer, process_group=None, coordinator_rank=0, no_dist=False, planner=None):
+    def save(*given, **named):
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        state_dict, process_group, coordinator_rank, no_dist = (
+            bound.arguments[name] for name in ("state_dict", "process_group", "coordinator_rank", "no_dist")
+        )
         if not no_dist and dist.is_initialized() and _dimensions(state_dict):
             own = DefaultSavePlanner()
             own.set_up_planner(state_dict)
             together = Together(process_group, coordinator_rank)
             plans = together.gather("plan a checkpoint", own.create_local_plan)
             check_nothing_is_lost(together, plans, own.resolve_data, state_dict)
-        return original(state_dict, storage_writer, process_group, coordinator_rank, no_dist, planner)
+        return original(*given, **named)
 
     save.shoal_original = original
     state_dict_saver._save_state_dict = save

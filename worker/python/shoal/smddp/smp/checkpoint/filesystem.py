@@ -3,7 +3,7 @@
 import os
 
 from shoal import errors
-from shoal.smddp.smp.checkpoint._torch_checkpoint import checkpoint
+from torch.distributed import checkpoint
 
 
 class DistributedFileSystemReader(checkpoint.FileSystemReader):

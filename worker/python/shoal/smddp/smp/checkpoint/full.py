@@ -19,11 +19,9 @@ from shoal.smddp.smp.tensor_parallel import _divided
 
 def install():
     """Let FullStateDictConfig take translate_on_save, and refuse full states of an optimizer that are none."""
-    try:
-        from torch.distributed.fsdp import FullyShardedDataParallel
-        from torch.distributed.fsdp.api import FullStateDictConfig
-    except (ImportError, ValueError):  # torch 1.13 on Python 3.11
-        return
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.api import FullStateDictConfig
+
     if hasattr(FullStateDictConfig, "translate_on_save"):
         return
     original = FullStateDictConfig.__init__

@@ -17,11 +17,8 @@ from shoal.smddp.smp.fsdp import module_utils
 
 def install():
     """Let torch's function take a process_group."""
-    try:
-        from torch.distributed import checkpoint
-        from torch.distributed.checkpoint import optimizer
-    except ImportError:  # torch 1.13
-        return
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import optimizer
 
     function = optimizer.load_sharded_optimizer_state_dict
     if hasattr(function, "shoal_original"):

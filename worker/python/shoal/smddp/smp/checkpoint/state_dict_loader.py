@@ -4,8 +4,8 @@ torch.distributed.checkpoint, has saved, on as many ranks and with as many shard
 from shoal import errors
 from shoal.smddp.smp.checkpoint import filesystem
 from shoal.smddp.smp.checkpoint._agreement import Together
-from shoal.smddp.smp.checkpoint._torch_checkpoint import checkpoint
 from shoal.smddp.smp.checkpoint.state_dict_saver import as_state_dict, check_storage
+from torch.distributed import checkpoint
 
 
 def load(

@@ -5,7 +5,6 @@ What ranks agree on is agreed on in the calls, in the script's own thread; anoth
 So no collective of a checkpoint can meet one of the training.
 """
 
-import inspect
 import threading
 
 import torch
@@ -13,7 +12,7 @@ import torch
 from shoal import errors
 from shoal.smddp.smp.checkpoint import _parts, filesystem
 from shoal.smddp.smp.checkpoint._agreement import Together
-from shoal.smddp.smp.checkpoint._torch_checkpoint import checkpoint
+from torch.distributed import checkpoint
 
 
 def save(
@@ -148,11 +147,8 @@ class _Save:
 
     def _plan(self, state_dict):
         state_dict = {key: as_state_dict(value) for key, value in state_dict.items()}
-        set_up = self.source.set_up_planner
-        if "storage_meta" in inspect.signature(set_up).parameters:  # torch 2.3
-            set_up(state_dict, storage_meta=self.writer.storage_meta(), is_coordinator=self.together.is_coordinator)
-        else:
-            set_up(state_dict, self.together.is_coordinator)
+        storage_meta = self.writer.storage_meta()
+        self.source.set_up_planner(state_dict, storage_meta, is_coordinator=self.together.is_coordinator)
         self.writer.set_up_storage_writer(self.together.is_coordinator)
         return self.writer.prepare_local_plan(self.source.create_local_plan())
 

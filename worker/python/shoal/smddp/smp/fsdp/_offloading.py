@@ -21,14 +21,11 @@ from torch.autograd.graph import saved_tensors_hooks
 
 def install(state):
     """Let OffloadWrapper ask `state` from now on; and CheckpointWrapper say where a layer begins."""
-    try:
-        from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
-    except (ImportError, ValueError):  # torch 1.13 on Python 3.11
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper, OffloadWrapper
+
+    offload, layer = OffloadWrapper, CheckpointWrapper
+    if hasattr(offload.forward, "shoal_original"):
         return
-    kinds = [getattr(checkpoint_wrapper, name, None) for name in ("OffloadWrapper", "CheckpointWrapper")]
-    if None in kinds or hasattr(kinds[0].forward, "shoal_original"):
-        return
-    offload, layer = kinds
     own_forward, layer_forward = offload.forward, layer.forward
     under_way = []  # the Offloading of the forward pass that is under way, innermost last
 
@@ -164,8 +161,7 @@ class _Kept:
 
 
 def _is_taken_back(tensor):
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else None  # torch 2
-    return storage is not None and storage.size() == 0
+    return tensor.untyped_storage().size() == 0
 
 
 class CudaCopies:

@@ -2,7 +2,6 @@
 ranks whose parameters are different ones."""
 
 import functools
-import importlib
 import inspect
 
 import torch
@@ -10,11 +9,12 @@ import torch.distributed as dist
 
 import shoal.torch
 from shoal import errors
-from shoal.smddp.smp import _meshes
+from shoal.smddp.smp import _hooks, _meshes
 from shoal.smddp.smp.moe_layer import place_of
 from shoal.smddp.smp.tensor_parallel import _divided
 
-_FULLY_SHARD = ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.distributed._composable.fsdp.fully_shard")
+# What makes fully_shard's mesh: in the last versions of torch, and in 2.6.
+DEFAULT_MESH = ("_init_default_mesh", "_init_default_fully_shard_mesh")
 
 
 def install(state):
@@ -22,13 +22,7 @@ def install(state):
     for kind in (torch.nn.parallel.DistributedDataParallel, shoal.torch.DistributedDataParallel):
         if not hasattr(kind.__init__, "shoal_original"):
             _check_in_ddp(kind, state)
-    for path in _FULLY_SHARD:
-        try:
-            module = importlib.import_module(path)
-        except (ImportError, ValueError):  # torch 1.13 has none
-            continue
-        if hasattr(module, "_init_default_fully_shard_mesh"):
-            _check_in_fully_shard(module, state)
+    _check_in_fully_shard(state)
 
 
 def check(what, groups, state, of_expert):
@@ -102,18 +96,21 @@ def _experts_of(module):
     return {id(p) for child in module.modules() if place_of(child) for p in child.parameters(recurse=False)}
 
 
-def _check_in_fully_shard(module, state):
+def _check_in_fully_shard(state):
     """A mesh that is not named is that of the configuration. Scripts have imported fully_shard before: it is what
     it calls that changes."""
-    default, kind = module._init_default_fully_shard_mesh, module.FSDPParamGroup
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group, _fully_shard
+
+    name = _hooks.find(_fully_shard, *DEFAULT_MESH)
+    default, kind = getattr(_fully_shard, name), _fsdp_param_group.FSDPParamGroup
     if hasattr(kind.__init__, "shoal_original"):
         return
     original = kind.__init__
 
     @functools.wraps(default)
-    def make_mesh():
+    def make_mesh(*given, **named):
         if not state.is_initialized or state.is_native:
-            return default()
+            return default(*given, **named)
         return state.dp_device_mesh
 
     @functools.wraps(original)
@@ -124,5 +121,5 @@ def _check_in_fully_shard(module, state):
         original(self, params, modules, mesh_info, *given, **named)
 
     construct.shoal_original = original
-    module._init_default_fully_shard_mesh = make_mesh
+    setattr(_fully_shard, name, make_mesh)
     kind.__init__ = construct

@@ -19,7 +19,7 @@ import logging
 
 import torch
 
-from shoal.smddp.smp import _meshes
+from shoal.smddp.smp import _hooks, _meshes
 from shoal.smddp.smp.checkpoint import full
 from shoal.smddp.smp.fsdp import _expert_sharding, _own_groups, delayed_param
 from shoal.smddp.smp.moe_layer import place_of
@@ -28,11 +28,9 @@ _log = logging.getLogger("shoal.smddp")
 
 
 def install(state):
-    """Let FSDP's constructor ask `state` from now on. Where this torch has no FSDP, nothing happens."""
-    try:
-        from torch.distributed import fsdp
-    except (ImportError, ValueError):  # torch 1.13 on Python 3.11
-        return
+    """Let FSDP's constructor ask `state` from now on."""
+    from torch.distributed import fsdp
+
     kind = fsdp.FullyShardedDataParallel
     if hasattr(kind.__init__, "shoal_original"):
         return
@@ -65,8 +63,9 @@ def _let_cpu_states_be_sent():
     no GPU, what is on the CPU is sent."""
     from torch.distributed.fsdp import _init_utils
 
-    if hasattr(_init_utils, "_check_module_states_for_sync_module_states") and not torch.cuda.is_available():
-        _init_utils._check_module_states_for_sync_module_states = lambda states: None
+    name = _hooks.find(_init_utils, "_check_module_states_for_sync_module_states")
+    if not torch.cuda.is_available():
+        setattr(_init_utils, name, lambda states: None)
 
 
 def set_groups(arguments, state, strategies):

@@ -72,10 +72,8 @@ def _pieces(model):
 
 
 def _fsdp_modules(model):
-    try:
-        from torch.distributed.fsdp import FullyShardedDataParallel
-    except (ImportError, ValueError):  # torch 1.13 on Python 3.11
-        return []
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
     return FullyShardedDataParallel.fsdp_modules(model)
 
 

@@ -81,8 +81,7 @@ class PartAttention(Divided, torch.nn.MultiheadAttention):
 
     def _attend(self, query, key, value, mask, need_weights):
         probability = self.dropout if self.training else 0.0
-        at_once = hasattr(functional, "scaled_dot_product_attention")  # torch 2
-        if at_once and not need_weights and probability == 0.0:
+        if not need_weights and probability == 0.0:
             return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask), None
         scores = query @ key.transpose(-2, -1) / math.sqrt(self.head_dim)
         weights = (scores if mask is None else scores + mask).softmax(-1)
