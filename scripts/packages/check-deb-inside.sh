@@ -43,7 +43,9 @@ python_uses_it() {
     "${apt[@]}" install python3-torch python3-numpy || return
     said=$(python3 -m shoal 2>&1) || status=$?
     printf '%s\n' "$said"
-    grep -q "^backend *$backend" <<<"$said" && return "$status"
+    grep -q "^backend *$backend" <<<"$said" || return 1
+    # Of one that is too old it is said that it is, and nothing is tried.
+    if [[ $backend == none ]]; then grep -q 'needs torch 2.6 or later' <<<"$said"; else return "$status"; fi
 }
 
 for_programs() {

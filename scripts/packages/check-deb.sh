@@ -5,9 +5,10 @@
 #
 # SUITE and ROOT are those of scripts/debian-root.sh; a copy of the root is used, beside it, and removed.
 # FOLDER has the packages (scripts/packages/deb.sh). BACKEND is what "python3 -m shoal" is to say there
-# beside that suite's PyTorch: "native", where the packages were built on the same suite, or "in Python". The upgrade is to the same packages with a later
-# version. A line for each thing that is checked; the last line is "N passed, N failed", with ",
-# N skipped" where a root cannot be made or booted here.
+# beside that suite's PyTorch: "native", where the packages were built on the same suite, "in Python", or
+# "none" where that PyTorch is too old. The upgrade is to the same packages with a later version. A line
+# for each thing that is checked; the last line is "N passed, N failed", with ", N skipped" where a root
+# cannot be made or booted here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

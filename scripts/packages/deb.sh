@@ -59,6 +59,12 @@ mkdir -p "$source/debian/source"
 printf '3.0 (native)\n' >"$source/debian/source/format"
 sed -e 's|@PREFIX@|/usr|g' "$source/config/shoald.service.in" >"$source/debian/shoal.shoald.service"
 
+# Without the native backend where Debian's PyTorch is older than the oldest that shoal runs on, or not there.
+torch=$(dpkg-query -W -f '${db:Status-Status} ${Version}' python3-torch 2>/dev/null || true)
+if [[ $torch != 'installed '* ]] || dpkg --compare-versions "${torch#* }" lt 2.6; then
+    export DEB_BUILD_PROFILES="${DEB_BUILD_PROFILES:-} pkg.shoal.nonative"
+fi
+
 export DEB_BUILD_OPTIONS="${DEB_BUILD_OPTIONS:-noautodbgsym parallel=$(nproc)}"
 (cd "$source" && dpkg-buildpackage --build=binary --no-sign >"$folder/build.log" 2>&1) || {
     tail -n 30 "$folder/build.log" >&2

@@ -247,9 +247,12 @@ def test_arguments_of_torchs_class():
     """Of any version of it, by name, with their defaults; torch's of here takes the rest of them."""
     linear = torch.nn.Linear(2, 2)
     later = {
+        "batched_grad_copy": False,
         "bucket_cap_mb": None,
+        "bucket_cap_mb_list": None,
         "delay_all_reduce_named_params": None,
         "device_mesh": None,
+        "forward_sync_buffers": None,
         "mixed_precision": None,
         "param_to_hook_all_reduce": None,
         "skip_all_reduce_unused_params": False,

@@ -3,8 +3,8 @@ from what was saved last, and ends with the bits that it would have had.
 
     shoalrun -n 4 -- python3 transformer_checkpoint.py --folder FOLDER-THAT-ALL-NODES-SEE
 
-Where torch has torch.distributed.checkpoint with state_dict (2.2 and later) the model is sharded (FSDP), and each
-rank writes its shards. Elsewhere, and with --whole, all ranks have the whole model (DDP), and one of them writes it.
+The model is sharded (FSDP), and each rank writes its shards. With --whole all ranks have the whole model (DDP), and
+one of them writes it.
 """
 
 import functools
@@ -19,13 +19,9 @@ import common
 import shoal.torch
 import torch
 import torch.distributed as dist
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint import state_dict as states
 from torch.nn.parallel import DistributedDataParallel
-
-try:
-    from torch.distributed import checkpoint
-    from torch.distributed.checkpoint import state_dict as states
-except ImportError:
-    checkpoint = None
 
 EVERY_STEPS = 5
 
@@ -146,7 +142,7 @@ def main():
         whole="the whole model on each rank, written by one",
     )
     folder = pathlib.Path(options.folder)
-    training = Whole() if options.whole or checkpoint is None else Shards()
+    training = Whole() if options.whole else Shards()
     first = resume(training, folder)
     if rank == 0:
         print(f"{type(training).__name__.lower()}, from step {first} (torch {torch.__version__})", flush=True)

@@ -230,7 +230,7 @@ def _find_store(host, port, timeout, connect_s):
     try:
         socket.create_connection((host, port), connect_s).close()
         store = _versions.make_store(host, port, False, timeout)
-        # An answer: what rank 0 has not accepted when it is killed is reset, which ends torch 1.13 with abort().
+        # An answer: what rank 0 has not accepted when it is killed is reset, which is seen here.
         store.add("met", 1)
         return store, None
     except (RuntimeError, OSError) as problem:

@@ -28,8 +28,11 @@ METHOD_NAMES = {
 
 # Arguments of torch's DistributedDataParallel that ask for something that ours does not do.
 REFUSED_ARGUMENTS = (
+    "batched_grad_copy",
+    "bucket_cap_mb_list",
     "delay_all_reduce_named_params",
     "device_mesh",
+    "forward_sync_buffers",
     "mixed_precision",
     "param_to_hook_all_reduce",
     "skip_all_reduce_unused_params",
