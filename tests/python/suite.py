@@ -95,10 +95,6 @@ def _torch_version_text():
     return re.search(r"__version__ = '([^']+)'", (folder / "version.py").read_text()).group(1)
 
 
-def torch_version():
-    return tuple(int(part) for part in _torch_version_text().split(".")[:2])
-
-
 def reason_without_native():
     """Why nothing can run on the native backend here; None: it has been built for this torch."""
     if importlib.util.find_spec("torch") is None:

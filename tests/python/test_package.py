@@ -191,6 +191,17 @@ class Installation(unittest.TestCase):
         finished = suite.run([sys.executable, "-m", "shoal", "--nonsense"])
         self.assertEqual((finished.returncode, "unknown: --nonsense" in finished.stdout), (1, True))
 
+    def test_a_torch_that_is_too_old(self):
+        """It is said before anything else that such a torch lacks."""
+        program = (
+            "import torch\nfor version in '1.13.0a0+git', '2.0', '2.5.1+cpu', '2.10.0+cpu':\n"
+            "    torch.__version__ = version\n    try:\n        import shoal.torch\n"
+            "    except ImportError as problem:\n        print(problem)\nprint(shoal.torch.__name__)"
+        )
+        said = suite.run([sys.executable, "-c", program], TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout
+        expected = [f"shoal.torch needs torch 2.6 or later, and this is {old}" for old in ("1.13.0a0+git", "2.0", "2.5.1+cpu")]
+        self.assertEqual(said.splitlines(), [*expected, "shoal.torch"])
+
     def test_the_self_test(self):
         finished = suite.run([sys.executable, "-m", "shoal"])
         self.assertEqual(finished.returncode, 0, finished.stdout)

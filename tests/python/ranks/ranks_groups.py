@@ -6,7 +6,6 @@ import datetime
 import gc
 import os
 import threading
-import unittest
 
 import ranks
 import shoal.torch
@@ -153,8 +152,6 @@ def test_a_callback_that_waits_for_another_collective():
 
 
 def test_sends_of_objects():
-    if not hasattr(dist, "send_object_list"):
-        raise unittest.SkipTest("torch before 2.4 sends no objects")
     size, rank = dist.get_world_size(), dist.get_rank()
     right, left = (rank + 1) % size, (rank - 1) % size
     received = [None, None]

@@ -1,6 +1,5 @@
 """The backend smddp: what the backend shoal does, by another name."""
 
-
 import ranks
 import shoal.smddp
 

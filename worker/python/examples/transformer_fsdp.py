@@ -1,4 +1,4 @@
-"""A small language model, fully sharded (FSDP; torch 2). --hybrid shards inside pairs of ranks and
+"""A small language model, fully sharded (FSDP). --hybrid shards inside pairs of ranks and
 replicates across them (HYBRID_SHARD).
 
     shoalrun -n 4 -- python3 transformer_fsdp.py --hybrid
@@ -15,7 +15,7 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 def main():
     options, rank, size = common.start(
-        "A small language model, fully sharded (FSDP; torch 2).",
+        "A small language model, fully sharded (FSDP).",
         hybrid="shard inside pairs of ranks, replicate across them (HYBRID_SHARD)",
     )
     arguments = {"sharding_strategy": ShardingStrategy.FULL_SHARD}

@@ -51,10 +51,7 @@ def register_backend(backend, name, devices):
     """Register a name of shoal's with torch's class Backend, for devices of these types; once."""
     if name.upper() in backend._plugins:
         return
-    arguments = {"extended_api": True}
-    if "devices" in inspect.signature(backend.register_backend).parameters:  # 2.0 and later
-        arguments["devices"] = devices
-    backend.register_backend(name, _create, **arguments)
+    backend.register_backend(name, _create, extended_api=True, devices=devices)
 
 
 def _fill_in_late(handlers):

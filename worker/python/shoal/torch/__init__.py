@@ -37,5 +37,5 @@ __all__ = [
 _work.install()
 _launch.install()
 _versions.add_method_names(_process_group.ProcessGroup)
-_versions.patch_barriers(lambda group: isinstance(group, _process_group.ProcessGroup))
+_versions.patch_monitored_barrier(lambda group: isinstance(group, _process_group.ProcessGroup))
 _autoload.register()

@@ -180,7 +180,7 @@ def _begin(session, timeout):
     """torch's part, in which no rank waits for another."""
     hook = sys.excepthook
     if getattr(hook, "__name__", "") == "_distributed_excepthook":
-        sys.excepthook = session.excepthook  # torch 2 puts another before it, with this rank's number
+        sys.excepthook = session.excepthook  # torch puts another before it, with this rank's number
     _process_group.going_on = session
     try:
         with _versions.without_meeting():

@@ -75,7 +75,7 @@ def is_checkpoint_rank(group=None):
     return dist.get_rank(group) == 0
 
 
-class ProcessGroup(_versions.Torch2Group, _reconfigurable.Reconfigurable, c10d.ProcessGroup):
+class ProcessGroup(_versions.GroupInPython, _reconfigurable.Reconfigurable, c10d.ProcessGroup):
     """A group of ranks of a job. Calls start a collective and return torch's Work for it.
 
     The native group is asked first. It says None, and has done nothing, when a call is none for it."""
@@ -119,7 +119,7 @@ class ProcessGroup(_versions.Torch2Group, _reconfigurable.Reconfigurable, c10d.P
     def retire(self, why):
         """The job goes on without this group: it raises `why`."""
         self._failure, self._native, self._is_whole = why, None, False
-        self._store = None  # lest a thread of torch 1.13's spin for one that is lost
+        self._store = None  # whose server may be with one that is lost
         if self._group is not self.session.job.world:
             self._group.close()
         self._leave()
@@ -431,13 +431,11 @@ class ProcessGroup(_versions.Torch2Group, _reconfigurable.Reconfigurable, c10d.P
             self._native = self._counter
         return operations
 
-    def _end_coalescing(self, device_or_works=None):
+    def _end_coalescing(self, device=None):
         refused, self._refused = self._refused, None
         operations = self._end_batch()
         if refused:
             raise errors.StateError(refused)
-        if isinstance(device_or_works, list):
-            return None  # torch 1.13 has the works, and waits for each
         return _work.all_of(operations)
 
 

@@ -31,7 +31,7 @@ class Session:
         self.streams = {}  # onto which operations on it end: (group, what waits in one order)
         # detach() is called before the arena goes, forget() in a forked child, which does not have it.
         self.arena_users = weakref.WeakSet()
-        self.excepthook = sys.excepthook  # which torch 2 takes over after this
+        self.excepthook = sys.excepthook  # which torch takes over after this
         self.store = None  # of torch's, since the job has gone on
         self.members = weakref.WeakSet()  # the process groups
         self.meeting = meeting

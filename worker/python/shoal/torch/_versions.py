@@ -39,9 +39,9 @@ REFUSED_ARGUMENTS = (
 )
 
 
-class Torch2Group:
-    """What torch asks of a ProcessGroup, and answers itself for one of its own. It keeps a group's names in its backends, of
-    which a group made in Python has none, and asks the backend for a device what it can."""
+class GroupInPython:
+    """What torch asks of a ProcessGroup. For one of its own it keeps a group's names in its backends, of which a group
+    made in Python has none, and asks the backend for a device what it can."""
 
     _name = _desc = ""
     group_name = property(lambda self: self._name)
@@ -99,7 +99,7 @@ def move_inputs(device, inputs, named_inputs):
     return utils._recursive_to((inputs, named_inputs), device, False)[0]
 
 
-def patch_barriers(is_ours):
+def patch_monitored_barrier(is_ours):
     """torch.distributed's monitored_barrier is for gloo by its name alone; make it serve our groups."""
     monitored_barrier = dist.monitored_barrier
     if hasattr(monitored_barrier, "shoal"):
