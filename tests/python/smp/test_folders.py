@@ -109,10 +109,13 @@ class Folders(unittest.TestCase):
         program = "from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict as load\n"
         program += "from shoal.smddp.smp.checkpoint import optimizer\n"
         program += "optimizer.install()\noptimizer.load_for_group = lambda *given: given\n"
-        program += "load.shoal_original = lambda *given: ('original', *given)\n"
-        program += "print(load(1, 2, 3, process_group=5), load(1, 2, planner=4, storage_reader=3))"
+        # As a later torch may have it, with one argument more.
+        known = "model_state_dict, optimizer_key, storage_reader, planner=None"
+        program += f"def original({known}, *, later=9):\n    return planner, later\nload.shoal_original = original\n"
+        program += "print(load(1, 2, 3, process_group=5), load(1, 2, 3, 4, 5), load(1, 2, planner=4, storage_reader=3))\n"
+        program += "print(load(1, 2, 3, later=6))"
         said = suite.run([sys.executable, "-c", program]).stdout
-        self.assertEqual(said, "(2, 3, None, 5) ('original', 1, 2, 3, 4)\n")
+        self.assertEqual(said, "(2, 3, None, 5) (2, 3, 4, 5) (4, 9)\n(None, 6)\n")
 
     def test_a_rank_that_is_not_in_the_group(self):
         import torch.distributed as dist

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import functools
+import inspect
 import os
 
 import torch
@@ -105,12 +106,13 @@ def patch_monitored_barrier(is_ours):
     if hasattr(monitored_barrier, "shoal"):
         return
 
+    signature = inspect.signature(monitored_barrier)
+
     @functools.wraps(monitored_barrier)
-    def patched_monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-        member = group if group is not None else dist.GroupMember.WORLD
-        if not is_ours(member):
-            return monitored_barrier(group, timeout, wait_all_ranks)
-        return member.monitored_barrier(timeout, wait_all_ranks)
+    def patched_monitored_barrier(*given, **named):
+        arguments = signature.bind(*given, **named).arguments
+        member = arguments.pop("group", None) or dist.GroupMember.WORLD
+        return member.monitored_barrier(**arguments) if is_ours(member) else monitored_barrier(*given, **named)
 
     patched_monitored_barrier.shoal = True
     dist.monitored_barrier = distributed_c10d.monitored_barrier = patched_monitored_barrier

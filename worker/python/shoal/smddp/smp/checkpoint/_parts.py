@@ -7,7 +7,6 @@ the same bytes (a whole model, a scalar of an optimizer), nothing is lost; else 
 
 import functools
 import hashlib
-import inspect
 
 import torch
 import torch.distributed as dist
@@ -29,19 +28,16 @@ def install():
     original = getattr(state_dict_saver, _hooks.find(state_dict_saver, "_save_state_dict"))
     if hasattr(original, "shoal_original"):
         return
-    signature = inspect.signature(original)  # another version has more
+    bind = _hooks.binder(original)
 
     @functools.wraps(original)
     def save(*given, **named):
-        bound = signature.bind(*given, **named)
-        bound.apply_defaults()
-        state_dict, process_group, coordinator_rank, no_dist = (
-            bound.arguments[name] for name in ("state_dict", "process_group", "coordinator_rank", "no_dist")
-        )
-        if not no_dist and dist.is_initialized() and _dimensions(state_dict):
+        arguments = bind(*given, **named)
+        state_dict = arguments["state_dict"]
+        if not arguments["no_dist"] and dist.is_initialized() and _dimensions(state_dict):
             own = DefaultSavePlanner()
             own.set_up_planner(state_dict)
-            together = Together(process_group, coordinator_rank)
+            together = Together(arguments["process_group"], arguments["coordinator_rank"])
             plans = together.gather("plan a checkpoint", own.create_local_plan)
             check_nothing_is_lost(together, plans, own.resolve_data, state_dict)
         return original(*given, **named)

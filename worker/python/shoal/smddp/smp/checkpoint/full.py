@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from shoal import errors
+from shoal.smddp.smp import _hooks
 from shoal.smddp.smp.checkpoint.state_dict_utils import clean_name
 from shoal.smddp.smp.fsdp import module_utils
 from shoal.smddp.smp.moe_layer import MoELayer
@@ -39,28 +40,32 @@ def install():
 def _check_optimizer_states(fsdp):
     """What all of FSDP's functions for states of an optimizer end in."""
     give, take = fsdp._optim_state_dict_impl, fsdp._optim_state_dict_to_load_impl
+    bind_give, bind_take = _hooks.binder(give), _hooks.binder(take)
 
     @functools.wraps(give)
-    def checked_give(model, *given, full_state_dict=True, **named):
+    def checked_give(*given, **named):
+        arguments = bind_give(*given, **named)
+        model = arguments["model"]
         config = fsdp.get_state_dict_type(model).state_dict_config
-        if full_state_dict and getattr(config, "translate_on_save", True) and is_in_parts(model):
+        if arguments["full_state_dict"] and getattr(config, "translate_on_save", True) and is_in_parts(model):
             raise errors.UnsupportedError(
                 "FSDP.optim_state_dict(): in a FULL_STATE_DICT it would hold this rank's parts and experts only; "
                 "take StateDictType.SHARDED_STATE_DICT, and save it in a folder for each tp_rank and ep_rank"
             )
-        return give(model, *given, full_state_dict=full_state_dict, **named)
+        return give(*given, **named)
 
     @functools.wraps(take)
-    def checked_take(optim_state_dict, model, *given, **named):
-        for path, layer in _layers_of_experts(model):
+    def checked_take(*given, **named):
+        arguments = bind_take(*given, **named)
+        for path, layer in _layers_of_experts(arguments["model"]):
             start = f"{clean_name(path)}experts."
-            for name in (optim_state_dict or {}).get("state", ()):
+            for name in (arguments["optim_state_dict"] or {}).get("state", ()):
                 if str(name).startswith(start) and int(name[len(start) :].split(".")[0]) >= layer.local_count:
                     raise errors.UnsupportedError(
                         f"FSDP.optim_state_dict_to_load(): {name} is of all experts, and this rank has "
                         f"{layer.local_count} of them: load what SHARDED_STATE_DICT has saved for its ep_rank"
                     )
-        return take(optim_state_dict, model, *given, **named)
+        return take(*given, **named)
 
     fsdp._optim_state_dict_impl = staticmethod(checked_give)
     fsdp._optim_state_dict_to_load_impl = staticmethod(checked_take)

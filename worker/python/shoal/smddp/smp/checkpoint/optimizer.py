@@ -11,6 +11,7 @@ import types
 import torch
 import torch.distributed as dist
 
+from shoal.smddp.smp import _hooks
 from shoal.smddp.smp.checkpoint import _parts
 from shoal.smddp.smp.fsdp import module_utils
 
@@ -28,27 +29,30 @@ def install():
     if code.co_freevars:  # one that torch has wrapped: by its names
         optimizer.load_sharded_optimizer_state_dict = checkpoint.load_sharded_optimizer_state_dict = function = _load
     else:  # the function itself, which a script may have imported before
-        function.__code__, function.__defaults__ = _load.__code__, _load.__defaults__
+        original.__kwdefaults__, function.__kwdefaults__ = function.__kwdefaults__, None
+        function.__code__, function.__defaults__ = _load.__code__, None
     function.shoal_original = original
     _give_empty_shards_a_device()
 
 
-def _load(model_state_dict, optimizer_key, storage_reader, planner=None, process_group=None):
+def _load(*given, **named):
     """torch's function, which gets this code: names of this module are not there by themselves."""
     from shoal.smddp.smp.checkpoint.optimizer import load
 
-    return load(model_state_dict, optimizer_key, storage_reader, planner, process_group)
+    return load(*given, **named)
 
 
-def load(model_state_dict, optimizer_key, storage_reader, planner, process_group):
-    if process_group is not None:
-        return load_for_group(optimizer_key, storage_reader, planner, process_group)
+def load(*given, **named):
     from torch.distributed.checkpoint import optimizer
 
+    original = optimizer.load_sharded_optimizer_state_dict.shoal_original
+    arguments = _hooks.binder(original, process_group=None)(*given, **named)
+    process_group = arguments.pop("process_group")
+    if process_group is not None:
+        return load_for_group(*(arguments[name] for name in ("optimizer_key", "storage_reader", "planner")), process_group)
     if dist.is_initialized():
         _parts.check_group(dist.GroupMember.WORLD, "load_sharded_optimizer_state_dict() without a process_group")
-    original = optimizer.load_sharded_optimizer_state_dict.shoal_original
-    return original(model_state_dict, optimizer_key, storage_reader, planner)
+    return original(**arguments)
 
 
 def _give_empty_shards_a_device():
@@ -57,15 +61,18 @@ def _give_empty_shards_a_device():
     from torch.distributed._shard.sharded_tensor import api
 
     key = torch.Tensor.device.__get__
-    original = api._SHARDED_OPS.get(key)
-    if original is None or torch.cuda.is_available():
+    if torch.cuda.is_available():
         return
+    if key not in api._SHARDED_OPS:
+        raise _hooks.refusal("device of a ShardedTensor")
+    original = api._SHARDED_OPS[key]
+    bind = _hooks.binder(original)
 
     @functools.wraps(original)
-    def device(types, args=(), kwargs=None, process_group=None):
-        if not args[0]._local_shards:
+    def device(*given, **named):
+        if not bind(*given, **named)["args"][0]._local_shards:
             return torch.device("cpu")
-        return original(types, args, kwargs, process_group)
+        return original(*given, **named)
 
     api._SHARDED_OPS[key] = device
 

@@ -2,7 +2,6 @@
 ranks whose parameters are different ones."""
 
 import functools
-import inspect
 
 import torch
 import torch.distributed as dist
@@ -56,12 +55,12 @@ def _check_same(what, members, dimension, ranker):
 
 def _check_in_ddp(kind, state):
     original = kind.__init__
-    signature = inspect.signature(original)
+    bind = _hooks.binder(original)
 
     @functools.wraps(original)
     def construct(self, *given, **named):
         if state.is_initialized and not state.is_native:
-            arguments = signature.bind(self, *given, **named).arguments
+            arguments = bind(self, *given, **named)
             _check_ddp(arguments, state, is_torchs=kind is torch.nn.parallel.DistributedDataParallel)
         original(self, *given, **named)
 
@@ -106,6 +105,7 @@ def _check_in_fully_shard(state):
     if hasattr(kind.__init__, "shoal_original"):
         return
     original = kind.__init__
+    bind = _hooks.binder(original)
 
     @functools.wraps(default)
     def make_mesh(*given, **named):
@@ -114,11 +114,13 @@ def _check_in_fully_shard(state):
         return state.dp_device_mesh
 
     @functools.wraps(original)
-    def construct(self, params, modules, mesh_info, *given, **named):
+    def construct(self, *given, **named):
         if state.is_initialized and not state.is_native:
-            of_expert = any(not _experts_of(child).isdisjoint(map(id, params)) for child in modules)
-            check("fully_shard's mesh", _meshes.groups_of(mesh_info.mesh), state, of_expert)
-        original(self, params, modules, mesh_info, *given, **named)
+            arguments = bind(self, *given, **named)
+            parameters = {id(p) for p in arguments["params"]}
+            of_expert = any(not _experts_of(child).isdisjoint(parameters) for child in arguments["modules"])
+            check("fully_shard's mesh", _meshes.groups_of(arguments["mesh_info"].mesh), state, of_expert)
+        original(self, *given, **named)
 
     construct.shoal_original = original
     setattr(_fully_shard, name, make_mesh)

@@ -65,7 +65,7 @@ def _let_cpu_states_be_sent():
 
     name = _hooks.find(_init_utils, "_check_module_states_for_sync_module_states")
     if not torch.cuda.is_available():
-        setattr(_init_utils, name, lambda states: None)
+        setattr(_init_utils, name, lambda *given, **named: None)
 
 
 def set_groups(arguments, state, strategies):
