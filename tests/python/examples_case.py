@@ -5,7 +5,9 @@ import unittest
 
 import suite
 
-ALLOWED = 5e-6  # relative, of a step's loss in f32; torch 2.13's attention rounds another way in another process
+# Relative, of a step's loss in f32. With torch 2.13, whose attention rounds in another way from one process to the next,
+# 2.03e-6 has been seen, and with 2.6 less than 1e-6.
+ALLOWED = 4e-6
 
 
 class ExamplesCase(unittest.TestCase):

@@ -34,7 +34,8 @@ def divided(make, plan):
 
 
 def check(got, expected):
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=4e-6)  # torch 2.13's attention is 1e-6 apart
+    # Parts are summed in another order than a whole: with torch 2.13's attention 1.04e-6 has been seen.
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=2e-6)
 
 
 def check_gradients(part, whole):
