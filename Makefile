@@ -135,6 +135,10 @@ GPU_BENCH := $(BUILD)/bench/bench_gpu_copy
 # Tests of the Python package; they skip themselves where there is no torch.
 PYTHON ?= $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV)/bin/python3,/usr/bin/python3)
 PYTHON_TESTS := $(wildcard tests/python/test_*.py tests/python/*/test_*.py)
+# Those that take long, and for which one torch is enough, the newest: whole examples, on gloo too, and collectives by
+# another name.
+ONE_TORCH_TESTS := $(wildcard tests/python/test_examples*.py tests/python/*/test_digits.py tests/python/*/test_text.py \
+    tests/python/smddp/test_backend.py)
 # The live page in a browser; skips itself where there is none.
 PAGE_TESTS := $(wildcard tests/server/page/test_*.py)
 # The folders of the package, shoal/ itself among them.
@@ -350,7 +354,8 @@ check-built: tests
 	@$(MAKE) --no-print-directory check-tests
 
 check-system: all $(SYSTEM_TESTS) $(STAND_IN) $(TEST_WORKER)
-	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(SYSTEM_TESTS) $(PYTHON_TESTS)
+	@PYTHON=$(PYTHON) scripts/run-tests.sh $(BUILD) $(SYSTEM_TESTS) \
+	    $(filter-out $(ONE_TORCH_TESTS),$(PYTHON_TESTS))
 
 # Without the tests of the scripts, which are the same wherever they run.
 check-tests: tests

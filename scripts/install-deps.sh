@@ -36,7 +36,7 @@ torch_is_old() {
     fi
 }
 
-torch_packages=(python3-torch python3-numpy) native_packages=(python3-torch g++ libtorch-dev pybind11-dev python3-dev)
+torch_packages=(python3-torch python3-numpy python3-venv) native_packages=(python3-torch g++ libtorch-dev pybind11-dev python3-dev)
 if [[ " $* " =~ \ --(bench|torch|native|packages)\  ]] && torch_is_old; then
     torch_packages=(python3-venv) native_packages=(g++ python3-dev)
 fi
