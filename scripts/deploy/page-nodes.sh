@@ -3,7 +3,7 @@
 # cable, and in them
 #
 #   page-nodes.sh deb FOLDER ROOT PACKAGE...   copies of ROOT, a bare Debian 12, that systemd boots. What
-#                                              apt fetches is fetched before: they have no other network
+#                                              apt and pip fetch is fetched before: they have no other network
 #   page-nodes.sh pip FOLDER ROOT WHEEL        folders in ROOT, which has PyTorch; nothing stays there
 #
 # FOLDER is made here and removed, and so are the roots FOLDER-a and FOLDER-b; for "pip" it lies in this
@@ -68,6 +68,19 @@ END
     chmod +x "$folder/deliver"
 }
 
+# What the page's pip asks for, fetched by this machine's pip as it is configured, for Debian 12's Python; in the root
+# $1, whose pip then looks nowhere else.
+fetch_torch() {
+    local env=${TORCH_ENV:-/var/tmp/shoal-torch}
+    scripts/torch-env.sh "$env" || return 77
+    "$env/bin/python3" -m pip download --quiet --disable-pip-version-check --only-binary=:all: --python-version 3.11 \
+        --dest "$1/var/cache/wheels" torch==2.13.0 numpy >"$folder/log" 2>&1 || {
+        tail -n 5 "$folder/log" >&2
+        return 77
+    }
+    printf '[global]\nno-index = true\nfind-links = /var/cache/wheels\n' >"$1/etc/pip.conf"
+}
+
 make_roots() {
     local cache names command
     cache=$(dirname "$root")/shoal-packages-bookworm
@@ -76,13 +89,14 @@ make_roots() {
     cp "${files[@]}" "$folder-a/root/"
     for command in 'apt-get -qq update' \
         'apt-get -qq -y --no-install-recommends install systemd systemd-sysv dbus' \
-        "cd /root && apt-get -qq -y --no-install-recommends --download-only install ${names[*]/#/./} python3-torch"; do
+        "cd /root && apt-get -qq -y --no-install-recommends --download-only install ${names[*]/#/./} python3-venv"; do
         scripts/debian-root.sh bookworm "$folder-a" -- bash -c "$command" >"$folder/log" 2>&1 || {
             tail -n 5 "$folder/log" >&2
             return 77
         }
     done
     cp "$cache"/*.deb "$folder-a/var/cache/apt/archives/" && mkdir "$folder-a/outbox" || return
+    fetch_torch "$folder-a" || return
     cp -a "$folder-a" "$folder-b" || return
     write_scp /outbox "$folder-a/usr/bin/scp"
     write_deliver "$folder-a/outbox" "$folder-b" "$folder-b/root"
