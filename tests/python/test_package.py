@@ -49,6 +49,33 @@ class Streams(unittest.TestCase):
         self.assertEqual(finished.stdout.strip(), "(3, -1)", finished.stdout)
 
 
+class Environments(unittest.TestCase):
+    """Which Python the tests are run by."""
+
+    def setUp(self):
+        self.empty = temporary_folder(self)
+        finished = suite.run([sys.executable, "-m", "venv", "--without-pip", self.empty])
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+
+    def test_the_one_that_is_active(self):
+        command = ["make", "-n", "-C", suite.TREE, f"BUILD={suite.BUILD}", "check-python"]
+        for more, python in (
+            ({"VIRTUAL_ENV": str(self.empty)}, f"{self.empty}/bin/python3"),
+            ({"VIRTUAL_ENV": ""}, "/usr/bin/python3"),
+            ({"VIRTUAL_ENV": str(self.empty), "PYTHON": "/named/python3"}, "/named/python3"),
+        ):
+            # What runs this is no part of it.
+            finished = suite.run(["env", "-u", "PYTHON", "-u", "MAKEFLAGS", *map("=".join, more.items()), *command])
+            self.assertIn(f"PYTHON={python} scripts/run-tests.sh ", finished.stdout)
+
+    def test_one_without_torch_says_how_to_get_it(self):
+        test = suite.TREE / "tests" / "python" / "test_states.py"
+        finished = suite.run([self.empty / "bin" / "python3", test], TEST_TORCH_SEEN="", TORCH_ENV="/kept/torch")
+        wanted = "scripts/torch-env.sh, then make check PYTHON=/kept/torch/bin/python3"
+        self.assertEqual(finished.returncode, 0, finished.stdout)
+        self.assertRegex(finished.stdout, rf"^SKIP test_states: \S+ has no torch 2.6 or later .*: {wanted}$")
+
+
 class Installation(unittest.TestCase):
     def python(self, program, **more):
         return suite.run([sys.executable, "-c", program], **more)
